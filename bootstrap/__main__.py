@@ -13,7 +13,7 @@ from bootstrap import view
 from bootstrap.config.commands import app as config_app
 from bootstrap.markers.chains import to_stage_again
 from bootstrap.markers.commands import app as markers_app
-from bootstrap.markers.inspection import ChainInspector, Wanted, files_of
+from bootstrap.markers.inspection import ChainInspector, PartitionFilter, files_of
 from bootstrap.plans.plan import RefusedPartition
 from bootstrap.plans.repair import plan_rewind, plan_skip
 from bootstrap.plans.sources import parse_source
@@ -182,10 +182,10 @@ def rewind(
 
 def _rewind_held(work: Work, settings: Settings, topic: str | None, *, yes: bool, as_json: bool) -> None:
     """One repair for all that a rewind repairs."""
-    looker = ChainInspector(settings)
-    chains = looker.chains(Wanted(topic, None))
+    inspector = ChainInspector(settings)
+    chains = inspector.chains(PartitionFilter(topic, None))
     with progress("data files", files_of(chains)) as advance:
-        starts = to_stage_again(looker.findings(chains, files=True, advance=advance))
+        starts = to_stage_again(inspector.findings(chains, files=True, advance=advance))
     plans = work.plan_rewinds(starts)
     done = [(plan, work.rewind(plan) if yes else ()) for plan in plans]
     if as_json:

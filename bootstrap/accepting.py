@@ -105,7 +105,7 @@ class Accepting:
             generations = {state.partition: state.generation for state in states}
             unplaced = [state for state in states if state.table is None and state.staged and state.foreign is None]
             if unplaced:
-                rootless = [
+                without_origin = [
                     state.partition
                     for state in unplaced
                     if state.chain.markers and state.chain.markers[0].previous is not None
@@ -113,10 +113,12 @@ class Accepting:
                 roots = {state.partition: state.chain.markers[0].manifest for state in unplaced if state.chain.markers}
                 first_ms = {partition: root.created_ms for partition, root in roots.items() if root is not None}
                 rollbacks = history.without_txn(
-                    [state.partition for state in unplaced], rootless, generations, first_ms
+                    [state.partition for state in unplaced], without_origin, generations, first_ms
                 )
                 yield from (back for back in rollbacks if not back.is_unplaced)  # only an operator knows the offset
-            placed = {one.partition: (one.table, one.chain.markers) for one in states if one.table is not None}
+            placed = {
+                state.partition: (state.table, state.chain.markers) for state in states if state.table is not None
+            }
             unknown = history.unknown(placed, generations)
             if unknown is not None:
                 yield unknown
@@ -140,17 +142,17 @@ class Accepting:
             for file in table.files
         )
 
-    def carry_out(self, store: ObjectStore, turns: RepairLocks, plans: Sequence[AcceptPlan]) -> None:
+    def carry_out(self, store: ObjectStore, locks: RepairLocks, plans: Sequence[AcceptPlan]) -> None:
         """Rewind the chains, and write the resolutions. Raises UsageError when there is another resolution already."""
         for plan in plans:
             for partition in plan.partitions:
                 if partition.rewind is not None and plan.event.url == self.stream.table:
-                    with turns.taken(partition.partition, "bootstrap accept --replay") as mine:
-                        staging.rewind(mine, partition.rewind)
+                    with locks.locked(partition.partition, "bootstrap accept --replay") as locked_stage:
+                        staging.rewind(locked_stage, partition.rewind)
         for plan in plans:
-            self._write(store, self.answer(plan))
+            self._write(store, self.resolution(plan))
 
-    def answer(self, plan: AcceptPlan) -> Resolution:
+    def resolution(self, plan: AcceptPlan) -> Resolution:
         return Resolution(
             app_id=self.stream.app_id,
             table=plan.event.url,
@@ -163,10 +165,10 @@ class Accepting:
             generations=plan.generations,
         )
 
-    def _write(self, store: ObjectStore, answer: Resolution) -> None:
-        if not isinstance(store.create(answer.path, answer.to_bytes()), AlreadyExists):
+    def _write(self, store: ObjectStore, other: Resolution) -> None:
+        if not isinstance(store.create(other.path, other.to_bytes()), AlreadyExists):
             return
-        resolution = Resolution.from_bytes(answer.path, store.read(answer.path) or b"")
-        if (resolution.decision, resolution.positions) != (answer.decision, answer.positions):
-            msg = f"another answer is there: {answer.path} says {resolution.decision.value}, by {resolution.author}"
+        resolution = Resolution.from_bytes(other.path, store.read(other.path) or b"")
+        if (resolution.decision, resolution.positions) != (other.decision, other.positions):
+            msg = f"another answer is there: {other.path} says {resolution.decision.value}, by {resolution.author}"
             raise UsageError(msg, "let the loader apply it, or delete the object and run this command again")

@@ -28,15 +28,15 @@ def with_chain(partitions: Sequence[TopicPartition], topic: str) -> list[TopicPa
     there = set(partitions)
     chains = {TopicPartition(Topic(topic), partition.partition) for partition in partitions}
     return sorted(
-        there & chains if not is_merged(topic) else (one for one in chains if there.issuperset(inputs_of(one)))
+        there & chains if not is_merged(topic) else (chain for chain in chains if there.issuperset(inputs_of(chain)))
     )
 
 
 def ends_of(kafka: KafkaView, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Ends]:
     """Kafka's ends of partitions, and of chains of several topics."""
-    found = kafka.ends([partition for topic_partition in partitions for partition in inputs_of(topic_partition)])
+    ends = kafka.ends([partition for topic_partition in partitions for partition in inputs_of(topic_partition)])
     return {
-        topic_partition: _together(topic_partition, [found[partition] for partition in inputs_of(topic_partition)])
+        topic_partition: _together(topic_partition, [ends[partition] for partition in inputs_of(topic_partition)])
         for topic_partition in partitions
     }
 

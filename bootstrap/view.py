@@ -15,7 +15,7 @@ from bootstrap.plans.plan import (
     RefusedPartition,
     StreamPlan,
 )
-from bootstrap.plans.restart import Left
+from bootstrap.plans.restart import UnchangedPartition
 from common.spans import Span
 from common.stage.chain_origins import origin_path
 from common.tables.commit_metadata import Decision
@@ -65,8 +65,8 @@ def rewind_as_text(plan: RewindPlan, late: Sequence[str], *, done: bool) -> str:
     lines += [f"put aside too, a writer made it meanwhile  {path}" for path in late]
     if plan.marker is not None:
         lines.append(f"{_verb(done, 'made', 'to make')}  {plan.marker.name.path}")
-    if plan.beginning is not None:
-        lines.append(f"{_verb(done, 'written', 'to write')}  {origin_path(plan.partition, plan.beginning.number)}")
+    if plan.chain_origin is not None:
+        lines.append(f"{_verb(done, 'written', 'to write')}  {origin_path(plan.partition, plan.chain_origin.number)}")
     lines.append(RUNNING if done else _DRY)
     return "\n".join(lines)
 
@@ -78,33 +78,41 @@ def accept_as_text(accepting: Accepting, plans: Sequence[AcceptPlan], *, done: b
         lines.append(described(plan.event.url, plan.event.back))
         for resolution in plan.partitions:
             lines += [f"  {line}" for line in _accepted(plan, resolution, done=done)]
-        lines.append(f"{_verb(done, 'made', 'to make')}  {accepting.answer(plan).path}")
+        lines.append(f"{_verb(done, 'made', 'to make')}  {accepting.resolution(plan).path}")
     lines.append("The loader applies it at its next run." if done else _DRY)
     return "\n".join(lines)
 
 
-def _accepted(plan: AcceptPlan, found: PartitionResolution, *, done: bool) -> Iterator[str]:
+def _accepted(plan: AcceptPlan, resolution: PartitionResolution, *, done: bool) -> Iterator[str]:
     if plan.decision is Decision.GO_ON:
-        yield f"{found.partition}: loading {_will(done)} continue at {found.position}; missing records stay missing"
+        yield (
+            f"{resolution.partition}: loading {_will(done)} continue at "
+            f"{resolution.position}; missing records stay missing"
+        )
         return
-    yield f"{found.partition}: loading {_will(done)} begin again at {found.position}"
-    if found.given_up is not None:
-        yield f"  Kafka no longer has {found.given_up}: {found.given_up.positions} positions are given up"
-    if found.staged_to > found.position:
-        yield f"  the markers of {Span(found.position, found.staged_to)} are there with all their files, and are used"
-    if found.rewind is not None:
-        yield f"  the writers {_will(done)} stage again from {found.rewind.position} on, which Kafka has"
-        yield from (f"  {_verb(done, 'put aside', 'to put aside')}  {staged.path}" for staged in found.rewind.put_aside)
+    yield f"{resolution.partition}: loading {_will(done)} begin again at {resolution.position}"
+    if resolution.given_up is not None:
+        yield f"  Kafka no longer has {resolution.given_up}: {resolution.given_up.positions} positions are given up"
+    if resolution.staged_to > resolution.position:
+        yield (
+            f"  the markers of {Span(resolution.position, resolution.staged_to)} "
+            "are there with all their files, and are used"
+        )
+    if resolution.rewind is not None:
+        yield f"  the writers {_will(done)} stage again from {resolution.rewind.position} on, which Kafka has"
+        yield from (
+            f"  {_verb(done, 'put aside', 'to put aside')}  {staged.path}" for staged in resolution.rewind.put_aside
+        )
 
 
-def restarts_as_text(plans: Sequence[Restart | Left], *, done: bool) -> str:
+def restarts_as_text(plans: Sequence[Restart | UnchangedPartition], *, done: bool) -> str:
     """What a restart of each partition changes."""
     lines: list[str] = []
     for plan in plans:
-        if isinstance(plan, Left):
+        if isinstance(plan, UnchangedPartition):
             lines.append(f"{plan.partition}: {plan.why}")
             continue
-        begin = plan.beginning
+        begin = plan.chain_origin
         if begin is not None:
             lines.append(
                 f"{plan.partition}: a new chain, of generation {begin.generation}, "
@@ -114,7 +122,7 @@ def restarts_as_text(plans: Sequence[Restart | Left], *, done: bool) -> str:
         lines += [f"  {_verb(done, 'put aside', 'to put aside')}  {staged.path}" for staged in plan.put_aside]
         if begin is not None:
             lines.append(f"  {_verb(done, 'written', 'to write')}  {origin_path(plan.partition, begin.number)}")
-    if not all(isinstance(plan, Left) for plan in plans):
+    if not all(isinstance(plan, UnchangedPartition) for plan in plans):
         lines.append(RUNNING_HELD if done else _DRY)
     return "\n".join(lines)
 
@@ -234,7 +242,7 @@ def accept_as_json(accepting: Accepting, plans: Sequence[AcceptPlan], *, done: b
             "kind": plan.event.back.kind.value,
             "what": described(plan.event.url, plan.event.back),
             "decision": plan.decision.value,
-            "answer": accepting.answer(plan).path,
+            "answer": accepting.resolution(plan).path,
             "partitions": [_answer(resolution) for resolution in plan.partitions],
         }
         for plan in plans
@@ -242,15 +250,15 @@ def accept_as_json(accepting: Accepting, plans: Sequence[AcceptPlan], *, done: b
     return _text({"tables": tables}, done=done)
 
 
-def restarts_as_json(plans: Sequence[Restart | Left], *, done: bool) -> str:
+def restarts_as_json(plans: Sequence[Restart | UnchangedPartition], *, done: bool) -> str:
     """What a restart changes in each partition."""
     return _text({"partitions": [_restart(plan) for plan in plans]}, done=done)
 
 
-def _restart(plan: Restart | Left) -> Record:
-    if isinstance(plan, Left):
+def _restart(plan: Restart | UnchangedPartition) -> Record:
+    if isinstance(plan, UnchangedPartition):
         return {**plan.partition.to_json(), "left": plan.why}
-    begin = plan.beginning
+    begin = plan.chain_origin
     return {
         **plan.partition.to_json(),
         "left": None,
@@ -261,24 +269,24 @@ def _restart(plan: Restart | Left) -> Record:
     }
 
 
-def _answer(found: PartitionResolution) -> Record:
+def _answer(resolution: PartitionResolution) -> Record:
     return {
-        **found.partition.to_json(),
-        "position": found.position,
-        "staged_to": found.staged_to,
-        "given_up": None if found.given_up is None else _span(found.given_up),
-        "rewind": None if found.rewind is None else _rewind(found.rewind),
+        **resolution.partition.to_json(),
+        "position": resolution.position,
+        "staged_to": resolution.staged_to,
+        "given_up": None if resolution.given_up is None else _span(resolution.given_up),
+        "rewind": None if resolution.rewind is None else _rewind(resolution.rewind),
     }
 
 
 def _rewind(plan: RewindPlan) -> Record:
     return {
         **plan.partition.to_json(),
-        "asked": plan.asked,
+        "asked": plan.requested,
         "position": plan.position,
         "put_aside": [staged.path for staged in plan.put_aside],
         "marker": None if plan.marker is None else plan.marker.name.path,
-        "beginning": None if plan.beginning is None else origin_path(plan.partition, plan.beginning.number),
+        "beginning": None if plan.chain_origin is None else origin_path(plan.partition, plan.chain_origin.number),
         "notes": list(plan.notes),
     }
 

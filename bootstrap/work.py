@@ -24,7 +24,7 @@ from bootstrap.apply.repair_lock import RepairLocks
 from bootstrap.merged import ends_of, require_plain, with_chain
 from bootstrap.plans.plan import StreamPlan, check_known, plan_partition
 from bootstrap.plans.repair import plan_rewind
-from bootstrap.plans.restart import Left, Restart, plan_restart
+from bootstrap.plans.restart import Restart, UnchangedPartition, plan_restart
 from bootstrap.plans.sources import (
     FromDelta,
     FromFile,
@@ -40,7 +40,7 @@ from common.settings import FromTimestamp, StartAt
 from common.settings.stores import stage_store, table_stores
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.merged import ids_together, is_merged, kafka_partition, kafka_topic, topics_of
-from common.stage.topic_owners import OwnerBook
+from common.stage.topic_owners import StageTopicOwners
 from common.storage.store import prove_exclusive_create
 from common.tables.delta_log import read_table_state
 from common.tables.identity import NO_IDENTITY, TableIdentity
@@ -81,12 +81,12 @@ class Work:
         self._settings = settings
         self._open = table_stores(settings)
         self._store: ObjectStore = stage_store(settings)
-        self._owners = OwnerBook(settings, self._store, make=False)
-        self._owners.learn()
+        self._owners = StageTopicOwners(settings, self._store, make=False)
+        self._owners.read_all()
         self._clock = clock
         self._author = Author(f"bootstrap {release()} on {socket.gethostname()}", clock.wall_ms())
         self._identities: dict[tuple[str, str], TableIdentity] = {}
-        self._turns = RepairLocks(self._store, self._author, uuid.uuid4().hex, take_over=take_over)
+        self._locks = RepairLocks(self._store, self._author, uuid.uuid4().hex, take_over=take_over)
 
     # plan and write
 
@@ -99,12 +99,15 @@ class Work:
     def write(self, plans: Sequence[StreamPlan]) -> int:
         """Create the markers of the plans. Returns how many. Raises UsageError, and then has written nothing."""
         markers = [marker for plan in plans for marker in plan.markers]
-        beginnings = [found for plan in plans for found in plan.beginnings]
+        beginnings = [origin for plan in plans for origin in plan.beginnings]
         self._prove()
-        partitions = {*(marker.name.topic_partition for marker in markers), *(found.partition for found in beginnings)}
-        with ExitStack() as turns:
+        partitions = {
+            *(marker.name.topic_partition for marker in markers),
+            *(origin.partition for origin in beginnings),
+        }
+        with ExitStack() as locks:
             stores = {
-                partition: turns.enter_context(self._turns.taken(partition, "bootstrap write"))
+                partition: locks.enter_context(self._locks.locked(partition, "bootstrap write"))
                 for partition in sorted(partitions)
             }
             made: list[str] = []
@@ -117,7 +120,7 @@ class Work:
                     raise UsageError(msg, error.remedy) from None
                 made.append(marker.name.path)
             for begin_chain in beginnings:
-                staging.begin(stores[begin_chain.partition], begin_chain.partition, begin_chain.beginning)
+                staging.begin(stores[begin_chain.partition], begin_chain.partition, begin_chain.chain_origin)
         return len(made) + len(beginnings)
 
     def _plan_stream(self, kafka: KafkaView, stream: Stream, source: PositionSource) -> StreamPlan:
@@ -127,7 +130,9 @@ class Work:
         table = self._table(stream)
         requested = self._requested(kafka, stream, source, ends, table)
         topic_ids = kafka.topic_ids(partition.topic for partition in partitions)
-        states = (self._state(stream, end, place, table, topic_ids[place.topic]) for place, end in ends.items())
+        states = (
+            self._state(stream, end, partition, table, topic_ids[partition.topic]) for partition, end in ends.items()
+        )
         return StreamPlan(
             stream.app_id,
             tuple(
@@ -154,9 +159,11 @@ class Work:
             case FromGroup(name):
                 return _from_group(kafka.committed(list(ends)), stream, name)
             case FromDelta():
-                beginnings = {one: staging.beginning_of(self._store, one) for one in ends}
+                beginnings = {partition: staging.recorded_origin(self._store, partition) for partition in ends}
                 begun = {
-                    one: chain_origin.generation for one, chain_origin in beginnings.items() if chain_origin is not None
+                    partition: chain_origin.generation
+                    for partition, chain_origin in beginnings.items()
+                    if chain_origin is not None
                 }
                 return from_table(table, stream, list(ends), begun, self._identity(stream, table))
             case FromFile():
@@ -171,8 +178,8 @@ class Work:
         """
         prove_exclusive_create(self._store)
         expected = self._settings.owners.expected
-        owners = OwnerBook(self._settings, self._store, make=True)
-        owners.learn()
+        owners = StageTopicOwners(self._settings, self._store, make=True)
+        owners.read_all()
         owners.require(expected)
         differs = [topic for topic, owner in expected.items() if self._settings.owners.by_topic[topic] != owner]
         if differs:
@@ -182,7 +189,7 @@ class Work:
     # skip, rewind and restart
 
     def repair(self, topic: str, partition: int, decide: Callable[[PartitionState, Author], _Repair]) -> _Repair:
-        (state,) = self._look(topic, partition)
+        (state,) = self._inspect(topic, partition)
         return decide(state, self._author)
 
     def plan_rewinds(self, starts: Mapping[TopicPartition, Position]) -> tuple[RewindPlan, ...]:
@@ -191,7 +198,7 @@ class Work:
         Raises UsageError, before anything is changed, where one of them cannot be repaired.
         """
         topics = dict.fromkeys(partition.topic for partition in starts)
-        states = [state for topic in topics for state in self._look(topic, None) if state.partition in starts]
+        states = [state for topic in topics for state in self._inspect(topic, None) if state.partition in starts]
         return tuple(
             plan_rewind(state, max(starts[state.partition], state.table or Position(0)), self._author)
             for state in states
@@ -205,24 +212,24 @@ class Work:
         give_up: bool,
         at: Position | None = None,
         say: Callable[[str], None] = lambda _line: None,
-    ) -> tuple[Restart | Left, ...]:
+    ) -> tuple[Restart | UnchangedPartition, ...]:
         """The plan for a topic that was recreated, or that the table does not know, or for one of its partitions.
 
         ``say`` gets the reason when it waits. Raises UsageError, also while a loader loads it under another app_id.
         """
-        states = self._look(topic, partition)
+        states = self._inspect(topic, partition)
         others = {app_id for state in states for app_id in state.staged_for} - {state.app_id for state in states}
         if others:
             topics = frozenset({topic, *topics_of(topic)})
             lease_s = self._settings.loader.lease_s
             require_no_loader(self._store, self._clock, lease_s, dict.fromkeys(others, topics), say=say)
-            states = self._look(topic, partition)  # such a loader may have added to the table
+            states = self._inspect(topic, partition)  # such a loader may have added to the table
         stream = self._settings.stream_of(topic)
         if stream is not None and not give_up:
             tables = self._tables(stream)
 
-            def history(one: Stream, url: str) -> StreamHistory:
-                return read_stream_history(one, tables[url], self._open(url))
+            def history(of_stream: Stream, url: str) -> StreamHistory:
+                return read_stream_history(of_stream, tables[url], self._open(url))
 
             require_whole(stream, tables, history, sorted(others))
             table = tables.pop(stream.table, None)
@@ -230,19 +237,19 @@ class Work:
                 require_even(state, stream, table, tables, partial(self._identity_under, stream, table))
         return tuple(plan_restart(state, give_up=give_up, at=at) for state in states)
 
-    def restart(self, plans: Sequence[Restart | Left]) -> None:
+    def restart(self, plans: Sequence[Restart | UnchangedPartition]) -> None:
         self._prove()
         for plan in plans:
             if isinstance(plan, Restart):
-                with self._turns.taken(plan.partition, "bootstrap restart") as store:
+                with self._locks.locked(plan.partition, "bootstrap restart") as store:
                     staging.restart(store, plan)
 
-    def _look(self, topic: str, partition: int | None) -> tuple[PartitionState, ...]:
+    def _inspect(self, topic: str, partition: int | None) -> tuple[PartitionState, ...]:
         """One partition of a topic, or all of them."""
         self._owners.require([] if is_merged(topic) else [kafka_topic(topic)])
         stream = self._settings.stream_of(topic)
         if stream is None:
-            named = ", ".join(one.chain_of(name) for one in self._settings.streams for name in one.topics)
+            named = ", ".join(stream.chain_of(name) for stream in self._settings.streams for name in stream.topics)
             msg = f"no stream of the config reads the topic {topic!r}"
             raise UsageError(msg, f"give one of {named}, or another config")
         with closing(KafkaView(self._settings, self._owners.require)) as kafka:
@@ -253,7 +260,9 @@ class Work:
             if partition is not None and TopicPartition(Topic(topic), Partition(partition)) not in known:
                 msg = f"the topic {topic!r} has no partition {partition}"
                 raise UsageError(msg, f"give one of 0 to {known[-1].partition}")
-            ends = ends_of(kafka, [found for found in known if partition in (None, found.partition)])
+            ends = ends_of(
+                kafka, [known_partition for known_partition in known if partition in (None, known_partition.partition)]
+            )
             topic_id = ids_together(Topic(topic), kafka.topic_ids(topics_of(topic)))
         table = self._table(stream)
         return tuple(
@@ -263,13 +272,13 @@ class Work:
     def skip(self, plan: SkipPlan) -> None:
         self._prove()
         name, span = plan.marker.name, plan.marker.span
-        with self._turns.taken(name.topic_partition, f"bootstrap skip --to {span.end}") as store:
+        with self._locks.locked(name.topic_partition, f"bootstrap skip --to {span.end}") as store:
             staging.make(store, plan.marker)
 
     def rewind(self, plan: RewindPlan) -> tuple[str, ...]:
         """Carry a rewind out. Returns the paths of markers that were added meanwhile and moved as well."""
         self._prove()
-        with self._turns.taken(plan.partition, f"bootstrap rewind --to {plan.asked}") as store:
+        with self._locks.locked(plan.partition, f"bootstrap rewind --to {plan.requested}") as store:
             require_not_loading(store, plan, lambda: self._table_position(plan.partition))
             require_no_load_begun(plan, lambda: self._highest_position(plan.partition))
             late = staging.rewind(store, plan)
@@ -301,7 +310,7 @@ class Work:
         plans = accepting.plan(tables, decision, give_up=give_up)
         if do_it:
             self._prove()
-            accepting.carry_out(self._store, self._turns, plans)
+            accepting.carry_out(self._store, self._locks, plans)
         return accepting, plans
 
     # looking
@@ -359,7 +368,7 @@ class Work:
     def _state(
         self, stream: Stream, ends: Ends, partition: TopicPartition, table: TableState | None, topic_id: str | None
     ) -> PartitionState:
-        repairs = self._turns.read_last(partition)  # before the chain is read: this is how a stale plan is detected
+        repairs = self._locks.read_last(partition)  # before the chain is read: this is how a stale plan is detected
         known_of = partial(self._identity_under, stream, table)
         return partition_state(
             self._store,
@@ -393,8 +402,8 @@ def from_table(
         raise UsageError(msg, f"{_NO_TABLE}; where another stream of this config is meant, name it with --stream")
     ids = TxnIds(stream.app_id, stream.several_topics, plain_topic=identity.plain_topic)
     ids = ids.at(begun, table.transactions, partitions)
-    found = {partition: ids.position(table.transactions, partition) for partition in partitions}
-    positions = {partition: position for partition, position in found.items() if position is not None}
+    at_table = {partition: ids.position(table.transactions, partition) for partition in partitions}
+    positions = {partition: position for partition, position in at_table.items() if position is not None}
     if not positions:
         others = ", ".join(sorted(table.transactions)[:5]) or "none at all"
         msg = f"the table {stream.table} has no txn action such as {ids.of(partitions[0])!r}; it has {others}"

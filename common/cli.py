@@ -66,8 +66,8 @@ def new_app(help_text: str) -> typer.Typer:
     return app
 
 
-def _print_version(asked: bool) -> None:  # noqa: FBT001 - typer calls it so
-    if asked:
+def _print_version(requested: bool) -> None:  # noqa: FBT001 - typer calls it so
+    if requested:
         typer.echo(release())
         raise typer.Exit
 

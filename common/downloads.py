@@ -90,7 +90,7 @@ def read_lock(path: Path) -> Mapping[str, tuple[Jar, ...]]:
             except ValueError:
                 msg = f"{path}, line {number}: {line!r} is not '<sha256> <group>:<artifact>:<version>'"
                 raise DownloadError(msg, "restore the file from the release") from None
-    return {group: tuple(found) for group, found in groups.items()}
+    return {group: tuple(requirements) for group, requirements in groups.items()}
 
 
 def ensure_jars(jars: Sequence[Jar], environ: Mapping[str, str] = os.environ) -> tuple[Path, ...]:
@@ -141,9 +141,9 @@ def _fetch_once(url: str, target: Path, sha256: str) -> None:
         with os.fdopen(handle, "w+b") as file:
             _download(url, file)
             file.seek(0)
-            found = hashlib.file_digest(file, "sha256").hexdigest()
-        if found != sha256:
-            msg = f"{url} has the SHA-256 {found}, and the lock file says {sha256}"
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        if digest != sha256:
+            msg = f"{url} has the SHA-256 {digest}, and the lock file says {sha256}"
             raise DownloadError(msg, "something between here and the repository changed it; do not use it")
         part.chmod(READABLE)
         part.replace(target)
@@ -154,9 +154,9 @@ def _fetch_once(url: str, target: Path, sha256: str) -> None:
 def _download(url: str, file: BinaryIO) -> None:
     request = urllib.request.Request(url, headers={"User-Agent": "kafka-delta-express"})  # noqa: S310 - the operator's
     try:
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310
-            shutil.copyfileobj(answer, file, 1 << 20)
-            expected = answer.headers.get("Content-Length")
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:  # noqa: S310
+            shutil.copyfileobj(response, file, 1 << 20)
+            expected = response.headers.get("Content-Length")
     except urllib.error.HTTPError as error:
         if error.code >= _SERVER_ERROR or error.code == _TOO_MANY_REQUESTS:
             raise _PassingError(str(error)) from error

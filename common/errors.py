@@ -76,7 +76,7 @@ class StoreError(KafkaDeltaExpressError):
     """An object store refused a call, or lacks an operation that the chain needs."""
 
 
-class StoreUnfitError(StoreError):
+class UnsafeStoreError(StoreError):
     """The store does not honor conditional writes, so no chain can be kept in it."""
 
     exit_code = ExitCode.USAGE

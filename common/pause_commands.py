@@ -55,11 +55,11 @@ def _pause(part: StreamPart) -> Callable[..., None]:
     ) -> None:
         settings = settings_from(config, as_written=True)
         _require_stream(settings, stream)
-        found = pause(stage_store(settings), Pause(stream, part, SystemClock().wall_ms(), _operator(), reason))
+        paused = pause(stage_store(settings), Pause(stream, part, SystemClock().wall_ms(), _operator(), reason))
         if as_json:
-            echo(json.dumps({"stream": stream, "paused": True, "since_ms": found.since_ms, "by": found.by}))
+            echo(json.dumps({"stream": stream, "paused": True, "since_ms": paused.since_ms, "by": paused.by}))
         else:
-            echo(f"{stream}: {found.text}\n  processes stop within {REFRESH_EVERY_S:.0f} s; {found.remedy}")
+            echo(f"{stream}: {paused.text}\n  processes stop within {REFRESH_EVERY_S:.0f} s; {paused.remedy}")
 
     command.__doc__ = f"Pause the {part} of one stream, in all processes and across restarts; all other streams go on."
     return command

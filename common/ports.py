@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, BinaryIO, Protocol
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from common.storage.pieces import Pieces
+    from common.storage.chunks import ByteChunks
 
 
 class Clock(Protocol):
@@ -80,7 +80,7 @@ class ObjectStore(Protocol):
     def write(self, path: str, data: bytes) -> None:
         """Write the object, replacing any existing one. For names that are unique by themselves."""
 
-    def upload(self, path: str, data: Pieces) -> None:
+    def upload(self, path: str, data: ByteChunks) -> None:
         """Write a new file of any size under a unique name, without a second copy in memory if possible.
 
         An existing file is never replaced: it is assumed to be from an earlier attempt.

@@ -40,6 +40,6 @@ def joined(lines: Iterable[str]) -> str:
     return "\n".join(map(one_line, lines))
 
 
-def _escaped(found: re.Match[str]) -> str:
-    text = found[0]
+def _escaped(match: re.Match[str]) -> str:
+    text = match[0]
     return text if len(text) > 1 else text.encode("unicode_escape").decode()

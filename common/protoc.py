@@ -52,7 +52,7 @@ def compile_protobuf(schema: str | bytes, references: Mapping[str, str] | None =
     except ImportError as error:
         msg = f"format: protobuf needs a package that is not installed ({error.name})"
         raise ConfigError(msg, _EXTRA) from error
-    found = {each.name: each for each in _built_in()}
+    files_by_name = {each.name: each for each in _built_in()}
     texts: dict[str, str] = {}
     for name, text in (references or {}).items():
         described = _described(text)
@@ -60,19 +60,19 @@ def compile_protobuf(schema: str | bytes, references: Mapping[str, str] | None =
             texts[name] = text
         else:
             described.name = name
-            found[name] = described
+            files_by_name[name] = described
     if isinstance(schema, bytes):
         decoded = _text(schema)
         if decoded is None:
-            return _complete(schema, found)
+            return _complete(schema, files_by_name)
         schema = decoded
     main = _described(schema)
     if main is None:
-        return _compiled({**texts, _MAIN: schema}, _bytes(found.values()))
+        return _compiled({**texts, _MAIN: schema}, _bytes(files_by_name.values()))
     if texts:
-        together = _compiled(texts, _bytes(found.values()))
-        found |= {each.name: each for each in FileDescriptorSet.FromString(together).file}
-    return _bytes(_ordered(main, found))
+        together = _compiled(texts, _bytes(files_by_name.values()))
+        files_by_name |= {each.name: each for each in FileDescriptorSet.FromString(together).file}
+    return _bytes(_ordered(main, files_by_name))
 
 
 def _text(content: bytes) -> str | None:
@@ -87,11 +87,11 @@ def _text(content: bytes) -> str | None:
 def _bytes(files: Iterable[FileDescriptorProto]) -> bytes:
     from google.protobuf.descriptor_pb2 import FileDescriptorSet  # noqa: PLC0415 - only with Protobuf
 
-    found: bytes = FileDescriptorSet(file=files).SerializeToString()
-    return found
+    data: bytes = FileDescriptorSet(file=files).SerializeToString()
+    return data
 
 
-def _complete(files: bytes, found: Mapping[str, FileDescriptorProto]) -> bytes:
+def _complete(files: bytes, files_by_name: Mapping[str, FileDescriptorProto]) -> bytes:
     from google.protobuf.descriptor_pb2 import FileDescriptorSet  # noqa: PLC0415 - only with Protobuf
     from google.protobuf.message import DecodeError  # noqa: PLC0415 - only with Protobuf
 
@@ -102,7 +102,7 @@ def _complete(files: bytes, found: Mapping[str, FileDescriptorProto]) -> bytes:
     if not given:
         msg = "the schema file is neither .proto text nor a descriptor set"
         raise SchemaError(msg, "write one with protoc --include_imports --descriptor_set_out=FILE")
-    known = {**found, **{each.name: each for each in given}}
+    known = {**files_by_name, **{each.name: each for each in given}}
     return _bytes(_ordered(given[-1], known))
 
 
@@ -135,10 +135,10 @@ def _described(text: str) -> FileDescriptorProto | None:
     from google.protobuf.message import DecodeError  # noqa: PLC0415 - only with Protobuf
 
     try:
-        found = FileDescriptorProto.FromString(base64.b64decode(text, validate=True))
+        file = FileDescriptorProto.FromString(base64.b64decode(text, validate=True))
     except (binascii.Error, ValueError, DecodeError):
         return None
-    return found if found.ByteSize() else None
+    return file if file.ByteSize() else None
 
 
 def _built_in() -> Iterator[FileDescriptorProto]:
@@ -150,15 +150,15 @@ def _built_in() -> Iterator[FileDescriptorProto]:
             file: FileDescriptor = import_module(name).DESCRIPTOR
         except ImportError:
             continue
-        found = FileDescriptorProto()
-        file.CopyToProto(found)
-        yield found
+        descriptor = FileDescriptorProto()
+        file.CopyToProto(descriptor)
+        yield descriptor
 
 
 def _compiled(texts: Mapping[str, str], known: bytes) -> bytes:
     """The files of some texts, and those that they import, the last text's last."""
-    with tempfile.TemporaryDirectory(prefix="protoc-") as place:
-        folder = Path(place)
+    with tempfile.TemporaryDirectory(prefix="protoc-") as folder_name:
+        folder = Path(folder_name)
         for name, text in texts.items():
             path = PurePosixPath(name)
             if path.is_absolute() or ".." in path.parts or not path.name:
@@ -186,5 +186,5 @@ def _with_last(name: str, files: bytes) -> bytes:
     """The set with a file of it at the end."""
     from google.protobuf.descriptor_pb2 import FileDescriptorSet  # noqa: PLC0415 - only with Protobuf
 
-    found = FileDescriptorSet.FromString(files).file
-    return _bytes(sorted(found, key=lambda each: bool(each.name == name)))
+    described_files = FileDescriptorSet.FromString(files).file
+    return _bytes(sorted(described_files, key=lambda each: bool(each.name == name)))

@@ -246,7 +246,7 @@ def _flow(value: object) -> str:
 def _model_in(annotation: object) -> type[BaseModel] | None:
     if isinstance(annotation, type) and typing.get_origin(annotation) is None:
         return annotation if issubclass(annotation, BaseModel) else None
-    return next((found for argument in typing.get_args(annotation) if (found := _model_in(argument))), None)
+    return next((model for argument in typing.get_args(annotation) if (model := _model_in(argument))), None)
 
 
 def pages() -> dict[str, str]:

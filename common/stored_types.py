@@ -58,19 +58,29 @@ def lean(*names: str) -> Any:  # noqa: ANN401 - a decorated method, of which pyd
 @cache
 def _defaults(of: type[Any]) -> dict[str, object]:
     """The fields that have a default, with that."""
-    plain = {one.name: one.default for one in fields(of) if one.default is not MISSING}
-    return plain | {one.name: one.default_factory() for one in fields(of) if one.default_factory is not MISSING}
+    plain = {
+        stored_field.name: stored_field.default for stored_field in fields(of) if stored_field.default is not MISSING
+    }
+    return plain | {
+        stored_field.name: stored_field.default_factory()
+        for stored_field in fields(of)
+        if stored_field.default_factory is not MISSING
+    }
 
 
 def same_fields(value: DataclassInstance, of: type[DataclassInstance]) -> dict[str, Any]:
     """The fields of a value that another dataclass has too, to make one of that."""
-    return {one.name: getattr(value, one.name) for one in fields(of) if one.name in value.__dataclass_fields__}
+    return {
+        stored_field.name: getattr(value, stored_field.name)
+        for stored_field in fields(of)
+        if stored_field.name in value.__dataclass_fields__
+    }
 
 
 def with_partition(of: type[_Value], name: str) -> StoredAs:
     """The annotation of a dataclass that is stored with ``topic`` and ``partition`` in place of the field ``name``."""
     hints = get_type_hints(of, include_extras=True)
-    others = [one.name for one in fields(of) if one.name != name]  # type: ignore[arg-type]
+    others = [stored_field.name for stored_field in fields(of) if stored_field.name != name]  # type: ignore[arg-type]
     place = [("topic", Annotated[str, Field(min_length=1)]), ("partition", Annotated[int, Field(ge=0)])]
     form = make_dataclass(of.__name__, [*place, *((other, hints[other]) for other in others)])
 
@@ -87,10 +97,10 @@ def with_partition(of: type[_Value], name: str) -> StoredAs:
 
 def by_topic(values: Mapping[TopicPartition, _Value]) -> dict[str, dict[str, _Value]]:
     """What is known of Kafka partitions, by topic and number, sorted."""
-    found: dict[str, dict[str, _Value]] = {}
+    by_name: dict[str, dict[str, _Value]] = {}
     for partition in sorted(values):
-        found.setdefault(partition.topic, {})[str(partition.partition)] = values[partition]
-    return found
+        by_name.setdefault(partition.topic, {})[str(partition.partition)] = values[partition]
+    return by_name
 
 
 def by_partition(stored: Mapping[str, Mapping[str, _Value]]) -> dict[TopicPartition, _Value]:

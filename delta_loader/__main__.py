@@ -48,7 +48,7 @@ from delta_loader.maintenance.cleaning.clean import CleanUp
 from delta_loader.maintenance.cleaning.schedule import ScheduledCleanUp
 from delta_loader.scheduling.jobs import LONG_S, Jobs
 from delta_loader.scheduling.schedule import require_schedules
-from delta_loader.scheduling.wiring import listener_of, turns_of
+from delta_loader.scheduling.wiring import listener_of, load_trigger_of
 from delta_loader.service import LoaderService
 from delta_loader.web.serving import LoaderServing
 
@@ -118,11 +118,14 @@ def run(
             _wait_for_lease_once(loader, stopped, log)
             reports = loader.service.run_pass(stopped.is_set, to_the_end=True)
             loader.checkpoints.finish(stopped.is_set)
-            loader.fitness.look_again()
-            echo((summary_as_json if as_json else summary_as_text)(reports, loader.fitness.problems))
+            loader.readiness_check.check_again()
+            echo((summary_as_json if as_json else summary_as_text)(reports, loader.readiness_check.problems))
             for note in loader.paused.notes:
                 echo(note, err=True)
-            codes = [*(report.exit_code for report in reports), *(found.exit_code for found in loader.fitness.unfit)]
+            codes = [
+                *(report.exit_code for report in reports),
+                *(check.exit_code for check in loader.readiness_check.not_ready),
+            ]
             codes += [ExitCode.HELD] if loader.paused.pauses else []
             raise typer.Exit(ExitCode.of([*codes, *([ExitCode.FAILED] if stopped.is_set() else [])]))
         loader.jobs.start()
@@ -130,7 +133,7 @@ def run(
             _run(loader, stopped)
         except Exception:
             # A stream's thread starts with a call to Java, which raises arbitrary exceptions once the JVM is gone.
-            if loader.spark_is_gone.wait(2 * _SPARK_LOOK_EVERY_S):
+            if loader.spark_stopped.wait(2 * _SPARK_LOOK_EVERY_S):
                 _require_spark(loader)
             raise
     log.info("stopped")
@@ -144,7 +147,7 @@ def _loader(settings: Settings, log: FilteringBoundLogger, stack: ExitStack, sto
     # Spark is needed only to load: `status` works without it.
     from delta_loader.spark.delta import SparkDeltaTables  # noqa: PLC0415
     from delta_loader.spark.session import build_session  # noqa: PLC0415
-    from delta_loader.wiring import spark_checkpoints, spark_ports, spark_turns  # noqa: PLC0415
+    from delta_loader.wiring import spark_checkpoints, spark_ports, spark_scheduler  # noqa: PLC0415
 
     parallel = OwnPools(THREADS)
     stack.callback(parallel.close)
@@ -162,37 +165,37 @@ def _loader(settings: Settings, log: FilteringBoundLogger, stack: ExitStack, sto
     stack.callback(jobs.close)
     if not stopped.is_set():
         _stop_on_signals(stopped, log)  # again: Spark installs its own handler
-    fitness = _fitness(settings, spark, parallel, log, metrics)
-    serving.fitness = fitness
-    fitness.begin(once=once, wait=stopped.wait)
+    readiness_check = _readiness_check(settings, spark, parallel, log, metrics)
+    serving.readiness_check = readiness_check
+    readiness_check.begin(once=once, wait=stopped.wait)
     (paused.refresh if once else paused.run)()
     checkpoints = spark_checkpoints(spark, clock, table_stores(settings), log=log, metrics=metrics)
     stack.callback(checkpoints.close)
     checkpoints.begin(tables_of(settings), parallel)
     tables = SparkDeltaTables(spark, clock, settings.stage.url, checkpoints)
-    streams = spark_turns(spark, settings.loader.parallel_streams)
+    streams = spark_scheduler(spark, settings.loader.parallel_streams)
 
     def may_load(app_id: str) -> bool:
         return (once or lease is None or app_id in lease.held()) and not paused.is_paused(app_id)
 
     ports = spark_ports(settings, spark, tables, parallel, log=log, metrics=metrics)
-    ports = replace(ports, turns=streams, may_load=may_load)
+    ports = replace(ports, run_streams=streams, may_load=may_load)
     service = LoaderService(settings.streams, settings.loader, ports)
     service.recall()
     control = None if once else listener_of(settings, log=log, metrics=metrics)
     if control is not None:
         stack.callback(control.close)
-    turns = turns_of(settings, serving.requests, control, jobs, may_load, log=log, metrics=metrics)
-    stack.callback(turns.give_up)
+    trigger = load_trigger_of(settings, serving.requests, control, jobs, may_load, log=log, metrics=metrics)
+    stack.callback(trigger.give_up)
     serving.loader = Loader(
         service,
         Event(),
         lease,
         lease_thread,
-        fitness,
+        readiness_check,
         pausing=serving.pausing,
         paused=paused,
-        turns=turns,
+        trigger=trigger,
         streams=streams,
         checkpoints=checkpoints,
         jobs=jobs,
@@ -234,7 +237,7 @@ def _services(
     )
 
 
-def _fitness(
+def _readiness_check(
     settings: Settings, spark: SparkSession, parallel: ParallelMap, log: FilteringBoundLogger, metrics: Metrics
 ) -> ReadinessCheck:
     """The checks before the first load, repeated for streams that are not ready."""
@@ -243,7 +246,7 @@ def _fitness(
 
     return ReadinessCheck(
         [stream.app_id for stream in settings.streams],
-        look=lambda: [*preflight_of(settings, parallel).checks(), *catalog_checks(settings, spark)],
+        scan=lambda: [*preflight_of(settings, parallel).checks(), *catalog_checks(settings, spark)],
         look_at=lambda app_id: [
             *preflight_of(settings, parallel).stream_checks(app_id),
             *catalog_checks(settings, spark, app_id),
@@ -260,14 +263,14 @@ def _add_jobs(loader: Loader, clean_up: ScheduledCleanUp, spark_is_alive: Callab
         if loader.may_serve():
             clean_up.run_due(datetime.now(UTC))
 
-    def look_at_spark() -> None:
+    def check_spark() -> None:
         if not spark_is_alive():
-            loader.spark_is_gone.set()
+            loader.spark_stopped.set()
 
-    loader.jobs.add("readiness checks", loader.fitness.look_again, every_s=_CHECKS_EVERY_S)
+    loader.jobs.add("readiness checks", loader.readiness_check.check_again, every_s=_CHECKS_EVERY_S)
     loader.jobs.add("pauses", loader.paused.run, every_s=REFRESH_EVERY_S)
     loader.jobs.add("clean-up", clean, every_s=_CLEAN_UP_LOOK_EVERY_S)
-    loader.jobs.add("Spark", look_at_spark, every_s=_SPARK_LOOK_EVERY_S)
+    loader.jobs.add("Spark", check_spark, every_s=_SPARK_LOOK_EVERY_S)
 
 
 def _lease(
@@ -297,29 +300,29 @@ def _run(loader: Loader, stopped: Event) -> None:
         return stopped.is_set() or loader.pausing.is_on or not loader.may_load()
 
     here: frozenset[str] = frozenset()
-    look_at_s = time.monotonic()
+    check_at_s = time.monotonic()
     while not stopped.is_set():
         _require_spark(loader)
         before, here = here, loader.loaded_here
         if here - before:
-            loader.turns.begin_again()
+            loader.trigger.begin_again()
         resumed = loader.paused.take_resumed()
         if resumed:
-            loader.turns.begin_again(resumed)
+            loader.trigger.begin_again(resumed)
         elsewhere = loader.loaded_elsewhere | (here & loader.paused.pauses.keys())
-        if elsewhere and time.monotonic() >= look_at_s:
+        if elsewhere and time.monotonic() >= check_at_s:
             loader.service.inspect(elsewhere)
-            look_at_s = time.monotonic() + _LOOK_AT_OTHERS_EVERY_S
+            check_at_s = time.monotonic() + _LOOK_AT_OTHERS_EVERY_S
         if not here:
-            loader.turns.give_up()
-        turn = loader.turns.next(datetime.now(UTC), paused=loader.pausing.is_on) if here else None
-        if turn is None:
-            loader.turns.collected(loader.service.collect())
+            loader.trigger.give_up()
+        due_load = loader.trigger.next(datetime.now(UTC), paused=loader.pausing.is_on) if here else None
+        if due_load is None:
+            loader.trigger.collected(loader.service.collect())
             (stopped.wait if loader.control is None else loader.control.wait)(_LOOK_S)
             continue
         with loader.loading():
-            reports = loader.service.run_pass(stop, turn.app_ids, hurries=loader.turns.hurries)
-        loader.turns.ended(turn, reports, datetime.now(UTC), cut_short=stop())
+            reports = loader.service.run_pass(stop, due_load.app_ids, hurries=loader.trigger.hurries)
+        loader.trigger.ended(due_load, reports, datetime.now(UTC), cut_short=stop())
 
 
 def _wait_for_lease_once(loader: Loader, stopped: Event, log: FilteringBoundLogger) -> None:
@@ -329,9 +332,9 @@ def _wait_for_lease_once(loader: Loader, stopped: Event, log: FilteringBoundLogg
     promises that everything is loaded when it ends.
     """
     began_s = time.monotonic()
-    streams = loader.service.book.entries.keys()
+    streams = loader.service.stats.entries.keys()
     while loader.lease is not None and loader.lease.held() < streams and not stopped.wait(_LOOK_S):
-        if time.monotonic() - began_s > loader.lease.patience_s:
+        if time.monotonic() - began_s > loader.lease.backoff_s:
             log.warning("loading although another loader holds the lease", holder=loader.lease.holder)
             return
 
@@ -345,7 +348,7 @@ def _stop_spark(spark: SparkSession) -> None:
 
 
 def _require_spark(loader: Loader) -> None:
-    if loader.spark_is_gone.is_set():
+    if loader.spark_stopped.is_set():
         msg = "the Spark process is gone"
         raise TableError(msg, "have the loader restarted; if memory killed it, give spark.driver.memory more")
 

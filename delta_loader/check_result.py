@@ -67,10 +67,12 @@ def checks_as_text(checks: Sequence[Check]) -> str:
         lines.append(f"{check.name:<8} {check.level.value}: {check.message}")
         if check.remedy:
             lines.append(f"         → {check.remedy}")
-    fit = "ready to load, with warnings" if any(check.level is Level.WARNING for check in checks) else "all well"
+    ready = "ready to load, with warnings" if any(check.level is Level.WARNING for check in checks) else "all well"
     errors = [check for check in checks if check.level is Level.ERROR]
-    unfit = "not ready to load while something is away" if all(check.away for check in errors) else "not ready to load"
-    lines.append(unfit if errors else fit)
+    not_ready = (
+        "not ready to load while something is away" if all(check.away for check in errors) else "not ready to load"
+    )
+    lines.append(not_ready if errors else ready)
     return "\n".join(lines)
 
 

@@ -29,15 +29,15 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class Loader:
     service: LoaderService
-    spark_is_gone: Event
+    spark_stopped: Event
     """Set once Spark's process has ended."""
     lease: LoaderLease | None
     """None when the settings have none."""
     lease_thread: LeaseThread | None
-    fitness: ReadinessCheck
+    readiness_check: ReadinessCheck
     pausing: Pausing
     paused: PausedStreams
-    turns: LoadTrigger
+    trigger: LoadTrigger
     streams: StreamScheduler
     checkpoints: BackgroundCheckpoints
     jobs: Jobs
@@ -47,7 +47,7 @@ class Loader:
     """Listens to the control topic; None if there is none."""
 
     @property
-    def unheard(self) -> BrokerError | None:
+    def control_problem(self) -> BrokerError | None:
         """Why the control topic is not being read; None if it is."""
         return None if self.control is None else self.control.problem
 
@@ -71,7 +71,7 @@ class Loader:
     @property
     def loaded_here(self) -> frozenset[str]:
         """The streams that no other loader loads."""
-        return frozenset(self.service.book.entries) if self.lease is None else self.lease.held()
+        return frozenset(self.service.stats.entries) if self.lease is None else self.lease.held()
 
     @property
     def loaded_elsewhere(self) -> frozenset[str]:

@@ -88,10 +88,10 @@ def in_turn(function: Callable[[Item], Result], items: Iterable[Item], /) -> lis
     return [function(item) for item in items]
 
 
-class StreamTurn(Protocol):
+class StreamWork(Protocol):
     """A stream's work in its turn."""
 
-    def run(self, app_id: str, gives_way: Callable[[], bool], /) -> bool:
+    def run(self, app_id: str, should_yield: Callable[[], bool], /) -> bool:
         """Load a stream; returns whether it ended early, between two commits, because it was asked to yield."""
 
     def progress(self, app_id: str, /) -> object:
@@ -107,11 +107,11 @@ def never(_unfinished: frozenset[str], /) -> bool:
     return False
 
 
-class Turns(Protocol):
+class RunsStreams(Protocol):
     """Gives streams their turns, one after the other or several at a time."""
 
     def __call__(
-        self, turn: StreamTurn, app_ids: Sequence[str], /, *, to_the_end: bool = False, hurries: Hurries = never
+        self, work: StreamWork, app_ids: Sequence[str], /, *, to_the_end: bool = False, hurries: Hurries = never
     ) -> frozenset[str]:
         """Run each stream's turn; a stream already in a turn gets another one after it. Returns all still running.
 
@@ -120,17 +120,17 @@ class Turns(Protocol):
         """
 
 
-def one_by_one(
-    turn: StreamTurn,
+def run_in_order(
+    work: StreamWork,
     app_ids: Sequence[str],
     /,
     *,
     to_the_end: bool = False,  # noqa: ARG001 - it always is
     hurries: Hurries = never,  # noqa: ARG001 - the same
 ) -> frozenset[str]:
-    """`Turns` without threads, in order."""
+    """`RunsStreams` without threads, in order."""
     for app_id in app_ids:
-        turn.run(app_id, lambda: False)
+        work.run(app_id, lambda: False)
     return frozenset()
 
 

@@ -62,25 +62,25 @@ class _Unfinished:
 
 
 @dataclass(frozen=True, slots=True)
-class _Turn:
-    """The streams' turns in one pass: `delta_loader.ports.StreamTurn`."""
+class _StreamWork:
+    """The streams' turns in one pass: `delta_loader.ports.StreamWork`."""
 
     load: Callable[[str, Callable[[], bool]], None]
     stop: Callable[[], bool]
     comes_on: Callable[[str], int]
 
-    def run(self, app_id: str, gives_way: Callable[[], bool], /) -> bool:
+    def run(self, app_id: str, should_yield: Callable[[], bool], /) -> bool:
         """Load one stream; returns whether it only yielded."""
-        given_way = False
+        yielded = False
 
         def ends() -> bool:
-            nonlocal given_way
-            given_way = given_way or gives_way()
-            return given_way or self.stop()
+            nonlocal yielded
+            yielded = yielded or should_yield()
+            return yielded or self.stop()
 
         if not self.stop():
             self.load(app_id, ends)
-        return given_way and not self.stop()
+        return yielded and not self.stop()
 
     def progress(self, app_id: str, /) -> object:
         """A value that changes while a stream loads."""
@@ -97,10 +97,10 @@ class LoaderService:
         self._failures: dict[str, int] = {stream.app_id: 0 for stream in streams}
         self._problems: dict[str, str] = {}
         self._passes = 0
-        self._looked: ExaminedTables = {}
+        self._examined: ExaminedTables = {}
         self._unfinished: dict[str, _Unfinished] = {}
         self._notes = FailureNotes(ports.stage.store, ports.clock, ports.log)
-        self.book = LoadStats(stream.app_id for stream in streams)
+        self.stats = LoadStats(stream.app_id for stream in streams)
         self._passing = False
         self.last_success_s: float | None = None
         """When no stream was left failing, by the wall clock; None before the first time."""
@@ -113,7 +113,7 @@ class LoaderService:
             last = self._notes.last(app_id)
             if last is not None:
                 problem = f"{last.problem} (at {moment_text(last.failed_ms)}, before this loader started)"
-                self.book.recall(app_id, KafkaDeltaExpressError(problem, last.remedy))
+                self.stats.recall(app_id, KafkaDeltaExpressError(problem, last.remedy))
 
     def run_pass(
         self,
@@ -132,11 +132,11 @@ class LoaderService:
         started_s = self._ports.clock.monotonic_s()
         self._passing = True
         self._ports.metrics.set(catalogue.LOADER_LOADING, 1)
-        turn = _Turn(self._load, stop, self._progress)
+        work = _StreamWork(self._load, stop, self._progress)
         among = self._streams if app_ids is None else app_ids
         wanted = tuple(app_id for app_id in self._streams if app_id in among and self._ports.may_load(app_id))
-        unfinished = self._ports.turns(turn, wanted, to_the_end=to_the_end, hurries=hurries)
-        reports = [report for report in self._ended(unfinished) if not report.is_look]
+        unfinished = self._ports.run_streams(work, wanted, to_the_end=to_the_end, hurries=hurries)
+        reports = [report for report in self._ended(unfinished) if not report.is_refresh]
         self._passes += 1
         self._ports.metrics.set(catalogue.LOADER_LOADING, 0)
         self._passing = False
@@ -148,8 +148,8 @@ class LoaderService:
         """Reports of streams of earlier passes that have ended since the last call."""
         if not self._unfinished:
             return []
-        reports = self._ended(self._ports.turns(_Turn(self._load, lambda: True, self._progress), ()))
-        loads = [report for report in reports if not report.is_look]
+        reports = self._ended(self._ports.run_streams(_StreamWork(self._load, lambda: True, self._progress), ()))
+        loads = [report for report in reports if not report.is_refresh]
         if loads:
             self._update_streams(loads)
         return loads
@@ -157,7 +157,7 @@ class LoaderService:
     def _ended(self, unfinished: frozenset[str]) -> list[StreamReport]:
         ended = [app_id for app_id in self._streams if app_id in self._unfinished and app_id not in unfinished]
         reports = [self._unfinished.pop(app_id).report for app_id in ended]
-        self.book.passed(reports)
+        self.stats.record_pass(reports)
         return reports
 
     def _progress(self, app_id: str) -> int:
@@ -183,13 +183,13 @@ class LoaderService:
         """
         wanted = tuple(app_id for app_id in self._streams if app_id in app_ids and app_id not in self._unfinished)
         if wanted:
-            self._ports.turns(
-                _Turn(self._look, lambda: False, self._progress), wanted, hurries=lambda _unfinished: True
+            self._ports.run_streams(
+                _StreamWork(self._inspect, lambda: False, self._progress), wanted, hurries=lambda _unfinished: True
             )
 
-    def _look(self, app_id: str, _stop: Callable[[], bool]) -> None:
+    def _inspect(self, app_id: str, _stop: Callable[[], bool]) -> None:
         report = self._begin(app_id)
-        report.is_look = True
+        report.is_refresh = True
         try:
             self._new_load(self._streams[app_id], report).inspect()
         except KafkaDeltaExpressError as error:
@@ -254,15 +254,15 @@ class LoaderService:
             self._failed(report, KafkaDeltaExpressError(problem, "report it with the log; the next run tries again"))
         else:
             self._failures[stream.app_id] = 0
-            found = [reason for reason in report.held.values() if reason.reason in FOUND_BY_LOADS]
-            if found:  # status, which loads nothing, could not report it otherwise
-                self._notes.failed(stream.app_id, HeldError(found[0].problem, found[0].remedy))
+            held = [reason for reason in report.held.values() if reason.reason in FOUND_BY_LOADS]
+            if held:  # status, which loads nothing, could not report it otherwise
+                self._notes.failed(stream.app_id, HeldError(held[0].problem, held[0].remedy))
             else:
                 self._notes.succeeded(stream.app_id)
 
     def _new_load(self, stream: Stream, report: StreamReport) -> StreamLoad:
         known = self._ports.stage.appeared(stream)
-        return StreamLoad(known, loader_of(self._settings, known), self._ports, report, self._looked)
+        return StreamLoad(known, loader_of(self._settings, known), self._ports, report, self._examined)
 
     def _failed(self, report: StreamReport, error: KafkaDeltaExpressError) -> None:
         report.failure = error

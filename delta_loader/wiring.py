@@ -9,13 +9,13 @@ from pyspark import InheritableThread
 
 from common.clock import SystemClock
 from common.settings.stores import stage_store, table_stores
-from common.stage.topic_owners import OwnerBook
+from common.stage.topic_owners import StageTopicOwners
 from common.tables.log_files import remove_torn_checkpoints
 from delta_loader.catalog.registering import Registering
 from delta_loader.dead_letters.kafka import RawRecordFetcher
 from delta_loader.load.kafka_partitions import KafkaPartitions
 from delta_loader.load.merged_keys import MergedKeys
-from delta_loader.load.ports import Ports, Refusing
+from delta_loader.load.ports import Ports, RefusalPorts
 from delta_loader.load.replace_ranges import Replacements
 from delta_loader.load.valid_through import ValidThrough
 from delta_loader.scheduling.stream_scheduler import StreamScheduler
@@ -54,7 +54,7 @@ def spark_ports(
     store, delta = stage_store(settings), tables if isinstance(tables, SparkDeltaTables) else None
     replacer = SparkReplacer(spark, settings.stage.url)
     return Ports(
-        stage=Stage(store, parallel, OwnerBook(settings, store, make=True)),
+        stage=Stage(store, parallel, StageTopicOwners(settings, store, make=True)),
         tables=tables,
         open_store=table_stores(settings),
         parallel=parallel,
@@ -66,7 +66,7 @@ def spark_ports(
         valid_through=_valid_through(settings, tables, log),
         maker=delta,
         registering=registering_of(settings, spark),
-        refusing=Refusing(ConstraintChecker(spark, settings.stage.url), RawRecordFetcher(settings)),
+        refusing=RefusalPorts(ConstraintChecker(spark, settings.stage.url), RawRecordFetcher(settings)),
         partitions=KafkaPartitions(settings, SystemClock()),
         merged_keys=MergedKeys(RepeatedKeys(spark)),
         replacements=Replacements(store, tables, replacer, new_id, log, metrics, delta),
@@ -87,13 +87,13 @@ def catalog_checks(settings: Settings, spark: SparkSession, app_id: str | None =
     return [check for stream in wanted for check in registering.checks(stream)]
 
 
-def spark_turns(spark: SparkSession, places: int) -> StreamScheduler:
+def spark_scheduler(spark: SparkSession, slots: int) -> StreamScheduler:
     """Turns of streams in threads that the JVM knows; Spark's jobs of different streams share its cores."""
     context = spark.sparkContext
     return StreamScheduler(
-        places,
+        slots,
         new_thread=lambda work: InheritableThread(work, name="stream-turn"),
-        begins=lambda app_id: context.setLocalProperty("spark.scheduler.pool", app_id),
+        on_begin=lambda app_id: context.setLocalProperty("spark.scheduler.pool", app_id),
     )
 
 

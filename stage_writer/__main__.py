@@ -30,13 +30,13 @@ from common.pages.samples import Samples
 from common.pause_commands import add_pause_commands, paused_streams
 from common.remedies import CONFIG
 from common.settings import Native
-from common.settings.overlap import UnreadTopics
+from common.settings.overlap import UnsubscribedTopics
 from common.settings.pace import longest_replay_s, writer_of
 from common.settings.stores import stage_store, table_stores
 from common.stage.evolved import latest
 from common.stage.merged import kafka_topic, topics_of
 from common.stage.paused import StreamPart
-from common.stage.topic_owners import OwnerBook
+from common.stage.topic_owners import StageTopicOwners
 from common.storage.store import prove_exclusive_create
 from common.terminal import progress
 from stage_writer.changelog.ports import NO_CHANGELOG, NO_WATCH
@@ -45,7 +45,6 @@ from stage_writer.columns.following import PendingConverter
 from stage_writer.columns.wiring import ColumnsOfStreams
 from stage_writer.convert_by_table import RecordConverter
 from stage_writer.converters import Passes, converters_of, plain_converter, with_topologies
-from stage_writer.crew import Crew, WorkerSlot, report_port, settings_of, stop_without_parent, workers_of
 from stage_writer.fetch.kafka import session_s
 from stage_writer.fetch.merged.wiring import groups_of, source_of
 from stage_writer.fetch.rights import require_rights
@@ -59,13 +58,13 @@ from stage_writer.parquet.buffer import FilePolicy
 from stage_writer.partitions.catching_up import undelivered
 from stage_writer.partitions.flush_decision import FlushLimits
 from stage_writer.process_memory import keep_memory, rarely_collect
-from stage_writer.replay.dead_letters import Letters, unfit_of
+from stage_writer.replay.dead_letters import DeadLetterExport, inconvertible_of
 from stage_writer.replay.records import (
     Range,
     Replay,
     ReplayKafka,
-    asked_for,
     chains_of_letters,
+    replay_selection,
     replayable,
     require_same_topic,
     spans_of,
@@ -80,6 +79,7 @@ from stage_writer.stopping import StartingExit, Stopping, end_when_stuck
 from stage_writer.telemetry import WriterTelemetry
 from stage_writer.threads import ThreadWorkers
 from stage_writer.web.serving import WriterServing
+from stage_writer.worker_pool import WorkerPool, WorkerSlot, report_port, settings_of, stop_without_parent, workers_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -93,7 +93,7 @@ if TYPE_CHECKING:
     from stage_writer.changelog.ports import Changelog, TopicWatch
     from stage_writer.converters import AnyConverter
     from stage_writer.fetch.merged.groups import TopicGroups
-    from stage_writer.native.library import FoundReader
+    from stage_writer.native.library import NativeDecoders
     from stage_writer.ports import RecordSource
     from stage_writer.replay.records import Records, Replayed
     from stage_writer.tasks.look_ups import LookUps
@@ -116,66 +116,66 @@ def run(
     settings = cli.settings_from(config, print_config=print_config)
     count = workers_of(settings)
     if worker is None and count > 1:
-        _run_crew(settings, config, count, until_caught_up=until_caught_up)
+        _run_worker_pool(settings, config, count, until_caught_up=until_caught_up)
         return
-    seat = None if worker is None else WorkerSlot.parse(worker)
-    settings = settings if seat is None else settings_of(settings, seat)
+    slot = None if worker is None else WorkerSlot.parse(worker)
+    settings = settings if slot is None else settings_of(settings, slot)
     starting = StartingExit(ExitCode.FAILED if until_caught_up else ExitCode.DONE)
     with starting.instead_of_errors():
-        _write(settings, seat, starting, until_caught_up=until_caught_up)
+        _write(settings, slot, starting, until_caught_up=until_caught_up)
 
 
-def _run_crew(settings: Settings, config: Path, count: int, *, until_caught_up: bool) -> None:
-    """Several processes (stage_writer/crew.py)."""
-    from stage_writer.web.crew_pages import crew_routes  # noqa: PLC0415 - only the parent of workers has them
+def _run_worker_pool(settings: Settings, config: Path, count: int, *, until_caught_up: bool) -> None:
+    """Several processes (stage_writer/worker_pool.py)."""
+    from stage_writer.web.worker_pool_pages import worker_pool_routes  # noqa: PLC0415 - only the parent of workers has them
 
     settings_of(settings, WorkerSlot(0, count))  # report what cannot work once, not per worker
     log = set_up_logs(settings.logs, "stage-writer")
     command = [*cli.stage_writer_command(), "run", str(config)]
-    crew = Crew([*command, *(["--until-caught-up"] if until_caught_up else [])], count, log, until_caught_up)
-    routes = crew_routes(crew, settings.writer.http_token, SystemClock(), looks_up=settings.writer.state_queries)
+    pool = WorkerPool([*command, *(["--until-caught-up"] if until_caught_up else [])], count, log, until_caught_up)
+    routes = worker_pool_routes(pool, settings.writer.http_token, SystemClock(), looks_up=settings.writer.state_queries)
     address, hosts = settings.writer.http, settings.writer.http_hosts
     server = None if address is None else HttpServer(address, routes, hosts)
     if server is not None:
         log.info("serving", port=server.port)
     try:
-        crew.start()
-        crew.run()
+        pool.start()
+        pool.run()
     finally:
         if server is not None:
             server.close()
     log.info("ended")
 
 
-def _write(settings: Settings, seat: WorkerSlot | None, starting: StartingExit, *, until_caught_up: bool) -> None:
+def _write(settings: Settings, slot: WorkerSlot | None, starting: StartingExit, *, until_caught_up: bool) -> None:
     _stop_on_signals(starting.ask)
     shares = _memory(settings)
     log = set_up_logs(settings.logs, "stage-writer")
-    log = log if seat is None else log.bind(worker=seat.index)
+    log = log if slot is None else log.bind(worker=slot.index)
     clock, metrics = SystemClock(), Metrics()
     reader = _reader(settings, log)
     look_ups = _look_ups() if settings.writer.state_queries else None
-    unfit_topics: set[str] = set()
+    unsuitable_topics: set[str] = set()
     stopping = Stopping(clock.monotonic_s, settings.writer.revoke_timeout_s)
     columns = ColumnsOfStreams(settings, clock)
     settings = columns.known()
     passes = Passes(reader.make, reader.make_avro)
-    converters = converters_of(settings, passes, metrics, look_ups, unfit_topics, stopping=stopping)
+    converters = converters_of(settings, passes, metrics, look_ups, unsuitable_topics, stopping=stopping)
     stage_store = open_stage(settings)
-    owners = OwnerBook(settings, stage_store, make=True)
-    owners.learn()
-    changelog, changelogs = _changelogs(settings, unfit_topics, clock=clock, log=log, metrics=metrics)
+    owners = StageTopicOwners(settings, stage_store, make=True)
+    owners.read_all()
+    changelog, changelogs = _changelogs(settings, unsuitable_topics, clock=clock, log=log, metrics=metrics)
     stage = _stage(settings, stage_store, changelog, clock, log)
     workers = ThreadWorkers(settings.writer.upload_threads)
-    writing = {one.stream.app_id for one in with_topologies(converters) if one.topology.topics_written}
+    writing = {built.stream.app_id for built in with_topologies(converters) if built.topology.topics_written}
     writing |= {stream.app_id for stream in settings.streams if stream.dead_letters_topic is not None}
     outlets = KafkaOutlets(settings.kafka, settings.writer.group_id, stage_store, writing, log=log, metrics=metrics)
     pausing = Pausing(clock, log, metrics, catalogue.WRITER_PAUSED_BY_REQUEST)
     paused = paused_streams(settings, StreamPart.STAGING, log, metrics)
     samples = Samples(settings.writer.dead_letter_samples) if settings.writer.dead_letter_samples else None
-    unread, alarm = UnreadTopics(), settings.writer.dead_letter_alarm
-    source = _source(settings, converters, clock, log, native=reader.library, unread=unread, owners=owners)
-    telemetry = WriterTelemetry(clock, log, metrics, samples, dead_letter_alarm=alarm, unread=unread)
+    unsubscribed, alarm = UnsubscribedTopics(), settings.writer.dead_letter_alarm
+    source = _source(settings, converters, clock, log, native=reader.library, unsubscribed=unsubscribed, owners=owners)
+    telemetry = WriterTelemetry(clock, log, metrics, samples, dead_letter_alarm=alarm, unsubscribed=unsubscribed)
     service = StageWriter(
         converters,
         _options(settings, shares),
@@ -201,7 +201,7 @@ def _write(settings: Settings, seat: WorkerSlot | None, starting: StartingExit, 
         service.stop()
         end_when_stuck(settings.writer.revoke_timeout_s, lambda: stopping.is_stepping, log)
 
-    if seat is not None:
+    if slot is not None:
         stop_without_parent(stop)
         if serving.port is not None:
             report_port(serving.port)
@@ -225,7 +225,7 @@ def _require_all(late: KafkaDeltaExpressError | None, service: StageWriter) -> N
         raise typer.Exit(ExitCode.HELD)
 
 
-def _reader(settings: Settings, log: FilteringBoundLogger) -> FoundReader:
+def _reader(settings: Settings, log: FilteringBoundLogger) -> NativeDecoders:
     """The reader in C, or none."""
     reader = find_reader(settings.writer.native)
     if reader.problem is not None:
@@ -244,14 +244,14 @@ def _source(
     log: FilteringBoundLogger,
     *,
     native: Path | None,
-    unread: UnreadTopics,
-    owners: OwnerBook,
+    unsubscribed: UnsubscribedTopics,
+    owners: StageTopicOwners,
 ) -> RecordSource:
     """What the streams read from."""
     with_headers = [converter.stream for converter in converters if converter.needs_headers]
     groups = _groups(converters)
     return source_of(
-        settings, groups, clock, log, with_headers=with_headers, native=native, unread=unread, owners=owners
+        settings, groups, clock, log, with_headers=with_headers, native=native, unsubscribed=unsubscribed, owners=owners
     )
 
 
@@ -265,9 +265,9 @@ def _memory(settings: Settings) -> MemoryShares:
 
 def _options(settings: Settings, shares: MemoryShares) -> WriterOptions:
     writer = settings.writer
-    filing = FilePolicy(shares.row_group, writer.max_partition_values, writer.compression)
+    policy = FilePolicy(shares.row_group, writer.max_partition_values, writer.compression)
     limits = FlushLimits(writer.flush_after_s, writer.flush_bytes, writer.flush_records, shares.buffers)
-    return WriterOptions(limits, writer.revoke_timeout_s, writer.report_positions, session_s(settings.kafka), filing)
+    return WriterOptions(limits, writer.revoke_timeout_s, writer.report_positions, session_s(settings.kafka), policy)
 
 
 def _stage(
@@ -310,8 +310,8 @@ def check(config: cli.ConfigArgument, *, as_json: cli.JsonOption = False) -> Non
         for converter in with_topologies(converters):
             report("topology", f"ok: {converter.stream.app_id}\n{converter.topology.describe()}")
         report("native", _native_text(settings))
-        owners = OwnerBook(settings, open_stage(settings), make=False)
-        owners.learn()
+        owners = StageTopicOwners(settings, open_stage(settings), make=False)
+        owners.read_all()
         report("store", f"ok: {settings.stage.url} refuses a second exclusive create")
         count = prove_tables(settings, table_stores(settings))
         report("tables", f"ok: the folders of {count} table(s) can be written to")
@@ -328,28 +328,28 @@ def check(config: cli.ConfigArgument, *, as_json: cli.JsonOption = False) -> Non
         _check_topics_of_ours(settings, report)
     except KafkaDeltaExpressError as error:
         if as_json:
-            cli.echo(_checks_as_json(checks, fit=False, failure={"problem": error.problem, "remedy": error.remedy}))
+            cli.echo(_checks_as_json(checks, ready=False, failure={"problem": error.problem, "remedy": error.remedy}))
         raise
     verdict = "all well" if well else "not well: many records would be dead letters, or a partition is held"
-    cli.echo(_checks_as_json(checks, fit=well) if as_json else verdict)
+    cli.echo(_checks_as_json(checks, ready=well) if as_json else verdict)
     if not well:
         raise typer.Exit(ExitCode.HELD)
 
 
-def _checks_as_json(checks: Iterable[tuple[str, str]], *, fit: bool, failure: Mapping[str, str] | None = None) -> str:
+def _checks_as_json(checks: Iterable[tuple[str, str]], *, ready: bool, failure: Mapping[str, str] | None = None) -> str:
     """The checks that were made, and the error that ended them."""
     made = [{"check": what, "text": text} for what, text in checks]
-    return json.dumps({"fit": fit, "checks": made, "failure": failure}, indent=2)
+    return json.dumps({"fit": ready, "checks": made, "failure": failure}, indent=2)
 
 
 def _require_compatible(settings: Settings, converters: Sequence[AnyConverter]) -> None:
     """Raises ConfigError for rows that their table, as it is now, can never accept."""
     tables = TableCompatibility(table_stores(settings), SystemClock(), get_logger())
     for converter in converters:
-        found = tables.find(converter.all_formats if isinstance(converter, RecordConverter) else converter.formats)
-        if found is not None:
-            msg = f"{converter.stream.app_id}: {found.problem}"
-            raise ConfigError(msg, found.remedy)
+        conflict = tables.find(converter.all_formats if isinstance(converter, RecordConverter) else converter.formats)
+        if conflict is not None:
+            msg = f"{converter.stream.app_id}: {conflict.problem}"
+            raise ConfigError(msg, conflict.remedy)
 
 
 def _check_topics_of_ours(settings: Settings, report: Callable[[str, str], None]) -> None:
@@ -386,7 +386,7 @@ def replay(
     end: Annotated[int | None, typer.Option("--to", metavar="OFFSET", min=1, help="The offset after the last.")] = None,
     since: Annotated[str | None, typer.Option("--since", metavar="TIME", help="From: 2026-03-01T00:00:00Z")] = None,
     until: Annotated[str | None, typer.Option("--until", metavar="TIME", help="Before: 2026-03-02T00:00:00Z")] = None,
-    letters: Annotated[
+    export: Annotated[
         Path | None,
         typer.Option("--letters", metavar="FILE", help="Use the dead letters of this export (Parquet)."),
     ] = None,
@@ -396,7 +396,7 @@ def replay(
     """Decode a range of offsets or times from Kafka again, and have the loader replace its rows."""
     settings = cli.settings_from(config)
     set_up_logs(settings.logs, "stage-writer")
-    if letters is not None:
+    if export is not None:
         if (topic, partition, start, end, since, until) != (None,) * 6:
             msg = "--letters says which records, and so does a range"
             raise UsageError(
@@ -404,31 +404,33 @@ def replay(
                 f"give one of them; `delta-loader dead-letters export {CONFIG} letters.parquet --format "
                 "parquet` chooses letters",
             )
-        _replay_letters(settings, Letters.read(letters, settings.writer.consume_records), yes=yes, as_json=as_json)
+        _replay_dead_letters(
+            settings, DeadLetterExport.read(export, settings.writer.consume_records), yes=yes, as_json=as_json
+        )
         return
     if topic is None:
         msg = "--topic is missing"
         raise UsageError(msg, "name the topic whose records are to be recreated")
-    asked = asked_for(start, end, since, until)
-    OwnerBook(settings, stage_store(settings), make=False).learn()
+    selection = replay_selection(start, end, since, until)
+    StageTopicOwners(settings, stage_store(settings), make=False).read_all()
     stream = replayable(settings, topic)
     converter = _converter_now(settings, stream, yes=yes)
     kafka = ReplayKafka(settings, with_headers=converter.needs_headers)
     try:
-        spans = spans_of(kafka, topic, partition, asked)
+        spans = spans_of(kafka, topic, partition, selection)
         _require_same_topic(settings, kafka, [topic_partition for topic_partition, _ in spans])
-        replayed = _replayed(settings, converter, kafka, [Range(*one) for one in spans], yes=yes)
+        replayed = _replayed(settings, converter, kafka, [Range(*span) for span in spans], yes=yes)
     finally:
         kafka.close()
     cli.echo(replayed_to_json(replayed, done=yes) if as_json else replayed_to_text(stream, replayed, done=yes))
 
 
-def _replay_letters(settings: Settings, letters: Letters, *, yes: bool, as_json: bool) -> None:
+def _replay_dead_letters(settings: Settings, dead_letters: DeadLetterExport, *, yes: bool, as_json: bool) -> None:
     """Replay dead letters from their own bytes, stream by stream and topic by topic."""
-    OwnerBook(settings, stage_store(settings), make=False).learn()
+    StageTopicOwners(settings, stage_store(settings), make=False).read_all()
     parts = [
         (replayable(settings, chain), chain, part)
-        for app_id, part in letters.by_stream().items()
+        for app_id, part in dead_letters.by_stream().items()
         for chain in chains_of_letters(settings, app_id, part.topics())
     ]
     everything: list[Replayed] = []
@@ -441,10 +443,10 @@ def _replay_letters(settings: Settings, letters: Letters, *, yes: bool, as_json:
             span = f"--from {first.span.start} --to {first.span.end}"
             raise UsageError(msg, f"replay the range from Kafka: stage-writer replay {CONFIG} {where} {span}")
         replayed = _replayed(settings, converter, part, part.ranges(chain), yes=False)
-        fitting = part.without_unfit(replayed)
+        fitting = part.without_inconvertible(replayed)
         requests = fitting.requests(chain)  # checked where none are replayed, too: reports too many before --yes
         if yes:
-            replayed = [*_replayed(settings, converter, fitting, requests, yes=True), *unfit_of(replayed)]
+            replayed = [*_replayed(settings, converter, fitting, requests, yes=True), *inconvertible_of(replayed)]
         everything += replayed
         if not as_json:
             cli.echo(replayed_to_text(stream, replayed, done=yes))
@@ -455,7 +457,7 @@ def _replay_letters(settings: Settings, letters: Letters, *, yes: bool, as_json:
 def _converter_now(settings: Settings, stream: Stream, *, yes: bool) -> RecordConverter:
     """A stream's converter, including the columns that the stream has gained; ``yes``: tables appear in the stage."""
     settings = ColumnsOfStreams(settings, SystemClock()).required(stream.app_id)
-    stream = next(found for found in settings.streams if found.app_id == stream.app_id)
+    stream = next(current for current in settings.streams if current.app_id == stream.app_id)
     reader = find_reader(settings.writer.native)
     converter = plain_converter(settings, Passes(reader.make, reader.make_avro), stream, preview=not yes)
     store = stage_store(settings)
@@ -481,13 +483,13 @@ def _replayed(
         file_bytes=writer_of(settings.writer, converter.stream).flush_bytes,
         longest_s=longest_replay_s(settings),
     )
-    with progress("positions", sum(one.positions for one in ranges)) as advance:
-        return [_one(work.stage if yes else work.count, one, advance) for one in ranges]
+    with progress("positions", sum(part.positions for part in ranges)) as advance:
+        return [_one(work.stage if yes else work.count, part, advance) for part in ranges]
 
 
-def _one(carry_out: Callable[[Range], Replayed], one: Range, advance: Callable[[int], None]) -> Replayed:
-    replayed = carry_out(one)
-    advance(one.positions)
+def _one(carry_out: Callable[[Range], Replayed], part: Range, advance: Callable[[int], None]) -> Replayed:
+    replayed = carry_out(part)
+    advance(part.positions)
     return replayed
 
 
@@ -512,9 +514,9 @@ def _try_records(
     for converter in converters:
         if isinstance(converter, PendingConverter):
             continue  # nothing to try: its topics have no records
-        mine = [found for found in partitions if converter.stream.takes(found.topic)]
+        own_partitions = [partition for partition in partitions if converter.stream.takes(partition.topic)]
         with closing(Sampler(settings)) as sampler:
-            sample = sampler.sample(converter, mine)
+            sample = sampler.sample(converter, own_partitions)
         report("sample", "\n".join(sample.lines(alarm)))
         has_state = not isinstance(converter, RecordConverter) and converter.topology.has_state
         well = well and (has_state or sample.is_well(alarm))
@@ -522,7 +524,7 @@ def _try_records(
 
 
 def _ends(
-    settings: Settings, owners: OwnerBook
+    settings: Settings, owners: StageTopicOwners
 ) -> tuple[Mapping[TopicPartition, Position], Mapping[Topic, str | None]]:
     """The ends of the partitions of the streams, and their topics' ids. Raises for a topic that may not be read."""
     silent = wrap_logger(None, wrapper_class=make_filtering_bound_logger(logging.CRITICAL))  # the error says it all
@@ -530,30 +532,32 @@ def _ends(
     source = source_of(settings, _groups(converters), SystemClock(), silent, owners=owners)
     try:
         ends = source.end_positions(settings.streams)
-        ids = source.topic_ids({found.topic for found in ends})
+        ids = source.topic_ids({partition.topic for partition in ends})
         require_written(settings, converters)
     finally:
         source.close()
-    require_rights(settings, {topic for found in ends for topic in topics_of(found.topic)})
+    require_rights(settings, {topic for partition in ends for topic in topics_of(partition.topic)})
     return ends, ids
 
 
 def _groups(converters: Sequence[AnyConverter]) -> TopicGroups:
     """The topics that tasks read together. Raises ConfigError."""
-    found = with_topologies(converters)
-    return groups_of((group.topics, one.stream.max_task_idle_s) for one in found for group in one.topology.groups)
+    built = with_topologies(converters)
+    return groups_of(
+        (group.topics, converter.stream.max_task_idle_s) for converter in built for group in converter.topology.groups
+    )
 
 
 def _changelogs(
-    settings: Settings, unfit: set[str], *, clock: Clock, log: FilteringBoundLogger, metrics: Metrics
+    settings: Settings, unsuitable: set[str], *, clock: Clock, log: FilteringBoundLogger, metrics: Metrics
 ) -> tuple[Changelog, TopicWatch]:
     """The changelog topics of tasks' state, and the periodic check of those topics. Raises ConfigError."""
     if all(stream.topology is None for stream in settings.streams):
         return NO_CHANGELOG, NO_WATCH
     from stage_writer.changelog.wiring import changelog_of, watch_of  # noqa: PLC0415 - only with topologies
 
-    changelog = changelog_of(settings, unfit, clock=clock, log=log, metrics=metrics)
-    return changelog, watch_of(settings, unfit, clock=clock, log=log, metrics=metrics)
+    changelog = changelog_of(settings, unsuitable, clock=clock, log=log, metrics=metrics)
+    return changelog, watch_of(settings, unsuitable, clock=clock, log=log, metrics=metrics)
 
 
 def _look_ups() -> LookUps:

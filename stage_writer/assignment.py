@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, assert_never
 from common import metrics as catalogue
 from common.errors import BrokerError, KafkaDeltaExpressError, MarkerError, StoreError
 from common.stage.chain_origins import ChainOrigin
-from stage_writer.partitions.flush_decision import age_share_of
+from stage_writer.partitions.flush_decision import age_fraction_of
 from stage_writer.partitions.partition import AssignedPartition, HeldPartition
 from stage_writer.partitions.resume_points import (
     ResumePoint,
@@ -99,12 +99,12 @@ class AssignedPartitions:
         self._buffers = buffers
         self._outlets = outlets
         self._clock, self._log, self._metrics = runtime.clock, runtime.log, runtime.metrics
-        self._places = ResumePoints(source, stage)
+        self._resume_points = ResumePoints(source, stage)
         self._startup = PartitionStartup(
-            source, self._places, schemas, stage, workers, clock=runtime.clock, log=runtime.log
+            source, self._resume_points, schemas, stage, workers, clock=runtime.clock, log=runtime.log
         )
         self.outage = Outage(runtime.clock)
-        self.owned: dict[TopicPartition, AssignedPartition] = {}
+        self.by_partition: dict[TopicPartition, AssignedPartition] = {}
         self.held: dict[TopicPartition, HeldPartition] = {}
         self.starting = self._startup.waiting
         self.joined = False
@@ -122,7 +122,7 @@ class AssignedPartitions:
 
     def resume(self) -> None:
         """Start the partitions that wait, each from its chain's end, and the held ones that were fixed."""
-        self._look_at_held()
+        self._check_held()
         for partition, position in self._start().items():
             self._source.seek(partition, position)
             self._source.resume([partition])
@@ -136,139 +136,152 @@ class AssignedPartitions:
                 case StoreError() | BrokerError():
                     self.outage.failed(outcome)
                     continue
-                case UnusablePartition(fault, converter, place):
-                    self.hold(fault, converter, place)
-                case StartedPartition(place, converter, task):
-                    positions[partition] = place.position
-                    if place.tail is not None and place.tail.last_record is not None:
-                        expected[partition] = place.tail.last_record
-                    buffer, now_s = self._buffers.new(place.position, converter), self._clock.monotonic_s()
-                    share = age_share_of(partition)
-                    owned = AssignedPartition(
-                        partition, converter, place.tail, place.lineage, buffer, now_s, share, task=task
+                case UnusablePartition(fault, converter, resume_point):
+                    self.hold(fault, converter, resume_point)
+                case StartedPartition(resume_point, converter, task):
+                    positions[partition] = resume_point.position
+                    if resume_point.tail is not None and resume_point.tail.last_record is not None:
+                        expected[partition] = resume_point.tail.last_record
+                    buffer, now_s = self._buffers.new(resume_point.position, converter), self._clock.monotonic_s()
+                    age_fraction = age_fraction_of(partition)
+                    assigned = AssignedPartition(
+                        partition,
+                        converter,
+                        resume_point.tail,
+                        resume_point.lineage,
+                        buffer,
+                        now_s,
+                        age_fraction,
+                        task=task,
                     )
-                    owned.outlet = self._outlets.open(partition, converter.stream, place.outboxes)
-                    self.owned[partition] = owned
+                    assigned.outlet = self._outlets.open(partition, converter.stream, resume_point.outboxes)
+                    self.by_partition[partition] = assigned
                 case _:
                     assert_never(outcome)
             self.outage.ended()
         self._source.expect(expected)
         return positions
 
-    def restart(self, owned: AssignedPartition) -> None:
+    def restart(self, assigned: AssignedPartition) -> None:
         """Drop the partition with everything it holds; `resume` starts it again from its chain's end (rule 1)."""
         self._metrics.add(catalogue.WRITER_DROPPED, reason="chain")
-        self.drop([owned.partition], "chain")
-        self._source.pause([owned.partition])
-        self._startup.add(owned.partition, owned.converter)
+        self.drop([assigned.partition], "chain")
+        self._source.pause([assigned.partition])
+        self._startup.add(assigned.partition, assigned.converter)
 
     def drop(self, partitions: Collection[TopicPartition], reason: str) -> None:
         """Forget these, with what their buffers hold (rule 2)."""
         for partition in partitions:
             self.held.pop(partition, None)
             self._startup.drop(partition)
-            owned = self.owned.pop(partition, None)
-            if owned is not None and owned.task is not None:
-                owned.task.close()
-            if owned is not None and owned.outlet is not None:
-                owned.outlet.leave()
-            if owned is not None and (owned.flight is not None or not owned.buffer.is_empty):
+            assigned = self.by_partition.pop(partition, None)
+            if assigned is not None and assigned.task is not None:
+                assigned.task.close()
+            if assigned is not None and assigned.outlet is not None:
+                assigned.outlet.leave()
+            if assigned is not None and (assigned.in_flight is not None or not assigned.buffer.is_empty):
                 self._metrics.add(catalogue.WRITER_DROPPED, reason=reason)
                 self._log.warning("buffer dropped", partition=str(partition), reason=reason)
 
     def drop_all(self, reason: str) -> None:
         """Forget all partitions, so that leaving the group seals nothing."""
-        self.drop([*self.owned, *self.starting], reason)
+        self.drop([*self.by_partition, *self.starting], reason)
 
     def fault(self, fault: PartitionFault) -> None:
         """Kafka cannot serve a partition; check whether that is because its topic was recreated."""
-        owned = self.owned.get(fault.partition)
-        if owned is None:
+        assigned = self.by_partition.get(fault.partition)
+        if assigned is None:
             return
         topic_id = topic_ids(self._source, [fault.partition.topic], self._log).get(fault.partition.topic)
-        if is_other(owned.lineage, topic_id):
-            self.topic_recreated(owned)
+        if is_other(assigned.lineage, topic_id):
+            self.topic_recreated(assigned)
         else:
-            place = ResumePoint(owned.tail, owned.buffer.end, owned.lineage)
-            self.hold(for_chain_without_records(fault, place), owned.converter, place)
+            resume_point = ResumePoint(assigned.tail, assigned.buffer.end, assigned.lineage)
+            self.hold(for_chain_without_records(fault, resume_point), assigned.converter, resume_point)
 
-    def topic_recreated(self, owned: AssignedPartition) -> None:
+    def topic_recreated(self, assigned: AssignedPartition) -> None:
         """Drop rows that may be from another topic, and hold the partition; an empty chain starts over."""
-        if owned.tail is None and owned.lineage.generation == 0:
-            self.restart(owned)
+        if assigned.tail is None and assigned.lineage.generation == 0:
+            self.restart(assigned)
             return
-        self.hold(other_topic(owned.partition), owned.converter, owned.place)
+        self.hold(other_topic(assigned.partition), assigned.converter, assigned.resume_point)
 
-    def incompatible(self, owned: AssignedPartition, outcome: Incompatible) -> None:
+    def incompatible(self, assigned: AssignedPartition, outcome: Incompatible) -> None:
         """Hold a partition whose table can never accept the rows of a flush."""
-        place = ResumePoint(owned.tail, outcome.start, owned.lineage)
-        self.hold(outcome.fault(owned.partition), owned.converter, place, outcome)
+        resume_point = ResumePoint(assigned.tail, outcome.start, assigned.lineage)
+        self.hold(outcome.fault(assigned.partition), assigned.converter, resume_point, outcome)
 
     def hold_stopped(self) -> None:
         """Hold the partitions that have reached a record that may not be staged, once all before it is staged."""
-        for owned in list(self.owned.values()):
-            if owned.stop is None or owned.flight is not None or not owned.buffer.is_empty:
+        for assigned in list(self.by_partition.values()):
+            if assigned.stop is None or assigned.in_flight is not None or not assigned.buffer.is_empty:
                 continue
-            if owned.tail is None:  # what is given up continues a chain, or its origin
+            if assigned.tail is None:  # what is given up continues a chain, or its origin
                 try:
-                    lineage = owned.lineage
+                    lineage = assigned.lineage
                     self._stage.begin(
-                        owned.partition, ChainOrigin(owned.buffer.end, lineage.generation, lineage.topic_id)
+                        assigned.partition, ChainOrigin(assigned.buffer.end, lineage.generation, lineage.topic_id)
                     )
                 except StoreError as error:
                     self.outage.failed(error)
                     continue
             self.outage.ended()
-            self.hold(owned.stop, owned.converter, owned.place)
+            self.hold(assigned.stop, assigned.converter, assigned.resume_point)
 
-    def unexpected(self, owned: AssignedPartition, error: Exception) -> None:
+    def unexpected(self, assigned: AssignedPartition, error: Exception) -> None:
         """Hold a partition for an unexpected exception (rule 4); re-raises an expected one."""
         if isinstance(error, ConversionInterruptedError):
-            self._log.warning("conversion interrupted", partition=str(owned.partition))
-            self.drop([owned.partition], "stopped")
+            self._log.warning("conversion interrupted", partition=str(assigned.partition))
+            self.drop([assigned.partition], "stopped")
             return
         if isinstance(error, KafkaDeltaExpressError):
             raise error
-        self._log.error("unexpected exception", partition=str(owned.partition), exc_info=error)
-        self.hold(unexpected(owned.partition, error), owned.converter, owned.place)
+        self._log.error("unexpected exception", partition=str(assigned.partition), exc_info=error)
+        self.hold(unexpected(assigned.partition, error), assigned.converter, assigned.resume_point)
 
     def hold(
         self,
         fault: PartitionFault,
         converter: Converter,
-        place: ResumePoint | None,
+        resume_point: ResumePoint | None,
         incompatible: Incompatible | None = None,
     ) -> None:
-        """Leave a partition where it is (rule 3); ``place`` is the unreadable one, None if unknown."""
+        """Leave a partition where it is (rule 3); ``resume_point`` is the unreadable one, None if unknown."""
         partition = fault.partition
         self._log.error("partition held", partition=str(partition), problem=fault.problem, remedy=fault.remedy)
-        if partition in self.owned:
+        if partition in self.by_partition:
             self.drop([partition], "held")
             self._source.pause([partition])
-        look_at_s = self._clock.monotonic_s() + LOOK_AT_HELD_S
+        check_at_s = self._clock.monotonic_s() + LOOK_AT_HELD_S
         self.held[partition] = HeldPartition(
-            fault.problem, converter, place, look_at_s, fault.remedy, fault.reason, incompatible
+            fault.problem, converter, resume_point, check_at_s, fault.remedy, fault.reason, incompatible
         )
 
-    def _look_at_held(self) -> None:
+    def _check_held(self) -> None:
         """Resume held partitions whose chain is readable and ends elsewhere, or that Kafka has reached."""
         now_s = self._clock.monotonic_s()
-        for partition in [partition for partition, held in self.held.items() if now_s >= held.look_at_s]:
+        for partition in [partition for partition, held in self.held.items() if now_s >= held.check_at_s]:
             held = self.held[partition]
-            held.look_at_s = now_s + LOOK_AT_HELD_S
+            held.check_at_s = now_s + LOOK_AT_HELD_S
             try:
-                place = self._places.of(partition, held.converter.stream)
-                reached = held.reason == OUT_OF_RANGE and self._places.is_reached(partition, place)
+                resume_point = self._resume_points.of(partition, held.converter.stream)
+                reached = held.reason == OUT_OF_RANGE and self._resume_points.is_reached(partition, resume_point)
                 fixed = held.takes_rows_now(self._stage)
             except (MarkerError, StoreError, BrokerError):
                 continue
-            if held.place is None or place.differs(held.place) or reached or fixed or held.reason == UNEXPECTED:
-                self._log.info("partition resumed", partition=str(partition), position=place.position)
+            if (
+                held.resume_point is None
+                or resume_point.differs(held.resume_point)
+                or reached
+                or fixed
+                or held.reason == UNEXPECTED
+            ):
+                self._log.info("partition resumed", partition=str(partition), position=resume_point.position)
                 del self.held[partition]
                 self._startup.add(partition, held.converter)
 
     def report(self, event: str, partitions: Collection[TopicPartition]) -> None:
         """Log a change of the group's assignment, and set its gauge."""
-        self._metrics.set(catalogue.WRITER_PARTITIONS, len(self.owned))
+        self._metrics.set(catalogue.WRITER_PARTITIONS, len(self.by_partition))
         if partitions:
-            self._log.info(event, partitions=[str(each) for each in sorted(partitions)], owned=len(self.owned))
+            self._log.info(event, partitions=[str(each) for each in sorted(partitions)], owned=len(self.by_partition))

@@ -53,42 +53,42 @@ class Background:
         self._schemas = schemas
         self._changelogs = changelogs
         self._clock, self._log = runtime.clock, runtime.log
-        self._idling = IdleReporter(source, stage, runtime.clock, runtime.log, streams)
-        self._renewing = StateRenewal(stage, workers, runtime.clock, runtime.log)
-        self._topics_looked_at_s = runtime.clock.monotonic_s()
+        self._idle_reporter = IdleReporter(source, stage, runtime.clock, runtime.log, streams)
+        self._state_renewal = StateRenewal(stage, workers, runtime.clock, runtime.log)
+        self._topics_checked_at_s = runtime.clock.monotonic_s()
 
     def run(self) -> None:
         """Do what is due."""
-        self._look_at_topics()
-        self._look_at_quiet()
-        self._idling.report(self._assignment.owned.values())
+        self._check_new_topics()
+        self._check_quiet()
+        self._idle_reporter.report(self._assignment.by_partition.values())
         self._changelogs.check()
-        self._renewing.step(self._assignment.owned.values())
+        self._state_renewal.step(self._assignment.by_partition.values())
         self._schemas.refresh()
 
     def report_idle(self) -> None:
-        self._idling.report(self._assignment.owned.values(), now=True)
+        self._idle_reporter.report(self._assignment.by_partition.values(), now=True)
 
-    def _look_at_topics(self) -> None:
+    def _check_new_topics(self) -> None:
         now_s = self._clock.monotonic_s()
-        if now_s - self._topics_looked_at_s < LOOK_AT_TOPICS_S:
+        if now_s - self._topics_checked_at_s < LOOK_AT_TOPICS_S:
             return
-        self._topics_looked_at_s = now_s
-        owned = list(self._assignment.owned.values())
-        ids = topic_ids(self._source, {each.partition.topic for each in owned}, self._log)
-        for each in owned:
+        self._topics_checked_at_s = now_s
+        assigned = list(self._assignment.by_partition.values())
+        ids = topic_ids(self._source, {each.partition.topic for each in assigned}, self._log)
+        for each in assigned:
             if is_other(each.lineage, ids.get(each.partition.topic)):
                 self._assignment.topic_recreated(each)
 
-    def _look_at_quiet(self) -> None:
+    def _check_quiet(self) -> None:
         """Check whether the chain of a partition with nothing to claim was rewound (rule 2)."""
         now_s = self._clock.monotonic_s()
-        owned = self._assignment.owned.values()
-        quiet = [each for each in owned if each.flight is None and each.buffer.is_empty]
-        oldest = min(quiet, key=lambda each: each.looked_at_s, default=None)
-        if oldest is None or now_s - oldest.looked_at_s < LOOK_AT_QUIET_S:
+        assigned = self._assignment.by_partition.values()
+        quiet = [each for each in assigned if each.in_flight is None and each.buffer.is_empty]
+        oldest = min(quiet, key=lambda each: each.checked_at_s, default=None)
+        if oldest is None or now_s - oldest.checked_at_s < LOOK_AT_QUIET_S:
             return
-        oldest.looked_at_s = now_s
+        oldest.checked_at_s = now_s
         try:
             is_there = oldest.continues(self._stage)
         except StoreError as error:

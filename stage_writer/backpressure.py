@@ -42,44 +42,44 @@ class Backpressure:
     @property
     def current(self) -> BackpressureState:
         """What is not read now. Safe to read from any thread."""
-        owned = list(self._assignment.owned.values())
-        return BackpressureState(frozenset(each.partition for each in owned if each.paused), self.is_full)
+        assigned = list(self._assignment.by_partition.values())
+        return BackpressureState(frozenset(each.partition for each in assigned if each.paused), self.is_full)
 
     def apply(self, start_flush: Callable[[AssignedPartition, FlushReason], None], *, conversion_waits: bool) -> None:
         """Start due flushes, pause and resume; with ``conversion_waits`` nothing more is read."""
-        owned = self._assignment.owned
-        stats = [each.filling(self._limits_of(each)) for each in owned.values()]
+        assigned = self._assignment.by_partition
+        stats = [each.buffer_stats(self._limits_of(each)) for each in assigned.values()]
         decision = decide(stats, self.limits, self._clock.monotonic_s(), self.current)
         for flush in decision.flushes:
-            start_flush(owned[flush.partition], flush.reason)
-        pressure = decision.pressure
-        paused = frozenset(owned) if conversion_waits else self._pauses.among(owned.values())
-        pressure = replace(pressure, paused=pressure.paused | paused)  # what was read is flushed on time
-        self._pause(pressure, sum(each.memory_bytes + each.flushing_bytes for each in stats))
+            start_flush(assigned[flush.partition], flush.reason)
+        state = decision.backpressure
+        paused = frozenset(assigned) if conversion_waits else self._pauses.among(assigned.values())
+        state = replace(state, paused=state.paused | paused)  # what was read is flushed on time
+        self._pause(state, sum(each.memory_bytes + each.flushing_bytes for each in stats))
 
-    def _limits_of(self, owned: AssignedPartition) -> FlushLimits:
-        stream = owned.converter.stream
+    def _limits_of(self, assigned: AssignedPartition) -> FlushLimits:
+        stream = assigned.converter.stream
         flush_limits = self._own_limits.get(stream.app_id)
         if flush_limits is None:
             flush_limits = self._own_limits[stream.app_id] = self.limits.of(stream)
         return flush_limits
 
-    def _pause(self, pressure: BackpressureState, used_bytes: int) -> None:
+    def _pause(self, state: BackpressureState, used_bytes: int) -> None:
         """Pause the partitions that must wait, and resume the others."""
         self._metrics.set(catalogue.WRITER_BUFFERED_BYTES, used_bytes)
-        self._metrics.set(catalogue.WRITER_PAUSED, len(pressure.paused))
-        if pressure.is_full != self.is_full:
-            self._log.info("reading pauses" if pressure.is_full else "reading resumed", buffered_bytes=used_bytes)
-        self.is_full = pressure.is_full
+        self._metrics.set(catalogue.WRITER_PAUSED, len(state.paused))
+        if state.is_full != self.is_full:
+            self._log.info("reading pauses" if state.is_full else "reading resumed", buffered_bytes=used_bytes)
+        self.is_full = state.is_full
         changed = [
-            each for each in self._assignment.owned.values() if each.paused != (each.partition in pressure.paused)
+            each for each in self._assignment.by_partition.values() if each.paused != (each.partition in state.paused)
         ]
         freed = [each for each in changed if each.paused]
-        for owned in changed:
-            owned.paused = not owned.paused
+        for assigned in changed:
+            assigned.paused = not assigned.paused
         if paused := {each.partition for each in changed if each.paused}:
             self._metrics.add(catalogue.WRITER_PAUSES, len(paused))
             self._source.pause(paused)
         self._pauses.read_again(freed)
-        if resumed := {owned.partition for owned in freed if owned.wait is None}:
+        if resumed := {assigned.partition for assigned in freed if assigned.wait is None}:
             self._source.resume(resumed)

@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 def topic_lines(settings: Settings, ends: Collection[TopicPartition]) -> Iterator[str]:
     """The topics of each stream. Raises the error of a topic that does not exist."""
     for stream in settings.streams:
-        mine = [found for found in ends if stream.takes(found.topic)]
+        mine = [partition for partition in ends if stream.takes(partition.topic)]
         missing = [
             topic
             for topic in stream.topics
-            if not stream.pattern and topic not in {one for m in mine for one in topics_of(m.topic)}
+            if not stream.pattern and topic not in {name for m in mine for name in topics_of(m.topic)}
         ]
         if missing:
             raise missing_topic(stream, missing[0])
@@ -64,9 +64,9 @@ def topics_continue(
     store = stage_store(settings)
     stage = ObjectStage(store, lambda _: store, SystemClock(), lambda: "", "check")
     problems = [
-        found
-        for topic, mine in groupby(sorted(partitions), attrgetter("topic"))
-        if (found := _problem(stage, mine, topic_ids.get(topic))) is not None
+        topic_problem
+        for topic, own_partitions in groupby(sorted(partitions), attrgetter("topic"))
+        if (topic_problem := _problem(stage, own_partitions, topic_ids.get(topic))) is not None
     ]
     for problem in problems:
         report("chain", problem)

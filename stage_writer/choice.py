@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from common.settings import Stream
     from stage_writer.decode.batch import Messages
     from stage_writer.decode.decode import Decodes
+    from stage_writer.decode.decode_options import MakeFirstPass
     from stage_writer.decode.envelopes.framing import SchemaTypes
-    from stage_writer.decode.reading import MakeFirstPass
     from stage_writer.shape.rows import Step
 
     Index = NDArray[np.int64]
@@ -36,12 +36,16 @@ class RecordChoice:
     """By a stream's `where`, `derive`, `route` or `tables`, and `expect`."""
 
     def __init__(
-        self, stream: Stream, schemas: SchemaTypes | None, first_pass: MakeFirstPass, inputs: RecordInputs = NO_INPUTS
+        self,
+        stream: Stream,
+        schemas: SchemaTypes | None,
+        native_decoder: MakeFirstPass,
+        inputs: RecordInputs = NO_INPUTS,
     ) -> None:
         seen = _seen_by_expressions(stream)
         decoder: Decodes = _NoFields()
         if seen is not None:
-            decoder = decoder_of(seen, schemas, (), first_pass, inputs)
+            decoder = decoder_of(seen, schemas, (), native_decoder, inputs)
         self._decoder = decoder
         self._steps: list[Step] = []
         columns = decoder.columns

@@ -25,7 +25,7 @@ import numpy as np
 
 from common.errors import SchemaError
 from common.schema import StructType, schema_to_json, to_arrow_schema
-from common.schema.agreement import Known
+from common.schema.agreement import PublishedColumns
 from common.settings.columns import made_columns, naming_of
 from common.settings.merging import merge_by_of, operation_of
 from common.stage.markers import TableKind
@@ -33,8 +33,8 @@ from common.tables.changes import RESERVED, table_columns
 from common.tables.dead_letters import DEAD_LETTER_SCHEMA, kafka_fields_of
 from stage_writer.choice import RecordChoice
 from stage_writer.decode.batch import Messages
+from stage_writer.decode.decode_options import no_first_pass
 from stage_writer.decode.envelopes.framing import FramedDecoder, OpeningDecoder
-from stage_writer.decode.reading import no_first_pass
 from stage_writer.decode.unknown.evolving import usable
 from stage_writer.decode.unknown.offers import Offers
 from stage_writer.layers import NO_INPUTS, RecordInputs, decoder_of, keys_decoder_of
@@ -63,10 +63,10 @@ if TYPE_CHECKING:
     from common.stage.state_files import StateFiles
     from common.tables.changes import MergeBy
     from stage_writer.decode.batch import MessageBatch
+    from stage_writer.decode.decode_options import MakeFirstPass
     from stage_writer.decode.dependency import Dependency
     from stage_writer.decode.envelopes.framing import SchemaTypes
-    from stage_writer.decode.reading import MakeFirstPass
-    from stage_writer.decode.unknown.evolving import Way
+    from stage_writer.decode.unknown.evolving import Additions
     from stage_writer.shape.opening import Opens
     from stage_writer.shape.route import AppearingRoutes, Routing
     from stage_writer.shape.rows import Step
@@ -84,15 +84,15 @@ class RecordPipeline:
         self,
         stream: Stream,
         schemas: SchemaTypes | None = None,
-        gained: Way = (),
-        first_pass: MakeFirstPass = no_first_pass,
+        gained: Additions = (),
+        native_decoder: MakeFirstPass = no_first_pass,
         inputs: RecordInputs = NO_INPUTS,
         *,
         appearing: AppearingRoutes | None = None,
     ) -> None:
         """``gained`` are columns in addition to the declared ones."""
         self._stream = stream
-        self._decoder = decoder_of(stream, schemas, gained, first_pass, inputs)
+        self._decoder = decoder_of(stream, schemas, gained, native_decoder, inputs)
         self._frames = self._decoder if isinstance(self._decoder, FramedDecoder) else None
         self._keys = keys_decoder_of(stream, schemas, inputs) if deletes_by_tombstones(stream) else None
         self._steps = tuple(_steps(stream, self._decoder.columns, self._keys, appearing))
@@ -158,10 +158,10 @@ class StreamConverter:
         stream: Stream,
         schemas: SchemaTypes | None = None,
         *,
-        gained: Way = (),
+        gained: Additions = (),
         room: int | None = None,
         taken: frozenset[str] = frozenset(),
-        first_pass: MakeFirstPass = no_first_pass,
+        native_decoder: MakeFirstPass = no_first_pass,
         inputs: RecordInputs = NO_INPUTS,
         limits: ExplodeLimits = ExplodeLimits(),  # noqa: B008 - frozen
         appearing: AppearingRoutes | None = None,
@@ -174,12 +174,12 @@ class StreamConverter:
         """
         self.stream = stream
         self._schemas = schemas
-        self._first_pass = first_pass
+        self._native_decoder = native_decoder
         self._inputs = inputs
         self._limits = limits
         self._appearing = appearing
-        self._look = None if appearing is None else RecordChoice(_to_route(stream), schemas, first_pass, inputs)
-        self._pipeline = RecordPipeline(stream, schemas, gained, first_pass, inputs, appearing=appearing)
+        self._look = None if appearing is None else RecordChoice(_to_route(stream), schemas, native_decoder, inputs)
+        self._pipeline = RecordPipeline(stream, schemas, gained, native_decoder, inputs, appearing=appearing)
         schema = self._pipeline.columns
         self._row_formats: list[TableFormat] = []
         for rows in self._formats_of_rows():
@@ -195,14 +195,14 @@ class StreamConverter:
 
     def at(self, gained: StructType) -> StreamConverter:
         """The conversion once the stream has gained columns; ignores columns that are not for it."""
-        way = usable(self.stream.schema_of_columns, gained, self._taken)
+        additions = usable(self.stream.schema_of_columns, gained, self._taken)
         return StreamConverter(
             self.stream,
             self._schemas,
-            gained=way,
-            room=Known(self.stream.schema_of_columns, gained, self.stream.evolve_limit).room,
+            gained=additions,
+            room=PublishedColumns(self.stream.schema_of_columns, gained, self.stream.evolve_limit).room,
             taken=self._taken,
-            first_pass=self._first_pass,
+            native_decoder=self._native_decoder,
             inputs=self._inputs,
             limits=self._limits,
             appearing=self._appearing,
@@ -259,11 +259,11 @@ class StreamConverter:
         if begun.rows.stops:
             yield from until_stops(begun.messages, begun.rows.stops, self.slices)
             return
-        for one in (begun,) if exploder is None else sliced(begun, exploder, self._limits):
-            staged = self._finished(one)
-            if not one.is_last:
-                staged = [part.as_piece(batch) for batch, part in zip(one.messages.batches, staged, strict=True)]
-            yield list(zip(one.messages.batches, staged, strict=True))
+        for cut in (begun,) if exploder is None else sliced(begun, exploder, self._limits):
+            staged = self._finished(cut)
+            if not cut.is_last:
+                staged = [part.as_segment(batch) for batch, part in zip(cut.messages.batches, staged, strict=True)]
+            yield list(zip(cut.messages.batches, staged, strict=True))
 
     def _finished(self, begun: Slice) -> list[StagedRows]:
         """The remaining steps, for each of the slice's batches."""
@@ -291,7 +291,7 @@ class StreamConverter:
             return staged
         parts = pairwise(messages.bounds(rows.index).tolist())
         offered = [offers.of(texts.slice(start, end - start).drop_null().to_pylist()) for start, end in parts]
-        return [replace(one, offered=offer) for one, offer in zip(staged, offered, strict=True)]
+        return [replace(rows, offered=offer) for rows, offer in zip(staged, offered, strict=True)]
 
 
 def _to_route(stream: Stream) -> Stream:
@@ -319,8 +319,8 @@ def _steps(
     by = merge_by_of(stream)
     if by is not None:
         yield Events(columns, stream, by, keys, routing)
-    if stream.staged_place is not None:
-        yield Places(columns, stream.staged_place)
+    if stream.staged_identity is not None:
+        yield Places(columns, stream.staged_identity)
 
 
 def _record_steps(stream: Stream, columns: StructType, appearing: AppearingRoutes | None) -> Iterator[Step]:
@@ -365,11 +365,11 @@ def require_can_partition(rows: TableFormat) -> None:
 
 def rows_format(stream: Stream, schema: StructType) -> TableFormat:
     """How the stream's main table is written; ``schema`` has all columns of the staged rows."""
-    merge, place = merge_by_of(stream), stream.staged_place
+    merge, identity = merge_by_of(stream), stream.staged_identity
     made = table_format(stream.table, TableKind.ROWS, schema, stream.partition_by, merge)
-    if place is not None:
-        table = StructType(tuple(field for field in schema if field.name not in place))
-        made = replace(made, schema=schema_to_json(table), place=place)
+    if identity is not None:
+        table = StructType(tuple(field for field in schema if field.name not in identity))
+        made = replace(made, schema=schema_to_json(table), place=identity)
     return replace(made, waits=stream.load.waits_for_spark)
 
 

@@ -28,7 +28,7 @@ from stage_writer.convert import (
     rows_format,
 )
 from stage_writer.decode.batch import Messages
-from stage_writer.decode.reading import no_first_pass
+from stage_writer.decode.decode_options import no_first_pass
 from stage_writer.layers import NO_INPUTS, RecordInputs
 from stage_writer.shape.outcome import Part, staged_of, together
 from stage_writer.shape.route import parted
@@ -44,9 +44,9 @@ if TYPE_CHECKING:
     from common.spans import TopicPartition
     from common.stage.state_files import StateFiles
     from stage_writer.decode.batch import MessageBatch
+    from stage_writer.decode.decode_options import MakeFirstPass
     from stage_writer.decode.dependency import Dependency
     from stage_writer.decode.envelopes.framing import SchemaTypes
-    from stage_writer.decode.reading import MakeFirstPass
     from stage_writer.decode.rejects import Reject
     from stage_writer.parquet.buffer import StagedRows, TableFormat
     from stage_writer.shape.route import AppearingRoutes
@@ -70,11 +70,11 @@ class TablesConverter:
     """A `stage_writer.ports.Converter`. Raises SchemaError and ExpressionError for an invalid stream."""
 
     def __init__(
-        self, stream: Stream, schemas: SchemaTypes | None = None, first_pass: MakeFirstPass = no_first_pass
+        self, stream: Stream, schemas: SchemaTypes | None = None, native_decoder: MakeFirstPass = no_first_pass
     ) -> None:
         """``schemas`` is the registry of a stream whose messages have frames."""
         self.stream = stream
-        self._choice = RecordChoice(stream, schemas, first_pass)
+        self._choice = RecordChoice(stream, schemas, native_decoder)
         self._groups: list[_Group] = []
         urls = stream.row_tables
         formats: list[TableFormat] = []
@@ -84,7 +84,7 @@ class TablesConverter:
             group = by_settings.get(_settings_of(own))
             if group is None:
                 key = stream.key_of(url, "columns").removeprefix("streams[].").removesuffix("columns").rstrip(".")
-                pipeline = RecordPipeline(own, schemas, (), first_pass)
+                pipeline = RecordPipeline(own, schemas, (), native_decoder)
                 group = _Group(key, pipeline, np.zeros(len(urls), np.bool_))
                 by_settings[_settings_of(own)] = group
             group.wanted[number] = True
@@ -153,7 +153,7 @@ RecordConverter = StreamConverter | TablesConverter
 def converter_of(
     stream: Stream,
     schemas: SchemaTypes | None = None,
-    first_pass: MakeFirstPass = no_first_pass,
+    native_decoder: MakeFirstPass = no_first_pass,
     inputs: RecordInputs = NO_INPUTS,
     limits: ExplodeLimits = ExplodeLimits(),  # noqa: B008 - frozen
     *,
@@ -164,8 +164,10 @@ def converter_of(
     Raises SchemaError and ExpressionError for an invalid stream.
     """
     if stream.has_several_columns:
-        return TablesConverter(stream, schemas, first_pass)
-    return StreamConverter(stream, schemas, first_pass=first_pass, inputs=inputs, limits=limits, appearing=appearing)
+        return TablesConverter(stream, schemas, native_decoder)
+    return StreamConverter(
+        stream, schemas, native_decoder=native_decoder, inputs=inputs, limits=limits, appearing=appearing
+    )
 
 
 def _placed(reject: Reject, picked: Index, group: str) -> Reject:
@@ -196,6 +198,6 @@ def _settings_of(stream: Stream) -> str:
         stream.field_names,
         stream.formats,
         stream.jmespath,
-        stream.staged_place,
+        stream.staged_identity,
     )
     return repr(making)

@@ -12,12 +12,12 @@ from common.protoc import compile_protobuf
 from stage_writer.columns.wiring import pending
 from stage_writer.convert_by_table import RecordConverter, converter_of
 from stage_writer.decode.binary.avro import no_avro_pass
-from stage_writer.decode.reading import no_first_pass
+from stage_writer.decode.decode_options import no_first_pass
 from stage_writer.fetch.schema_registry import schemas_of
 from stage_writer.layers import RecordInputs
 from stage_writer.memory_shares import MemoryShares
 from stage_writer.shape.slicing import ExplodeLimits
-from stage_writer.stage.route_book import book_of
+from stage_writer.stage.route_registry import route_registry_of
 from stage_writer.stopping import NEVER_STOPPING
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from common.settings import Settings, Stream
     from stage_writer.columns.following import PendingConverter
     from stage_writer.decode.binary.avro import MakeAvroPass
+    from stage_writer.decode.decode_options import MakeFirstPass
     from stage_writer.decode.envelopes.framing import Covers
-    from stage_writer.decode.reading import MakeFirstPass
     from stage_writer.fetch.schema_registry import SchemaRegistry
     from stage_writer.stopping import Stopping
     from stage_writer.tasks.look_ups import LookUps
@@ -93,8 +93,8 @@ def plain_converter(
     limits = ExplodeLimits(MemoryShares.of(memory_bytes).poll, 4 * memory_bytes)
     inputs, schemas = record_inputs(stream, passes.avro), schemas or schemas_of(settings)
     inputs = replace(inputs, covers=covers)
-    book = book_of(settings, stream, preview=preview)
-    return converter_of(stream, schemas, passes.json, inputs, limits, appearing=book)
+    routes = route_registry_of(settings, stream, preview=preview)
+    return converter_of(stream, schemas, passes.json, inputs, limits, appearing=routes)
 
 
 def converters_of(
@@ -102,14 +102,15 @@ def converters_of(
     passes: Passes = PYTHON_PASSES,
     metrics: Metrics | None = None,
     look_ups: LookUps | None = None,
-    unfit_topics: Collection[str] = frozenset(),
+    unsuitable_topics: Collection[str] = frozenset(),
     *,
     stopping: Stopping = NEVER_STOPPING,
     preview: bool = False,
 ) -> list[AnyConverter]:
     """The streams' converters. Raises the ConfigError of the first stream that cannot work.
 
-    ``metrics``, ``look_ups``, ``unfit_topics`` and ``stopping`` are passed to topologies, ``preview`` to the others.
+    ``metrics``, ``look_ups``, ``unsuitable_topics`` and ``stopping`` are passed to topologies, ``preview`` to the
+    others.
     """
     schemas = schemas_of(settings)
     converters: list[AnyConverter] = []
@@ -129,7 +130,7 @@ def converters_of(
                         passes.json,
                         metrics=metrics,
                         look_ups=look_ups,
-                        unfit_topics=unfit_topics,
+                        unsuitable_topics=unsuitable_topics,
                         stopping=stopping,
                     )
                 )

@@ -54,84 +54,86 @@ class Flushes:
         self._runtime = runtime
         self._clock, self._log = runtime.clock, runtime.log
 
-    def start(self, owned: AssignedPartition, reason: FlushReason) -> None:
+    def start(self, assigned: AssignedPartition, reason: FlushReason) -> None:
         """Flush a partition's buffer, and begin the next one; nothing while it is empty or being flushed (rule 1)."""
-        if owned.buffer.is_empty or owned.flight is not None:
+        if assigned.buffer.is_empty or assigned.in_flight is not None:
             return
         try:
-            job = owned.flush_job(self._stage, self._guards.of(owned))
+            job = assigned.flush_job(self._stage, self._guards.of(assigned))
         except Exception as error:  # noqa: BLE001 - assignment.py, rule 4
-            self._assignment.unexpected(owned, error)
+            self._assignment.unexpected(assigned, error)
             return
-        arrow_bytes = owned.buffer.arrow_bytes
-        owned.flight = InFlightFlush(job, reason, self._clock.monotonic_s(), self._workers.start(job.run), arrow_bytes)
-        self._buffers.begin_next(owned)
+        arrow_bytes = assigned.buffer.arrow_bytes
+        assigned.in_flight = InFlightFlush(
+            job, reason, self._clock.monotonic_s(), self._workers.start(job.run), arrow_bytes
+        )
+        self._buffers.begin_next(assigned)
 
     def retry(self) -> None:
         """Run the jobs again whose pause is over."""
         now_s = self._clock.monotonic_s()
-        for owned in self._assignment.owned.values():
-            flight = owned.flight
-            if flight is not None and flight.running is None and now_s >= flight.retry_at_s:
-                flight.running = self._workers.start(flight.job.run)
+        for assigned in self._assignment.by_partition.values():
+            in_flight = assigned.in_flight
+            if in_flight is not None and in_flight.running is None and now_s >= in_flight.retry_at_s:
+                in_flight.running = self._workers.start(in_flight.job.run)
 
     def finish(self) -> None:
         """Act on the outcome of each job that has ended."""
-        for owned in list(self._assignment.owned.values()):
-            flight = owned.flight
-            if flight is None or flight.running is None or not flight.running.done():
+        for assigned in list(self._assignment.by_partition.values()):
+            in_flight = assigned.in_flight
+            if in_flight is None or in_flight.running is None or not in_flight.running.done():
                 continue
             try:
-                outcome = flight.running.result()
+                outcome = in_flight.running.result()
             except (StoreError, BrokerError) as error:
-                self._try_later(flight, error)
+                self._try_later(in_flight, error)
             except Exception as error:  # noqa: BLE001 - assignment.py, rule 4
-                self._assignment.unexpected(owned, error)
+                self._assignment.unexpected(assigned, error)
             else:
                 self._assignment.outage.ended()
-                self._finished(owned, flight, outcome)
+                self._finished(assigned, in_flight, outcome)
 
-    def _finished(self, owned: AssignedPartition, flight: InFlightFlush, outcome: FlushOutcome) -> None:
+    def _finished(self, assigned: AssignedPartition, in_flight: InFlightFlush, outcome: FlushOutcome) -> None:
         match outcome:
             case Sealed():
-                owned.flight = None
-                self._sealed(owned, flight, outcome)
+                assigned.in_flight = None
+                self._sealed(assigned, in_flight, outcome)
             case LostClaim():
-                self._runtime.metrics.add(catalogue.WRITER_LOST_CLAIMS, topic=owned.partition.topic)
-                self._log.warning("claim lost", partition=str(owned.partition))
-                self._assignment.restart(owned)
+                self._runtime.metrics.add(catalogue.WRITER_LOST_CLAIMS, topic=assigned.partition.topic)
+                self._log.warning("claim lost", partition=str(assigned.partition))
+                self._assignment.restart(assigned)
             case Outdated():
-                self._log.warning("flush outdated", partition=str(owned.partition))
-                self._assignment.restart(owned)
+                self._log.warning("flush outdated", partition=str(assigned.partition))
+                self._assignment.restart(assigned)
             case Postponed():
-                flight.running, flight.retry_at_s = None, self._clock.monotonic_s() + POLL_S
+                in_flight.running, in_flight.retry_at_s = None, self._clock.monotonic_s() + POLL_S
             case OtherTopic():
-                self._assignment.topic_recreated(owned)
+                self._assignment.topic_recreated(assigned)
             case Incompatible():
-                self._assignment.incompatible(owned, outcome)
+                self._assignment.incompatible(assigned, outcome)
             case _:
                 assert_never(outcome)
 
-    def _sealed(self, owned: AssignedPartition, flight: InFlightFlush, sealed: Sealed) -> None:
-        seconds, app_id = self._clock.monotonic_s() - flight.began_s, owned.converter.stream.app_id
-        self._buffers.flushed(app_id, flight.arrow_bytes, sealed.size_bytes)
-        self._runtime.telemetry.sealed(app_id, sealed, flight.reason, seconds)
-        self._on_sealed(owned, sealed)
+    def _sealed(self, assigned: AssignedPartition, in_flight: InFlightFlush, sealed: Sealed) -> None:
+        seconds, app_id = self._clock.monotonic_s() - in_flight.began_s, assigned.converter.stream.app_id
+        self._buffers.flushed(app_id, in_flight.arrow_bytes, sealed.size_bytes)
+        self._runtime.telemetry.sealed(app_id, sealed, in_flight.reason, seconds)
+        self._on_sealed(assigned, sealed)
         if sealed.chain_moved:
-            self._log.warning("chain moved", partition=str(owned.partition))
-            self._assignment.restart(owned)
+            self._log.warning("chain moved", partition=str(assigned.partition))
+            self._assignment.restart(assigned)
             return
-        owned.tail, owned.looked_at_s = sealed.tail, self._clock.monotonic_s()
-        if owned.task is not None:
-            owned.task.sealed(sealed.tail.state)
-        if owned.outlet is not None:
-            owned.outlet.sealed(sealed.tail.outboxes)
+        assigned.tail, assigned.checked_at_s = sealed.tail, self._clock.monotonic_s()
+        if assigned.task is not None:
+            assigned.task.sealed(sealed.tail.state)
+        if assigned.outlet is not None:
+            assigned.outlet.sealed(sealed.tail.outboxes)
 
-    def _try_later(self, flight: InFlightFlush, error: StoreError | BrokerError) -> None:
+    def _try_later(self, in_flight: InFlightFlush, error: StoreError | BrokerError) -> None:
         if isinstance(error, StoreError):  # rule 3
             self._assignment.outage.failed(error)
-        pause_s = flight.backoff.next_s()
-        flight.running, flight.retry_at_s = None, self._clock.monotonic_s() + pause_s
+        pause_s = in_flight.backoff.next_s()
+        in_flight.running, in_flight.retry_at_s = None, self._clock.monotonic_s() + pause_s
         self._log.warning("flush failed, trying again", error=error.problem, retry_in_s=pause_s)
 
     def flush_within(self, leaving: Collection[AssignedPartition], reason: FlushReason, seconds: float) -> None:
@@ -141,14 +143,16 @@ class Flushes:
             self._guards.sign()
             self.finish()
             self.retry()
-            waiting = [owned for owned in leaving if self._assignment.owned.get(owned.partition) is owned]
-            for owned in waiting:
-                self.start(owned, reason)
-            flights = [owned.flight for owned in waiting if owned.flight is not None]
+            waiting = [
+                assigned for assigned in leaving if self._assignment.by_partition.get(assigned.partition) is assigned
+            ]
+            for assigned in waiting:
+                self.start(assigned, reason)
+            flights = [assigned.in_flight for assigned in waiting if assigned.in_flight is not None]
             left_s = self._runtime.stopping.at_most(deadline_s) - self._clock.monotonic_s()
             if not flights or left_s <= 0:
                 return
-            if running := [flight.running for flight in flights if flight.running is not None]:
+            if running := [in_flight.running for in_flight in flights if in_flight.running is not None]:
                 self._workers.wait(running, left_s)
             else:
                 self._clock.sleep_s(min(left_s, POLL_S))

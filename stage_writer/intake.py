@@ -75,20 +75,25 @@ class Intake:
         """Queue what is new and ours for conversion, all of a stream together."""
         fresh: dict[Converter, list[MessageBatch]] = {}
         for batch in batches:
-            owned = self._assignment.owned.get(batch.partition)
-            if owned is None or owned.wait is not None or owned.stop is not None or self._pauses.drops(owned):
+            assigned = self._assignment.by_partition.get(batch.partition)
+            if (
+                assigned is None
+                or assigned.wait is not None
+                or assigned.stop is not None
+                or self._pauses.drops(assigned)
+            ):
                 continue  # revoked or held since it was fetched, about to be held, or due to be read again
-            self._buffers.refresh(owned)
-            new = batch.after(max(owned.taken, owned.buffer.end))
-            if (wait := owned.converter.waits(new)) is not None:
-                self._waits.begin(owned, wait)
+            self._buffers.refresh(assigned)
+            new = batch.after(max(assigned.taken, assigned.buffer.end))
+            if (wait := assigned.converter.waits(new)) is not None:
+                self._waits.begin(assigned, wait)
                 continue
             self._telemetry.polled(batch, new)
             if len(new):
-                owned.taken = new.end
-                fresh.setdefault(owned.converter, []).append(new)
+                assigned.taken = new.end
+                fresh.setdefault(assigned.converter, []).append(new)
         for converter, together in _by_converter(fresh):
-            owners = {batch.partition: self._assignment.owned[batch.partition] for batch in together}
+            owners = {batch.partition: self._assignment.by_partition[batch.partition] for batch in together}
             self._waiting.append((converter, owners, converter.slices(together)))
 
     def convert(self) -> None:
@@ -99,23 +104,25 @@ class Intake:
             try:
                 while left and (rows := self._next(slices)) is not None:
                     self._buffer(converter, rows, owners)
-                    if not rows[-1][1].is_piece:
+                    if not rows[-1][1].is_segment:
                         left = 0 if self._stopping.is_on else left - 1
             except Exception as error:  # noqa: BLE001 - rule 7
                 left = 1
-                for owned in owners.values():
-                    if self._assignment.owned.get(owned.partition) is owned:
-                        self._assignment.unexpected(owned, error)
+                for assigned in owners.values():
+                    if self._assignment.by_partition.get(assigned.partition) is assigned:
+                        self._assignment.unexpected(assigned, error)
             if not left:
                 return  # the rest waits, and so does what came after it: a partition's rows stay in order
             self._waiting.popleft()
 
     def reached(self, ends: Mapping[TopicPartition, Position]) -> None:
         """Kafka's reported ends count only once everything before them is buffered."""
-        owned = self._assignment.owned
-        self._ends |= {partition: (owned[partition], end) for partition, end in ends.items() if partition in owned}
+        assigned = self._assignment.by_partition
+        self._ends |= {
+            partition: (assigned[partition], end) for partition, end in ends.items() if partition in assigned
+        }
         for partition, (reader, end) in list(self._ends.items()):
-            if owned.get(partition) is not reader:
+            if assigned.get(partition) is not reader:
                 del self._ends[partition]
             elif reader.taken <= reader.buffer.end:
                 del self._ends[partition]
@@ -123,36 +130,42 @@ class Intake:
 
     def _next(self, slices: Iterator[Slice]) -> Slice | None:
         began_s = self._clock.monotonic_s()
-        found = next(slices, None)
-        if found is not None:
-            self._telemetry.took(sum(len(batch) for batch, _ in found), self._clock.monotonic_s() - began_s)
-        return found
+        converted = next(slices, None)
+        if converted is not None:
+            self._telemetry.took(sum(len(batch) for batch, _ in converted), self._clock.monotonic_s() - began_s)
+        return converted
 
     def _buffer(self, converter: Converts, rows: Slice, owners: Mapping[TopicPartition, AssignedPartition]) -> None:
         for batch, staged in rows:
-            owned = owners.get(batch.partition)
-            if owned is None or self._assignment.owned.get(batch.partition) is not owned or owned.stop is not None:
+            assigned = owners.get(batch.partition)
+            if (
+                assigned is None
+                or self._assignment.by_partition.get(batch.partition) is not assigned
+                or assigned.stop is not None
+            ):
                 continue
-            if staged.offered.fields and (wait := self._buffers.lacks(owned, staged.offered)) is not None:
-                self._read_again(owned, wait)
+            if staged.offered.fields and (wait := self._buffers.dependency_of(assigned, staged.offered)) is not None:
+                self._read_again(assigned, wait)
             elif staged.stop is not None:
-                owned.stop = breaks_rule(batch.partition, staged.end, staged.stop)
-                owned.buffer.end = max(owned.buffer.end, staged.end) if owned.buffer.records else owned.buffer.end
+                assigned.stop = breaks_rule(batch.partition, staged.end, staged.stop)
+                assigned.buffer.end = (
+                    max(assigned.buffer.end, staged.end) if assigned.buffer.records else assigned.buffer.end
+                )
             else:
-                begins_flush = owned.buffer.is_empty
-                stream, formats = converter.stream, owned.converter.formats
+                begins_flush = assigned.buffer.is_empty
+                stream, formats = converter.stream, assigned.converter.formats
                 rows_sent = with_dead_letters_sent(staged, formats, stream, batch.partition)
-                owned.buffer.add(rows_sent, self._clock.monotonic_s())
-                owned.buffer.last_record = batch.record_at(-1)
+                assigned.buffer.add(rows_sent, self._clock.monotonic_s())
+                assigned.buffer.last_record = batch.record_at(-1)
                 self._telemetry.converted(batch, converter.stream, staged)
-                owned.buffer.add_sample(self._telemetry.sampled(batch, converter, staged, begins_flush=begins_flush))
+                assigned.buffer.add_sample(self._telemetry.sampled(batch, converter, staged, begins_flush=begins_flush))
 
-    def _read_again(self, owned: AssignedPartition, wait: Dependency) -> None:
+    def _read_again(self, assigned: AssignedPartition, wait: Dependency) -> None:
         """The partition waits, and reads what is not buffered again (rule 6)."""
         for _, owners, _ in self._waiting:
-            owners.pop(owned.partition, None)
-        owned.taken = owned.buffer.end
-        self._waits.begin(owned, wait)
+            owners.pop(assigned.partition, None)
+        assigned.taken = assigned.buffer.end
+        self._waits.begin(assigned, wait)
 
 
 def _by_converter(

@@ -18,6 +18,7 @@ from stage_writer.decode.binary.avro import AvroReader, make_avro_reader, no_avr
 from stage_writer.decode.binary.json_schema import JsonSchemaReader
 from stage_writer.decode.binary.protobuf import ProtobufReader, make_protobuf_reader
 from stage_writer.decode.decode import Decoder
+from stage_writer.decode.decode_options import DecodeOptions, no_first_pass
 from stage_writer.decode.envelopes.debezium import EventDecoder
 from stage_writer.decode.envelopes.framing import (
     FramedDecoder,
@@ -27,7 +28,6 @@ from stage_writer.decode.envelopes.framing import (
 )
 from stage_writer.decode.envelopes.old_keys import old_keys_of
 from stage_writer.decode.envelopes.row_change_decoder import ENVELOPES, RowChangeDecoder
-from stage_writer.decode.reading import Reading, no_first_pass
 from stage_writer.decode.unknown.evolving import EvolvingDecoder
 from stage_writer.shape.jmespath.decoder import JmesPathDecoder
 
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from stage_writer.decode.binary.protobuf import Compile
     from stage_writer.decode.binary.texts import MakeRecordReader, RecordReader
     from stage_writer.decode.decode import Decoded, Decodes
+    from stage_writer.decode.decode_options import MakeFirstPass
     from stage_writer.decode.envelopes.framing import Covers, SchemaTypes
-    from stage_writer.decode.reading import MakeFirstPass
-    from stage_writer.decode.unknown.evolving import Way
+    from stage_writer.decode.unknown.evolving import Additions
 
 
 class PlainRecords:
@@ -72,8 +72,8 @@ NO_INPUTS = RecordInputs()
 def decoder_of(
     stream: Stream,
     schemas: SchemaTypes | None,
-    gained: Way = (),
-    first_pass: MakeFirstPass = no_first_pass,
+    gained: Additions = (),
+    native_decoder: MakeFirstPass = no_first_pass,
     inputs: RecordInputs = NO_INPUTS,
 ) -> Decodes:
     """The decoder of a stream's messages, including columns that it has ``gained``.
@@ -82,15 +82,17 @@ def decoder_of(
     """
     columns = stream.schema_of_columns
     rescue_column = stream.rescue_column if stream.rescues else None
-    reading = Reading(stream.forms, lenient=is_lenient(stream), non_finite=stream.format != "json")
+    reading = DecodeOptions(stream.forms, lenient=is_lenient(stream), non_finite=stream.format != "json")
     decoder: Decodes
     if stream.jmespath:
-        decoder = JmesPathDecoder(columns, stream.jmespath, reading, rescue_column=rescue_column, first_pass=first_pass)
+        decoder = JmesPathDecoder(
+            columns, stream.jmespath, reading, rescue_column=rescue_column, native_decoder=native_decoder
+        )
     else:
-        make = partial(Decoder, reading=reading, rescue_column=rescue_column, first_pass=first_pass)
+        make = partial(Decoder, reading=reading, rescue_column=rescue_column, native_decoder=native_decoder)
         decoder = PlainRecords(EvolvingDecoder(columns, gained, make) if gained else make(columns))
     if stream.has_events:
-        decoder = _of_events(stream, decoder, first_pass)
+        decoder = _of_events(stream, decoder, native_decoder)
     if stream.framing == "none":
         return decoder if stream.schema_file is None else UnframedDecoder(decoder, reader_of_file(stream, inputs))
     if schemas is None:
@@ -100,11 +102,11 @@ def decoder_of(
     return framed(decoder, schemas, stream.format.upper(), _make_reader(stream, inputs), inputs.covers)
 
 
-def _of_events(stream: Stream, decoder: Decodes, first_pass: MakeFirstPass) -> Decodes:
+def _of_events(stream: Stream, decoder: Decodes, native_decoder: MakeFirstPass) -> Decodes:
     envelope = ENVELOPES.get(stream.envelope)
     if envelope is None:
-        return EventDecoder(decoder, first_pass)
-    return RowChangeDecoder(decoder, envelope, old_keys_of(stream), first_pass)
+        return EventDecoder(decoder, native_decoder)
+    return RowChangeDecoder(decoder, envelope, old_keys_of(stream), native_decoder)
 
 
 def reader_of_file(stream: Stream, inputs: RecordInputs) -> RecordReader:
@@ -127,7 +129,7 @@ def keys_decoder_of(stream: Stream, schemas: SchemaTypes | None, inputs: RecordI
     """Opens message keys that have the records' format in a frame; None where keys are JSON or text."""
     if stream.format == "json" or stream.framing == "none" or schemas is None:
         return None
-    columns, reading = stream.schema_of_columns, Reading(stream.forms, lenient=is_lenient(stream))
+    columns, reading = stream.schema_of_columns, DecodeOptions(stream.forms, lenient=is_lenient(stream))
     if stream.format == "avro":
         keys = StructType(tuple(columns.field(name) or Field(name, Primitive.STRING) for name in _key_names(stream)))
         make = make_avro_reader(keys, reading, None, inputs.avro_pass, is_key=True)
@@ -157,7 +159,7 @@ def _make_reader(stream: Stream, inputs: RecordInputs) -> MakeRecordReader | Non
             return JsonSchemaReader if stream.validates else None
 
 
-def _hints(stream: Stream) -> tuple[StructType, Reading]:
+def _hints(stream: Stream) -> tuple[StructType, DecodeOptions]:
     """The columns that decide a value's text, by where it is in the message, and how they are read."""
     columns, forms = stream.schema_of_columns, stream.forms
     if stream.jmespath:
@@ -167,7 +169,7 @@ def _hints(stream: Stream) -> tuple[StructType, Reading]:
         images = ("before", "after")
         columns = StructType(tuple(Field(image, columns) for image in images))
         forms = Forms(None, dict.fromkeys(images, forms))
-    return columns, Reading(forms, lenient=is_lenient(stream))
+    return columns, DecodeOptions(forms, lenient=is_lenient(stream))
 
 
 def _compiler(inputs: RecordInputs) -> Compile:

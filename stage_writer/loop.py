@@ -65,7 +65,7 @@ class StageWriter:
         self._attachments = attachments
         self._streams = [converter.stream for converter in converters]
         schemas = Schemas(converters, stage, workers, runtime.clock, runtime.log, columns=attachments.columns)
-        buffers = Buffers(options.filing, schemas)
+        buffers = Buffers(options.file_policy, schemas)
         self.assignment = AssignedPartitions(
             converters,
             source=source,
@@ -77,7 +77,7 @@ class StageWriter:
             runtime=runtime,
         )
         topics = TopicMonitor(source, runtime.clock)
-        self._guards = ClaimGuards(self.assignment.owned, topics, runtime.clock, options.session_s)
+        self._guards = ClaimGuards(self.assignment.by_partition, topics, runtime.clock, options.session_s)
         self._flushes = Flushes(
             self.assignment,
             stage=stage,
@@ -109,7 +109,8 @@ class StageWriter:
         if until_caught_up:
             streams = self._pauses.read(self._streams)
             alive_after_s = self._options.session_s + min(
-                max((self._options.limits.of(one).flush_after_s for one in streams), default=0.0), FLUSHED_WITHIN_S
+                max((self._options.limits.of(stream).flush_after_s for stream in streams), default=0.0),
+                FLUSHED_WITHIN_S,
             )
             self._catching_up = CatchingUp(self._source, self._stage, self._runtime.clock, streams, alive_after_s)
         self._schemas.refresh()
@@ -147,7 +148,7 @@ class StageWriter:
         self._background.run()
         self._pauses.refresh()
         self.assignment.resume()
-        self._waiting.resume_ready(self.assignment.owned.values(), is_patient=self._catching_up is None)
+        self._waiting.resume_ready(self.assignment.by_partition.values(), is_patient=self._catching_up is None)
         self._flushes.finish()
         self.assignment.hold_stopped()
         self._backpressure.apply(self._flushes.start, conversion_waits=self._intake.is_busy)
@@ -167,8 +168,8 @@ class StageWriter:
 
     def revoked(self, partitions: Collection[TopicPartition]) -> None:
         """Flush what these hold, within the time limit, and release them."""
-        owned = self.assignment.owned
-        leaving = [owned[partition] for partition in partitions if partition in owned]
+        assigned = self.assignment.by_partition
+        leaving = [assigned[partition] for partition in partitions if partition in assigned]
         self._flushes.flush_within(leaving, FlushReason.REVOKED, self._options.revoke_timeout_s)
         self.assignment.drop(partitions, "revoked")
         self.assignment.report("partitions revoked", partitions)
@@ -178,18 +179,18 @@ class StageWriter:
         self.assignment.drop(partitions, "lost")
         self.assignment.report("partitions lost", partitions)
 
-    def _sealed(self, owned: AssignedPartition, sealed: Sealed) -> None:
-        self._attachments.notifier.sealed(owned.converter.stream.app_id)
+    def _sealed(self, assigned: AssignedPartition, sealed: Sealed) -> None:
+        self._attachments.notifier.sealed(assigned.converter.stream.app_id)
         if self._options.report_positions and not sealed.chain_moved:
-            self._source.report({owned.partition: sealed.tail.end})
+            self._source.report({assigned.partition: sealed.tail.end})
 
     def _flush_rest(self) -> None:
         """Seal everything at the end of the service."""
         reason = FlushReason.STOPPING if self._runtime.stopping.is_on else FlushReason.CAUGHT_UP
-        owned = self.assignment.owned
+        assigned = self.assignment.by_partition
         while True:
-            self._flushes.flush_within(list(owned.values()), reason, self._options.revoke_timeout_s)
-            unsealed = [each.partition for each in owned.values() if each.flight or not each.buffer.is_empty]
+            self._flushes.flush_within(list(assigned.values()), reason, self._options.revoke_timeout_s)
+            unsealed = [each.partition for each in assigned.values() if each.in_flight or not each.buffer.is_empty]
             if not unsealed:
                 return
             if self._runtime.stopping.is_on:
@@ -200,13 +201,15 @@ class StageWriter:
 
     def _ends(self) -> bool:
         """Whether all is done, and everything of ours is sealed; other members may wait for that."""
-        goal, owned = self._catching_up, self.assignment.owned
+        goal, assigned = self._catching_up, self.assignment.by_partition
         if not self._is_done():
             return False
         if goal is not None and not self._runtime.stopping.is_on:
-            if any(each.flight or not goal.is_reached(each.partition, each.buffer.start) for each in owned.values()):
+            if any(
+                each.in_flight or not goal.is_reached(each.partition, each.buffer.start) for each in assigned.values()
+            ):
                 self._flush_rest()
-            ours = {*owned, *self.assignment.held, *self.assignment.starting}
+            ours = {*assigned, *self.assignment.held, *self.assignment.starting}
             if not self._is_done() or not goal.others_have_staged(ours):
                 return False
         self._flush_rest()
@@ -223,14 +226,14 @@ class StageWriter:
         if not self.assignment.joined:
             goal.require_joining()
         is_busy = not self.assignment.joined or bool(self.assignment.starting) or self._intake.is_busy
-        return not is_busy and goal.is_done(self._pauses.not_paused(self.assignment.owned.values()))
+        return not is_busy and goal.is_done(self._pauses.not_paused(self.assignment.by_partition.values()))
 
     def health(self) -> Health:
         """Current problems, for ``/healthcheck``."""
         assignment, more = self.assignment, self._attachments
         problems = [
             *(each.line for each in assignment.held.values()),
-            *waited_for(list(assignment.owned.values())),
+            *waited_for(list(assignment.by_partition.values())),
             *(with_remedy(each.problem, each.remedy) for each in more.outlets.problems()),
         ]
         if assignment.outage.is_on:
@@ -248,10 +251,10 @@ class StageWriter:
         """The current state, for the status page and the gauges. Safe to call from any thread."""
         assignment, more = self.assignment, self._attachments
         return LoopSnapshot(
-            owned=list(assignment.owned.values()),
-            unread=dict(assignment.starting),
+            assigned=list(assignment.by_partition.values()),
+            starting=dict(assignment.starting),
             held=dict(assignment.held),
-            pressure=self._backpressure.current,
+            backpressure=self._backpressure.current,
             joined=assignment.joined,
             is_failing=assignment.outage.is_on,
             memory_bytes=self._options.limits.memory_bytes,

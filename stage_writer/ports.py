@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from common.stage.idle import IdleFact, StreamFact
     from common.stage.markers import LastRecord, Marker
     from common.stage.state_files import Change, MarkedState, StateFileName, StateFiles, StateKind
-    from common.storage.pieces import Pieces
+    from common.storage.chunks import ByteChunks
     from stage_writer.decode.batch import MessageBatch
     from stage_writer.decode.dependency import Dependency
     from stage_writer.outbox.ports import Outlet
@@ -244,7 +244,7 @@ class Converts(Protocol):
         """The batches, or parts of them in order, with rows for each of `formats` and the outcome of the other records.
 
         Each slice is made when the caller asks for it, in a size that fits memory; usually there is one
-        (`StagedRows.is_piece`).
+        (`StagedRows.is_segment`).
         """
 
 
@@ -337,7 +337,7 @@ class StateStore(Protocol):
     Where changes are in Kafka topics, also BrokerError.
     """
 
-    def write(self, name: StateFileName, data: Pieces) -> Change:
+    def write(self, name: StateFileName, data: ByteChunks) -> Change:
         """Write a file under a unique name. Returns its path."""
 
     def changes(self, partition: TopicPartition, state: StateFiles) -> Iterator[tuple[str, bytes]]:
@@ -367,7 +367,7 @@ class WriterStage(Protocol):
     def is_there(self, tail: Tail) -> bool:
         """Whether a marker still exists with the same bytes."""
 
-    def begins_at(self, partition: TopicPartition, start: Position, generation: int) -> bool:
+    def has_origin_at(self, partition: TopicPartition, start: Position, generation: int) -> bool:
         """Whether a partition still has no marker, and no origin of another position or generation."""
 
     @property
@@ -380,7 +380,7 @@ class WriterStage(Protocol):
         Raises StateError where it is unknown.
         """
 
-    def beginning(self, partition: TopicPartition) -> ChainOrigin | None:
+    def chain_origin(self, partition: TopicPartition) -> ChainOrigin | None:
         """Where a partition's chain starts while it has no marker; None if that is not recorded."""
 
     def put_idle(self, facts: Collection[IdleFact], streams: Collection[StreamFact]) -> None:
@@ -389,7 +389,7 @@ class WriterStage(Protocol):
     def put_notification(self, app_id: str) -> None:
         """Signal that a stream has new markers."""
 
-    def begin(self, partition: TopicPartition, beginning: ChainOrigin) -> None:
+    def begin(self, partition: TopicPartition, chain_origin: ChainOrigin) -> None:
         """Record where a new chain starts; an existing record wins."""
 
     def gained(self, app_id: str) -> Evolved | None:

@@ -46,7 +46,7 @@ class WriterOptions:
     report_positions: bool = False
     session_s: float = SESSION_S
     """The group's session timeout."""
-    filing: FilePolicy = FilePolicy()  # noqa: RUF009 - frozen
+    file_policy: FilePolicy = FilePolicy()  # noqa: RUF009 - frozen
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +81,10 @@ FAILING_REMEDY = (
 class LoopSnapshot:
     """The loop's state at one time."""
 
-    owned: Sequence[AssignedPartition]
-    unread: Mapping[TopicPartition, StartingPartition]
+    assigned: Sequence[AssignedPartition]
+    starting: Mapping[TopicPartition, StartingPartition]
     held: Mapping[TopicPartition, HeldPartition]
-    pressure: BackpressureState
+    backpressure: BackpressureState
     joined: bool
     is_failing: bool
     """Whether the store, or Kafka, is failing now."""
@@ -100,4 +100,4 @@ class LoopSnapshot:
 
     @property
     def partitions(self) -> set[TopicPartition]:
-        return {*(owned.partition for owned in self.owned), *self.unread, *self.held}
+        return {*(assigned.partition for assigned in self.assigned), *self.starting, *self.held}

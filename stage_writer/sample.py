@@ -76,9 +76,11 @@ class StreamSample:
 
     def add(self, converter: Converts, batches: Sequence[MessageBatch]) -> None:
         """Convert some records, and count the results."""
-        letters = next(at for at, table in enumerate(converter.formats) if table.kind is TableKind.DEAD_LETTERS)
-        for found in converter.slices(batches):
-            for batch, staged in found:
+        dead_letters_index = next(
+            index for index, table in enumerate(converter.formats) if table.kind is TableKind.DEAD_LETTERS
+        )
+        for part in converter.slices(batches):
+            for batch, staged in part:
                 if staged.stop is not None:
                     problem = _without_values(staged.stop)
                     self.stops.append(f"{batch.partition} would be held at offset {staged.end}: {problem}")
@@ -86,7 +88,9 @@ class StreamSample:
                 self.violations.update(staged.violations)
                 self.records += staged.records
                 self.dead_letters.update(staged.dead_letters)
-                self.reasons.update(_without_values(text) for text in staged.rows[letters]["error"].to_pylist())
+                self.reasons.update(
+                    _without_values(text) for text in staged.rows[dead_letters_index]["error"].to_pylist()
+                )
         if self.census is not None:
             json_of = converter.json_of if isinstance(converter, StreamConverter) else None
             opened = opener_of(self.stream, json_of)
@@ -97,16 +101,18 @@ class StreamSample:
 
     def lines(self, alarm: float | None) -> Iterator[str]:
         """Text for operators; the first line starts with ``ok`` or with the problem."""
-        app_id, share = self.stream.app_id, self.share
+        app_id, dead_letter_share = self.stream.app_id, self.share
         if not self.records and not self.stops:
             yield f"ok: {app_id}: its topics have no records to try"
             return
-        total = share.total
-        verdict = "records that hold" if self.stops else "many dead letters" if share.passes(alarm) else "ok"
+        total = dead_letter_share.total
+        verdict = (
+            "records that hold" if self.stops else "many dead letters" if dead_letter_share.passes(alarm) else "ok"
+        )
         yield f"{verdict}: {app_id}: {total:,} of the newest {self.records:,} records would be dead letters"
         for reason, count in self.reasons.most_common(_MOST_REASONS):
             yield f"  {count:,} because {reason}"
-        if share.passes(alarm):
+        if dead_letter_share.passes(alarm):
             code = "" if self.stream.topology is None else ", the topology's code"
             again = f"then `stage-writer check {CONFIG}` again"
             yield f"  → fix streams[].columns{code}, or what the producers send; {again}"

@@ -58,7 +58,7 @@ class GainedColumns:
     _offers: dict[str, StructType] = field(default_factory=dict)
     """What is to be asked for, by the marker that comes with it."""
     _attempt: tuple[Running[Evolved], Mapping[str, StructType]] | None = None
-    _ask_at_s: float = 0.0
+    _request_at_s: float = 0.0
     _refused_until_s: float = 0.0
     """Until then nothing is asked for, because the stage has refused it (rule 3)."""
     _backoff: Backoff = field(default_factory=Backoff)
@@ -73,7 +73,7 @@ class GainedColumns:
             return True
         stays = set(self._left_out.names).difference(self.columns.names)  # with all that is in them
         decided = extended(self.columns, self._left_out)
-        return all(one.path[0] in stays for one in additions(decided, offered))
+        return all(column.path[0] in stays for column in additions(decided, offered))
 
     def want(self, offered: StructType, marker: str) -> None:
         """Agree on columns for these fields, which come with a marker."""
@@ -90,7 +90,7 @@ class GainedColumns:
         """Start what is due, and take what has ended; whether there are new columns."""
         if self._attempt is not None:
             return self._attempt[0].done() and self._ended(*self._attempt)
-        if self._offers and self.clock.monotonic_s() >= self._ask_at_s:
+        if self._offers and self.clock.monotonic_s() >= self._request_at_s:
             offers, self._offers = self._offers, {}
             self._attempt = self.workers.start(partial(self.stage.gain, stream, offers)), offers
         return False
@@ -118,7 +118,7 @@ class GainedColumns:
             self.log.warning("new fields stay in the rescue column", problem=error.problem, remedy=error.remedy)
             return
         pause_s = self._backoff.next_s()
-        self.problem, self._ask_at_s = error, self.clock.monotonic_s() + pause_s
+        self.problem, self._request_at_s = error, self.clock.monotonic_s() + pause_s
         for marker, offered in offers.items():
             self.want(offered, marker)
         self.log.warning("columns not agreed on, trying again", problem=error.problem, retry_in_s=pause_s)
@@ -172,7 +172,7 @@ class Schemas:
         columns: Mapping[str, FollowsColumns],
     ) -> None:
         """Reads nothing yet."""
-        self._declared = {one.stream.app_id: one for one in converters if one.stream.evolves}
+        self._declared = {converter.stream.app_id: converter for converter in converters if converter.stream.evolves}
         self._newest = dict(self._declared)
         self._gained = {
             app_id: GainedColumns(stage, workers, clock, log.bind(app_id=app_id)) for app_id in self._declared
@@ -181,7 +181,7 @@ class Schemas:
         self._stage = stage
         self._clock = clock
         self._log = log
-        self._look_at_s = clock.monotonic_s()
+        self._check_at_s = clock.monotonic_s()
 
     def newest(self, converter: Converter) -> Converter:
         """The conversion for what is read from now on."""
@@ -204,19 +204,19 @@ class Schemas:
     def refresh(self) -> None:
         """Take up columns that were found or agreed on, and refresh the published ones if that is due."""
         for app_id, followed in self._columns.items():
-            if (found := followed.poll()) is None:
+            if (converter := followed.poll()) is None:
                 continue
-            if found.stream.evolves:
-                self._declared[app_id] = found
+            if converter.stream.evolves:
+                self._declared[app_id] = converter
             gained = self._gained.get(app_id)
-            self._newest[app_id] = found if gained is None or gained.known is None else found.at(gained.columns)
+            self._newest[app_id] = converter if gained is None or gained.known is None else converter.at(gained.columns)
         for app_id, gained in self._gained.items():
             if gained.agree(self._declared[app_id].stream):
                 self._take(app_id)
         now_s = self._clock.monotonic_s()
-        if now_s < self._look_at_s:
+        if now_s < self._check_at_s:
             return
-        self._look_at_s = now_s + LOOK_AT_SCHEMAS_S
+        self._check_at_s = now_s + LOOK_AT_SCHEMAS_S
         for app_id, gained in self._gained.items():
             try:
                 is_new = gained.found(self._stage.gained(app_id))

@@ -9,7 +9,7 @@ from common import metrics as catalogue
 from common.http.pages import with_remedy
 from common.pages.model import Event
 from common.remedies import CONFIG
-from common.settings.overlap import UnreadTopics
+from common.settings.overlap import UnsubscribedTopics
 from common.stage import undeclared
 from common.stage.markers import TableKind
 from stage_writer.convert import StreamConverter
@@ -52,10 +52,10 @@ class WriterTelemetry:
         samples: Samples | None = None,
         *,
         dead_letter_alarm: float | None = None,
-        unread: UnreadTopics | None = None,
+        unsubscribed: UnsubscribedTopics | None = None,
     ) -> None:
         """``dead_letter_alarm`` is the share of records that raises an alarm; None disables it."""
-        self._unread = unread or UnreadTopics()
+        self._unsubscribed = unsubscribed or UnsubscribedTopics()
         self._clock = clock
         self._log = log
         self._metrics = metrics
@@ -98,9 +98,9 @@ class WriterTelemetry:
             self.dead_letters[app_id, error_class] += count
         if staged.dead_letters and self.samples is not None:
             self.samples.add(app_id, _letters(staged.rows[-1]))
-        self._watch_share(app_id, staged)
+        self._watch_dead_letters(app_id, staged)
 
-    def _watch_share(self, app_id: str, staged: StagedRows) -> None:
+    def _watch_dead_letters(self, app_id: str, staged: StagedRows) -> None:
         change = self.alarms.add(app_id, staged.records, staged.dead_letters)
         self._metrics.set(catalogue.WRITER_DEAD_LETTER_SHARE, self.alarms.share(app_id), app_id=app_id)
         if change is AlarmChange.RAISED:
@@ -119,11 +119,11 @@ class WriterTelemetry:
             self.dropped = {**self.dropped, app_id: DroppedFields(converter.stream, json_of)}
         dropped = self.dropped[app_id]
         census = dropped.census
-        if census is None or staged.is_piece:
+        if census is None or staged.is_segment:
             return None
         known = len(census.undeclared)
-        found = dropped.sample(batch.values, begins_flush=begins_flush)
-        if found is None:
+        sample = dropped.sample(batch.values, begins_flush=begins_flush)
+        if sample is None:
             return None
         new = list(census.undeclared)[known:]
         if new and not dropped.is_meant:
@@ -131,18 +131,18 @@ class WriterTelemetry:
         self._metrics.set(catalogue.WRITER_SAMPLED_RECORDS, census.records, app_id=app_id)
         for name, count in census.undeclared.items():
             self._metrics.set(catalogue.WRITER_SAMPLED_UNDECLARED, count, app_id=app_id, field=name)
-        return found
+        return sample
 
     @property
     def drops(self) -> Mapping[str, str]:
         """What is dropped, by stream, as text for operators. Safe to call from any thread."""
-        found = {app_id: dropped.sentence for app_id, dropped in self.dropped.items() if not dropped.is_meant}
-        return {app_id: sentence for app_id, sentence in found.items() if sentence is not None}
+        sentences = {app_id: dropped.sentence for app_id, dropped in self.dropped.items() if not dropped.is_meant}
+        return {app_id: sentence for app_id, sentence in sentences.items() if sentence is not None}
 
     @property
-    def unread_topics(self) -> Mapping[str, ConfigError]:
+    def unsubscribed_topics(self) -> Mapping[str, ConfigError]:
         """Topics that no stream reads, and why. Safe to call from any thread."""
-        return self._unread.found
+        return self._unsubscribed.problems
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -151,14 +151,14 @@ class WriterTelemetry:
         Text for operators; restarting the process fixes none of them. Safe to call from any thread.
         """
         raised = self.alarms.raised.items()
-        letters = (f"{app_id}: {share.sentence} → {DEAD_LETTERS_REMEDY}" for app_id, share in raised)
-        unread = (
+        many_dead_letters = (f"{app_id}: {alarm.sentence} → {DEAD_LETTERS_REMEDY}" for app_id, alarm in raised)
+        unsubscribed = (
             with_remedy(f"{config_error.problem}: it is not read", config_error.remedy)
-            for config_error in self.unread_topics.values()
+            for config_error in self.unsubscribed_topics.values()
         )
         return (
-            *unread,
-            *letters,
+            *unsubscribed,
+            *many_dead_letters,
             *(f"{app_id}: {sentence} → {undeclared.REMEDY}" for app_id, sentence in self.drops.items()),
         )
 
@@ -216,5 +216,5 @@ def _counts(manifest: Manifest | None) -> dict[str, int]:
 def _letters(rows: pa.Table) -> Iterator[tuple[str, str, bytes | None]]:
     """Class, position and value of the last dead letters of a batch."""
     for row in rows.slice(max(0, rows.num_rows - _FLUSHES)).to_pylist():
-        place = f"{row['_kafka_topic']}/{row['_kafka_partition']} @ {row['_kafka_offset']:,}"
-        yield str(row["error_class"]), place, row["value"]
+        origin = f"{row['_kafka_topic']}/{row['_kafka_partition']} @ {row['_kafka_offset']:,}"
+        yield str(row["error_class"]), origin, row["value"]

@@ -282,7 +282,7 @@ def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     use_spark_archive()
     session = session_of_tests(tmp_path_factory.getbasetemp() / "spark")
     if "lake" in request.fixturenames:
-        found: Lake = request.getfixturevalue("lake")
-        if found.server is not None:
-            reach(session, found.server, found.bucket)
+        lake: Lake = request.getfixturevalue("lake")
+        if lake.server is not None:
+            reach(session, lake.server, lake.bucket)
     return session

@@ -55,7 +55,7 @@ def requests(count: int = 400) -> list[Message]:
             minute += dice.choice([0.1, 1, 5, 20, 29.9, 31])
             url = dice.choice(["/", "/cart", "/help", "/health", "/pay"])
             made.append((minute + dice.uniform(0, 9), request(user, minute, url, dice.choice([200, 200, 404, 503]))))
-    return [message for _, message in sorted(made, key=lambda one: one[0])]
+    return [message for _, message in sorted(made, key=lambda message: message[0])]
 
 
 def visits(sent: Sequence[Message]) -> list[Row]:
@@ -67,8 +67,8 @@ def visits(sent: Sequence[Message]) -> list[Row]:
     latest_ms = max(at_ms for asked in by_user.values() for at_ms, _ in asked)
     rows = []
     for user, asked in by_user.items():
-        asked.sort(key=lambda one: one[0])
-        breaks = [place + 1 for place, (one, two) in enumerate(pairwise(asked)) if two[0] - one[0] > 30 * MINUTE_MS]
+        asked.sort(key=lambda message: message[0])
+        breaks = [place + 1 for place, (first, two) in enumerate(pairwise(asked)) if two[0] - first[0] > 30 * MINUTE_MS]
         for start, end in pairwise([0, *breaks, len(asked)]):
             visit = asked[start:end]
             if visit[-1][0] + 40 * MINUTE_MS < latest_ms:
@@ -106,7 +106,9 @@ def enriched(sent: Sequence[Message]) -> list[Row]:
     for place, order in enumerate(sent):
         if order.topic != "orders":
             continue
-        before = [one.value for one in sent[:place] if one.topic == "customers" and one.key == order.key]
+        before = [
+            message.value for message in sent[:place] if message.topic == "customers" and message.key == order.key
+        ]
         known = before[-1] if before and before[-1] else {"name": None, "country": None}
         row = {"id": order.value["id"], "amount": Decimal(order.value["amount"])}
         rows.append({**row, "customer": known["name"], "country": known["country"]})
@@ -124,18 +126,18 @@ def readings(count: int = 600) -> list[Message]:
         if dice.random() < (0.8 if is_failing else 0.02):
             value["error"] = "no contact"
         made.append((minute + dice.uniform(0, 0.4), _message("readings", device, minute, value)))
-    return [message for _, message in sorted(made, key=lambda one: one[0])]
+    return [message for _, message in sorted(made, key=lambda message: message[0])]
 
 
 def tallies(sent: Sequence[Message], size_minutes: int) -> list[Row]:
     """Windows of that many minutes, one for each minute, that are over."""
     latest_ms = max(message.timestamp_ms for message in sent)
-    found: dict[tuple[str, int], list[bool]] = defaultdict(list)
+    outcomes: dict[tuple[str, int], list[bool]] = defaultdict(list)
     for message in sent:
         failed = message.value["error"] is not None or not -60 <= message.value["celsius"] <= 90
         minute = message.timestamp_ms // MINUTE_MS
         for start in range(minute - size_minutes + 1, minute + 1):
-            found[message.key, start].append(failed)
+            outcomes[message.key, start].append(failed)
     return shown(
         {
             "device": device,
@@ -143,7 +145,7 @@ def tallies(sent: Sequence[Message], size_minutes: int) -> list[Row]:
             "readings": len(failed),
             "failed": sum(failed),
         }
-        for (device, start), failed in found.items()
+        for (device, start), failed in outcomes.items()
         if (start + size_minutes) * MINUTE_MS <= latest_ms - MINUTE_MS // 2
     )
 

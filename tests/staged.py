@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 def markers(stage: ObjectStore, below: str = "done") -> list[Marker]:
     """Those in a folder of the stage, in the order of their paths; nothing else lies there."""
-    found = []
+    markers_read = []
     for path in sorted(item.path for item in stage.list(below)):
         name = MarkerName.parse(path)
         assert name is not None, path
-        found.append(marker_from_bytes(name, stage.read(path) or b""))
-    return found
+        markers_read.append(marker_from_bytes(name, stage.read(path) or b""))
+    return markers_read
 
 
 def manifests(stage: ObjectStore, below: str = "done") -> list[Manifest]:

@@ -17,7 +17,7 @@ from common.clock import SystemClock
 from common.metrics import Metrics
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.state_files import EMPTY_STATE, StateFileName, StateFiles, StateKind
-from common.storage.pieces import Pieces
+from common.storage.chunks import ByteChunks
 from common.storage.store import FsspecStore
 from stage_writer.changelog.changelog import TopicChangelog
 from stage_writer.changelog.kafka import KafkaChangelogs
@@ -70,7 +70,7 @@ def changes_table(found: list[Kept]) -> str:
 
 
 def _written(state: StageState, size_bytes: int) -> tuple[float, StateFiles]:
-    data = Pieces([random.Random(size_bytes).randbytes(size_bytes)])  # noqa: S311 - what zstd has compressed
+    data = ByteChunks([random.Random(size_bytes).randbytes(size_bytes)])  # noqa: S311 - what zstd has compressed
     files, took_s = EMPTY_STATE, []
     for number in range(_FLUSHES):
         name = StateFileName(_TASK, Position(number), 0, f"{size_bytes}-{number}", StateKind.CHANGES)

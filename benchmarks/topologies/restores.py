@@ -17,7 +17,7 @@ from confluent_kafka import Producer
 
 from stage_writer.topologies.stores import MemoryBackend, Stores
 from stage_writer.topologies.stores.disk import open_backend
-from stage_writer.topologies.stores.files import snapshot_from_bytes, snapshot_to_pieces
+from stage_writer.topologies.stores.files import snapshot_from_bytes, snapshot_to_chunks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -79,7 +79,7 @@ def _snapshot(size: int) -> tuple[bytes, int]:
         counts.put(_key(number), _value(number))
     stores.begin_record()
     changed = stores.seal()
-    return snapshot_to_pieces(stores.snapshot()).to_bytes(), changed.size_bytes
+    return snapshot_to_chunks(stores.snapshot()).to_bytes(), changed.size_bytes
 
 
 def _restored_s(data: bytes, backend: Backend) -> float:

@@ -66,7 +66,7 @@ class KafkaView:
         """
         with self._errors("list topics"):
             topics = topics_of(self._consumer, TIMEOUT_S, self._client_error)
-        known = {name: found for name, found in topics.items() if found.error is None}
+        known = {name: topic for name, topic in topics.items() if topic.error is None}
         missing = [topic for topic in stream.topics if stream.pattern is None and topic not in known]
         if missing:
             with self._errors(f"look up the topic {missing[0]}", missing[0]):
@@ -87,26 +87,26 @@ class KafkaView:
 
     def topic_ids(self, topics: Iterable[Topic]) -> dict[Topic, str | None]:
         """The id of each topic; None from a broker without topic ids, and for a topic that was deleted meanwhile."""
-        asked = {topic: kafka_topic(topic) for topic in topics}
+        names = {topic: kafka_topic(topic) for topic in topics}
         with self._errors("describe topics"):
-            ids = topic_ids(self._admin, set(asked.values()), TIMEOUT_S)
-        return {topic: ids.get(of_kafka) for topic, of_kafka in asked.items()}
+            ids = topic_ids(self._admin, set(names.values()), TIMEOUT_S)
+        return {topic: ids.get(of_kafka) for topic, of_kafka in names.items()}
 
     def ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Ends]:
         """The first and the last position of each partition."""
-        found: dict[TopicPartition, Ends] = {}
+        ends: dict[TopicPartition, Ends] = {}
         for partition in partitions:
             with self._errors(f"look up the ends of {partition}", kafka_topic(partition.topic)):
                 low, high = self._consumer.get_watermark_offsets(_kafka(partition), timeout=TIMEOUT_S)
-            found[partition] = Ends(Position(low), Position(high))
-        return found
+            ends[partition] = Ends(Position(low), Position(high))
+        return ends
 
     def positions_at(self, ends: Mapping[TopicPartition, Ends], timestamp_ms: int) -> dict[TopicPartition, Position]:
         """The first record at or after a time; the partition's end where there is none."""
-        asked = [_kafka(partition, timestamp_ms) for partition in ends]
+        requests = [_kafka(partition, timestamp_ms) for partition in ends]
         with self._errors("look up offsets by time"):
-            answers = self._consumer.offsets_for_times(asked, timeout=TIMEOUT_S)
-        offsets = self._offsets(ends, answers, "look up offsets by time")
+            responses = self._consumer.offsets_for_times(requests, timeout=TIMEOUT_S)
+        offsets = self._offsets(ends, responses, "look up offsets by time")
         return {
             partition: Position(offset) if offset >= 0 else ends[partition].high
             for partition, offset in offsets.items()
@@ -115,21 +115,26 @@ class KafkaView:
     def committed(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Position]:
         """The group's committed positions; partitions without a commit are left out."""
         with self._errors(f"look up the offsets of the group {self._group}", self._group):
-            answers = self._consumer.committed([_kafka(partition) for partition in partitions], timeout=TIMEOUT_S)
-        offsets = self._offsets(partitions, answers, "look up the group's offsets")
+            responses = self._consumer.committed([_kafka(partition) for partition in partitions], timeout=TIMEOUT_S)
+        offsets = self._offsets(partitions, responses, "look up the group's offsets")
         return {partition: Position(offset) for partition, offset in offsets.items() if offset >= 0}
 
     def _offsets(
-        self, partitions: Iterable[TopicPartition], answers: Sequence[KafkaPartition], what: str
+        self, partitions: Iterable[TopicPartition], responses: Sequence[KafkaPartition], what: str
     ) -> dict[TopicPartition, int]:
-        for answer in answers:
-            if answer.error is not None:
-                whose = f"{what} of {answer.topic}/{answer.partition}"
-                raise broker_error(whose, self._servers, answer.error, user_of=answer.topic)
-        found = {
-            TopicPartition(Topic(answer.topic), Partition(answer.partition)): int(answer.offset) for answer in answers
+        for response in responses:
+            if response.error is not None:
+                whose = f"{what} of {response.topic}/{response.partition}"
+                raise broker_error(whose, self._servers, response.error, user_of=response.topic)
+        offsets = {
+            TopicPartition(Topic(response.topic), Partition(response.partition)): int(response.offset)
+            for response in responses
         }
-        return {one: found[place] for one in partitions if (place := kafka_partition(one)) in found}
+        return {
+            partition: offsets[kafka_key]
+            for partition in partitions
+            if (kafka_key := kafka_partition(partition)) in offsets
+        }
 
     @contextmanager
     def _errors(self, what: str, user_of: str = "") -> Iterator[None]:

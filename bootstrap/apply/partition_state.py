@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from bootstrap.apply.stage import beginning_of, staged_markers
+from bootstrap.apply.stage import recorded_origin, staged_markers
 from bootstrap.plans.state import PartitionState
 from common.errors import UsageError
 from common.remedies import quoted
@@ -42,13 +42,13 @@ def partition_state(
     the partition's last repair lock.
     """
     identity = identity_of(stream.app_id)
-    beginning = beginning_of(store, partition)
+    chain_origin = recorded_origin(store, partition)
     transactions = {} if table is None else table.transactions
-    ids = _ids(stream, partition, beginning, transactions, identity)
+    ids = _ids(stream, partition, chain_origin, transactions, identity)
     generation = ids.generations[partition]
     deferred = deferred_of(ids, transactions, stream.side_tables, [partition])
     markers = staged_markers(store, partition)
-    begun = 0 if beginning is None else beginning.generation
+    begun = 0 if chain_origin is None else chain_origin.generation
     older = tuple(staged for staged in markers if staged.marker is not None and staged.marker.is_older_than(begun))
     state = PartitionState(
         partition=partition,
@@ -58,7 +58,7 @@ def partition_state(
         table=ids.position(transactions, partition),
         staged=tuple(staged for staged in markers if staged not in older),
         older=older,
-        beginning=beginning,
+        chain_origin=chain_origin,
         generation=generation,
         topic_id=topic_id,
         repairs=repairs,
@@ -95,7 +95,7 @@ def require_even(
     A load was interrupted between two commits, and only a loader of that app_id completes it. ``others`` are the
     stream's secondary tables, by URL.
     """
-    partition, begun = state.partition, 0 if state.beginning is None else state.beginning.generation
+    partition, begun = state.partition, 0 if state.chain_origin is None else state.chain_origin.generation
     for app_id in _others(state, stream):
         ids = TxnIds(app_id, stream.several_topics, {partition: begun}, identity_of(app_id).plain_topic)
         loaded = None if table is None else ids.position(table.transactions, partition)
@@ -159,7 +159,7 @@ def table_position(
 ) -> Position | None:
     """The next position that the table wants. Raises StoreError and MarkerError."""
     transactions = {} if table is None else table.transactions
-    return _ids(stream, partition, beginning_of(store, partition), transactions, identity).position(
+    return _ids(stream, partition, recorded_origin(store, partition), transactions, identity).position(
         transactions, partition
     )
 
@@ -167,10 +167,10 @@ def table_position(
 def _ids(
     stream: Stream,
     partition: TopicPartition,
-    beginning: ChainOrigin | None,
+    chain_origin: ChainOrigin | None,
     transactions: Mapping[str, int],
     identity: TableIdentity,
 ) -> TxnIds:
-    begun = {} if beginning is None else {partition: beginning.generation}
+    begun = {} if chain_origin is None else {partition: chain_origin.generation}
     ids = TxnIds(stream.app_id, stream.several_topics, plain_topic=identity.plain_topic)
     return ids.at(begun, transactions, [partition])

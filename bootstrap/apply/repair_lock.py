@@ -13,9 +13,9 @@ from common.stage.repair_lock import (
     ended_path,
     last_repair,
     overtaken,
+    repair_path,
+    repair_running,
     repairs_folder,
-    turn_path,
-    under_way,
 )
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from bootstrap.plans.state import Author
     from common.ports import CreateOutcome, ObjectStore, StoredObject
     from common.spans import TopicPartition
-    from common.storage.pieces import Pieces
+    from common.storage.chunks import ByteChunks
 
 
 class RepairLocks:
@@ -46,15 +46,15 @@ class RepairLocks:
         return self._seen[partition].number
 
     @contextmanager
-    def taken(self, partition: TopicPartition, work: str) -> Iterator[ObjectStore]:
+    def locked(self, partition: TopicPartition, work: str) -> Iterator[ObjectStore]:
         """The stage, while the lock is held. Raises UsageError when another command holds it, and StoreError."""
         seen = self._seen[partition]
         if not seen.ended and seen.number != self._take_over:
-            data = self._store.read(turn_path(partition, seen.number))
-            raise under_way(partition, seen.number, None if data is None else RepairEntry.from_bytes(data))
+            data = self._store.read(repair_path(partition, seen.number))
+            raise repair_running(partition, seen.number, None if data is None else RepairEntry.from_bytes(data))
         number = seen.number + 1
-        turn = RepairEntry(self._author.name, self._author.now_ms, work, self._unique)
-        if isinstance(self._store.create(turn_path(partition, number), turn.to_bytes()), AlreadyExists):
+        repair = RepairEntry(self._author.name, self._author.now_ms, work, self._unique)
+        if isinstance(self._store.create(repair_path(partition, number), repair.to_bytes()), AlreadyExists):
             raise overtaken(partition, number)
         try:
             yield GuardedStore(self._store, partition, number)
@@ -111,7 +111,7 @@ class GuardedStore:
         self._require()
         self._store.write(path, data)
 
-    def upload(self, path: str, data: Pieces) -> None:
+    def upload(self, path: str, data: ByteChunks) -> None:
         """Like `write`."""
         self.write(path, data.to_bytes())
 
@@ -127,5 +127,5 @@ class GuardedStore:
             self._store.delete([path])
 
     def _require(self) -> None:
-        if self._store.stat(turn_path(self._source, self._number + 1)) is not None:
+        if self._store.stat(repair_path(self._source, self._number + 1)) is not None:
             raise overtaken(self._source, self._number + 1)

@@ -35,7 +35,7 @@ def staged_markers(store: ObjectStore, partition: TopicPartition) -> tuple[Stage
     """All markers of a Kafka partition by position, with their content. Raises StoreError."""
     names = [(name, item.path) for item in store.list(folder_of(partition)) if (name := MarkerName.parse(item.path))]
     staged = (_read(store, name, path) for name, path in sorted(names))
-    return tuple(found for found in staged if found is not None)
+    return tuple(marker for marker in staged if marker is not None)
 
 
 def _read(store: ObjectStore, name: MarkerName, path: str) -> StagedMarker | None:
@@ -55,18 +55,18 @@ def make(store: ObjectStore, marker: Marker) -> None:
         raise UsageError(msg, "look at the plan again; a running stage writer continues by itself")
 
 
-def beginning_of(store: ObjectStore, partition: TopicPartition) -> ChainOrigin | None:
+def recorded_origin(store: ObjectStore, partition: TopicPartition) -> ChainOrigin | None:
     """The origin of a chain while it has no marker. Raises StoreError, and MarkerError for an unreadable one."""
     return newest_origin(store, partition)
 
 
-def begin(store: ObjectStore, partition: TopicPartition, beginning: ChainOrigin) -> None:
+def begin(store: ObjectStore, partition: TopicPartition, chain_origin: ChainOrigin) -> None:
     """Record an origin (rule 2). Raises UsageError when another process has made one of its number meanwhile."""
-    path = origin_path(partition, beginning.number)
-    if isinstance(store.create(path, origin_to_bytes(beginning)), AlreadyExists):
+    path = origin_path(partition, chain_origin.number)
+    if isinstance(store.create(path, origin_to_bytes(chain_origin)), AlreadyExists):
         msg = f"{path} was written by another process meanwhile"
         raise UsageError(msg, "look at the plan again; a running stage writer continues by itself")
-    if beginning.number:
+    if chain_origin.number:
         store.write(origin_path(partition), SUPERSEDED)
 
 
@@ -74,9 +74,9 @@ def restart(store: ObjectStore, plan: Restart) -> None:
     """Carry a restart out, in the order of bootstrap/plans/restart.py (rule 5 there)."""
     for staged in plan.put_aside:
         _copy(store, staged.path)
-    if plan.beginning is not None:
-        begin(store, plan.partition, plan.beginning)
-    store.delete([found.path for found in plan.put_aside])
+    if plan.chain_origin is not None:
+        begin(store, plan.partition, plan.chain_origin)
+    store.delete([staged_marker.path for staged_marker in plan.put_aside])
     # A crashed loader's notes are about the previous chain, whose positions mean nothing in this one.
     store.delete([item.path for item in store.list(loading_folder(plan.partition))])
 
@@ -86,8 +86,8 @@ def rewind(store: ObjectStore, plan: RewindPlan) -> tuple[str, ...]:
 
     Returns the paths of the markers that a running writer added meanwhile, and that were put aside after the others.
     """
-    if plan.beginning is not None:
-        begin(store, plan.partition, plan.beginning)
+    if plan.chain_origin is not None:
+        begin(store, plan.partition, plan.chain_origin)
     _put_aside(store, plan.put_aside[:-1], copy_also=plan.put_aside[-1:])
     if plan.marker is not None and replaces(plan):
         store.write(plan.marker.name.path, marker_to_bytes(plan.marker))
@@ -115,22 +115,22 @@ def _put_late_ones_aside(store: ObjectStore, plan: RewindPlan) -> tuple[str, ...
     if not plan.put_aside:
         return ()
     partition = plan.put_aside[0].name.topic_partition
-    gone = {found.name.start for found in plan.put_aside}
+    gone = {aside.name.start for aside in plan.put_aside}
     late: list[str] = []
     while True:
         staged = staged_markers(store, partition)
-        here = {(found.name.start, found.marker.span.end) for found in staged if found.marker is not None}
+        here = {(marker.name.start, marker.marker.span.end) for marker in staged if marker.marker is not None}
         more = [
-            found
-            for found in reversed(staged)
-            if found.name.start > plan.position and found.marker is not None and found.marker.previous in gone
-            if (found.marker.previous, found.name.start) not in here
+            marker
+            for marker in reversed(staged)
+            if marker.name.start > plan.position and marker.marker is not None and marker.marker.previous in gone
+            if (marker.marker.previous, marker.name.start) not in here
         ]
         if not more:
             return tuple(late)
         _put_aside(store, more)
-        gone |= {found.name.start for found in more}
-        late += [found.path for found in more]
+        gone |= {marker.name.start for marker in more}
+        late += [marker.path for marker in more]
 
 
 def _copy(store: ObjectStore, path: str) -> None:

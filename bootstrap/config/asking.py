@@ -34,7 +34,7 @@ def topics_of(kafka: Mapping[str, Option]) -> dict[str, int]:
     with taking_properties():
         consumer = Consumer({**kafka, **own}, logger=QUIET)
     try:
-        found = metadata(consumer, _TIMEOUT_S, client_error)
+        topics = metadata(consumer, _TIMEOUT_S, client_error)
     except KafkaException as error:
         failed = broker_error("list topics", servers, error.args[0], client_error)
         raise type(failed)(failed.problem, f"{failed.remedy}; give it with --kafka KEY=VALUE") from error
@@ -42,7 +42,7 @@ def topics_of(kafka: Mapping[str, Option]) -> dict[str, int]:
         close_within(consumer)
     return {
         name: len(topic.partitions)
-        for name, topic in sorted(found.items())
+        for name, topic in sorted(topics.items())
         if topic.error is None and not name.startswith(("__", "_schemas", "_confluent"))
     }
 
@@ -55,22 +55,22 @@ def sample_of(kafka: Mapping[str, Option], topic: str, most: int, advance: Calla
         if not partitions:
             msg = f"Kafka has no topic {topic!r}"
             raise UsageError(msg, "fix --topic; without it the topics are listed")
-        share = max(1, -(-most // len(partitions)))
+        per_partition = max(1, -(-most // len(partitions)))
 
         def values() -> Iterator[tuple[bytes | None, bytes | None]]:
             for partition in partitions:
                 low, high = reader.ends(partition)
                 if low == high:
                     continue
-                for messages in reader.messages(partition, Span(Position(max(low, high - share)), high)):
+                for messages in reader.messages(partition, Span(Position(max(low, high - per_partition)), high)):
                     advance(len(messages))
                     yield from ((message.value(), message.key()) for message in messages)
 
-        found = sampled(topic, len(partitions), values())
+        sample = sampled(topic, len(partitions), values())
     finally:
         reader.close()
-    if not found.records.fields:
-        what = "no messages" if not found.messages else f"no JSON object among {found.messages:,} messages"
+    if not sample.records.fields:
+        what = "no messages" if not sample.messages else f"no JSON object among {sample.messages:,} messages"
         msg = f"the topic {topic!r} has {what}, so that no columns can be inferred"
         raise UsageError(msg, "send some records first, or write streams[].columns by hand")
-    return found
+    return sample

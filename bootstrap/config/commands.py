@@ -68,19 +68,19 @@ def init(
     with progress("messages", records * len(chosen)) as advance:
         samples = [sample_of(properties, topic, records, advance) for topic in chosen]
     file = output.name if written else "pipeline.yaml"
-    found = draft(Answers(given, where, tables_root, partition_by, file, registry), samples)
-    _require_good(found.text, str(output))
+    drafted = draft(Answers(given, where, tables_root, partition_by, file, registry), samples)
+    _require_good(drafted.text, str(output))
     if written:
-        output.write_text(found.text, encoding="utf-8")
+        output.write_text(drafted.text, encoding="utf-8")
         typer.echo(f"wrote {output}; next: stage-writer check {output}", err=True)
     else:
-        typer.echo(found.text, nl=False)
-    for line in found.notes:
+        typer.echo(drafted.text, nl=False)
+    for line in drafted.notes:
         typer.echo(f"note: {line}", err=True)
 
 
 def _properties(given: Sequence[str]) -> dict[str, str]:
-    pairs = [one.partition("=") for one in given]
+    pairs = [text.partition("=") for text in given]
     for key, equals, _ in pairs:
         if not key or not equals:
             msg = "--kafka wants KEY=VALUE"
@@ -94,8 +94,8 @@ def _asked(value: str | None, option: str, question: str) -> str:
     if not is_interactive():
         msg = f"{option} is missing"
         raise UsageError(msg, "give it; on a terminal it is asked for")
-    answer: str = typer.prompt(question)
-    return answer
+    reply: str = typer.prompt(question)
+    return reply
 
 
 def _asked_url(value: str | None, option: str, question: str) -> str:
@@ -119,8 +119,8 @@ def _chosen(topics: Mapping[str, int]) -> list[str]:
         raise UsageError(msg, f"Kafka has {', '.join(names[:20])}{' …' if len(names) > 20 else ''}")  # noqa: PLR2004
     for index, name in enumerate(names, start=1):
         typer.echo(f"{index:4}  {name}  ({topics[name]} partitions)", err=True)
-    answer: str = typer.prompt("Topics, by number or name, with commas between")
-    words = [word.strip() for word in answer.split(",") if word.strip()]
+    reply: str = typer.prompt("Topics, by number or name, with commas between")
+    words = [word.strip() for word in reply.split(",") if word.strip()]
     chosen = [names[int(word) - 1] if word.isdecimal() and 0 < int(word) <= len(names) else word for word in words]
     unknown = [name for name in chosen if name not in topics]
     if unknown or not chosen:

@@ -53,16 +53,19 @@ class Draft:
 
 
 def draft(answers: Answers, samples: Sequence[TopicSample]) -> Draft:
-    found = Draft("")
+    drafted = Draft("")
     lines = [
         "# yaml-language-server: $schema=config.schema.json",
         "# (for editors; `kafka-delta-express config schema > config.schema.json` writes that file)",
-        f"# Drafted from {sum(one.messages for one in samples):,} messages of {', '.join(s.topic for s in samples)}.",
+        (
+            f"# Drafted from {sum(sample.messages for sample in samples):,} messages "
+            f"of {', '.join(s.topic for s in samples)}."
+        ),
         "# Every key is described in docs/configuration.md. Look through it, then:",
         f"#   stage-writer check {answers.file}",
         "",
         "kafka:                                 # librdkafka properties, passed through",
-        *_kafka(answers.kafka, found.notes),
+        *_kafka(answers.kafka, drafted.notes),
         "",
         "stage:",
         f"  url: {_scalar(answers.stage_url)}",
@@ -84,12 +87,12 @@ def draft(answers: Answers, samples: Sequence[TopicSample]) -> Draft:
     if any(sample.framing == "confluent" for sample in samples):
         lines += ["schema_registry:", f"  url: {_scalar(registry or 'http://localhost:8081')}", ""]
         if registry is None:
-            found.notes.append("the messages are framed: put the registry's URL into schema_registry.url")
+            drafted.notes.append("the messages are framed: put the registry's URL into schema_registry.url")
     lines.append("streams:")
     for sample in samples:
-        lines += [f"  {line}".rstrip() for line in _stream(answers, sample, found.notes)]
-    found.text = "\n".join(lines) + "\n"
-    return found
+        lines += [f"  {line}".rstrip() for line in _stream(answers, sample, drafted.notes)]
+    drafted.text = "\n".join(lines) + "\n"
+    return drafted
 
 
 def _kafka(properties: Mapping[str, str], notes: list[str]) -> list[str]:
@@ -106,10 +109,10 @@ def _kafka(properties: Mapping[str, str], notes: list[str]) -> list[str]:
 
 
 def _stream(answers: Answers, sample: TopicSample, notes: list[str]) -> list[str]:
-    found = inferred(sample.records)
+    columns_inferred = inferred(sample.records)
     name = re.sub(r"[^A-Za-z0-9_]+", "_", sample.topic)
     table = f"{answers.tables_url.rstrip('/')}/{name}"
-    derived, partition_by, why = _partitioning(answers, found, sample)
+    derived, partition_by, why = _partitioning(answers, columns_inferred, sample)
     lines = [
         f"- app_id: {_scalar(name)}".ljust(37) + "# never to be changed: the table's positions are kept under it",
         f"  topics: [{_scalar(sample.topic)}]".ljust(37) + f"# {sample.partitions} partitions",
@@ -117,11 +120,11 @@ def _stream(answers: Answers, sample: TopicSample, notes: list[str]) -> list[str
         f"  # dead_letters: {table}_dead_letters",
     ]
     lines += _wrapping(sample)
-    lines += [line for note in found.notes for line in _comment(note)]
-    lines += ["  columns: >-", *_columns(found.columns)]
-    lines += [f"  # {line}" for alternative in found.alternatives for line in _alternative(alternative)]
-    if found.formats:
-        lines += ["  formats:", *(f"    {_scalar(path)}: {name}" for path, name in found.formats.items())]
+    lines += [line for note in columns_inferred.notes for line in _comment(note)]
+    lines += ["  columns: >-", *_columns(columns_inferred.columns)]
+    lines += [f"  # {line}" for alternative in columns_inferred.alternatives for line in _alternative(alternative)]
+    if columns_inferred.formats:
+        lines += ["  formats:", *(f"    {_scalar(path)}: {name}" for path, name in columns_inferred.formats.items())]
     lines.append("  # unknown_fields: rescue             # keep fields that are not declared, in the column _rescued")
     lines.append('  # coerce: lenient                    # take what means the same: "7" for a number')
     if derived:
@@ -156,9 +159,9 @@ def _wrapping(sample: TopicSample) -> list[str]:
     return lines
 
 
-def _alternative(found: Alternative) -> list[str]:
-    formats = f", with formats: {{{_scalar(found.path)}: {found.format}}}" if found.format else ""
-    return wrap(f"{found.path} {found.type}{formats} would take all values that were seen", _WIDTH)
+def _alternative(alternative: Alternative) -> list[str]:
+    formats = f", with formats: {{{_scalar(alternative.path)}: {alternative.format}}}" if alternative.format else ""
+    return wrap(f"{alternative.path} {alternative.type}{formats} would take all values that were seen", _WIDTH)
 
 
 def _columns(columns: StructType) -> list[str]:
@@ -167,16 +170,18 @@ def _columns(columns: StructType) -> list[str]:
     return [f"    {text}{',' if index < len(texts) - 1 else ''}" for index, text in enumerate(texts)]
 
 
-def _partitioning(answers: Answers, found: Inferred, sample: TopicSample) -> tuple[dict[str, str], list[str], str]:
+def _partitioning(
+    answers: Answers, columns_inferred: Inferred, sample: TopicSample
+) -> tuple[dict[str, str], list[str], str]:
     """The derived columns, the partition columns, and why."""
     if answers.partition_by is not None:
         named = [answers.partition_by] if answers.partition_by else []
         return {}, named, "as asked for"
-    times = list(moments(found.columns, sample.records))
+    times = list(moments(columns_inferred.columns, sample.records))
     days = [path[0] for path, kind in times if kind is Primitive.DATE and len(path) == 1]
     if days:
         return {}, days[:1], "each record has this day; leave it out, [], for a small table"
-    column = next(name for name in ("date", "event_date", "kafka_date") if found.columns.field(name) is None)
+    column = next(name for name in ("date", "event_date", "kafka_date") if columns_inferred.columns.field(name) is None)
     source, what = "kafka.timestamp", "the day on which Kafka got the record"
     if times:
         path = min((path for path, _ in times), key=_how_unlike)
@@ -193,7 +198,7 @@ def _how_unlike(path: tuple[str, ...]) -> tuple[int, int]:
 
 def _comment(text: str) -> list[str]:
     # Some characters end a line for YAML.
-    plain = "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
+    plain = "".join(character if character.isprintable() else ascii(character)[1:-1] for character in text)
     return [f"  # {line}" for line in wrap(plain, _WIDTH)]
 
 

@@ -99,10 +99,10 @@ def _key_fields(key: bytes | None) -> tuple[str, ...]:
 
 def _document(text: bytes) -> dict[str, object] | None:
     try:
-        found: object = json.loads(text.decode())
+        document: object = json.loads(text.decode())
     except ValueError:  # including text that is not UTF-8
         return None
-    return found if isinstance(found, dict) else None
+    return document if isinstance(document, dict) else None
 
 
 def _event(document: dict[str, object]) -> tuple[str, list[object]] | None:

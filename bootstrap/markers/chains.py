@@ -57,7 +57,7 @@ class PartitionChain:
     table: Position | None
     """The next position that the table wants; None when it has none, or could not be read."""
     generation: int = 0
-    beginning: ChainOrigin | None = None
+    chain_origin: ChainOrigin | None = None
     older: int = 0
     """Markers of a previous topic."""
     modified_ms: Mapping[str, int] = field(default_factory=dict)
@@ -79,10 +79,10 @@ class PartitionChain:
         return self.table is not None and span.end <= self.table
 
 
-def link_findings(found: PartitionChain) -> Iterator[ChainFinding]:
+def link_findings(partition_chain: PartitionChain) -> Iterator[ChainFinding]:
     """Faults of the chain itself (rule 1)."""
-    partition, chain = found.partition, found.chain
-    for staged in found.staged:
+    partition, chain = partition_chain.partition, partition_chain.chain
+    for staged in partition_chain.staged:
         if staged.is_newer:
             text = f"{staged.path} is of a newer release, and well"
             yield ChainFinding(partition, Severity.FAULT, "newer", text, UPGRADE, staged.path)
@@ -90,9 +90,11 @@ def link_findings(found: PartitionChain) -> Iterator[ChainFinding]:
             text, remedy = f"{staged.path} cannot be read", "see docs/internals/guarantees.md, “Corrupt markers”"
             yield ChainFinding(partition, Severity.FAULT, "unreadable", text, remedy, staged.path)
     first = chain.markers[0] if chain.markers else None
-    if first is not None and found.table is not None and first.span.start > found.table:
-        text = f"the table wants {found.table:,} and the chain begins at {first.span.start:,}"
-        yield ChainFinding(partition, Severity.FAULT, "gap", text, _gap_remedy(partition, found.table), first.name.path)
+    if first is not None and partition_chain.table is not None and first.span.start > partition_chain.table:
+        text = f"the table wants {partition_chain.table:,} and the chain begins at {first.span.start:,}"
+        yield ChainFinding(
+            partition, Severity.FAULT, "gap", text, _gap_remedy(partition, partition_chain.table), first.name.path
+        )
     for before, after in pairwise(chain.markers):
         if after.span.start != before.span.end:
             text = f"nothing is staged of [{before.span.end:,}, {after.span.start:,})"
@@ -105,8 +107,8 @@ def link_findings(found: PartitionChain) -> Iterator[ChainFinding]:
     for stray in chain.strays:
         text = f"{stray.name.path} is of no chain: a late claim of positions that others have staged"
         yield ChainFinding(partition, Severity.NOTED, "stray", text, "the loader puts it aside", stray.name.path)
-    if found.older:
-        text = f"{found.older:,} markers are of a topic that was there before"
+    if partition_chain.older:
+        text = f"{partition_chain.older:,} markers are of a topic that was there before"
         yield ChainFinding(partition, Severity.NOTED, "older", text)
 
 
@@ -152,27 +154,27 @@ InspectedFile = Footer | MissingFile | Broken
 
 
 def file_findings(
-    found: PartitionChain, marker: Marker, url: str, file: StagedFile, looked: InspectedFile
+    chain: PartitionChain, marker: Marker, url: str, file: StagedFile, inspected: InspectedFile
 ) -> list[ChainFinding]:
     """The fault of one data file of a marker (rule 2)."""
-    partition, path = found.partition, f"{url.rstrip('/')}/{file.path}"
+    partition, path = chain.partition, f"{url.rstrip('/')}/{file.path}"
     stage_again = f"{repair('rewind', partition, marker.span.start, '--yes')} has it staged again"
-    if isinstance(looked, MissingFile) and found.has_loaded(marker.span):
+    if isinstance(inspected, MissingFile) and chain.has_loaded(marker.span):
         text = f"{path} is gone; the table has its rows since, perhaps in another file"
         return [ChainFinding(partition, Severity.NOTED, "file_gone_loaded", text, path=marker.name.path)]
-    if isinstance(looked, MissingFile):
+    if isinstance(inspected, MissingFile):
         text = f"{path} is gone, and the table has not got it yet"
         return [ChainFinding(partition, Severity.FAULT, "file_gone", text, stage_again, marker.name.path)]
-    if isinstance(looked, Broken):
-        text = f"{path} cannot be read: {looked.why}"
+    if isinstance(inspected, Broken):
+        text = f"{path} cannot be read: {inspected.why}"
         return [ChainFinding(partition, Severity.FAULT, "file_broken", text, stage_again, marker.name.path)]
     wrong: list[tuple[str, str]] = []
-    if looked.size_bytes != file.size_bytes:
-        wrong.append(("size", f"{path} has {looked.size_bytes:,} bytes, and its marker says {file.size_bytes:,}"))
-    if looked.rows != file.rows:
-        wrong.append(("rows", f"{path} has {looked.rows:,} rows, and its marker says {file.rows:,}"))
-    if looked.offsets is not None:
-        low, high = looked.offsets
+    if inspected.size_bytes != file.size_bytes:
+        wrong.append(("size", f"{path} has {inspected.size_bytes:,} bytes, and its marker says {file.size_bytes:,}"))
+    if inspected.rows != file.rows:
+        wrong.append(("rows", f"{path} has {inspected.rows:,} rows, and its marker says {file.rows:,}"))
+    if inspected.offsets is not None:
+        low, high = inspected.offsets
         if low < marker.span.start or high >= marker.span.end:
             wrong.append(
                 ("offsets", f"{path} has the offsets {low:,} to {high:,}, and its marker covers {marker.span}")

@@ -9,7 +9,7 @@ import typer
 
 from bootstrap.markers import view
 from bootstrap.markers.chains import PartitionChain, Severity
-from bootstrap.markers.inspection import ChainInspector, Wanted, files_of
+from bootstrap.markers.inspection import ChainInspector, PartitionFilter, files_of
 from common.cli import ConfigArgument, JsonOption, echo, examples, new_group, settings_from
 from common.clock import SystemClock
 from common.errors import ExitCode, UsageError
@@ -41,19 +41,19 @@ def ls(
     as_json: JsonOption = False,
 ) -> None:
     """List the chains, one per line; with --topic and --partition, the markers."""
-    looker = ChainInspector(settings_from(config))
-    chains = looker.chains(Wanted(topic, partition))
+    inspector = ChainInspector(settings_from(config))
+    chains = inspector.chains(PartitionFilter(topic, partition))
     now_ms = SystemClock().wall_ms()
     in_full = topic is not None and partition is not None
     if as_json:
         records = [
             view.summary_record(chain) | ({"chain": view.marker_records(chain)} if in_full else {}) for chain in chains
         ]
-        echo(json.dumps({"chains": records, "problems": looker.problems}, indent=2))
+        echo(json.dumps({"chains": records, "problems": inspector.problems}, indent=2))
         return
     shown = [view.chain_as_text(chain, now_ms) for chain in chains] if in_full and chains else None
     echo("\n\n".join(shown) if shown else view.chains_as_text(chains, now_ms))
-    for problem in looker.problems:
+    for problem in inspector.problems:
         echo(f"warning: {problem}", err=True)
 
 
@@ -74,23 +74,23 @@ def show(
 ) -> None:
     """Show one decoded marker, by its path or by an offset that it covers."""
     name = _named(path, topic, partition, at)
-    looker = ChainInspector(settings_from(config))
+    inspector = ChainInspector(settings_from(config))
     topic_partition = name.topic_partition
-    chains = looker.chains(Wanted(topic_partition.topic, topic_partition.partition))
-    found = [
+    chains = inspector.chains(PartitionFilter(topic_partition.topic, topic_partition.partition))
+    shown = [
         (chain, staged)
         for chain in chains
         for staged in chain.staged
         if staged.name == name or (path is None and _covers(staged, name))
     ]
-    if not found:
+    if not shown:
         msg = f"no marker of {topic_partition} {'has that name' if path else f'covers {name.start}'}"
         raise UsageError(
             msg,
             f"see `bootstrap markers ls {CONFIG} --topic {name.topic_partition.topic} "
             f"--partition {name.topic_partition.partition}`",
         )
-    for chain, staged in found:
+    for chain, staged in shown:
         echo(view.marker_as_json(staged) if as_json else view.marker_as_text(chain, staged))
 
 
@@ -132,14 +132,14 @@ def verify(
 
     Compares size, row count and offsets of each file, from its footer. To prove rows, use `delta-loader verify`.
     """
-    looker = ChainInspector(settings_from(config))
-    chains: list[PartitionChain] = looker.chains(Wanted(topic, partition))
+    inspector = ChainInspector(settings_from(config))
+    chains: list[PartitionChain] = inspector.chains(PartitionFilter(topic, partition))
     count = files_of(chains) if files else 0
     with progress("data files", count) as advance:
-        findings = list(looker.findings(chains, files=files, advance=advance))
-    for problem in looker.problems:
+        findings = list(inspector.findings(chains, files=files, advance=advance))
+    for problem in inspector.problems:
         echo(f"warning: {problem}", err=True)
     shown = view.findings_as_json if as_json else view.findings_as_text
     echo(shown(findings, len(chains), count))
     faulty = any(finding.severity is Severity.FAULT for finding in findings)
-    raise typer.Exit(ExitCode.HELD if faulty else ExitCode.FAILED if looker.problems else ExitCode.DONE)
+    raise typer.Exit(ExitCode.HELD if faulty else ExitCode.FAILED if inspector.problems else ExitCode.DONE)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bootstrap.apply.stage import beginning_of
+from bootstrap.apply.stage import recorded_origin
 from bootstrap.markers.chains import (
     Broken,
     Footer,
@@ -31,7 +31,7 @@ from common.errors import KafkaDeltaExpressError, MarkerError, NewerFormatError,
 from common.settings.stores import stage_store, table_stores
 from common.stage.data_files import STAGED
 from common.stage.markers import DONE, MarkerName, marker_from_bytes
-from common.stage.topic_owners import OwnerBook
+from common.stage.topic_owners import StageTopicOwners
 from common.tables.delta_log import read_table_state
 from common.tables.stream_history import read_identity
 from common.tables.transactions import TxnIds
@@ -51,7 +51,7 @@ _OFFSET = "_kafka_offset"
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class PartitionFilter:
     topic: str | None = None
     partition: int | None = None
 
@@ -73,9 +73,9 @@ class ChainInspector:
     def __post_init__(self) -> None:
         self._store = stage_store(self.settings)
         self._open = table_stores(self.settings)
-        OwnerBook(self.settings, self._store, make=False).learn()
+        StageTopicOwners(self.settings, self._store, make=False).read_all()
 
-    def chains(self, wanted: Wanted) -> list[PartitionChain]:
+    def chains(self, wanted: PartitionFilter) -> list[PartitionChain]:
         """The existing chains. Raises StoreError, and UsageError for a topic that no stream takes."""
         if wanted.topic is not None and self.settings.stream_of(wanted.topic) is None:
             msg = f"no stream of the config reads the topic {wanted.topic!r}"
@@ -88,15 +88,15 @@ class ChainInspector:
         tables: dict[str, tuple[dict[str, int], TxnIds]] = {}
         with ThreadPoolExecutor(_THREADS) as pool:
             chains = []
-            for partition, mine in sorted(objects.items()):
+            for partition, own_objects in sorted(objects.items()):
                 stream = self.settings.stream_of(partition.topic)
                 if stream is None:
                     continue
                 if stream.app_id not in tables:
                     tables[stream.app_id] = self._positions(stream)
-                staged = [one for one in pool.map(self._read, sorted(mine)) if one is not None]
+                staged = [marker for marker in pool.map(self._read, sorted(own_objects)) if marker is not None]
                 transactions, ids = tables[stream.app_id]
-                chains.append(self._chain(partition, staged, dict(mine), transactions, ids))
+                chains.append(self._chain(partition, staged, dict(own_objects), transactions, ids))
         return chains
 
     def _chain(
@@ -107,19 +107,21 @@ class ChainInspector:
         transactions: dict[str, int],
         ids: TxnIds,
     ) -> PartitionChain:
-        beginning = beginning_of(self._store, partition)
-        begun = {} if beginning is None else {partition: beginning.generation}
+        chain_origin = recorded_origin(self._store, partition)
+        begun = {} if chain_origin is None else {partition: chain_origin.generation}
         ids = ids.at(begun, transactions, [partition])
         generation = ids.generations[partition]
-        mine = tuple(one for one in staged if one.marker is None or not one.marker.is_older_than(generation))
+        own_markers = tuple(
+            marker for marker in staged if marker.marker is None or not marker.marker.is_older_than(generation)
+        )
         return PartitionChain(
             partition,
             ids.app_id,
-            mine,
+            own_markers,
             ids.position(transactions, partition),
             generation,
-            beginning,
-            len(staged) - len(mine),
+            chain_origin,
+            len(staged) - len(own_markers),
             {item.path: item.modified_ms for item in objects.values()},
         )
 
@@ -136,14 +138,14 @@ class ChainInspector:
             return {}, ids
 
     def _read(self, item: tuple[MarkerName, StoredObject]) -> StagedMarker | None:
-        name, found = item
-        data = self._store.read(found.path)
+        name, item_found = item
+        data = self._store.read(item_found.path)
         if data is None:
             return None  # settled since the listing
         try:
-            return StagedMarker(found.path, name, marker_from_bytes(name, data))
+            return StagedMarker(item_found.path, name, marker_from_bytes(name, data))
         except MarkerError as error:
-            return StagedMarker(found.path, name, None, is_newer=isinstance(error, NewerFormatError))
+            return StagedMarker(item_found.path, name, None, is_newer=isinstance(error, NewerFormatError))
 
     def findings(
         self, chains: Sequence[PartitionChain], *, files: bool, advance: Callable[[int], None]
@@ -162,16 +164,16 @@ class ChainInspector:
             for file in table.files
         ]
         with ThreadPoolExecutor(_THREADS) as pool:
-            looks = pool.map(lambda job: self._look(job[2], job[3]), jobs)
-            for (chain, marker, url, file), looked in zip(jobs, looks, strict=True):
+            inspections = pool.map(lambda job: self._inspect(job[2], job[3]), jobs)
+            for (chain, marker, url, file), inspected in zip(jobs, inspections, strict=True):
                 advance(1)
-                yield from file_findings(chain, marker, self._root(url, file), file, looked)
+                yield from file_findings(chain, marker, self._root(url, file), file, inspected)
 
     def _root(self, url: str, file: StagedFile) -> str:
         """The root of a file's path; files that wait for Spark are in the stage."""
         return self._store.url if file.path.startswith(f"{STAGED}/") else url
 
-    def _look(self, url: str, file: StagedFile) -> InspectedFile:
+    def _inspect(self, url: str, file: StagedFile) -> InspectedFile:
         root = self._root(url, file)
         store: ObjectStore = self._store if root == self._store.url else self._open(root)
         item = store.stat(file.path)
@@ -193,15 +195,19 @@ def _offsets(metadata: pq.FileMetaData) -> tuple[int, int] | None:
     # A struct column is several columns in Parquet, so the index is searched by path.
     group = metadata.row_group(0)
     index = next(
-        (one for one in range(metadata.num_columns) if group.column(one).path_in_schema == _OFFSET),
+        (number for number in range(metadata.num_columns) if group.column(number).path_in_schema == _OFFSET),
         None,
     )
     if index is None:
         return None
-    found = [metadata.row_group(one).column(index).statistics for one in range(metadata.num_row_groups)]
-    if not all(one is not None and one.has_min_max for one in found):
+    groups_statistics = [
+        metadata.row_group(group_number).column(index).statistics for group_number in range(metadata.num_row_groups)
+    ]
+    if not all(statistics is not None and statistics.has_min_max for statistics in groups_statistics):
         return None
-    return min(int(one.min) for one in found), max(int(one.max) for one in found)
+    return min(int(statistics.min) for statistics in groups_statistics), max(
+        int(statistics.max) for statistics in groups_statistics
+    )
 
 
 def files_of(chains: Sequence[PartitionChain]) -> int:

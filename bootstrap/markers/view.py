@@ -85,7 +85,7 @@ def chains_as_text(chains: Sequence[PartitionChain], now_ms: int) -> str:
         return "There are no markers."
     rows = []
     for chain in chains:
-        one = summary_record(chain)
+        record = summary_record(chain)
         problems = [finding for finding in link_findings(chain) if finding.severity is Severity.FAULT]
         state = toned(problems[0].kind, Tone.BAD) if problems else toned("whole", Tone.GOOD)
         newest = max(chain.modified_ms.values(), default=now_ms)
@@ -93,13 +93,13 @@ def chains_as_text(chains: Sequence[PartitionChain], now_ms: int) -> str:
             (
                 str(chain.partition),
                 f"{len(chain.staged):,}",
-                _number(one["start"]),
-                _number(one["end"]),
-                _number(one["table_position"]),
-                _number(one["records"]),
-                _number(one["rows"]),
-                _number(one["files"]),
-                size_text(int(str(one["size_bytes"]))),
+                _number(record["start"]),
+                _number(record["end"]),
+                _number(record["table_position"]),
+                _number(record["records"]),
+                _number(record["rows"]),
+                _number(record["files"]),
+                size_text(int(str(record["size_bytes"]))),
                 age_text((now_ms - newest) / 1000),
                 state,
             )
@@ -136,8 +136,11 @@ def chain_as_text(chain: PartitionChain, now_ms: int) -> str:
                 "" if marker.manifest is None else marker.manifest.writer,
             )
         )
-    at = "has no position" if chain.table is None else f"wants {chain.table:,}"
-    return f"{chain.partition}  stream {chain.app_id}, the table {at}\n{aligned(_MARKERS, rows, right=range(8))}"
+    table_position = "has no position" if chain.table is None else f"wants {chain.table:,}"
+    return (
+        f"{chain.partition}  stream {chain.app_id}, the table "
+        f"{table_position}\n{aligned(_MARKERS, rows, right=range(8))}"
+    )
 
 
 def findings_as_text(findings: Sequence[ChainFinding], chains: int, files: int) -> str:
@@ -146,14 +149,14 @@ def findings_as_text(findings: Sequence[ChainFinding], chains: int, files: int) 
         tone = Tone.BAD if finding.severity is Severity.FAULT else Tone.WARNING
         lines.append(f"{toned(finding.severity.value, tone)}  {finding.partition}  {finding.text}")
         lines += [f"       → {finding.remedy}"] if finding.remedy else []
-    faults = sum(found.severity is Severity.FAULT for found in findings)
+    faults = sum(finding.severity is Severity.FAULT for finding in findings)
     verdict = toned(f"{faults:,} faults", Tone.BAD) if faults else toned("no fault", Tone.GOOD)
     lines.append(f"{chains:,} chains and {files:,} data files: {verdict}")
     return joined(lines)
 
 
 def findings_as_json(findings: Sequence[ChainFinding], chains: int, files: int) -> str:
-    found = [
+    records = [
         {
             **finding.partition.to_json(),
             "severity": finding.severity.value,
@@ -164,7 +167,7 @@ def findings_as_json(findings: Sequence[ChainFinding], chains: int, files: int) 
         }
         for finding in findings
     ]
-    return json.dumps({"chains": chains, "files": files, "findings": found}, indent=2)
+    return json.dumps({"chains": chains, "files": files, "findings": records}, indent=2)
 
 
 def marker_as_json(staged: StagedMarker) -> str:

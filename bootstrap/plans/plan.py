@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bootstrap.plans.state import begin_at_zero
+from bootstrap.plans.state import origin_at_zero
 from bootstrap.plans.task_states import TaskStates
 from common.errors import UsageError
 from common.remedies import repair
@@ -41,11 +41,11 @@ class BeginChain:
     """An origin to record: position 0, for which there is no marker, or the current ``latest``."""
 
     partition: TopicPartition
-    beginning: ChainOrigin
+    chain_origin: ChainOrigin
 
     @property
     def path(self) -> str:
-        return origin_path(self.partition, self.beginning.number)
+        return origin_path(self.partition, self.chain_origin.number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class StreamPlan:
 
 def plan_partition(state: PartitionState, position: Position | None, why_none: str, author: Author) -> PlannedPartition:
     """The plan for one partition; ``why_none`` is why the source has no position for it."""
-    if position is None and state.start is StartAt.LATEST and not state.staged and state.beginning is None:
+    if position is None and state.start is StartAt.LATEST and not state.staged and state.chain_origin is None:
         # Recorded with the others: in a topic whose partition 0 has a chain, one without would be treated as new.
         end = state.ends.high
         return PlannedPartition(state.partition, end, BeginChain(state.partition, ChainOrigin(end, state.generation)))
@@ -185,7 +185,7 @@ def _not_in_kafka(state: PartitionState, position: Position) -> RefusedPartition
 def _zero(state: PartitionState) -> Outcome:
     if state.begins_at_zero():
         return NotNeeded(f"position 0 needs no marker: the stream's start, {start_words(state.start)}, begins there")
-    return BeginChain(state.partition, begin_at_zero(state))
+    return BeginChain(state.partition, origin_at_zero(state))
 
 
 def start_words(start: Start) -> str:

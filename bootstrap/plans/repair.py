@@ -53,14 +53,14 @@ class SkipPlan:
 class RewindPlan:
     """Where the chain will end, and what must move for it."""
 
-    asked: Position
+    requested: Position
     position: Position
     put_aside: tuple[StagedMarker, ...]
     """In the order of removal: highest first."""
     marker: Marker | None
     """Created before the last one is removed; None where the chain already ends at the position, or at position 0."""
     partition: TopicPartition
-    beginning: ChainOrigin | None = None
+    chain_origin: ChainOrigin | None = None
     """The chain's origin, recorded before anything else; None where nothing is removed or comes before the chain."""
     chain_start: Position | None = None
     """Where the chain started, if records from before that are staged; None if no table may lack such records."""
@@ -112,8 +112,8 @@ def _first_gap(state: PartitionState) -> Span | None:
         # A first marker that follows another one is the rest of a chain; its predecessors are the gap.
         lost = first.previous if first.previous is not None and first.previous < first.span.start else None
         position = first.span.start if lost is None else lost
-        if state.beginning is not None and lost is None and _is_flush(first):
-            position = min(position, state.beginning.position)  # as in delta_loader/plan/plan.py, rule 3
+        if state.chain_origin is not None and lost is None and _is_flush(first):
+            position = min(position, state.chain_origin.position)  # as in delta_loader/plan/plan.py, rule 3
     for marker in markers:
         if marker.span.start > position:
             return Span(position, marker.span.start)
@@ -127,8 +127,8 @@ def _is_flush(marker: Marker) -> bool:
 
 def _end(state: PartitionState) -> Position:
     known = [end for end in (state.chain.end, state.in_all_tables) if end is not None]
-    if not known and state.beginning is not None:
-        return state.beginning.position
+    if not known and state.chain_origin is not None:
+        return state.chain_origin.position
     if not known:
         msg = f"{state.partition} has no marker, and the table no position for it: there is nothing to skip from"
         raise UsageError(
@@ -146,7 +146,7 @@ def plan_rewind(
     """
     _check_above_table(state, to, below_table=below_table)
     states = TaskStates.of(state)
-    position = states.sound(_sound(state, to), lambda place: _sound(state, place) == place)
+    position = states.sound(_sound(state, to), lambda candidate: _sound(state, candidate) == candidate)
     _check_merged(state, position)
     is_gone = position < state.ends.low
     if is_gone and (not give_up or is_merged(state.partition.topic)):
@@ -175,16 +175,16 @@ def plan_rewind(
     end = max(position, state.ends.low)
     root = _root(state) if state.table is None else position
     chain_start = root if position < root else None
-    beginning = None
+    chain_origin = None
     if aside or chain_start is not None or (at_zero and not state.begins_at_zero()):
-        beginning = replace(_origin(state, rest, end), outboxes=of_task.outboxes, state=of_task.state)
-    if not aside and marker is None and beginning is None:
+        chain_origin = replace(_origin(state, rest, end), outboxes=of_task.outboxes, state=of_task.state)
+    if not aside and marker is None and chain_origin is None:
         msg = f"the chain of {state.partition} ends at {position} already"
         raise UsageError(msg, "there is nothing to rewind")
     notes = (*_rewind_notes(state, to, position), *states.note(position))
     if is_gone:
         notes = (*notes, f"Kafka no longer has [{position}, {state.ends.low}): it will never be loaded")
-    return RewindPlan(to, end, aside, marker, state.partition, beginning, chain_start, notes)
+    return RewindPlan(to, end, aside, marker, state.partition, chain_origin, chain_start, notes)
 
 
 def _previous(chain: PartitionState, position: Position) -> Position | None:
@@ -196,8 +196,10 @@ def _origin(state: PartitionState, rest: PartitionState, position: Position) -> 
     """The new end as the chain's origin (rule 3); ``rest`` is what stays."""
     end = rest.chain.end
     generation = rest.staged_generation if rest.staged else state.generation
-    at = end if end is not None and end == position else position  # with the inputs' positions, in a merged chain
-    return ChainOrigin(at, generation, state.chain_topic_id, number=state.next_origin)
+    position_of_origin = (
+        end if end is not None and end == position else position
+    )  # with the inputs' positions, in a merged chain
+    return ChainOrigin(position_of_origin, generation, state.chain_topic_id, number=state.next_origin)
 
 
 def _check_above_table(state: PartitionState, to: Position, *, below_table: bool) -> None:
@@ -253,8 +255,8 @@ def _origin_is_below(state: PartitionState, begin: Position) -> bool:
 
 def _root(state: PartitionState) -> Position:
     """Where the complete chain would start."""
-    if not state.staged and state.beginning is not None:
-        return state.beginning.position
+    if not state.staged and state.chain_origin is not None:
+        return state.chain_origin.position
     if not state.staged:
         msg = f"{state.partition} has no marker, and the table no position for it: there is nothing to rewind"
         raise UsageError(
@@ -263,9 +265,9 @@ def _root(state: PartitionState) -> Position:
     first = state.staged[0]
     previous = None if first.marker is None else first.marker.previous
     root = first.name.start if previous is None else min(previous, first.name.start)
-    if state.beginning is not None and state.beginning.position >= state.ends.low:
+    if state.chain_origin is not None and state.chain_origin.position >= state.ends.low:
         # A rewind that was interrupted, or a late claim, left markers above it; the range between was never staged.
-        return min(root, state.beginning.position)
+        return min(root, state.chain_origin.position)
     return root
 
 

@@ -43,7 +43,7 @@ _OTHER_STREAM = "start the stream over under another app_id, with tables of its 
 @dataclass(frozen=True, slots=True)
 class Restart:
     partition: TopicPartition
-    beginning: ChainOrigin | None
+    chain_origin: ChainOrigin | None
     """None where the new chain has started, and only markers of the old one are left to delete."""
     put_aside: tuple[StagedMarker, ...]
     """In the order of deletion."""
@@ -51,27 +51,31 @@ class Restart:
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class UnchangedPartition:
     """A partition that does not change."""
 
     partition: TopicPartition
     why: str
 
 
-def plan_restart(state: PartitionState, *, give_up: bool, at: Position | None = None) -> Restart | Left:
+def plan_restart(state: PartitionState, *, give_up: bool, at: Position | None = None) -> Restart | UnchangedPartition:
     """The plan for one partition. Raises UsageError when something would be lost (rule 2), or loaded twice (rule 3)."""
     older = tuple(reversed(state.older))
     if state.foreign is not None:
         return _separate_chain(state, state.foreign, at, give_up=give_up)
     if at is not None:
         _require_place(state, at)
-    elif not state.staged and state.beginning is None and state.table is None:
-        return Left(state.partition, "it has no chain yet") if not older else Restart(state.partition, None, older)
+    elif not state.staged and state.chain_origin is None and state.table is None:
+        return (
+            UnchangedPartition(state.partition, "it has no chain yet")
+            if not older
+            else Restart(state.partition, None, older)
+        )
     if at is None and _is_of_this_topic(state):
         _require_whole(state)
         if older:
             return Restart(state.partition, None, older, ("its new chain has begun; these are of the old one",))
-        return Left(state.partition, "its chain is of the topic that is there")
+        return UnchangedPartition(state.partition, "its chain is of the topic that is there")
     notes = list(_lost(state, give_up=give_up))
     if at is not None:
         notes.append(f"records of Kafka from {at} on are loaded as new ones; rows of the old chain stay in the tables")
@@ -81,14 +85,14 @@ def plan_restart(state: PartitionState, *, give_up: bool, at: Position | None = 
             "its records will be loaded a second time"
         )
     outboxes = TaskStates.of(state).outboxes(Position(MAX_POSITION))
-    beginning = ChainOrigin(
+    chain_origin = ChainOrigin(
         state.ends.low if at is None else at,
         state.generation + 1,
         state.topic_id,
         outboxes,
         number=state.next_origin,
     )
-    return Restart(state.partition, beginning, (*reversed(state.staged), *older), tuple(notes))
+    return Restart(state.partition, chain_origin, (*reversed(state.staged), *older), tuple(notes))
 
 
 def _separate_chain(state: PartitionState, why: str, at: Position | None, *, give_up: bool) -> Restart:
@@ -108,8 +112,8 @@ def _separate_chain(state: PartitionState, why: str, at: Position | None, *, giv
         raise UsageError(msg, f"give --at {loaded}")
     notes = (f"it gets a chain of its own, because {why}", *_lost(state, give_up=give_up, begin=begin))
     generation = max(state.generation, state.replaced_generation) + 1
-    beginning = ChainOrigin(begin, generation, state.topic_id, number=state.next_origin)
-    return Restart(state.partition, beginning, (*reversed(state.staged), *reversed(state.older)), notes)
+    chain_origin = ChainOrigin(begin, generation, state.topic_id, number=state.next_origin)
+    return Restart(state.partition, chain_origin, (*reversed(state.staged), *reversed(state.older)), notes)
 
 
 def _is_of_this_topic(state: PartitionState) -> bool:

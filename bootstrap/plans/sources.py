@@ -104,13 +104,13 @@ def parse_positions(
         raise UsageError(msg, _SHAPES)
     positions: dict[TopicPartition, Position] = {}
     for topic, partition, number in entries:
-        place = TopicPartition(_only(topics, source) if topic is None else topic, partition)
-        if place in positions:
-            msg = f"{source} names {place} twice"
+        named = TopicPartition(_only(topics, source) if topic is None else topic, partition)
+        if named in positions:
+            msg = f"{source} names {named} twice"
             raise UsageError(msg, "name each partition once")
-        positions[place] = Position(number + 1 if last_offsets else number)
-        if not 0 <= positions[place] <= MAX_POSITION:
-            msg = f"{source} gives {number} for {place}, which is not a valid offset"
+        positions[named] = Position(number + 1 if last_offsets else number)
+        if not 0 <= positions[named] <= MAX_POSITION:
+            msg = f"{source} gives {number} for {named}, which is not a valid offset"
             raise UsageError(msg, _SHAPES)
     return positions
 

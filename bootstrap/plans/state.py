@@ -53,7 +53,7 @@ class PartitionState:
     """The markers of the chain in the stage, in the order of their positions."""
     older: Sequence[StagedMarker] = field(default=())
     """Markers of a lower generation, which no longer belong to a chain."""
-    beginning: ChainOrigin | None = None
+    chain_origin: ChainOrigin | None = None
     """The recorded origin of the chain (common/stage/chain_origins.py)."""
     generation: int = 0
     """The chain's generation."""
@@ -74,7 +74,7 @@ class PartitionState:
     @property
     def next_origin(self) -> int:
         """The number of an origin that a repair makes (common/stage/chain_origins.py, rule 1b)."""
-        return max(self.repairs, 0 if self.beginning is None else self.beginning.number) + 1
+        return max(self.repairs, 0 if self.chain_origin is None else self.chain_origin.number) + 1
 
     @property
     def in_all_tables(self) -> Position | None:
@@ -90,7 +90,7 @@ class PartitionState:
         named = [topic_id for topic_id in known if topic_id is not None]
         if named:
             return named[-1]
-        return None if self.beginning is None else self.beginning.topic_id
+        return None if self.chain_origin is None else self.chain_origin.topic_id
 
     @property
     def staged_for(self) -> tuple[str, ...]:
@@ -102,13 +102,13 @@ class PartitionState:
     def staged_generation(self) -> int:
         """The generation of the chain in the stage; the table's may be a later one."""
         manifests = (staged.marker.manifest for staged in self.staged if staged.marker is not None)
-        begun = 0 if self.beginning is None else self.beginning.generation
+        begun = 0 if self.chain_origin is None else self.chain_origin.generation
         return max([begun, *(manifest.generation for manifest in manifests if manifest is not None)])
 
     @property
     def origin(self) -> ChainOrigin | None:
         """The recorded origin of the chain in the stage; None where there is none, or only an earlier chain's."""
-        begun = self.beginning
+        begun = self.chain_origin
         return begun if begun is not None and begun.generation == self.staged_generation else None
 
     @property
@@ -116,17 +116,17 @@ class PartitionState:
         """The readable markers, as a chain."""
         return read_chain(staged.marker for staged in self.staged if staged.marker is not None)
 
-    def end_of(self, found: StagedMarker) -> Position:
+    def end_of(self, marker: StagedMarker) -> Position:
         """Where a marker's span ends; an unreadable one is assumed to reach up to the next marker."""
-        if found.marker is not None:
-            return found.marker.span.end
-        later = [other.name.start for other in self.staged if other.name.start > found.name.start]
+        if marker.marker is not None:
+            return marker.marker.span.end
+        later = [other.name.start for other in self.staged if other.name.start > marker.name.start]
         return min(later, default=Position(MAX_POSITION))
 
     def begins_at_zero(self) -> bool:
         """Whether a writer starts at position 0 while there is no marker."""
-        if self.beginning is not None:
-            return self.beginning.position == 0
+        if self.chain_origin is not None:
+            return self.chain_origin.position == 0
         if isinstance(self.start, FromOffsets):
             given = self.start.position(kafka_topic(self.partition.topic), self.partition.partition)
             return given == 0 or (given is None and self.ends.low == 0)
@@ -181,7 +181,7 @@ class Author:
         return self.marker(state, Origin.BOOTSTRAP, Span(Position(position - 1), position), None, of_task)
 
 
-def begin_at_zero(state: PartitionState) -> ChainOrigin:
+def origin_at_zero(state: PartitionState) -> ChainOrigin:
     """An origin that sets a chain without a marker to start at position 0."""
-    number = 0 if state.beginning is None else state.next_origin
+    number = 0 if state.chain_origin is None else state.next_origin
     return ChainOrigin(Position(0), state.generation, state.chain_topic_id, number=number)

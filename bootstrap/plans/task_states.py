@@ -71,7 +71,10 @@ class TaskStates:
         """The highest sound position up to ``position`` with a known state; the position itself where there is none."""
         if not self.known or self.at(position) is not None:
             return position
-        return max((place for place in self.known if place < position and is_sound(place)), default=position)
+        return max(
+            (known_position for known_position in self.known if known_position < position and is_sound(known_position)),
+            default=position,
+        )
 
     def note(self, position: Position) -> tuple[str, ...]:
         if not self.known or position == 0 or self.at(position) is not None:

@@ -77,10 +77,12 @@ def pausing_calls(pausing: Pausing, paused: PausedStreams) -> dict[str, Callable
         try:
             if not pause:
                 return json_page(200, {"stream": app_id, "paused": False, "was_paused": paused.resume(app_id)})
-            found = paused.pause(app_id, by="POST /pause")
+            stream_pause = paused.pause(app_id, by="POST /pause")
         except StoreError as error:
             return text_page(503, f"{with_remedy(error.problem, error.remedy)}\n")
-        return json_page(200, {"stream": app_id, "paused": True, "since_ms": found.since_ms, "by": found.by})
+        return json_page(
+            200, {"stream": app_id, "paused": True, "since_ms": stream_pause.since_ms, "by": stream_pause.by}
+        )
 
     return {"/pause": pause, "/resume": resume}
 

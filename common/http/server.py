@@ -285,9 +285,9 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._answer(text_page(501, "GET, HEAD and POST are answered\n"))
 
-    def _computed(self, answer: Callable[[], Page]) -> Page:
+    def _computed(self, compute: Callable[[], Page]) -> Page:
         with self.server.connections.answering(self.connection):
-            return answer()
+            return compute()
 
     def _drain(self) -> None:
         """Receive the remaining bytes; otherwise closing could make the client lose the response."""
@@ -388,8 +388,8 @@ class _Handler(BaseHTTPRequestHandler):
         """Requests are not logged."""
 
 
-def _tried(answer: Callable[[], Page]) -> Page:
+def _tried(compute: Callable[[], Page]) -> Page:
     try:
-        return answer()
+        return compute()
     except Exception as error:  # noqa: BLE001 - rule 2
         return text_page(500, f"{type(error).__name__}\n")

@@ -41,9 +41,9 @@ def close_within(consumer: Consumer, seconds: float = CLOSE_WITHIN_S) -> bool:
     return bool(done)
 
 
-def answer_of(asked: Future[Answer], timeout_s: float) -> Answer:
+def result_of(future: Future[Answer], timeout_s: float) -> Answer:
     """The result of a request with that timeout. Raises KafkaException, also after the timeout (rule 3)."""
     try:
-        return asked.result(timeout_s + _GRACE_S)
+        return future.result(timeout_s + _GRACE_S)
     except TimeoutError as error:
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from error  # noqa: SLF001 - librdkafka's own code

@@ -19,7 +19,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient
 
 from common.errors import BrokerError
-from common.kafka.bounded import answer_of, close_within
+from common.kafka.bounded import close_within, result_of
 from common.kafka.client import QUIET, client_properties, topic_id
 from common.kafka.errors import LastClientError, broker_error
 from common.kafka.properties import taking_properties
@@ -70,8 +70,8 @@ class KafkaReader:
     def partitions(self, topic: str) -> list[TopicPartition]:
         of_kafka = kafka_topic(topic)
         with self._errors(f"look up the topic {of_kafka}", of_kafka):
-            found = require_allowed(self._consumer, of_kafka, _TIMEOUT_S, self._client_error)
-        return [TopicPartition(Topic(topic), Partition(one)) for one in found]
+            numbers = require_allowed(self._consumer, of_kafka, _TIMEOUT_S, self._client_error)
+        return [TopicPartition(Topic(topic), Partition(number)) for number in numbers]
 
     def topics(self) -> list[str]:
         """The names of all topics that this user may see."""
@@ -90,18 +90,18 @@ class KafkaReader:
 
     def position_at(self, partition: TopicPartition, timestamp_ms: int, high: Position) -> Position:
         with self._errors(f"look up {partition} by time", kafka_topic(partition.topic)):
-            (answer,) = self._consumer.offsets_for_times([_kafka(partition, timestamp_ms)], timeout=_TIMEOUT_S)
-            if answer.error is not None:
-                raise KafkaException(answer.error)
-        return Position(answer.offset) if answer.offset >= 0 else high
+            (kafka_offset,) = self._consumer.offsets_for_times([_kafka(partition, timestamp_ms)], timeout=_TIMEOUT_S)
+            if kafka_offset.error is not None:
+                raise KafkaException(kafka_offset.error)
+        return Position(kafka_offset.offset) if kafka_offset.offset >= 0 else high
 
     def messages(self, partition: TopicPartition, span: Span) -> Iterator[list[Message]]:
         """The records of a range, in order; in batches that are never empty."""
-        self._reading, place = True, _kafka(partition, span.start)
-        self._consumer.assign([place])
+        self._reading, kafka_partition = True, _kafka(partition, span.start)
+        self._consumer.assign([kafka_partition])
         ended, heard_s = False, time.monotonic()
         while not ended:
-            with self._errors(f"read {partition}", place.topic):
+            with self._errors(f"read {partition}", kafka_partition.topic):
                 # It waits for that many or the timeout, even at the partition's end.
                 messages = self._consumer.consume(self._at_a_time, _LOOK_S)
                 for problem in (message.error() for message in messages):
@@ -113,8 +113,14 @@ class KafkaReader:
                 msg = f"Kafka at {self._servers} did not send anything of {partition} for {_TIMEOUT_S:.0f} seconds"
                 raise BrokerError(msg, "see whether the brokers are well, and run the command again")
             # Drops leftovers of the partition that was read before.
-            messages = [one for one in messages if (one.topic(), one.partition()) == (place.topic, place.partition)]
-            wanted = [one for one in messages if one.error() is None and int(one.offset() or 0) < span.end]
+            messages = [
+                message
+                for message in messages
+                if (message.topic(), message.partition()) == (kafka_partition.topic, kafka_partition.partition)
+            ]
+            wanted = [
+                message for message in messages if message.error() is None and int(message.offset() or 0) < span.end
+            ]
             ended = len(wanted) < len(messages)
             if wanted:
                 yield wanted
@@ -140,7 +146,7 @@ class KafkaReader:
                     partition in left and message.offset() == spans[partition].end - 1
                 )
                 left -= {partition} if is_end else set()
-            if wanted := [one for one in messages if one.error() is None]:
+            if wanted := [message for message in messages if message.error() is None]:
                 yield wanted
 
     def close(self) -> None:
@@ -178,8 +184,8 @@ def topics_of(
             if client_error.is_refusal and passed_s >= _REFUSED_S:
                 raise
         else:
-            found: dict[str, TopicMetadata] = metadata.topics
-            return found
+            topics: dict[str, TopicMetadata] = metadata.topics
+            return topics
 
 
 def require_allowed(
@@ -189,28 +195,32 @@ def require_allowed(
 
     A list of all topics omits those that this user may not see; a request for one of them returns the error.
     """
-    found = topics_of(consumer, timeout_s, client_error, topic).get(topic)
-    if found is not None and found.error is not None and found.error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-        raise KafkaException(found.error)
-    return sorted(found.partitions) if found is not None and found.error is None else []
+    metadata = topics_of(consumer, timeout_s, client_error, topic).get(topic)
+    if (
+        metadata is not None
+        and metadata.error is not None
+        and metadata.error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+    ):
+        raise KafkaException(metadata.error)
+    return sorted(metadata.partitions) if metadata is not None and metadata.error is None else []
 
 
 def topic_ids(admin: AdminClient, topics: Collection[Topic], timeout_s: float) -> dict[Topic, str | None]:
     """The id of each topic that exists; None from a broker without topic ids. Raises KafkaException."""
     try:
-        answers = admin.describe_topics(TopicCollection(sorted(set(topics))), request_timeout=timeout_s)
+        described = admin.describe_topics(TopicCollection(sorted(set(topics))), request_timeout=timeout_s)
     except KafkaException as error:
         if error.args[0].code() != _NO_FEATURE:
             raise
         return dict.fromkeys(topics)
-    found: dict[Topic, str | None] = {}
-    for name, answer in answers.items():
+    ids: dict[Topic, str | None] = {}
+    for name, described_topic in described.items():
         try:
-            found[Topic(name)] = topic_id(answer_of(answer, timeout_s))
+            ids[Topic(name)] = topic_id(result_of(described_topic, timeout_s))
         except KafkaException as error:
             if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise
-    return found
+    return ids
 
 
 def _kafka(partition: TopicPartition, offset: int) -> KafkaPartition:

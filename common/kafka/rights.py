@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AclOperation, AdminClient
 
 from common.errors import ConfigError
-from common.kafka.bounded import answer_of
+from common.kafka.bounded import result_of
 from common.kafka.client import QUIET, client_properties
 from common.kafka.errors import LastClientError, broker_error
 from common.kafka.properties import taking_properties
@@ -40,7 +40,7 @@ def require_topic(kafka: Mapping[str, Option], key: str, topic: str, right: Righ
     with taking_properties():
         admin = AdminClient({**client_properties(kafka), "error_cb": client_error.record}, logger=QUIET)
     try:
-        found = described(admin, topic)
+        described_topic = described(admin, topic)
     except KafkaException as error:
         fault = error.args[0]
         if fault.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
@@ -51,19 +51,19 @@ def require_topic(kafka: Mapping[str, Option], key: str, topic: str, right: Righ
         admin.poll(0)  # delivers librdkafka's connection events
         what = f"describe the topic {topic}"
         raise broker_error(what, servers, fault, client_error) from error
-    require_right(found, key, topic, right)
+    require_right(described_topic, key, topic, right)
 
 
 def described(admin: AdminClient, topic: str) -> TopicDescription:
     """A topic's description, including this user's permissions. Raises KafkaException."""
     names = TopicCollection([topic])
-    answers = admin.describe_topics(names, include_authorized_operations=True, request_timeout=_TIMEOUT_S)
-    return answer_of(answers[topic], _TIMEOUT_S)
+    described_topics = admin.describe_topics(names, include_authorized_operations=True, request_timeout=_TIMEOUT_S)
+    return result_of(described_topics[topic], _TIMEOUT_S)
 
 
-def require_right(found: TopicDescription, key: str, topic: str, right: Right) -> None:
+def require_right(described_topic: TopicDescription, key: str, topic: str, right: Right) -> None:
     """Raise ConfigError for a described topic without the permission."""
-    allowed = found.authorized_operations
+    allowed = described_topic.authorized_operations
     if allowed and right.value not in allowed:
         raise _not_allowed(key, topic, right)
 

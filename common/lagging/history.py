@@ -28,11 +28,11 @@ class EndHistory:
     def __init__(self) -> None:
         self._seen: dict[TopicPartition, tuple[tuple[float, Position], ...]] = {}
 
-    def saw(self, ends: Mapping[TopicPartition, Position], now_s: float) -> None:
+    def observe(self, ends: Mapping[TopicPartition, Position], now_s: float) -> None:
         for partition, end in ends.items():
             self._seen[partition] = _thinned(_added(self._seen.get(partition, ()), now_s, end))
 
-    def keep(self, partitions: Collection[TopicPartition]) -> None:
+    def retain(self, partitions: Collection[TopicPartition]) -> None:
         """Drop all other partitions."""
         self._seen = {partition: seen for partition, seen in self._seen.items() if partition in partitions}
 
@@ -46,10 +46,10 @@ class EndHistory:
         seen = self._seen.get(partition)
         return seen[0][1] if seen else None
 
-    def at(self, partition: TopicPartition, moment_s: float) -> Position | None:
+    def end_at(self, partition: TopicPartition, moment_s: float) -> Position | None:
         """The end in the last sample before a time; None if there is none."""
         seen = self._seen.get(partition, ())
-        before = bisect_right(seen, moment_s, key=lambda one: one[0])
+        before = bisect_right(seen, moment_s, key=lambda end: end[0])
         return seen[before - 1][1] if before else None
 
     def lag_records(self, partition: TopicPartition, position: Position | None) -> int | None:
@@ -64,7 +64,7 @@ class EndHistory:
             return None
         if position >= seen[-1][1]:
             return 0.0
-        before = bisect_right(seen, position, key=lambda one: one[1])
+        before = bisect_right(seen, position, key=lambda end: end[1])
         return max(0.0, now_s - seen[max(0, before - 1)][0])
 
 

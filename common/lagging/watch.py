@@ -17,7 +17,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from common.background import BackgroundLoop
-from common.kafka.bounded import answer_of
+from common.kafka.bounded import result_of
 from common.kafka.client import QUIET, client_properties
 from common.kafka.errors import words
 from common.spans import Partition, Position, Topic, TopicPartition
@@ -65,13 +65,13 @@ class KafkaEnds:
 
         Raises KafkaException if there are none.
         """
-        known, refused = known_offsets(self.admin, partitions, which)
+        known, refused = query_offsets(self.admin, partitions, which)
         if refused and not known:
             raise next(iter(refused.values()))
         self._report({partition.topic for partition in partitions}, refused)
         return known
 
-    def _report(self, asked: Collection[Topic], refused: Mapping[Topic, KafkaException]) -> None:
+    def _report(self, topics: Collection[Topic], refused: Mapping[Topic, KafkaException]) -> None:
         for topic, error in refused.items():
             if topic not in self._refused:
                 problem = words(error.args[0])
@@ -79,10 +79,10 @@ class KafkaEnds:
                 self._log.warning(
                     "a topic's ends are not known, lag neither", topic=topic, problem=problem, remedy=remedy
                 )
-        self._refused = (self._refused - set(asked)) | refused.keys()
+        self._refused = (self._refused - set(topics)) | refused.keys()
 
 
-def known_offsets(
+def query_offsets(
     admin: AdminClient, partitions: Collection[TopicPartition], which: OffsetSpec
 ) -> tuple[dict[TopicPartition, Position], dict[Topic, KafkaException]]:
     """The positions of partitions of topics, by one request with its own timeout; and the errors of the others."""
@@ -91,14 +91,14 @@ def known_offsets(
     wanted = {KafkaPartition(partition.topic, int(partition.partition)): which for partition in partitions}
     if not wanted:
         return known, refused
-    answers = admin.list_offsets(wanted, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=_TIMEOUT_S)
-    for found, answer in answers.items():
+    results = admin.list_offsets(wanted, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=_TIMEOUT_S)
+    for request, result in results.items():
         try:
-            position = Position(int(answer_of(answer, _TIMEOUT_S).offset))
+            position = Position(int(result_of(result, _TIMEOUT_S).offset))
         except KafkaException as error:  # a missing topic does not affect the others
-            refused[Topic(found.topic)] = error
+            refused[Topic(request.topic)] = error
         else:
-            known[TopicPartition(Topic(found.topic), Partition(found.partition))] = position
+            known[TopicPartition(Topic(request.topic), Partition(request.partition))] = position
     return known, refused
 
 
@@ -132,9 +132,9 @@ class EndWatch:
 
     def refresh(self) -> None:
         partitions = self._wanted()
-        self._history.keep(partitions)
+        self._history.retain(partitions)
         try:
-            self._history.saw(self._ends(partitions), self._clock.monotonic_s())
+            self._history.observe(self._ends(partitions), self._clock.monotonic_s())
             self._answers = True
         except KafkaException as error:
             if self._answers:

@@ -36,10 +36,10 @@ def held_problems(held: Mapping[TopicPartition, Reason], words: str = "is held")
     by_reason: dict[str, list[tuple[TopicPartition, Reason]]] = {}
     for partition, why in sorted(held.items()):
         by_reason.setdefault(why.reason, []).append((partition, why))
-    for reason, found in by_reason.items():
-        partition, why = found[0]
+    for reason, waiting in by_reason.items():
+        partition, why = waiting[0]
         title = f"{partition} {words} ({reason.replace('_', ' ')})"
-        yield Problem(ProblemLevel.ERROR, title, why.problem, why.remedy, also=len(found) - 1)
+        yield Problem(ProblemLevel.ERROR, title, why.problem, why.remedy, also=len(waiting) - 1)
 
 
 def paused_problem(what: str) -> Problem:

@@ -32,11 +32,11 @@ class Samples:
         self._most = most
         self._found: dict[tuple[str, str], deque[Sample]] = {}
 
-    def add(self, app_id: str, letters: Iterable[tuple[str, str, bytes | None]]) -> None:
+    def add(self, app_id: str, dead_letters: Iterable[tuple[str, str, bytes | None]]) -> None:
         """Add a stream's dead letters: class, position, and value."""
-        for error_class, place, value in letters:
+        for error_class, origin, value in dead_letters:
             samples = self._found.setdefault((app_id, error_class), deque(maxlen=self._most))
-            samples.append(Sample(place, masked(value or b"")))
+            samples.append(Sample(origin, masked(value or b"")))
 
     def of(self, app_id: str, error_class: str) -> tuple[Sample, ...]:
         """The samples of a class, the newest first."""
@@ -60,4 +60,4 @@ def masked(value: bytes) -> str:
 
 
 def _masked(text: str) -> str:
-    return "".join(one if one in _SHAPE else "9" if one.isdigit() else "x" for one in text)
+    return "".join(character if character in _SHAPE else "9" if character.isdigit() else "x" for character in text)

@@ -36,7 +36,7 @@ class Agreement:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class PublishedColumns:
     """A stream's columns so far."""
 
     declared: StructType
@@ -47,7 +47,7 @@ class Known:
     @property
     def room(self) -> int:
         """How many more fields may be gained."""
-        return self.limit - sum(one.size for one in additions(self.declared, self.published))
+        return self.limit - sum(column.size for column in additions(self.declared, self.published))
 
 
 def joined_offers(offers: Iterable[StructType]) -> StructType:
@@ -55,11 +55,15 @@ def joined_offers(offers: Iterable[StructType]) -> StructType:
 
 
 def agree(
-    table: StructType, known: Known, offered: StructType, staged: StructType, refused: Collection[Addition] = ()
+    table: StructType,
+    known: PublishedColumns,
+    offered: StructType,
+    staged: StructType,
+    refused: Collection[Addition] = (),
 ) -> Agreement:
     """What the table gains; ``refused`` are additions that it turned out not to take."""
     later = extended(extended(table, staged), known.published)
-    fresh = (one for one in additions(later, offered) if one not in refused)
+    fresh = (column for column in additions(later, offered) if column not in refused)
     later = with_additions(later, within(fresh, known.room))
     # The table may already have a column that was offered, added by someone else: it is used as it is.
     gained = within(additions(known.published, restricted(later, offered)), known.room)

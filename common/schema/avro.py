@@ -95,13 +95,13 @@ def type_name(schema: Schema) -> str:
     """The type of a schema: a primitive one's name, ``record``, ``enum``, ``array``, ``map``, ``fixed``, ``union``."""
     if isinstance(schema, list):
         return "union"
-    found = schema if isinstance(schema, str) else schema["type"]
-    return type_name(cast("Schema", found)) if isinstance(found, dict | list) else str(found)
+    resolved = schema if isinstance(schema, str) else schema["type"]
+    return type_name(cast("Schema", resolved)) if isinstance(resolved, dict | list) else str(resolved)
 
 
 def logical_type(schema: Schema) -> str | None:
-    found = schema.get("logicalType") if isinstance(schema, dict) else None
-    return found if isinstance(found, str) else None
+    logical = schema.get("logicalType") if isinstance(schema, dict) else None
+    return logical if isinstance(logical, str) else None
 
 
 def fields_of(record: Schema) -> list[tuple[str, Schema]]:
@@ -123,18 +123,21 @@ def member_names(avro: AvroSchema, members: Iterable[Schema]) -> list[str]:
     ]
     short = [name.rpartition(".")[2] for name in names]
     folded = [name.casefold() for name in short]
-    return [one if folded.count(one.casefold()) == 1 else name for one, name in zip(short, names, strict=True)]
+    return [
+        short_name if folded.count(short_name.casefold()) == 1 else name
+        for short_name, name in zip(short, names, strict=True)
+    ]
 
 
 def promoted(avro: AvroSchema, members: Iterable[Schema]) -> Schema | None:
     """What a union without its nulls is, if it is one type (rule 2); None for a choice of several."""
-    found = [each for each in members if type_name(avro.resolved(each)) != "null"]
-    if len(found) == 1:
-        return found[0]
-    names = sorted(type_name(avro.resolved(each)) for each in found)
-    if any(logical_type(avro.resolved(each)) for each in found):
+    typed = [each for each in members if type_name(avro.resolved(each)) != "null"]
+    if len(typed) == 1:
+        return typed[0]
+    names = sorted(type_name(avro.resolved(each)) for each in typed)
+    if any(logical_type(avro.resolved(each)) for each in typed):
         return None
-    return next((one for pair, one in _PROMOTED if names == list(pair)), None)
+    return next((result for pair, result in _PROMOTED if names == list(pair)), None)
 
 
 def decimal_of(schema: Schema) -> tuple[int, int] | None:

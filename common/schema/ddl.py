@@ -162,17 +162,17 @@ class _Reader:
         self.token = self._next(0)
 
     def fail(self, wanted: str, remedy: str) -> NoReturn:
-        found = f"`{self.token.text}`" if self.token.text else "the end of the text"
-        self._error(f"wanted {wanted}, not {found}", remedy)
+        shown = f"`{self.token.text}`" if self.token.text else "the end of the text"
+        self._error(f"wanted {wanted}, not {shown}", remedy)
 
     def _error(self, problem: str, remedy: str) -> NoReturn:
         start = self.token.start
         before = self._source[:start]
         line = before.count("\n") + 1
         column = start - (before.rfind("\n") + 1) + 1
-        near = self._source[max(0, start - 20) : start + 20].replace("\n", " ")
-        place = f"line {line}, character {column}" if "\n" in self._source else f"character {column}"
-        msg = f"the column list, at {place} (near “{near}”): {problem}"
+        context = self._source[max(0, start - 20) : start + 20].replace("\n", " ")
+        location = f"line {line}, character {column}" if "\n" in self._source else f"character {column}"
+        msg = f"the column list, at {location} (near “{context}”): {problem}"
         raise SchemaError(msg, remedy)
 
     def _next(self, start: int) -> _Token:
@@ -261,8 +261,12 @@ class _Reader:
         if word in _REFUSED:
             self._error(f"{word} cannot be the type of a column here", _REFUSED[word])
         if word not in (*_PRIMITIVES, *_DECIMALS, *_NESTED):
-            near = difflib.get_close_matches(word, [*_PRIMITIVES, *_DECIMALS, *_NESTED], 1)
-            known = f"write {near[0]}?" if near else f"use one of {', '.join((*_PRIMITIVES, 'DECIMAL', *_NESTED))}"
+            close_matches = difflib.get_close_matches(word, [*_PRIMITIVES, *_DECIMALS, *_NESTED], 1)
+            known = (
+                f"write {close_matches[0]}?"
+                if close_matches
+                else f"use one of {', '.join((*_PRIMITIVES, 'DECIMAL', *_NESTED))}"
+            )
             self._error(f"`{token.text}` is not a type", known)
         self._advance()
         if word in _PRIMITIVES:

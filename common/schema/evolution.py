@@ -87,8 +87,8 @@ def joined_within(left: StructType, right: StructType, room: int) -> StructType:
     both = joined_columns(left, right)
     if fields_in(both) <= room:
         return both
-    one_by_one = (Addition((field.name,), field.type) for field in both)
-    return with_additions(NO_COLUMNS, within(one_by_one, room))
+    run_in_order = (Addition((field.name,), field.type) for field in both)
+    return with_additions(NO_COLUMNS, within(run_in_order, room))
 
 
 def additions(known: StructType, wanted: StructType) -> tuple[Addition, ...]:
@@ -132,7 +132,7 @@ def with_additions(known: StructType, added: Iterable[Addition]) -> StructType:
     for addition in added:
         by_first.setdefault(addition.path[0], []).append(addition)
     fields = [_field_with(field, by_first.pop(field.name, [])) for field in known]
-    return StructType((*fields, *(Field(name, found[0].type) for name, found in by_first.items())))
+    return StructType((*fields, *(Field(name, fields[0].type) for name, fields in by_first.items())))
 
 
 def _field_with(field: Field, added: list[Addition]) -> Field:

@@ -81,16 +81,16 @@ def json_schema_columns(text: str, references: Sequence[tuple[str, str]] = ()) -
     ``references`` are the names and texts of schemas that it refers to. Raises SchemaError, naming the field (rule 5).
     """
     try:
-        found = _Mapping({"": json.loads(text), **{name: json.loads(each) for name, each in references}})
+        mapping = _Mapping({"": json.loads(text), **{name: json.loads(each) for name, each in references}})
     except (ValueError, RecursionError) as error:
         msg = f"the JSON Schema is invalid: {error}"
         raise SchemaError(msg, _FIX) from None
-    possible = found.possible(_Node(found.documents[""]), ())
-    columns = found.struct(possible.objects, ())
+    possible = mapping.possible(_Node(mapping.documents[""]), ())
+    columns = mapping.struct(possible.objects, ())
     if not columns.fields:
         msg = "the JSON Schema names no fields of an object, and a table's rows are objects"
         raise SchemaError(msg, "send objects with properties, or declare the columns yourself")
-    return columns, found.formats
+    return columns, mapping.formats
 
 
 @dataclass(slots=True)
@@ -107,16 +107,16 @@ class _Mapping:
             return _ANYTHING
         if isinstance(schema.get("$ref"), str):
             return self.possible(self._referred(node, schema["$ref"], path), path)
-        found = _own(node, schema)
+        possible = _own(node, schema)
         for part in _parts(schema, "allOf"):
-            found = _both(found, self.possible(node.at(part), path))
+            possible = _both(possible, self.possible(node.at(part), path))
         for choice in _CHOICES:
             branches = _NOTHING
             for part in _parts(schema, choice):
                 branches |= self.possible(node.at(part), path)
             if _parts(schema, choice):
-                found = _both(found, branches)
-        return found
+                possible = _both(possible, branches)
+        return possible
 
     def type_of(self, possible: _Possible, path: Path) -> DataType | None:
         """The type of a place (rules 2 to 4); None for one that is always null."""
@@ -168,10 +168,10 @@ class _Mapping:
         return self.type_of(possible, path) or self._any(path)
 
     def _any_of(self, nodes: Sequence[_Node], path: Path) -> _Possible:
-        found = _NOTHING
+        possible = _NOTHING
         for node in nodes:
-            found |= self.possible(node, path)
-        return found
+            possible |= self.possible(node, path)
+        return possible
 
     def _any(self, path: Path) -> DataType:
         self.formats[_name(path)] = "json"
@@ -181,12 +181,12 @@ class _Mapping:
         """What a `$ref` stands for."""
         base, _, fragment = reference.partition("#")
         document = node.document if not base else self._document(base, path)
-        place = (document, unquote(fragment))
-        if place in node.inside:
+        location = (document, unquote(fragment))
+        if location in node.inside:
             msg = f"`{_name(path)}` is of the JSON Schema's type {reference}, which contains itself"
             raise SchemaError(msg, "declare the columns yourself, without it or as a STRING with formats: {…: json}")
         schema = self.documents[document]
-        for escaped in place[1].split("/")[1:]:
+        for escaped in location[1].split("/")[1:]:
             step = escaped.replace("~1", "/").replace("~0", "~")
             if isinstance(schema, dict) and step in schema:
                 schema = schema[step]
@@ -196,7 +196,7 @@ class _Mapping:
                 raise _unknown(path, reference)
         if fragment and not fragment.startswith("/"):
             raise _unknown(path, reference)
-        return _Node(schema, document, (*node.inside, place))
+        return _Node(schema, document, (*node.inside, location))
 
     def _document(self, name: str, path: Path) -> str:
         for known, document in self.documents.items():
@@ -217,18 +217,18 @@ def _own(node: _Node, schema: Json) -> _Possible:
         types = _implied(schema)
         if types is None:
             return _ANYTHING
-    found = _NOTHING
+    possible = _NOTHING
     for name in types if isinstance(types, list) else [types]:
         match name:
             case "object":
-                found |= _Possible(objects=(node,))
+                possible |= _Possible(objects=(node,))
             case "array":
-                found |= _Possible(arrays=(node,))
+                possible |= _Possible(arrays=(node,))
             case "null":
                 pass
             case _:
-                found |= _Possible(scalars=frozenset({_scalar_type(str(name), schema)}))
-    return found
+                possible |= _Possible(scalars=frozenset({_scalar_type(str(name), schema)}))
+    return possible
 
 
 def _implied(schema: Json) -> list[str] | None:
@@ -271,23 +271,23 @@ def _scalar(types: frozenset[DataType]) -> DataType:
     return Primitive.STRING
 
 
-def _both(one: _Possible, other: _Possible) -> _Possible:
+def _both(first: _Possible, other: _Possible) -> _Possible:
     """What satisfies both: of objects all properties; of anything else, what is said first."""
-    if one.is_any or other.is_any:
-        return other if one.is_any else one
-    if one.objects and other.objects:
-        return replace(one, objects=(*one.objects, *other.objects))
-    return one
+    if first.is_any or other.is_any:
+        return other if first.is_any else first
+    if first.objects and other.objects:
+        return replace(first, objects=(*first.objects, *other.objects))
+    return first
 
 
 def _parts(schema: Json, key: str) -> list[object]:
-    found = schema.get(key)
-    return found if isinstance(found, list) else []
+    parts = schema.get(key)
+    return parts if isinstance(parts, list) else []
 
 
 def _mapping(node: _Node, key: str) -> Mapping[str, object]:
-    found = node.schema.get(key) if isinstance(node.schema, dict) else None
-    return found if isinstance(found, dict) else {}
+    value = node.schema.get(key) if isinstance(node.schema, dict) else None
+    return value if isinstance(value, dict) else {}
 
 
 def _values(node: _Node) -> list[object]:
@@ -299,11 +299,11 @@ def _values(node: _Node) -> list[object]:
 def _elements(node: _Node) -> list[object]:
     """The schemas of an array's elements."""
     schema = node.schema if isinstance(node.schema, dict) else {}
-    found: list[object] = []
+    elements: list[object] = []
     for key in ("prefixItems", "items", "additionalItems"):
         part = schema.get(key)
-        found += part if isinstance(part, list) else [part] if isinstance(part, dict) else []
-    return found
+        elements += part if isinstance(part, list) else [part] if isinstance(part, dict) else []
+    return elements
 
 
 def _name(path: Path) -> str:

@@ -62,11 +62,11 @@ class Naming:
     def of(self, columns: StructType, derived: Collection[str] = ()) -> Named:
         """The table's columns; ``derived`` ones keep the name given in the settings. Raises SchemaError."""
         walk = _Walk(self, frozenset(derived))
-        found = walk.struct(columns, ())
+        named = walk.struct(columns, ())
         walk.require_all_used()
-        if found is None:
+        if named is None:
             return Named(columns, None)
-        made, plan = found
+        made, plan = named
         return Named(made, plan)
 
     def name_of(self, path: Steps, derived: Collection[str] = ()) -> str | None:
@@ -75,15 +75,15 @@ class Naming:
 
     def origin(self, columns: StructType, steps: Steps, derived: Collection[str] = ()) -> Steps | None:
         """The steps to the field that the table has at ``steps``, by the names in ``columns``; None for none."""
-        found: Steps = ()
+        steps_to: Steps = ()
         inside: DataType = columns
         for step in steps:
             fields = inside.fields if isinstance(inside, StructType) else ()
-            part = next((part for part in fields if self.name_of((*found, part.name), derived) == step), None)
+            part = next((part for part in fields if self.name_of((*steps_to, part.name), derived) == step), None)
             if part is None:
                 return None
-            found, inside = (*found, part.name), part.type
-        return found
+            steps_to, inside = (*steps_to, part.name), part.type
+        return steps_to
 
 
 def snake_case(name: str) -> str:
@@ -104,16 +104,16 @@ class _Walk:
         fields: list[Field] = []
         kept: list[tuple[int, Plan | None]] = []
         changed = False
-        for place, part in enumerate(struct):
+        for index, part in enumerate(struct):
             path = (*prefix, part.name)
             self._paths.add(path)
             if path in self._naming.drop:
                 changed = True
                 continue
-            name, found = self.name(part.name, path), self._inner(part.type, path)
-            changed |= name != part.name or found is not None
-            fields.append(replace(part, name=name) if found is None else replace(part, name=name, type=found[0]))
-            kept.append((place, None if found is None else found[1]))
+            name, inner = self.name(part.name, path), self._inner(part.type, path)
+            changed |= name != part.name or inner is not None
+            fields.append(replace(part, name=name) if inner is None else replace(part, name=name, type=inner[0]))
+            kept.append((index, None if inner is None else inner[1]))
         if struct.fields and not fields:
             whole = f"the column `{'.'.join(prefix)}`" if prefix else "the record"
             msg = f"drop leaves nothing of {whole}"
@@ -145,8 +145,10 @@ class _Walk:
             for path in paths:
                 if path in self._paths:
                     continue
-                known = [".".join(one) for one in self._paths]
-                near = difflib.get_close_matches(".".join(path), known, 1)
-                hint = f"did you mean {near[0]!r}?" if near else f"known are: {', '.join(sorted(known))}"
+                known = [".".join(path) for path in self._paths]
+                close_matches = difflib.get_close_matches(".".join(path), known, 1)
+                hint = (
+                    f"did you mean {close_matches[0]!r}?" if close_matches else f"known are: {', '.join(sorted(known))}"
+                )
                 msg = f"{setting} names {'.'.join(path)!r}, which is no field of the record and no derived column"
                 raise SchemaError(msg, hint)

@@ -62,10 +62,10 @@ def find_message(files: bytes, message: str | Sequence[int]) -> Descriptor:
 
     pool = DescriptorPool()
     try:
-        found = FileDescriptorSet.FromString(files)
-        for each in found.file:
+        file_set = FileDescriptorSet.FromString(files)
+        for each in file_set.file:
             pool.AddSerializedFile(each.SerializeToString())
-        last = pool.FindFileByName(found.file[-1].name)
+        last = pool.FindFileByName(file_set.file[-1].name)
     except (DecodeError, TypeError, KeyError, IndexError) as error:
         msg = f"the Protobuf schema is invalid: {error}"
         raise SchemaError(msg, "fix the schema, or register a valid one with all its references") from None
@@ -77,18 +77,18 @@ def find_message(files: bytes, message: str | Sequence[int]) -> Descriptor:
         names = ", ".join(each.full_name for each in _all(top))
         msg = f"the Protobuf file has {'no' if not named else 'several'} messages {message!r}, of {names or 'none'}"
         raise SchemaError(msg, "set streams[].message to the full name of one of them")
-    level, place = top, list(message)
-    while place and 0 <= place[0] < len(level):
-        if len(place) == 1:
-            return level[place[0]]
-        level = list(level[place.pop(0)].nested_types)
+    level, indexes = top, list(message)
+    while indexes and 0 <= indexes[0] < len(level):
+        if len(indexes) == 1:
+            return level[indexes[0]]
+        level = list(level[indexes.pop(0)].nested_types)
     msg = f"the Protobuf schema has no message at the indexes {list(message)}"
     raise SchemaError(msg, "register the schema that the producers have")
 
 
 def _all(messages: Sequence[Descriptor]) -> list[Descriptor]:
     own = [each for each in messages if not each.GetOptions().map_entry]
-    return [*own, *(each for one in own for each in _all(list(one.nested_types)))]
+    return [*own, *(each for message in own for each in _all(list(message.nested_types)))]
 
 
 def protobuf_columns(message: Descriptor) -> StructType:
@@ -111,8 +111,8 @@ def _struct(message: Descriptor, path: str, inside: tuple[str, ...]) -> StructTy
         raise SchemaError(msg, "declare the columns yourself, without it or as a STRING with formats: {…: json}")
     fields = []
     for field in message.fields:
-        place = f"{path}.{field.name}" if path else field.name
-        data_type = _field(field, place, (*inside, message.full_name))
+        path_of_field = f"{path}.{field.name}" if path else field.name
+        data_type = _field(field, path_of_field, (*inside, message.full_name))
         if data_type is not None:
             fields.append(Field(field.name, data_type))
     return StructType(tuple(fields)) if fields else None

@@ -72,31 +72,31 @@ def _encode_field(field: Field) -> Json:
     }
 
 
-def _decode(value: Json, place: str) -> DataType:
+def _decode(value: Json, path: str) -> DataType:
     match value:
         case str():
-            return _decode_name(value, place)
+            return _decode_name(value, path)
         case {"type": "array", "elementType": element, "containsNull": bool(contains_null)}:
-            return ArrayType(_decode(element, f"{place}.element"), contains_null)
+            return ArrayType(_decode(element, f"{path}.element"), contains_null)
         case {"type": "map", "keyType": key, "valueType": item, "valueContainsNull": bool(contains_null)}:
-            return MapType(_decode(key, f"{place}.key"), _decode(item, f"{place}.value"), contains_null)
+            return MapType(_decode(key, f"{path}.key"), _decode(item, f"{path}.value"), contains_null)
         case {"type": "struct", "fields": list(fields)}:
-            return StructType(tuple(_decode_field(field, place) for field in fields))
+            return StructType(tuple(_decode_field(field, path) for field in fields))
         case {"type": dict() | str() as inner} if inner not in ("array", "map", "struct"):
-            return _decode(inner, place)  # older writers wrap a plain type
+            return _decode(inner, path)  # older writers wrap a plain type
         case _:
-            msg = f"the type of {place} cannot be understood: {json.dumps(value)[:200]}"
+            msg = f"the type of {path} cannot be understood: {json.dumps(value)[:200]}"
             raise SchemaError(msg, _REMEDY)
 
 
-def _decode_field(value: Json, place: str) -> Field:
+def _decode_field(value: Json, path: str) -> Field:
     metadata = value.get("metadata", {}) if isinstance(value, dict) else None
     match value:
         case {"name": str(name), "type": data_type, "nullable": bool(nullable)} if isinstance(metadata, dict):
-            inner = name if place == "the table" else f"{place}.{name}"
+            inner = name if path == "the table" else f"{path}.{name}"
             return Field(name, _decode(data_type, inner), nullable, _canonical(metadata))
         case _:
-            msg = f"a field of {place} lacks its name, type or nullability"
+            msg = f"a field of {path} lacks its name, type or nullability"
             raise SchemaError(msg, _REMEDY)
 
 
@@ -104,13 +104,13 @@ def _canonical(metadata: Mapping[str, Json]) -> str:
     return json.dumps(metadata, separators=(",", ":"), ensure_ascii=False)
 
 
-def _decode_name(name: str, place: str) -> DataType:
+def _decode_name(name: str, path: str) -> DataType:
     if match := _DECIMAL.fullmatch(name):
         return DecimalType(int(match[1] or 10), int(match[2] or 0))
     try:
         return Primitive(name)
     except ValueError:
-        msg = f"{place} is of the type {name!r}, which is not known here"
+        msg = f"{path} is of the type {name!r}, which is not known here"
         raise SchemaError(
             msg,
             "change the column's type in Spark, or leave the column out of what is written",

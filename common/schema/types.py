@@ -129,14 +129,14 @@ class StructType:
 
     def at(self, steps: Sequence[str]) -> Field | None:
         """The field at these steps into structs; None where there is none."""
-        found: Field | None = None
+        field_at: Field | None = None
         inside: DataType = self
         for step in steps:
-            found = inside.field(step) if isinstance(inside, StructType) else None
-            if found is None:
+            field_at = inside.field(step) if isinstance(inside, StructType) else None
+            if field_at is None:
                 return None
-            inside = found.type
-        return found
+            inside = field_at.type
+        return field_at
 
     def with_fields(self, added: Iterable[Field]) -> StructType:
         """The same struct with more fields at its end. Raises SchemaError for a duplicate name."""

@@ -53,15 +53,15 @@ def declared_columns_of_table(stream: Stream) -> StructType:
 
 def exploded(columns: StructType, name: str) -> StructType:
     """The columns with an array's element in its place. Raises SchemaError for a column that is not an array."""
-    found = columns.field(name)
-    if found is None:
+    exploded_field = columns.field(name)
+    if exploded_field is None:
         msg = f"explode names {name!r}, which is no field of the record and no derived column"
         raise SchemaError(msg, did_you_mean(name, columns.names, f"known are: {', '.join(columns.names)}"))
-    if not isinstance(found.type, ArrayType):
+    if not isinstance(exploded_field.type, ArrayType):
         msg = f"explode names {name!r}, which is no ARRAY"
         raise SchemaError(msg, "name a column of type ARRAY, or derive one")
-    element = replace(found, type=found.type.element, nullable=True)
-    return StructType(tuple(element if field is found else field for field in columns))
+    element = replace(exploded_field, type=exploded_field.type.element, nullable=True)
+    return StructType(tuple(element if field is exploded_field else field for field in columns))
 
 
 def table_columns_of(stream: Stream) -> StructType:

@@ -68,5 +68,5 @@ def _tables_with_columns(values: Mapping[str, object]) -> bool:
     """Whether some tables of routes have columns of their own."""
     routes, own, tables = (values.get(key) for key in ("routes", "route_tables", "tables"))
     sections = [*(tables if isinstance(tables, list | tuple) else ())]
-    sections += [one for each in (routes, own) if isinstance(each, dict) for one in each.values()]
+    sections += [table for each in (routes, own) if isinstance(each, dict) for table in each.values()]
     return any(isinstance(section, dict) and "columns" in section for section in sections)

@@ -32,6 +32,6 @@ def is_lenient(stream: Stream) -> bool:
     return stream.coerce == "lenient" or stream.envelope == "canal"
 
 
-def gives_several_rows(stream: Stream) -> bool:
+def may_have_several_rows(stream: Stream) -> bool:
     """Whether one message may have several rows before any `explode`: canal's arrays, and updates that change a key."""
     return stream.envelope == "canal" or (stream.merge is not None and stream.envelope in UPDATE)

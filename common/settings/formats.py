@@ -85,14 +85,14 @@ def forms_of(columns: StructType, formats: Mapping[str, str]) -> Forms:
 def path_steps(path: str) -> tuple[str, ...]:
     """The steps of a dotted path. Raises ValueError."""
     steps: list[str] = []
-    at, more = 0, True
+    offset, more = 0, True
     while more:
-        match = _STEP.match(path, at)
+        match = _STEP.match(path, offset)
         if match is None:
             msg = f"{path!r} is no path to a value; write names with dots between them, odd names in `backticks`"
             raise ValueError(msg)
         steps.append(match[1].replace("``", "`") if match[1] else match[2])
-        at, more = match.end(), bool(match[3])
+        offset, more = match.end(), bool(match[3])
     return tuple(steps)
 
 
@@ -106,9 +106,9 @@ def _type_at(data_type: DataType, steps: tuple[str, ...], path: str) -> DataType
     for depth, step in enumerate(steps):
         known = _inside(data_type)
         if step not in known:
-            place = f"`{'.'.join(steps[:depth])}`" if depth else "columns"
+            parent = f"`{'.'.join(steps[:depth])}`" if depth else "columns"
             hint = did_you_mean(step, known, _hint(known))
-            msg = f"names {path!r}, but {place} has no {step!r}; {hint}"
+            msg = f"names {path!r}, but {parent} has no {step!r}; {hint}"
             raise ValueError(msg)
         data_type = known[step]
     return data_type

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
     """Ask for the known name that differs in case only, or else for the most similar one; ``otherwise`` without one."""
     names = list(known)
-    same = [one for one in names if one.casefold() == name.casefold()]
-    near = same or difflib.get_close_matches(name, names, n=1)
-    return f"did you mean {near[0]!r}?" if near else otherwise
+    same = [candidate for candidate in names if candidate.casefold() == name.casefold()]
+    close_matches = same or difflib.get_close_matches(name, names, n=1)
+    return f"did you mean {close_matches[0]!r}?" if close_matches else otherwise
 
 
 def unknown_stream(app_id: str, known: Iterable[str]) -> UsageError:

@@ -117,9 +117,9 @@ def print_settings(settings: Settings) -> str:
     return yaml.safe_dump(settings.references.masked(values, ()), sort_keys=False, allow_unicode=True, width=120)
 
 
-def substituted(value: str, place: tuple[object, ...], environ: Mapping[str, str]) -> object:
+def substituted(value: str, path: tuple[object, ...], environ: Mapping[str, str]) -> object:
     """A value with its references replaced (rule 1). Raises ConfigError."""
-    return _substitute(value, place, environ, "the command line", References())
+    return _substitute(value, path, environ, "the command line", References())
 
 
 def _yaml_problem(error: yaml.YAMLError) -> str:
@@ -167,12 +167,12 @@ for _tag in (_INT, _FLOAT):
 
 
 def _substitute(
-    value: object, place: tuple[object, ...], environ: Mapping[str, str], source: str, references: References
+    value: object, path: tuple[object, ...], environ: Mapping[str, str], source: str, references: References
 ) -> object:
     if isinstance(value, dict):
-        return {key: _substitute(found, (*place, key), environ, source, references) for key, found in value.items()}
+        return {key: _substitute(item, (*path, key), environ, source, references) for key, item in value.items()}
     if isinstance(value, list):
-        return [_substitute(found, (*place, index), environ, source, references) for index, found in enumerate(value)]
+        return [_substitute(item, (*path, index), environ, source, references) for index, item in enumerate(value)]
     if not isinstance(value, str):
         return value
 
@@ -180,13 +180,13 @@ def _substitute(
         if match["name"] is None:
             return "${"
         text = _from_file(match["name"]) if match["file"] else _from_environment(match["name"])
-        references.written[tuple(map(str, place))] = value
+        references.written[tuple(map(str, path))] = value
         references.texts[text] = match[0]
         return text
 
     def _from_environment(name: str) -> str:
         if name not in environ:
-            msg = f"{source}: {_dotted(place)}: the environment variable {name} is not set"
+            msg = f"{source}: {_dotted(path)}: the environment variable {name} is not set"
             raise ConfigError(msg, f"export {name}, or write $${{…}} where no variable is meant")
         return environ[name]
 
@@ -195,7 +195,7 @@ def _substitute(
             text = Path(name).read_text(encoding="utf-8").removesuffix("\n").removesuffix("\r")
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-            msg = f"{source}: {_dotted(place)}: the file {name} cannot be read: {reason}"
+            msg = f"{source}: {_dotted(path)}: the file {name} cannot be read: {reason}"
             raise ConfigError(msg, "fix the path in ${file:…}, or the file's permissions") from None
         return text
 
@@ -208,17 +208,15 @@ def _readable(error: ValidationError, source: str, references: References) -> Co
         by_place.setdefault(_place(detail), []).append(detail)
     # A list whose items were refused is also reported as too short, which is redundant.
     echoes = [
-        place
-        for place, details in by_place.items()
-        if details[0]["type"] == "too_short" and any(len(p) > len(place) and p[: len(place)] == place for p in by_place)
+        path
+        for path, details in by_place.items()
+        if details[0]["type"] == "too_short" and any(len(p) > len(path) and p[: len(path)] == path for p in by_place)
     ]
     problems = [
         # Several errors about one value come from its alternative types.
-        _sentence(place, details[0], references)
-        if len(details) == 1
-        else f"{_dotted(place)}: the value {_ALTERNATIVES}"
-        for place, details in by_place.items()
-        if place not in echoes
+        _sentence(path, details[0], references) if len(details) == 1 else f"{_dotted(path)}: the value {_ALTERNATIVES}"
+        for path, details in by_place.items()
+        if path not in echoes
     ]
     head = problems[0] if len(problems) == 1 else "\n  ".join([f"{len(problems)} settings are wrong:", *problems])
     return ConfigError(f"{source}: {references.restored(head)}", "every key is described in docs/configuration.md")
@@ -229,57 +227,57 @@ def _place(detail: ErrorDetails) -> tuple[int | str, ...]:
     return tuple(part for part in detail["loc"] if part == "[key]" or not _is_type_name(str(part)))
 
 
-def _sentence(place: tuple[int | str, ...], detail: ErrorDetails, references: References) -> str:
+def _sentence(path: tuple[int | str, ...], detail: ErrorDetails, references: References) -> str:
     kind = detail["type"]
     context = detail.get("ctx", {})
     if kind == "extra_forbidden":
-        return _unknown_key(place)
+        return _unknown_key(path)
     if kind == "missing":
-        return f"{_dotted(place)} is missing; it has no default"
-    shown = _shown(place, detail["input"], references)
+        return f"{_dotted(path)} is missing; it has no default"
+    shown = _shown(path, detail["input"], references)
     if kind == "value_error":
         reason = masked_urls(str(context.get("error", detail["msg"])))
         if isinstance(detail["input"], (dict, list)) and not reason.startswith("is "):
             shown = ""  # the sentence already names the relevant part
-        return f"{_dotted(place)}: {shown} {reason}" if place and shown else f"{_dotted(place)} {reason}".strip()
+        return f"{_dotted(path)}: {shown} {reason}" if path and shown else f"{_dotted(path)} {reason}".strip()
     if kind == "string_pattern_mismatch":
         choices = str(context.get("pattern", "")).strip("^$()").replace("|", ", ")
-        return f"{_dotted(place)}: {shown} is none of {choices}"
+        return f"{_dotted(path)}: {shown} is none of {choices}"
     reason = _EXPECTED.get(kind, "").format(**context) or f"is refused: {detail['msg'][0].lower()}{detail['msg'][1:]}"
-    return f"{_dotted(place)}: {shown or 'the value'} {reason}"
+    return f"{_dotted(path)}: {shown or 'the value'} {reason}"
 
 
 def _is_type_name(part: str) -> bool:
     return part in {"str", "int", "float", "bool", "none", "nullable"} or part.startswith(("function-", "dict["))
 
 
-def _shown(place: tuple[int | str, ...], value: object, references: References) -> str:
+def _shown(path: tuple[int | str, ...], value: object, references: References) -> str:
     """A value as an error may quote it; empty if it is too long, or a whole section."""
-    if any(sounds_secret(str(part)) for part in place):
+    if any(sounds_secret(str(part)) for part in path):
         return MASK
     if value is None:
         return "null"
     if isinstance(value, BaseModel):
         return ""
-    masked = references.masked(value, tuple(map(str, place)))
+    masked = references.masked(value, tuple(map(str, path)))
     if isinstance(value, (dict, list)):
         plain = yaml.safe_dump(masked, default_flow_style=True, width=10_000).strip()
         return plain if len(plain) <= _SHOWN_CHARACTERS else ""
     return MASK if masked == MASK else repr(masked)
 
 
-def _unknown_key(place: tuple[int | str, ...]) -> str:
-    known = _known_keys(place[:-1])
-    near = difflib.get_close_matches(str(place[-1]), known, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]}?" if near else f"known here: {', '.join(sorted(known))}"
-    return f"{_dotted(place)} is not a setting; {hint}"
+def _unknown_key(path: tuple[int | str, ...]) -> str:
+    known = _known_keys(path[:-1])
+    close_matches = difflib.get_close_matches(str(path[-1]), known, n=1, cutoff=0.5)
+    hint = f"did you mean {close_matches[0]}?" if close_matches else f"known here: {', '.join(sorted(known))}"
+    return f"{_dotted(path)} is not a setting; {hint}"
 
 
-def _known_keys(place: tuple[int | str, ...]) -> list[str]:
+def _known_keys(path: tuple[int | str, ...]) -> list[str]:
     model: type[BaseModel] = Settings
     is_own_name = False
     """Whether the part is a name that the user chose: a key of a map of sections."""
-    for part in place:
+    for part in path:
         if isinstance(part, int) or is_own_name:
             is_own_name = False
             continue
@@ -296,12 +294,12 @@ def _known_keys(place: tuple[int | str, ...]) -> list[str]:
 def _model_in(annotation: object) -> type[BaseModel] | None:
     if inspect.isclass(annotation):
         return annotation if issubclass(annotation, BaseModel) else None
-    found = (_model_in(argument) for argument in typing.get_args(annotation))
-    return next((model for model in found if model is not None), None)
+    models = (_model_in(argument) for argument in typing.get_args(annotation))
+    return next((model for model in models if model is not None), None)
 
 
-def _dotted(place: tuple[object, ...]) -> str:
+def _dotted(path: tuple[object, ...]) -> str:
     text = ""
-    for part in place:
+    for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
     return text

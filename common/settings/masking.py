@@ -80,27 +80,27 @@ class References:
 
     def restored(self, text: str) -> str:
         """Text with references in place of their values, except for values too short to recognize."""
-        for found in sorted(self.texts, key=len, reverse=True):
-            if len(found) >= _TELLING_CHARACTERS:
-                text = text.replace(found, self.texts[found])
+        for text_found in sorted(self.texts, key=len, reverse=True):
+            if len(text_found) >= _TELLING_CHARACTERS:
+                text = text.replace(text_found, self.texts[text_found])
         return text
 
-    def masked(self, value: object, place: tuple[str, ...]) -> object:
-        """A value of the settings as it may be shown; ``place`` are the keys that lead to it."""
+    def masked(self, value: object, path: tuple[str, ...]) -> object:
+        """A value of the settings as it may be shown; ``path`` are the keys that lead to it."""
         if isinstance(value, dict):
-            return {key: self.masked(inner, (*place, str(key))) for key, inner in value.items()}
+            return {key: self.masked(inner, (*path, str(key))) for key, inner in value.items()}
         if isinstance(value, (list, tuple)):
-            return [self.masked(inner, (*place, str(index))) for index, inner in enumerate(value)]
-        return value if value in (None, "") else self._masked_scalar(value, place)
+            return [self.masked(inner, (*path, str(index))) for index, inner in enumerate(value)]
+        return value if value in (None, "") else self._masked_scalar(value, path)
 
-    def _masked_scalar(self, value: object, place: tuple[str, ...]) -> object:
-        written = self.written.get(place)
+    def _masked_scalar(self, value: object, path: tuple[str, ...]) -> object:
+        written = self.written.get(path)
         if written is not None and _ONLY_REFERENCES.fullmatch(written):
             return written
-        if any(map(sounds_secret, place)):
+        if any(map(sounds_secret, path)):
             return MASK
         if written is None and not isinstance(value, str):
             return value
         shown = self.restored(str(value).replace("${", "$${")) if written is None else written
         # SQL and column types look like assignments of secrets, but are not.
-        return masked_urls(shown) if place[:1] == ("streams",) else masked_text(shown)
+        return masked_urls(shown) if path[:1] == ("streams",) else masked_text(shown)

@@ -12,9 +12,9 @@ from common.settings.columns import (
     naming_of,
     table_columns_of,
 )
-from common.settings.envelopes import DELETES, gives_several_rows
+from common.settings.envelopes import DELETES, may_have_several_rows
 from common.settings.formats import path_steps
-from common.tables.changes import HISTORY_COLUMNS, ROW_COLUMN, TRUNCATE_COLUMN, MergeBy, place_of_events
+from common.tables.changes import HISTORY_COLUMNS, ROW_COLUMN, TRUNCATE_COLUMN, MergeBy, identity_of_events
 
 if TYPE_CHECKING:
     from common.settings.stream import Stream
@@ -33,10 +33,10 @@ def merge_by_of(stream: Stream) -> MergeBy | None:
     element = element_keys_of(stream)
     return MergeBy(
         (*(key for key in merge.keys if key not in element), *element),
-        place_of_events(stream.kafka_column_names),
+        identity_of_events(stream.kafka_column_names),
         merge.sequence,
         merge.soft_delete,
-        ROW_COLUMN if gives_several_rows(stream) else None,
+        ROW_COLUMN if may_have_several_rows(stream) else None,
         about if merge.ignore_nulls else None,
         TRUNCATE_COLUMN if merge.truncates == "apply" else None,
         merge.history,
@@ -56,7 +56,7 @@ def element_keys_of(stream: Stream) -> dict[str, tuple[str, ...]]:
         return {}
     known = {*table_columns_of(stream).names, *stream.kafka_column_names}
     steps = {key: (key,) if key in known else path_steps(key) for key in stream.merge.keys}
-    return {key: found for key, found in steps.items() if found[0] == column}
+    return {key: path for key, path in steps.items() if path[0] == column}
 
 
 def columns_of_merge(stream: Stream) -> tuple[str, ...]:

@@ -388,12 +388,14 @@ class Settings(Section):
             for other in self.streams[:index]:
                 self._check_pair(stream, other)
         check_changelogs(self.streams)
-        tables = [(key, url) for one in self.streams for key, url in one.places]
-        templates = [("streams[].route_table", one.route_table) for one in self.streams if one.route_table is not None]
+        tables = [(key, url) for stream in self.streams for key, url in stream.places]
+        templates = [
+            ("streams[].route_table", stream.route_table) for stream in self.streams if stream.route_table is not None
+        ]
         check_templates(self.stage.url, self.streams)
-        found = nested(self.stage.url, [*tables, *templates])
-        if found is not None:
-            raise ValueError(found)
+        problem = nested(self.stage.url, [*tables, *templates])
+        if problem is not None:
+            raise ValueError(problem)
         require_waiting(self.loader.control_topic, self.loader.schedule, self.streams)
         require_no_source(self.loader.control_topic, self.streams)
         for stream in self.streams:

@@ -30,17 +30,17 @@ APART = "put one of them into a config with a stage.url and a writer.group_id of
 
 
 @dataclass(slots=True)
-class UnreadTopics:
+class UnsubscribedTopics:
     """Topics that appeared while a writer runs, and that it reads for none of the streams."""
 
-    found: Mapping[str, ConfigError] = field(default_factory=dict)
+    problems: Mapping[str, ConfigError] = field(default_factory=dict)
     """The reason, by topic. Replaced as a whole, so any thread may read it."""
 
 
 def readers(streams: Collection[Stream], topics: Collection[str]) -> dict[str, list[Stream]]:
     """The topics that more than one stream reads, with these streams in the config's order."""
-    found = {topic: [stream for stream in streams if stream.reads(topic)] for topic in sorted(topics)}
-    return {topic: reading for topic, reading in found.items() if len(reading) > 1}
+    by_topic = {topic: [stream for stream in streams if stream.reads(topic)] for topic in sorted(topics)}
+    return {topic: reading for topic, reading in by_topic.items() if len(reading) > 1}
 
 
 def may_share(streams: Collection[Stream]) -> bool:
@@ -52,23 +52,23 @@ def may_share(streams: Collection[Stream]) -> bool:
 
 def refused_sharing(topic: str, reading: Collection[Stream]) -> ConfigError | None:
     """Why these streams cannot share a topic (rule 3); None if they can."""
-    for one, two in combinations(reading, 2):
-        problem = _problem(topic, one, two)
+    for first, two in combinations(reading, 2):
+        problem = _problem(topic, first, two)
         if problem is not None:
-            msg = f"the streams {one.app_id!r} and {two.app_id!r} both read the topic {topic!r}, {problem}"
+            msg = f"the streams {first.app_id!r} and {two.app_id!r} both read the topic {topic!r}, {problem}"
             return ConfigError(msg, f"change streams[].topics so that one of them reads it, or {APART}")
     return None
 
 
-def _problem(topic: str, one: Stream, two: Stream) -> str | None:
-    together = next((stream for stream in (one, two) if stream.topology is not None), None)
+def _problem(topic: str, first: Stream, two: Stream) -> str | None:
+    together = next((stream for stream in (first, two) if stream.topology is not None), None)
     if together is not None:
         return f"and a topic that {together.app_id!r} has a topology for cannot be shared"
-    unfit = next((stream for stream in (one, two) if not may_name_chain(topic, stream.app_id)), None)
-    if unfit is not None:
-        return _unfit(unfit)
+    unnamable = next((stream for stream in (first, two) if not may_name_chain(topic, stream.app_id)), None)
+    if unnamable is not None:
+        return _unfit(unnamable)
     theirs = {comparable(url) for url in two.tables}
-    both = next((url for url in one.tables if comparable(url) in theirs), None)
+    both = next((url for url in first.tables if comparable(url) in theirs), None)
     return None if both is None else f"and both load into {both}, where nothing says which of them a row is from"
 
 
@@ -81,8 +81,8 @@ def _unfit(stream: Stream) -> str:
 
 def shared_topics(streams: Collection[Stream], topics: Collection[str]) -> dict[str, ConfigError]:
     """The topics that several streams read and that these cannot share, and the problem with each."""
-    found = {topic: refused_sharing(topic, reading) for topic, reading in readers(streams, topics).items()}
-    return {topic: error for topic, error in found.items() if error is not None}
+    refusals = {topic: refused_sharing(topic, reading) for topic, reading in readers(streams, topics).items()}
+    return {topic: error for topic, error in refusals.items() if error is not None}
 
 
 def owned_by_others(
@@ -93,7 +93,7 @@ def owned_by_others(
     That stream may be the only one that reads the topic now. ``owners`` are app_ids, by topic.
     """
     refused: dict[str, ConfigError] = {}
-    for topic, owner in ((one, owners[one]) for one in sorted(topics) if one in owners):
+    for topic, owner in ((topic, owners[topic]) for topic in sorted(topics) if topic in owners):
         for stream in streams:
             if stream.app_id == owner or not stream.reads(topic):
                 continue

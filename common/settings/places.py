@@ -42,8 +42,8 @@ STAGE_FOLDERS = frozenset(
 
 def nested(stage: str, tables: Iterable[tuple[str, str]]) -> str | None:
     """A forbidden location, as a sentence; None if there is none. ``tables`` are keys and URLs."""
-    places = [("stage.url", stage), *tables]
-    for (inner_key, inner), (outer_key, outer) in permutations(places, 2):
+    locations = [("stage.url", stage), *tables]
+    for (inner_key, inner), (outer_key, outer) in permutations(locations, 2):
         if outer_key != "stage.url" and comparable(inner).startswith(f"{comparable(outer)}/"):
             return (
                 f"{inner_key}, {inner}, lies below {outer_key}, {outer}, where a VACUUM of that table deletes what it "

@@ -92,8 +92,8 @@ class RouteTable(Section):
     @property
     def overrides(self) -> dict[str, object]:
         """The stream's settings, except for `table_services`, for this table."""
-        found: dict[str, object] = {name: getattr(self, name) for name in (*LAYOUT, *MAKING) if name in self.given}
-        return found if self.columns is None else {**found, "columns": self.columns, "jmespath": {}}
+        overridden: dict[str, object] = {name: getattr(self, name) for name in (*LAYOUT, *MAKING) if name in self.given}
+        return overridden if self.columns is None else {**overridden, "columns": self.columns, "jmespath": {}}
 
     @model_serializer(mode="wrap")
     def _as_given(self, serialized: SerializerFunctionWrapHandler) -> object:

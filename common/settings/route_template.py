@@ -28,8 +28,8 @@ def table_of(template: str, route: str) -> str:
 
 def require_template(url: str) -> str:
     """The template unchanged; raises ValueError for one that does not make a folder for each value."""
-    _, _, place = url.rpartition("://")
-    if url.count(VALUE) != 1 or VALUE in place.partition("/")[0]:
+    _, _, location = url.rpartition("://")
+    if url.count(VALUE) != 1 or VALUE in location.partition("/")[0]:
         msg = f"does not have {VALUE} once, in a folder's name; write for example s3://lake/tables/{VALUE}"
         raise ValueError(msg)
     require_location(table_of(url, "x"))

@@ -25,7 +25,7 @@ from common.settings.services import DurationOrNone, StreamServices
 from common.settings.topic_names import Topics
 from common.settings.topic_reader import TopicReader
 from common.settings.values import CODECS, DurationS, LoadScheduleOrNone, SizeOrNone, StartAt, StartValue
-from common.stage.row_places import STAGED_PLACE, Place
+from common.stage.identity_columns import STAGED_IDENTITY, IdentityColumns
 from common.tables.urls import comparable
 
 KAFKA_COLUMNS = ("_kafka_topic", "_kafka_partition", "_kafka_offset", "_kafka_timestamp")
@@ -497,61 +497,64 @@ class Stream(TopicReader):
         return tuple(column for part, column in INCLUDED_COLUMNS.items() if part in self.include)
 
     @property
-    def staged_place(self) -> Place | None:
+    def staged_identity(self) -> IdentityColumns | None:
         """The columns that its staged rows have in addition to the table's, to identify their records."""
-        return STAGED_PLACE if self.load is LoadSetting.APPEND and not self.kafka_columns else None
+        return STAGED_IDENTITY if self.load is LoadSetting.APPEND and not self.kafka_columns else None
 
     @property
     def row_tables(self) -> tuple[str, ...]:
         """The URLs of the tables for its rows, each once: the main table first."""
         by_place: dict[str, str] = {}
-        for url in (self.table, *self.routes.values(), *(one.table for one in self.other_tables)):
+        for url in (self.table, *self.routes.values(), *(table.table for table in self.other_tables)):
             by_place.setdefault(comparable(url), url)
         return tuple(by_place.values())
 
     @property
     def routes(self) -> dict[str, str]:
         """The URL of each route's table."""
-        return {route: found.table for route, found in self.route_settings.items()}
+        return {route: table.table for route, table in self.route_settings.items()}
 
     @property
     def sections(self) -> dict[str, tuple[str, RouteTable]]:
         """The tables with settings that differ from the stream's: their URL and settings, by the key of these."""
-        found: dict[str, tuple[str, RouteTable]] = {
-            f"routes.{route}": (one.table, one) for route, one in self.route_settings.items() if one.given
+        sections: dict[str, tuple[str, RouteTable]] = {
+            f"routes.{route}": (table.table, table) for route, table in self.route_settings.items() if table.given
         }
         routes = self.routes
-        more = ((route, one) for route, one in self.route_tables.items() if route in routes)  # see checks
-        found |= {f"route_tables.{route}": (routes[route], one) for route, one in more}
+        more = ((route, table) for route, table in self.route_tables.items() if route in routes)  # see checks
+        sections |= {f"route_tables.{route}": (routes[route], table) for route, table in more}
         tables = enumerate(self.other_tables)
-        return found | {f"tables[{number}]": (one.table, one) for number, one in tables if one.given}
+        return sections | {f"tables[{number}]": (table.table, table) for number, table in tables if table.given}
 
     @property
     def has_several_columns(self) -> bool:
         """Whether rows of some of its tables are staged with other columns than those of its main table."""
-        place = self.staged_place
-        return any(one.columns is not None or self.at(url).staged_place != place for url, one in self.sections.values())
+        identity = self.staged_identity
+        return any(
+            section.columns is not None or self.at(url).staged_identity != identity
+            for url, section in self.sections.values()
+        )
 
     def at(self, url: str) -> Stream:
         """The stream as if that one of its tables were the main one: with its columns and layout."""
-        _, found = self._section_of(url)
-        if found is None:
+        _, section = self._section_of(url)
+        if section is None:
             return self.model_copy(update={"table": url})
-        own = found.overrides
-        if "z_order" in found.given:
-            own["table_services"] = self.table_services.model_copy(update={"z_order": found.z_order})
+        own = section.overrides
+        if "z_order" in section.given:
+            own["table_services"] = self.table_services.model_copy(update={"z_order": section.z_order})
         return self.model_copy(update={"table": url, **own})
 
     def key_of(self, url: str, name: str) -> str:
         """The key of a setting for one of its tables for rows."""
-        key, found = self._section_of(url)
-        return f"streams[].{name}" if found is None or name not in found.given else f"streams[].{key}.{name}"
+        key, section = self._section_of(url)
+        return f"streams[].{name}" if section is None or name not in section.given else f"streams[].{key}.{name}"
 
     def _section_of(self, url: str) -> tuple[str, RouteTable | None]:
         """The key and the settings of one of its tables; None for one like the stream's."""
         sections = self.sections
         wanted = comparable(url) if sections else ""
-        matching = ((key, one) for key, (place, one) in sections.items() if comparable(place) == wanted)
+        matching = ((key, section) for key, (table_url, section) in sections.items() if comparable(table_url) == wanted)
         return next(matching, ("", None))
 
     def load_of(self, url: str) -> LoadSetting:
@@ -572,7 +575,7 @@ class Stream(TopicReader):
     def places(self) -> tuple[tuple[str, str], ...]:
         """The locations of its tables, with the keys that set them."""
         own = (("streams[].table", self.table), ("streams[].dead_letters", self.dead_letters))
-        tables = ((f"streams[].tables[{number}]", one.table) for number, one in enumerate(self.other_tables))
+        tables = ((f"streams[].tables[{number}]", table.table) for number, table in enumerate(self.other_tables))
         return (*own, *((f"streams[].routes.{value}", url) for value, url in self.routes.items()), *tables)
 
     @property

@@ -25,7 +25,7 @@ class TopicOwners:
     expected: Mapping[str, str] = field(default_factory=dict)
     """Owners that nothing has decided yet: those that a program would choose now, and shows."""
 
-    def learn(self, owners: Mapping[str, str]) -> None:
+    def add(self, owners: Mapping[str, str]) -> None:
         """Know these too."""
         self.by_topic = {**self.by_topic, **owners}
 

@@ -278,11 +278,11 @@ def parse_start(value: object) -> Start:
 
 def _pairs(value: dict[object, object], topic: Topic | None) -> list[tuple[tuple[Topic | None, Partition], Position]]:
     pairs: list[tuple[tuple[Topic | None, Partition], Position]] = []
-    for key, found in value.items():
-        if isinstance(found, dict) and topic is None:
-            pairs += _pairs(found, Topic(str(key)))
-        elif str(key).isdecimal() and isinstance(found, int) and 0 <= found <= MAX_POSITION:
-            pairs.append(((topic, Partition(int(str(key)))), Position(found)))
+    for key, entry in value.items():
+        if isinstance(entry, dict) and topic is None:
+            pairs += _pairs(entry, Topic(str(key)))
+        elif str(key).isdecimal() and isinstance(entry, int) and 0 <= entry <= MAX_POSITION:
+            pairs.append(((topic, Partition(int(str(key)))), Position(entry)))
         else:
             raise ValueError(START_HELP)
     return pairs

@@ -27,10 +27,10 @@ def with_columns(
 
     Raises ConfigError for columns that contradict the stream's settings.
     """
-    found: dict[str, object] = {"columns": to_ddl(columns), "formats": {**(formats or {}), **stream.formats}}
+    updates: dict[str, object] = {"columns": to_ddl(columns), "formats": {**(formats or {}), **stream.formats}}
     if partition_by is not None and not stream.partition_by:
-        found["partition_by"] = partition_by
-    new = stream.model_copy(update=found)
+        updates["partition_by"] = partition_by
+    new = stream.model_copy(update=updates)
     try:
         forms_of(columns, new.formats)
         return checked(new)
@@ -38,4 +38,4 @@ def with_columns(
         source = stream.columns_from
         reason = error.problem if isinstance(error, SchemaError) else str(error)
         msg = f"{stream.app_id}: with columns {'declared' if source is None else source.value}: {reason}"
-        raise ConfigError(msg, f"the columns are: {found['columns']}") from None
+        raise ConfigError(msg, f"the columns are: {updates['columns']}") from None

@@ -87,7 +87,7 @@ def with_appeared(settings: Settings, store: ObjectStore) -> Settings:
     if all(stream.route_table is None for stream in settings.streams):
         return settings
     streams = tuple(
-        one if one.route_table is None else with_routes(one, appeared(store, one.app_id).routes)
-        for one in settings.streams
+        stream if stream.route_table is None else with_routes(stream, appeared(store, stream.app_id).routes)
+        for stream in settings.streams
     )
     return settings.model_copy(update={"streams": streams})

@@ -45,7 +45,7 @@ def read_chain(markers: Iterable[Marker]) -> Chain:
     """Sort the markers of one Kafka partition into the living chain and the strays."""
     segments: list[list[Marker]] = []
     ends: dict[tuple[Position, Position], list[Marker]] = {}
-    for marker in sorted(markers, key=lambda found: found.span.start):
+    for marker in sorted(markers, key=lambda marker: marker.span.start):
         segment = None
         if marker.previous is not None:
             segment = ends.pop((marker.previous, marker.span.start), None)
@@ -75,8 +75,8 @@ def _by_hand(segment: list[Marker]) -> bool:
     return all(marker.manifest is None for marker in segment)
 
 
-def _overlap(one: list[Marker], other: list[Marker]) -> bool:
-    return one[0].span.start < other[-1].span.end and other[0].span.start < one[-1].span.end
+def _overlap(first: list[Marker], other: list[Marker]) -> bool:
+    return first[0].span.start < other[-1].span.end and other[0].span.start < first[-1].span.end
 
 
 def by_partition(names: Iterable[MarkerName]) -> dict[TopicPartition, list[MarkerName]]:

@@ -82,13 +82,13 @@ def origin_path(partition: TopicPartition, number: int = 0) -> str:
 
 def newest_paths(paths: Iterable[str]) -> dict[TopicPartition, str]:
     """Of each chain that has origins in a listing, the path of the one that counts."""
-    found: dict[TopicPartition, tuple[int, str]] = {}
+    newest: dict[TopicPartition, tuple[int, str]] = {}
     for path in paths:
         parsed = _PATHS.parse(path)
         if parsed is not None:
             partition, match = parsed
-            found[partition] = max((int(match["number"]), path), found.get(partition, (-1, "")))
-    return {partition: path for partition, (_, path) in found.items()}
+            newest[partition] = max((int(match["number"]), path), newest.get(partition, (-1, "")))
+    return {partition: path for partition, (_, path) in newest.items()}
 
 
 def newest_origin(store: ObjectStore, partition: TopicPartition) -> ChainOrigin | None:

@@ -65,8 +65,10 @@ class Evolved:
     ) -> Evolved:
         """The next version; ``offers`` are by the path of the marker that each comes with."""
         known = extended(declared, self.columns)
-        by_path = {one.path: path for path, offer in reversed(list(offers.items())) for one in additions(known, offer)}
-        new = (Gained(str(one), by_path.get(one.path, ""), now_ms) for one in additions(known, columns))
+        by_path = {
+            column.path: path for path, offer in reversed(list(offers.items())) for column in additions(known, offer)
+        }
+        new = (Gained(str(column), by_path.get(column.path, ""), now_ms) for column in additions(known, columns))
         return Evolved(self.app_id, self.version + 1, columns, (*self.gained, *new))
 
     def to_bytes(self) -> bytes:

@@ -89,13 +89,13 @@ class LeaseRecord:
     def from_bytes(cls, data: bytes, otherwise_s: float) -> LeaseRecord:
         """The inverse. Unreadable content counts as another loader's, with a lease time of ``otherwise_s``."""
         try:
-            found = json.loads(data)
-            grants = found.get("grants")
+            fields = json.loads(data)
+            grants = fields.get("grants")
             record = cls(
-                str(found["holder"]),
-                found["released"] is True,
-                _lease_s(found["lease_s"], otherwise_s),
-                int(found["created_ms"]),
+                str(fields["holder"]),
+                fields["released"] is True,
+                _lease_s(fields["lease_s"], otherwise_s),
+                int(fields["created_ms"]),
                 None if grants is None else tuple(_grant(grant, otherwise_s) for grant in grants),
             )
         except (ValueError, TypeError, KeyError, AttributeError):
@@ -109,15 +109,15 @@ class LeaseRecord:
         return () if self.released else (Grant(self.holder, None, self.lease_s, epoch),)
 
 
-def _grant(found: dict[str, object], otherwise_s: float) -> Grant:
-    streams = found["streams"]
+def _grant(grant: dict[str, object], otherwise_s: float) -> Grant:
+    streams = grant["streams"]
     named = frozenset(map(str, streams)) if isinstance(streams, list) else None
-    topics = found.get("topics")
+    topics = grant.get("topics")
     return Grant(
-        str(found["holder"]),
+        str(grant["holder"]),
         named,
-        _lease_s(found["lease_s"], otherwise_s),
-        Epoch(int(str(found["renewed"]))),
+        _lease_s(grant["lease_s"], otherwise_s),
+        Epoch(int(str(grant["renewed"]))),
         {str(app_id): frozenset(map(str, of)) for app_id, of in topics.items()} if isinstance(topics, dict) else {},
     )
 
@@ -126,24 +126,24 @@ def _sorted(topics: Mapping[str, frozenset[str]]) -> dict[str, list[str]]:
     return {app_id: sorted(of) for app_id, of in sorted(topics.items())}
 
 
-def _lease_s(found: object, otherwise_s: float) -> float:
-    lease_s = float(str(found))
+def _lease_s(value: object, otherwise_s: float) -> float:
+    lease_s = float(str(value))
     return lease_s if 0 < lease_s < math.inf else otherwise_s
 
 
 def highest_epoch(store: ObjectStore) -> tuple[Epoch, StoredObject] | None:
     """The highest epoch and its object; None when there never was one. Raises StoreError."""
     epochs = {epoch: item for item in store.list(FOLDER) if (epoch := epoch_of(item.path)) is not None}
-    return max(epochs.items(), default=None, key=lambda one: one[0])
+    return max(epochs.items(), default=None, key=lambda item: item[0])
 
 
 def current_grants(store: ObjectStore, otherwise_s: float) -> tuple[Grant, ...]:
     """The grants of the highest epoch, expired or not; ``otherwise_s`` as in `LeaseRecord`. Raises StoreError."""
     while True:
-        found = highest_epoch(store)
-        if found is None:
+        newest = highest_epoch(store)
+        if newest is None:
             return ()
-        highest, item = found
+        highest, item = newest
         data = store.read(item.path)
         if data is not None:  # else a higher one was created since, and this one cleaned up
             return LeaseRecord.from_bytes(data, otherwise_s).granted(highest)

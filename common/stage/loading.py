@@ -49,8 +49,8 @@ class LoadNote:
     def from_bytes(cls, data: bytes) -> LoadNote:
         """The inverse; an unreadable note counts as reaching any position."""
         try:
-            found = json.loads(data)
-            return cls(Position(int(found["end"])), int(found["began_ms"]))
+            note = json.loads(data)
+            return cls(Position(int(note["end"])), int(note["began_ms"]))
         except (ValueError, TypeError, KeyError):
             return cls(Position(MAX_POSITION), 0)
 

@@ -26,8 +26,8 @@ Rules:
    end in addition to the sums; a marker of an older release has them at its end only.
 10. A marker whose state is partly in a Kafka topic (common/stage/changelogs.py) has version 6: a writer that does not
     know that would continue without it.
-11. A table whose files have columns that the table does not have (common/stage/row_places.py) needs no version of its
-    own: a reader that does not know them leaves them unread.
+11. A table whose files have columns that the table does not have (common/stage/identity_columns.py) needs no version of
+    its own: a reader that does not know them leaves them unread.
 12. A marker names the last record that it covers, by offset, timestamp and leader epoch. An offset alone does not say
     whether Kafka still has that record: after an unclean leader election, or on a broker that was restored from a copy,
     another one may have it. Older writers ignore the field.
@@ -49,6 +49,7 @@ from pydantic import TypeAdapter
 
 from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.stage.data_files import require_own_file, require_own_waiting_file
+from common.stage.identity_columns import IdentityColumns
 from common.stage.merged import (
     InputEnd,
     StoredInput,
@@ -59,7 +60,6 @@ from common.stage.merged import (
 )
 from common.stage.outboxes import require_own_outboxes
 from common.stage.paths import ChainPaths
-from common.stage.row_places import Place
 from common.stage.state_files import MarkedState, StoredState, require_own_state
 from common.stage.stored import Count, NotEmpty, StoredOffset, StoredPosition, reading, require_known_version
 from common.stage.undeclared import UndeclaredFields
@@ -169,7 +169,7 @@ class StagedTable:
     files: tuple[StagedFile, ...]
     merge: MergeBy | None = None
     """How its rows change the table's rows; None where they are added."""
-    place: Place | None = None
+    place: IdentityColumns | None = None
     """Columns of the files that the table does not have, with each row's record identity (rule 11)."""
 
     _without_empty = lean("merge", "place")
@@ -359,9 +359,9 @@ def marker_to_bytes(marker: Marker) -> bytes:
 
 
 def _from_stored(name: MarkerName, stored: _StoredManifest) -> Manifest:
-    found = MarkerName(TopicPartition(Topic(stored.topic), Partition(stored.partition)), Position(stored.start))
-    if found != name:
-        msg = f"its content speaks of {found.path}"
+    marker_name = MarkerName(TopicPartition(Topic(stored.topic), Partition(stored.partition)), Position(stored.start))
+    if marker_name != name:
+        msg = f"its content speaks of {marker_name.path}"
         raise ValueError(msg)
     for table in stored.tables:
         _require_own_files(name, table)

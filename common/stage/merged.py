@@ -170,7 +170,7 @@ def with_chains(
 
 def ids_together(topic: Topic, ids: Mapping[Topic, str | None]) -> str | None:
     """The ids of a chain's topics combined; None if one of them has none, or is unknown."""
-    known = [found for one in topics_of(topic) if (found := ids.get(one)) is not None]
+    known = [topic_id for input_topic in topics_of(topic) if (topic_id := ids.get(input_topic)) is not None]
     return ",".join(known) if len(known) == len(topics_of(topic)) else None
 
 
@@ -209,24 +209,24 @@ def position_from_stored(topic_partition: TopicPartition, position: int, stored:
         return merged_position(InputEnd(partition, Position(0)) for partition in inputs_of(topic_partition))
     if not stored:
         return Position(position)
-    ends = [InputEnd(TopicPartition(Topic(one.topic), Partition(one.partition)), Position(one.end)) for one in stored]
+    ends = [InputEnd(TopicPartition(Topic(end.topic), Partition(end.partition)), Position(end.end)) for end in stored]
     if tuple(sorted(end.partition for end in ends)) != inputs_of(topic_partition):
         msg = f"its inputs are not those of {topic_partition}"
         raise ValueError(msg)
-    found = merged_position(ends)
-    if found != position:
-        msg = f"its inputs come to {found}, and it ends at {position}"
+    merged = merged_position(ends)
+    if merged != position:
+        msg = f"its inputs come to {merged}, and it ends at {position}"
         raise ValueError(msg)
-    return found
+    return merged
 
 
 def start_from_stored(start: int, stored: Sequence[StoredInput]) -> Position:
     """The start of a marker's span, with its inputs' positions if these are known. Raises ValueError."""
-    known = [one for one in stored if one.start is not None]
+    known = [end for end in stored if end.start is not None]
     if not known or len(known) < len(stored):
         return Position(start)
     position = merged_position(
-        InputEnd(TopicPartition(Topic(one.topic), Partition(one.partition)), Position(one.start or 0)) for one in known
+        InputEnd(TopicPartition(Topic(end.topic), Partition(end.partition)), Position(end.start or 0)) for end in known
     )
     if position != start:
         msg = f"its inputs' starts come to {position}, and it starts at {start}"

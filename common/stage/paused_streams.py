@@ -68,8 +68,8 @@ class PausedStreams:
             pauses: dict[str, Pause] = {}
             for app_id in self.app_ids:
                 if pause_path(self._part, app_id) in listed:
-                    one = known.get(app_id) or pause_of(self._store, self._part, app_id)
-                    pauses |= {} if one is None else {app_id: one}
+                    pause = known.get(app_id) or pause_of(self._store, self._part, app_id)
+                    pauses |= {} if pause is None else {app_id: pause}
             self._become(pauses)
 
     def run(self) -> None:
@@ -92,7 +92,9 @@ class PausedStreams:
         with self._lock:
             was_paused = resume(self._store, self._part, app_id)
             if self._pauses is not None:
-                self._become({one: found for one, found in self._pauses.items() if one != app_id})
+                self._become(
+                    {paused_id: stream_pause for paused_id, stream_pause in self._pauses.items() if paused_id != app_id}
+                )
             return was_paused
 
     def take_resumed(self) -> frozenset[str]:
@@ -104,16 +106,16 @@ class PausedStreams:
     @property
     def notes(self) -> tuple[str, ...]:
         """A line for each pause, for the health page."""
-        return tuple(f"{app_id}: {one.text} → {one.remedy}" for app_id, one in sorted(self.pauses.items()))
+        return tuple(f"{app_id}: {pause.text} → {pause.remedy}" for app_id, pause in sorted(self.pauses.items()))
 
-    def _become(self, found: Mapping[str, Pause]) -> None:
-        before, self._pauses = self._pauses, found
-        for app_id in found.keys() - (before or {}).keys():
-            self._log.warning("stream paused", app_id=app_id, part=self._part.value, by=found[app_id].by)
-        ended = (before or {}).keys() - found.keys()
+    def _become(self, pauses: Mapping[str, Pause]) -> None:
+        before, self._pauses = self._pauses, pauses
+        for app_id in pauses.keys() - (before or {}).keys():
+            self._log.warning("stream paused", app_id=app_id, part=self._part.value, by=pauses[app_id].by)
+        ended = (before or {}).keys() - pauses.keys()
         self._resumed |= ended
         for app_id in ended:
             self._log.warning("stream resumed", app_id=app_id, part=self._part.value)
-        if before is None or found.keys() != before.keys():
+        if before is None or pauses.keys() != before.keys():
             for app_id in self.app_ids:
-                self._metrics.set(self._metric, int(app_id in found), app_id=app_id)
+                self._metrics.set(self._metric, int(app_id in pauses), app_id=app_id)

@@ -78,7 +78,7 @@ def repairs_folder(partition: TopicPartition) -> str:
     return f"{REPAIR}/{partition.topic}/{partition.partition}/"
 
 
-def turn_path(partition: TopicPartition, number: int) -> str:
+def repair_path(partition: TopicPartition, number: int) -> str:
     return f"{repairs_folder(partition)}{number:020d}.repair"
 
 
@@ -89,15 +89,15 @@ def ended_path(partition: TopicPartition, number: int) -> str:
 
 def last_repair(paths: Iterable[str]) -> LastRepair:
     """The last of the turns in a listing."""
-    found = [(int(match["number"]), match["kind"]) for path in paths if (match := _NUMBER.fullmatch(path))]
-    number = max((number for number, kind in found if kind == "repair"), default=0)
-    return LastRepair(number, number == 0 or (number, "ended") in found)
+    repairs = [(int(match["number"]), match["kind"]) for path in paths if (match := _NUMBER.fullmatch(path))]
+    number = max((number for number, kind in repairs if kind == "repair"), default=0)
+    return LastRepair(number, number == 0 or (number, "ended") in repairs)
 
 
-def under_way(partition: TopicPartition, number: int, turn: RepairEntry | None) -> UsageError:
+def repair_running(partition: TopicPartition, number: int, repair: RepairEntry | None) -> UsageError:
     """The refusal of rule 3."""
-    who = "another repair" if turn is None else str(turn)
-    msg = f"a repair of {partition} has not ended: {who} ({turn_path(partition, number)})"
+    who = "another repair" if repair is None else str(repair)
+    msg = f"a repair of {partition} has not ended: {who} ({repair_path(partition, number)})"
     return UsageError(
         msg, f"wait for it; when its process is gone, look at the plan again and carry it out with --take-over {number}"
     )
@@ -105,5 +105,5 @@ def under_way(partition: TopicPartition, number: int, turn: RepairEntry | None) 
 
 def overtaken(partition: TopicPartition, number: int) -> UsageError:
     """The refusal of rules 2 and 4: ``number`` is the turn that another repair has."""
-    msg = f"another repair of {partition} has begun meanwhile: {turn_path(partition, number)} says whose"
+    msg = f"another repair of {partition} has begun meanwhile: {repair_path(partition, number)} says whose"
     return UsageError(msg, "wait until it has ended, and look at the plan again")

@@ -167,9 +167,9 @@ def replacement_from_bytes(name: ReplacementName, data: bytes) -> Replacement:
 
 def _from_stored(name: ReplacementName, stored: _StoredReplacement) -> Replacement:
     partition = TopicPartition(Topic(stored.topic), Partition(stored.partition))
-    found = ReplacementName(partition, stored.start, stored.request)
-    if found != name:
-        msg = f"its content speaks of {found.path}"
+    stored_name = ReplacementName(partition, stored.start, stored.request)
+    if stored_name != name:
+        msg = f"its content speaks of {stored_name.path}"
         raise ValueError(msg)
     for url, file in ((table.url, file) for table in stored.tables for file in table.files):
         if ".." in file.path.split("/") or "://" in file.path:
@@ -177,7 +177,7 @@ def _from_stored(name: ReplacementName, stored: _StoredReplacement) -> Replaceme
             raise ValueError(msg)
         require_own_replay_file(file.path, url, partition, range(stored.start, stored.end + 1))
     span, only = Span(stored.start, stored.end), stored.only
-    ordered = all(one.end < other.start for one, other in pairwise(only))
+    ordered = all(span.end < other.start for span, other in pairwise(only))
     if only and not (ordered and only[0].start == span.start and only[-1].end == span.end):
         msg = f"its runs of offsets do not go from {span.start} to {span.end} in order"
         raise ValueError(msg)

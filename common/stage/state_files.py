@@ -135,8 +135,8 @@ def stood_in(files: StateFiles, there: Iterable[str]) -> StateFiles:
         return files
     wanted = (_unique_of(files), StateKind.SNAPSHOT)
     names = (StateFileName.parse(path) for path in there)
-    found = (name.path for name in names if name is not None and (name.unique, name.kind) == wanted)
-    path = next(found, None)
+    paths = (name.path for name in names if name is not None and (name.unique, name.kind) == wanted)
+    path = next(paths, None)
     return files if path is None else StateFiles(path)
 
 

@@ -111,5 +111,5 @@ def beyond_bounds(data: bytes) -> str | None:
 
 def _first_problem(error: ValidationError) -> str:
     first = error.errors(include_url=False, include_input=False)[0]
-    place = ".".join(str(part) for part in first["loc"])
-    return f"{place}: {first['msg']}" if place else first["msg"]
+    path = ".".join(str(part) for part in first["loc"])
+    return f"{path}: {first['msg']}" if path else first["msg"]

@@ -53,7 +53,7 @@ def owner_path(topic: str) -> str:
     return f"{SHARED}/{topic}.json"
 
 
-class OwnerBook:
+class StageTopicOwners:
     """The owners in a stage, for the streams of some settings, which know what this reads (`Settings.owners`)."""
 
     def __init__(self, settings: Settings, store: ObjectStore, *, make: bool) -> None:
@@ -61,20 +61,20 @@ class OwnerBook:
         self._settings = settings
         self._store = store
         self._make = make
-        self._learned = False
+        self._owners_read = False
 
-    def learn(self) -> None:
+    def read_all(self) -> None:
         """Know the owners of all topics that were shared, once, and of those that several streams name (rule 3).
 
         Raises StoreError, MarkerError, and ConfigError for a topic that cannot be shared.
         """
-        if self._learned:
+        if self._owners_read:
             return
-        self._settings.owners.learn(_known(self._store))
+        self._settings.owners.add(_known(self._store))
         named = {topic for stream in self._settings.streams if stream.pattern is None for topic in stream.topics}
         self.require(named)
         self._require_no_renamed()
-        self._learned = True
+        self._owners_read = True
 
     def _require_no_renamed(self) -> None:
         """Raises ConfigError for a renamed stream (rule 4). Lists all markers while a shared chain has none."""
@@ -94,7 +94,7 @@ class OwnerBook:
 
     def _require_another(self, topic: str, stream: Stream, chain: str, manifest: Manifest | None) -> None:
         """Raises ConfigError if a chain is of a stream that is gone, and for a table of this one, or for none yet."""
-        if manifest is None or manifest.app_id in {one.app_id for one in self._settings.streams}:
+        if manifest is None or manifest.app_id in {stream.app_id for stream in self._settings.streams}:
             return
         tables = {comparable(table.url) for table in manifest.tables}
         if tables and tables.isdisjoint(map(comparable, stream.tables)):
@@ -115,7 +115,7 @@ class OwnerBook:
     def _newest_with_tables(self, listed: Collection[tuple[MarkerName, str]]) -> Manifest | None:
         """The newest of a chain's manifests that names tables; without one, the newest of all. Of any partition."""
         newest: Manifest | None = None
-        by_start = sorted(listed, key=lambda one: (one[0].start, one[0].topic_partition), reverse=True)
+        by_start = sorted(listed, key=lambda chain: (chain[0].start, chain[0].topic_partition), reverse=True)
         for manifest in _manifests(self._store, by_start):
             if manifest.tables:
                 return manifest
@@ -144,7 +144,7 @@ class OwnerBook:
             if topic in owners.by_topic or topic in refused:
                 continue
             try:
-                (owners.learn if self._make else owners.expect)({topic: self._agreed(topic, reading_it)})
+                (owners.add if self._make else owners.expect)({topic: self._agreed(topic, reading_it)})
             except ConfigError as error:
                 refused[topic] = error
         return refused
@@ -166,14 +166,14 @@ class OwnerBook:
 
 def _known(store: ObjectStore) -> dict[str, str]:
     """The app_id of each owner, by topic."""
-    paths = [found.path for found in store.list(f"{SHARED}/") if found.path.endswith(".json")]
+    paths = [item.path for item in store.list(f"{SHARED}/") if item.path.endswith(".json")]
     owners = {path: _owner(path, data) for path in paths if (data := store.read(path)) is not None}
     return {path.removeprefix(f"{SHARED}/").removesuffix(".json"): owner for path, owner in owners.items()}
 
 
 def _listed(store: ObjectStore, folder: str) -> Iterator[tuple[MarkerName, str]]:
     """The markers below a folder, with their paths."""
-    return ((name, found.path) for found in store.list(folder) if (name := MarkerName.parse(found.path)) is not None)
+    return ((name, item.path) for item in store.list(folder) if (name := MarkerName.parse(item.path)) is not None)
 
 
 def _manifests(store: ObjectStore, listed: Iterable[tuple[MarkerName, str]]) -> Iterator[Manifest]:

@@ -48,9 +48,9 @@ class UndeclaredFields:
         return f"of {self.sampled:,} sampled records, fields that no column takes: {named}{more}{others}"
 
 
-def together(found: Iterable[UndeclaredFields]) -> UndeclaredFields | None:
+def together(samples: Iterable[UndeclaredFields]) -> UndeclaredFields | None:
     """The sum of several; None if there are none."""
-    all_of_them = list(found)
+    all_of_them = list(samples)
     if not all_of_them:
         return None
     fields: Counter[str] = Counter()

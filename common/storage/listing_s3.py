@@ -41,24 +41,24 @@ class S3Listing:
     def items(self) -> Iterator[tuple[str, Mapping[str, object]]]:
         """Full path and description of each, in no order."""
         last, is_sorted = "", True
-        for number, (found, is_last) in enumerate(self._pages("")):
-            yield from self._described(found)
+        for number, (page, is_last) in enumerate(self._pages("")):
+            yield from self._described(page)
             if is_last:
                 return
-            keys = [str(item["Key"]) for item in found]
+            keys = [str(item["Key"]) for item in page]
             is_sorted = is_sorted and all(before < after for before, after in pairwise([last, *keys]))
             last = max(keys, default=last)
             if number + 1 >= PAGES_IN_TURN and is_sorted:
                 break
         borders = [last, *self._borders(last), None]
         with ThreadPoolExecutor(RANGES) as pool:
-            for found in pool.map(lambda span: list(self._range(*span)), pairwise(borders)):
-                yield from self._described(found)
+            for items in pool.map(lambda span: list(self._range(*span)), pairwise(borders)):
+                yield from self._described(items)
 
     def _range(self, after: str | None, until: str | None) -> Iterator[Answer]:
         """The keys above ``after``, up to ``until``."""
-        for found, _ in self._pages(after or ""):
-            for item in found:
+        for items, _ in self._pages(after or ""):
+            for item in items:
                 if until is not None and item["Key"] > until:
                     return
                 yield item
@@ -67,7 +67,7 @@ class S3Listing:
         """Some of the folders beyond a key, evenly spaced."""
         folders: list[str] = []
         for page in self._answers(StartAfter=last, Delimiter="/"):
-            folders += [str(one["Prefix"]) for one in page.get("CommonPrefixes") or []]
+            folders += [str(prefix["Prefix"]) for prefix in page.get("CommonPrefixes") or []]
         beyond = sorted(folder for folder in folders if folder > last)
         step = max(1, -(-len(beyond) // (RANGES - 1)))
         return beyond[::step]
@@ -87,8 +87,8 @@ class S3Listing:
                 return
             more = {**options, "ContinuationToken": page["NextContinuationToken"]}
 
-    def _described(self, found: list[Answer]) -> Iterator[tuple[str, Mapping[str, object]]]:
-        for item in found:
+    def _described(self, items: list[Answer]) -> Iterator[tuple[str, Mapping[str, object]]]:
+        for item in items:
             if not str(item["Key"]).endswith("/"):
                 described = {"type": "file", "size": item["Size"], "LastModified": item["LastModified"]}
                 yield f"{self._bucket}/{item['Key']}", described

@@ -52,8 +52,8 @@ def uploads(fs: AbstractFileSystem, folder: str) -> Iterator[tuple[str, str, dat
         page: Answer = fs.call_s3(
             "list_multipart_uploads", Bucket=bucket, Prefix=f"{prefix}/" if prefix else "", **more
         )
-        for found in page.get("Uploads") or []:
-            yield f"{bucket}/{found['Key']}", str(found["UploadId"]), found["Initiated"]
+        for upload in page.get("Uploads") or []:
+            yield f"{bucket}/{upload['Key']}", str(upload["UploadId"]), upload["Initiated"]
         if not page.get("IsTruncated"):
             return
         more = {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}
@@ -81,8 +81,8 @@ def _scan_s3(fs: AbstractFileSystem, folder: str) -> Iterator[tuple[str, Mapping
     more: dict[str, str] = {}
     while True:
         page: Answer = fs.call_s3("list_objects_v2", Bucket=bucket, Prefix=f"{prefix}/" if prefix else "", **more)
-        for found in page.get("Contents") or []:
-            yield f"{bucket}/{found['Key']}", {"size": found["Size"], "LastModified": found["LastModified"]}
+        for item in page.get("Contents") or []:
+            yield f"{bucket}/{item['Key']}", {"size": item["Size"], "LastModified": item["LastModified"]}
         if not page.get("IsTruncated"):
             return
         more = {"ContinuationToken": page["NextContinuationToken"]}
@@ -101,10 +101,10 @@ def _scan_local(folder: str) -> Iterator[tuple[str, Mapping[str, object]]]:
                     folders.append(entry.path)
                 elif entry.is_file(follow_symlinks=False):
                     try:
-                        found = entry.stat()
+                        status = entry.stat()
                     except FileNotFoundError:
                         continue
-                    yield entry.path, {"size": found.st_size, "mtime": found.st_mtime}
+                    yield entry.path, {"size": status.st_size, "mtime": status.st_mtime}
 
 
 def _scan_folders(fs: AbstractFileSystem, folder: str) -> Iterator[tuple[str, Mapping[str, object]]]:

@@ -31,7 +31,7 @@ import fsspec
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
-from common.errors import ConfigError, StoreError, StoreRefusedError, StoreUnfitError
+from common.errors import ConfigError, StoreError, StoreRefusedError, UnsafeStoreError
 from common.ports import AlreadyExists, Created, CreateOutcome, ObjectStore, StoredObject
 from common.storage.bounded import most_bytes
 from common.storage.listing_s3 import S3Listing
@@ -40,7 +40,7 @@ from common.storage.scanning import Upload, abort, scan, uploads
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from common.storage.pieces import Pieces
+    from common.storage.chunks import ByteChunks
 
 T = TypeVar("T")
 
@@ -103,8 +103,8 @@ class FsspecStore:
             return S3Listing(self._fs, full_prefix.rstrip("/")).items()
         # fsspec leaves out a local folder that cannot be read; an empty listing would mean that there is no chain.
         loudly = {"on_error": "raise"} if self._local else {}
-        found: Mapping[str, Mapping[str, object]] = self._fs.find(full_prefix, withdirs=False, detail=True, **loudly)
-        return found.items()
+        details: Mapping[str, Mapping[str, object]] = self._fs.find(full_prefix, withdirs=False, detail=True, **loudly)
+        return details.items()
 
     def scan(self, prefix: str) -> Iterator[StoredObject]:
         """Like `list`, a page or a folder at a time: for up to millions of objects."""
@@ -194,7 +194,7 @@ class FsspecStore:
             else:
                 self._fs.pipe_file(self._full(path), data)
 
-    def upload(self, path: str, data: Pieces) -> None:
+    def upload(self, path: str, data: ByteChunks) -> None:
         """Write a new file, without a complete copy where the store accepts parts (rule 4)."""
         in_parts = self._takes_parts and data.size_bytes >= 2 * PART_BYTES
         parts = {"chunksize": PART_BYTES, "max_concurrency": _PARTS_AT_ONCE} if in_parts else {}
@@ -255,7 +255,7 @@ def stores_of(storage_options: Mapping[str, object]) -> Callable[[str], FsspecSt
 
 
 def prove_exclusive_create(store: ObjectStore) -> None:
-    """Check that the store refuses a second exclusive create, in turn and in a race; raises StoreUnfitError if not."""
+    """Check that the store refuses a second exclusive create, in turn and in a race; raises UnsafeStoreError if not."""
     _tried_twice(lambda: _prove_exclusive_create(store))
 
 
@@ -275,7 +275,7 @@ def _prove_exclusive_create(store: ObjectStore) -> None:
     store.delete([path, race])
     if not isinstance(first, Created) or not isinstance(second, AlreadyExists) or won != 1:
         msg = f"the store at {store.url} lets two writers create the same object: it ignores conditional writes"
-        raise StoreUnfitError(
+        raise UnsafeStoreError(
             msg, "use a store that honours If-None-Match on PUT (AWS S3, GCS, Azure, MinIO, versitygw, a local disk)"
         )
 
@@ -318,7 +318,7 @@ def _tried_twice(probe: Callable[[], T]) -> T:
     try:
         return probe()
     except StoreError as error:
-        if isinstance(error, StoreRefusedError | StoreUnfitError):
+        if isinstance(error, StoreRefusedError | UnsafeStoreError):
             raise
     return probe()
 
@@ -362,7 +362,7 @@ def client_options(url: str, storage_options: Mapping[str, object], environ: Map
     given = (client, storage_options.get("config_kwargs") or {})
     if not region or not normalised(url).startswith("s3://"):
         return dict(storage_options)
-    if not isinstance(client, dict) or any(isinstance(one, dict) and "region_name" in one for one in given):
+    if not isinstance(client, dict) or any(isinstance(value, dict) and "region_name" in value for value in given):
         return dict(storage_options)
     return {**storage_options, "client_kwargs": {**client, "region_name": region}}
 

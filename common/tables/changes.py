@@ -25,7 +25,7 @@ from annotated_types import MinLen
 
 from common.schema.ddl import backticks
 from common.schema.types import Field, Primitive, StructType
-from common.stage.row_places import Place, place_fields
+from common.stage.identity_columns import IdentityColumns, identity_fields
 from common.stored_types import lean
 
 RESERVED = "_merge_"
@@ -58,7 +58,7 @@ class MergeBy:
 
     keys: Annotated[tuple[str, ...], MinLen(1)]
     """The columns that identify a row; never null in staged rows."""
-    place: Place
+    place: IdentityColumns
     """The columns of the staged rows with an event's record identity: Kafka's topic, partition and offset."""
     sequence: str | None
     """The column that says which of a key's events is newer; null only for deletes. None for their order in Kafka."""
@@ -118,18 +118,18 @@ def made_fields(columns: StructType, by: MergeBy) -> tuple[Field, ...]:
     return (*made, Field(VALID_FROM, time.type), Field(VALID_TO, time.type), Field(IS_CURRENT, Primitive.BOOLEAN))
 
 
-def place_of_events(kafka_columns: tuple[str, ...]) -> Place:
+def identity_of_events(kafka_columns: tuple[str, ...]) -> IdentityColumns:
     """``kafka_columns`` are the table's own columns of the record identity, empty if it has none."""
-    place = kafka_columns[:3] if kafka_columns else _OWN_PLACE
-    return place[0], place[1], place[2]
+    identity = kafka_columns[:3] if kafka_columns else _OWN_PLACE
+    return identity[0], identity[1], identity[2]
 
 
 def staged_columns(table: StructType, by: MergeBy) -> StructType:
     """The columns of the staged rows: the table's, then those that only merging needs."""
-    place = (field for field in place_fields(by.place) if table.field(field.name) is None)
+    identity = (field for field in identity_fields(by.place) if table.field(field.name) is None)
     row = () if by.row is None else (Field(by.row, Primitive.INTEGER),)
     truncate = () if by.truncate is None else (Field(by.truncate, Primitive.BOOLEAN),)
-    return table.with_fields((*place, *row, *truncate, Field(DELETE_COLUMN, Primitive.BOOLEAN)))
+    return table.with_fields((*identity, *row, *truncate, Field(DELETE_COLUMN, Primitive.BOOLEAN)))
 
 
 def table_columns(staged: StructType) -> StructType:

@@ -142,7 +142,7 @@ def _topic_ids_to_stored(
     stored: dict[str, dict[str, str | None]] = {}
     for topic, ids in by_topic.items():
         most = Counter(ids.values()).most_common(1)[0][0]
-        differing = {partition: found for partition, found in ids.items() if found != most}
+        differing = {partition: topic_id for partition, topic_id in ids.items() if topic_id != most}
         if most is not None or differing:
             stored[topic] = {_ALL: most, **differing}
     return stored or None
@@ -151,10 +151,10 @@ def _topic_ids_to_stored(
 def _topic_ids_from_stored(
     positions: Mapping[TopicPartition, Position], stored: Mapping[str, Mapping[str, str | None]]
 ) -> dict[TopicPartition, str]:
-    found: dict[TopicPartition, str] = {}
+    topic_ids: dict[TopicPartition, str] = {}
     for partition in positions:
         ids = stored.get(partition.topic, {})
         topic_id = ids.get(str(partition.partition), ids.get(_ALL))
         if topic_id is not None:
-            found[partition] = topic_id
-    return found
+            topic_ids[partition] = topic_id
+    return topic_ids

@@ -86,14 +86,14 @@ class DeferredRanges:
     @classmethod
     def read(cls, transactions: Mapping[str, int]) -> DeferredRanges:
         """The deferred ranges in the main table's txn actions."""
-        found: dict[str, tuple[tuple[str, Span], ...]] = {}
+        ranges: dict[str, tuple[tuple[str, Span], ...]] = {}
         for name in transactions:
             prefix, _, end = name.rpartition(":")
             partition, _, digest = prefix.rpartition(":")
             span = DeferredIds.with_prefix(prefix).read(transactions) if end == _END else None
             if span is not None:
-                found[partition] = (*found.get(partition, ()), (digest, span))
-        return cls(found)
+                ranges[partition] = (*ranges.get(partition, ()), (digest, span))
+        return cls(ranges)
 
     def of(self, ids: TxnIds, urls: Iterable[str], partitions: Iterable[TopicPartition]) -> tuple[DeferredRange, ...]:
         """The deferred ranges of some tables and Kafka partitions, ordered by table first."""

@@ -43,11 +43,11 @@ def spoken_of(store: ObjectStore) -> Iterator[set[str]]:
         yield from _names_in(store, path)
 
 
-def _checkpoints(store: ObjectStore, found: Iterable[StoredObject], commits: set[int]) -> list[str]:
+def _checkpoints(store: ObjectStore, listed: Iterable[StoredObject], commits: set[int]) -> list[str]:
     """The checkpoints without which the commits are incomplete (rule 1)."""
     needed: list[str] = []
     known = -1  # everything up to this version is covered
-    for version, parts in reversed(list(complete_checkpoints(found))):
+    for version, parts in reversed(list(complete_checkpoints(listed))):
         if not commits.issuperset(range(known + 1, version + 1)):
             if any(is_torn(store, part) for part in parts):
                 continue
@@ -76,8 +76,8 @@ def _names_in(store: ObjectStore, path: str) -> Iterator[set[str]]:
                 yield from _names_of(store, [(name, value) for value in values if value is not None])
 
 
-def _names_of(store: ObjectStore, found: Iterable[tuple[str, str] | None]) -> Iterator[set[str]]:
-    files = [item for item in found if item is not None]
+def _names_of(store: ObjectStore, listed: Iterable[tuple[str, str] | None]) -> Iterator[set[str]]:
+    files = [item for item in listed if item is not None]
     yield {unquote(path.rpartition("/")[2]) for action, path in files if action != "sidecar"}
     for action, path in files:
         if action == "sidecar":

@@ -92,10 +92,10 @@ class ReadOnce:
 def read_history(newest: int, lines: CommitLines) -> Iterator[LoggedCommit]:
     """The commits from a version down, until the log ends: older ones were cleaned up. Lazy; raises StoreError."""
     for version in range(newest, -1, -1):
-        found = lines(version)
-        if found is None:
+        commit = lines(version)
+        if commit is None:
             return
-        yield _logged(version, found, lines)
+        yield _logged(version, commit, lines)
 
 
 def with_lineage(history: Iterable[LoggedCommit]) -> Iterator[tuple[LoggedCommit, bool]]:
@@ -115,8 +115,8 @@ def with_lineage(history: Iterable[LoggedCommit]) -> Iterator[tuple[LoggedCommit
         yield commit, is_on_lineage
 
 
-def _logged(version: int, found: Iterable[str], lines: CommitLines) -> LoggedCommit:
-    info = _commit_info(found)
+def _logged(version: int, commit: Iterable[str], lines: CommitLines) -> LoggedCommit:
+    info = _commit_info(commit)
     operation = str(info.get("operation") or "")
     restored = None
     if operation == _RESTORE:
@@ -133,8 +133,8 @@ def _logged(version: int, found: Iterable[str], lines: CommitLines) -> LoggedCom
     )
 
 
-def _commit_info(found: Iterable[str]) -> Mapping[str, object]:
-    for line in found:
+def _commit_info(commit: Iterable[str]) -> Mapping[str, object]:
+    for line in commit:
         if line.replace(" ", "", 2).startswith('{"commitInfo"'):
             return _mapping(_mapping(json.loads(line)).get("commitInfo"))
     return {}
@@ -153,19 +153,19 @@ def _by_files(version: int, lines: CommitLines) -> int | None:
     for candidate in range(version - 1, -1, -1):
         if (came, went) == (removed, added):
             return candidate
-        found = lines(candidate)
-        if found is None:
+        commit = lines(candidate)
+        if commit is None:
             return None
-        new, old = _files(found)
+        new, old = _files(commit)
         # The changes from before this commit until the RESTORE: a file that was added and removed is no change.
         came, went = (came - old) | (new - went), (went - new) | (old - came)
     return None
 
 
-def _files(found: Iterable[str]) -> tuple[set[str], set[str]]:
+def _files(commit: Iterable[str]) -> tuple[set[str], set[str]]:
     """The files that a commit adds and those that it removes."""
     sets: dict[str, set[str]] = {"add": set(), "remove": set()}
-    for line in found:
+    for line in commit:
         action = _mapping(json.loads(line))
         for name, files in sets.items():
             if name in action:

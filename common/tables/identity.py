@@ -41,7 +41,7 @@ MOST_OLDER = 2_000
 
 
 @dataclass(frozen=True, slots=True)
-class KnownChain:
+class TableChain:
     """A chain that a table has something of."""
 
     generation: int
@@ -54,7 +54,7 @@ class KnownChain:
 class TableIdentity:
     plain_topic: str | None = None
     """The topic that txn actions do not name; empty for none, None while no commit has it."""
-    chains: Mapping[TopicPartition, KnownChain] = field(default_factory=dict)
+    chains: Mapping[TopicPartition, TableChain] = field(default_factory=dict)
     unproved: frozenset[tuple[TopicPartition, int]] = frozenset()
     """Chains, with their generations, that the table may or may not have something of (rollback.py, rule 7)."""
     is_whole: bool = True
@@ -68,7 +68,7 @@ class TableIdentity:
             return self
         return TableIdentity(metadata.plain_topic, _named_by(metadata), metadata.unproved, merged_by=metadata.merged_by)
 
-    def with_chains(self, moved: Mapping[TopicPartition, KnownChain]) -> dict[TopicPartition, KnownChain]:
+    def with_chains(self, moved: Mapping[TopicPartition, TableChain]) -> dict[TopicPartition, TableChain]:
         """All chains once some have moved; those that they replace are left out (rule 5)."""
         kept = {
             partition: known
@@ -103,16 +103,16 @@ NO_IDENTITY = TableIdentity()
 """The identity of a table without any information in its commits."""
 
 
-def overlap(one: TopicPartition, other: TopicPartition) -> bool:
+def overlap(first: TopicPartition, other: TopicPartition) -> bool:
     """Whether two chains have a Kafka partition in common."""
-    return one.partition == other.partition and not set(topics_of(one.topic)).isdisjoint(topics_of(other.topic))
+    return first.partition == other.partition and not set(topics_of(first.topic)).isdisjoint(topics_of(other.topic))
 
 
 def identity_of(
     history: Iterable[LoggedCommit], stream: Stream, ids: TxnIds, transactions: Mapping[str, int]
 ) -> TableIdentity:
     """The identity in a table's own commits, from the newest down (rule 2); ``transactions`` are the newest ones."""
-    chains: dict[TopicPartition, KnownChain] = {}
+    chains: dict[TopicPartition, TableChain] = {}
     unproved: frozenset[tuple[TopicPartition, int]] = frozenset()
     is_whole, merged_by = False, None
     plain = None if any(_is_plain(name, ids.app_id) for name in transactions) else _no_plain(ids, transactions)
@@ -135,7 +135,7 @@ def identity_of(
     return with_transactions(table_identity, stream, ids, transactions)
 
 
-def _add_chains(chains: dict[TopicPartition, KnownChain], metadata: CommitMetadata) -> None:
+def _add_chains(chains: dict[TopicPartition, TableChain], metadata: CommitMetadata) -> None:
     """The chains that an older commit names, where no newer one does."""
     for partition, known in _named_by(metadata).items():
         newer = chains.get(partition)
@@ -153,16 +153,16 @@ def with_transactions(
     in_table = ids.in_table(identity.plain_topic)
     plain = identity.plain_topic or stream.chain_of(stream.topics[0])
     for txn_id, last in transactions.items():
-        found = in_table.chain_of(txn_id, plain)
-        if found is None:
+        chain = in_table.chain_of(txn_id, plain)
+        if chain is None:
             continue
-        partition, generation = found
+        partition, generation = chain
         known, position = chains.get(partition), position_after(Offset(last))
         if known is not None and known.generation >= generation:
             if known.generation == generation and known.position != position:
                 chains[partition] = replace(known, position=position)
         elif known is not None or partition.topic in topics or _takes_alone(stream, partition, identity.chains):
-            chains[partition] = KnownChain(generation, position)
+            chains[partition] = TableChain(generation, position)
     return replace(identity, chains=chains)
 
 
@@ -171,14 +171,14 @@ def _takes_alone(stream: Stream, partition: TopicPartition, named: Iterable[Topi
     return stream.takes(partition.topic) and not any(overlap(partition, other) for other in named)
 
 
-def _named_by(metadata: CommitMetadata) -> dict[TopicPartition, KnownChain]:
+def _named_by(metadata: CommitMetadata) -> dict[TopicPartition, TableChain]:
     """The chains that a commit names: all of the table's, or those that a commit of an older release moved."""
     positions: Mapping[TopicPartition, Position] = metadata.positions
     if not positions:
         answered = {} if metadata.answers is None else metadata.answers.positions
         positions = {partition: span.end for partition, span in metadata.spans.items()} | dict(answered)
     return {
-        partition: KnownChain(metadata.generation(partition), position, metadata.topic_ids.get(partition))
+        partition: TableChain(metadata.generation(partition), position, metadata.topic_ids.get(partition))
         for partition, position in positions.items()
     }
 

@@ -37,21 +37,21 @@ def commit_path(version: int) -> str:
     return f"{LOG}/{version:020d}.json"
 
 
-def newest_checkpoint(store: ObjectStore, found: Iterable[StoredObject]) -> tuple[int | None, list[str]]:
+def newest_checkpoint(store: ObjectStore, listed: Iterable[StoredObject]) -> tuple[int | None, list[str]]:
     """The version and the files of the newest checkpoint that is complete and not torn.
 
-    None and an empty list without one. ``found`` is a listing of the log. Raises StoreError.
+    None and an empty list without one. ``listed`` is a listing of the log. Raises StoreError.
     """
-    for version, parts in complete_checkpoints(found):
+    for version, parts in complete_checkpoints(listed):
         if not any(is_torn(store, part) for part in parts):
             return version, [part.path for part in parts]
     return None, []
 
 
-def complete_checkpoints(found: Iterable[StoredObject]) -> Iterator[tuple[int, list[StoredObject]]]:
+def complete_checkpoints(listed: Iterable[StoredObject]) -> Iterator[tuple[int, list[StoredObject]]]:
     """The version and the files of each complete checkpoint, the newest first, and of one version the most parts."""
     checkpoints: dict[tuple[int, int], list[StoredObject]] = {}
-    for item in found:
+    for item in listed:
         match = CHECKPOINT.fullmatch(item.path)
         if match:
             checkpoints.setdefault((int(match[1]), int(match[3] or 1)), []).append(item)
@@ -80,15 +80,15 @@ def is_torn(store: ObjectStore, checkpoint: StoredObject) -> bool:
     return not tail.endswith(_MAGIC) or footer_bytes > checkpoint.size_bytes - len(_MAGIC) - _TAIL_BYTES
 
 
-def commits_after(url: str, found: Iterable[StoredObject], base: int | None) -> list[str]:
-    """The files of all commits after the checkpoint ``base``, or of all, in their order; ``found`` lists the log.
+def commits_after(url: str, listed: Iterable[StoredObject], base: int | None) -> list[str]:
+    """The files of all commits after the checkpoint ``base``, or of all, in their order; ``listed`` lists the log.
 
     Raises TableError when one is missing.
     """
-    found = list(found)
-    commits = {int(match[1]): match[0] for item in found if (match := COMMIT.fullmatch(item.path)) is not None}
+    listed = list(listed)
+    commits = {int(match[1]): match[0] for item in listed if (match := COMMIT.fullmatch(item.path)) is not None}
     first = 0 if base is None else base + 1
-    torn = [version for version, _ in complete_checkpoints(found) if version >= first]
+    torn = [version for version, _ in complete_checkpoints(listed) if version >= first]
     newest = max([*commits, *torn, first - 1])
     missing = next((version for version in range(first, newest + 1) if version not in commits), None)
     if missing is not None:

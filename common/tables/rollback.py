@@ -103,7 +103,7 @@ class Rollback:
 
 
 @dataclass(slots=True)
-class _Line:
+class _Lineage:
     """The table's lineage, collected while its commits are read from the newest down."""
 
     cause: LoggedCommit | None = None
@@ -180,13 +180,13 @@ def _loaded_ranges(commit: LoggedCommit) -> dict[Generation, tuple[Position, Pos
     if metadata is None:
         return {}
     counts = metadata.counts
-    found = {
+    ranges = {
         partition: (_first(span, counts[partition].given_up if partition in counts else ()), span.end)
         for partition, span in metadata.spans.items()
     }
     if metadata.answers is not None:
-        found |= {partition: (position, position) for partition, position in metadata.answers.positions.items()}
-    return {(partition, metadata.generation(partition)): reach for partition, reach in found.items()}
+        ranges |= {partition: (position, position) for partition, position in metadata.answers.positions.items()}
+    return {(partition, metadata.generation(partition)): reach for partition, reach in ranges.items()}
 
 
 def _first(span: Span, given_up: Iterable[Span]) -> Position:
@@ -196,24 +196,24 @@ def _first(span: Span, given_up: Iterable[Span]) -> Position:
 
 def find_rollback(history: Iterable[LoggedCommit], app_id: str) -> Rollback | None:
     """How the newest commits show a rollback (rules 1 to 3); ``history`` is from the newest down, and lazy."""
-    line = _Line()
+    line = _Lineage()
     for number, (commit, on_line) in enumerate(with_lineage(history), 1):
         line.step(commit, app_id, on_line=on_line)
         if line.done(commit.version) or number >= FARTHEST:
             break
     if line.cause is None:
         return None
-    begins = {chain: line.here.get(chain, start) for chain, (start, _) in line.lost.items()}
-    short = sorted(chain for chain, begin in begins.items() if begin != line.lost[chain][1])
+    starts = {chain: line.here.get(chain, start) for chain, (start, _) in line.lost.items()}
+    short = sorted(chain for chain, begin in starts.items() if begin != line.lost[chain][1])
     if not short:
         return None
     newest = dict(short)  # the highest generation of each Kafka partition comes last
     gone = tuple(
-        (chain[0], Span(begins[chain], end))
+        (chain[0], Span(starts[chain], end))
         for chain in short
-        if chain[1] < newest[chain[0]] and begins[chain] < (end := line.lost[chain][1])
+        if chain[1] < newest[chain[0]] and starts[chain] < (end := line.lost[chain][1])
     )
-    positions = {partition: begins[partition, generation] for partition, generation in newest.items()}
+    positions = {partition: starts[partition, generation] for partition, generation in newest.items()}
     return Rollback(
         kind=RollbackKind.REPLACED if line.cause.is_replace else RollbackKind.RESTORED,
         cause=line.cause,
@@ -258,8 +258,8 @@ class OwnPast:
 
         ``first_ms`` is when its first marker was made; None if unknown.
         """
-        said = None if self.names_all is None else self.names_all.metadata
-        if said is not None and chain not in said.unproved:
+        stated = None if self.names_all is None else self.names_all.metadata
+        if stated is not None and chain not in stated.unproved:
             return False
         if self.first is not None or self.oldest is None:
             return False
@@ -348,7 +348,7 @@ def _is_older(made_ms: int | None, commit: LoggedCommit) -> bool:
 def without_txn(
     past: OwnPast,
     unplaced: Iterable[TopicPartition],
-    rootless: Iterable[TopicPartition],
+    without_origin: Iterable[TopicPartition],
     generations: Mapping[TopicPartition, int],
     first_ms: Mapping[TopicPartition, int] | None = None,
 ) -> tuple[Rollback, ...]:
@@ -367,7 +367,7 @@ def without_txn(
         causes = (past.last.get(chain) or _named_at(chain, past) for chain in expired)
         cause = max(causes, key=lambda commit: commit.version)
         rollbacks.append(_without(RollbackKind.EXPIRED, cause, expired))
-    lost = [(partition, generations.get(partition, 0)) for partition in rootless]
+    lost = [(partition, generations.get(partition, 0)) for partition in without_origin]
     never = {chain: Position(0) for chain in lost if chain not in expired}
     if never and past.newest is None and past.first is not None:
         rollbacks.append(_without(RollbackKind.RECREATED, past.first, never))

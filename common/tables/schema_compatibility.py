@@ -35,7 +35,7 @@ def columns_text(names: Sequence[str]) -> str:
     return ", ".join(names) or "nothing"
 
 
-def type_problems(table: StructType, staged: StructType, place: str = "") -> Iterator[tuple[str, str]]:
+def type_problems(table: StructType, staged: StructType, path: str = "") -> Iterator[tuple[str, str]]:
     """The difference of each staged column whose values the table's type can never take, and the table's column.
 
     Columns that the table lacks are left out: they can be added.
@@ -43,7 +43,7 @@ def type_problems(table: StructType, staged: StructType, place: str = "") -> Ite
     for field in staged:
         there = table.field(field.name)
         if there is not None:
-            yield from _problems(f"{place}{field.name}", there.type, field.type)
+            yield from _problems(f"{path}{field.name}", there.type, field.type)
 
 
 def columns_setting(wanted: Sequence[str]) -> str:

@@ -81,10 +81,10 @@ def columns_as_agreed(stream: Stream, agreed: AgreedColumns, state: TableState |
     return with_columns(stream, columns, partition_by=partition_by, formats=agreed.formats)
 
 
-def with_envelope(stream: Stream, found: str | None) -> Stream:
+def with_envelope(stream: Stream, envelope: str | None) -> Stream:
     """The stream with the `envelope` that its records have, if its settings leave it to them."""
-    is_new = found is not None and is_envelope_open(stream)
-    return stream.model_copy(update={"envelope": found}) if is_new else stream
+    is_new = envelope is not None and is_envelope_open(stream)
+    return stream.model_copy(update={"envelope": envelope}) if is_new else stream
 
 
 def before_agreement(stream: Stream, state: TableState | None) -> Stream | None:
@@ -106,9 +106,9 @@ def with_columns_of_files(stream: Stream, schema: str, agreed: Callable[[str], A
     if stream.columns_from is ColumnsFrom.TABLE:
         columns = record_columns(stream, schema)
     else:
-        found = agreed(stream.app_id)
-        columns = NO_COLUMNS if found is None else found.columns
-        stream = stream if found is None else with_envelope(stream, found.envelope)
+        agreed_columns = agreed(stream.app_id)
+        columns = NO_COLUMNS if agreed_columns is None else agreed_columns.columns
+        stream = stream if agreed_columns is None else with_envelope(stream, agreed_columns.envelope)
     return stream.model_copy(update={"columns": to_ddl(columns)}) if columns.fields else stream
 
 

@@ -51,7 +51,7 @@ class StreamHistory:
     def without_txn(
         self,
         unplaced: Iterable[TopicPartition],
-        rootless: Iterable[TopicPartition],
+        without_origin: Iterable[TopicPartition],
         generations: Mapping[TopicPartition, int],
         first_ms: Mapping[TopicPartition, int],
     ) -> tuple[Rollback, ...]:
@@ -60,7 +60,7 @@ class StreamHistory:
         past = own_past(
             self.commits, self._app_id, [(partition, generations.get(partition, 0)) for partition in chains]
         )
-        return without_txn(past, chains, rootless, generations, first_ms)
+        return without_txn(past, chains, without_origin, generations, first_ms)
 
     def unknown(
         self,

@@ -181,17 +181,17 @@ def fields_of(schema: str) -> Iterator[tuple[str, Field]]:
     return _fields_of("", schema_from_json(schema))
 
 
-def _fields_of(place: str, data_type: DataType) -> Iterator[tuple[str, Field]]:
+def _fields_of(path: str, data_type: DataType) -> Iterator[tuple[str, Field]]:
     match data_type:
         case StructType(fields):
             for field in fields:
-                name = f"{place}.{field.name}" if place else field.name
+                name = f"{path}.{field.name}" if path else field.name
                 yield name, field
                 yield from _fields_of(name, field.type)
         case ArrayType(element):
-            yield from _fields_of(place, element)
+            yield from _fields_of(path, element)
         case MapType(key, value):
-            yield from _fields_of(place, key)
-            yield from _fields_of(place, value)
+            yield from _fields_of(path, key)
+            yield from _fields_of(path, value)
         case Primitive() | DecimalType():
             return

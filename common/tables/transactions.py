@@ -71,8 +71,8 @@ class TxnIds:
     def generation(self, transactions: Mapping[str, int], partition: TopicPartition) -> int:
         """The highest generation of a Kafka partition that the table has anything of."""
         prefix = f"{self._first(partition)}@"
-        found = (name.removeprefix(prefix) for name in transactions if name.startswith(prefix))
-        return max((int(text) for text in found if text.isdecimal()), default=0)
+        generations = (name.removeprefix(prefix) for name in transactions if name.startswith(prefix))
+        return max((int(text) for text in generations if text.isdecimal()), default=0)
 
     def at(
         self, begun: Mapping[TopicPartition, int], transactions: Mapping[str, int], partitions: Iterable[TopicPartition]
@@ -80,8 +80,8 @@ class TxnIds:
         """The ids of the newest generations: those that the stage has started, or that the table has."""
         in_table: dict[str, int] = {}
         for name in transactions:
-            first, at, generation = name.rpartition("@")
-            if at and generation.isdecimal():
+            first, separator, generation = name.rpartition("@")
+            if separator and generation.isdecimal():
                 in_table[first] = max(in_table.get(first, 0), int(generation))
         newest = {
             partition: max(begun.get(partition, 0), in_table.get(self._first(partition), 0)) for partition in partitions
@@ -101,5 +101,5 @@ class TxnIds:
         if match is None:
             return None
         partition = TopicPartition(Topic(match["topic"] or plain_topic), Partition(int(match["partition"])))
-        found = partition, int(match["generation"] or 0)
-        return found if self.of(*found) == txn_id else None
+        chain = partition, int(match["generation"] or 0)
+        return chain if self.of(*chain) == txn_id else None

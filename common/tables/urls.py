@@ -57,8 +57,8 @@ def require_url(url: str) -> str:
     path = url if url.startswith("/") else _path_of(url)
     if path == "/" or re.search(r"//|/\.\.?(/|$)", path):
         plain = re.sub(r"/(\.?/)+", "/", path)
-        fits = path != "/" and re.search(r"/\.\.?(/|$)", plain) is None
-        hint = f"did you mean {url.removesuffix(path)}{plain}?" if fits else "write the whole path"
+        is_valid = path != "/" and re.search(r"/\.\.?(/|$)", plain) is None
+        hint = f"did you mean {url.removesuffix(path)}{plain}?" if is_valid else "write the whole path"
         msg = f"has an empty folder name in its path, a . or a .., which programs read in different ways; {hint}"
         raise ValueError(msg)
     return url
@@ -68,19 +68,21 @@ def _path_of(url: str) -> str:
     """The part after the host or the bucket, with its slash; raises ValueError if it is not a URL."""
     match = _SCHEME.fullmatch(url)
     scheme, colon, slashes, rest = match.groups() if match else ("", "", "", url)
-    near = difflib.get_close_matches(scheme.lower(), _SLASHES, n=1, cutoff=0.76) if colon or slashes == "//" else []
-    if not (colon or near):
+    close_matches = (
+        difflib.get_close_matches(scheme.lower(), _SLASHES, n=1, cutoff=0.76) if colon or slashes == "//" else []
+    )
+    if not (colon or close_matches):
         msg = (
             "is a relative path, and would be a folder of the directory that a program happens to start in; write an "
             f"absolute path such as /data/{url.lstrip('~./')}, or a URL such as s3://lake/orders"
         )
-    elif not near:
-        known = ", ".join(f"{one}://" for one in _SLASHES)
+    elif not close_matches:
+        known = ", ".join(f"{scheme}://" for scheme in _SLASHES)
         msg = f"has the unknown scheme {scheme!r}; write an absolute path, or a URL that begins with one of {known}"
     elif not rest:
         msg = "names no bucket and no folder; write a URL such as s3://lake/orders"
-    elif scheme != near[0] or not colon or len(slashes) not in _SLASHES[scheme]:
-        meant = f"{near[0]}:{'/' * _SLASHES[near[0]][-1]}{rest}"
+    elif scheme != close_matches[0] or not colon or len(slashes) not in _SLASHES[scheme]:
+        meant = f"{close_matches[0]}:{'/' * _SLASHES[close_matches[0]][-1]}{rest}"
         msg = f"is not a URL, and would be taken for a folder of that name; did you mean {meant}?"
     else:
         has_host = len(slashes) == 2  # noqa: PLR2004 - as in scheme://host/path

@@ -15,7 +15,7 @@ import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from common.errors import ExitCode, KafkaDeltaExpressError, StoreError, StoreRefusedError, StoreUnfitError, TableError
+from common.errors import ExitCode, KafkaDeltaExpressError, StoreError, StoreRefusedError, TableError, UnsafeStoreError
 from common.remedies import CONFIG, quoted
 from common.settings.pace import loader_of
 from common.stage.merged import kafka_topic
@@ -27,7 +27,7 @@ from common.tables.rollback import described
 from common.tables.stream_columns import before_agreement, found_columns
 from common.tables.stream_history import StreamHistory, read_stream_history
 from delta_loader.check_result import Check, Level
-from delta_loader.checks.left_behind import left_behind
+from delta_loader.checks.abandoned_topics import abandoned_topics
 from delta_loader.checks.requirements import (
     columns_from_check,
     merge_checks,
@@ -81,7 +81,7 @@ class Preflight:
             yield self._kafka(stream)
             yield from self._pauses(stream)
         yield from shared_topic_checks(streams, {topic for stream in streams for topic in self._topics(stream)})
-        yield from self._left_behind(None)
+        yield from self._abandoned_topics(None)
         if self.require_control_topic is not None:
             yield self._control(self.require_control_topic)
 
@@ -90,7 +90,7 @@ class Preflight:
         for stream in self.settings.streams:
             if stream.app_id == app_id:
                 yield from self._checked(stream)
-        yield from self._left_behind(app_id)
+        yield from self._abandoned_topics(app_id)
 
     def _pauses(self, stream: Stream) -> Iterator[Check]:
         try:
@@ -106,10 +106,10 @@ class Preflight:
         except KafkaDeltaExpressError as error:
             yield failed("table", error, stream.app_id)
 
-    def _left_behind(self, app_id: str | None) -> Iterator[Check]:
+    def _abandoned_topics(self, app_id: str | None) -> Iterator[Check]:
         """Checks for topics that were removed from a stream, or from any."""
         try:
-            yield from left_behind(self.stage, self.settings.streams, self.open_store, app_id)
+            yield from abandoned_topics(self.stage, self.settings.streams, self.open_store, app_id)
         except KafkaDeltaExpressError as error:
             yield failed("topics", error, app_id)
 
@@ -140,7 +140,7 @@ class Preflight:
                 yield from property_checks(app_id, url, table_state)
             else:
                 yield from table_checks(stream, table_state, url)
-        for url in (one for one in stream.row_tables[1:] if one not in sides):
+        for url in (table for table in stream.row_tables[1:] if table not in sides):
             yield from self._template(stream.at(url))
         for url in stream.tables:
             try:
@@ -148,9 +148,9 @@ class Preflight:
             except KafkaDeltaExpressError as error:
                 yield failed("rights", error, app_id)
         tables = sides if state is None else {stream.table: state, **sides}
-        histories = {url: read_stream_history(stream, found, self.open_store(url)) for url, found in tables.items()}
+        histories = {url: read_stream_history(stream, state, self.open_store(url)) for url, state in tables.items()}
         yield from _went_back(app_id, histories)
-        for url in (one for one in stream.row_tables if one in tables):
+        for url in (table_url for table_url in stream.row_tables if table_url in tables):
             yield from merge_checks(stream, url, histories[url].identity(tables[url].transactions))
         retention_ms = int(loader_of(self.settings.loader, stream).marker_retention_s * 1000)
         oldest_ms = self._oldest_ms(stream, state, histories.get(stream.table))
@@ -226,7 +226,7 @@ def _try_rights(store: ObjectStore, folder: str) -> None:
 def failed(name: str, error: KafkaDeltaExpressError, app_id: str | None = None) -> Check:
     """The check for an error (rule 3)."""
     message = error.problem if app_id is None else f"{app_id}: {error.problem}"
-    away = isinstance(error, StoreError) and not isinstance(error, StoreRefusedError | StoreUnfitError)
+    away = isinstance(error, StoreError) and not isinstance(error, StoreRefusedError | UnsafeStoreError)
     code = ExitCode.HELD if isinstance(error, TableError) else error.exit_code
     return Check(name, Level.ERROR, message, error.remedy, app_id, away, code)
 

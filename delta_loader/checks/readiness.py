@@ -38,38 +38,40 @@ class ReadinessCheck:
         self,
         app_ids: Sequence[str],
         *,
-        look: Callable[[], Sequence[Check]],
+        scan: Callable[[], Sequence[Check]],
         look_at: Callable[[str], Sequence[Check]],
         prove: Callable[[], None],
         log: FilteringBoundLogger,
         metrics: Metrics,
     ) -> None:
-        """``look`` checks everything, ``look_at`` one stream; ``prove`` raises StoreError where loading is not safe."""
+        """``scan`` checks everything, ``look_at`` one stream; ``prove`` raises StoreError where loading is not safe."""
         self._app_ids = app_ids
-        self._look = look
-        self._look_at = look_at
+        self._check_all = scan
+        self._check_stream = look_at
         self._prove = prove
         self._log = log
         self._metrics = metrics
         self._side_by_side = SideBySide()
         self._reported: tuple[Check, ...] = ()
-        self._unfit: dict[str, Check] = {}
+        self._not_ready: dict[str, Check] = {}
         self.away: str | None = None
         """The unavailable dependency that is waited for, or None."""
 
     @property
     def problems(self) -> tuple[str, ...]:
         """The streams that are not ready, and why. Empty when all are."""
-        return tuple(with_remedy(f"not ready to load: {check.message}", check.remedy) for check in self._unfit.values())
+        return tuple(
+            with_remedy(f"not ready to load: {check.message}", check.remedy) for check in self._not_ready.values()
+        )
 
     @property
-    def unfit(self) -> tuple[Check, ...]:
-        return tuple(self._unfit.values())
+    def not_ready(self) -> tuple[Check, ...]:
+        return tuple(self._not_ready.values())
 
     def begin(self, *, once: bool, wait: Callable[[float], bool]) -> None:
         """Return when loading may start, or when ``wait`` (in seconds) says that the process is to stop.
 
-        Raises ConfigError for rule 1, StoreUnfitError, and StoreError when ``once`` and a dependency is unavailable.
+        Raises ConfigError for rule 1, UnsafeStoreError, and StoreError when ``once`` and a dependency is unavailable.
         """
         backoff = Backoff(1.0)
         while (away := self._try()) is not None:
@@ -82,24 +84,24 @@ class ReadinessCheck:
                 return
         self.away = None
 
-    def look_again(self) -> None:
+    def check_again(self) -> None:
         """Check the streams that were not ready again (rule 3)."""
-        for app_id, checks in self._side_by_side(self._look_at, tuple(self._unfit)).items():
+        for app_id, checks in self._side_by_side(self._check_stream, tuple(self._not_ready)).items():
             check = _first_error(checks)
             if check is None:
-                del self._unfit[app_id]
+                del self._not_ready[app_id]
                 self._log.info("stream is ready to load", app_id=app_id)
             else:
-                self._unfit[app_id] = check
+                self._not_ready[app_id] = check
         self._count()
 
     def _count(self) -> None:
         for app_id in self._app_ids:
-            self._metrics.set(catalogue.LOADER_UNFIT, app_id in self._unfit, app_id=app_id)
+            self._metrics.set(catalogue.LOADER_UNFIT, app_id in self._not_ready, app_id=app_id)
 
     def _try(self) -> StoreError | None:
         """The error of an unavailable dependency; None when loading may start."""
-        checks = tuple(self._look())
+        checks = tuple(self._check_all())
         self._report(checks)
         for check in fatal(checks):
             raise ConfigError(check.message, check.remedy)
@@ -123,8 +125,8 @@ class ReadinessCheck:
                     log = self._log.error if check.level is Level.ERROR else self._log.warning
                     log("preflight", check=check.name, problem=check.message, remedy=check.remedy)
         self._reported = checks
-        errors = {app_id: _first_error(found for found in checks if found.app_id == app_id) for app_id in self._app_ids}
-        self._unfit = {app_id: found for app_id, found in errors.items() if found is not None}
+        errors = {app_id: _first_error(check for check in checks if check.app_id == app_id) for app_id in self._app_ids}
+        self._not_ready = {app_id: error for app_id, error in errors.items() if error is not None}
         self._count()
 
 

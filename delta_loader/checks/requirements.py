@@ -56,16 +56,16 @@ def table_checks(stream: Stream, state: TableState | None, url: str = "") -> Ite
     if state is None:
         yield Check("table", Level.OK, f"{app_id}: {url} will be created by the first load", app_id=app_id)
         return
-    way = choose_load_mode(state, stream.load)
-    if isinstance(way, Refused):
-        text = f"{app_id}: rows cannot be loaded into {url}: {way.reason}"
-        yield Check("table", Level.ERROR, text, of_table(way.remedy, url), app_id)
+    load_mode = choose_load_mode(state, stream.load)
+    if isinstance(load_mode, Refused):
+        text = f"{app_id}: rows cannot be loaded into {url}: {load_mode.reason}"
+        yield Check("table", Level.ERROR, text, of_table(load_mode.remedy, url), app_id)
     else:
-        text = f"{app_id}: {url}, version {state.version}, is loaded by {load_mode_name(way)}: {way.reason}"
+        text = f"{app_id}: {url}, version {state.version}, is loaded by {load_mode_name(load_mode)}: {load_mode.reason}"
         yield Check("table", Level.OK, text, app_id=app_id)
-        if checks_rows(way) and stream.dead_letters_topic is not None:
+        if checks_rows(load_mode) and stream.dead_letters_topic is not None:
             yield _in_the_table_alone(stream, stream.dead_letters_topic)
-    yield _columns(stream, state, url, way)
+    yield _columns(stream, state, url, load_mode)
     yield from _soft_deletes(stream, state, url)
     yield from property_checks(app_id, url, state)
 
@@ -90,9 +90,9 @@ def merge_checks(stream: Stream, url: str, identity: TableIdentity) -> Iterator[
         yield Check("merge", Level.WARNING, text, remedy, stream.app_id)
 
 
-def columns_from_check(stream: Stream, found: Stream | None) -> Check:
-    """The columns of a stream that does not declare them; ``found`` is the stream with them, None if unknown."""
-    columns = "none yet; its writer infers them" if found is None else found.columns
+def columns_from_check(stream: Stream, resolved: Stream | None) -> Check:
+    """The columns of a stream that does not declare them; ``resolved`` is the stream with them, None if unknown."""
+    columns = "none yet; its writer infers them" if resolved is None else resolved.columns
     return Check("columns", Level.OK, f"{stream.app_id}: {stream.columns}: {columns}", app_id=stream.app_id)
 
 
@@ -106,24 +106,24 @@ def _in_the_table_alone(stream: Stream, topic: str) -> Check:
     return Check("dead letters", Level.WARNING, text, remedy, stream.app_id)
 
 
-def _columns(stream: Stream, state: TableState, url: str, way: LoadMode) -> Check:
+def _columns(stream: Stream, state: TableState, url: str, load_mode: LoadMode) -> Check:
     columns = declared_columns_of_table(stream)
     columns = columns.with_fields(kafka_fields_of(stream))
     by = merge_by_of(stream)
     columns = columns if by is None else columns.with_fields(made_fields(columns, by))
     casting = stream.evolution is not Evolution.STRICT
-    schema = _with_what_it_gains(state.schema, columns) if stream.evolves or casting else state.schema
-    if through_spark(way):
+    schema = _with_benefit(state.schema, columns) if stream.evolves or casting else state.schema
+    if through_spark(load_mode):
         columns = _with_what_is_made(stream, columns, schema)
     table = TableShape(schema, state.partition_by)
     declared = TableShape(schema_to_json(columns), stream.partition_by, by)
-    found = (*differences(table, declared, way, casting=casting), *_not_made(stream, schema))
-    if found:
+    problems = (*differences(table, declared, load_mode, casting=casting), *_not_made(stream, schema))
+    if problems:
         return Check(
             "columns",
             Level.ERROR,
-            f"{stream.app_id}: {url} does not fit what the stream declares: {'; '.join(found)}",
-            remedy_for(table, declared, url, stream.key_of(url, "columns"), way),
+            f"{stream.app_id}: {url} does not fit what the stream declares: {'; '.join(problems)}",
+            remedy_for(table, declared, url, stream.key_of(url, "columns"), load_mode),
             stream.app_id,
         )
     return Check("columns", Level.OK, f"{stream.app_id}: its columns take what the stream declares", "", stream.app_id)
@@ -185,8 +185,8 @@ def _with_what_is_made(stream: Stream, declared: StructType, schema: str) -> Str
     return declared.with_fields(field for field in table if field.name in made and declared.field(field.name) is None)
 
 
-def _with_what_it_gains(schema: str, declared: StructType) -> str:
-    """A table that evolves gets the columns that it lacks in the first load (delta_loader/load/evolving.py)."""
+def _with_benefit(schema: str, declared: StructType) -> str:
+    """A table that evolves gets the columns that it lacks in the first load (delta_loader/load/schema_evolution.py)."""
     try:
         table = schema_from_json(schema)
     except SchemaError:
@@ -267,15 +267,15 @@ def shared_tables(streams: Sequence[Stream]) -> Iterator[Check]:
 def shared_topic_checks(streams: Sequence[Stream], topics: Collection[str]) -> Iterator[Check]:
     """Topics that several streams take, one check each: a running writer reads such a topic for none of them."""
     for topic, error in shared_topics(streams, topics).items():
-        for stream in (one for one in streams if one.reads(topic)):
+        for stream in (stream for stream in streams if stream.reads(topic)):
             text = f"{stream.app_id}: {error.problem}: no writer reads it"
             yield Check("kafka", Level.WARNING, text, error.remedy, stream.app_id)
 
 
 def _property_ms(state: TableState, key: str, default_ms: int) -> int:
     text = state.properties.get(key)
-    found = None if text is None else retention_ms(text)
-    return default_ms if found is None else found
+    value_ms = None if text is None else retention_ms(text)
+    return default_ms if value_ms is None else value_ms
 
 
 def _days(duration_ms: int) -> str:

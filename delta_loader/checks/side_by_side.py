@@ -36,27 +36,27 @@ class SideBySide:
         self._within_s = within_s
         self._hanging: dict[str, Future[Checks]] = {}
 
-    def __call__(self, look: Callable[[str], Iterable[Check]], app_ids: Sequence[str]) -> dict[str, Checks]:
-        """The checks of ``look`` for each stream, in order. Raises what ``look`` raises."""
+    def __call__(self, check: Callable[[str], Iterable[Check]], app_ids: Sequence[str]) -> dict[str, Checks]:
+        """The checks of ``check`` for each stream, in order. Raises what ``check`` raises."""
         self._hanging = {app_id: future for app_id, future in self._hanging.items() if not future.done()}
-        found: dict[str, Checks] = {app_id: (self._silent(app_id),) for app_id in app_ids}
+        by_stream: dict[str, Checks] = {app_id: (self._silent(app_id),) for app_id in app_ids}
         waiting = [app_id for app_id in reversed(app_ids) if app_id not in self._hanging]
         running: dict[Future[Checks], tuple[str, float]] = {}
         while waiting or running:
             while waiting and len(running) < MOST:
                 app_id = waiting.pop()
-                checks = in_background(f"check-{app_id}", _checks, look, app_id)
+                checks = in_background(f"check-{app_id}", _checks, check, app_id)
                 running[checks] = app_id, time.monotonic() + self._within_s
             first_s = min(until_s for _, until_s in running.values())
             done, _ = wait(running, max(0.0, first_s - time.monotonic()), FIRST_COMPLETED)
             for future in done:
                 app_id, _ = running.pop(future)
-                found[app_id] = future.result()
+                by_stream[app_id] = future.result()
             for future, (app_id, until_s) in list(running.items()):
                 if until_s <= time.monotonic():
                     del running[future]
                     self._hanging[app_id] = future
-        return found
+        return by_stream
 
     def _silent(self, app_id: str) -> Check:
         return Check(
@@ -70,5 +70,5 @@ class SideBySide:
         )
 
 
-def _checks(look: Callable[[str], Iterable[Check]], app_id: str) -> Checks:
-    return tuple(look(app_id))
+def _checks(check: Callable[[str], Iterable[Check]], app_id: str) -> Checks:
+    return tuple(check(app_id))

@@ -10,7 +10,7 @@ from common.cli import ConfigArgument, JsonOption, echo, settings_from
 from common.errors import ExitCode, UsageError
 from common.settings.stores import stage_store, table_stores
 from common.settings.values import parse_duration_s
-from common.stage.topic_owners import OwnerBook
+from common.stage.topic_owners import StageTopicOwners
 from common.terminal import progress
 from delta_loader.commands.parts import parallel_of, threads
 from delta_loader.maintenance.cleaning.clean import CleanUp
@@ -30,7 +30,7 @@ def clean(
 ) -> None:
     """Remove unreferenced data files, stray markers and unfinished uploads."""
     settings = settings_from(config)
-    OwnerBook(settings, stage_store(settings), make=False).learn()
+    StageTopicOwners(settings, stage_store(settings), make=False).read_all()
     try:
         age_s = settings.loader.clean_up_older_than_s if older_than is None else parse_duration_s(older_than)
     except ValueError as error:

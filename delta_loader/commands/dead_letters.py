@@ -94,8 +94,10 @@ def list_letters(
     settings = settings_from(config)
     span = (moment_ms("--since", since), moment_ms("--until", until))
     with ExitStack() as stack:
-        letters = _letters(settings, DeadLetterFilter(stream, error_class, topic, partition, start, end, *span), stack)
-        groups, missing = letters.groups(with_values=show_values), letters.missing()
+        dead_letters = _letters(
+            settings, DeadLetterFilter(stream, error_class, topic, partition, start, end, *span), stack
+        )
+        groups, missing = dead_letters.groups(with_values=show_values), dead_letters.missing()
     echo(as_json(groups) if as_json_ else as_text(groups, missing))
 
 
@@ -125,12 +127,14 @@ def export(
     settings = settings_from(config)
     span = (moment_ms("--since", since), moment_ms("--until", until))
     with ExitStack() as stack:
-        letters = _letters(settings, DeadLetterFilter(stream, error_class, topic, partition, start, end, *span), stack)
-        count = _export(letters, output, file_format, stack)
+        dead_letters = _letters(
+            settings, DeadLetterFilter(stream, error_class, topic, partition, start, end, *span), stack
+        )
+        count = _export(dead_letters, output, file_format, stack)
     echo(f"{count:,} dead letters", err=True)
 
 
-def _export(letters: StoredDeadLetters, output: Path, file_format: ExportFormat, stack: ExitStack) -> int:
+def _export(dead_letters: StoredDeadLetters, output: Path, file_format: ExportFormat, stack: ExitStack) -> int:
     from delta_loader.dead_letters.reading import write_ndjson, write_parquet  # noqa: PLC0415 - needs Spark
 
     try:
@@ -140,7 +144,7 @@ def _export(letters: StoredDeadLetters, output: Path, file_format: ExportFormat,
         raise UsageError(msg, "choose another file") from None
     write = write_ndjson if file_format is ExportFormat.NDJSON else write_parquet
     advance = stack.enter_context(progress("dead letters"))
-    return write(file, letters.rows(), advance)
+    return write(file, dead_letters.rows(), advance)
 
 
 @app.command(
@@ -179,9 +183,11 @@ def replay(
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="dead-letters-"))
         file = Path(folder) / "letters.parquet"
-        letters = _letters(settings, DeadLetterFilter(stream, error_class, topic, partition, start, end, *span), stack)
+        dead_letters = _letters(
+            settings, DeadLetterFilter(stream, error_class, topic, partition, start, end, *span), stack
+        )
         with ExitStack() as writing:
-            count = _export(letters, file, ExportFormat.PARQUET, writing)
+            count = _export(dead_letters, file, ExportFormat.PARQUET, writing)
         if not count:
             echo("No dead letters; nothing to replay.")
             return

@@ -11,7 +11,7 @@ from common.cli import ConfigArgument, JsonOption, echo, settings_from
 from common.errors import UsageError
 from common.settings.stores import stage_store, table_stores
 from common.spans import Offset, Partition, Topic, TopicPartition
-from common.stage.topic_owners import OwnerBook
+from common.stage.topic_owners import StageTopicOwners
 from delta_loader.commands.parts import parallel_of, table_named, tables_of, threads
 from delta_loader.inspect.explain.reading import Explainer
 from delta_loader.inspect.explain.view import offset_to_json, offset_to_text, version_to_json, version_to_text
@@ -39,7 +39,7 @@ def explain(
     with threads() as pool:
         parallel = parallel_of(pool)
         store = stage_store(settings)
-        OwnerBook(settings, store, make=False).learn()
+        StageTopicOwners(settings, store, make=False).read_all()
         stage = Stage(store, parallel)
         explainer = Explainer(stage, table_stores(settings), parallel, BrokerEnds(settings))
         if version is not None and topic is None and offset is None:
@@ -61,17 +61,17 @@ def _table(settings: Settings, url: str | None) -> str:
             return settings.streams[0].table
         msg = "the config has several streams, and --table does not say which table is meant"
         raise UsageError(msg, f"give one of {', '.join(dict.fromkeys(tables))}")
-    found = table_named(settings, url, tables)
-    if found is None:
+    table_url = table_named(settings, url, tables)
+    if table_url is None:
         msg = f"--table {url} is no table of this config"
         raise UsageError(msg, f"give one of {', '.join(dict.fromkeys(tables))}")
-    return found
+    return table_url
 
 
 def _stream(settings: Settings, topic: str) -> Stream:
     stream = settings.stream_of(topic)
     if stream is None:
-        named = ", ".join(one.chain_of(name) for one in settings.streams for name in one.topics)
+        named = ", ".join(chain.chain_of(name) for chain in settings.streams for name in chain.topics)
         msg = f"no stream of this config takes the topic {topic!r}"
         raise UsageError(msg, f"streams take {named}")
     return stream

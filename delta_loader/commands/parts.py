@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 from common.clock import SystemClock
 from common.kafka.rights import Right, require_topic
 from common.settings.stores import stage_store, table_stores
-from common.stage.topic_owners import OwnerBook
+from common.stage.topic_owners import StageTopicOwners
 from common.tables.urls import comparable
 from delta_loader.checks.preflight import Preflight
 from delta_loader.stage.reading import Stage
@@ -42,7 +42,7 @@ def parallel_of(pool: ThreadPoolExecutor) -> ParallelMap:
 def stage_of(settings: Settings, parallel: ParallelMap) -> Stage:
     """The stage, for a command that only reads it: it makes no owner of a topic."""
     store = stage_store(settings)
-    return Stage(store, parallel, OwnerBook(settings, store, make=False))
+    return Stage(store, parallel, StageTopicOwners(settings, store, make=False))
 
 
 def preflight_of(settings: Settings, parallel: ParallelMap) -> Preflight:

@@ -18,14 +18,14 @@ from delta_loader.commands.parts import parallel_of, stage_of, table_named, thre
 from delta_loader.maintenance.services.facts import Service
 from delta_loader.maintenance.services.outcomes import TaskFailed
 from delta_loader.maintenance.services.reading import FactsReader, tables_of
-from delta_loader.maintenance.services.runs import TableServices, look_at
+from delta_loader.maintenance.services.runs import TableServices, inspect_tables
 from delta_loader.maintenance.services.view import run_to_json, run_to_text, tables_to_json, tables_to_text
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
     from common.settings import Settings
-    from delta_loader.maintenance.services.due import CommitPiece
+    from delta_loader.maintenance.services.due import MaintenanceTask
     from delta_loader.maintenance.services.spark import SparkServices
 
 
@@ -47,21 +47,23 @@ def services(
     settings = settings_from(config)
     log = set_up_logs(settings.logs, "delta-loader")
     with ExitStack() as stack:
-        looker = facts_reader(settings, stack.enter_context(threads()))
+        inspector = facts_reader(settings, stack.enter_context(threads()))
         only = None if table is None else _known(settings, table)
         if run:
-            parts = TableServices(settings, looker, _spark(settings, stack), SystemClock(), log=log, metrics=Metrics())
+            parts = TableServices(
+                settings, inspector, _spark(settings, stack), SystemClock(), log=log, metrics=Metrics()
+            )
             report = parts.run(only=only, at_any_time=True)
             echo(json.dumps(run_to_json(report), indent=2) if as_json else run_to_text(report))
-            failed = any(isinstance(one.outcome, TaskFailed) for one in report.pieces)
-            failed = failed or any(look.failure for look in report.looks)
+            failed = any(isinstance(task.outcome, TaskFailed) for task in report.tasks)
+            failed = failed or any(snapshot.failure for snapshot in report.snapshots)
             raise typer.Exit(ExitCode.FAILED if failed else ExitCode.DONE)
-        looks = look_at(settings, looker, SystemClock(), only)
-        echo(json.dumps(tables_to_json(looks), indent=2) if as_json else tables_to_text(looks))
-        vacuums = [piece for look in looks for piece in look.due.pieces if piece.service is Service.VACUUM]
+        snapshots = inspect_tables(settings, inspector, SystemClock(), only)
+        echo(json.dumps(tables_to_json(snapshots), indent=2) if as_json else tables_to_text(snapshots))
+        vacuums = [task for snapshot in snapshots for task in snapshot.due.tasks if task.service is Service.VACUUM]
         if dry_run and vacuums:
             _list_vacuums(vacuums, _spark(settings, stack))
-    raise typer.Exit(ExitCode.FAILED if any(look.failure for look in looks) else ExitCode.DONE)
+    raise typer.Exit(ExitCode.FAILED if any(snapshot.failure for snapshot in snapshots) else ExitCode.DONE)
 
 
 def facts_reader(settings: Settings, pool: ThreadPoolExecutor) -> FactsReader:
@@ -72,11 +74,11 @@ def facts_reader(settings: Settings, pool: ThreadPoolExecutor) -> FactsReader:
 
 def _known(settings: Settings, url: str) -> str:
     tables = tables_of(settings)
-    found = table_named(settings, url, tables)
-    if found is None:
+    table_url = table_named(settings, url, tables)
+    if table_url is None:
         msg = f"--table {url} is no table of this config, or its stream wants no services"
         raise UsageError(msg, f"name one of {', '.join(tables)}")
-    return found
+    return table_url
 
 
 def _spark(settings: Settings, stack: ExitStack) -> SparkServices:
@@ -91,6 +93,6 @@ def _spark(settings: Settings, stack: ExitStack) -> SparkServices:
     return SparkServices(spark)
 
 
-def _list_vacuums(pieces: list[CommitPiece], work: SparkServices) -> None:
-    for piece in pieces:
-        echo(f"{piece.url}: vacuum: {work.would_take(piece)}", err=True)
+def _list_vacuums(tasks: list[MaintenanceTask], work: SparkServices) -> None:
+    for task in tasks:
+        echo(f"{task.url}: vacuum: {work.would_take(task)}", err=True)

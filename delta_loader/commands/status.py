@@ -12,7 +12,7 @@ from common.cli import ConfigArgument, JsonOption, PrintConfigOption, echo, sett
 from common.errors import KafkaDeltaExpressError
 from common.settings.stores import table_stores
 from common.stage.merged import kafka_topic
-from delta_loader.checks.left_behind import left_behind
+from delta_loader.checks.abandoned_topics import abandoned_topics
 from delta_loader.checks.requirements import shared_topic_checks
 from delta_loader.commands.parts import parallel_of, stage_of, threads
 from delta_loader.lease.holder import lease_status
@@ -35,7 +35,7 @@ def status(config: ConfigArgument, *, as_json: JsonOption = False, print_config:
         ends, opener = BrokerEnds(settings), table_stores(settings)
         left: list[Check] = []
         with suppress(KafkaDeltaExpressError):  # unavailable dependencies are reported for each stream
-            left += left_behind(stage, settings.streams, opener)
+            left += abandoned_topics(stage, settings.streams, opener)
         with suppress(KafkaDeltaExpressError):
             topics = {kafka_topic(partition.topic) for stream in settings.streams for partition in ends(stream) or ()}
             left += shared_topic_checks(settings.streams, topics)

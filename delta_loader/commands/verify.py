@@ -13,7 +13,7 @@ from common.cli import ConfigArgument, JsonOption, echo, settings_from
 from common.errors import ExitCode, StoreError
 from common.settings.overlap import may_share
 from common.settings.stores import stage_store, table_stores
-from common.stage.topic_owners import OwnerBook
+from common.stage.topic_owners import StageTopicOwners
 from common.terminal import progress
 from delta_loader.commands.parts import parallel_of, threads
 from delta_loader.inspect.verify.verify import chosen, verifier_of
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def _learn_owners(settings: Settings) -> None:
     """Know whose chains are whose. Rights on the stage are needed only where streams may share a topic."""
     try:
-        OwnerBook(settings, stage_store(settings), make=False).learn()
+        StageTopicOwners(settings, stage_store(settings), make=False).read_all()
     except StoreError as error:
         if may_share(settings.streams):
             raise
@@ -48,7 +48,7 @@ def verify(
         parallel = parallel_of(stack.enter_context(threads()))
         verifier = verifier_of(settings, stack, table_stores(settings), parallel, with_kafka=kafka)
         advance = stack.enter_context(progress("partitions"))
-        reports = [replace(verifier, advance=advance).verify(one) for one in streams]
+        reports = [replace(verifier, advance=advance).verify(stream) for stream in streams]
     echo(json.dumps(to_json(reports), indent=2) if as_json else to_text(reports))
     codes = [ExitCode.FAILED for report in reports if report.failure is not None]
     codes += [ExitCode.HELD for report in reports if report.faults]

@@ -47,12 +47,12 @@ def selected(streams: Sequence[Stream], wanted: DeadLetterFilter) -> tuple[Seque
     """
     if wanted.topic is None or stream_of(wanted.topic) is None:
         return streams, wanted
-    found = [stream for stream in streams if stream.takes(wanted.topic)]
-    if not found:
+    selected_streams = [stream for stream in streams if stream.takes(wanted.topic)]
+    if not selected_streams:
         names = " or ".join(stream.app_id for stream in streams)
         msg = f"--topic {wanted.topic} is no topic of {names}"
         raise UsageError(msg, f"for the topic of every stream that reads it: --topic {kafka_topic(wanted.topic)}")
-    return found, replace(wanted, topic=kafka_topic(wanted.topic))
+    return selected_streams, replace(wanted, topic=kafka_topic(wanted.topic))
 
 
 def moment_ms(option: str, text: str | None) -> int | None:
@@ -111,7 +111,7 @@ def as_text(groups: Sequence[Group], missing: Sequence[str]) -> str:
 
 
 def as_json(groups: Sequence[Group]) -> str:
-    found = [
+    records = [
         {
             "app_id": group.app_id,
             "error_class": group.error_class,
@@ -127,7 +127,7 @@ def as_json(groups: Sequence[Group]) -> str:
         for group in groups
     ]
     return json.dumps(
-        {"dead_letters": sum(group.count for group in groups), "groups": found}, indent=2, ensure_ascii=False
+        {"dead_letters": sum(group.count for group in groups), "groups": records}, indent=2, ensure_ascii=False
     )
 
 

@@ -59,14 +59,16 @@ class RawRecordFetcher:
 def _read(reader: KafkaReader, partition: TopicPartition, offsets: Collection[Offset]) -> dict[Offset, Original]:
     low, high = reader.ends(partition)
     wanted = {offset for offset in offsets if low <= offset < high}
-    found: dict[Offset, Original] = {}
+    originals: dict[Offset, Original] = {}
     for span in _spans(sorted(wanted)):
-        for message in (one for some in reader.messages(partition, span) for one in some):
+        for message in (message for some in reader.messages(partition, span) for message in some):
             offset = Offset(int(message.offset() or 0))
             if offset in wanted:
                 kind, timestamp_ms = message.timestamp()
-                found[offset] = Original(timestamp_ms if kind else None, _bytes(message.key()), _bytes(message.value()))
-    return found
+                originals[offset] = Original(
+                    timestamp_ms if kind else None, _bytes(message.key()), _bytes(message.value())
+                )
+    return originals
 
 
 def _bytes(value: bytes | str | None) -> bytes | None:

@@ -93,7 +93,7 @@ class StoredDeadLetters:
         for stream, frame in self._frames():
             pattern = functions.regexp_replace(functions.col("error"), QUOTED, '"…"')
             pattern = functions.regexp_replace(pattern, NUMBER, "#")
-            place = functions.struct("_kafka_partition", "_kafka_offset", "error", "value")
+            location = functions.struct("_kafka_partition", "_kafka_offset", "error", "value")
             rows = (
                 frame.withColumn("reason", pattern)
                 .groupBy("error_class", "_kafka_topic", "reason")
@@ -102,7 +102,7 @@ class StoredDeadLetters:
                     functions.countDistinct("_kafka_partition").alias("partitions"),
                     functions.min("_kafka_timestamp").alias("first"),
                     functions.max("_kafka_timestamp").alias("last"),
-                    functions.min(place).alias("example"),
+                    functions.min(location).alias("example"),
                 )
             )
             with _errors("count", stream.dead_letters):
@@ -169,21 +169,21 @@ class StoredDeadLetters:
         return frame
 
 
-def write_ndjson(file: BinaryIO, letters: Iterable[StoredDeadLetter], advance: Callable[[int], None]) -> int:
+def write_ndjson(file: BinaryIO, dead_letters: Iterable[StoredDeadLetter], advance: Callable[[int], None]) -> int:
     """Write a JSON object per line, with keys and values in base64; returns the number of dead letters."""
     count = 0
-    for letter in letters:
-        moment = letter["_kafka_timestamp"]
+    for dead_letter in dead_letters:
+        moment = dead_letter["_kafka_timestamp"]
         line = {
-            "topic": letter["_kafka_topic"],
-            "partition": letter["_kafka_partition"],
-            "offset": letter["_kafka_offset"],
+            "topic": dead_letter["_kafka_topic"],
+            "partition": dead_letter["_kafka_partition"],
+            "offset": dead_letter["_kafka_offset"],
             "timestamp": None if moment is None else moment.isoformat(),
-            "key": _base64(letter["key"]),
-            "value": _base64(letter["value"]),
-            "error_class": letter["error_class"],
-            "error": letter["error"],
-            "app_id": letter["app_id"],
+            "key": _base64(dead_letter["key"]),
+            "value": _base64(dead_letter["value"]),
+            "error_class": dead_letter["error_class"],
+            "error": dead_letter["error"],
+            "app_id": dead_letter["app_id"],
         }
         file.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
         count += 1
@@ -191,7 +191,7 @@ def write_ndjson(file: BinaryIO, letters: Iterable[StoredDeadLetter], advance: C
     return count
 
 
-def write_parquet(file: BinaryIO, letters: Iterable[StoredDeadLetter], advance: Callable[[int], None]) -> int:
+def write_parquet(file: BinaryIO, dead_letters: Iterable[StoredDeadLetter], advance: Callable[[int], None]) -> int:
     """Write the table's columns and the app_id, for `stage-writer replay --letters`; returns how many there are."""
     count, waiting = 0, list[StoredDeadLetter]()
 
@@ -203,8 +203,8 @@ def write_parquet(file: BinaryIO, letters: Iterable[StoredDeadLetter], advance: 
         return done
 
     with pq.ParquetWriter(file, LETTERS) as writer:
-        for letter in letters:
-            waiting.append(letter)
+        for dead_letter in dead_letters:
+            waiting.append(dead_letter)
             if len(waiting) >= _ROWS:
                 count += flush(writer)
         count += flush(writer)

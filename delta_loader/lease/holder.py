@@ -73,7 +73,7 @@ class LoaderLease:
         self._contending = True
 
     @property
-    def patience_s(self) -> float:
+    def backoff_s(self) -> float:
         """The time after which a stream not yet acquired must have a live holder."""
         return 2 * max([self._state.lease_s, *(seen.grant.lease_s for seen in self._state.others)])
 
@@ -81,7 +81,7 @@ class LoaderLease:
     def holder(self) -> str | None:
         """Another loader that has a stream of this one's, or this one while it has all; None if unknown."""
         state = self._state
-        return min(state.elsewhere.values(), default=state.me if state.is_mine else None)
+        return min(state.elsewhere.values(), default=state.me if state.holds_grant else None)
 
     @property
     def elsewhere(self) -> frozenset[str]:
@@ -99,16 +99,16 @@ class LoaderLease:
     def step(self) -> float:
         """Run one iteration; returns how many seconds to wait for the next."""
         try:
-            self._look()
+            self._observe()
             step = next_step(self._state, self._clock.monotonic_s(), contending=self._contending)
             for _ in range(_TRIES):
                 if not isinstance(step, Claim):
                     break
-                before = self._state.seen
+                before = self._state.observed
                 self._create(step.epoch, released=False)
-                self._look()
+                self._observe()
                 step = next_step(self._state, self._clock.monotonic_s(), contending=self._contending)
-                if self._state.seen == before:
+                if self._state.observed == before:
                     break  # it had no effect, and no other loader's epoch was faster
             self._failing_since_s = None
         except StoreError as error:
@@ -116,7 +116,7 @@ class LoaderLease:
             step = None
         self._update_metrics()
         # A claim without effect is not repeated at once.
-        return self._state.look_every_s if step is None or isinstance(step, Claim) else step.seconds
+        return self._state.check_every_s if step is None or isinstance(step, Claim) else step.seconds
 
     def release(self) -> None:
         """Release the lease, so a standby does not have to wait for it to expire. Must be the last call."""
@@ -124,8 +124,8 @@ class LoaderLease:
         try:
             for _ in range(_TRIES):
                 # A renewal whose response was lost may have the epoch of the first try.
-                self._look()
-                if not self._state.is_mine:
+                self._observe()
+                if not self._state.holds_grant:
                     break
                 self._create(self._state.next_epoch, released=True)
         except StoreError as error:
@@ -138,7 +138,7 @@ class LoaderLease:
         for app_id in self._state.streams:
             self._metrics.set(catalogue.LOADER_STREAM_LEASE_HELD, int(app_id in held), app_id=app_id)
 
-    def _look(self) -> None:
+    def _observe(self) -> None:
         """Find the highest epoch and read it. Raises StoreError."""
         epochs = [epoch for item in self._store.list(FOLDER) if (epoch := epoch_of(item.path)) is not None]
         if not epochs:
@@ -151,7 +151,7 @@ class LoaderLease:
             record = LeaseRecord.from_bytes(data, before.lease_s)
             self._state = observed(before, highest, record, self._clock.monotonic_s())
             self._log_changes(before, highest, record)
-        if self._state.is_mine:
+        if self._state.holds_grant:
             self._store.delete(epoch_path(epoch) for epoch in stale(epochs, highest))
 
     def _create(self, epoch: Epoch, *, released: bool) -> None:
@@ -174,7 +174,7 @@ class LoaderLease:
             self._log.info("lease taken", epoch=epoch, streams=sorted(have - had))
         if had and not have and not self._released:
             self._log.warning("lease lost", epoch=epoch, holder=self.holder)
-        held = {one.grant.holder for one in now.grants}
+        held = {epoch.grant.holder for epoch in now.grants}
         for seen in before.others:
             if seen.grant.holder not in held and record.holder != now.me:
                 self._log.info("lease released", epoch=epoch, holder=seen.grant.holder)
@@ -204,10 +204,10 @@ class LeaseThread:
 
 def lease_status(store: ObjectStore) -> LeaseStatus | None:
     """The lease's holder according to the stage; None when there never was one. Raises StoreError."""
-    found = highest_epoch(store)
-    if found is None:
+    newest = highest_epoch(store)
+    if newest is None:
         return None
-    highest, item = found
+    highest, item = newest
     data = store.read(item.path)
     if data is None:
         return None

@@ -38,7 +38,7 @@ _LOOKS = 10  # per lease time
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ObservedEpoch:
     """The highest epoch seen so far."""
 
     epoch: Epoch
@@ -54,7 +54,7 @@ class Sent:
 
 
 @dataclass(frozen=True, slots=True)
-class SeenGrant:
+class ObservedGrant:
     """A grant of the highest epoch, and the time since which this renewal of it has been seen."""
 
     grant: Grant
@@ -76,8 +76,8 @@ class LeaseState:
     """The streams of its config."""
     topics: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """The topics of its streams, by app id."""
-    seen: Seen | None = None
-    grants: tuple[SeenGrant, ...] = ()
+    observed: ObservedEpoch | None = None
+    grants: tuple[ObservedGrant, ...] = ()
     sent: Sent | None = None
     held_until_s: float | None = None
     """None while this contender is known to have no grant."""
@@ -87,22 +87,22 @@ class LeaseState:
         return self.granted if self.held_until_s is not None and now_s < self.held_until_s else frozenset()
 
     @property
-    def mine(self) -> Grant | None:
+    def own_grant(self) -> Grant | None:
         """This contender's grant in the highest epoch, expired or not."""
         return next((seen.grant for seen in self.grants if seen.grant.holder == self.me), None)
 
     @property
     def granted(self) -> frozenset[str]:
         """The streams of this contender's grant in the highest epoch, expired or not."""
-        return (self.mine.streams if self.mine else None) or frozenset()
+        return (self.own_grant.streams if self.own_grant else None) or frozenset()
 
     @property
-    def is_mine(self) -> bool:
+    def holds_grant(self) -> bool:
         """Whether this contender has a grant in the highest epoch."""
-        return self.mine is not None
+        return self.own_grant is not None
 
     @property
-    def others(self) -> tuple[SeenGrant, ...]:
+    def others(self) -> tuple[ObservedGrant, ...]:
         """The grants of other loaders that include a stream of this contender."""
         return tuple(
             seen
@@ -130,10 +130,10 @@ class LeaseState:
 
     @property
     def next_epoch(self) -> Epoch:
-        return Epoch(1 if self.seen is None else self.seen.epoch + 1)
+        return Epoch(1 if self.observed is None else self.observed.epoch + 1)
 
     @property
-    def look_every_s(self) -> float:
+    def check_every_s(self) -> float:
         """The interval at which the highest epoch is read."""
         return self.lease_s / _LOOKS
 
@@ -158,15 +158,15 @@ def next_step(state: LeaseState, now_s: float, *, contending: bool) -> Wait | Cl
     if contending and free - state.granted:
         return Claim(state.next_epoch)
     waits_s = []
-    if state.is_mine:
+    if state.holds_grant:
         due_s = now_s if state.held_until_s is None else state.held_until_s - state.lease_s * (1 - 1 / _RENEWALS)
         if due_s <= now_s:
             return Claim(state.next_epoch)
         waits_s.append(due_s - now_s)
     if free != state.streams:  # another loader has some: its grant may end at any time
         overs_s = (seen.over_s - now_s for seen in state.others if seen.over_s > now_s)
-        waits_s += [state.look_every_s, *overs_s]
-    return Wait(min(waits_s, default=state.look_every_s))
+        waits_s += [state.check_every_s, *overs_s]
+    return Wait(min(waits_s, default=state.check_every_s))
 
 
 def record_of(state: LeaseState, now_s: float, created_ms: int, *, released: bool = False) -> LeaseRecord:
@@ -174,8 +174,8 @@ def record_of(state: LeaseState, now_s: float, created_ms: int, *, released: boo
     living = [seen.grant for seen in state.grants if seen.grant.holder != state.me and now_s < seen.over_s]
     wanted = frozenset() if released else state.free(now_s)
     topics = {app_id: of for app_id, of in state.topics.items() if app_id in wanted}
-    mine = [Grant(state.me, wanted, state.lease_s, state.next_epoch, topics)] if wanted else []
-    grants = (*mine, *living)
+    own = [Grant(state.me, wanted, state.lease_s, state.next_epoch, topics)] if wanted else []
+    grants = (*own, *living)
     return LeaseRecord(
         holder=grants[0].holder if grants else state.me,
         released=not grants,
@@ -194,17 +194,17 @@ def sending(state: LeaseState, epoch: Epoch, now_s: float) -> LeaseState:
 
 def observed(state: LeaseState, epoch: Epoch, record: LeaseRecord, now_s: float) -> LeaseState:
     """The state after ``epoch`` was found to be the highest; ``now_s`` is a time after that."""
-    if state.seen is not None and epoch <= state.seen.epoch:
+    if state.observed is not None and epoch <= state.observed.epoch:
         return state
     since_s = {(seen.grant.holder, seen.grant.renewed): seen.since_s for seen in state.grants}
     grants = tuple(
-        SeenGrant(grant, since_s.get((grant.holder, grant.renewed), now_s)) for grant in record.granted(epoch)
+        ObservedGrant(grant, since_s.get((grant.holder, grant.renewed), now_s)) for grant in record.granted(epoch)
     )
-    before, state = state.mine, replace(state, seen=Seen(epoch, record), grants=grants)
-    mine, sent = state.mine, state.sent
-    if mine is not None and sent is not None and mine.renewed == sent.epoch:
+    before, state = state.own_grant, replace(state, observed=ObservedEpoch(epoch, record), grants=grants)
+    own, sent = state.own_grant, state.sent
+    if own is not None and sent is not None and own.renewed == sent.epoch:
         return replace(state, held_until_s=sent.first_s + state.lease_s)
-    if mine is not None and before is not None and mine.renewed == before.renewed:
+    if own is not None and before is not None and own.renewed == before.renewed:
         return state  # another loader's epoch copied it unchanged
     return replace(state, held_until_s=None)
 

@@ -101,7 +101,7 @@ class CatchUp:
         if missing.partition not in listing:
             return None
         with self.tables.tried(self.stream.table):  # a failure of the stage is not a failure of the table
-            names = listing[missing.partition].around(start, _WINDOW)
+            names = listing[missing.partition].window_at(start, _WINDOW)
             read = self.ports.stage.read(listing, names, self.tables.urls)
         markers = self.identity.younger(missing.partition, [marker for name in names for marker in read.get(name, ())])
         has_offsets = self.stream.kafka_columns or missing.url == self.stream.dead_letters
@@ -109,7 +109,7 @@ class CatchUp:
 
     def _whole(self, missing: DeferredRange, load: Load) -> Load:
         """The load up to the first marker with a missing file. Raises TableError when that is the first of all."""
-        gone = self.tables.gone_files(load, [missing.url])
+        gone = self.tables.missing_files(load, [missing.url])
         left = load.until(lambda marker: gone(marker) is not None)
         if left is None:
             raise _waits(missing, load.start_of(load.markers[0]), "a data file of what it lacks is gone")

@@ -48,7 +48,7 @@ class LoadCommits:
         positions = {partition: context.position(partition) for partition in planned.runs}
         context.tables.ensure(planned)
         load = self._without(planned, self._no_table)
-        load = load and self._without(load, context.tables.gone_files(load))
+        load = load and self._without(load, context.tables.missing_files(load))
         if load is None or not self._is_at(positions):
             return
         try:
@@ -87,8 +87,8 @@ class LoadCommits:
 
     def _is_at(self, positions: Mapping[TopicPartition, Position | None]) -> bool:
         """Whether the newest read of the table still has the positions that the plan starts at (rule 2)."""
-        at = all(self._context.position(partition) == position for partition, position in positions.items())
-        return at and not self._context.tables.rolled_back
+        is_reached = all(self._context.position(partition) == position for partition, position in positions.items())
+        return is_reached and not self._context.tables.rolled_back
 
     def _without(self, load: Load, reason_of: Callable[[Marker], Held | None]) -> Load | None:
         """The load up to the first marker of each partition that has a reason to wait; None when nothing is left."""

@@ -76,9 +76,11 @@ class Committer:
         """Update what is known after a commit; other commits just before it have not been read yet."""
         url, tables = commit.target.url, self._context.tables
         is_next = commit.target.version is None or version == commit.target.version + 1
-        if is_next and not through_spark(commit.target.way):  # Delta's writer may have changed more: identity columns
+        if is_next and not through_spark(
+            commit.target.load_mode
+        ):  # Delta's writer may have changed more: identity columns
             tables.targets[url] = commit.target.after(commit, version)
-            self._context.rollbacks.landed(tables.targets[url])
+            self._context.rollbacks.record_commit(tables.targets[url])
         else:
             tables.refresh()
 
@@ -100,7 +102,7 @@ class Committer:
             self._context.one_at_a_time = True
             return After.PLAN_AGAIN
         (partition,) = partitions
-        tied = all(write.place is not None for write in commit.written)
+        tied = all(write.identity is not None for write in commit.written)
         flags = [write.shape.merge.soft_delete for write in commit.written if write.shape.merge is not None]
         start = commit.metadata.spans[partition].start
         reason = not_written(partition, start, problem, url, tied=tied, flag=next(iter(flags), None))

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from common.stage.idle import IdleFact, StreamFact
     from delta_loader.load.ports import Ports
     from delta_loader.load.report import StreamReport
-    from delta_loader.plan.plan import Found
+    from delta_loader.plan.plan import AnyMarker
     from delta_loader.stage.listed import Listing
 
 
@@ -38,9 +38,9 @@ class LoadContext:
     """One stream in one pass."""
 
     def __init__(
-        self, stream: Stream, settings: LoaderSettings, ports: Ports, report: StreamReport, looked: ExaminedTables
+        self, stream: Stream, settings: LoaderSettings, ports: Ports, report: StreamReport, examined: ExaminedTables
     ) -> None:
-        """``looked`` is how far the tables' histories were read, kept from pass to pass."""
+        """``examined`` is how far the tables' histories were read, kept from pass to pass."""
         self.stream = stream
         self.settings = settings
         self.ports = ports
@@ -50,7 +50,7 @@ class LoadContext:
         self.stop: Callable[[], bool] = lambda: False
         self.ids = TxnIds(stream.app_id, stream.several_topics)
         self.guard = VacuumGuard(ports, self.log)
-        self.rollbacks = RollbackDetector(stream, self.ids, ports.tables, ports.stage, looked)
+        self.rollbacks = RollbackDetector(stream, self.ids, ports.tables, ports.stage, examined)
         self.tables = StreamTables(stream, ports, self.guard, self.rollbacks, self.log)
         self.listing: Listing = {}
         self.generations: Mapping[TopicPartition, int] = {}
@@ -120,11 +120,11 @@ class LoadContext:
         """Read the markers near the positions. Raises StoreError."""
         self._window.read(self.listing, self.position)
 
-    def all_markers(self, partition: TopicPartition) -> list[Found]:
+    def all_markers(self, partition: TopicPartition) -> list[AnyMarker]:
         """The markers of a Kafka partition near its position, of any generation."""
         return self._window.of(partition)
 
-    def markers(self, partition: TopicPartition) -> list[Found]:
+    def markers(self, partition: TopicPartition) -> list[AnyMarker]:
         """Those of its newest generation."""
         return self.identity.younger(partition, self._window.of(partition))
 

@@ -31,7 +31,7 @@ class Creator:
     def create(self, url: str, staged: TableShape, restage: str = "") -> None:
         """Create an empty table for the staged rows; does nothing when it exists. Raises TableError.
 
-        ``restage`` is passed on to `require_fit`.
+        ``restage`` is passed on to `require_suitable`.
         """
         stream = self._stream.at(url)
         if url == stream.dead_letters or not (stream.table_properties or stream.cluster_by or stream.template):
@@ -52,12 +52,12 @@ class Creator:
             raise NotCompatibleError(msg, f"create it, or name another table in {self._stream.key_of(url, 'template')}")
         shape, layout = like(template, self._stream.at(url))
         new = TableState(0, "", shape.schema, shape.partition_by, layout.properties, 1, 2, frozenset())
-        way = choose_load_mode(new, self._stream.load_of(url))
-        require_loadable(way, model)
+        load_mode = choose_load_mode(new, self._stream.load_of(url))
+        require_loadable(load_mode, model)
         if self._stream.evolution is Evolution.STRICT:
-            found = differences(shape, staged, way)
-            if found:
-                msg = f"a table like {model} would not take what is staged for {url}: {'; '.join(found)}"
+            problems = differences(shape, staged, load_mode)
+            if problems:
+                msg = f"a table like {model} would not take what is staged for {url}: {'; '.join(problems)}"
                 columns = self._stream.key_of(url, "columns")
                 raise NotCompatibleError(
                     msg, f"change the template, or {columns}{f' and {restage}' if restage else ''}"

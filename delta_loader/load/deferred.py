@@ -35,7 +35,7 @@ def without_sources(load: Load, partitions: Collection[TopicPartition]) -> Load 
     return Load(kept) if kept else None
 
 
-def left_out(load: Load, url: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Span]:
+def excluded_spans(load: Load, url: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Span]:
     """By Kafka partition, the span over a load's files for a table that gets none of them."""
     spans: dict[TopicPartition, Span] = {}
     for partition in partitions:
@@ -68,8 +68,8 @@ def _moved(commit: TableCommit, versions: Mapping[str, int]) -> TableCommit:
     return replace(commit, expected={**commit.expected, **seen}, advances={**commit.advances, **versions})
 
 
-def first_part(found: Loadable, end: Position) -> Loadable:
+def first_part(load: Loadable, end: Position) -> Loadable:
     """The loadable markers up to the first one that starts at ``end`` or later."""
-    if not isinstance(found, Run):
-        return found
-    return Run(tuple(marker for marker in found.markers if marker.span.start < end) or found.markers[:1])
+    if not isinstance(load, Run):
+        return load
+    return Run(tuple(marker for marker in load.markers if marker.span.start < end) or load.markers[:1])

@@ -33,8 +33,12 @@ class RollbackFence:
         """Whether a table was rolled back and there is no resolution yet; a resolution is carried out."""
         context = self._context
         for _ in range(CONFLICTS_TO_FAILURE):
-            answers = [(target, context.rollbacks.answer(target, back)) for target, back in context.tables.rolled_back]
-            answered = next(((target, answer) for target, answer in answers if answer is not None), None)
+            resolutions = [
+                (target, context.rollbacks.resolution(target, back)) for target, back in context.tables.rolled_back
+            ]
+            answered = next(
+                ((target, resolution) for target, resolution in resolutions if resolution is not None), None
+            )
             if answered is None or context.stop():
                 break
             self._resolve(*answered)
@@ -53,19 +57,19 @@ class RollbackFence:
         context.tables.note_forgotten(events)
         lost: dict[TopicPartition, Held] = {}
         for back in [*events, *self._unknown_history(target)]:
-            answer = context.rollbacks.answer(target, back)
-            if answer is not None and not context.stop():
-                self._resolve(target, answer)
+            resolution = context.rollbacks.resolution(target, back)
+            if resolution is not None and not context.stop():
+                self._resolve(target, resolution)
                 return self.partitions()
             lost |= dict.fromkeys(back.positions, held_by(target.url, context.stream.app_id, back))
         return lost
 
-    def _resolve(self, target: Target, answer: Resolution) -> None:
+    def _resolve(self, target: Target, resolution: Resolution) -> None:
         context = self._context
         context.log.warning(
-            "applying a resolution", table=target.url, version=answer.version, decision=str(answer.decision)
+            "applying a resolution", table=target.url, version=resolution.version, decision=str(resolution.decision)
         )
-        self._committer.commit(context.rollbacks.obedience(target, answer, context.ports.new_id))
+        self._committer.commit(context.rollbacks.obedience(target, resolution, context.ports.new_id))
         context.tables.refresh()
 
     def _without_position(self, target: Target) -> list[Rollback]:
@@ -76,7 +80,7 @@ class RollbackFence:
             for partition in context.listing
             if context.position(partition) is None and not context.is_foreign(partition)
         ]
-        rootless = [
+        without_origin = [
             partition for partition in unplaced if isinstance(next_run(None, context.markers(partition)), MissingOrigin)
         ]
         first_ms: dict[TopicPartition, int] = {}
@@ -84,7 +88,7 @@ class RollbackFence:
             first = min(context.markers(partition), key=lambda marker: marker.name, default=None)
             if isinstance(first, Marker) and first.manifest is not None:
                 first_ms[partition] = first.manifest.created_ms
-        return list(context.rollbacks.without_txn(target, unplaced, rootless, first_ms))
+        return list(context.rollbacks.without_txn(target, unplaced, without_origin, first_ms))
 
     def _unknown_history(self, target: Target) -> list[Rollback]:
         """Chains that have something to load and whose position may be that of a table that was rolled back."""

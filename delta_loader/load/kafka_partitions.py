@@ -66,7 +66,7 @@ class KafkaPartitions:
         time_ms = self._clock.wall_ms()
         try:
             admin = AdminClient({**self._properties, "log_level": 0}, logger=QUIET)
-            found = admin.list_topics(timeout=_TIMEOUT_S).topics
+            topics = admin.list_topics(timeout=_TIMEOUT_S).topics
         except KafkaException:
             return None
-        return time_ms, {Topic(name): len(topic.partitions) for name, topic in found.items() if topic.error is None}
+        return time_ms, {Topic(name): len(topic.partitions) for name, topic in topics.items() if topic.error is None}

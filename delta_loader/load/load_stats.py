@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from common.spans import TopicPartition
     from delta_loader.load.report import StreamReport
     from delta_loader.plan.held import Held
-    from delta_loader.plan.seen import SeenPartition
+    from delta_loader.plan.partition_progress import PartitionProgress
 
 _EVENTS = 50
 
@@ -26,7 +26,7 @@ _EVENTS = 50
 @dataclass(frozen=True, slots=True)
 class StreamStats:
     app_id: str
-    seen: Mapping[TopicPartition, SeenPartition]
+    seen: Mapping[TopicPartition, PartitionProgress]
     """From the last pass that got that far."""
     held: Mapping[TopicPartition, Held]
     failure: KafkaDeltaExpressError | None = None
@@ -56,7 +56,7 @@ class LoadStats:
         """Record the failure of a load before this process; it is reported until a pass of this process replaces it."""
         self.entries = {**self.entries, app_id: replace(self.entries[app_id], failure=failure, failures=1)}
 
-    def passed(self, reports: Iterable[StreamReport]) -> None:
+    def record_pass(self, reports: Iterable[StreamReport]) -> None:
         """Record the end of a pass."""
         entries, counts = dict(self.entries), Counter(self.dead_letters)
         events = list(self.events)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from common.spans import Position, TopicPartition
     from common.stage.markers import MarkerName
-    from delta_loader.plan.plan import Found
+    from delta_loader.plan.plan import AnyMarker
     from delta_loader.stage.listed import Listing
     from delta_loader.stage.reading import Stage
 
@@ -28,12 +28,12 @@ class MarkerWindow:
         self._stage = stage
         self._tables = tables
         self._max_files = max_files
-        self._known: dict[TopicPartition, dict[MarkerName, tuple[Found, ...]]] = {}
+        self._known: dict[TopicPartition, dict[MarkerName, tuple[AnyMarker, ...]]] = {}
 
     def read(self, listing: Listing, position_of: Callable[[TopicPartition], Position | None]) -> None:
         """Read the markers around each position that are not known yet. Raises StoreError."""
         window = max(_SMALLEST_WINDOW, self._max_files // max(1, len(listing)))
-        wanted = {partition: listed.around(position_of(partition), window) for partition, listed in listing.items()}
+        wanted = {partition: listed.window_at(position_of(partition), window) for partition, listed in listing.items()}
         known = {partition: self._known.get(partition, {}) for partition in listing}
         unknown = [name for partition, names in wanted.items() for name in names if name not in known[partition]]
         fresh = self._stage.read(listing, unknown, self._tables)
@@ -42,5 +42,5 @@ class MarkerWindow:
             for partition, names in wanted.items()
         }
 
-    def of(self, partition: TopicPartition) -> list[Found]:
+    def of(self, partition: TopicPartition) -> list[AnyMarker]:
         return [marker for markers in self._known.get(partition, {}).values() for marker in markers]

@@ -33,7 +33,7 @@ class MergedLoads:
         self._ports = ports
         self._stage = ports.stage.store
         self._hold = hold
-        self._turns: dict[TopicPartition, LastRepair] = {}
+        self._repairs: dict[TopicPartition, LastRepair] = {}
         self._notes: dict[TopicPartition, str] = {}
         self._is_certain = True
         """Whether it is certain that no table has anything of the load that was started."""
@@ -48,12 +48,16 @@ class MergedLoads:
         ``waiting`` are the listed markers of the chains that wait to be loaded. The lowest ones may be strays, so that
         the load will begin at a later one.
         """
-        noted = [one for one, names in waiting.items() if needs_note(one, position_of(one), names[-1].start)]
-        turns = self._ports.parallel(lambda partition: _last_turn(self._stage, partition), noted)
-        for partition, turn in zip(noted, turns, strict=True):
-            self._turns[partition] = turn
-            if not turn.ended and needs_note(partition, position_of(partition), waiting[partition][0].start):
-                self._hold(partition, under_repair(partition, turn.number))
+        noted = [
+            partition
+            for partition, names in waiting.items()
+            if needs_note(partition, position_of(partition), names[-1].start)
+        ]
+        repairs = self._ports.parallel(lambda partition: _last_turn(self._stage, partition), noted)
+        for partition, repair in zip(noted, repairs, strict=True):
+            self._repairs[partition] = repair
+            if not repair.ended and needs_note(partition, position_of(partition), waiting[partition][0].start):
+                self._hold(partition, under_repair(partition, repair.number))
             if is_merged(partition.topic):
                 self._delete_covered(partition, position_of(partition))
 
@@ -67,20 +71,24 @@ class MergedLoads:
 
         The plan was made with these ``positions`` of the main table and these origins of the chains.
         """
-        noted = [one for one, run in load.runs.items() if needs_note(one, positions[one], run.start)]
+        noted = [
+            partition for partition, run in load.runs.items() if needs_note(partition, positions[partition], run.start)
+        ]
         self._notes = {partition: loading_path(partition, self._ports.new_id()) for partition in noted}
         self._is_certain = True
 
         def note(partition: TopicPartition) -> Held | None:
             end = load.runs[partition].end
             self._stage.create(self._notes[partition], LoadNote(end, self._ports.clock.wall_ms()).to_bytes())
-            turn = _last_turn(self._stage, partition)
-            if not turn.ended:
-                return under_repair(partition, turn.number)
-            return repaired(partition) if self._is_repaired(partition, turn, origin_of(partition)) else None
+            repair = _last_turn(self._stage, partition)
+            if not repair.ended:
+                return under_repair(partition, repair.number)
+            return repaired(partition) if self._is_repaired(partition, repair, origin_of(partition)) else None
 
         reasons = [
-            (one, reason) for one, reason in zip(noted, self._ports.parallel(note, noted), strict=True) if reason
+            (partition, reason)
+            for partition, reason in zip(noted, self._ports.parallel(note, noted), strict=True)
+            if reason
         ]
         for partition, reason in reasons:
             self._hold(partition, reason)
@@ -88,8 +96,8 @@ class MergedLoads:
             self._forget()
         return not reasons
 
-    def _is_repaired(self, partition: TopicPartition, turn: LastRepair, known: Position | None) -> bool:
-        if turn != self._turns.get(partition):
+    def _is_repaired(self, partition: TopicPartition, repair: LastRepair, known: Position | None) -> bool:
+        if repair != self._repairs.get(partition):
             return True
         if is_merged(partition.topic):
             return False
@@ -133,8 +141,8 @@ def needs_note(partition: TopicPartition, position: Position | None, start: Posi
 
 def repair_of(stage: ObjectStore, partition: TopicPartition, position: Position | None, start: Position) -> Held | None:
     """The repair for which a load from ``start`` on waits; None if it waits for none. Raises StoreError."""
-    turn = _last_turn(stage, partition) if needs_note(partition, position, start) else None
-    return None if turn is None or turn.ended else under_repair(partition, turn.number)
+    repair = _last_turn(stage, partition) if needs_note(partition, position, start) else None
+    return None if repair is None or repair.ended else under_repair(partition, repair.number)
 
 
 def _last_turn(stage: ObjectStore, partition: TopicPartition) -> LastRepair:

@@ -68,14 +68,14 @@ class MergedKeys:
 
     def _keys_twice(self, target: Target, version: int, merge: MergeBy) -> list[str]:
         """Read once for each version: what others commit, and a RESTORE, may bring keys twice."""
-        place = (target.url, target.table_id, merge.keys)
-        known = self._read.get(place)
+        key = (target.url, target.table_id, merge.keys)
+        known = self._read.get(key)
         if known is None or known[0] != version:
             conditions = [f"{key} IS NOT NULL" for key in merge.sql_keys]
             if merge.history:
                 conditions.append(f"coalesce({IS_CURRENT}, true)")
             known = version, self.reader.keys_twice(target.url, version, merge.sql_keys, " AND ".join(conditions))
-            self._read[place] = known
+            self._read[key] = known
         return known[1]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from delta_loader.ports import one_by_one
+from delta_loader.ports import run_in_order
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from delta_loader.load.merged_keys import MergedKeys
     from delta_loader.load.replace_ranges import Replacements
     from delta_loader.load.valid_through import ValidThrough
-    from delta_loader.ports import ColumnAdder, DeltaTables, NewId, OpenStore, ParallelMap, TableMaker, Turns
+    from delta_loader.ports import ColumnAdder, DeltaTables, NewId, OpenStore, ParallelMap, RunsStreams, TableMaker
     from delta_loader.stage.reading import Stage
     from delta_loader.tables.commits import Target
     from delta_loader.tables.file_split import SparkWrite
@@ -42,7 +42,7 @@ class Screener(Protocol):
         """
 
 
-Originals: TypeAlias = "Callable[[TopicPartition, Collection[Offset], str | None], Mapping[Offset, Original]]"
+FetchesRawRecords: TypeAlias = "Callable[[TopicPartition, Collection[Offset], str | None], Mapping[Offset, Original]]"
 """Fetches records of a topic with this id as they were sent: those that Kafka still has, none under another id.
 
 Raises KafkaDeltaExpressError when Kafka does not answer.
@@ -59,11 +59,11 @@ class Original:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusing:
+class RefusalPorts:
     """The ports that refusals need."""
 
     screener: Screener
-    originals: Originals
+    originals: FetchesRawRecords
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Ports:
     """None if no table has the property."""
     maker: TableMaker | None = None
     """None if all tables are created with defaults."""
-    refusing: Refusing | None = None
+    refusing: RefusalPorts | None = None
     """None if no table refuses rows."""
     registering: Registering | None = None
     """None if no table has a name in a catalog."""
@@ -94,6 +94,6 @@ class Ports:
     """None if no table is merged into."""
     may_load: Callable[[str], bool] = lambda _app_id: True
     """Whether no other loader loads a stream; checked between its commits."""
-    turns: Turns = one_by_one
+    run_streams: RunsStreams = run_in_order
     partitions: Callable[[Stream], StreamFact | None] = lambda _: None
     """The partitions that a stream's topics have now, from Kafka; None where it does not answer."""

@@ -23,7 +23,7 @@ from delta_loader.tables.load_modes.refused import (
     RefusalIds,
     RefusedRecord,
     chains_of,
-    letters_commit,
+    dead_letters_commit,
     too_many,
     without_bytes,
     without_refused,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from common.tables.transactions import TxnIds
     from delta_loader.load.committer import Committer
     from delta_loader.load.context import LoadContext
-    from delta_loader.load.ports import Original, Refusing
+    from delta_loader.load.ports import Original, RefusalPorts
     from delta_loader.load.stream_tables import StreamTables
     from delta_loader.plan.held import Held
     from delta_loader.ports import DeltaTables, NewId
@@ -50,7 +50,7 @@ class Refusals:
     tables: StreamTables
     delta: DeltaTables
     new_id: NewId
-    refusing: Refusing
+    refusing: RefusalPorts
     committer: Committer
     hold: Callable[[TopicPartition, Held], None]
 
@@ -68,23 +68,23 @@ class Refusals:
 
         None when the plan has to be made again: a partition is held now, or another loader was faster.
         """
-        if commit.target.url == self.stream.dead_letters or any(write.place is None for write in commit.written):
+        if commit.target.url == self.stream.dead_letters or any(write.identity is None for write in commit.written):
             return commit  # refused records cannot be singled out, and hold their Kafka partition
         known = self._known(commit, ids)
         if known and commit.files:  # The table has no checks anymore; Spark still leaves the rows out.
-            way = Append("some of its records are dead letters already")
-            self.tables.targets[commit.target.url] = replace(commit.target, way=way)
+            load_mode = Append("some of its records are dead letters already")
+            self.tables.targets[commit.target.url] = replace(commit.target, load_mode=load_mode)
             return None
         alone = len(self.stream.row_tables) == 1
         if not commit.written:  # without rows here; its counts are of all tables
             return without_refused(commit, known, counted=alone)
-        have = {record.place for record in known}
+        have = {record.position for record in known}
         if commit.merges:  # The next check runs as if these records had never been sent.
             has_one = all(write.shape.merge is None or write.shape.merge.row is None for write in commit.written)
-            gone = [replace(one, rows=1) for one in known] if has_one else known
+            gone = [replace(record, rows=1) for record in known] if has_one else known
             commit, known = without_refused(commit, gone, counted=alone), []
         records: list[RefusedRecord] = []
-        if checks_rows(commit.target.way) or any(write.casts for write in commit.written):
+        if checks_rows(commit.target.load_mode) or any(write.casts for write in commit.written):
             records = self.refusing.screener.refused(commit.target, commit.written, MOST_REFUSED + 1)
         if len(records) > MOST_REFUSED:
             chains = chains_of(commit.metadata.spans)
@@ -93,10 +93,10 @@ class Refusals:
                     partition, too_many(partition, commit.metadata.spans[partition].start, records, commit.target.url)
                 )
             return None
-        fresh = sorted(record for record in records if record.place not in have)
+        fresh = sorted(record for record in records if record.position not in have)
         if fresh and self._write_dead_letters(fresh, commit, ids) is After.PLAN_AGAIN:
             return None
-        seen = {record.place: record for record in (*known, *records)}
+        seen = {record.position: record for record in (*known, *records)}
         return without_refused(commit, seen.values(), counted=alone)
 
     def _known(self, commit: TableCommit, ids: TxnIds) -> list[RefusedRecord]:
@@ -106,21 +106,21 @@ class Refusals:
             error = self.tables.failed[url]
             msg = f"rows for {commit.target.url} wait, because some may already be dead letters: {error.problem}"
             raise TableError(msg, error.remedy)
-        letters = self.tables.targets.get(url) or self.tables.last_known.get(url)
-        if letters is None:
+        dead_letter_table = self.tables.targets.get(url) or self.tables.last_known.get(url)
+        if dead_letter_table is None:
             return []
         records: list[RefusedRecord] = []
         for partition, span in commit.metadata.spans.items():
-            if RefusalIds.of(ids, partition).half_done(letters.transactions, span.start):
-                dead = self.refusing.screener.dead(letters.url, partition, span.start)
+            if RefusalIds.of(ids, partition).half_done(dead_letter_table.transactions, span.start):
+                dead = self.refusing.screener.dead(dead_letter_table.url, partition, span.start)
                 ends = {input_end.partition: input_end.position for input_end in ends_at(partition, span.end)}
                 records += [record for record in dead if record.offset < ends.get(record.partition, span.end)]
-        return list({record.place: record for record in records}.values())
+        return list({record.position: record for record in records}.values())
 
     def _write_dead_letters(self, fresh: Sequence[RefusedRecord], commit: TableCommit, ids: TxnIds) -> After:
         url = self.stream.dead_letters
-        letters = self._letters(fresh, commit)
-        if letters is None:
+        dead_letters = self._letters(fresh, commit)
+        if dead_letters is None:
             return After.PLAN_AGAIN
         if url not in self.tables.targets and url not in self.tables.failed:
             with self.tables.tried(url):
@@ -132,7 +132,7 @@ class Refusals:
         if target is not None:
             with self.tables.tried(url):
                 after = self.committer.commit(
-                    letters_commit(target, ids, letters, commit.metadata.spans, self.new_id())
+                    dead_letters_commit(target, ids, dead_letters, commit.metadata.spans, self.new_id())
                 )
         if url in self.tables.failed:
             if target is not None:
@@ -146,7 +146,7 @@ class Refusals:
         by_partition: dict[TopicPartition, list[RefusedRecord]] = {}
         for record in fresh:
             by_partition.setdefault(record.partition, []).append(record)
-        letters: list[DeadLetterRow] = []
+        dead_letters: list[DeadLetterRow] = []
         complete, chains = True, chains_of(commit.metadata.spans)
         for partition, records in by_partition.items():
             why = "Kafka does not have it any more"
@@ -158,15 +158,15 @@ class Refusals:
             if missing:
                 complete = False
                 self.hold(chains[partition], without_bytes(missing[0], commit.target.url, why))
-            letters += [_letter(record, sent[record.offset]) for record in records if record.offset in sent]
-        return letters if complete else None
+            dead_letters += [_letter(record, sent[record.offset]) for record in records if record.offset in sent]
+        return dead_letters if complete else None
 
     def _sent(
         self, partition: TopicPartition, offsets: Collection[Offset], commit: TableCommit
     ) -> Mapping[Offset, Original]:
         chain = chains_of(commit.metadata.spans)[partition]
         ids = {write.topic_id for write in commit.written if write.partition == chain}
-        named = {id_of_input(chain.topic, partition.topic, one) for one in ids} - {None}
+        named = {id_of_input(chain.topic, partition.topic, input_partition) for input_partition in ids} - {None}
         if len(named) > 1:
             return {}  # the rows do not say which topic these belong to
         return self.refusing.originals(partition, offsets, next(iter(named), None))

@@ -33,8 +33,8 @@ from delta_loader.load.replace_steps import (
     append_only,
     behind,
     is_superseded,
-    misfit,
-    taken_back,
+    rolled_back,
+    rows_incompatibility,
     txn_id,
     waits,
     would_lose,
@@ -76,9 +76,9 @@ class _Stepping:
     stepped: Callable[[], None]
 
     def lost(self, request: Request, urls: tuple[str, ...]) -> int:
-        found = self.replacer.lost(request, urls)
+        lost = self.replacer.lost(request, urls)
         self.stepped()
-        return found
+        return lost
 
     def replace(self, request: Request, url: str, step: RequestStep, *, keep_stale: bool, metadata: str) -> bool:
         done = self.replacer.replace(request, url, step, keep_stale=keep_stale, metadata=metadata)
@@ -86,12 +86,12 @@ class _Stepping:
         return done
 
     def deletes(self, request: Request, url: str, step: RequestStep) -> bool:
-        found = self.replacer.deletes(request, url, step)
+        deletes = self.replacer.deletes(request, url, step)
         self.stepped()
-        return found
+        return deletes
 
 
-class _InTheWayError(Exception):
+class _ConflictError(Exception):
     """Another commit conflicted; the next pass continues."""
 
 
@@ -148,7 +148,7 @@ class Replacements:
             if reason is None:
                 try:
                     reason = reporting._carry_out(request, stream)  # noqa: SLF001 - its own
-                except _InTheWayError:
+                except _ConflictError:
                     self.log.info("replacement met another commit, trying again", request=request.name.path)
                     self.metrics.add(catalogue.LOADER_CONFLICTS, app_id=stream.app_id)
                     left.append(request)
@@ -167,11 +167,11 @@ class Replacements:
     def _requests(
         self, stream: Stream, held: dict[TopicPartition, Held], unreadable: list[ReplacementName]
     ) -> Iterator[Request]:
-        for found in self.store.list(f"{REPLACE}/"):
-            name = ReplacementName.parse(found.path)
+        for item in self.store.list(f"{REPLACE}/"):
+            name = ReplacementName.parse(item.path)
             if name is None or not stream.takes(name.topic_partition.topic):
                 continue
-            data = self.store.read(found.path)
+            data = self.store.read(item.path)
             if data is None:
                 continue  # another loader carried it out in the meantime
             try:
@@ -196,7 +196,7 @@ class Replacements:
         if rows is None:
             return request.held("replacement_waits", f"there is no table {stream.table}", request.give_up)
         done = _done(rows, request)
-        gone = self._gone_file(request)
+        gone = self._missing_file(request)
         if done < RequestStep.ROWS or (gone is None and not self._is_superseded(request, rows)):
             sides = self._sides(request, stream)
             refused = (
@@ -221,14 +221,14 @@ class Replacements:
         """Why it cannot continue: a table has recorded a step but lacks its rows. Reads the tables again."""
         for target in map(self._target, stream.tables):
             if target is not None and _done(target, request):
-                reason = taken_back(request, target.url, self._history(target))
+                reason = rolled_back(request, target.url, self._history(target))
                 if reason is not None:
                     return reason
         return None
 
     def _sides(self, request: Request, stream: Stream) -> tuple[Target, ...]:
         """The secondary tables that exist or that the request needs; the latter are created."""
-        found: list[Target] = []
+        targets: list[Target] = []
         for url in stream.side_tables:
             target, staged = self._target(url), request.content.of(url)
             if target is None and staged is not None and staged.files:
@@ -236,10 +236,10 @@ class Replacements:
                 self.tables.create(url, TableShape(staged.schema, partition_by))
                 target = self._target(url)
             if target is not None:
-                found.append(target)
-        return tuple(found)
+                targets.append(target)
+        return tuple(targets)
 
-    def _gone_file(self, request: Request) -> str | None:
+    def _missing_file(self, request: Request) -> str | None:
         files = (file.path for table in request.content.tables for file in table.files)
         return next((path for path in files if self.store.stat(path) is None), None)
 
@@ -256,7 +256,7 @@ class Replacements:
             if refused is not None:
                 return refused
         wide = (self._with_columns_of(request, stream, target) for target in targets)
-        refused = next((reason for target in wide if (reason := misfit(request, target))), None)
+        refused = next((reason for target in wide if (reason := rows_incompatibility(request, target))), None)
         if refused is not None or _done(rows, request):
             return refused
         return would_lose(request, self.replacer.lost(request, tuple(target.url for target in targets)))
@@ -280,7 +280,7 @@ class Replacements:
             return target  # the comparison reports it
         if lacking and table.files:
             self.columns.add_columns(target.url, lacking)
-            self.log.info("columns added", table=target.url, columns=[str(one) for one in lacking])
+            self.log.info("columns added", table=target.url, columns=[str(column) for column in lacking])
             return self._target(target.url) or target
         return target
 
@@ -309,7 +309,7 @@ class Replacements:
         self, request: Request, url: str, step: RequestStep, metadata: str, *, keep_stale: bool = False
     ) -> None:
         if not self.replacer.replace(request, url, step, keep_stale=keep_stale, metadata=metadata):
-            raise _InTheWayError
+            raise _ConflictError
         self.log.info(
             "replaced",
             table=url,

@@ -71,8 +71,8 @@ class Request:
         """The metadata of its commits: no span is loaded, one is replaced."""
         content = self.content
         filtered = sum(span.positions for span in content.filtered)
-        letters = sum(content.dead_letters.values())
-        counts = Counts(content.records, content.rows, content.tombstones, letters, (), filtered, content.exploded)
+        dead_letters = sum(content.dead_letters.values())
+        counts = Counts(content.records, content.rows, content.tombstones, dead_letters, (), filtered, content.exploded)
         replaced = Replaced(content.span, self.name.request, counts, content.positions)
         return CommitMetadata(commit_id, content.app_id, {}, None, {}, {self.name.topic_partition: replaced})
 
@@ -119,28 +119,28 @@ def waits(request: Request, stream: Stream, position: Position | None) -> Held |
     if strange:
         return request.held("replacement_refused", f"{strange[0]} is no table of this stream", request.give_up)
     if position is None or content.span.end > position:
-        at = "has no position" if position is None else f"is at {position}"
+        position_text = "has no position" if position is None else f"is at {position}"
         return request.held(
             "replacement_waits",
-            f"the table {at}, and only what it has can be replaced",
+            f"the table {position_text}, and only what it has can be replaced",
             f"wait until the rest is loaded, or {request.give_up}",
         )
     return None
 
 
-def misfit(request: Request, target: Target) -> Held | None:
+def rows_incompatibility(request: Request, target: Target) -> Held | None:
     """Why staged rows are incompatible with their table; None when they are compatible."""
     table = request.content.of(target.url)
     if table is None or not table.files:
         return None
     staged = TableShape(table.schema, target.shape.partition_by)
-    found = differences(target.shape, staged, target.way)
-    if not found:
+    problems = differences(target.shape, staged, target.load_mode)
+    if not problems:
         return None
     return request.held(
         "replacement_refused",
-        f"its rows do not fit {target.url}: {'; '.join(found)}",
-        f"{remedy_for(target.shape, staged, target.url, 'the columns of the stream', target.way)}, and then "
+        f"its rows do not fit {target.url}: {'; '.join(problems)}",
+        f"{remedy_for(target.shape, staged, target.url, 'the columns of the stream', target.load_mode)}, and then "
         f"{request.give_up_and_ask_again}",
     )
 
@@ -156,7 +156,7 @@ def append_only(request: Request, url: str) -> Held:
     )
 
 
-def taken_back(request: Request, url: str, history: Iterable[LoggedCommit]) -> Held | None:
+def rolled_back(request: Request, url: str, history: Iterable[LoggedCommit]) -> Held | None:
     """The refusal of rule 5 for a table whose txn action says that it has a step; None when it has its rows."""
     for commit, is_on_lineage in islice(with_lineage(history), MOST_COMMITS):
         if _is_of(commit, request):
@@ -185,7 +185,7 @@ def is_superseded(request: Request, history: Iterable[LoggedCommit]) -> bool:
 
 def _is_of(commit: LoggedCommit, request: Request) -> bool:
     replaced = {} if commit.metadata is None else commit.metadata.replaced
-    return any(found.request == request.name.request for found in replaced.values())
+    return any(replacement.request == request.name.request for replacement in replaced.values())
 
 
 def behind(request: Request, earlier: Iterable[Request]) -> Held | None:

@@ -14,7 +14,7 @@ from common.errors import ExitCode
 from common.pages.model import Event
 from common.stage.markers import Marker
 from delta_loader.plan.held import staged_from
-from delta_loader.plan.seen import SeenPartition, undeclared_of
+from delta_loader.plan.partition_progress import PartitionProgress, undeclared_of
 from delta_loader.tables.commits import AlreadyLoaded, CommitOutcome, Committed, Conflicted, Failed, NotWritten, Unknown
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from common.ports import Clock
     from common.spans import Position, TopicPartition
     from delta_loader.plan.held import Held
-    from delta_loader.plan.plan import Found, Load
+    from delta_loader.plan.plan import AnyMarker, Load
     from delta_loader.stage.listed import Listed
     from delta_loader.tables.commits import TableCommit
 
@@ -38,7 +38,7 @@ class StreamReport:
     """What one pass did and found for one stream."""
 
     app_id: str
-    is_look: bool = False
+    is_refresh: bool = False
     """Whether the pass only read, because another loader loads the stream."""
     commits: int = 0
     rows: int = 0
@@ -53,7 +53,7 @@ class StreamReport:
     strays: int = 0
     held: dict[TopicPartition, Held] = field(default_factory=dict)
     failure: KafkaDeltaExpressError | None = None
-    seen: dict[TopicPartition, SeenPartition] = field(default_factory=dict)
+    seen: dict[TopicPartition, PartitionProgress] = field(default_factory=dict)
     """Empty when the pass failed before it was known."""
     events: list[Event] = field(default_factory=list)
     dead_letters: Counter[str] = field(default_factory=Counter)
@@ -86,7 +86,7 @@ class StreamReport:
 
     def begin(self) -> None:
         """A turn starts, or another slice of one: what waits is determined again, what was loaded is kept."""
-        self.held, self.failure, self.is_look = {}, None, False
+        self.held, self.failure, self.is_refresh = {}, None, False
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,15 +172,15 @@ class LoadReporter:
                 self.metrics.add(catalogue.LOADER_DEAD_LETTERS, count, app_id=app_id, error_class=error_class)
 
     def partition(
-        self, partition: TopicPartition, position: Position | None, listed: Listed, found: Iterable[Found]
+        self, partition: TopicPartition, position: Position | None, listed: Listed, read_markers: Iterable[AnyMarker]
     ) -> None:
         """How far a Kafka partition is loaded and staged, by the markers near its position."""
-        markers = [marker for marker in found if isinstance(marker, Marker)]
+        markers = [marker for marker in read_markers if isinstance(marker, Marker)]
         staged = max([*(marker.span.end for marker in markers), listed.names[-1].start])
         waiting = [marker for marker in markers if position is None or marker.span.end > position]
         oldest = min(waiting, key=lambda marker: marker.span.start, default=None)
         oldest_ms = None if oldest is None or oldest.manifest is None else oldest.manifest.created_ms
-        self.report.seen[partition] = seen = SeenPartition(
+        self.report.seen[partition] = seen = PartitionProgress(
             begins=listed.names[0].start,
             loaded=position,
             staged=staged,

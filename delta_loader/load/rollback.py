@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from common.remedies import CONFIG, delta_table, quoted, repair
 from common.stage.resolutions import Resolution, resolution_path
 from common.tables.commit_metadata import CommitMetadata, Resolved
-from common.tables.identity import KnownChain, TableIdentity, with_transactions
+from common.tables.identity import TableChain, TableIdentity, with_transactions
 from common.tables.rollback import (
     MOST_COMMITS,
     OwnPast,
@@ -69,32 +69,34 @@ ExaminedTables = dict[tuple[str, str], Examined]
 class RollbackDetector:
     """What one pass over one stream sees of its tables' histories."""
 
-    def __init__(self, stream: Stream, ids: TxnIds, tables: DeltaTables, stage: Stage, looked: ExaminedTables) -> None:
-        """``looked`` is kept from pass to pass."""
+    def __init__(
+        self, stream: Stream, ids: TxnIds, tables: DeltaTables, stage: Stage, examined: ExaminedTables
+    ) -> None:
+        """``examined`` is kept from pass to pass."""
         self._stream = stream
         self._app_id = stream.app_id
         self.ids = ids
         """With the chains' newest generations, once they are known."""
         self._tables = tables
         self._stage = stage
-        self._looked = looked
+        self._examined = examined
         self._pasts: dict[tuple[str, int], OwnPast] = {}
 
     def inspect(self, target: Target) -> tuple[Target, Rollback | None]:
         """The table with its positions' identities, and its rollback, if there was one. Raises TableError."""
         if target.version is None:
             return target, None
-        place, known = (self._app_id, target.url), self._looked.get((self._app_id, target.url))
+        key, known = (self._app_id, target.url), self._examined.get((self._app_id, target.url))
         if known is not None and known.table_id == target.table_id and known.version == target.version:
             return replace(target, identity=known.identity), None
         if known is not None and known.table_id == target.table_id and self._is_of_others(target, known.version):
             identity = with_transactions(known.identity, self._stream, self.ids, target.transactions)
-            self._looked[place] = replace(known, version=target.version, identity=identity)
+            self._examined[key] = replace(known, version=target.version, identity=identity)
             return replace(target, identity=identity), None
         history = StreamHistory(self._stream, self._history(target))
         identity = history.identity(target.transactions)
         if history.rollback is None:
-            self._looked[place] = Examined(target.table_id, target.version, identity, history.unknown_since)
+            self._examined[key] = Examined(target.table_id, target.version, identity, history.unknown_since)
         return replace(target, identity=identity), history.rollback
 
     def _history(self, target: Target) -> Iterator[LoggedCommit]:
@@ -113,16 +115,16 @@ class RollbackDetector:
                 return False
         return False
 
-    def landed(self, target: Target) -> None:
+    def record_commit(self, target: Target) -> None:
         """Record that our commit is in the table, right after the examined version."""
         if target.version is not None:
-            self._looked[self._app_id, target.url] = Examined(target.table_id, target.version, target.identity)
+            self._examined[self._app_id, target.url] = Examined(target.table_id, target.version, target.identity)
 
     def without_txn(
         self,
         target: Target,
         unplaced: Iterable[TopicPartition],
-        rootless: Iterable[TopicPartition],
+        without_origin: Iterable[TopicPartition],
         first_ms: Mapping[TopicPartition, int],
     ) -> tuple[Rollback, ...]:
         """Why Kafka partitions that are staged have no position in the table (rule 3)."""
@@ -135,43 +137,43 @@ class RollbackDetector:
             since_ms = min(first_ms.values()) if {*unplaced} == first_ms.keys() else None
             history = self._tables.history(target.url, target.version)
             self._pasts[key] = own_past(history, self._app_id, wanted, since_ms)
-        return without_txn(self._pasts[key], unplaced, rootless, self.ids.generations, first_ms)
+        return without_txn(self._pasts[key], unplaced, without_origin, self.ids.generations, first_ms)
 
     def unknown(
         self, target: Target, placed: Mapping[TopicPartition, tuple[Position, Sequence[Marker]]]
     ) -> Rollback | None:
         """The chains whose position may be that of a rolled-back table, where the table's log cannot tell."""
-        known = self._looked.get((self._app_id, target.url))
+        known = self._examined.get((self._app_id, target.url))
         if known is None or known.unknown is None:
             return None
         return unknown_positions(known.unknown, placed, self.ids.generations)
 
-    def answer(self, target: Target, back: Rollback) -> Resolution | None:
+    def resolution(self, target: Target, back: Rollback) -> Resolution | None:
         """The operator's resolution, if there is one. Raises UsageError, StoreError."""
         path = resolution_path(self._app_id, target.table_id, back.cause.version)
         data = self._stage.object(path)
         return None if data is None else Resolution.from_bytes(path, data)
 
-    def obedience(self, target: Target, answer: Resolution, new_id: NewId) -> TableCommit:
+    def obedience(self, target: Target, resolution: Resolution, new_id: NewId) -> TableCommit:
         """The commit that carries out a resolution (rule 2)."""
-        positions: Mapping[TopicPartition, Position] = answer.positions
+        positions: Mapping[TopicPartition, Position] = resolution.positions
         ids = target.ids(self.ids)
         advances = {
-            ids.of(partition, answer.generations.get(partition, 0)): int(position) - 1
+            ids.of(partition, resolution.generations.get(partition, 0)): int(position) - 1
             for partition, position in positions.items()
         }
         moved = {
-            partition: KnownChain(answer.generations.get(partition, 0), position)
+            partition: TableChain(resolution.generations.get(partition, 0), position)
             for partition, position in positions.items()
         }
-        answered = Resolved(answer.version, answer.decision, positions)
+        answered = Resolved(resolution.version, resolution.decision, positions)
         metadata = CommitMetadata(
             new_id(),
             self._app_id,
             {},
             None,
             answers=answered,
-            generations=answer.generations,
+            generations=resolution.generations,
             merged_by=target.identity.merged_by,
         )
         return TableCommit(

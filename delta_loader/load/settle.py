@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from common.spans import Position, TopicPartition
     from common.stage.idle import IdleFact, StreamFact
     from common.stage.markers import MarkerName
-    from delta_loader.plan.plan import Found
+    from delta_loader.plan.plan import AnyMarker
 
 
 def settle_candidates(
@@ -50,7 +50,7 @@ def settle_candidates(
     return tuple(takewhile(lambda name: name.start < position and modified_ms[name] < keep_after_ms, names[:-1]))
 
 
-def settled(candidates: Iterable[Found], position: Position) -> tuple[MarkerName, ...]:
+def settled(candidates: Iterable[AnyMarker], position: Position) -> tuple[MarkerName, ...]:
     """The candidates that the table covers in full (rules 2 and 3), from the lowest on, without the one that stays."""
     by_start = sorted(candidates, key=lambda marker: marker.name)
     covered = takewhile(lambda marker: isinstance(marker, Marker) and marker.span.end <= position, by_start)
@@ -58,7 +58,7 @@ def settled(candidates: Iterable[Found], position: Position) -> tuple[MarkerName
     return names[:-1] if names and is_merged(names[0].topic_partition.topic) else names
 
 
-def highest_timestamp_ms(markers: Iterable[Found], position: Position | None) -> int | None:
+def highest_timestamp_ms(markers: Iterable[AnyMarker], position: Position | None) -> int | None:
     """The highest record timestamp among the markers of one Kafka partition that end at or before ``position``."""
     if position is None:
         return None
@@ -103,12 +103,12 @@ def newest_fact(app_id: str, facts: Iterable[StreamFact]) -> StreamFact | None:
 
 
 def unknown_partitions(
-    found: Mapping[TopicPartition, Sequence[Found]], known: StreamFact | None
+    read_markers: Mapping[TopicPartition, Sequence[AnyMarker]], known: StreamFact | None
 ) -> frozenset[TopicPartition]:
     """The staged Kafka partitions that do not exist and that only markers made by hand name (rule 5)."""
     return frozenset(
         partition
-        for partition, markers in found.items()
+        for partition, markers in read_markers.items()
         if markers and all(isinstance(marker, Marker) and marker.manifest is None for marker in markers)
         if partition.partition > MAX_PARTITION or (known is not None and not known.has(partition))
     )

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from common.spans import Position, TopicPartition
     from common.stage.markers import MarkerName
-    from delta_loader.plan.plan import Found
+    from delta_loader.plan.plan import AnyMarker
     from delta_loader.stage.identity import StreamIdentity
     from delta_loader.stage.listed import Listing
     from delta_loader.stage.reading import Stage
@@ -36,7 +36,7 @@ class Settling:
     """As `Stage.read` expects them."""
     finished: Callable[[TopicPartition], Position | None]
     """The position up to which all tables have a Kafka partition's rows."""
-    look_again: Callable[[], bool]
+    check_again: Callable[[], bool]
     """Read the tables again; False when nothing may be deleted now."""
 
     def run(self, listing: Listing, identity: StreamIdentity, now_ms: int, keep_ms: int) -> int:
@@ -53,17 +53,17 @@ class Settling:
             return 0
         if keep_ms:
             now_ms = store_time_ms(self.stage.store)
-        if not any(map(candidates, listing)) or not self.look_again():
+        if not any(map(candidates, listing)) or not self.check_again():
             return 0
         ended: dict[TopicPartition, tuple[MarkerName, ...]] = {}
-        judged: dict[MarkerName, tuple[Found, ...]] = {}
-        chains: list[Found] = []
+        judged: dict[MarkerName, tuple[AnyMarker, ...]] = {}
+        chains: list[AnyMarker] = []
         positions = {partition: position for partition in listing if (position := self.finished(partition)) is not None}
         for partition, position in positions.items():
-            found = self.stage.read(listing, candidates(partition), self.tables)
-            chain = identity.judged(partition, (marker for markers in found.values() for marker in markers))
+            markers_read = self.stage.read(listing, candidates(partition), self.tables)
+            chain = identity.judged(partition, (marker for markers in markers_read.values() for marker in markers))
             ended[partition] = settled(chain, position)
-            judged |= found
+            judged |= markers_read
             chains += chain
         gone = self.stage.delete(listing, ended, judged, self.tables)
         self.stage.delete_waiting(marker for marker in chains if marker.name in gone)

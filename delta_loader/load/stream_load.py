@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
 class StreamLoad:
     def __init__(
-        self, stream: Stream, settings: LoaderSettings, ports: Ports, report: StreamReport, looked: ExaminedTables
+        self, stream: Stream, settings: LoaderSettings, ports: Ports, report: StreamReport, examined: ExaminedTables
     ) -> None:
-        self.context = LoadContext(stream, settings, ports, report, looked)
+        self.context = LoadContext(stream, settings, ports, report, examined)
         self._limits = Limits(settings.max_files, settings.max_bytes)
         self._merged = MergedLoads(ports, self.context.reporter.held)
         committer = Committer(self.context, self._merged)
@@ -85,11 +85,13 @@ class StreamLoad:
         context, stage = self.context, self.context.ports.stage
         context.read_markers()
         positions = {partition: context.finished(partition) for partition in context.listing}
-        near = [marker for partition in context.listing for marker in context.all_markers(partition)]
-        context.listing, older = put_older_aside(stage, context.listing, context.generations, near, context.tables.urls)
-        near = [marker for partition in context.listing for marker in context.markers(partition)]
+        markers = [marker for partition in context.listing for marker in context.all_markers(partition)]
+        context.listing, older = put_older_aside(
+            stage, context.listing, context.generations, markers, context.tables.urls
+        )
+        markers = [marker for partition in context.listing for marker in context.markers(partition)]
         keeper = StrayKeeper(stage, context.tables.urls, context.identity)
-        context.listing, late = keeper.put_aside(context.listing, positions, near)
+        context.listing, late = keeper.put_aside(context.listing, positions, markers)
         context.reporter.strays((*older, *late))
 
     def _catch_up(self) -> None:
@@ -122,7 +124,7 @@ class StreamLoad:
         """Delete the markers that all tables are past."""
         context = self.context
 
-        def look_again() -> bool:
+        def check_again() -> bool:
             context.tables.refresh()
             return not self._fence.holds()
 
@@ -134,5 +136,5 @@ class StreamLoad:
             if reason.reason == RollbackKind.UNKNOWN.value
         }
         listing = {partition: listed for partition, listed in context.listing.items() if partition not in unknown}
-        settling = Settling(context.ports.stage, context.tables.urls, context.finished, look_again)
+        settling = Settling(context.ports.stage, context.tables.urls, context.finished, check_again)
         context.reporter.settled(settling.run(listing, context.identity, now_ms, keep_ms))

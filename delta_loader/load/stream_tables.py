@@ -20,16 +20,16 @@ from typing import TYPE_CHECKING
 from common.errors import KafkaDeltaExpressError
 from common.settings.merging import columns_of_rows
 from common.tables.deferred_ranges import DeferredRanges
-from common.tables.identity import KnownChain
+from common.tables.identity import TableChain
 from common.tables.rollback import RollbackKind
 from common.tables.stream_columns import with_columns_of_files
 from common.tables.table_features import may_have_refused_rows
 from common.tables.urls import comparable
 from delta_loader.load.creating import Creator
-from delta_loader.load.deferred import left_out, with_deferred, without_sources
-from delta_loader.load.evolving import Evolver
+from delta_loader.load.deferred import excluded_spans, with_deferred, without_sources
 from delta_loader.load.merged_keys import require_sequence
-from delta_loader.load.shaping import Shaper
+from delta_loader.load.schema_evolution import SchemaEvolution
+from delta_loader.load.table_alterations import TableAlterations
 from delta_loader.plan.held import missing_file, stage_again
 from delta_loader.plan.plan import TableShape, shape_of, shapes_of
 from delta_loader.tables.commits import Target, needed, side_commit
@@ -71,10 +71,10 @@ class StreamTables:
         self._stream = stream
         self._ports = ports
         self._guard = guard
-        self._look_back = look_back
+        self._rollback_detector = look_back
         self._log = log
-        self._evolver = Evolver.of(stream, ports, log)
-        self._shaper = Shaper.of(stream, ports, log)
+        self._evolution = SchemaEvolution.of(stream, ports, log)
+        self._alterations = TableAlterations.of(stream, ports, log)
         self._creator = Creator(stream, ports.tables, ports.maker)
         self._registering = ports.registering if stream.catalog_tables else None
         self._fatal: KafkaDeltaExpressError | None = None
@@ -100,7 +100,7 @@ class StreamTables:
     @property
     def by_spark(self) -> bool:
         """Whether Spark writes all rows of some table."""
-        return any(through_spark(target.way) for target in self.targets.values())
+        return any(through_spark(target.load_mode) for target in self.targets.values())
 
     @contextmanager
     def tried(self, url: str) -> Iterator[None]:
@@ -122,9 +122,9 @@ class StreamTables:
         self._absent.clear()
         self.rolled_back = []
         urls = [url for url in self._stream.tables if url not in self.failed]
-        for url, found in zip(urls, self._ports.parallel(self._state_or_error, urls), strict=True):
+        for url, state in zip(urls, self._ports.parallel(self._state_or_error, urls), strict=True):
             with self.tried(url):
-                self._take(url, found)
+                self._take(url, state)
 
     def _state_or_error(self, url: str) -> TableState | KafkaDeltaExpressError | None:
         try:
@@ -140,8 +140,8 @@ class StreamTables:
         if state is None:
             self._absent.add(url)
             return
-        way = choose_load_mode(state, self._stream.load_of(url))
-        require_loadable(way, url)
+        load_mode = choose_load_mode(state, self._stream.load_of(url))
+        require_loadable(load_mode, url)
         self._guard.table(url, state.properties)
         shape = TableShape(state.schema, state.partition_by)
         seen = Target(
@@ -150,17 +150,17 @@ class StreamTables:
             shape,
             state.transactions,
             state.version,
-            way,
-            owned=self._owned(way, url, state),
+            load_mode,
+            complete_columns=self._complete_columns(load_mode, url, state),
             has_refused=may_have_refused_rows(state),
         )
-        target, back = self._look_back.inspect(seen)
+        target, back = self._rollback_detector.inspect(seen)
         self.rolled_back += [] if back is None else [(target, back)]
         self.targets[url] = self._with_forgotten(target) if url == self._stream.table else target
 
-    def _owned(self, way: LoadMode, url: str, state: TableState) -> frozenset[str]:
+    def _complete_columns(self, load_mode: LoadMode, url: str, state: TableState) -> frozenset[str]:
         """The columns that the stream's rows have in a table that they are merged into; derived ones included."""
-        if not isinstance(way, Merge):
+        if not isinstance(load_mode, Merge):
             return frozenset()
         gained = self._ports.stage.evolved(self._stream.app_id) if self._stream.evolves else None
         main = state.schema if self.own is None else self.own.shape.schema
@@ -198,21 +198,21 @@ class StreamTables:
                     if shape.merge is not None:
                         require_sequence(self.targets[url], shape.merge, restage)
                     self._evolve(url, shape, load.markers)
-                    self._require_fit(self.targets[url], shape, restage)
+                    self._require_compatible(self.targets[url], shape, restage)
 
-    def _require_fit(self, table: Target, staged: TableShape, restage: str) -> None:
-        casting = self._shaper is not None and table.url != self._stream.dead_letters
-        require_compatible(table.shape, staged, table.url, table.way, casting=casting, restage=restage)
+    def _require_compatible(self, table: Target, staged: TableShape, restage: str) -> None:
+        casting = self._alterations is not None and table.url != self._stream.dead_letters
+        require_compatible(table.shape, staged, table.url, table.load_mode, casting=casting, restage=restage)
         if self._ports.merged_keys is not None and staged.merge is not None:
             self._ports.merged_keys.require(table, staged.merge)
 
     def _evolve(self, url: str, shape: TableShape, markers: Sequence[Marker]) -> None:
-        if self._evolver is not None and self._evolver.evolve(self.targets[url], shape, markers):
+        if self._evolution is not None and self._evolution.evolve(self.targets[url], shape, markers):
             self._take(url, self._ports.tables.state(url))
-        if self._shaper is not None and self._shaper.shape(self.targets[url], shape):
+        if self._alterations is not None and self._alterations.shape(self.targets[url], shape):
             self._take(url, self._ports.tables.state(url))
 
-    def gone_files(self, load: Load, urls: Iterable[str] | None = None) -> Callable[[Marker], Held | None]:
+    def missing_files(self, load: Load, urls: Iterable[str] | None = None) -> Callable[[Marker], Held | None]:
         """Check every file that the load would add to ``urls``, or to all tables; a missing file holds its marker.
 
         A table that is left out by now is passed over.
@@ -220,28 +220,28 @@ class StreamTables:
         gone: dict[object, str] = {}
         for url in [url for url in (self.targets if urls is None else urls) if url in self.targets]:
             with self.tried(url):
-                gone |= self._gone_of(load, self.targets[url])
+                gone |= self._missing_of(load, self.targets[url])
 
         def reason_of(marker: Marker) -> Held | None:
             path = gone.get(marker.name)
             if path is None:
                 return None
             partition, own = marker.name.topic_partition, self.targets.get(self._stream.table)
-            is_new = own is None or own.ids(self._look_back.ids).position(own.transactions, partition) is None
+            is_new = own is None or own.ids(self._rollback_detector.ids).position(own.transactions, partition) is None
             return missing_file(partition, marker.span.start, path, self._stream.table if is_new else None)
 
         return reason_of
 
-    def _gone_of(self, load: Load, target: Target) -> Mapping[object, str]:
-        ids = self._look_back.ids
+    def _missing_of(self, load: Load, target: Target) -> Mapping[object, str]:
+        ids = self._rollback_detector.ids
         files = [(marker, file) for marker in load.markers for file in needed(target, ids, load, marker).files]
         if not files:
             return {}
         store = self._ports.open_store(target.url)
 
         def is_there(item: tuple[Marker, StagedFile]) -> bool:
-            place = self._ports.stage.store if item[1].is_mixed else store
-            return self._guard.is_there(place, target.url, item[1].path)
+            file_store = self._ports.stage.store if item[1].is_mixed else store
+            return self._guard.is_there(file_store, target.url, item[1].path)
 
         seen = self._ports.parallel(is_there, files)
         return {marker.name: file.path for (marker, file), there in zip(files, seen, strict=True) if not there}
@@ -252,13 +252,13 @@ class StreamTables:
         self, partitions: Iterable[TopicPartition], urls: Iterable[str] | None = None
     ) -> tuple[DeferredRange, ...]:
         """The ranges that tables may lack below the main table's position."""
-        return self._deferred().of(self._look_back.ids, urls or self._stream.side_tables, partitions)
+        return self._deferred().of(self._rollback_detector.ids, urls or self._stream.side_tables, partitions)
 
     def floor(self, partition: TopicPartition, position: Position | None) -> Position | None:
         """The position up to which all tables have a Kafka partition's rows; ``position`` is the main table's."""
         if position is None:
             return None
-        return self._deferred().floor(self._look_back.ids, self._stream.side_tables, partition, position)
+        return self._deferred().floor(self._rollback_detector.ids, self._stream.side_tables, partition, position)
 
     def _deferred(self) -> DeferredRanges:
         """The deferred ranges in the main table's txn actions; read once for each state of the table."""
@@ -282,9 +282,9 @@ class StreamTables:
         """The commit to the main table, noting the ranges of the load that other tables do not get."""
         for url in self._stream.side_tables:
             without = self._lacking(url, load.runs) if url in self.targets else tuple(load.runs)
-            spans = left_out(load, url, without)
+            spans = excluded_spans(load, url, without)
             if spans:
-                commit = with_deferred(commit, url, spans, self.deferred(spans, [url]), self._look_back.ids)
+                commit = with_deferred(commit, url, spans, self.deferred(spans, [url]), self._rollback_detector.ids)
         return commit
 
     def _lacking(self, url: str, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
@@ -293,7 +293,9 @@ class StreamTables:
     def position(self, url: str, partition: TopicPartition) -> Position | None:
         """A table's own position."""
         target = self.targets.get(url)
-        return None if target is None else target.ids(self._look_back.ids).position(target.transactions, partition)
+        return (
+            None if target is None else target.ids(self._rollback_detector.ids).position(target.transactions, partition)
+        )
 
     def note_forgotten(self, events: Sequence[Rollback]) -> None:
         """The main table has chains without a txn action, or may have: its commits name them (rollback.py, rule 7)."""
@@ -313,7 +315,7 @@ class StreamTables:
             if back.is_unplaced:
                 identity = replace(identity, unproved=identity.unproved.union(named))
             elif back.kind is RollbackKind.EXPIRED:
-                missing = {partition: KnownChain(number, position) for (partition, number), position in named.items()}
+                missing = {partition: TableChain(number, position) for (partition, number), position in named.items()}
                 identity = replace(identity, chains={**missing, **identity.chains})
         return own if identity == own.identity else replace(own, identity=identity)
 

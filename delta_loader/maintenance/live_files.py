@@ -92,8 +92,8 @@ def _of_checkpoint(store: ObjectStore, path: str, seen: set[Key], *, with_statis
             yield from _of_parquet(parquet, seen, with_statistics=with_statistics)
             sidecars = _sidecars(parquet)
     for sidecar in sidecars:
-        place = sidecar if sidecar.startswith(f"{LOG}/") else f"{LOG}/_sidecars/{sidecar}"
-        with store.open(place) as file:
+        sidecar_path = sidecar if sidecar.startswith(f"{LOG}/") else f"{LOG}/_sidecars/{sidecar}"
+        with store.open(sidecar_path) as file:
             yield from _of_parquet(pq.ParquetFile(file), seen, with_statistics=with_statistics)
 
 
@@ -124,8 +124,8 @@ def _of_rows(rows: pa.StructArray, seen: set[Key], *, with_statistics: bool) -> 
     arrays = dict(zip(names, rows.flatten(), strict=True))
 
     def column(name: str) -> Sequence[object]:
-        found = arrays.get(name)
-        return [None] * len(rows) if found is None else cast("list[object]", found.to_pylist())
+        array = arrays.get(name)
+        return [None] * len(rows) if array is None else cast("list[object]", array.to_pylist())
 
     recorded = [array for name, array in arrays.items() if name in ("stats", "stats_parsed")]
     known = [any(flags) for flags in zip(*(pc.is_valid(array).to_pylist() for array in recorded), strict=True)]
@@ -134,8 +134,8 @@ def _of_rows(rows: pa.StructArray, seen: set[Key], *, with_statistics: bool) -> 
     for path, size, modified, values, vector, provider, has_statistics, text in zip(
         *map(column, columns), known or [False] * len(rows), statistics, strict=True
     ):
-        found = cast("Mapping[str, object] | None", vector)
-        if (str(path), _vector_id(found)) in seen:
+        vector_fields = cast("Mapping[str, object] | None", vector)
+        if (str(path), _vector_id(vector_fields)) in seen:
             continue
         yield LiveFile(
             path=unquote(str(path)),
@@ -145,7 +145,7 @@ def _of_rows(rows: pa.StructArray, seen: set[Key], *, with_statistics: bool) -> 
             has_statistics=has_statistics,
             statistics=cast("str | None", text),
             is_clustered=provider is not None,
-            deleted_rows=0 if found is None else int(cast("int", found.get("cardinality") or 0)),
+            deleted_rows=0 if vector_fields is None else int(cast("int", vector_fields.get("cardinality") or 0)),
         )
 
 

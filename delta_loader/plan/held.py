@@ -12,7 +12,7 @@ from common.remedies import CONFIG, delta_table, repair
 from common.spans import Position, Span
 from common.stage.markers import Marker
 from common.stage.merged import is_merged, known_as
-from common.stage.repair_lock import turn_path
+from common.stage.repair_lock import repair_path
 from common.stage.stored import UPGRADE
 from delta_loader.plan.plan import (
     ForeignMarker,
@@ -21,8 +21,8 @@ from delta_loader.plan.plan import (
     NextRun,
     Overlap,
     Run,
-    Uncuttable,
     UnreadableMarker,
+    UnsplittableOverlap,
     UpToDate,
 )
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from common.json_value import Json
     from common.spans import TopicPartition
-    from delta_loader.plan.plan import Found
+    from delta_loader.plan.plan import AnyMarker
 
 START_OVER = "start the stream over under another app_id, with tables of its own"
 """The remedy for a chain of several topics that cannot be rewound: a table already has more of it, or nothing records
@@ -86,7 +86,7 @@ def held(partition: TopicPartition, outcome: NextRun, absent: str | None = None)
                 f"nothing is staged for the positions [{position}, {next_start}) of {partition}",
                 f"stage them again with `{rewind(partition, position)}`{skip}",
             )
-        case Uncuttable(position, marker) if is_merged(partition.topic):
+        case UnsplittableOverlap(position, marker) if is_merged(partition.topic):
             return Held(
                 "straddle",
                 f"the marker {marker.name.path} covers {marker.span}, and the table has {partition} up to {position}; "
@@ -94,7 +94,7 @@ def held(partition: TopicPartition, outcome: NextRun, absent: str | None = None)
                 f"stage the rest again with `{rewind(partition, position)}`; where that is refused, put the marker "
                 f"that ended at {position} back from stray/, in the place of those made since, or {START_OVER}",
             )
-        case Uncuttable(position, marker):
+        case UnsplittableOverlap(position, marker):
             return Held(
                 "straddle",
                 f"the marker {marker.name.path} covers {marker.span}, and the table has {partition} up to {position}; "
@@ -109,8 +109,8 @@ def held(partition: TopicPartition, outcome: NextRun, absent: str | None = None)
                 "gone",
                 _root_again(partition, first),
             )
-        case UnreadableMarker() | ForeignMarker() as found:
-            return _unusable(partition, found)
+        case UnreadableMarker() | ForeignMarker() as unusable:
+            return _unusable(partition, unusable)
         case _:
             assert_never(outcome)
 
@@ -129,20 +129,20 @@ def _root_again(partition: TopicPartition, first: Marker) -> str:
     )
 
 
-def _unusable(partition: TopicPartition, found: UnreadableMarker | ForeignMarker) -> Held:
+def _unusable(partition: TopicPartition, marker: UnreadableMarker | ForeignMarker) -> Held:
     """Why a marker is not loaded. One of a newer release is valid, and would be staged the same way again."""
-    if isinstance(found, ForeignMarker):
-        return Held(found.reason, found.problem, found.remedy)
-    if found.is_newer:
-        return Held("newer_marker", f"what is staged next needs a newer loader: {found.problem}", UPGRADE)
-    again = f"stage its records again with `{rewind(partition, found.name.start)}`"
-    if found.table is not None:
+    if isinstance(marker, ForeignMarker):
+        return Held(marker.reason, marker.problem, marker.remedy)
+    if marker.is_newer:
+        return Held("newer_marker", f"what is staged next needs a newer loader: {marker.problem}", UPGRADE)
+    again = f"stage its records again with `{rewind(partition, marker.name.start)}`"
+    if marker.table is not None:
         again = (
-            f"if {found.table} was taken out of the stream (its table, dead_letters, routes, route_table or tables), "
+            f"if {marker.table} was taken out of the stream (its table, dead_letters, routes, route_table or tables), "
             f"put it back until `delta-loader status {CONFIG}` shows nothing waiting; or {again}: they then go to the "
             "tables that the stream has now"
         )
-    return Held("unreadable_marker", f"the marker {found.name.path} cannot be used: {found.problem}", again)
+    return Held("unreadable_marker", f"the marker {marker.name.path} cannot be used: {marker.problem}", again)
 
 
 def missing_file(partition: TopicPartition, start: Position, path: str, deleted: str | None = None) -> Held:
@@ -191,7 +191,7 @@ def under_repair(partition: TopicPartition, number: int) -> Held:
     return Held(
         "under_repair",
         f"a repair of {partition} has not ended, and may remove what would be loaded: "
-        f"{turn_path(partition, number)} says whose it is",
+        f"{repair_path(partition, number)} says whose it is",
         f"wait for it; when its process is gone, look at its plan again and carry it out with --take-over {number}",
     )
 
@@ -224,9 +224,9 @@ def unknown_partition(partition: TopicPartition, paths: Iterable[str]) -> Held:
     )
 
 
-def staged_from(found: Iterable[Found]) -> str | None:
+def staged_from(markers: Iterable[AnyMarker]) -> str | None:
     """The id of the topic that a chain's records came from, by the last of the given markers that has one."""
-    manifests = [marker.manifest for marker in found if isinstance(marker, Marker) and marker.manifest is not None]
+    manifests = [marker.manifest for marker in markers if isinstance(marker, Marker) and marker.manifest is not None]
     named = [manifest for manifest in manifests if manifest.topic_id is not None]
     last = max(named, key=lambda manifest: manifest.span.start, default=None)
     return None if last is None else last.topic_id

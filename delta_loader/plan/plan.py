@@ -71,10 +71,10 @@ class ForeignMarker:
     remedy: str
 
 
-Found = Marker | UnreadableMarker | ForeignMarker
+AnyMarker = Marker | UnreadableMarker | ForeignMarker
 
 
-def for_tables(marker: Marker, tables: Mapping[str, str]) -> Found:
+def for_tables(marker: Marker, tables: Mapping[str, str]) -> AnyMarker:
     """The marker with its tables' URLs spelled as the stream spells them.
 
     ``tables`` maps the comparable form of a URL (`comparable`) to the stream's spelling. Files for any other table
@@ -163,7 +163,7 @@ class Gap:
 
 
 @dataclass(frozen=True, slots=True)
-class Uncuttable:
+class UnsplittableOverlap:
     """A straddling marker whose rows do not carry their offsets."""
 
     position: Position
@@ -182,10 +182,10 @@ class UpToDate:
     """Everything that is staged is loaded."""
 
 
-NextRun = Run | Overlap | Uncuttable | Gap | MissingOrigin | UnreadableMarker | ForeignMarker | UpToDate
+NextRun = Run | Overlap | UnsplittableOverlap | Gap | MissingOrigin | UnreadableMarker | ForeignMarker | UpToDate
 
 
-def next_run(position: Position | None, chain: Iterable[Found], origin: Position | None = None) -> NextRun:
+def next_run(position: Position | None, chain: Iterable[AnyMarker], origin: Position | None = None) -> NextRun:
     """The longest unbroken run of markers that starts at ``position`` (rules 1 to 3); ``origin`` is the chain's."""
     ordered = sorted(chain, key=_order)
     if position is None:
@@ -199,18 +199,18 @@ def next_run(position: Position | None, chain: Iterable[Found], origin: Position
     return _foreign(ordered, position) or _run_from(position, ordered)
 
 
-def _foreign(ordered: Iterable[Found], position: Position) -> ForeignMarker | None:
+def _foreign(ordered: Iterable[AnyMarker], position: Position) -> ForeignMarker | None:
     """A marker below the position that does not belong to the table (rule 7)."""
     below = (marker for marker in ordered if isinstance(marker, ForeignMarker) and _start(marker) < position)
     return next(below, None)
 
 
-def _run_from(position: Position, ordered: Iterable[Found]) -> NextRun:
+def _run_from(position: Position, ordered: Iterable[AnyMarker]) -> NextRun:
     run: list[Marker] = []
     straddling: Marker | None = None
     for marker in ordered:
         if _start(marker) > position:
-            return _end_of_run(run) or _straddle(position, straddling) or Gap(position, _start(marker))
+            return _end_of_run(run) or _overlap(position, straddling) or Gap(position, _start(marker))
         if not isinstance(marker, Marker):
             if marker.name.start == position:
                 return _end_of_run(run) or marker
@@ -219,37 +219,37 @@ def _run_from(position: Position, ordered: Iterable[Found]) -> NextRun:
             position, straddling = marker.span.end, None
         elif marker.span.end > position:
             straddling = marker
-    return _end_of_run(run) or _straddle(position, straddling) or UpToDate()
+    return _end_of_run(run) or _overlap(position, straddling) or UpToDate()
 
 
-def _start(found: Found) -> Position:
-    return found.name.start
+def _start(marker: AnyMarker) -> Position:
+    return marker.name.start
 
 
-def _order(found: Found) -> tuple[Position, bool]:
+def _order(marker: AnyMarker) -> tuple[Position, bool]:
     # Of two names for one position (a hand-typed one without padding), the one with content comes first.
-    return found.name.start, isinstance(found, Marker) and found.manifest is None
+    return marker.name.start, isinstance(marker, Marker) and marker.manifest is None
 
 
 def _end_of_run(run: list[Marker]) -> Run | None:
     return Run(tuple(run)) if run else None
 
 
-def _straddle(position: Position, marker: Marker | None) -> Overlap | None:
+def _overlap(position: Position, marker: Marker | None) -> Overlap | None:
     return Overlap(position, marker) if marker is not None else None
 
 
 def cuttable(outcome: NextRun, urls: Iterable[str], *, kafka_columns: bool) -> NextRun:
-    """The outcome itself, or `Uncuttable` for a straddle whose rows for ``urls`` have no offset column.
+    """The outcome itself, or `UnsplittableOverlap` for a straddle whose rows for ``urls`` have no offset column.
 
-    ``urls`` are tables for rows. Any straddle of a chain of several topics is `Uncuttable` too: its position does not
-    say how far each topic was.
+    ``urls`` are tables for rows. Any straddle of a chain of several topics is `UnsplittableOverlap` too: its position
+    does not say how far each topic was.
     """
     if not isinstance(outcome, Overlap):
         return outcome
     no_column = not kafka_columns and any(files_for(url, outcome.marker) for url in urls)
     merged = is_merged(outcome.marker.name.topic_partition.topic)
-    return Uncuttable(outcome.position, outcome.marker) if no_column or merged else outcome
+    return UnsplittableOverlap(outcome.position, outcome.marker) if no_column or merged else outcome
 
 
 def files_for(url: str, marker: Marker) -> tuple[StagedFile, ...]:
@@ -354,8 +354,10 @@ class _Budget:
     def take(self, marker: Marker) -> bool:
         files = sum(len(table.files) for table in marker.tables)
         size_bytes = sum(file.size_bytes for table in marker.tables for file in table.files)
-        fits = self._files + files <= self._limits.max_files and self._size_bytes + size_bytes <= self._limits.max_bytes
-        if not fits and self._files:
+        has_room = (
+            self._files + files <= self._limits.max_files and self._size_bytes + size_bytes <= self._limits.max_bytes
+        )
+        if not has_room and self._files:
             return False
         self._files += files
         self._size_bytes += size_bytes
@@ -365,8 +367,8 @@ class _Budget:
 def _oldest_shapes(runs: Mapping[TopicPartition, Run]) -> dict[str, TableShape]:
     """For each table, the shape that has waited longest among the first markers with files."""
     heads = [next((marker for marker in run.markers if shapes_of(marker)), None) for run in runs.values()]
-    shaped = [head for head in heads if head is not None]
-    return dict(shapes_of(min(shaped, key=lambda head: (_age_ms(head), head.name)))) if shaped else {}
+    with_shape = [head for head in heads if head is not None]
+    return dict(shapes_of(min(with_shape, key=lambda head: (_age_ms(head), head.name)))) if with_shape else {}
 
 
 def _prefix(run: Run, shapes: dict[str, TableShape]) -> list[Marker]:

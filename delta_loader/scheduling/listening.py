@@ -62,7 +62,7 @@ class Listener:
         *,
         log: FilteringBoundLogger,
         metrics: Metrics,
-        look_every_s: float = LOOK_EVERY_S,
+        check_every_s: float = LOOK_EVERY_S,
     ) -> None:
         """Starts at once, and waits for no broker. Raises ConfigError for properties that librdkafka refuses."""
         self._topic = topic
@@ -70,7 +70,7 @@ class Listener:
         self._app_ids = frozenset(app_ids)
         self._log = log
         self._metrics = metrics
-        self._look_every_s = look_every_s
+        self._check_every_s = check_every_s
         self._servers = str(kafka["bootstrap.servers"])
         self._client_error = LastClientError()
         self._away: KafkaFault | None = None
@@ -147,10 +147,10 @@ class Listener:
             else:
                 continue  # the partitions have changed, or it is closed
             self._closed.wait(backoff.next_s())
-            self._begin_anew()
+            self._rejoin()
         close_within(self._consumer)
 
-    def _begin_anew(self) -> None:
+    def _rejoin(self) -> None:
         """Start with another client, unless none can be made now: a certificate may be about to arrive."""
         with suppress(ConfigError):
             fresh = self._new_consumer()
@@ -179,24 +179,24 @@ class Listener:
 
     def _listen(self, partitions: list[int]) -> None:
         """Listen until closed, or until the topic's partitions change. Raises KafkaException and BrokerError."""
-        look_at_s = time.monotonic() + self._look_every_s
+        check_at_s = time.monotonic() + self._check_every_s
         while not self._closed.is_set():
             message = self._consumer.poll(_POLL_S)
             if message is not None:
                 self._hear(message)
             if self._away is not None:
                 raise broker_error(self._what, self._servers, self._away, self._client_error)
-            if time.monotonic() >= look_at_s:
-                look_at_s = time.monotonic() + self._look_every_s
+            if time.monotonic() >= check_at_s:
+                check_at_s = time.monotonic() + self._check_every_s
                 if self._partitions() != partitions:
                     return
 
     def _partitions(self) -> list[int]:
-        found = require_allowed(self._consumer, self._topic, _TIMEOUT_S)
-        if not found:
+        partitions = require_allowed(self._consumer, self._topic, _TIMEOUT_S)
+        if not partitions:
             msg = f"the control topic {self._topic!r} is not there: Kafka at {self._servers} does not have it"
             raise BrokerError(msg, "create the topic (one partition is enough), or fix loader.control_topic")
-        return found
+        return partitions
 
     def _hear(self, message: Message) -> None:
         error = message.error()

@@ -54,7 +54,7 @@ class DueLoad:
     """The streams; None for all."""
     began_s: float
     """On the monotonic clock: the date may be set while the pass runs."""
-    asked: tuple[LoadRequest, ...] = ()
+    requests: tuple[LoadRequest, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +98,12 @@ class LoadTrigger:
         metrics: Metrics,
         *,
         notifications: Notifications | None = None,
-        look_every_s: float = LOOK_EVERY_S,
+        check_every_s: float = LOOK_EVERY_S,
         app_ids: Collection[str] = (),
         loads_per_minute: int = 6,
         own: Mapping[str, StreamTrigger] | None = None,
     ) -> None:
-        """Without ``notifications`` only the schedule and requests decide; they are taken every ``look_every_s``.
+        """Without ``notifications`` only the schedule and requests decide; they are taken every ``check_every_s``.
 
         ``own`` are the streams that differ from the others.
         """
@@ -121,9 +121,11 @@ class LoadTrigger:
             else:
                 known.app_ids.add(app_id)
         self._paces = dict.fromkeys(shared if notifications is not None else (), Pace(_A_MINUTE_S / loads_per_minute))
-        self._paces |= {app_id: Pace(_A_MINUTE_S / one.loads_per_minute) for app_id, one in own.items() if one.waits}
-        self._look_every_s = look_every_s
-        self._look_at_s = 0.0
+        self._paces |= {
+            app_id: Pace(_A_MINUTE_S / stream.loads_per_minute) for app_id, stream in own.items() if stream.waits
+        }
+        self._check_every_s = check_every_s
+        self._check_at_s = 0.0
 
     @property
     def due(self) -> datetime | None:
@@ -142,24 +144,26 @@ class LoadTrigger:
         if paused:
             self.begin_again()
             return None
-        turn = self._turn(now)
-        if turn is not None:
-            self._metrics.add(catalogue.LOADER_TURNS, reason=turn.reason.value)
-        return turn
+        due_load = self._due_load(now)
+        if due_load is not None:
+            self._metrics.add(catalogue.LOADER_TURNS, reason=due_load.reason.value)
+        return due_load
 
-    def ended(self, turn: DueLoad, reports: Sequence[StreamReport], now: datetime, *, cut_short: bool = False) -> None:
+    def ended(
+        self, due_load: DueLoad, reports: Sequence[StreamReport], now: datetime, *, cut_short: bool = False
+    ) -> None:
         """A turn's pass has finished, or was ``cut_short``. Streams without a report are still running."""
         if cut_short:
-            of_turn = self._paces.keys() if turn.app_ids is None else turn.app_ids & self._paces.keys()
+            of_turn = self._paces.keys() if due_load.app_ids is None else due_load.app_ids & self._paces.keys()
             for app_id in of_turn - {report.app_id for report in reports}:
                 self._paces[app_id] = self._paces[app_id].notified()
         self.collected(reports)
-        if turn.reason is not Reason.ON_MARKER:
+        if due_load.reason is not Reason.ON_MARKER:
             for table in self._tables:
-                if turn.app_ids is None or table.app_ids <= turn.app_ids:
-                    table.began(turn.began_s, now, self._clock.monotonic_s())
-        for asked in turn.asked:
-            asked.answer(None if cut_short else reports)
+                if due_load.app_ids is None or table.app_ids <= due_load.app_ids:
+                    table.began(due_load.began_s, now, self._clock.monotonic_s())
+        for request in due_load.requests:
+            request.complete(None if cut_short else reports)
 
     def collected(self, reports: Sequence[StreamReport]) -> None:
         """Streams have ended their turns."""
@@ -180,12 +184,12 @@ class LoadTrigger:
 
     def give_up(self) -> None:
         """Answer the waiting requests without a load: the loader stops, or has lost its lease."""
-        for asked in self._requests.take():
-            asked.answer(None)
+        for request in self._requests.take():
+            request.complete(None)
 
-    def _turn(self, now: datetime) -> DueLoad | None:
+    def _due_load(self, now: datetime) -> DueLoad | None:
         now_s = self._clock.monotonic_s()
-        if self._requests.is_asked:
+        if self._requests.is_requested:
             return self._of(self._tables, Reason.ASKED, now)
         due = [table for table in self._tables if table.is_due(now, now_s)]
         if not due:
@@ -194,7 +198,7 @@ class LoadTrigger:
 
     def _of(self, tables: Sequence[_Timetable], reason: Reason, now: datetime) -> DueLoad:
         # A notification from here on is for the next turn; earlier ones are in this turn's listing.
-        asked, now_s = self._requests.take(), self._clock.monotonic_s()
+        requests, now_s = self._requests.take(), self._clock.monotonic_s()
         self._take_notifications()
         if len(tables) == len(self._tables):
             app_ids = None
@@ -205,7 +209,7 @@ class LoadTrigger:
         if len(self._tables) > 1:  # while this turn runs, others may be due
             for table in tables:
                 table.began(now_s, now, now_s)
-        return DueLoad(reason, app_ids, now_s, asked)
+        return DueLoad(reason, app_ids, now_s, requests)
 
     def _requested_load(self) -> DueLoad | None:
         due = self._due_now()
@@ -218,8 +222,8 @@ class LoadTrigger:
         if self._notifications is None:
             return frozenset()
         now_s = self._clock.monotonic_s()
-        if now_s >= self._look_at_s:
-            self._look_at_s = now_s + self._look_every_s
+        if now_s >= self._check_at_s:
+            self._check_at_s = now_s + self._check_every_s
             self._take_notifications()
         due = (app_id for app_id, pace in self._paces.items() if pace.due_s is not None and pace.due_s <= now_s)
         return frozenset(due)

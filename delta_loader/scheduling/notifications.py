@@ -64,18 +64,18 @@ class StoredNotifications:
 
     def take(self) -> frozenset[str]:
         """One listing, and a request per notification. A store that fails returns none, and is checked again."""
-        mine = {folder: app_id for folder, app_id in self._folders.items() if self._may_load(app_id)}
+        own_folders = {folder: app_id for folder, app_id in self._folders.items() if self._may_load(app_id)}
         try:
             listed = list(self._store.list(f"{NOTIFICATIONS}/"))
             newest_ms = max((item.modified_ms for item in listed), default=0)
-            found = {item.path: item.path[: item.path.rindex("/") + 1] for item in listed}
+            folders = {item.path: item.path[: item.path.rindex("/") + 1] for item in listed}
             # This also removes those of streams that no loader has anymore: two clocks of one store are never compared.
             lost = [item.path for item in listed if newest_ms - item.modified_ms > _LOST_MS]
-            self._store.delete([*(path for path, folder in found.items() if folder in mine), *lost])
+            self._store.delete([*(path for path, folder in folders.items() if folder in own_folders), *lost])
         except StoreError as error:
             self._log.debug("notifications could not be listed", problem=error.problem)
             return frozenset()
-        return frozenset(app_id for folder, app_id in mine.items() if folder in found.values())
+        return frozenset(app_id for folder, app_id in own_folders.items() if folder in folders.values())
 
 
 class PolledNotifications:
@@ -84,36 +84,36 @@ class PolledNotifications:
     `take` requests the next fetch, so nothing is fetched while nothing is taken.
     """
 
-    def __init__(self, notifications: Notifications, clock: Clock, ask: Callable[[], None]) -> None:
-        """``ask`` schedules a call of `fetch` in another thread; at most once in `LOOK_EVERY_S`."""
+    def __init__(self, notifications: Notifications, clock: Clock, request: Callable[[], None]) -> None:
+        """``request`` schedules a call of `fetch` in another thread; at most once in `LOOK_EVERY_S`."""
         self._notifications = notifications
         self._clock = clock
-        self._ask = ask
+        self._ask = request
         self._lock = Lock()
         self._found: frozenset[str] = frozenset()
-        self._asked_s: float | None = None
+        self._requested_s: float | None = None
         self._is_looking = False
 
     def take(self) -> frozenset[str]:
         """The streams found since the last call."""
         now_s = self._clock.monotonic_s()
         with self._lock:
-            found, self._found = self._found, frozenset()
-            is_due = not self._is_looking and (self._asked_s is None or now_s >= self._asked_s + LOOK_EVERY_S)
-            self._asked_s = now_s if is_due else self._asked_s
+            streams, self._found = self._found, frozenset()
+            is_due = not self._is_looking and (self._requested_s is None or now_s >= self._requested_s + LOOK_EVERY_S)
+            self._requested_s = now_s if is_due else self._requested_s
         if is_due:
             self._ask()
-        return found
+        return streams
 
     def fetch(self) -> None:
         """Fetch now, and wait for the store."""
         self._is_looking = True
         try:
-            found = self._notifications.take()
+            app_ids = self._notifications.take()
         finally:
             self._is_looking = False
         with self._lock:
-            self._found |= found
+            self._found |= app_ids
 
 
 class ControlTopicNotifications:
@@ -123,13 +123,13 @@ class ControlTopicNotifications:
         self._control = control
         self._stored = stored
         self._clock = clock
-        self._looked_s: float | None = None
+        self._checked_s: float | None = None
 
     def take(self) -> frozenset[str]:
         """The notified streams; also lists the stage, if that is due."""
         notified, now_s = self._control.take(), self._clock.monotonic_s()
         every_s = LOOK_SELDOM_EVERY_S if self._control.is_connected else LOOK_EVERY_S
-        if self._looked_s is not None and now_s < self._looked_s + every_s:
+        if self._checked_s is not None and now_s < self._checked_s + every_s:
             return notified
-        self._looked_s = now_s
+        self._checked_s = now_s
         return notified | self._stored.take()

@@ -22,7 +22,7 @@ class LoadRequest:
         self._ended.wait(timeout_s)
         return self._reports
 
-    def answer(self, reports: Sequence[StreamReport] | None) -> None:
+    def complete(self, reports: Sequence[StreamReport] | None) -> None:
         """The load has ended; None when it was canceled."""
         self._reports = reports
         self._ended.set()
@@ -42,7 +42,7 @@ class RequestQueue:
             return self._waiting[-1]
 
     @property
-    def is_asked(self) -> bool:
+    def is_requested(self) -> bool:
         return bool(self._waiting)
 
     def take(self) -> tuple[LoadRequest, ...]:

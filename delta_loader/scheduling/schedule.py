@@ -43,8 +43,8 @@ class Schedule:
         """The next time to load, after a run that started at ``last``; never before ``now``."""
         if isinstance(self._trigger, IntervalTrigger):
             return max(now, last + timedelta(seconds=float(self._trigger.interval_length)))
-        found: datetime = self._trigger.get_next_fire_time(None, now)
-        return found
+        next_time: datetime = self._trigger.get_next_fire_time(None, now)
+        return next_time
 
 
 def _require_a_time(trigger: CronTrigger) -> None:
@@ -56,7 +56,10 @@ def _require_a_time(trigger: CronTrigger) -> None:
 def load_schedules(settings: Settings) -> list[tuple[str, str]]:
     """The schedules for loads, each with its key: the loader's, and those of streams."""
     own = [(stream.schedule, index) for index, stream in enumerate(settings.streams) if stream.schedule is not None]
-    return [(settings.loader.schedule, "loader.schedule"), *((text, f"streams[{at}].schedule") for text, at in own)]
+    return [
+        (settings.loader.schedule, "loader.schedule"),
+        *((text, f"streams[{index}].schedule") for text, index in own),
+    ]
 
 
 def require_schedules(settings: Settings) -> None:

@@ -27,7 +27,7 @@ from delta_loader.ports import never
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from delta_loader.ports import Hurries, StreamTurn
+    from delta_loader.ports import Hurries, StreamWork
 
 PATIENCE_S = 30.0
 SLICE_S = 30.0
@@ -49,29 +49,29 @@ def _a_thread(work: Callable[[], None]) -> Thread:
 
 
 class StreamScheduler:
-    """The turns of one loader's streams: `delta_loader.ports.Turns` with threads."""
+    """The turns of one loader's streams: `delta_loader.ports.RunsStreams` with threads."""
 
     def __init__(
         self,
-        places: int,
+        slots: int,
         *,
         new_thread: Callable[[Callable[[], None]], Thread] = _a_thread,
-        begins: Callable[[str], None] = lambda _app_id: None,
+        on_begin: Callable[[str], None] = lambda _app_id: None,
         patience_s: float = PATIENCE_S,
         slice_s: float = SLICE_S,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``begins`` is called in the turn's thread with the stream whose turn starts there."""
+        """``on_begin`` is called in the turn's thread with the stream whose turn starts there."""
         self._now_s = monotonic_s
-        self._places = places
+        self._slots = slots
         self._new_thread = new_thread
-        self._begins = begins
-        self._patience_s = patience_s
+        self._begins = on_begin
+        self._backoff_s = patience_s
         self._slice_s = slice_s
         self._changed = Condition()
         self._line: deque[str] = deque()
-        self._turns: dict[str, StreamTurn] = {}
-        self._again: dict[str, StreamTurn] = {}
+        self._stream_work: dict[str, StreamWork] = {}
+        self._again: dict[str, StreamWork] = {}
         self._since_s: dict[str, float] = {}
         self._running: dict[str, _Running] = {}
         self._threads = 0
@@ -79,36 +79,36 @@ class StreamScheduler:
         self._closed = False
 
     def __call__(
-        self, turn: StreamTurn, app_ids: Sequence[str], *, to_the_end: bool = False, hurries: Hurries = never
+        self, work: StreamWork, app_ids: Sequence[str], *, to_the_end: bool = False, hurries: Hurries = never
     ) -> frozenset[str]:
         """Run one pass (rule 4); returns the streams, of any pass, whose turns are still running."""
-        self._want(turn, app_ids)
+        self._want(work, app_ids)
         while True:
             with self._changed:
-                unfinished = frozenset(self._turns)
+                unfinished = frozenset(self._stream_work)
                 if self._is_over(app_ids, to_the_end=to_the_end):
                     return unfinished
                 self._lend()
                 self._staff()
                 self._changed.notify_all()
-                self._changed.wait(min(_LOOK_S, self._patience_s))
-                unfinished = frozenset(self._turns)
+                self._changed.wait(min(_LOOK_S, self._backoff_s))
+                unfinished = frozenset(self._stream_work)
             if hurries(unfinished):  # may ask a store, so without the lock
                 return unfinished
 
-    def _want(self, turn: StreamTurn, app_ids: Sequence[str]) -> None:
+    def _want(self, work: StreamWork, app_ids: Sequence[str]) -> None:
         with self._changed:
             for app_id in app_ids:
                 if app_id in self._running:
-                    self._again[app_id] = turn
-                elif app_id not in self._turns:
-                    self._turns[app_id] = turn
+                    self._again[app_id] = work
+                elif app_id not in self._stream_work:
+                    self._stream_work[app_id] = work
                     self._line.append(app_id)
 
     def is_running(self) -> bool:
         """Whether a stream's turn is running or waiting for its slot, including after the pass that it started in."""
         with self._changed:
-            return bool(self._turns)
+            return bool(self._stream_work)
 
     def close(self, last_wait_s: float = _LAST_WAIT_S) -> tuple[str, ...]:
         """Wait for the commits in progress, but not forever; returns the streams still running then."""
@@ -122,8 +122,8 @@ class StreamScheduler:
             return tuple(sorted(self._running))
 
     def _is_over(self, app_ids: Sequence[str], *, to_the_end: bool) -> bool:
-        late_s = self._now_s() - self._patience_s
-        unfinished = [app_id for app_id in app_ids if app_id in self._turns]
+        late_s = self._now_s() - self._backoff_s
+        unfinished = [app_id for app_id in app_ids if app_id in self._stream_work]
         if to_the_end:
             return not unfinished
         return all(self._since_s.get(app_id, late_s + 1) <= late_s for app_id in unfinished)
@@ -132,18 +132,18 @@ class StreamScheduler:
         """Free the slots of turns that hang (rule 3)."""
         now_s = self._now_s()
         for app_id, running in self._running.items():
-            progress = self._turns[app_id].progress(app_id)
+            progress = self._stream_work[app_id].progress(app_id)
             if progress != running.progress:
                 running.progress, running.progressed_s = progress, now_s
                 running.has_lent = False
-            elif now_s - running.progressed_s > self._patience_s and self._lent() < _MOST_LENT:
+            elif now_s - running.progressed_s > self._backoff_s and self._lent() < _MOST_LENT:
                 running.has_lent = True
 
     def _lent(self) -> int:
         return sum(running.has_lent for running in self._running.values())
 
     def _free(self) -> int:
-        return self._places + self._lent() - len(self._running)
+        return self._slots + self._lent() - len(self._running)
 
     def _staff(self) -> None:
         """Start threads up to the number of turns that could run now."""
@@ -158,7 +158,7 @@ class StreamScheduler:
         with self._changed:
             while not self._closed:
                 if not self._line or self._free() <= 0:
-                    if self._threads > self._places + self._lent():
+                    if self._threads > self._slots + self._lent():
                         break
                     self._idle += 1
                     self._changed.wait()
@@ -169,25 +169,25 @@ class StreamScheduler:
 
     def _take(self, app_id: str) -> None:
         """Run one turn, without the lock."""
-        turn, now_s = self._turns[app_id], self._now_s()
+        work, now_s = self._stream_work[app_id], self._now_s()
         self._since_s.setdefault(app_id, now_s)
-        self._running[app_id] = _Running(now_s, turn.progress(app_id), now_s)
-        gave_way = False
+        self._running[app_id] = _Running(now_s, work.progress(app_id), now_s)
+        yielded = False
         self._changed.release()
         try:
             self._begins(app_id)
-            gave_way = turn.run(app_id, lambda: self._gives_way(now_s))
+            yielded = work.run(app_id, lambda: self._should_yield(now_s))
         finally:
             self._changed.acquire()
             del self._running[app_id]
             again = self._again.pop(app_id, None)
-            if (again is not None or gave_way) and not self._closed:
-                self._turns[app_id] = again or turn
+            if (again is not None or yielded) and not self._closed:
+                self._stream_work[app_id] = again or work
                 self._line.append(app_id)
             else:
-                del self._turns[app_id], self._since_s[app_id]
+                del self._stream_work[app_id], self._since_s[app_id]
             self._changed.notify_all()
 
-    def _gives_way(self, began_s: float) -> bool:
+    def _should_yield(self, began_s: float) -> bool:
         """Whether to yield (rule 2). Reads without the lock: yielding when no stream waits costs nothing."""
         return bool(self._line) and self._now_s() - began_s >= self._slice_s

@@ -35,7 +35,7 @@ def listener_of(settings: Settings, *, log: FilteringBoundLogger, metrics: Metri
     return Listener(settings.kafka, topic, _app_ids(settings), log=log, metrics=metrics)
 
 
-def turns_of(
+def load_trigger_of(
     settings: Settings,
     requests: RequestQueue,
     control: Listener | None,
@@ -60,7 +60,7 @@ def turns_of(
         SystemClock(),
         metrics,
         notifications=_notifications(settings, control, jobs, may_load, log),
-        look_every_s=0.0,  # it waits for no store, and the job has its own pace
+        check_every_s=0.0,  # it waits for no store, and the job has its own pace
         app_ids=_app_ids(settings),
         loads_per_minute=settings.loader.max_commits_per_minute,
         own=own,
@@ -79,9 +79,9 @@ def _notifications(
         return None
     store = stage_store(settings)
     stored = StoredNotifications(store, waiting, log, may_load)
-    asked = PolledNotifications(stored, SystemClock(), lambda: jobs.soon(NOTIFICATIONS))
-    jobs.add(NOTIFICATIONS, asked.fetch)
-    return asked if control is None else ControlTopicNotifications(control, asked, SystemClock())
+    polled = PolledNotifications(stored, SystemClock(), lambda: jobs.soon(NOTIFICATIONS))
+    jobs.add(NOTIFICATIONS, polled.fetch)
+    return polled if control is None else ControlTopicNotifications(control, polled, SystemClock())
 
 
 def _app_ids(settings: Settings) -> list[str]:

@@ -118,8 +118,8 @@ class Bridge:
 
     def conditions(self, url: str) -> list[str]:
         """The conditions of a table's CHECK constraints."""
-        found: list[str] = json.loads(self._java.conditions(spark_url(url)))
-        return found
+        conditions: list[str] = json.loads(self._java.conditions(spark_url(url)))
+        return conditions
 
     def violations(
         self, url: str, rows: DataFrame, kept: Sequence[str], only: Collection[str] | None = None
@@ -129,15 +129,15 @@ class Bridge:
         ``kept`` are columns that the table may not have; unused columns are not computed. ``only``: limited to checks
         that use no other columns.
         """
-        asked = {"kept": list(kept), "only": None if only is None else list(only), "problem": PROBLEM}
-        found = self._java.violations(spark_url(url), _java_of(rows), json.dumps(asked))
-        return None if found is None else DataFrame(found, self.spark)
+        options = {"kept": list(kept), "only": None if only is None else list(only), "problem": PROBLEM}
+        rows_refused = self._java.violations(spark_url(url), _java_of(rows), json.dumps(options))
+        return None if rows_refused is None else DataFrame(rows_refused, self.spark)
 
     def save(self, url: str, rows: DataFrame, options: Mapping[str, str], *, random_folders: bool) -> None:
         """Save rows with options of Delta's writer, instead of those that ``replaceWhere`` names, if it is there."""
         self._java.save(spark_url(url), _java_of(rows), json.dumps(options), random_folders)
 
-    def fit_session(self, url: str) -> None:
+    def size_session(self, url: str) -> None:
         """From now on, set this session, which must not be shared, to the size of a table's state."""
         self._java.fitSession(spark_url(url))
 
@@ -228,9 +228,9 @@ def metadata_line(
 
 
 def _state(text: str) -> TableState:
-    found = json.loads(text)
+    state = json.loads(text)
     return TableState(
-        **{**found, "partition_by": tuple(found["partition_by"]), "features": frozenset(found["features"])}
+        **{**state, "partition_by": tuple(state["partition_by"]), "features": frozenset(state["features"])}
     )
 
 

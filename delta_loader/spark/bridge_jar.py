@@ -97,13 +97,13 @@ def pyspark_jars() -> list[Path]:
 def _javac(environ: Mapping[str, str]) -> str:
     """The compiler next to the Java that Spark uses; raises BuildError."""
     home = environ.get("JAVA_HOME")
-    found = shutil.which(str(Path(home) / "bin" / "javac") if home else "javac", path=environ.get("PATH"))
-    if found is None:
-        place = f"{home}/bin (JAVA_HOME)" if home else "the PATH"
-        msg = f"the loader's Java classes are not built yet, and there is no javac in {place}"
+    program = shutil.which(str(Path(home) / "bin" / "javac") if home else "javac", path=environ.get("PATH"))
+    if program is None:
+        searched = f"{home}/bin (JAVA_HOME)" if home else "the PATH"
+        msg = f"the loader's Java classes are not built yet, and there is no javac in {searched}"
         raise BuildError(
             msg,
             f"install a JDK {_RELEASE} or later (a JRE has no compiler); or run `python -m delta_loader.spark.jars`"
             f" where there is one and bring {cache_folder(environ) / 'built'} here",
         )
-    return found
+    return program

@@ -40,7 +40,7 @@ class SparkCatalog:
                 return None
             rows = self._spark.sql(f"DESCRIBE TABLE EXTENDED {_quoted(name)}").collect()
         facts = [(str(row[0]), str(row[1])) for row in rows]
-        begin = next((at for at, (key, _) in enumerate(facts) if key == _FACTS), 0)
+        begin = next((index for index, (key, _) in enumerate(facts) if key == _FACTS), 0)
         described = dict(facts[begin:])
         return Entry(described.get("Type", ""), described.get("Provider", ""), described.get("Location", ""))
 

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from common.spans import Position
-    from common.stage.row_places import Place
+    from common.stage.identity_columns import IdentityColumns
     from delta_loader.tables.commits import Target
     from delta_loader.tables.file_split import SparkWrite
 
@@ -64,42 +64,45 @@ class ConstraintChecker:
             return []  # rule 2
 
     def dead(self, url: str, topic_partition: TopicPartition, start: Position) -> list[RefusedRecord]:
-        begins = {input_end.partition: int(input_end.position) for input_end in ends_at(topic_partition, start)}
+        starts = {input_end.partition: int(input_end.position) for input_end in ends_at(topic_partition, start)}
         with table_errors("read", url, "check the table, the store and Spark's rights to it; the log has more"):
             topic, partition, offset = map(functions.col, KAFKA_COLUMNS[:3])
             rows = self._spark.read.format("delta").load(spark_url(url))
-            of = ((topic == one.topic) & (offset >= begins.get(one, 0)) for one in inputs_of(topic_partition))
+            of = (
+                (topic == input_partition.topic) & (offset >= starts.get(input_partition, 0))
+                for input_partition in inputs_of(topic_partition)
+            )
             rows = rows.where(reduce(Column.__or__, of) & (partition == int(topic_partition.partition)))
             rows = rows.where(functions.col("error_class") == REFUSED_BY_TABLE)
-            found = rows.select(topic, partition, offset, "error").distinct().collect()
-            return [_record(name, number, at, problem, None) for name, number, at, problem in found]
+            records = rows.select(topic, partition, offset, "error").distinct().collect()
+            return [_record(name, number, offset, problem, None) for name, number, offset, problem in records]
 
     def _refused(self, target: Target, writes: Sequence[SparkWrite], most: int) -> list[RefusedRecord]:
         if writes[0].shape.merge is not None:
             return self._events(target, writes, most)
-        place = writes[0].place
-        if place is None or any(write.place != place for write in writes):
+        identity = writes[0].identity
+        if identity is None or any(write.identity != identity for write in writes):
             return []  # the rows do not identify their records
-        frames = [self._lossy(write, place) for write in writes if write.casts]
-        if checks_rows(target.way):
+        frames = [self._lossy(write, identity) for write in writes if write.casts]
+        if checks_rows(target.load_mode):
             rows = rows_of(self._bridge, writes, self._stage_url, lossless=True, placed=True)
             rows = with_variants(rows, variants_of(target.shape.schema))
-            refused = self._bridge.violations(target.url, rows, place)
+            refused = self._bridge.violations(target.url, rows, identity)
             frames += [] if refused is None else [refused]
         if not frames:
             return []
-        found = _found(reduce(DataFrame.unionByName, frames), place, most)
-        return self._counted(found, writes, place) if found else []
+        failing = _refused_records(reduce(DataFrame.unionByName, frames), identity, most)
+        return self._counted(failing, writes, identity) if failing else []
 
     def _counted(
-        self, found: Sequence[tuple[str, int, int, str]], writes: Sequence[SparkWrite], place: Place
+        self, refused: Sequence[tuple[str, int, int, str]], writes: Sequence[SparkWrite], identity: IdentityColumns
     ) -> list[RefusedRecord]:
         """The records, with how many rows each would have had."""
-        offsets = sorted({int(offset) for _, _, offset, _ in found})
-        places = reduce(DataFrame.unionByName, [self._staged(write).select(*place) for write in writes])
-        several = places.where(functions.col(place[2]).isin(offsets)).groupBy(*place).count().collect()
+        offsets = sorted({int(offset) for _, _, offset, _ in refused})
+        identities = reduce(DataFrame.unionByName, [self._staged(write).select(*identity) for write in writes])
+        several = identities.where(functions.col(identity[2]).isin(offsets)).groupBy(*identity).count().collect()
         counts = {(topic, partition, offset): count for topic, partition, offset, count in several}
-        return [_record(*one, counts[one[:3]]) for one in found]
+        return [_record(*record, counts[record[:3]]) for record in refused]
 
     def _events(self, target: Target, writes: Sequence[SparkWrite], most: int) -> list[RefusedRecord]:
         """Of each event the rows would have been merged, one unless its message has several."""
@@ -108,30 +111,30 @@ class ConstraintChecker:
         if by is not None and any(write.casts for write in writes):
             lossy = (self._lossy(write, by.place) for write in event_writes(writes, by))
             frames += [frame.toDF(*JUDGED_PLACE, PROBLEM) for frame in lossy]
-        if checks_rows(target.way) and by is not None and by.event_columns is None:
+        if checks_rows(target.load_mode) and by is not None and by.event_columns is None:
             refused = MergeValidator(self._bridge, target, writes, self._stage_url).refused()
             frames += [] if refused is None else [refused.select(*JUDGED_PLACE, PROBLEM)]
         if not frames:
             return []
-        found = _found(reduce(DataFrame.unionByName, frames), JUDGED_PLACE, most)
-        if by is None or not (by.row or by.element) or not found:
-            return [_record(*one, 1) for one in found]
-        return self._counted(found, event_writes(writes, by), by.place)
+        failing = _refused_records(reduce(DataFrame.unionByName, frames), JUDGED_PLACE, most)
+        if by is None or not (by.row or by.element) or not failing:
+            return [_record(*record, 1) for record in failing]
+        return self._counted(failing, event_writes(writes, by), by.place)
 
     def _staged(self, write: SparkWrite) -> DataFrame:
         return staged_rows(self._bridge, write, self._stage_url, placed=True)
 
-    def _lossy(self, write: SparkWrite, place: Place) -> DataFrame:
+    def _lossy(self, write: SparkWrite, identity: IdentityColumns) -> DataFrame:
         """The record identities of rows where a cast would lose something, and the reason."""
         texts = [f"CASE WHEN {cast.loses} THEN {quote_text(cast.problem)} END" for cast in write.casts]
         problem = f"coalesce({', '.join(texts)}) AS {PROBLEM}"
-        rows = self._staged(write).selectExpr(*map(quote_name, place), problem)
+        rows = self._staged(write).selectExpr(*map(quote_name, identity), problem)
         return rows.where(functions.col(PROBLEM).isNotNull())
 
 
-def _found(refused: DataFrame, place: Place, most: int) -> list[tuple[str, int, int, str]]:
+def _refused_records(refused: DataFrame, identity: IdentityColumns, most: int) -> list[tuple[str, int, int, str]]:
     """Each record once, with the first of its problems."""
-    rows = refused.groupBy(*place).agg(functions.min(PROBLEM)).limit(most).collect()
+    rows = refused.groupBy(*identity).agg(functions.min(PROBLEM)).limit(most).collect()
     return [(topic, partition, offset, problem) for topic, partition, offset, problem in rows]
 
 

@@ -177,7 +177,7 @@ class SparkDeltaTables:
             return changed
         replaced: list[Line] = []
         written = LoadedTotals()
-        if not commit.merges and (commit.written or commit.letters):
+        if not commit.merges and (commit.written or commit.dead_letter_rows):
             try:
                 replaced, written = write_within(self._writers, transaction, commit, self._inputs(commit, state))
             except (Py4JError, PySparkException) as error:
@@ -204,7 +204,7 @@ class SparkDeltaTables:
         return self._bridge.begin(url, defers_checkpoint=self._checkpoints is not None)
 
     def _inputs(self, commit: TableCommit, state: TableState) -> WriteInputs:
-        return WriteInputs(self._stage_url, state, commit.target.way, variants_of(commit.target.shape.schema))
+        return WriteInputs(self._stage_url, state, commit.target.load_mode, variants_of(commit.target.shape.schema))
 
     def _not_merged(self, commit: TableCommit, read: TableState, error: Exception) -> CommitOutcome:
         """A merge reads the table: after another commit, the rows it read may be gone or have other columns."""
@@ -235,11 +235,11 @@ class SparkDeltaTables:
         back = self._went_back(commit, state.version)
         if back is not None:
             return back
-        way = choose_load_mode(state)
-        may_not = isinstance(way, Refused) or (through_spark(way) and commit.files)
-        if may_not and not commit.is_answer:  # A constraint changes neither the id nor the columns.
-            return Conflicted(way.reason)
-        if not commit.is_answer and _has_all(state, commit):
+        load_mode = choose_load_mode(state)
+        may_not = isinstance(load_mode, Refused) or (through_spark(load_mode) and commit.files)
+        if may_not and not commit.is_resolution:  # A constraint changes neither the id nor the columns.
+            return Conflicted(load_mode.reason)
+        if not commit.is_resolution and _has_all(state, commit):
             return AlreadyLoaded(state.version)
         moved = [
             app_id
@@ -253,7 +253,7 @@ class SparkDeltaTables:
         looked_at = commit.target.version
         if looked_at is None or looked_at >= read_version:
             return None
-        if commit.is_answer:
+        if commit.is_resolution:
             # Another loader may have carried it out, and have loaded up to the very positions that this commit expects.
             return Conflicted(f"version {read_version} came after what the answer is about")
         commits = turning_points(self.history(commit.target.url, read_version), looked_at)
@@ -269,9 +269,9 @@ class SparkDeltaTables:
         state = self.state(commit.target.url)
         if state is None:
             return Conflicted("the table is gone")
-        if state.table_id == commit.target.table_id and (commit.is_answer or _has_all(state, commit)):
+        if state.table_id == commit.target.table_id and (commit.is_resolution or _has_all(state, commit)):
             version = self._version_of(commit, state.version - read_version)
-            if version is None and commit.is_answer:
+            if version is None and commit.is_resolution:
                 return unresolved
             return AlreadyLoaded(state.version) if version is None else Committed(version, written)
         return unresolved

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 
-from common.errors import StoreError, StoreRefusedError, StoreUnfitError
+from common.errors import StoreError, StoreRefusedError, UnsafeStoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -65,7 +65,7 @@ def log_store_options(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def prove_log_stores(spark: SparkSession, urls: Iterable[str], open_store: OpenStore) -> None:
-    """Prove that each store of these tables, through S3A, refuses a second create; raises StoreUnfitError if not.
+    """Prove that each store of these tables, through S3A, refuses a second create; raises UnsafeStoreError if not.
 
     A log store that the user chose is not probed: it may be safe by other means, which no probe can show.
     """
@@ -87,7 +87,7 @@ def prove_log_stores(spark: SparkSession, urls: Iterable[str], open_store: OpenS
                 f"two loaders could write the same commit of {url}: asked by Spark's S3 client, the store lets a second"
                 f" create of an object pass ({', '.join(allowed)})"
             )
-            raise StoreUnfitError(
+            raise UnsafeStoreError(
                 msg,
                 "use a store that honours If-None-Match on PUT and CompleteMultipartUpload (AWS S3, MinIO, versitygw);"
                 " or name a log store that is safe by other means as spark.delta.logStore.s3a.impl in loader.spark",

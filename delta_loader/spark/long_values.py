@@ -95,17 +95,17 @@ def with_values(lines: Sequence[Line], rows: DataFrame, columns: Sequence[str]) 
     }
     restored = []
     for line, values in adds:
-        found = {name: of[value] for name, of in known.items() if (value := values.get(name) or "") in of}
-        if found:
-            values.update(found)
+        replaced = {name: of[value] for name, of in known.items() if (value := values.get(name) or "") in of}
+        if replaced:
+            values.update(replaced)
             restored.append(line)
     return restored
 
 
 def _by_digest(rows: DataFrame, name: str) -> dict[str, str]:
     value = functions.col(backticks(name))
-    found = rows.select(value.alias("value")).where(_is_long(value)).distinct().collect()
-    return {shortened(row["value"]): row["value"] for row in found}
+    rows_read = rows.select(value.alias("value")).where(_is_long(value)).distinct().collect()
+    return {shortened(row["value"]): row["value"] for row in rows_read}
 
 
 def _is_long(value: Column) -> Column:

@@ -35,5 +35,5 @@ class RepeatedKeys:
             columns = [functions.col(backticks(name)) for name in named.columns]
             twice = named.groupBy(*columns).agg(functions.count(functions.lit(1)).alias(_COUNT))
             twice = twice.where(f"{_COUNT} > 1").orderBy(*columns).limit(_MOST_KEYS)
-            found = twice.select(functions.to_json(functions.struct(*columns))).collect()
-        return [str(row[0]) for row in found]
+            repeated = twice.select(functions.to_json(functions.struct(*columns))).collect()
+        return [str(row[0]) for row in repeated]

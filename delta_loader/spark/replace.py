@@ -150,4 +150,4 @@ class SparkReplacer:
 
 
 def _offsets(frames: Sequence[DataFrame]) -> DataFrame:
-    return reduce(lambda one, other: one.unionByName(other), [frame.select(_OFFSET) for frame in frames])
+    return reduce(lambda first, other: first.unionByName(other), [frame.select(_OFFSET) for frame in frames])

@@ -149,14 +149,14 @@ def s3_options(storage_options: Mapping[str, object], environ: Mapping[str, str]
     region = client.get("region_name") or config.get("region_name")
     region = region or environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION")
     region = region or ("us-east-1" if endpoint else None)
-    found = {
+    options_given = {
         "access.key": storage_options.get("key") or storage_options.get("username"),
         "secret.key": storage_options.get("secret") or storage_options.get("password"),
         "session.token": storage_options.get("token"),
         "endpoint": endpoint,
         "endpoint.region": region,
     }
-    options = {f"{_S3A}{key}": _text(value) for key, value in found.items() if value is not None}
+    options = {f"{_S3A}{key}": _text(value) for key, value in options_given.items() if value is not None}
     if endpoint:
         style = _mapping(config.get("s3")).get("addressing_style", "path")
         options[f"{_S3A}path.style.access"] = _text(style != "virtual")

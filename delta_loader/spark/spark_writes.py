@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame, functions
 
 from common.schema import backticks, quote_text, schema_from_json, schema_to_json
-from common.stage.row_places import place_fields
+from common.stage.identity_columns import identity_fields
 from delta_loader.spark.bridge import Bridge
 from delta_loader.spark.long_values import digestible, needs_other_folders, with_digests, with_values
 from delta_loader.spark.variants import with_variants
@@ -41,12 +41,12 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from common.stage.row_places import Place
+    from common.stage.identity_columns import IdentityColumns
     from common.tables.state import TableState
     from delta_loader.plan.plan import TableShape
     from delta_loader.spark.bridge import Line, LoadTransaction
     from delta_loader.tables.commits import DeadLetterRow, TableCommit
-    from delta_loader.tables.file_split import RecordPlace, SparkWrite
+    from delta_loader.tables.file_split import RecordPosition, SparkWrite
     from delta_loader.tables.load_modes.casting import Cast
     from delta_loader.tables.load_modes.load_mode import LoadMode
 
@@ -59,7 +59,7 @@ class WriteInputs:
     """Where mixed files are stored."""
     table: TableState
     """The table, as the transaction sees it."""
-    way: LoadMode
+    load_mode: LoadMode
     variants: tuple[str, ...] = ()
     """The table's columns that are converted from JSON text."""
 
@@ -78,12 +78,12 @@ def write_within(
 
     The caller commits them in the transaction. Raises what Spark raises.
     """
-    writer, table = sessions.writer(optimized=through_spark(work.way), codec=codec_of(work.table)), work.table
-    if commit.letters:
-        frame = letters_frame(writer.spark, commit.letters, schema_from_json(table.schema).names)
+    writer, table = sessions.writer(optimized=through_spark(work.load_mode), codec=codec_of(work.table)), work.table
+    if commit.dead_letter_rows:
+        frame = dead_letters_frame(writer.spark, commit.dead_letter_rows, schema_from_json(table.schema).names)
     else:
         frame = with_variants(rows_of(writer, commit.written, work.stage_url), work.variants)
-    if any(write.root is None for write in commit.written) and not through_spark(work.way):
+    if any(write.root is None for write in commit.written) and not through_spark(work.load_mode):
         # Rows of one partition value together (rule 4).
         frame = frame.repartition(*(functions.col(backticks(name)) for name in table.partition_by))
     digested = digestible(frame, table)
@@ -126,24 +126,28 @@ def staged_rows(bridge: Bridge, write: SparkWrite, stage_url: str, *, placed: bo
     rows = bridge.rows(write.root or stage_url, shape, write.files)
     if write.start is not None:
         rows = rows.where(f"`{OFFSET_COLUMN}` >= {write.start}")
-    if write.without and write.place is not None:
-        rows = rows.where(_is_none_of(write.without, write.place))
+    if write.without and write.identity is not None:
+        rows = rows.where(_is_none_of(write.without, write.identity))
     return rows if placed else rows.drop(*more)
 
 
-def _is_none_of(records: Sequence[RecordPlace], place: Place) -> str:
-    topic, _, offset = map(backticks, place)
+def _is_none_of(records: Sequence[RecordPosition], identity: IdentityColumns) -> str:
+    topic, _, offset = map(backticks, identity)
     by_topic: dict[str, list[str]] = {}
-    for partition, found in records:
-        by_topic.setdefault(partition.topic, []).append(str(found))
-    said = (f"({topic} = {quote_text(name)} AND {offset} IN ({', '.join(of)}))" for name, of in by_topic.items())
-    return f"NOT ({' OR '.join(said)})"
+    for partition, offsets in records:
+        by_topic.setdefault(partition.topic, []).append(str(offsets))
+    conditions = (f"({topic} = {quote_text(name)} AND {offset} IN ({', '.join(of)}))" for name, of in by_topic.items())
+    return f"NOT ({' OR '.join(conditions)})"
 
 
 def _with_place(write: SparkWrite) -> tuple[TableShape, tuple[str, ...]]:
     """The files' shape, with the columns that the schema lacks, and their names."""
     columns = schema_from_json(write.shape.schema)
-    more = [field for field in place_fields(write.place) if columns.field(field.name) is None] if write.place else []
+    more = (
+        [field for field in identity_fields(write.identity) if columns.field(field.name) is None]
+        if write.identity
+        else []
+    )
     if not more:
         return write.shape, ()
     return replace(write.shape, schema=schema_to_json(columns.with_fields(more))), tuple(field.name for field in more)
@@ -199,7 +203,9 @@ _COLUMNS = (
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def letters_frame(spark: SparkSession, letters: Iterable[DeadLetterRow], columns: Collection[str]) -> DataFrame:
+def dead_letters_frame(
+    spark: SparkSession, dead_letters: Iterable[DeadLetterRow], columns: Collection[str]
+) -> DataFrame:
     """A data frame with those columns that the table has: an older table may lack some."""
     rows = [
         (
@@ -212,7 +218,7 @@ def letters_frame(spark: SparkSession, letters: Iterable[DeadLetterRow], columns
             letter.error_class,
             letter.error,
         )
-        for letter in letters
+        for letter in dead_letters
     ]
     frame = spark.createDataFrame(rows, _COLUMNS).coalesce(1)
     return frame.select(*(name for name in frame.columns if name in columns))

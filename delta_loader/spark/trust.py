@@ -48,21 +48,21 @@ def trust(gateway: Java, authorities: Path) -> None:
     if system.getProperty(_STORE) is not None:
         return
     try:
-        found = _certificates(gateway.jvm, authorities)
+        own_certificates = _certificates(gateway.jvm, authorities)
     except Py4JError as error:
         msg = f"{authorities} is not there, or holds no certificates"
         raise ConfigError(msg, "give client_kwargs.verify, or AWS_CA_BUNDLE, the path of a PEM file") from error
     store = gateway.jvm.java.security.KeyStore.getInstance("PKCS12")
     store.load(None, None)
-    for number, certificate in enumerate([*found, *_usual(gateway.jvm)]):
+    for number, certificate in enumerate([*own_certificates, *_usual(gateway.jvm)]):
         store.setCertificateEntry(str(number), certificate)
     _delete_left()
     folder = Path(tempfile.mkdtemp(prefix=f"{_FOLDER}{os.getpid()}-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     path = str(folder / "authorities.p12")
     password = gateway.new_array(gateway.jvm.char, len(_PASSWORD))
-    for index, letter in enumerate(_PASSWORD):
-        password[index] = letter
+    for index, character in enumerate(_PASSWORD):
+        password[index] = character
     stream = gateway.jvm.java.io.FileOutputStream(path)
     store.store(stream, password)
     stream.close()
@@ -91,10 +91,10 @@ def _is_alive(process: int) -> bool:
 def _certificates(jvm: Java, path: Path) -> list[Java]:
     stream = jvm.java.io.FileInputStream(str(path))
     try:
-        found = list(jvm.java.security.cert.CertificateFactory.getInstance("X.509").generateCertificates(stream))
+        certificates = list(jvm.java.security.cert.CertificateFactory.getInstance("X.509").generateCertificates(stream))
     finally:
         stream.close()
-    return found
+    return certificates
 
 
 def _usual(jvm: Java) -> list[Java]:
@@ -106,4 +106,4 @@ def _usual(jvm: Java) -> list[Java]:
     stream = jvm.java.io.FileInputStream(str(path))
     store.load(stream, None)
     stream.close()
-    return [found for alias in list(store.aliases()) if (found := store.getCertificate(alias)) is not None]
+    return [certificate for alias in list(store.aliases()) if (certificate := store.getCertificate(alias)) is not None]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from common.spans import TopicPartition
-    from delta_loader.plan.plan import Found
+    from delta_loader.plan.plan import AnyMarker
     from delta_loader.stage.listed import Listing
     from delta_loader.stage.reading import Stage
 
@@ -31,20 +31,20 @@ def put_older_aside(
     stage: Stage,
     listing: Listing,
     generations: Mapping[TopicPartition, int],
-    near: Iterable[Found],
+    markers: Iterable[AnyMarker],
     tables: Mapping[str, str],
 ) -> tuple[Listing, tuple[Marker, ...]]:
-    """The listing without the markers of older generations that are in ``near`` or at its ends, and these markers.
+    """The listing without the markers of older generations that are in ``markers`` or at its ends, and these markers.
 
     Raises StoreError.
     """
-    gone = list(older(near, generations))
+    gone = list(older(markers, generations))
     listing = stage.put_aside(listing, [marker.name for marker in gone])
     for partition in [partition for partition, generation in generations.items() if generation]:
         while partition in listing:
             ends = {listing[partition].names[0], listing[partition].names[-1]}
             read = stage.read(listing, ends, tables)
-            strays = older([found for markers in read.values() for found in markers], generations)
+            strays = older([marker for markers in read.values() for marker in markers], generations)
             if not strays:
                 break
             listing = stage.put_aside(listing, [marker.name for marker in strays])
@@ -52,9 +52,9 @@ def put_older_aside(
     return listing, tuple(gone)
 
 
-def older(found: Iterable[Found], generations: Mapping[TopicPartition, int]) -> tuple[Marker, ...]:
+def older(markers: Iterable[AnyMarker], generations: Mapping[TopicPartition, int]) -> tuple[Marker, ...]:
     """The markers of lower generations than their partitions', highest first."""
-    strays = (one for one in found if isinstance(one, Marker) and _is_older(one, generations))
+    strays = (marker for marker in markers if isinstance(marker, Marker) and _is_older(marker, generations))
     return tuple(sorted(strays, key=lambda marker: marker.name, reverse=True))
 
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from common.remedies import repair
 from common.stage.markers import Marker
 from common.stage.merged import known_as
-from delta_loader.plan.plan import ForeignMarker, Found, UnreadableMarker
+from delta_loader.plan.plan import AnyMarker, ForeignMarker, UnreadableMarker
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -49,19 +49,20 @@ class StreamIdentity:
     transactions: Mapping[str, int] = field(default_factory=dict)
     """The main table's txn actions."""
 
-    def younger(self, partition: TopicPartition, found: Iterable[Found]) -> list[Found]:
+    def younger(self, partition: TopicPartition, markers: Iterable[AnyMarker]) -> list[AnyMarker]:
         """The markers of one Kafka partition that are checked, without the strays of older generations."""
         begun = self.begun.get(partition, 0)
         return self.judged(
-            partition, (marker for marker in found if not (isinstance(marker, Marker) and marker.is_older_than(begun)))
+            partition,
+            (marker for marker in markers if not (isinstance(marker, Marker) and marker.is_older_than(begun))),
         )
 
-    def judged(self, partition: TopicPartition, found: Iterable[Found]) -> list[Found]:
+    def judged(self, partition: TopicPartition, markers: Iterable[AnyMarker]) -> list[AnyMarker]:
         """The markers of one Kafka partition; those that are not the stream's as `ForeignMarker`."""
-        instead = self._in_its_place(partition)
+        instead = self._with_chain(partition)
         topic_id: str | None = None
-        judged: list[Found] = []
-        for marker in sorted(found, key=lambda each: each.name):
+        judged: list[AnyMarker] = []
+        for marker in sorted(markers, key=lambda each: each.name):
             foreign = self._other_stream(marker) or (
                 None if instead is None else self._other_chain(marker.name, *instead)
             )
@@ -71,7 +72,7 @@ class StreamIdentity:
             judged.append(foreign or self._readable(marker))
         return judged
 
-    def _in_its_place(self, partition: TopicPartition) -> tuple[str, TopicPartition] | None:
+    def _with_chain(self, partition: TopicPartition) -> tuple[str, TopicPartition] | None:
         """The chain that a table has instead of this one, with the table's URL."""
         generation, several = self.ids.generation_of(partition), self.stream.several_topics
         for url, identity in self.tables.items():
@@ -80,17 +81,17 @@ class StreamIdentity:
                 return url, other
         return None
 
-    def _other_stream(self, found: Found) -> ForeignMarker | None:
-        app_id = _staged_for(found)
+    def _other_stream(self, marker: AnyMarker) -> ForeignMarker | None:
+        app_id = _staged_for(marker)
         if app_id is None or app_id == self.stream.app_id:
             return None
-        partition, table = found.name.topic_partition, self.stream.table
+        partition, table = marker.name.topic_partition, self.stream.table
         theirs = replace(self.ids, app_id=app_id).position(self.transactions, partition)
         loaded = "" if theirs is None else f"; {table} has {partition} up to {theirs} under that app_id"
         return ForeignMarker(
-            found.name,
+            marker.name,
             OTHER_STREAM,
-            f"the marker {found.name.path} was staged for the app_id {app_id}, and this stream's app_id is "
+            f"the marker {marker.name.path} was staged for the app_id {app_id}, and this stream's app_id is "
             f"{self.stream.app_id}{loaded}",
             f"write app_id: {app_id} again; or begin a new chain for {self.stream.app_id} behind what its table has: "
             f"`{_restart(partition)} --yes`",
@@ -147,29 +148,29 @@ class StreamIdentity:
             f"{restart} begins it at Kafka's first record, --at OFFSET at another one",
         )
 
-    def _readable(self, found: Found) -> Found:
+    def _readable(self, marker: AnyMarker) -> AnyMarker:
         """The marker itself; unreadable if its generation is above its partition's (stage/generations.py, rule 3)."""
-        if not isinstance(found, Marker) or found.manifest is None:
-            return found
-        generation, known = found.manifest.generation, self.ids.generation_of(found.name.topic_partition)
+        if not isinstance(marker, Marker) or marker.manifest is None:
+            return marker
+        generation, known = marker.manifest.generation, self.ids.generation_of(marker.name.topic_partition)
         if generation <= known:
-            return found
+            return marker
         problem = f"it is of generation {generation} of its topic, and the chain that has been begun is of {known}"
-        return UnreadableMarker(found.name, f"{problem}; a run that begins now looks again")
+        return UnreadableMarker(marker.name, f"{problem}; a run that begins now looks again")
 
 
-def _staged_for(found: Found) -> str | None:
-    match found:
+def _staged_for(marker: AnyMarker) -> str | None:
+    match marker:
         case Marker():
-            return None if found.manifest is None else found.manifest.app_id
+            return None if marker.manifest is None else marker.manifest.app_id
         case UnreadableMarker():
-            return found.app_id
+            return marker.app_id
         case ForeignMarker():
             return None
 
 
-def _differ(one: str | None, other: str | None) -> bool:
-    return one is not None and other is not None and one != other
+def _differ(first: str | None, other: str | None) -> bool:
+    return first is not None and other is not None and first != other
 
 
 def _restart(partition: TopicPartition) -> str:

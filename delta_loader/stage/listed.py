@@ -37,7 +37,7 @@ class Listed:
 
     @property
     def names(self) -> Sequence[MarkerName]:
-        return _Names(self)
+        return _MarkerNames(self)
 
     @property
     def modified_ms(self) -> Mapping[MarkerName, int]:
@@ -48,7 +48,7 @@ class Listed:
         """The objects that have this name: more than one when it was typed by hand without padding."""
         return self.spelled.get(name.start) or (name.path,)
 
-    def around(self, position: Position | None, window: int) -> Sequence[MarkerName]:
+    def window_at(self, position: Position | None, window: int) -> Sequence[MarkerName]:
         """The last marker before a position, which a plan may need, and ``window`` markers from there on."""
         if position is None:
             return self.names[:window]
@@ -88,10 +88,10 @@ def without(listing: Listing, names: Iterable[MarkerName]) -> Listing:
     return {partition: listed for partition, listed in left.items() if listed.starts}
 
 
-def listing_of(found: Iterable[tuple[MarkerName, StoredObject]]) -> Listing:
+def listing_of(items: Iterable[tuple[MarkerName, StoredObject]]) -> Listing:
     """The listing of some objects and the names that they have."""
     gathered: dict[TopicPartition, _Gathered] = {}
-    for name, item in found:
+    for name, item in items:
         gathered.setdefault(name.topic_partition, _Gathered()).add(name, item)
     return {partition: gathered[partition].listed(partition) for partition in sorted(gathered)}
 
@@ -126,7 +126,7 @@ class _Gathered:
         return tuple(sorted([own, *others] if self._starts.count(start) > len(others) else others))
 
 
-class _Names(Sequence[MarkerName]):
+class _MarkerNames(Sequence[MarkerName]):
     """A listing's names, each created on demand."""
 
     def __init__(self, listed: Listed) -> None:

@@ -23,7 +23,7 @@ from common.stage.evolved import latest, publish
 from common.stage.idle import IDLE, facts_from_bytes
 from common.stage.markers import DONE, STRAY, Marker, MarkerName, is_late_path, late_path, marker_from_bytes
 from common.stage.merged import is_merged, kafka_topic
-from delta_loader.plan.plan import Found, UnreadableMarker, for_tables
+from delta_loader.plan.plan import AnyMarker, UnreadableMarker, for_tables
 from delta_loader.stage.listed import listing_of, without
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from common.stage.evolved import Evolved
     from common.stage.idle import IdleFact, StreamFact
     from common.stage.markers import Manifest, StagedFile
-    from common.stage.topic_owners import OwnerBook
+    from common.stage.topic_owners import StageTopicOwners
     from delta_loader.ports import ParallelMap
     from delta_loader.stage.listed import Listed, Listing
 
@@ -48,7 +48,7 @@ _IDLE_MS = 86_400_000
 class Stage:
     """The completed markers, as the loader sees them."""
 
-    def __init__(self, store: ObjectStore, parallel: ParallelMap, owners: OwnerBook | None = None) -> None:
+    def __init__(self, store: ObjectStore, parallel: ParallelMap, owners: StageTopicOwners | None = None) -> None:
         """Over the stage's root; ``parallel`` reads markers, ``owners`` says which chains are whose."""
         self.store = store
         """It also contains mixed files."""
@@ -58,22 +58,22 @@ class Stage:
     def listing(self, stream: Stream) -> Listing:
         """All markers of a stream's topics. Raises StoreError, and MarkerError for an unreadable topic owner."""
         self._learn()
-        found = listing_of(self._found(stream))
-        if self._owners is None or stream.pattern is None or not found:
-            return found
-        self._owners.agree({kafka_topic(source.topic) for source in found if not is_merged(source.topic)})
-        return {source: listed for source, listed in found.items() if stream.takes(source.topic)}
+        listing = listing_of(self._found(stream))
+        if self._owners is None or stream.pattern is None or not listing:
+            return listing
+        self._owners.agree({kafka_topic(source.topic) for source in listing if not is_merged(source.topic)})
+        return {source: listed for source, listed in listing.items() if stream.takes(source.topic)}
 
     def _learn(self) -> None:
         if self._owners is not None:
-            self._owners.learn()
+            self._owners.read_all()
 
     def _found(self, stream: Stream) -> Iterator[tuple[MarkerName, StoredObject]]:
         folders = _folders(DONE, stream)
-        for found in (item for folder in folders for item in self.store.list(folder)):
-            name = MarkerName.parse(found.path)
+        for marker_item in (item for folder in folders for item in self.store.list(folder)):
+            name = MarkerName.parse(marker_item.path)
             if name is not None and stream.takes(name.topic_partition.topic):
-                yield name, found
+                yield name, marker_item
 
     def of_no_stream(self, streams: Collection[Stream]) -> Iterator[tuple[Listed, Manifest]]:
         """The chains of topics that none of these streams takes, with the manifest of each one's newest marker.
@@ -81,10 +81,10 @@ class Stage:
         Chains whose newest marker has no content, or cannot be read, are left out. Raises StoreError.
         """
         self._learn()
-        found = ((MarkerName.parse(item.path), item) for item in self.store.list(f"{DONE}/"))
+        items = ((MarkerName.parse(item.path), item) for item in self.store.list(f"{DONE}/"))
         others = [
             (name, item)
-            for name, item in found
+            for name, item in items
             if name is not None and not any(stream.takes(name.topic_partition.topic) for stream in streams)
         ]
         chains = list(listing_of(others).values())
@@ -106,11 +106,11 @@ class Stage:
         Objects that are a day older than the newest one are deleted, so ages are the store's. Each fact describes its
         own time, and stays true.
         """
-        found = list(self.store.list(f"{IDLE}/"))
-        newest_ms = max((item.modified_ms for item in found), default=0)
-        recent = [item for item in found if item.modified_ms > newest_ms - _IDLE_MS]
-        if len(recent) < len(found):
-            self.store.delete([item.path for item in found if item not in recent])
+        items = list(self.store.list(f"{IDLE}/"))
+        newest_ms = max((item.modified_ms for item in items), default=0)
+        recent = [item for item in items if item.modified_ms > newest_ms - _IDLE_MS]
+        if len(recent) < len(items):
+            self.store.delete([item.path for item in items if item not in recent])
         contents = self._parallel(lambda item: self.store.read(item.path), recent)
         facts: list[IdleFact] = []
         streams: list[StreamFact] = []
@@ -127,8 +127,8 @@ class Stage:
         folders = _folders(BEGIN, stream)
         newest = newest_paths(item.path for folder in folders for item in self.store.list(folder))
         paths = {partition: path for partition, path in newest.items() if stream.takes(partition.topic)}
-        found = self._parallel(lambda item: listed_origin(self.store, *item), list(paths.items()))
-        return {partition: origin for partition, origin in zip(paths, found, strict=True) if origin is not None}
+        origins = self._parallel(lambda item: listed_origin(self.store, *item), list(paths.items()))
+        return {partition: origin for partition, origin in zip(paths, origins, strict=True) if origin is not None}
 
     def generations(self, stream: Stream) -> dict[TopicPartition, int]:
         """The generation of each chain that has an origin. Raises StoreError, MarkerError."""
@@ -136,18 +136,18 @@ class Stage:
 
     def read(
         self, listing: Listing, names: Iterable[MarkerName], tables: Mapping[str, str]
-    ) -> dict[MarkerName, tuple[Found, ...]]:
+    ) -> dict[MarkerName, tuple[AnyMarker, ...]]:
         """The content of some markers, with tables spelled as in ``tables``; nothing for one that disappeared.
 
         Raises StoreError.
         """
         objects = [(name, path) for name in names for path in listing[name.topic_partition].paths(name)]
         contents = self._parallel(lambda item: self.store.read(item[1]), objects)
-        found: dict[MarkerName, tuple[Found, ...]] = {}
+        markers: dict[MarkerName, tuple[AnyMarker, ...]] = {}
         for (name, _), data in zip(objects, contents, strict=True):
             if data is not None:
-                found[name] = (*found.get(name, ()), _parse(name, data, tables))
-        return found
+                markers[name] = (*markers.get(name, ()), _parse(name, data, tables))
+        return markers
 
     def lacking(
         self, files: Mapping[TopicPartition, Sequence[StagedFile]], table: ObjectStore
@@ -159,8 +159,8 @@ class Stage:
         wanted = [(partition, file) for partition, of_source in files.items() for file in of_source]
         there = self._parallel(lambda item: (self.store if item[1].is_mixed else table).stat(item[1].path), wanted)
         gone: dict[TopicPartition, str] = {}
-        for (partition, file), found in zip(wanted, there, strict=True):
-            if found is None:
+        for (partition, file), stored in zip(wanted, there, strict=True):
+            if stored is None:
                 gone.setdefault(partition, file.path)
         return gone
 
@@ -196,7 +196,7 @@ class Stage:
         self,
         listing: Listing,
         finished: Mapping[TopicPartition, Sequence[MarkerName]],
-        judged: Mapping[MarkerName, Collection[Found]],
+        judged: Mapping[MarkerName, Collection[AnyMarker]],
         tables: Mapping[str, str],
     ) -> frozenset[MarkerName]:
         """Delete markers under all their names; returns those that are gone now. Raises StoreError.
@@ -206,7 +206,7 @@ class Stage:
         ``judged`` (as `read` returned it, with ``tables``) was replaced in the meantime, and stays with all above it.
         """
 
-        def delete_in_turn(partition: TopicPartition) -> list[MarkerName]:
+        def delete_in_order(partition: TopicPartition) -> list[MarkerName]:
             gone: list[MarkerName] = []
             for name in sorted(finished[partition]):
                 for path in listing[partition].paths(name):
@@ -217,9 +217,9 @@ class Stage:
                 gone.append(name)
             return gone
 
-        return frozenset(name for names in self._parallel(delete_in_turn, list(finished)) for name in names)
+        return frozenset(name for names in self._parallel(delete_in_order, list(finished)) for name in names)
 
-    def delete_waiting(self, markers: Iterable[Found]) -> None:
+    def delete_waiting(self, markers: Iterable[AnyMarker]) -> None:
         """Delete the mixed files of markers that are gone; `delta-loader clean` finds those that a crash leaves.
 
         Raises StoreError.
@@ -246,10 +246,10 @@ class Stage:
         """How many markers of a stream's topics were moved aside: late claims, and by rewinds. Raises StoreError."""
         folders = _folders(f"{STRAY}/{DONE}", stream)
         late = rewound = 0
-        for found in (item for prefix in folders for item in self.store.list(prefix)):
-            if stream.takes(found.path.split("/")[2]):
-                late += is_late_path(found.path)
-                rewound += not is_late_path(found.path)
+        for aside_item in (item for prefix in folders for item in self.store.list(prefix)):
+            if stream.takes(aside_item.path.split("/")[2]):
+                late += is_late_path(aside_item.path)
+                rewound += not is_late_path(aside_item.path)
         return late, rewound
 
 
@@ -259,7 +259,7 @@ def _folders(root: str, stream: Stream) -> list[str]:
     return [f"{root}/{stream.chain_of(topic)}/" for topic in stream.topics] if by_name else [f"{root}/"]
 
 
-def _parse(name: MarkerName, data: bytes, tables: Mapping[str, str]) -> Found:
+def _parse(name: MarkerName, data: bytes, tables: Mapping[str, str]) -> AnyMarker:
     try:
         return for_tables(marker_from_bytes(name, data), tables)
     except MarkerError as error:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from common.spans import Position
-    from delta_loader.plan.plan import Found
+    from delta_loader.plan.plan import AnyMarker
 
 SKEW_MS = 60_000
 """The possible error between the store's times of two markers."""
@@ -61,7 +61,7 @@ class LowEnd:
     modified_ms: Mapping[MarkerName, int]
     position: Position
     """The table's position."""
-    known: Mapping[MarkerName, Found]
+    known: Mapping[MarkerName, AnyMarker]
     """The markers that have been read so far."""
 
 
@@ -78,7 +78,7 @@ class StrayBranch:
 
 
 @dataclass(frozen=True, slots=True)
-class UnreadMarkers:
+class MarkersToRead:
     """No decision before these markers are read."""
 
     names: tuple[MarkerName, ...]
@@ -89,7 +89,7 @@ class NoStray:
     """Nothing at the low end is certain to be a stray."""
 
 
-def lowest_branch(low: LowEnd) -> StrayBranch | UnreadMarkers | NoStray:
+def lowest_branch(low: LowEnd) -> StrayBranch | MarkersToRead | NoStray:
     """The branch at the low end, if it consists of strays."""
     if not may_be_late(low.names, low.modified_ms, low.position):
         return NoStray()
@@ -102,7 +102,7 @@ def lowest_branch(low: LowEnd) -> StrayBranch | UnreadMarkers | NoStray:
     witness_name = next(name for name in low.names if name not in inside)  # the last one is not inside
     witness = low.known.get(witness_name)
     if witness is None:
-        return UnreadMarkers((witness_name,))
+        return MarkersToRead((witness_name,))
     if _speaks_against(witness, branch[-1]) or _is_late(low, branch[-1], low.modified_ms.keys() - inside):
         return StrayBranch(branch[::-1])
     return NoStray()
@@ -122,14 +122,14 @@ def _has_gap(low: LowEnd) -> bool:
     return low.names[-1].start > low.position and all(name.start != low.position for name in low.names)
 
 
-def _branch(low: LowEnd) -> tuple[Marker, ...] | UnreadMarkers | NoStray:
+def _branch(low: LowEnd) -> tuple[Marker, ...] | MarkersToRead | NoStray:
     """The lowest marker and those that continue it, lowest first; NoStray when the last one is among them."""
     branch: list[Marker] = []
     name = low.names[0]
     while name in low.modified_ms and len(branch) < _LONGEST_BRANCH:
         marker = low.known.get(name)
         if marker is None:
-            return UnreadMarkers((name,))
+            return MarkersToRead((name,))
         if not isinstance(marker, Marker):
             return NoStray()
         if branch and marker.previous != branch[-1].name.start:
@@ -143,7 +143,7 @@ def _branch(low: LowEnd) -> tuple[Marker, ...] | UnreadMarkers | NoStray:
     return tuple(branch) if len(branch) < _LONGEST_BRANCH else NoStray()
 
 
-def _speaks_against(witness: Found, tip: Marker) -> bool:
+def _speaks_against(witness: AnyMarker, tip: Marker) -> bool:
     """Whether the lowest marker next to a branch shows that the branch is not part of the chain (rule 4)."""
     if not isinstance(witness, Marker) or witness.manifest is None or witness.manifest.origin is Origin.BOOTSTRAP:
         return False

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING
 
 from common.stage.markers import Marker
 from delta_loader.plan.plan import Run, next_run
-from delta_loader.stage.stray_rules import LowEnd, StrayBranch, UnreadMarkers, lowest_branch, may_be_late
+from delta_loader.stage.stray_rules import LowEnd, MarkersToRead, StrayBranch, lowest_branch, may_be_late
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from common.spans import Position, TopicPartition
     from common.stage.markers import MarkerName
-    from delta_loader.plan.plan import Found
+    from delta_loader.plan.plan import AnyMarker
     from delta_loader.stage.identity import StreamIdentity
     from delta_loader.stage.listed import Listing
     from delta_loader.stage.reading import Stage
@@ -40,26 +40,28 @@ class StrayKeeper:
         self._identity = identity
 
     def put_aside(
-        self, listing: Listing, positions: Mapping[TopicPartition, Position | None], found: Iterable[Found]
+        self, listing: Listing, positions: Mapping[TopicPartition, Position | None], markers: Iterable[AnyMarker]
     ) -> tuple[Listing, tuple[Marker, ...]]:
-        """The listing without the strays, and the strays. ``found`` are the markers around the positions.
+        """The listing without the strays, and the strays. ``markers`` are the markers around the positions.
 
         Raises StoreError.
         """
-        near: dict[TopicPartition, list[Found]] = {}
-        for one in found:
-            near.setdefault(one.name.topic_partition, []).append(one)
+        markers_by_partition: dict[TopicPartition, list[AnyMarker]] = {}
+        for marker in markers:
+            markers_by_partition.setdefault(marker.name.topic_partition, []).append(marker)
         gone: list[Marker] = []
         known = self._lowest(listing, positions)
         for _ in range(_MOST):
-            strays = self._strays(listing, positions, known, near)
+            strays = self._strays(listing, positions, known, markers_by_partition)
             if not strays:
                 break
             listing = self._stage.put_aside(listing, [marker.name for marker in strays])
             gone += strays
         return listing, tuple(gone)
 
-    def _lowest(self, listing: Listing, positions: Mapping[TopicPartition, Position | None]) -> dict[MarkerName, Found]:
+    def _lowest(
+        self, listing: Listing, positions: Mapping[TopicPartition, Position | None]
+    ) -> dict[MarkerName, AnyMarker]:
         """The two lowest markers of each partition that may have strays, read together: mostly they suffice."""
         names = [
             name
@@ -74,8 +76,8 @@ class StrayKeeper:
         self,
         listing: Listing,
         positions: Mapping[TopicPartition, Position | None],
-        known: dict[MarkerName, Found],
-        near: Mapping[TopicPartition, list[Found]],
+        known: dict[MarkerName, AnyMarker],
+        markers: Mapping[TopicPartition, list[AnyMarker]],
     ) -> list[Marker]:
         low_ends = {
             partition: LowEnd(listed.names, listed.modified_ms, position, known)
@@ -85,12 +87,12 @@ class StrayKeeper:
         return [
             marker
             for partition, branch in self._branches(listing, low_ends, known).items()
-            if branch.end <= _reach(low_ends[partition].position, branch, near.get(partition, []))
+            if branch.end <= _reach(low_ends[partition].position, branch, markers.get(partition, []))
             for marker in branch.markers
         ]
 
     def _branches(
-        self, listing: Listing, low_ends: Mapping[TopicPartition, LowEnd], known: dict[MarkerName, Found]
+        self, listing: Listing, low_ends: Mapping[TopicPartition, LowEnd], known: dict[MarkerName, AnyMarker]
     ) -> dict[TopicPartition, StrayBranch]:
         """The recognized branches; markers needed for it are read into ``known``, for all partitions together."""
         stray_branches: dict[TopicPartition, StrayBranch] = {}
@@ -100,18 +102,20 @@ class StrayKeeper:
             stray_branches |= {
                 partition: outcome for partition, outcome in outcomes.items() if isinstance(outcome, StrayBranch)
             }
-            unread = {
+            to_read = {
                 partition: outcome.names
                 for partition, outcome in outcomes.items()
-                if isinstance(outcome, UnreadMarkers)
+                if isinstance(outcome, MarkersToRead)
             }
-            read = self._read(listing, (name for names in unread.values() for name in names))
+            read = self._read(listing, (name for names in to_read.values() for name in names))
             known |= read
             # A marker that disappeared since it was listed ends its partition's check.
-            looking = {partition: low_ends[partition] for partition, names in unread.items() if read.keys() >= {*names}}
+            looking = {
+                partition: low_ends[partition] for partition, names in to_read.items() if read.keys() >= {*names}
+            }
         return stray_branches
 
-    def _read(self, listing: Listing, names: Iterable[MarkerName]) -> dict[MarkerName, Found]:
+    def _read(self, listing: Listing, names: Iterable[MarkerName]) -> dict[MarkerName, AnyMarker]:
         read = self._stage.read(listing, names, self._tables)
         # Of two objects for one position, the one with content counts, as in a plan.
         counting = {name: min(markers, key=_by_hand) for name, markers in read.items()}
@@ -122,12 +126,12 @@ class StrayKeeper:
         }
 
 
-def _reach(position: Position, branch: StrayBranch, near: Iterable[Found]) -> Position:
+def _reach(position: Position, branch: StrayBranch, markers: Iterable[AnyMarker]) -> Position:
     """How far the table, and the markers outside the branch, go without a gap."""
     inside = {marker.name for marker in branch.markers}
-    outcome = next_run(position, [found for found in near if found.name not in inside])
+    outcome = next_run(position, [marker for marker in markers if marker.name not in inside])
     return outcome.end if isinstance(outcome, Run) else position
 
 
-def _by_hand(found: Found) -> bool:
-    return isinstance(found, Marker) and found.manifest is None
+def _by_hand(marker: AnyMarker) -> bool:
+    return isinstance(marker, Marker) and marker.manifest is None

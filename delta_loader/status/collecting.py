@@ -35,8 +35,8 @@ from delta_loader.plan.held import (
     topic_truncated,
     unknown_partition,
 )
+from delta_loader.plan.partition_progress import undeclared_of, violations_of
 from delta_loader.plan.plan import ForeignMarker, MissingOrigin, Overlap, Run, cuttable, next_run
-from delta_loader.plan.seen import undeclared_of, violations_of
 from delta_loader.stage.identity import StreamIdentity
 from delta_loader.status.values import Aside, PartitionStatus, StreamStatus
 from delta_loader.tables.load_modes.load_mode import choose_load_mode
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from common.stage.markers import MarkerName
     from common.tables.state import TableState
     from delta_loader.plan.held import Held
-    from delta_loader.plan.plan import Found, NextRun
+    from delta_loader.plan.plan import AnyMarker, NextRun
     from delta_loader.ports import EndsOf, OpenStore
     from delta_loader.stage.listed import Listed, Listing
     from delta_loader.stage.reading import Stage
@@ -85,7 +85,7 @@ def stream_status(
     firsts: Firsts = _no_first_positions,
     left: Iterable[Check] = (),
 ) -> StreamStatus:
-    """The status of one stream; ``left`` is the result of `left_behind` for it."""
+    """The status of one stream; ``left`` is the result of `abandoned_topics` for it."""
     try:
         ends = kafka_ends(stream) or {}
         ids = topic_ids({topic for partition in ends for topic in topics_of(partition.topic)}) if ends else {}
@@ -152,26 +152,26 @@ def _stream_status(stream: Stream, stage: Stage, open_store: OpenStore, kafka: K
     tables = {comparable(url): url for url in reversed(stream.tables)}
     read = stage.read(listing, [name for names in wanted.values() for name in names], tables)
     identity = StreamIdentity(stream, ids, begun, identities, transactions)
-    found = {
+    markers_of = {
         partition: identity.younger(partition, (marker for name in names for marker in read.get(name, ())))
         for partition, names in wanted.items()
     }
     outcomes = {
-        partition: _outcome(stream, positions[partition], found.get(partition, []), origins.get(partition))
+        partition: _outcome(stream, positions[partition], markers_of.get(partition, []), origins.get(partition))
         for partition in known
     }
     lacking = _lacking_a_file(stream, stage, open_store, outcomes, positions)
-    waiting = _waiting_for_an_answer(stream, state, histories, ids, found)
+    waiting = _waiting_for_resolution(stream, state, histories, ids, markers_of)
     unknown = {
-        partition: unknown_partition(partition, _paths(found[partition], listing[partition]))
-        for partition in unknown_partitions(found, stream_fact(stream.app_id, 0, ends))
+        partition: unknown_partition(partition, _paths(markers_of[partition], listing[partition]))
+        for partition in unknown_partitions(markers_of, stream_fact(stream.app_id, 0, ends))
     }
     partitions = tuple(
         _partition_status(
             partition,
             listed=listing.get(partition),
-            position=None if _has_foreign(found.get(partition, ())) else positions[partition],
-            found=found.get(partition, []),
+            position=None if _has_foreign(markers_of.get(partition, ())) else positions[partition],
+            near_markers=markers_of.get(partition, []),
             kafka_end=ends.get(partition),
             ends_now=kafka.ends_now,
             why=unknown.get(partition)
@@ -188,7 +188,7 @@ def _stream_status(stream: Stream, stage: Stage, open_store: OpenStore, kafka: K
         last_failure=_last_failure(stage, stream),
         table=stream.table,
         version=None if state is None else state.version,
-        way=None if state is None else choose_load_mode(state, stream.load),
+        load_mode=None if state is None else choose_load_mode(state, stream.load),
         partitions=partitions,
         aside=Aside(*stage.aside(stream)),
         deferred=deferred_of(ids, transactions, stream.side_tables, known),
@@ -196,14 +196,14 @@ def _stream_status(stream: Stream, stage: Stage, open_store: OpenStore, kafka: K
         gained=_gained(stream, stage),
         appeared=stage.routes(stream),
         valid_through_ms=None if state is None else valid_through_of(histories[stream.table].commits, stream.app_id),
-        undeclared=undeclared_of(marker for markers in found.values() for marker in markers),
-        violations=violations_of(marker for markers in found.values() for marker in markers),
+        undeclared=undeclared_of(marker for markers in markers_of.values() for marker in markers),
+        violations=violations_of(marker for markers in markers_of.values() for marker in markers),
         drops_on_purpose=stream.drops_on_purpose,
         name=name_of_table(stream.catalog_tables, stream.table),
     )
 
 
-def _paths(markers: Iterable[Found], listed: Listed) -> Iterator[str]:
+def _paths(markers: Iterable[AnyMarker], listed: Listed) -> Iterator[str]:
     return (path for marker in markers for path in listed.paths(marker.name))
 
 
@@ -212,9 +212,9 @@ def _gained(stream: Stream, stage: Stage) -> tuple[Gained, ...]:
     return () if evolved is None else evolved.gained
 
 
-def _has_foreign(found: Iterable[Found]) -> bool:
+def _has_foreign(markers: Iterable[AnyMarker]) -> bool:
     """Whether staged markers belong to something other than the table's position."""
-    return any(isinstance(marker, ForeignMarker) for marker in found)
+    return any(isinstance(marker, ForeignMarker) for marker in markers)
 
 
 def _unfit(stream: Stream, state: TableState | None, open_store: OpenStore) -> Iterator[Check]:
@@ -230,12 +230,14 @@ def _unfit(stream: Stream, state: TableState | None, open_store: OpenStore) -> I
 
 
 def _wanted(listed: Listed, position: Position | None) -> Sequence[MarkerName]:
-    around = list(listed.around(position, _WINDOW))
-    return around if listed.names[-1] in around else [*around, listed.names[-1]]
+    window = list(listed.window_at(position, _WINDOW))
+    return window if listed.names[-1] in window else [*window, listed.names[-1]]
 
 
-def _outcome(stream: Stream, position: Position | None, found: Sequence[Found], origin: ChainOrigin | None) -> NextRun:
-    outcome = next_run(position, found, None if origin is None else origin.position)
+def _outcome(
+    stream: Stream, position: Position | None, markers: Sequence[AnyMarker], origin: ChainOrigin | None
+) -> NextRun:
+    outcome = next_run(position, markers, None if origin is None else origin.position)
     return cuttable(outcome, stream.row_tables, kafka_columns=stream.kafka_columns)
 
 
@@ -250,7 +252,9 @@ def _lacking_a_file(
 
     A secondary table may have had its part already, and what happened to those files then does not matter.
     """
-    following = {partition: one.markers[0] for partition, one in outcomes.items() if isinstance(one, Run | Overlap)}
+    following = {
+        partition: outcome.markers[0] for partition, outcome in outcomes.items() if isinstance(outcome, Run | Overlap)
+    }
     files = {
         partition: [file for table in marker.tables if table.url == stream.table for file in table.files]
         for partition, marker in following.items()
@@ -269,14 +273,14 @@ def _partition_status(
     *,
     listed: Listed | None,
     position: Position | None,
-    found: Sequence[Found],
+    near_markers: Sequence[AnyMarker],
     kafka_end: Position | None,
     ends_now: Callable[[], Mapping[TopicPartition, Position]],
     why: Held | None,
     topic_id: str | None,
     first: Position | None,
 ) -> PartitionStatus:
-    markers = [marker for marker in found if isinstance(marker, Marker)]
+    markers = [marker for marker in near_markers if isinstance(marker, Marker)]
     staged_to = max((marker.span.end for marker in markers), default=None)
     # A marker made by hand may be ahead of Kafka: a writer waits there.
     flushed_to = max((marker.span.end for marker in markers if marker.manifest is not None), default=None)
@@ -290,18 +294,18 @@ def _partition_status(
         kafka_end=kafka_end,
         waiting_markers=0 if listed is None else listed.waiting(position),
         held=why,
-        writers_hold=topic_recreated(partition, staged_from(found), topic_id)
+        writers_hold=topic_recreated(partition, staged_from(near_markers), topic_id)
         or lost
         or gone_from_kafka(partition, staged_to, first),
     )
 
 
-def _waiting_for_an_answer(
+def _waiting_for_resolution(
     stream: Stream,
     state: TableState | None,
     histories: Mapping[str, StreamHistory],
     ids: TxnIds,
-    found: Mapping[TopicPartition, Sequence[Found]],
+    markers_of: Mapping[TopicPartition, Sequence[AnyMarker]],
 ) -> Mapping[TopicPartition, Held]:
     """Kafka partitions that wait because a table was rolled back, as the loader holds them."""
     for url, history in histories.items():
@@ -310,32 +314,34 @@ def _waiting_for_an_answer(
     if state is None:
         return {}
     own = histories[stream.table]
-    staged = [partition for partition in ids.generations if found.get(partition)]
+    staged = [partition for partition in ids.generations if markers_of.get(partition)]
     unplaced = [
         partition
         for partition in staged
-        if ids.position(state.transactions, partition) is None and not _has_foreign(found[partition])
+        if ids.position(state.transactions, partition) is None and not _has_foreign(markers_of[partition])
     ]
-    unknown = own.unknown(_placed(state, ids, found), ids.generations)
+    unknown = own.unknown(_placed(state, ids, markers_of), ids.generations)
     events = [] if unknown is None else [unknown]
     if unplaced:
-        rootless = [partition for partition in unplaced if isinstance(next_run(None, found[partition]), MissingOrigin)]
+        without_origin = [
+            partition for partition in unplaced if isinstance(next_run(None, markers_of[partition]), MissingOrigin)
+        ]
         first_ms = {
             partition: first.manifest.created_ms
             for partition in unplaced
-            if isinstance(first := found[partition][0], Marker) and first.manifest is not None
+            if isinstance(first := markers_of[partition][0], Marker) and first.manifest is not None
         }
-        events += own.without_txn(unplaced, rootless, ids.generations, first_ms)
+        events += own.without_txn(unplaced, without_origin, ids.generations, first_ms)
     return {partition: held_by(stream.table, stream.app_id, back) for back in events for partition in back.positions}
 
 
 def _placed(
-    state: TableState, ids: TxnIds, found: Mapping[TopicPartition, Sequence[Found]]
+    state: TableState, ids: TxnIds, markers_of: Mapping[TopicPartition, Sequence[AnyMarker]]
 ) -> dict[TopicPartition, tuple[Position, list[Marker]]]:
     """Chains that have something to load: their positions, and the markers near them."""
     placed: dict[TopicPartition, tuple[Position, list[Marker]]] = {}
-    for partition, near in found.items():
+    for partition, markers in markers_of.items():
         position = ids.position(state.transactions, partition)
-        if position is not None and isinstance(next_run(position, near), Run | Overlap):
-            placed[partition] = position, [marker for marker in near if isinstance(marker, Marker)]
+        if position is not None and isinstance(next_run(position, markers), Run | Overlap):
+            placed[partition] = position, [marker for marker in markers if isinstance(marker, Marker)]
     return placed

@@ -29,21 +29,21 @@ def described_ids(admin: AdminClient, topics: Collection[Topic]) -> dict[Topic, 
     """The ids of those topics that the broker knows and describes. Raises KafkaException."""
     from confluent_kafka import KafkaException, TopicCollection  # noqa: PLC0415 - see BrokerEnds._known
 
-    from common.kafka.bounded import answer_of  # noqa: PLC0415 - the same
+    from common.kafka.bounded import result_of  # noqa: PLC0415 - the same
 
-    found: dict[Topic, str | None] = {}
+    ids: dict[Topic, str | None] = {}
     if not topics:
-        return found
-    answers = admin.describe_topics(TopicCollection(sorted(topics)), request_timeout=_IDS_TIMEOUT_S)
-    for name, answer in answers.items():
+        return ids
+    futures = admin.describe_topics(TopicCollection(sorted(topics)), request_timeout=_IDS_TIMEOUT_S)
+    for name, future in futures.items():
         # A topic that was deleted meanwhile, or that may not be described, does not hide the others.
         with suppress(KafkaException):
-            found[Topic(name)] = topic_id(answer_of(answer, _IDS_TIMEOUT_S))
-    return found
+            ids[Topic(name)] = topic_id(result_of(future, _IDS_TIMEOUT_S))
+    return ids
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _TopicFacts:
     """The broker's information about the topics of all streams."""
 
     topics: frozenset[Topic] = frozenset()
@@ -81,7 +81,11 @@ class BrokerEnds:
     def firsts(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
         """The positions of the first records that Kafka still has, from the same answer as the ends."""
         firsts = {} if self._known is None else self._known.firsts
-        return {partition: firsts[place] for partition in partitions if (place := kafka_partition(partition)) in firsts}
+        return {
+            partition: firsts[kafka_key]
+            for partition in partitions
+            if (kafka_key := kafka_partition(partition)) in firsts
+        }
 
     def topic_ids(self, topics: Collection[Topic]) -> Mapping[Topic, str | None]:
         """The ids of the broker's topics; None from a broker without topic ids, empty if it does not answer."""
@@ -102,7 +106,7 @@ class BrokerEnds:
         return self._client
 
     @cached_property
-    def _known(self) -> _Known | None:
+    def _known(self) -> _TopicFacts | None:
         try:
             from confluent_kafka import KafkaException  # noqa: PLC0415 - status works without Kafka's client, too
         except ImportError:
@@ -112,18 +116,18 @@ class BrokerEnds:
         except KafkaException:
             return None
 
-    def _ask(self) -> _Known:
+    def _ask(self) -> _TopicFacts:
         from confluent_kafka.admin import OffsetSpec  # noqa: PLC0415 - see _known
 
-        from common.lagging.watch import known_offsets  # noqa: PLC0415 - the same
+        from common.lagging.watch import query_offsets  # noqa: PLC0415 - the same
 
         admin = self._admin()
         topics = {
-            Topic(name): found.partitions
-            for name, found in admin.list_topics(timeout=self._timeout_s).topics.items()
+            Topic(name): topic.partitions
+            for name, topic in admin.list_topics(timeout=self._timeout_s).topics.items()
             if any(stream.reads(name) for stream in self._streams)
         }
         partitions = [TopicPartition(topic, Partition(number)) for topic in sorted(topics) for number in topics[topic]]
-        ends, _ = known_offsets(admin, partitions, OffsetSpec.latest())
-        firsts, _ = known_offsets(admin, partitions, OffsetSpec.earliest())
-        return _Known(frozenset(topics), ends, firsts)
+        ends, _ = query_offsets(admin, partitions, OffsetSpec.latest())
+        firsts, _ = query_offsets(admin, partitions, OffsetSpec.earliest())
+        return _TopicFacts(frozenset(topics), ends, firsts)

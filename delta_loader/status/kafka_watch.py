@@ -46,9 +46,9 @@ class KafkaRefresher:
         self._streams = settings.streams
         self._ends = KafkaEnds(settings.kafka, log)
         self._clock = clock
-        self._asked_s: float | None = None
+        self._requested_s: float | None = None
         self._asked: frozenset[TopicPartition] = frozenset()
-        self.answers = False
+        self.is_answering = False
         """Whether the last query was answered."""
         self.firsts = EndHistory()
         self.topic_ids: Mapping[Topic, str | None] = {}
@@ -62,11 +62,11 @@ class KafkaRefresher:
         try:
             positions = self._ends(partitions)
         except KafkaException:
-            self.answers = False
+            self.is_answering = False
             raise
-        self.answers = True
-        if self._asked_s is None or now_s - self._asked_s >= EVERY_S or not self._asked.issuperset(partitions):
-            self._asked_s, self._asked = now_s, frozenset(partitions)
+        self.is_answering = True
+        if self._requested_s is None or now_s - self._requested_s >= EVERY_S or not self._asked.issuperset(partitions):
+            self._requested_s, self._asked = now_s, frozenset(partitions)
             with suppress(KafkaException):  # earlier values stay; the ends do not wait for it
                 self._look(partitions, now_s)
         return positions
@@ -74,9 +74,9 @@ class KafkaRefresher:
     def _look(self, partitions: Collection[TopicPartition], now_s: float) -> None:
         self.partitions = self._partitions()
         plain = {partition for partition in partitions if not is_merged(partition.topic)}
-        self.firsts.keep(plain)
+        self.firsts.retain(plain)
         firsts = self._ends.offsets({kafka_partition(partition) for partition in plain}, OffsetSpec.earliest())
-        self.firsts.saw(with_chains(firsts, plain), now_s)
+        self.firsts.observe(with_chains(firsts, plain), now_s)
         topics = {topic for partition in partitions for topic in topics_of(partition.topic)}
         self.topic_ids = described_ids(self._ends.admin, topics)
         self.idle = self._idle(now_s)

@@ -75,7 +75,7 @@ class StreamStatus:
     table: str
     version: int | None
     """The table's version; None when there is no table."""
-    way: LoadMode | None
+    load_mode: LoadMode | None
     partitions: tuple[PartitionStatus, ...]
     aside: Aside = Aside()
     failure: str | None = None
@@ -171,7 +171,7 @@ def _stream_json(stream: StreamStatus) -> Json:
         "table": stream.table,
         "catalog_table": stream.name,
         "version": stream.version,
-        "way": None if stream.way is None else _way_json(stream.way),
+        "way": None if stream.load_mode is None else _way_json(stream.load_mode),
         "failure": stream.failure,
         "last_failure": None if stream.last_failure is None else _failure_json(stream.last_failure),
         "unfit": [{"problem": check.message, "remedy": check.remedy} for check in stream.unfit],
@@ -205,8 +205,8 @@ def _failure_json(failure: LastFailure) -> Json:
     return {"failed_ms": failure.failed_ms, "problem": failure.problem, "remedy": failure.remedy}
 
 
-def _way_json(way: LoadMode) -> Json:
-    return {"kind": load_mode_name(way), "reason": way.reason}
+def _way_json(load_mode: LoadMode) -> Json:
+    return {"kind": load_mode_name(load_mode), "reason": load_mode.reason}
 
 
 def _partition_json(partition: PartitionStatus) -> Json:
@@ -292,9 +292,13 @@ def _failure_lines(failure: LastFailure | None) -> list[str]:
 
 
 def _table_lines(stream: StreamStatus) -> list[str]:
-    way = [] if stream.way is None else [f"  loaded by {load_mode_name(stream.way)}: {stream.way.reason}"]
+    load_mode = (
+        []
+        if stream.load_mode is None
+        else [f"  loaded by {load_mode_name(stream.load_mode)}: {stream.load_mode.reason}"]
+    )
     through_ms = stream.valid_through_ms
-    return way if through_ms is None else [*way, f"  complete through {moment_text(through_ms)}"]
+    return load_mode if through_ms is None else [*load_mode, f"  complete through {moment_text(through_ms)}"]
 
 
 def _dropped_lines(stream: StreamStatus) -> list[str]:
@@ -306,7 +310,7 @@ def _dropped_lines(stream: StreamStatus) -> list[str]:
 def _violation_lines(violations: Mapping[str, int]) -> list[str]:
     if not violations:
         return []
-    rules = sorted(violations.items(), key=lambda one: (-one[1], one[0]))
+    rules = sorted(violations.items(), key=lambda violation: (-violation[1], violation[0]))
     shown = ", ".join(f"{rule} ({count:,})" for rule, count in rules[:_RULES_SHOWN])
     more = f" and {len(rules) - _RULES_SHOWN} more" if len(rules) > _RULES_SHOWN else ""
     return [f"  broken rules of expect, in the newest flushes: {shown}{more}"]
@@ -324,6 +328,6 @@ def _gained_lines(gained: tuple[Gained, ...]) -> list[str]:
     if not gained:
         return []
     last = gained[-_COLUMNS_SHOWN:]
-    shown = ", ".join(one.column for one in last)
+    shown = ", ".join(gained_column.column for gained_column in last)
     more = f"{len(gained):,} columns, the last ones " if len(last) < len(gained) else ""
     return [f"  gained {more}{shown} (the last one offered by {gained[-1].offered_by or 'an unknown writer'})"]

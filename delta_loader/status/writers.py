@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from common.settings import Stream
     from common.spans import Position, Topic, TopicPartition
     from delta_loader.plan.held import Held
-    from delta_loader.plan.seen import SeenPartition
+    from delta_loader.plan.partition_progress import PartitionProgress
 
 _FLUSHES = 2
 _RETRIES_S = 600.0
@@ -55,7 +55,7 @@ class Unstaged:
 class Chains:
     """A stream's chains at one point in time."""
 
-    seen: Mapping[TopicPartition, SeenPartition]
+    seen: Mapping[TopicPartition, PartitionProgress]
     looked_s: float
     """That time, by the monotonic clock."""
 
@@ -71,7 +71,7 @@ class IdleWriter:
 
 
 @dataclass(frozen=True, slots=True)
-class KafkaSaid:
+class KafkaReports:
     """What Kafka has reported about the partitions of all streams."""
 
     ends: EndHistory
@@ -81,15 +81,15 @@ class KafkaSaid:
     idle: Collection[IdleWriter] = ()
 
 
-def held_by_writers(chains: Chains, said: KafkaSaid) -> dict[TopicPartition, Held]:
-    found: dict[TopicPartition, Held] = {}
+def held_by_writers(chains: Chains, reports: KafkaReports) -> dict[TopicPartition, Held]:
+    held: dict[TopicPartition, Held] = {}
     for partition, seen in chains.seen.items():
-        reason = topic_recreated(partition, seen.topic_id, ids_together(partition.topic, said.topic_ids))
+        reason = topic_recreated(partition, seen.topic_id, ids_together(partition.topic, reports.topic_ids))
         if reason is None and seen.ends:
-            reason = gone_from_kafka(partition, seen.staged, said.firsts.at(partition, chains.looked_s))
+            reason = gone_from_kafka(partition, seen.staged, reports.firsts.end_at(partition, chains.looked_s))
         if reason is not None:
-            found[partition] = reason
-    return found
+            held[partition] = reason
+    return held
 
 
 def without_chain(
@@ -105,23 +105,25 @@ def without_chain(
 
 
 def unstaged(
-    stream: Stream, chains: Chains, partitions: Iterable[TopicPartition], said: KafkaSaid, limit_s: float
+    stream: Stream, chains: Chains, partitions: Iterable[TopicPartition], reports: KafkaReports, limit_s: float
 ) -> list[Unstaged]:
     """A stream's Kafka partitions with records waiting to be staged for longer than ``limit_s``; the worst first."""
-    places = {partition: seen.staged if seen.ends else None for partition, seen in chains.seen.items()}
+    positions = {partition: seen.staged if seen.ends else None for partition, seen in chains.seen.items()}
     unbegun = frozenset(without_chain(stream, chains.seen, partitions))
-    begins = said.firsts if stream.start is StartAt.EARLIEST else said.ends
-    places |= {partition: begins.first(partition) for partition in unbegun}
-    found: list[Unstaged] = []
-    for partition, place in places.items():
-        seconds = said.ends.lag_s(partition, place, chains.looked_s)
-        end = said.ends.at(partition, chains.looked_s)
-        if seconds is None or place is None or end is None or end <= place:
+    start_positions = reports.firsts if stream.start is StartAt.EARLIEST else reports.ends
+    positions |= {partition: start_positions.first(partition) for partition in unbegun}
+    lags: list[Unstaged] = []
+    for partition, position in positions.items():
+        seconds = reports.ends.lag_s(partition, position, chains.looked_s)
+        end = reports.ends.end_at(partition, chains.looked_s)
+        if seconds is None or position is None or end is None or end <= position:
             continue
         word = [
-            one for one in said.idle if one.partition == partition and (partition in unbegun or one.position <= place)
+            idle
+            for idle in reports.idle
+            if idle.partition == partition and (partition in unbegun or idle.position <= position)
         ]
-        seconds = min([seconds, *(chains.looked_s - one.moment_s for one in word)])
+        seconds = min([seconds, *(chains.looked_s - idle.moment_s for idle in word)])
         if seconds > limit_s:
-            found.append(Unstaged(partition, end - place, seconds))
-    return sorted(found, key=lambda one: (-one.seconds, one.partition))
+            lags.append(Unstaged(partition, end - position, seconds))
+    return sorted(lags, key=lambda lag: (-lag.seconds, lag.partition))

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 from common.spans import Span
 from common.tables.commit_metadata import CommitMetadata
 from common.tables.counts import counts_of
-from common.tables.identity import NO_IDENTITY, KnownChain, TableIdentity
+from common.tables.identity import NO_IDENTITY, TableChain, TableIdentity
 from delta_loader.tables.file_split import FileSplit, SparkWrite, split_files_at
 from delta_loader.tables.load_modes.load_mode import PLAIN, LoadMode, through_spark
 
@@ -51,11 +51,11 @@ class Target:
     """The version of each txn action by its app id."""
     version: int | None = None
     """The table version that was read: no rollback had happened up to it (common/tables/rollback.py)."""
-    way: LoadMode = PLAIN
+    load_mode: LoadMode = PLAIN
     """How rows are written to it."""
     identity: TableIdentity = NO_IDENTITY
     """What the stream's positions in it belong to."""
-    owned: frozenset[str] = frozenset()
+    complete_columns: frozenset[str] = frozenset()
     """Where events are merged: the columns that the stream's rows have, some of which an older file may lack."""
     has_refused: bool = False
     """Whether the table may have refused rows, now or before."""
@@ -99,7 +99,7 @@ class TableCommit:
     metadata: CommitMetadata
     written: tuple[SparkWrite, ...] = ()
     """Rows that go through Spark, in the same commit."""
-    letters: tuple[DeadLetterRow, ...] = ()
+    dead_letter_rows: tuple[DeadLetterRow, ...] = ()
     """Dead letters that are not in a file yet; Spark writes them too."""
 
     @property
@@ -108,7 +108,7 @@ class TableCommit:
         return any(write.shape.merge is not None for write in self.written)
 
     @property
-    def is_answer(self) -> bool:
+    def is_resolution(self) -> bool:
         """Whether it carries out an operator's resolution of a rollback: its positions may be lower."""
         return self.metadata.answers is not None
 
@@ -204,9 +204,11 @@ def side_commit(target: Target, naming: CommitNaming, load: Load) -> TableCommit
 
 def needed(target: Target, ids: TxnIds, load: Load, marker: Marker) -> FileSplit:
     """What a table needs of one of a load's markers."""
-    start, by_spark = _start(target, ids, load, marker), through_spark(target.way)
-    schema, owned = target.shape.schema, target.owned
-    return split_files_at(target.url, marker, start, by_spark=by_spark, schema=schema, owned=owned)
+    start, by_spark = _start(target, ids, load, marker), through_spark(target.load_mode)
+    schema, complete_columns = target.shape.schema, target.complete_columns
+    return split_files_at(
+        target.url, marker, start, by_spark=by_spark, schema=schema, complete_columns=complete_columns
+    )
 
 
 def _start(target: Target, ids: TxnIds, load: Load, marker: Marker) -> Position:
@@ -231,12 +233,12 @@ def _commit(
         runs.setdefault(partition, []).append(marker)
     shares = [needed(target, ids, load, marker) for marker in markers]
     counts = {
-        partition: found
+        partition: counted
         for partition, run in runs.items()
-        if (found := counts_of(run, spans[partition].start, target.url))
+        if (counted := counts_of(run, spans[partition].start, target.url))
     }
-    files = tuple(file for share in shares for file in share.added)
-    written = tuple(write for share in shares for write in share.written)
+    files = tuple(file for split in shares for file in split.added)
+    written = tuple(write for split in shares for write in split.written)
     merged_by = _merged_by(written) if files or written else target.identity.merged_by
     return TableCommit(
         target=target,
@@ -249,7 +251,7 @@ def _commit(
             target,
             ids,
             {
-                partition: KnownChain(ids.generation_of(partition), span.end, _topic_id(runs[partition]))
+                partition: TableChain(ids.generation_of(partition), span.end, _topic_id(runs[partition]))
                 for partition, span in spans.items()
             },
         ),
@@ -265,11 +267,11 @@ def _merged_by(written: Iterable[SparkWrite]) -> MergedBy | None:
 def _topic_id(markers: Iterable[Marker]) -> str | None:
     """The broker's id of the topic that a run came from, as the last of its markers that has one says."""
     named = [marker.manifest.topic_id for marker in markers if marker.manifest is not None]
-    return next((found for found in reversed(named) if found is not None), None)
+    return next((named_id for named_id in reversed(named) if named_id is not None), None)
 
 
 def with_identity(
-    metadata: CommitMetadata, target: Target, ids: TxnIds, moved: Mapping[TopicPartition, KnownChain]
+    metadata: CommitMetadata, target: Target, ids: TxnIds, moved: Mapping[TopicPartition, TableChain]
 ) -> CommitMetadata:
     """The metadata that also says what all of the table's positions belong to, once some chains have moved (rule 5)."""
     chains = target.identity.with_chains(moved)

@@ -28,15 +28,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from common.spans import Offset, Position, TopicPartition
+    from common.stage.identity_columns import IdentityColumns
     from common.stage.markers import Marker, StagedFile, StagedTable
-    from common.stage.row_places import Place
     from delta_loader.plan.plan import TableShape
     from delta_loader.tables.load_modes.casting import Cast
 
 OFFSET_COLUMN = "_kafka_offset"
 
 
-RecordPlace = tuple["TopicPartition", "Offset"]
+RecordPosition = tuple["TopicPartition", "Offset"]
 """The identity of a Kafka record."""
 
 
@@ -53,13 +53,13 @@ class SparkWrite:
     files: tuple[StagedFile, ...]
     start: Position | None
     """Rows with a lower offset are left out; None keeps all rows."""
-    without: tuple[RecordPlace, ...] = ()
+    without: tuple[RecordPosition, ...] = ()
     """Rows of these records are left out too, because the table refuses them."""
     topic_id: str | None = None
     """The id of the records' topic, if the broker has one; for a chain of several topics, their ids together."""
     casts: tuple[Cast, ...] = ()
     """Columns whose types are not the table's."""
-    place: Place | None = None
+    identity: IdentityColumns | None = None
     """The columns of the files that carry each row's record identity; None if there are none."""
 
 
@@ -85,12 +85,12 @@ def split_files_at(
     *,
     by_spark: bool = False,
     schema: str = "",
-    owned: frozenset[str] = frozenset(),
+    complete_columns: frozenset[str] = frozenset(),
 ) -> FileSplit:
     """What the table at ``url`` needs of a marker when it has all positions below ``start``.
 
     ``by_spark``: no file is added as it is. ``schema`` is the table's: Spark casts staged types that differ from it.
-    ``owned`` are the columns of a table that is merged into that events set, also where a file lacks them.
+    ``complete_columns`` are the columns of a table that is merged into that events set, also where a file lacks them.
     """
     if marker.span.end <= start:
         return FileSplit()
@@ -99,7 +99,7 @@ def split_files_at(
     for table in marker.tables:
         if table.url != url:
             continue
-        whole, cut = _parted(table.files, marker, start)
+        whole, cut = _split(table.files, marker, start)
         casts = _casts(table, schema) if schema else ()
         is_read = by_spark or bool(casts)
         added += [file for file in whole if not (file.is_mixed or is_read)]
@@ -108,7 +108,7 @@ def split_files_at(
             *_writes(marker, table, cut, start),
         ]
         if table.merge is not None and schema:
-            read = merged_schema(schema, table.schema, owned)
+            read = merged_schema(schema, table.schema, complete_columns)
             spark_writes = [replace(write, shape=replace(write.shape, schema=read)) for write in spark_writes]
         written += [replace(write, casts=casts) for write in spark_writes]
     return FileSplit(tuple(added), tuple(written))
@@ -129,15 +129,19 @@ def _casts(table: StagedTable, schema: str) -> tuple[Cast, ...]:
     return tuple(cast if cast.column in used else replace(cast, unused_if=DELETE_COLUMN) for cast in casts)
 
 
-def _parted(
+def _split(
     files: Sequence[StagedFile], marker: Marker, start: Position
 ) -> tuple[Sequence[StagedFile], Sequence[StagedFile]]:
     """The files that are needed in full, and those that are needed in part (rule 1)."""
     if marker.span.start >= start:
         return files, ()
     bounds = {file.path: _offsets(file) for file in files}
-    whole = [file for file in files if (found := bounds[file.path]) and found[0] >= start]
-    cut = [file for file in files if not (found := bounds[file.path]) or found[0] < start <= found[1]]
+    whole = [file for file in files if (offset_bounds := bounds[file.path]) and offset_bounds[0] >= start]
+    cut = [
+        file
+        for file in files
+        if not (offset_bounds := bounds[file.path]) or offset_bounds[0] < start <= offset_bounds[1]
+    ]
     return whole, cut
 
 
@@ -147,13 +151,15 @@ def _writes(
     """What goes through Spark: mixed files separately from the others, which are stored elsewhere."""
     partition, shape = marker.name.topic_partition, shape_of(table)
     topic_id = None if marker.manifest is None else marker.manifest.topic_id
-    place = place_of(table)
+    identity = place_of(table)
     mixed = tuple(file for file in files if file.is_mixed)
     if mixed:
-        yield SparkWrite(partition, None, replace(shape, partition_by=()), mixed, start, topic_id=topic_id, place=place)
+        yield SparkWrite(
+            partition, None, replace(shape, partition_by=()), mixed, start, topic_id=topic_id, identity=identity
+        )
     others = tuple(file for file in files if not file.is_mixed)
     if others:
-        yield SparkWrite(partition, table.url, shape, others, start, topic_id=topic_id, place=place)
+        yield SparkWrite(partition, table.url, shape, others, start, topic_id=topic_id, identity=identity)
 
 
 def _offsets(file: StagedFile) -> tuple[int, int] | None:
@@ -168,7 +174,7 @@ def _offsets(file: StagedFile) -> tuple[int, int] | None:
 _TOPIC, _PARTITION, _OFFSET, _ = KAFKA_COLUMNS
 
 
-def place_of(table: StagedTable) -> Place | None:
+def place_of(table: StagedTable) -> IdentityColumns | None:
     """The columns of staged files that carry each row's record identity; None if there are none."""
     if table.merge is not None:
         return table.merge.place
@@ -176,7 +182,7 @@ def place_of(table: StagedTable) -> Place | None:
 
 
 @lru_cache(maxsize=256)
-def _kafkas(schema: str) -> Place | None:
+def _kafkas(schema: str) -> IdentityColumns | None:
     try:
         known = schema_from_json(schema).names
     except SchemaError:

@@ -125,8 +125,8 @@ def _actions(data: bytes) -> Iterator[tuple[str, Mapping[str, object]]]:
 
 def _metadata(information: Mapping[str, object]) -> str:
     # delta-rs writes the value as an object next to the operation; Spark writes a string.
-    found = information.get("userMetadata")
-    return found if isinstance(found, str) else ""
+    metadata = information.get("userMetadata")
+    return metadata if isinstance(metadata, str) else ""
 
 
 def _words(information: Mapping[str, object]) -> str:

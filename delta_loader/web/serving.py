@@ -49,7 +49,7 @@ class LoaderServing:
     pausing: Pausing
     paused: PausedStreams
     requests: RequestQueue = field(default_factory=RequestQueue)
-    fitness: ReadinessCheck | None = None
+    readiness_check: ReadinessCheck | None = None
     """Set once Spark has started."""
     loader: Loader | None = None
     """Set once it is ready to load."""
@@ -63,14 +63,14 @@ class LoaderServing:
         metrics.with_process()
         clock, history = SystemClock(), EndHistory()
         store = stage_store(settings)
-        look = KafkaRefresher(settings, clock, Stage(store, in_turn), log)
-        writers = WritersView(settings.streams, history, look, settings.writer.flush_after_s)
+        refresher = KafkaRefresher(settings, clock, Stage(store, in_turn), log)
+        writers = WritersView(settings.streams, history, refresher, settings.writer.flush_after_s)
         view = LoaderView(settings.streams, lambda: self.loader, history, writers, clock=clock, metrics=metrics)
         self.view = view
         routes = self.routes(metrics, settings.loader.http_token, view)
         server = HttpServer(settings.loader.http, routes, settings.loader.http_hosts)
         stack.callback(server.close)
-        watch = EndWatch(look, lambda: view.watched, view.refresh, history=history, clock=clock, log=log)
+        watch = EndWatch(refresher, lambda: view.watched, view.refresh, history=history, clock=clock, log=log)
         stack.callback(watch.close)
         log.info("serving", port=server.port)
 
@@ -84,11 +84,11 @@ class LoaderServing:
             return Health(notes=(*self.pausing.notes, *self.paused.notes))
         lease = self.loader.lease
         unleased = None if lease is None else lease.problem
-        problems = [*self.loader.service.problems, *self.loader.fitness.problems]
+        problems = [*self.loader.service.problems, *self.loader.readiness_check.problems]
         problems += [with_remedy(text, FAILING_REMEDY) for text in self.loader.checkpoints.problems]
         if unleased is not None:
             problems.append(with_remedy(unleased, LEASE_REMEDY))
-        unheard = self.loader.unheard
+        unheard = self.loader.control_problem
         notes = []
         if unheard is not None:
             late = f"{unheard.problem}; until then the loader finds new markers by listing the stage"
@@ -98,9 +98,9 @@ class LoaderServing:
 
     def _held(self, loader: Loader) -> Iterator[str]:
         """Held partitions and writers' problems: no reason to report the loader as unhealthy, or to restart it."""
-        problems = [one for entry in loader.service.book.entries.values() for one in held_problems(entry.held)]
+        problems = [problem for entry in loader.service.stats.entries.values() for problem in held_problems(entry.held)]
         if self.view is not None:
-            problems += [one for writers in self.view.of_writers().values() for one in writers.problems()]
+            problems += [problem for writers in self.view.of_writers().values() for problem in writers.problems()]
         for problem in problems:
             also = f", and {problem.also} more like it" if problem.also else ""
             yield with_remedy(f"{problem.title}{also}: {problem.problem}", problem.remedy)
@@ -109,7 +109,7 @@ class LoaderServing:
         """Whether the process loads, or could: a rolling replacement waits until the new loader is on standby."""
         loader = self.loader
         if loader is None or (loader.may_load() and not loader.service.ready and not self.pausing.is_on):
-            away = None if self.fitness is None else self.fitness.away
+            away = None if self.readiness_check is None else self.readiness_check.away
             return Health(("starting", *([away] if away is not None else [])))
         return self.health()
 
@@ -118,10 +118,10 @@ class LoaderServing:
         refusal = self._refusal()
         if refusal is not None:
             return refusal
-        asked = self.requests.ask()
+        request = self.requests.ask()
         if query.get("wait", "0") in {"0", ""}:
             return json_page(202, {"asked": True})
-        reports = asked.wait(WAIT_S)
+        reports = request.wait(WAIT_S)
         if reports is None:
             return text_page(503, "the load was cut short, or lasts longer than this call waits; see the status\n")
         failed = any(report.failure for report in reports)
@@ -129,8 +129,8 @@ class LoaderServing:
         left = [] if loader is None else [app_id for app_id in sorted(loader.loaded_here) if app_id not in ended]
         paused = [app_id for app_id in left if self.paused.is_paused(app_id)]
         unfinished = [app_id for app_id in left if app_id not in paused]
-        answer = {"streams": [_report_json(report) for report in reports], "at_it": unfinished, "paused": paused}
-        return json_page(500 if failed else 200, answer)
+        answer_json = {"streams": [_report_json(report) for report in reports], "at_it": unfinished, "paused": paused}
+        return json_page(500 if failed else 200, answer_json)
 
     def _refusal(self) -> Page | None:
         if self.loader is None:

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from delta_loader.load.load_stats import LoadStats, StreamStats
     from delta_loader.loader import Loader
     from delta_loader.plan.held import Held
-    from delta_loader.plan.seen import SeenPartition
+    from delta_loader.plan.partition_progress import PartitionProgress
     from delta_loader.web.writers import OfWriters, WritersView
 
 STOPS = ("Loaded", "Staged", "In Kafka")
@@ -79,21 +79,21 @@ class LoaderView:
     def partitions(self) -> set[TopicPartition]:
         """The Kafka partitions that passes have seen."""
         loader = self._loader()
-        entries = () if loader is None else loader.service.book.entries.values()
+        entries = () if loader is None else loader.service.stats.entries.values()
         return {partition for entry in entries for partition in entry.seen}
 
     @property
     def watched(self) -> set[TopicPartition]:
         """These, and the ones of which nothing is staged yet."""
         loader = self._loader()
-        entries = () if loader is None else loader.service.book.entries.values()
+        entries = () if loader is None else loader.service.stats.entries.values()
         return self.partitions.union(*(self._writers.without_chain(entry) for entry in entries))
 
     def of_writers(self) -> Mapping[str, OfWriters]:
         """The writers' problems, as far as they show here, by stream; empty on a standby, which reads nothing."""
         loader = self._loader()
         here = frozenset() if loader is None else loader.loaded_here
-        entries = {} if loader is None else loader.service.book.entries
+        entries = {} if loader is None else loader.service.stats.entries
         return {app_id: self._writers.of(entry) for app_id, entry in entries.items() if app_id in here}
 
     def refresh(self) -> None:
@@ -104,7 +104,7 @@ class LoaderView:
         now_s = self._clock.monotonic_s()
         for metric in _MOVED_BY_TIME:
             metrics.forget(metric)
-        for entry in loader.service.book.entries.values():
+        for entry in loader.service.stats.entries.values():
             for partition, seen in entry.seen.items():
                 labels = {"topic": str(partition.topic), "partition": str(partition.partition)}
                 metrics.set(catalogue.LOADER_LAG_SECONDS, self._waited_s(seen), **labels)
@@ -117,20 +117,20 @@ class LoaderView:
         loader = self._loader()
         if loader is None:
             return self._starting()
-        book, now_s = loader.service.book, self._clock.monotonic_s()
+        stats, now_s = loader.service.stats, self._clock.monotonic_s()
         writers = self.of_writers()
         of_writers = (problem for writer in writers.values() for problem in writer.problems())
-        problems = _sorted([*_problems(loader, book), *of_writers, *_dropped(self._streams, book)])
-        levels = {app_id: ProblemLevel.WARNING for app_id, found in writers.items() if found.waits}
+        problems = _sorted([*_problems(loader, stats), *of_writers, *_dropped(self._streams, stats)])
+        levels = {app_id: ProblemLevel.WARNING for app_id, facts in writers.items() if facts.waits}
         levels |= dict.fromkeys(loader.paused.pauses, ProblemLevel.WARNING)
-        levels |= {app_id: ProblemLevel.ERROR for app_id, found in writers.items() if found.held}
-        levels |= {app_id: ProblemLevel.ERROR for app_id, entry in book.entries.items() if entry.held}
+        levels |= {app_id: ProblemLevel.ERROR for app_id, facts in writers.items() if facts.held}
+        levels |= {app_id: ProblemLevel.ERROR for app_id, entry in stats.entries.items() if entry.held}
         levels |= {
-            app_id: ProblemLevel.ERROR for app_id, entry in book.entries.items() if entry.failures >= FAILURES_TO_RED
+            app_id: ProblemLevel.ERROR for app_id, entry in stats.entries.items() if entry.failures >= FAILURES_TO_RED
         }
-        helds = {entry.app_id: _held_at_all(entry, writers) for entry in book.entries.values()}
+        helds = {entry.app_id: _held_at_all(entry, writers) for entry in stats.entries.values()}
         verdict = _verdict(
-            len(book.entries), len(self.partitions), sum(map(len, helds.values())), len(loader.loaded_elsewhere)
+            len(stats.entries), len(self.partitions), sum(map(len, helds.values())), len(loader.loaded_elsewhere)
         )
         return Status(
             service="delta-loader",
@@ -139,12 +139,12 @@ class LoaderView:
             started_ms=self._started_ms,
             state=_state(loader),
             verdict=verdict if self._writers.are_known else f"{verdict} {_KAFKA_IS_AWAY}",
-            figures=self._figures(loader, book),
+            figures=self._figures(loader, stats),
             problems=tuple(problems),
             streams=tuple(
                 self._flow(
                     stream,
-                    book.entries[stream.app_id],
+                    stats.entries[stream.app_id],
                     len(helds[stream.app_id]),
                     levels,
                     now_s,
@@ -155,13 +155,13 @@ class LoaderView:
             stops=STOPS,
             partitions=tuple(
                 self._row(entry.app_id, partition, seen, helds[entry.app_id].get(partition), now_s)
-                for entry in book.entries.values()
+                for entry in stats.entries.values()
                 for partition, seen in sorted(entry.seen.items())
             ),
             events_title="Recent commits",
-            events=tuple(book.events),
-            dead_letters=_dead_letters(book.dead_letters),
-            is_known=loader.may_load() and all(book.entries[app_id].is_known for app_id in loader.loaded_here),
+            events=tuple(stats.events),
+            dead_letters=_dead_letters(stats.dead_letters),
+            is_known=loader.may_load() and all(stats.entries[app_id].is_known for app_id in loader.loaded_here),
         )
 
     def _starting(self) -> Status:
@@ -175,15 +175,15 @@ class LoaderView:
             is_known=False,
         )
 
-    def _figures(self, loader: Loader, book: LoadStats) -> tuple[Figure, ...]:
-        waiting = sum(seen.waiting for entry in book.entries.values() for seen in entry.seen.values())
-        due = loader.turns.due
+    def _figures(self, loader: Loader, stats: LoadStats) -> tuple[Figure, ...]:
+        waiting = sum(seen.waiting for entry in stats.entries.values() for seen in entry.seen.values())
+        due = loader.trigger.due
         succeeded_s = loader.service.last_success_s
         return (
             Figure("Last successful load", None if succeeded_s is None else succeeded_s * 1000, Unit.SINCE),
             Figure("Next full scan", None if due is None else int(due.timestamp() * 1000), Unit.UNTIL),
             Figure("Markers waiting", waiting, Unit.COUNT),
-            Figure("Rows since the start", book.rows, Unit.COUNT),
+            Figure("Rows since the start", stats.rows, Unit.COUNT),
             Figure("Memory, without Spark's JVM", resident_bytes(), Unit.BYTES),
         )
 
@@ -200,8 +200,14 @@ class LoaderView:
         seen = entry.seen
         waiting = sum(partition.waiting for partition in seen.values())
         records = sum(partition.lag for partition in seen.values())
-        staged = added([self._lag(partition, one.staged, now_s) for partition, one in seen.items()])
-        loaded = Lag(records, max((self._waited_s(one) for one in seen.values()), default=None)) if seen else None
+        staged = added(
+            [self._lag(partition, partition_seen.staged, now_s) for partition, partition_seen in seen.items()]
+        )
+        loaded = (
+            Lag(records, max((self._waited_s(partition_seen) for partition_seen in seen.values()), default=None))
+            if seen
+            else None
+        )
         left_out = f", {counted(entry.left_out, 'table')} left out" if entry.left_out else ""
         version = "no commit since the start" if entry.version is None else f"version {entry.version:,}"
         return StreamFlow(
@@ -220,7 +226,7 @@ class LoaderView:
         )
 
     def _row(
-        self, app_id: str, partition: TopicPartition, seen: SeenPartition, held: Held | None, now_s: float
+        self, app_id: str, partition: TopicPartition, seen: PartitionProgress, held: Held | None, now_s: float
     ) -> PartitionRow:
         lag = self._behind_kafka(partition, seen, now_s)
         if lag.records is None:  # Kafka has not been queried, or does not answer
@@ -240,11 +246,11 @@ class LoaderView:
     def _lag(self, partition: TopicPartition, position: Position | None, now_s: float) -> Lag:
         return Lag.behind(self._history, partition, position, now_s)
 
-    def _behind_kafka(self, partition: TopicPartition, seen: SeenPartition, now_s: float) -> Lag:
+    def _behind_kafka(self, partition: TopicPartition, seen: PartitionProgress, now_s: float) -> Lag:
         lag = self._lag(partition, seen.loaded, now_s)
         return Lag(lag.records, None if lag.seconds is None else max(lag.seconds, self._waited_s(seen)))
 
-    def _waited_s(self, seen: SeenPartition) -> float:
+    def _waited_s(self, seen: PartitionProgress) -> float:
         """How long the oldest marker has waited, in seconds."""
         return 0.0 if seen.oldest_ms is None else max(0.0, (self._clock.wall_ms() - seen.oldest_ms) / 1000)
 
@@ -257,9 +263,9 @@ _MOVED_BY_TIME = (
 )
 
 
-def _problems(loader: Loader, book: LoadStats) -> Sequence[Problem]:
+def _problems(loader: Loader, stats: LoadStats) -> Sequence[Problem]:
     problems: list[Problem] = []
-    for entry in book.entries.values():
+    for entry in stats.entries.values():
         if entry.failure is not None:
             level = ProblemLevel.ERROR if entry.failures >= FAILURES_TO_RED else ProblemLevel.WARNING
             title = f"{entry.app_id} failed" + (f" {entry.failures:,} times in a row" if entry.failures > 1 else "")
@@ -273,7 +279,7 @@ def _problems(loader: Loader, book: LoadStats) -> Sequence[Problem]:
             )
     problems += [
         Problem(ProblemLevel.ERROR, f"{check.app_id} is not ready to load", check.message, check.remedy)
-        for check in loader.fitness.unfit
+        for check in loader.readiness_check.not_ready
         if check.level is CheckLevel.ERROR
     ]
     problems += [Problem(ProblemLevel.ERROR, "A load hangs", text, STUCK_REMEDY) for text in loader.service.stuck]
@@ -285,10 +291,13 @@ def _problems(loader: Loader, book: LoadStats) -> Sequence[Problem]:
     ]
     if loader.lease is not None and loader.lease.problem is not None:
         problems.append(Problem(ProblemLevel.ERROR, "The lease cannot be reached", loader.lease.problem, LEASE_REMEDY))
-    if loader.unheard is not None:
-        text = f"{loader.unheard.problem}. The stage is looked at instead, each second, and all of it once a minute."
+    if loader.control_problem is not None:
+        text = (
+            f"{loader.control_problem.problem}. The stage is looked at instead, "
+            "each second, and all of it once a minute."
+        )
         problems.append(
-            Problem(ProblemLevel.WARNING, "The control topic cannot be reached", text, loader.unheard.remedy)
+            Problem(ProblemLevel.WARNING, "The control topic cannot be reached", text, loader.control_problem.remedy)
         )
     if loader.pausing.is_on:
         problems.append(paused_problem("Loading is paused"))
@@ -296,13 +305,13 @@ def _problems(loader: Loader, book: LoadStats) -> Sequence[Problem]:
     return problems
 
 
-def _dropped(streams: Iterable[Stream], book: LoadStats) -> Iterator[Problem]:
+def _dropped(streams: Iterable[Stream], stats: LoadStats) -> Iterator[Problem]:
     for stream in streams:
-        seen = book.entries[stream.app_id].seen.values()
-        found = undeclared.together(of.undeclared for of in seen if of.undeclared is not None)
-        if found is not None and not stream.drops_on_purpose:
+        seen = stats.entries[stream.app_id].seen.values()
+        fields = undeclared.together(of.undeclared for of in seen if of.undeclared is not None)
+        if fields is not None and not stream.drops_on_purpose:
             title = f"Fields of {stream.app_id} are dropped"
-            yield Problem(ProblemLevel.WARNING, title, found.sentence, undeclared.REMEDY)
+            yield Problem(ProblemLevel.WARNING, title, fields.sentence, undeclared.REMEDY)
 
 
 def _more(loader: Loader, app_id: str) -> str:
@@ -318,8 +327,8 @@ def _sorted(problems: Iterable[Problem]) -> list[Problem]:
 
 def _held_at_all(entry: StreamStats, writers: Mapping[str, OfWriters]) -> Mapping[TopicPartition, Held]:
     """The Kafka partitions that the loader or the writers hold."""
-    found = writers.get(entry.app_id)
-    return entry.held if found is None else {**found.held, **entry.held}
+    of_stream = writers.get(entry.app_id)
+    return entry.held if of_stream is None else {**of_stream.held, **entry.held}
 
 
 def _state(loader: Loader) -> str:
@@ -342,5 +351,5 @@ def _verdict(streams: int, partitions: int, held: int, elsewhere: int) -> str:
 
 
 def _dead_letters(counts: Mapping[tuple[str, str], int]) -> tuple[DeadLetters, ...]:
-    found = sorted(counts.items(), key=lambda item: -item[1])
-    return tuple(DeadLetters(app_id, error_class, count) for (app_id, error_class), count in found)
+    sorted_counts = sorted(counts.items(), key=lambda item: -item[1])
+    return tuple(DeadLetters(app_id, error_class, count) for (app_id, error_class), count in sorted_counts)

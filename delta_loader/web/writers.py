@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from common.pages.model import Problem, ProblemLevel, counted
 from common.pages.problems import held_problems
 from common.remedies import CONFIG
-from delta_loader.status.writers import Chains, KafkaSaid, held_by_writers, late_after_s, unstaged, without_chain
+from delta_loader.status.writers import Chains, KafkaReports, held_by_writers, late_after_s, unstaged, without_chain
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ class KafkaFacts(Protocol):
     """Kafka's information other than the ends."""
 
     @property
-    def answers(self) -> bool:
+    def is_answering(self) -> bool:
         """Whether the last query was answered."""
 
     @property
@@ -74,29 +74,32 @@ class OfWriters:
 class WritersView:
     """Judges by the newest information. It is called from threads other than the loader's and the watch's."""
 
-    def __init__(self, streams: Sequence[Stream], ends: EndHistory, look: KafkaFacts, flush_after_s: float) -> None:
-        """``ends`` and ``look`` are updated by their owner."""
+    def __init__(self, streams: Sequence[Stream], ends: EndHistory, facts: KafkaFacts, flush_after_s: float) -> None:
+        """``ends`` and ``facts`` are updated by their owner."""
         self._streams = {stream.app_id: stream for stream in streams}
         self._ends = ends
-        self._look = look
+        self._facts = facts
         self._flush_after_s = flush_after_s
 
     @property
     def are_known(self) -> bool:
         """Whether anything is known of them: Kafka answers."""
-        return self._look.answers
+        return self._facts.is_answering
 
     def without_chain(self, entry: StreamStats) -> set[TopicPartition]:
         """The Kafka partitions of a stream of which nothing is staged."""
-        return set(without_chain(self._streams[entry.app_id], entry.seen, self._look.partitions))
+        return set(without_chain(self._streams[entry.app_id], entry.seen, self._facts.partitions))
 
     def of(self, entry: StreamStats) -> OfWriters:
         """The problems of one stream's writers."""
         if entry.looked_s is None:
             return OfWriters({}, ())
-        stream, look = self._streams[entry.app_id], self._look
-        chains, said = Chains(entry.seen, entry.looked_s), KafkaSaid(self._ends, look.firsts, look.topic_ids, look.idle)
-        held = held_by_writers(chains, said)
+        stream, facts = self._streams[entry.app_id], self._facts
+        chains, reports = (
+            Chains(entry.seen, entry.looked_s),
+            KafkaReports(self._ends, facts.firsts, facts.topic_ids, facts.idle),
+        )
+        held = held_by_writers(chains, reports)
         limit_s = late_after_s(self._flush_after_s if stream.flush_after_s is None else stream.flush_after_s)
-        waits = unstaged(stream, chains, look.partitions, said, limit_s)
-        return OfWriters(held, [one for one in waits if one.partition not in held])
+        waits = unstaged(stream, chains, facts.partitions, reports, limit_s)
+        return OfWriters(held, [unstaged for unstaged in waits if unstaged.partition not in held])

@@ -23,7 +23,7 @@ from zlib import crc32
 from common import metrics as catalogue
 from common.errors import BrokerError, ConfigError, StateError
 from common.stage.changelogs import TopicChanges, changes_digest, spans_of
-from stage_writer.changelog.ports import Piece, iterate
+from stage_writer.changelog.ports import ChangelogMessage, iterate
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
     from common.ports import Clock
     from common.spans import Position, Topic, TopicPartition
     from common.stage.state_files import StateFileName
-    from common.storage.pieces import Pieces
-    from stage_writer.changelog.ports import ChangelogTopics, PieceReader
+    from common.storage.chunks import ByteChunks
+    from stage_writer.changelog.ports import ChangelogReader, ChangelogTopics
 
 
 PIECE_BYTES = 256 * 2**10
 APP, TASK, FLUSH, PIECE, CHECKSUM = "kdx.app", "kdx.task", "kdx.flush", "kdx.piece", "kdx.crc32"
 
 
-def cut(app_id: str, name: StateFileName, data: Pieces, piece_bytes: int) -> list[Piece]:
+def cut(app_id: str, name: StateFileName, data: ByteChunks, piece_bytes: int) -> list[ChangelogMessage]:
     """Split a flush's changes into messages."""
     starts = range(0, max(len(data), 1), piece_bytes)
     values = [data[start : start + piece_bytes] for start in starts]
@@ -50,15 +50,15 @@ def cut(app_id: str, name: StateFileName, data: Pieces, piece_bytes: int) -> lis
         (FLUSH, f"{name.start}-{name.generation}".encode()),
     )
     return [
-        Piece(value, (*about, (PIECE, _number(number, len(values))), (CHECKSUM, _checksum(value))))
+        ChangelogMessage(value, (*about, (PIECE, _number(number, len(values))), (CHECKSUM, _checksum(value))))
         for number, value in enumerate(values, 1)
     ]
 
 
-def joined(changes: TopicChanges, found: Iterable[tuple[Position, Piece]]) -> bytes:
+def joined(changes: TopicChanges, messages: Iterable[tuple[Position, ChangelogMessage]]) -> bytes:
     """The inverse of `cut`, for what a marker names. Raises StateError."""
     values: list[bytes] = []
-    for number, (offset, piece) in enumerate(found, 1):
+    for number, (offset, piece) in enumerate(messages, 1):
         headers = dict(piece.headers)
         if headers.get(PIECE) != _number(number, changes.pieces) or headers.get(CHECKSUM) != _checksum(piece.value):
             msg = f"the message at offset {offset} of {changes.place} is not the piece that a marker names there"
@@ -85,25 +85,25 @@ class TopicChangelog:
     clock: Clock
     metrics: Metrics
     piece_bytes: int = PIECE_BYTES
-    unfit: Collection[str] = frozenset()
+    unsuitable: Collection[str] = frozenset()
 
-    def write(self, topic: Topic, app_id: str, name: StateFileName, data: Pieces) -> TopicChanges:
+    def write(self, topic: Topic, app_id: str, name: StateFileName, data: ByteChunks) -> TopicChanges:
         """Write a flush's changes (rule 1). Raises BrokerError, and ConfigError for an unsuitable topic."""
-        if topic in self.unfit:  # rule 2
+        if topic in self.unsuitable:  # rule 2
             msg = f"the topic {topic!r} cannot keep changes of state"
             raise ConfigError(msg, "see the warning that the log has about this topic")
         written_ms = self.clock.wall_ms()
-        pieces = cut(app_id, name, data, self.piece_bytes)
-        found = self.topics.append(topic, name.partition, pieces)
+        messages = cut(app_id, name, data, self.piece_bytes)
+        appended = self.topics.append(topic, name.partition, messages)
         self.metrics.add(catalogue.WRITER_CHANGELOG_WRITTEN_BYTES, len(data), topic=topic)
-        self.metrics.add(catalogue.WRITER_CHANGELOG_WRITTEN, len(pieces), topic=topic)
+        self.metrics.add(catalogue.WRITER_CHANGELOG_WRITTEN, len(messages), topic=topic)
         try:
-            spans = spans_of(found.offsets)
+            spans = spans_of(appended.offsets)
         except ValueError as error:
-            msg = f"Kafka has the changes of {name.partition} in {found.place} in another order: {error}"
+            msg = f"Kafka has the changes of {name.partition} in {appended.partition} in another order: {error}"
             raise BrokerError(msg, "they are written again") from error
         digest = changes_digest(data.to_bytes())
-        return TopicChanges(found.place, found.topic_id, spans, len(data), digest, written_ms)
+        return TopicChanges(appended.partition, appended.topic_id, spans, len(data), digest, written_ms)
 
     @contextmanager
     def reading(self) -> Iterator[ChangelogReading]:
@@ -119,7 +119,7 @@ class ChangelogReading:
     topics: ChangelogTopics
     held: ExitStack
     metrics: Metrics
-    _reader: PieceReader | None = None
+    _reader: ChangelogReader | None = None
     _known: set[tuple[TopicPartition, str | None]] = field(default_factory=set)
 
     def read(self, changes: TopicChanges) -> bytes:

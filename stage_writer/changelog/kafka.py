@@ -33,8 +33,8 @@ from common.kafka.properties import taking_properties
 from common.kafka.reader import topic_ids
 from common.spans import Partition, Position, TopicPartition
 from stage_writer.changelog.changelog import PIECE_BYTES
-from stage_writer.changelog.ports import Appended, Piece, missing_pieces
-from stage_writer.changelog.topic import LEAST_MESSAGE_BYTES, partitions_of, require_fit
+from stage_writer.changelog.ports import Appended, ChangelogMessage, missing_messages
+from stage_writer.changelog.topic import LEAST_MESSAGE_BYTES, partitions_of, require_suitable
 from stage_writer.partitions.claim_guards import TopicMonitor
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class KafkaChangelogs:
         self._partitions: dict[Topic, int] = {}
         self._look = TopicMonitor(self, SystemClock())
 
-    def require_fit(self, topic: Topic, rights: Collection[Right] = ()) -> int:
+    def require_suitable(self, topic: Topic, rights: Collection[Right] = ()) -> int:
         """The number of partitions of a topic that is suitable (rule 4) and that this user may write to.
 
         Raises ConfigError and BrokerError.
@@ -81,31 +81,31 @@ class KafkaChangelogs:
         with self._errors(f"look up the topic {topic}", topic):
             admin = self._admin()
             count = partitions_of(admin, topic, rights)
-            require_fit(admin, topic, self._keep_s)
+            require_suitable(admin, topic, self._keep_s)
         self._partitions[topic] = count
         return count
 
-    def append(self, topic: Topic, task: TopicPartition, pieces: Sequence[Piece]) -> Appended:
+    def append(self, topic: Topic, task: TopicPartition, messages: Sequence[ChangelogMessage]) -> Appended:
         """Write them, and wait until they are durable.
 
         Raises BrokerError, and ConfigError for an unsuitable topic.
         """
-        count = self._partitions.get(topic) or self.require_fit(topic)
-        place = TopicPartition(topic, Partition(task.partition % count))
+        count = self._partitions.get(topic) or self.require_suitable(topic)
+        partition = TopicPartition(topic, Partition(task.partition % count))
         with self._lock:
             producer = self._producer = self._producer or self._new_producer()
         try:
-            with self._errors(f"write to {place}", topic, "WRITE"):
-                offsets = _written(producer, place, pieces)
+            with self._errors(f"write to {partition}", topic, "WRITE"):
+                offsets = _written(producer, partition, messages)
         except BrokerError:
             with self._lock:
                 self._producer = None if self._producer is producer else self._producer
             self._partitions.pop(topic, None)  # the topic may have been recreated
             raise
-        return Appended(place, self._look.since(topic, time.monotonic()), offsets)
+        return Appended(partition, self._look.since(topic, time.monotonic()), offsets)
 
     @contextmanager
-    def reader(self) -> Iterator[KafkaPieces]:
+    def reader(self) -> Iterator[KafkaChangelogReader]:
         fixed: dict[str, Option] = {
             "group.id": self._group_id,
             "enable.auto.commit": False,
@@ -124,7 +124,7 @@ class KafkaChangelogs:
                 {**client_properties(self._kafka), **fixed, "error_cb": client_error.record}, logger=QUIET
             )
         try:
-            yield KafkaPieces(self, consumer, self._servers, client_error)
+            yield KafkaChangelogReader(self, consumer, self._servers, client_error)
         finally:
             close_within(consumer)
 
@@ -165,8 +165,8 @@ class KafkaChangelogs:
             raise _failed(what, self._servers, error.args[0], _remedy(error.args[0], topic, right)) from error
 
 
-class KafkaPieces:
-    """A `stage_writer.changelog.ports.PieceReader`."""
+class KafkaChangelogReader:
+    """A `stage_writer.changelog.ports.ChangelogReader`."""
 
     def __init__(
         self, topics: KafkaChangelogs, consumer: Consumer, servers: str, client_error: LastClientError
@@ -177,65 +177,69 @@ class KafkaPieces:
         self._client_error = client_error
         self._next: tuple[TopicPartition, Position] | None = None
 
-    def require_same(self, place: TopicPartition, topic_id: str | None) -> None:
-        found = self._topics.topic_ids([place.topic])
-        if place.topic not in found:
-            msg = f"the topic {place.topic}, which had changes of a task's state, is not there any more"
+    def require_same(self, partition: TopicPartition, topic_id: str | None) -> None:
+        topic_ids = self._topics.topic_ids([partition.topic])
+        if partition.topic not in topic_ids:
+            msg = f"the topic {partition.topic}, which had changes of a task's state, is not there any more"
             raise StateError(msg)
-        if None not in {topic_id, found[place.topic]} and topic_id != found[place.topic]:
-            msg = f"the topic {place.topic}, which had changes of a task's state, was deleted and created again"
+        if None not in {topic_id, topic_ids[partition.topic]} and topic_id != topic_ids[partition.topic]:
+            msg = f"the topic {partition.topic}, which had changes of a task's state, was deleted and created again"
             raise StateError(msg)
 
-    def at(self, place: TopicPartition, offset: Position) -> Piece:
-        what = f"read offset {offset} of {place}"
+    def at(self, partition: TopicPartition, offset: Position) -> ChangelogMessage:
+        what = f"read offset {offset} of {partition}"
         try:
-            self._go_to(place, offset)
-            piece = self._awaited(place, offset)
+            self._go_to(partition, offset)
+            message = self._awaited(partition, offset)
         except KafkaException as error:
-            raise _failed(what, self._servers, error.args[0], _remedy(error.args[0], place.topic, "READ")) from error
-        if piece is None:
-            raise broker_error(what, self._servers, None, self._client_error, user_of=place.topic)
-        self._next = (place, Position(offset + 1))
-        return piece
+            raise _failed(
+                what, self._servers, error.args[0], _remedy(error.args[0], partition.topic, "READ")
+            ) from error
+        if message is None:
+            raise broker_error(what, self._servers, None, self._client_error, user_of=partition.topic)
+        self._next = (partition, Position(offset + 1))
+        return message
 
-    def _go_to(self, place: TopicPartition, offset: Position) -> None:
-        if self._next is not None and self._next[0] == place and 0 <= offset - self._next[1] <= _SKIPPED:
+    def _go_to(self, partition: TopicPartition, offset: Position) -> None:
+        if self._next is not None and self._next[0] == partition and 0 <= offset - self._next[1] <= _SKIPPED:
             return
-        self._next = (place, offset)
-        self._consumer.assign([KafkaPartition(place.topic, place.partition, offset)])
+        self._next = (partition, offset)
+        self._consumer.assign([KafkaPartition(partition.topic, partition.partition, offset)])
 
-    def _awaited(self, place: TopicPartition, offset: Position) -> Piece | None:
+    def _awaited(self, partition: TopicPartition, offset: Position) -> ChangelogMessage | None:
         """The message; None when Kafka does not return it in time. Raises StateError and KafkaException."""
         deadline_s, ended_s = time.monotonic() + _TIMEOUT_S, 0.0
         while (now_s := time.monotonic()) < deadline_s:
             if ended_s and now_s - ended_s > _GONE_AFTER_S:
-                raise self._missing(place, offset)
+                raise self._missing(partition, offset)
             message = self._consumer.poll(_LOOK_S)
-            if message is None or (message.topic(), message.partition()) != (place.topic, place.partition):
+            if message is None or (message.topic(), message.partition()) != (partition.topic, partition.partition):
                 continue  # the rest of a response that was already read
-            error, found = message.error(), message.offset()
-            if error is None and found == offset:
+            error, read_offset = message.error(), message.offset()
+            if error is None and read_offset == offset:
                 return _piece(message)
-            if (error is None and (found or 0) > offset) or (error is not None and error.code() == _OUT_OF_RANGE):
-                raise self._missing(place, offset)
+            if (error is None and (read_offset or 0) > offset) or (error is not None and error.code() == _OUT_OF_RANGE):
+                raise self._missing(partition, offset)
             if error is not None:
                 ended_s = _ended(error, ended_s, now_s)
         return None
 
-    def _missing(self, place: TopicPartition, offset: Position) -> StateError:
+    def _missing(self, partition: TopicPartition, offset: Position) -> StateError:
         low, high = self._consumer.get_watermark_offsets(
-            KafkaPartition(place.topic, place.partition), timeout=_TIMEOUT_S
+            KafkaPartition(partition.topic, partition.partition), timeout=_TIMEOUT_S
         )
         self._next = None
-        return missing_pieces(place, offset, Position(low), Position(high))
+        return missing_messages(partition, offset, Position(low), Position(high))
 
 
-def _piece(message: Message) -> Piece:
+def _piece(message: Message) -> ChangelogMessage:
     headers = [(name, value) for name, value in message.headers() or () if isinstance(value, bytes)]
-    return Piece(message.value() or b"", tuple(headers))
+    return ChangelogMessage(message.value() or b"", tuple(headers))
 
 
-def _written(producer: Producer, place: TopicPartition, pieces: Sequence[Piece]) -> tuple[Position, ...]:
+def _written(
+    producer: Producer, partition: TopicPartition, messages: Sequence[ChangelogMessage]
+) -> tuple[Position, ...]:
     """The offset of each piece. Raises KafkaException."""
     offsets: dict[int, Position] = {}
     errors: list[KafkaError] = []
@@ -247,26 +251,26 @@ def _written(producer: Producer, place: TopicPartition, pieces: Sequence[Piece])
         else:
             errors.append(error or KafkaError(KafkaError._FAIL, "Kafka has it and does not say where"))  # noqa: SLF001
 
-    for index, piece in enumerate(pieces):
+    for index, message in enumerate(messages):
         on_delivery = partial(reported, index)
         while not errors:
             try:
                 producer.produce(
-                    place.topic,
-                    piece.value,
-                    partition=place.partition,
-                    headers=list(piece.headers),
+                    partition.topic,
+                    message.value,
+                    partition=partition.partition,
+                    headers=list(message.headers),
                     on_delivery=on_delivery,
                 )
                 break
             except BufferError:
                 producer.poll(_LOOK_S)
         producer.poll(0)
-    while len(offsets) < len(pieces):
+    while len(offsets) < len(messages):
         if errors:
             raise KafkaException(errors[0])
         producer.poll(_LOOK_S)  # a report arrives for each, at the latest after its timeout
-    return tuple(offsets[index] for index in range(len(pieces)))
+    return tuple(offsets[index] for index in range(len(messages)))
 
 
 def _ended(error: KafkaError, ended_s: float, now_s: float) -> float:
@@ -279,8 +283,8 @@ def _ended(error: KafkaError, ended_s: float, now_s: float) -> float:
 
 
 def _failed(what: str, servers: str, fault: KafkaError, remedy: str | None) -> BrokerError:
-    found = broker_error(what, servers, fault)
-    return found if remedy is None else BrokerError(found.problem, remedy)
+    failure = broker_error(what, servers, fault)
+    return failure if remedy is None else BrokerError(failure.problem, remedy)
 
 
 def _remedy(fault: KafkaError, topic: str, right: str) -> str | None:

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from common.spans import Topic, TopicPartition
     from common.stage.changelogs import TopicChanges
     from common.stage.state_files import StateFileName
-    from common.storage.pieces import Pieces
+    from common.storage.chunks import ByteChunks
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class ChangelogMessage:
     """A message of a changelog topic."""
 
     value: bytes
@@ -33,40 +33,40 @@ class Piece:
 class Appended:
     """Where pieces were written."""
 
-    place: TopicPartition
+    partition: TopicPartition
     topic_id: str | None
     """The topic's id, requested after they were written."""
     offsets: tuple[Position, ...]
     """The offset of each piece, in order."""
 
 
-class PieceReader(Protocol):
+class ChangelogReader(Protocol):
     """Reads messages of topics, one after the other."""
 
-    def require_same(self, place: TopicPartition, topic_id: str | None) -> None:
+    def require_same(self, partition: TopicPartition, topic_id: str | None) -> None:
         """Raises StateError for a topic that is gone or was recreated; and BrokerError."""
 
-    def at(self, place: TopicPartition, offset: Position) -> Piece:
+    def at(self, partition: TopicPartition, offset: Position) -> ChangelogMessage:
         """A message. Raises StateError if Kafka does not have it (any more), and BrokerError."""
 
 
 class ChangelogTopics(Protocol):
     """Kafka's topics, as changelogs need them. Used from several threads."""
 
-    def append(self, topic: Topic, task: TopicPartition, pieces: Sequence[Piece]) -> Appended:
+    def append(self, topic: Topic, task: TopicPartition, messages: Sequence[ChangelogMessage]) -> Appended:
         """Write them, and wait until they are durable.
 
         ``task`` chooses the Kafka partition. Raises BrokerError: some may still have been written, or be written later.
         """
 
-    def reader(self) -> AbstractContextManager[PieceReader]:
+    def reader(self) -> AbstractContextManager[ChangelogReader]:
         """A reader for use by one thread, closed at the end."""
 
 
 class ChecksTopics(Protocol):
     """Checks whether Kafka's topics keep their messages long enough."""
 
-    def require_fit(self, topic: Topic) -> int:
+    def require_suitable(self, topic: Topic) -> int:
         """The number of partitions of a suitable topic. Raises ConfigError for an unsuitable one, and BrokerError."""
 
 
@@ -88,7 +88,7 @@ NO_WATCH = TopicWatch()
 class Changelog(Protocol):
     """The changes of tasks' states in topics."""
 
-    def write(self, topic: Topic, app_id: str, name: StateFileName, data: Pieces) -> TopicChanges:
+    def write(self, topic: Topic, app_id: str, name: StateFileName, data: ByteChunks) -> TopicChanges:
         """Write a flush's changes. Raises BrokerError, and ConfigError for a topic that is no longer suitable."""
 
     def reading(self) -> AbstractContextManager[ReadsChanges]:
@@ -103,7 +103,7 @@ class ReadsChanges(Protocol):
 class NoChangelog:
     """For a process that neither runs topologies nor restores them."""
 
-    def write(self, topic: Topic, app_id: str, name: StateFileName, data: Pieces) -> TopicChanges:
+    def write(self, topic: Topic, app_id: str, name: StateFileName, data: ByteChunks) -> TopicChanges:
         raise NotImplementedError(topic, app_id, name, data)
 
     def reading(self) -> AbstractContextManager[ReadsChanges]:
@@ -114,10 +114,10 @@ class NoChangelog:
 NO_CHANGELOG = NoChangelog()
 
 
-def missing_pieces(place: TopicPartition, offset: Position, low: Position, high: Position) -> StateError:
+def missing_messages(partition: TopicPartition, offset: Position, low: Position, high: Position) -> StateError:
     """The error for a message that a marker names and that does not exist."""
     has = f"of it Kafka has offsets {low} to {high - 1}" if low < high else f"it is empty, and continues at {high}"
-    return StateError(f"the changes of a task's state at offset {offset} of {place} are gone: {has}")
+    return StateError(f"the changes of a task's state at offset {offset} of {partition} are gone: {has}")
 
 
 def iterate(changes: TopicChanges) -> Iterator[Position]:

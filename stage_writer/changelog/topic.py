@@ -17,7 +17,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import ConfigResource, ResourceType
 
 from common.errors import ConfigError
-from common.kafka.bounded import answer_of
+from common.kafka.bounded import result_of
 from common.kafka.rights import Right, described, require_right
 from stage_writer.changelog.changelog import PIECE_BYTES
 
@@ -52,7 +52,7 @@ def partitions_of(admin: AdminClient, topic: Topic, rights: Collection[Right] = 
     Raises ConfigError for a missing topic, or without the required permissions; and KafkaException.
     """
     try:
-        found = described(admin, topic)
+        described_topic = described(admin, topic)
     except KafkaException as error:
         if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             raise _not_there(topic) from error
@@ -61,28 +61,28 @@ def partitions_of(admin: AdminClient, topic: Topic, rights: Collection[Right] = 
             raise ConfigError(msg, f"allow this user to READ, WRITE and DESCRIBE_CONFIGS the topic {topic}") from error
         raise
     for right in rights:
-        require_right(found, "state_changelog", topic, right)
-    return len(found.partitions)
+        require_right(described_topic, "state_changelog", topic, right)
+    return len(described_topic.partitions)
 
 
-def require_fit(admin: AdminClient, topic: Topic, keep_s: float) -> None:
+def require_suitable(admin: AdminClient, topic: Topic, keep_s: float) -> None:
     """Raises ConfigError for a topic that does not keep its messages long enough, and KafkaException."""
     resource = ConfigResource(ResourceType.TOPIC, topic)
-    (answer,) = admin.describe_configs([resource], request_timeout=_TIMEOUT_S).values()
+    (future,) = admin.describe_configs([resource], request_timeout=_TIMEOUT_S).values()
     try:
-        entries = answer_of(answer, _TIMEOUT_S)
+        entries = result_of(future, _TIMEOUT_S)
     except KafkaException as error:
         if error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
             msg = f"this user may not see how the topic {topic!r} (state_changelog) is configured"
             raise ConfigError(msg, f"allow this user to DESCRIBE_CONFIGS the topic {topic}") from error
         raise
-    found = {name: str(entry.value) for name, entry in entries.items()}
-    problem = unfit(topic, found, keep_s)
+    configs = {name: str(entry.value) for name, entry in entries.items()}
+    problem = suitability_problem(topic, configs, keep_s)
     if problem is not None:
         raise problem
 
 
-def unfit(topic: Topic, has: Mapping[str, str], keep_s: float) -> ConfigError | None:
+def suitability_problem(topic: Topic, has: Mapping[str, str], keep_s: float) -> ConfigError | None:
     """The problem with a topic's configuration; None if there is none."""
     least_ms = int(retention_s(keep_s) * 1000)
     if has.get("cleanup.policy", "delete") != "delete":

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 LOOK_EVERY_S = 60.0
 
-Found = dict["Topic", ConfigError | None]
+TopicProblems = dict["Topic", ConfigError | None]
 """The problem of each topic that answered."""
 
 
@@ -40,23 +40,23 @@ class ChangelogWatch(TopicWatch):
         self,
         checks: ChecksTopics,
         topics: Collection[Topic],
-        unfit: set[str],
+        unsuitable: set[str],
         workers: Workers,
         *,
         clock: Clock,
         log: FilteringBoundLogger,
         metrics: Metrics,
     ) -> None:
-        """Updates ``unfit``, which the topics' writers read; the topics have been checked once already."""
+        """Updates ``unsuitable``, which the topics' writers read; the topics have been checked once already."""
         self._checks = checks
         self._topics = topics
-        self._unfit = unfit
+        self._unsuitable = unsuitable
         self._workers = workers
         self._clock = clock
         self._log = log
         self._metrics = metrics
-        self._looked_s = clock.monotonic_s()
-        self._now: Running[Found] | None = None
+        self._checked_s = clock.monotonic_s()
+        self._now: Running[TopicProblems] | None = None
         self._problems: dict[Topic, ConfigError] = {}
         for topic in topics:
             metrics.set(catalogue.WRITER_CHANGELOG_FIT, 1, topic=topic)
@@ -64,21 +64,21 @@ class ChangelogWatch(TopicWatch):
     @property
     def notes(self) -> tuple[str, ...]:
         """The problems, as text for operators. Safe to call from any thread."""
-        found = self._problems.copy().values()
-        return tuple(f"{error.problem}; states go to the stage meanwhile: {error.remedy}" for error in found)
+        problems = self._problems.copy().values()
+        return tuple(f"{error.problem}; states go to the stage meanwhile: {error.remedy}" for error in problems)
 
     def check(self) -> None:
         """Start a check, if it is due, and collect the result of the last."""
         if self._now is not None:
             self._end(self._now)
-        elif self._clock.monotonic_s() - self._looked_s >= LOOK_EVERY_S:
+        elif self._clock.monotonic_s() - self._checked_s >= LOOK_EVERY_S:
             self._now = self._workers.start(self._problems_now)
 
-    def _end(self, running: Running[Found]) -> None:
+    def _end(self, running: Running[TopicProblems]) -> None:
         if not running.done():
             return
         self._now = None
-        self._looked_s = self._clock.monotonic_s()
+        self._checked_s = self._clock.monotonic_s()
         for topic, error in running.result().items():
             before = self._problems.get(topic)
             if error is not None and (before is None or before.problem != error.problem):
@@ -88,17 +88,17 @@ class ChangelogWatch(TopicWatch):
             self._metrics.set(catalogue.WRITER_CHANGELOG_FIT, int(error is None), topic=topic)
             if error is None:
                 self._problems.pop(topic, None)
-                self._unfit.discard(topic)
+                self._unsuitable.discard(topic)
             else:
                 self._problems[topic] = error
-                self._unfit.add(topic)
+                self._unsuitable.add(topic)
 
-    def _problems_now(self) -> Found:
+    def _problems_now(self) -> TopicProblems:
         """The check, in the background; leaves out topics for which Kafka does not answer."""
-        config_errors: Found = {}
+        config_errors: TopicProblems = {}
         for topic in self._topics:
             try:
-                self._checks.require_fit(topic)
+                self._checks.require_suitable(topic)
                 config_errors[topic] = None
             except ConfigError as error:
                 config_errors[topic] = error

@@ -32,37 +32,37 @@ _RIGHTS = (Right.WRITE, Right.READ)
 
 
 def changelog_of(
-    settings: Settings, unfit: Collection[str], *, clock: Clock, log: FilteringBoundLogger, metrics: Metrics
+    settings: Settings, unsuitable: Collection[str], *, clock: Clock, log: FilteringBoundLogger, metrics: Metrics
 ) -> TopicChangelog:
     """Reads from any topic, and writes to those of the settings. Raises ConfigError for an unsuitable one.
 
-    ``unfit`` collects those that become unsuitable later.
+    ``unsuitable`` collects those that become unsuitable later.
     """
     topics = _topics(settings)
     for topic in _written(settings):
         try:
-            topics.require_fit(topic, _RIGHTS)
+            topics.require_suitable(topic, _RIGHTS)
         except BrokerError as error:
             log.warning("changelog topic not looked at", topic=topic, problem=error.problem)
-    return TopicChangelog(topics, clock, metrics, unfit=unfit)
+    return TopicChangelog(topics, clock, metrics, unsuitable=unsuitable)
 
 
 def watch_of(
-    settings: Settings, unfit: set[str], *, clock: Clock, log: FilteringBoundLogger, metrics: Metrics
+    settings: Settings, unsuitable: set[str], *, clock: Clock, log: FilteringBoundLogger, metrics: Metrics
 ) -> TopicWatch:
-    """Checks the topics of the settings periodically, and updates ``unfit``."""
+    """Checks the topics of the settings periodically, and updates ``unsuitable``."""
     written = _written(settings)
     if not written:
         return NO_WATCH
     workers = ThreadWorkers(1)  # a client of its own: while brokers are silent a check takes seconds, and blocks others
-    return ChangelogWatch(_topics(settings), written, unfit, workers, clock=clock, log=log, metrics=metrics)
+    return ChangelogWatch(_topics(settings), written, unsuitable, workers, clock=clock, log=log, metrics=metrics)
 
 
 def checked_changelogs(settings: Settings) -> Iterator[str]:
     """The report on each topic. Raises ConfigError and BrokerError."""
     topics = _topics(settings)
     for topic in _written(settings):
-        yield f"ok: {topic} keeps changes of states, in {topics.require_fit(topic, _RIGHTS)} partition(s)"
+        yield f"ok: {topic} keeps changes of states, in {topics.require_suitable(topic, _RIGHTS)} partition(s)"
 
 
 def _topics(settings: Settings) -> KafkaChangelogs:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class FoundColumns:
+class DiscoveredColumns:
     stream: Stream
     ids: frozenset[SchemaKey] = frozenset()
     """The schemas of a registry whose fields are among the columns."""
@@ -37,7 +37,7 @@ class FindsColumns(Protocol):
     @property
     def stream(self) -> Stream: ...
 
-    def find(self, ids: frozenset[SchemaKey]) -> FoundColumns:
+    def find(self, ids: frozenset[SchemaKey]) -> DiscoveredColumns:
         """The stream with its columns as they are now, and with those of schemas that its records name.
 
         Raises KafkaDeltaExpressError.
@@ -68,19 +68,19 @@ class ColumnFinder:
         known = self.known()
         if known is not None:
             return known
-        found = self._proposed()
-        return None if found is None else found[1]
+        proposal = self._proposed()
+        return None if proposal is None else proposal[1]
 
-    def find(self, ids: frozenset[SchemaKey] = frozenset()) -> FoundColumns:  # noqa: ARG002 - the port's
+    def find(self, ids: frozenset[SchemaKey] = frozenset()) -> DiscoveredColumns:  # noqa: ARG002 - the port's
         while True:
             known = self.known()
             if known is not None:
-                return FoundColumns(known)
-            found = self._proposed()
-            if found is None:
+                return DiscoveredColumns(known)
+            proposal = self._proposed()
+            if proposal is None:
                 raise nothing_to_infer_from(self.stream)
-            if agree_on(self.stage, found[0]):
-                return FoundColumns(found[1])
+            if agree_on(self.stage, proposal[0]):
+                return DiscoveredColumns(proposal[1])
 
     def _proposed(self) -> tuple[AgreedColumns, Stream] | None:
         """The proposal, and the stream with it; None where nothing is known of its records."""
@@ -125,11 +125,11 @@ def require_known(finder: FindsColumns) -> Stream:
     return known
 
 
-def columns_text(stream: Stream, found: Stream | None) -> str:
+def columns_text(stream: Stream, new: Stream | None) -> str:
     """What `check` shows of a stream's columns."""
     source = "" if stream.columns_from is None else stream.columns_from.value
-    if found is None:
+    if new is None:
         return f"ok: {stream.app_id}: {source}: none yet; they are found with the first records"
-    if found.envelope != stream.envelope:
-        source += f", envelope: {found.envelope}"
-    return f"ok: {stream.app_id}: {source}: {found.columns}"
+    if new.envelope != stream.envelope:
+        source += f", envelope: {new.envelope}"
+    return f"ok: {stream.app_id}: {source}: {new.columns}"

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from common.backoff import Backoff
 from common.errors import ConfigError, KafkaDeltaExpressError, RegistryError
 from common.settings.columns_from import ColumnsFrom
-from stage_writer.columns.finding import FoundColumns
+from stage_writer.columns.finding import DiscoveredColumns
 from stage_writer.decode.dependency import Dependency
 from stage_writer.decode.envelopes.framing import schema_keys
 
@@ -57,7 +57,7 @@ class _Attempt:
     """One search, whose outcome is set in its thread, last of all."""
 
     ids: frozenset[SchemaKey]
-    outcome: FoundColumns | KafkaDeltaExpressError | None = None
+    outcome: DiscoveredColumns | KafkaDeltaExpressError | None = None
 
 
 @dataclass(slots=True)
@@ -68,7 +68,7 @@ class FollowedColumns:
     make: MakeConverter
     clock: Clock
     log: FilteringBoundLogger
-    found: Stream | None
+    agreed: Stream | None
     """The stream with the columns in use; None while they are not known."""
     start: Callable[[Callable[[], None]], None] = in_thread
     problem: KafkaDeltaExpressError | None = None
@@ -80,12 +80,12 @@ class FollowedColumns:
     _wanted_ids: frozenset[SchemaKey] = frozenset()
     _checked_ids: frozenset[SchemaKey] = frozenset()
     _attempt: _Attempt | None = None
-    _look_at_s: float = 0.0
+    _check_at_s: float = 0.0
     _backoff: Backoff = field(default_factory=Backoff)
 
     def __post_init__(self) -> None:
-        if self.found is not None:
-            self._look_at_s = self.clock.monotonic_s() + LOOK_AT_TABLES_S
+        if self.agreed is not None:
+            self._check_at_s = self.clock.monotonic_s() + LOOK_AT_TABLES_S
 
     def poll(self) -> Converter | None:
         """The conversion for new columns, once each; starts an attempt when one is due."""
@@ -107,12 +107,12 @@ class FollowedColumns:
         new = frozenset(ids) - self.covered
         if not self._wanted_ids.issuperset(new):
             self._wanted_ids |= new
-            self._look_at_s = self._look_at_s if self.problem is not None else 0.0
+            self._check_at_s = self._check_at_s if self.problem is not None else 0.0
 
     def _is_due(self) -> bool:
         follows = self.finder.stream.columns_from is ColumnsFrom.TABLE
-        is_wanted = follows or bool(self._wanted_ids) if self.found is not None else self.wanted
-        return is_wanted and self.clock.monotonic_s() >= self._look_at_s
+        is_wanted = follows or bool(self._wanted_ids) if self.agreed is not None else self.wanted
+        return is_wanted and self.clock.monotonic_s() >= self._check_at_s
 
     def _search(self, attempt: _Attempt) -> None:
         try:
@@ -124,7 +124,7 @@ class FollowedColumns:
 
     def _ended(self, attempt: _Attempt) -> Converter | None:
         outcome, new = attempt.outcome, None
-        if isinstance(outcome, FoundColumns):
+        if isinstance(outcome, DiscoveredColumns):
             try:
                 new = self._taken(outcome)
             except ConfigError as error:  # rule 4
@@ -136,23 +136,23 @@ class FollowedColumns:
         if outcome is None:
             self._backoff.reset()
             self._wanted_ids -= attempt.ids
-            self._look_at_s = now_s if self._wanted_ids else now_s + LOOK_AT_TABLES_S
+            self._check_at_s = now_s if self._wanted_ids else now_s + LOOK_AT_TABLES_S
             return new
-        pause_s = max(self._backoff.next_s(), LOOK_AT_TABLES_S if follows and self.found is not None else 0.0)
-        self._look_at_s = now_s + pause_s
+        pause_s = max(self._backoff.next_s(), LOOK_AT_TABLES_S if follows and self.agreed is not None else 0.0)
+        self._check_at_s = now_s + pause_s
         app_id = self.finder.stream.app_id
         self.log.warning("columns not found, trying again", app_id=app_id, problem=outcome.problem, retry_in_s=pause_s)
         return new
 
-    def _taken(self, found: FoundColumns) -> Converter | None:
+    def _taken(self, columns: DiscoveredColumns) -> Converter | None:
         """The conversion for what was found; None if it is the same. Raises ConfigError, and then nothing changes."""
-        new, stream, ids = None, found.stream, self.covered | found.ids
-        if stream != self.found:
+        new, stream, ids = None, columns.stream, self.covered | columns.ids
+        if stream != self.agreed:
             source = self.finder.stream.columns_from
             covers = CoveredSchemas(self, stream.columns, ids) if source is ColumnsFrom.REGISTRY else None
             new = self.make(stream, covers)
             self.log.info("columns found", app_id=stream.app_id, columns=stream.columns, source=source)
-        self.found, self.covered = stream, ids
+        self.agreed, self.covered = stream, ids
         return new
 
     def _lacking(self, attempt: _Attempt) -> RegistryError | None:
@@ -184,7 +184,7 @@ class ColumnsWait(Dependency):
         return self.columns.problem or KafkaDeltaExpressError(msg, "see whether Kafka and the stage's store answer")
 
     def is_over(self) -> bool:
-        return self.columns.found is not None and self.columns.covered.issuperset(self.ids)
+        return self.columns.agreed is not None and self.columns.covered.issuperset(self.ids)
 
 
 class CoveredSchemas:
@@ -198,7 +198,7 @@ class CoveredSchemas:
 
     def waits(self, ids: Collection[SchemaKey]) -> ColumnsWait | None:
         new = frozenset(ids) - self._ids
-        stream = self._columns.found
+        stream = self._columns.agreed
         if new and stream is not None and stream.columns == self._used:  # a schema may add no field
             self._ids |= self._columns.covered
             new -= self._ids

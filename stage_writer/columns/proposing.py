@@ -30,15 +30,15 @@ if TYPE_CHECKING:
 
 def proposed(stream: Stream, table: StructType, records: JsonShape) -> tuple[StructType, dict[str, str]]:
     """The columns, and the forms of values that their types leave open; no columns where nothing is known."""
-    found = inferred(records)
+    inferred_columns = inferred(records)
     made = (*made_columns(stream), *stream.kafka_column_names, *stream.included_column_names, *columns_of_merge(stream))
     taken = {name.casefold() for name in (*made, *RESERVED)}
-    free = StructType(tuple(field for field in found.columns if field.name.casefold() not in taken))
+    free = StructType(tuple(field for field in inferred_columns.columns if field.name.casefold() not in taken))
     added = additions(table, free)
     # the smallest first, so that an object of a thousand keys does not displace all others
     kept = set(within(sorted(added, key=lambda addition: addition.size), stream.evolve_limit))
     columns = with_additions(table, (addition for addition in added if addition in kept))
-    return columns, _usable(columns, found.formats)
+    return columns, _usable(columns, inferred_columns.formats)
 
 
 def are_events(records: JsonShape) -> bool:

@@ -26,7 +26,7 @@ from common.settings.columns_from import ColumnsFrom
 from common.settings.formats import path_steps
 from common.stage.agreed_columns import AgreedColumns, agree_on, agreed_columns
 from common.tables.stream_columns import columns_as_agreed, found_columns, state_of
-from stage_writer.columns.finding import FoundColumns
+from stage_writer.columns.finding import DiscoveredColumns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -77,14 +77,14 @@ class RegistryFinder:
         agreed = self._next(None, frozenset())
         return None if agreed is None else self._with(agreed)
 
-    def find(self, ids: frozenset[SchemaKey]) -> FoundColumns:
+    def find(self, ids: frozenset[SchemaKey]) -> DiscoveredColumns:
         while True:
             agreed = agreed_columns(self.stage, self.stream.app_id)
             proposed = agreed if agreed is not None and ids.issubset(agreed.schema_ids) else self._next(agreed, ids)
             if proposed is None:
                 msg = f"the registry has no {self.stream.format} schema yet for the records of {self.stream.app_id}"
                 raise RegistryError(msg, f"register one, or write the columns of {self.stream.app_id}")
-            columns = FoundColumns(self._with(proposed), frozenset(proposed.schema_ids))
+            columns = DiscoveredColumns(self._with(proposed), frozenset(proposed.schema_ids))
             if proposed is agreed or agree_on(self.stage, proposed):
                 return columns
 
@@ -104,13 +104,13 @@ class RegistryFinder:
     def _asked(self, agreed: AgreedColumns | None, ids: frozenset[SchemaKey]) -> dict[SchemaKey, RegisteredSchema]:
         """The schemas that are not agreed on yet, by their ids (rule 1)."""
         registry, kind = self.open_registry(), self.stream.format.upper()
-        found: dict[SchemaKey, RegisteredSchema] = {}
+        schemas: dict[SchemaKey, RegisteredSchema] = {}
         if agreed is None and self.stream.pattern is None:
             latest = (registry.latest_of(f"{topic}-value") for topic in self.stream.topics)
-            found = {one[0]: one[1] for one in latest if one is not None and one[1].type == kind}
-        more = sorted(ids.difference(() if agreed is None else agreed.schema_ids, found), key=str)
+            schemas = {version[0]: version[1] for version in latest if version is not None and version[1].type == kind}
+        more = sorted(ids.difference(() if agreed is None else agreed.schema_ids, schemas), key=str)
         types = registry.types_of(more) if more else {}
-        return {**found, **{schema: registry.schema_of(schema) for schema in more if types[schema] == kind}}
+        return {**schemas, **{schema: registry.schema_of(schema) for schema in more if types[schema] == kind}}
 
     def _columns_of(self, key: SchemaKey, schema: RegisteredSchema) -> Columns:
         try:
@@ -148,10 +148,10 @@ def _of_messages(stream: Stream, schema: RegisteredSchema, compile_protobuf: Com
             return json_schema_columns(schema.text, schema.references)
 
 
-def joined(known: Columns, found: Iterable[Columns]) -> Columns:
+def joined(known: Columns, more_columns: Iterable[Columns]) -> Columns:
     """Columns that have grown by others, one after the other (rule 2)."""
     columns, formats = known
-    for later, more in found:
+    for later, more in more_columns:
         new = {path: form for path, form in more.items() if type_at(columns, path_steps(path)) is None}
         columns, formats = grown(columns, later), {**formats, **new}
     return columns, formats

@@ -52,11 +52,11 @@ def _values(reader: KafkaReader, partitions: Sequence[TopicPartition]) -> Iterat
     ends = {partition: reader.ends(partition) for partition in partitions}
     filled = [partition for partition, (low, high) in ends.items() if low < high]
     some = filled[:: -(-len(filled) // _MOST_PARTITIONS)] if filled else []
-    share = -(-SAMPLE_RECORDS // len(some)) if some else 0
+    per_partition = -(-SAMPLE_RECORDS // len(some)) if some else 0
     for partition in some:
         low, high = ends[partition]
-        middle = Position(min(low + share, high))
-        for start, end in ((low, middle), (Position(max(high - share, middle)), high)):
+        middle = Position(min(low + per_partition, high))
+        for start, end in ((low, middle), (Position(max(high - per_partition, middle)), high)):
             if start < end:
                 for messages in reader.messages(partition, Span(start, end)):
                     yield from (message.value() for message in messages)

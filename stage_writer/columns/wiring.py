@@ -75,9 +75,9 @@ class ColumnsOfStreams:
         )
         return self._settings.model_copy(update={"streams": tuple(streams)})
 
-    def lines(self, found: Settings) -> Iterator[str]:
-        """What `check` shows of the columns in ``found``, as `previewed` returned it."""
-        for new in found.streams:
+    def lines(self, new_settings: Settings) -> Iterator[str]:
+        """What `check` shows of the columns in ``new_settings``, as `previewed` returned it."""
+        for new in new_settings.streams:
             if new.app_id in self._finders:
                 old = self._finders[new.app_id].stream
                 yield columns_text(old, None if new.columns_from is not None else new)

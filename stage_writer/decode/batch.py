@@ -66,8 +66,8 @@ class MessageBatch:
     @property
     def memory_bytes(self) -> int:
         """The memory of its values, keys and headers, and of each message's entries in the columns."""
-        found = self.values.nbytes + self.keys.nbytes + self.offsets.nbytes + self.timestamps_ms.nbytes
-        return int(found if self.headers is None else found + self.headers.nbytes)
+        size_bytes = self.values.nbytes + self.keys.nbytes + self.offsets.nbytes + self.timestamps_ms.nbytes
+        return int(size_bytes if self.headers is None else size_bytes + self.headers.nbytes)
 
     @property
     def end(self) -> Position:
@@ -163,15 +163,15 @@ class Messages:
         """Some of the messages, by rising indices, each as often as it is named; ``batches`` stay, as their origin."""
         if len(index) == len(self) and bool(np.all(index[1:] > index[:-1])):
             return self
-        places = pa.array(index)
-        headers = None if self.headers is None else self.headers.take(places)
+        indexes = pa.array(index)
+        headers = None if self.headers is None else self.headers.take(indexes)
         return Messages(
             self.batches,
             self.bounds(index),
             self.offsets[index],
             self.timestamps_ms[index],
-            self.values.take(places),
-            self.keys.take(places),
+            self.values.take(indexes),
+            self.keys.take(indexes),
             headers,
         )
 
@@ -242,17 +242,17 @@ def concatenated(columns: Sequence[pa.BinaryArray]) -> pa.BinaryArray:
 
 def _are_in_a_row(columns: Sequence[pa.BinaryArray]) -> bool:
     """Whether they are slices of one column, each right after the previous one."""
-    place = _place(columns[0], columns[0].offset)
+    end = _place(columns[0], columns[0].offset)
     for column in columns:
-        if _place(column, column.offset) != place:
+        if _place(column, column.offset) != end:
             return False
-        place = _place(column, column.offset + len(column))
+        end = _place(column, column.offset + len(column))
     return True
 
 
-def _place(column: pa.BinaryArray, at: int) -> tuple[object, ...]:
+def _place(column: pa.BinaryArray, index: int) -> tuple[object, ...]:
     buffers = [None if buffer is None else (buffer.address, buffer.size) for buffer in column.buffers()]
-    return (column.type, at, *buffers)
+    return (column.type, index, *buffers)
 
 
 BLOCK_BYTES = 16 << 20
@@ -271,18 +271,18 @@ def blocks(
         fitting = int(np.searchsorted(offsets, offsets[start] + block_bytes, side="right")) - 1
         end = min(max(fitting, start + 1), start + _BLOCK_MESSAGES, len(array))
         relative = (offsets[start : end + 1] - offsets[start]).astype(np.int32)
-        piece = pa.py_buffer(b"") if data is None else data.slice(offsets[start], offsets[end] - offsets[start])
-        yield start, pa.Array.from_buffers(pa.binary(), end - start, [None, pa.py_buffer(relative), piece])
+        data_of_block = pa.py_buffer(b"") if data is None else data.slice(offsets[start], offsets[end] - offsets[start])
+        yield start, pa.Array.from_buffers(pa.binary(), end - start, [None, pa.py_buffer(relative), data_of_block])
         start = end
 
 
-def in_place(parts: Sequence[pa.Array], places: Sequence[NDArray[np.int64]], count: int) -> pa.Array:
+def in_place(parts: Sequence[pa.Array], indexes: Sequence[NDArray[np.int64]], count: int) -> pa.Array:
     """``count`` values: those of at least one part in the places given for it, and null in the others."""
     filled = [part for part in parts if len(part)] or parts[:1]
     values = filled[0] if len(filled) == 1 else pa.concat_arrays(filled)
-    index = np.concatenate(places)
+    index = np.concatenate(indexes)
     if len(index) == count and (np.diff(index) > 0).all():
         return values
-    place = np.full(count, -1)
-    place[index] = np.arange(len(index))
-    return values.take(pa.array(place, mask=place < 0))
+    order = np.full(count, -1)
+    order[index] = np.arange(len(index))
+    return values.take(pa.array(order, mask=order < 0))

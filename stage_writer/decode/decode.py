@@ -5,7 +5,7 @@
 
 Rules:
 
-1. The first pass (`stage_writer.decode.reading`) takes ordinary messages, which cost no Python object. The
+1. The first pass (`stage_writer.decode.decode_options`) takes ordinary messages, which cost no Python object. The
    others go one at a time to the strict decoder, and only that refuses. The first pass does not affect the result:
    without it each message has the same outcome, at many times the cost. Property tests enforce that.
 2. Rows stay in the order of their messages, and `Decoded.row_index` gives each row's message.
@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from common.schema import StructType, nullable_columns, to_arrow_field, to_arrow_schema
 from stage_writer.decode.batch import BLOCK_BYTES, blocks
-from stage_writer.decode.reading import STRICT, Reading, no_first_pass
+from stage_writer.decode.decode_options import STRICT, DecodeOptions, no_first_pass
 from stage_writer.decode.rejects import ErrorClass, Refusal, Reject
 from stage_writer.decode.strict import Row, StrictDecoder
 from stage_writer.decode.unknown.leftovers import Rescuer
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from stage_writer.decode.batch import Messages
-    from stage_writer.decode.reading import MakeFirstPass
+    from stage_writer.decode.decode_options import MakeFirstPass
 
     Index = NDArray[np.int64]
 
@@ -62,11 +62,11 @@ class Decoded:
 
 
 @dataclass(frozen=True, slots=True)
-class _Piece:
+class _Segment:
     """Some rows, as one struct array, and the indices of their messages in the block."""
 
     rows: pa.StructArray
-    places: Index
+    indexes: Index
 
 
 class Decodes(Protocol):
@@ -88,16 +88,16 @@ class Decoder:
     def __init__(
         self,
         columns: StructType,
-        reading: Reading = STRICT,
+        reading: DecodeOptions = STRICT,
         *,
         rescue_column: str | None = None,
         block_bytes: int = BLOCK_BYTES,
-        first_pass: MakeFirstPass = no_first_pass,
+        native_decoder: MakeFirstPass = no_first_pass,
     ) -> None:
         """With a ``rescue_column`` the rows have it after the declared ones (see `Rescuer`)."""
         self._block_bytes = block_bytes
         self._strict = StrictDecoder(columns, reading)
-        self._first = first_pass(columns, reading)
+        self._first = native_decoder(columns, reading)
         self._row_type = pa.struct(list(to_arrow_schema(columns)))
         self._rescuer = None if rescue_column is None else Rescuer(rescue_column, columns)
         read = columns if self._rescuer is None else columns.with_fields((self._rescuer.field,))
@@ -118,59 +118,59 @@ class Decoder:
             index = present[start : start + len(block)]
             rows, refused = self._decode_block(block)
             batches.append(pa.RecordBatch.from_struct_array(rows.rows))
-            indices.append(index[rows.places])
-            rejects += (Reject(int(index[place]), why.error_class, why.error) for place, why in refused)
+            indices.append(index[rows.indexes])
+            rejects += (Reject(int(index[row]), why.error_class, why.error) for row, why in refused)
         table = pa.Table.from_batches(batches, self._schema)
         if self._nullable != self._schema:
             table = table.cast(self._nullable)  # no copy
         return Decoded(table, np.concatenate(indices), tuple(rejects), np.flatnonzero(nulls))
 
-    def _decode_block(self, block: pa.BinaryArray) -> tuple[_Piece, list[tuple[int, Refusal]]]:
+    def _decode_block(self, block: pa.BinaryArray) -> tuple[_Segment, list[tuple[int, Refusal]]]:
         if self._first is None:
             return self._read_strictly(block, np.arange(len(block)))
         taken = self._first.read(block)
-        places = np.flatnonzero(taken.is_taken)
-        piece = self._rescued(_Piece(taken.rows, places), block, taken.has_unknown)
-        if len(places) == len(block):
-            return piece, []
-        other, refused = self._read_strictly(block, np.flatnonzero(~taken.is_taken))
-        return self._merged([piece, other]), refused
+        indexes = np.flatnonzero(taken.is_decoded)
+        segment = self._rescued(_Segment(taken.rows, indexes), block, taken.has_unknown)
+        if len(indexes) == len(block):
+            return segment, []
+        other, refused = self._read_strictly(block, np.flatnonzero(~taken.is_decoded))
+        return self._merged([segment, other]), refused
 
-    def _read_strictly(self, block: pa.BinaryArray, places: Index) -> tuple[_Piece, list[tuple[int, Refusal]]]:
+    def _read_strictly(self, block: pa.BinaryArray, indexes: Index) -> tuple[_Segment, list[tuple[int, Refusal]]]:
         arrays: list[pa.StructArray] = [pa.array([], self._row_type)]
         good: list[int] = []
         refused: list[tuple[int, Refusal]] = []
-        for start in range(0, len(places), _STRICT_MESSAGES):
-            some = places[start : start + _STRICT_MESSAGES]
+        for start in range(0, len(indexes), _STRICT_MESSAGES):
+            some = indexes[start : start + _STRICT_MESSAGES]
             rows: list[Row] = []
-            for place, message in zip(some.tolist(), block.take(pa.array(some)).to_pylist(), strict=True):
+            for index, message in zip(some.tolist(), block.take(pa.array(some)).to_pylist(), strict=True):
                 outcome = self._strict.decode(message)
                 if isinstance(outcome, Refusal):
-                    refused.append((place, outcome))
+                    refused.append((index, outcome))
                 else:
                     rows.append(outcome)
-                    good.append(place)
+                    good.append(index)
             arrays.append(pa.array(rows, self._row_type))
-        piece = _Piece(pa.concat_arrays(arrays), np.array(good, np.int64))
-        return self._rescued(piece, block, np.ones(len(good), np.bool_)), refused
+        segment = _Segment(pa.concat_arrays(arrays), np.array(good, np.int64))
+        return self._rescued(segment, block, np.ones(len(good), np.bool_)), refused
 
-    def _rescued(self, piece: _Piece, block: pa.BinaryArray, may_have_unknown: NDArray[np.bool_]) -> _Piece:
+    def _rescued(self, segment: _Segment, block: pa.BinaryArray, may_have_unknown: NDArray[np.bool_]) -> _Segment:
         """The rows with the rescue column, if there is one; the mask is of the rows."""
         if self._rescuer is None:
-            return piece
-        texts = block.take(pa.array(piece.places[may_have_unknown])).cast(pa.string())
-        columns = [*piece.rows.flatten(), self._rescuer.of_some(texts, may_have_unknown)]
-        fields = [*piece.rows.type, to_arrow_field(self._rescuer.field)]
-        return replace(piece, rows=pa.StructArray.from_arrays(columns, fields=fields))
+            return segment
+        texts = block.take(pa.array(segment.indexes[may_have_unknown])).cast(pa.string())
+        columns = [*segment.rows.flatten(), self._rescuer.of_some(texts, may_have_unknown)]
+        fields = [*segment.rows.type, to_arrow_field(self._rescuer.field)]
+        return replace(segment, rows=pa.StructArray.from_arrays(columns, fields=fields))
 
-    def _merged(self, pieces: Sequence[_Piece]) -> _Piece:
+    def _merged(self, segments: Sequence[_Segment]) -> _Segment:
         """The pieces as one, in the order of the messages."""
-        filled = [piece for piece in pieces if len(piece.places)]
+        filled = [segment for segment in segments if len(segment.indexes)]
         if len(filled) == 1:
             return filled[0]
         if not filled:
-            return _Piece(pa.array([], pa.struct(list(self._schema))), np.zeros(0, np.int64))
-        places = np.concatenate([piece.places for piece in filled])
-        order = np.argsort(places)
-        rows = pa.concat_arrays([piece.rows for piece in filled])
-        return _Piece(rows.take(pa.array(order)), places[order])
+            return _Segment(pa.array([], pa.struct(list(self._schema))), np.zeros(0, np.int64))
+        indexes = np.concatenate([segment.indexes for segment in filled])
+        order = np.argsort(indexes)
+        rows = pa.concat_arrays([segment.rows for segment in filled])
+        return _Segment(rows.take(pa.array(order)), indexes[order])

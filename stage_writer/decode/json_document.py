@@ -213,9 +213,9 @@ class _Loop:
     def _with_source(self, text: str, start: int) -> str:
         if not self._sourced:
             return text
-        found = SourcedText(text)
-        found.source = Source(self._text, start, self._at)
-        return found
+        sourced = SourcedText(text)
+        sourced.source = Source(self._text, start, self._at)
+        return sourced
 
     def _open_or_scalar(self) -> Json:
         sign = self._space()
@@ -243,9 +243,9 @@ class Members:
     The caller sets ``at`` to each value's end, and the last one is the object's.
     """
 
-    def __init__(self, text: str, at: int) -> None:
+    def __init__(self, text: str, offset: int) -> None:
         self._text = text
-        self.at = at
+        self.at = offset
 
     def __iter__(self) -> Iterator[tuple[str, str, int]]:
         """Name, the name as it is written, and where the value starts."""
@@ -261,24 +261,24 @@ class Members:
         self.at += 1
 
 
-def space_end(text: str, at: int) -> int:
-    """Where the white space that may start at ``at`` ends."""
-    match = _SPACE.match(text, at)
-    return match.end() if match else at
+def space_end(text: str, offset: int) -> int:
+    """Where the white space that may start at ``offset`` ends."""
+    match = _SPACE.match(text, offset)
+    return match.end() if match else offset
 
 
-def end_of(text: str, at: int) -> int:
-    """Where the value that starts at ``at`` ends."""
+def end_of(text: str, offset: int) -> int:
+    """Where the value that starts at ``offset`` ends."""
     try:
-        end: int = _SCAN(text, at)[1]
+        end: int = _SCAN(text, offset)[1]
     except RecursionError:
-        return _end_of_deep(text, at)
+        return _end_of_deep(text, offset)
     return end
 
 
-def _end_of_deep(text: str, at: int) -> int:
+def _end_of_deep(text: str, offset: int) -> int:
     depth = 0
-    for token in _TOKEN.finditer(text, at):
+    for token in _TOKEN.finditer(text, offset):
         sign = text[token.start()]
         depth += (sign in "[{") - (sign in "]}")
         if depth == 0:

@@ -77,31 +77,31 @@ class MergedBatch(MessageBatch):
 
     def by_input(self) -> list[InputMessages]:
         """The messages by input, without inputs that have none."""
-        found = []
+        inputs = []
         for number, partition in enumerate(self.inputs):
             index = np.flatnonzero(self.input_of == number)
             if len(index):
-                found.append(InputMessages(self._of_input(partition, index), index))
-        return found
+                inputs.append(InputMessages(self._of_input(partition, index), index))
+        return inputs
 
     def _of_input(self, partition: TopicPartition, index: NDArray[np.int64]) -> MessageBatch:
-        places = pa.array(index)
+        indexes = pa.array(index)
         return MessageBatch(
             partition,
             self.input_offsets[index],
             self.timestamps_ms[index],
-            self.values.take(places),
-            self.keys.take(places),
-            None if self.headers is None else self.headers.take(places),
+            self.values.take(indexes),
+            self.keys.take(indexes),
+            None if self.headers is None else self.headers.take(indexes),
         )
 
     def _places(self, count: int) -> tuple[Position, ...]:
         """Each input's position after the given number of messages."""
-        places = []
+        positions = []
         for number, before in enumerate(self.before):
-            mine = np.flatnonzero(self.input_of[:count] == number)
-            places.append(Position(int(self.input_offsets[mine[-1]]) + 1) if len(mine) else before)
-        return tuple(places)
+            own_rows = np.flatnonzero(self.input_of[:count] == number)
+            positions.append(Position(int(self.input_offsets[own_rows[-1]]) + 1) if len(own_rows) else before)
+        return tuple(positions)
 
 
 def merged_batch(
@@ -115,14 +115,14 @@ def merged_batch(
     input_of = np.concatenate([np.full(len(batch), number, np.int64) for number, batch in parts])[order]
     own = np.concatenate([batch.offsets for _, batch in parts])[order]
     headers = headers_of([batch for _, batch in parts])
-    places = pa.array(order)
+    order_of_rows = pa.array(order)
     return MergedBatch(
         chain,
         _chain_offsets(input_of, own, before),
         np.concatenate([batch.timestamps_ms for _, batch in parts])[order],
-        concatenated([batch.values for _, batch in parts]).take(places),
-        concatenated([batch.keys for _, batch in parts]).take(places),
-        None if headers is None else headers.take(places),
+        concatenated([batch.values for _, batch in parts]).take(order_of_rows),
+        concatenated([batch.keys for _, batch in parts]).take(order_of_rows),
+        None if headers is None else headers.take(order_of_rows),
         tuple(inputs),
         input_of,
         own,
@@ -136,6 +136,6 @@ def _chain_offsets(
     """Each message advances the chain by as much as it advances its input."""
     steps = np.zeros(len(own), np.int64)
     for number, first in enumerate(before):
-        mine = np.flatnonzero(input_of == number)
-        steps[mine] = np.diff(own[mine] + 1, prepend=int(first))
+        own_rows = np.flatnonzero(input_of == number)
+        steps[own_rows] = np.diff(own[own_rows] + 1, prepend=int(first))
     return np.cumsum(steps) + (sum(before) - 1)

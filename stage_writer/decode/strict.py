@@ -47,6 +47,7 @@ from common.schema import (
     type_to_ddl,
 )
 from common.settings.formats import ValueFormat
+from stage_writer.decode.decode_options import STRICT, DecodeOptions
 from stage_writer.decode.json_document import (
     Json,
     NotOneDocumentError,
@@ -56,7 +57,6 @@ from stage_writer.decode.json_document import (
     json_text,
     parse_document,
 )
-from stage_writer.decode.reading import STRICT, Reading
 from stage_writer.decode.rejects import ErrorClass, Refusal
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ _SHOWN_CHARACTERS = 80
 class StrictDecoder:
     """Decodes one message at a time into the declared columns. Raises SchemaError for columns it cannot decode into."""
 
-    def __init__(self, columns: StructType, reading: Reading = STRICT) -> None:
+    def __init__(self, columns: StructType, reading: DecodeOptions = STRICT) -> None:
         check_decodable(columns)
         self._row = _struct(columns, reading)
         self._holds_json = reading.holds_json
@@ -201,7 +201,7 @@ def _wrong_type(value: Json, wanted: str) -> NoReturn:
     raise _RefusedError(ErrorClass.WRONG_TYPE, f"{_describe(value)} where {wanted} is declared")
 
 
-def _converter(data_type: DataType, reading: Reading) -> Converter:
+def _converter(data_type: DataType, reading: DecodeOptions) -> Converter:
     match data_type:
         case Primitive.BYTE | Primitive.SHORT | Primitive.INTEGER | Primitive.LONG:
             return _leniently(_whole, _integer(data_type)) if reading.lenient else _integer(data_type)
@@ -219,7 +219,7 @@ def _converter(data_type: DataType, reading: Reading) -> Converter:
             assert_never(data_type)
 
 
-def _primitive(data_type: Primitive, reading: Reading) -> Converter:
+def _primitive(data_type: Primitive, reading: DecodeOptions) -> Converter:
     if reading.epoch_decimals is not None:
         return _epoch(data_type, reading.epoch_decimals)
     if reading.format is ValueFormat.HEX:
@@ -463,7 +463,7 @@ def _epoch(data_type: Primitive, decimals: int) -> Converter:
     return convert
 
 
-def _array(data_type: ArrayType, reading: Reading) -> Converter:
+def _array(data_type: ArrayType, reading: DecodeOptions) -> Converter:
     element = _converter(data_type.element, reading)
     name = type_to_ddl(data_type)
 
@@ -483,7 +483,7 @@ def _array(data_type: ArrayType, reading: Reading) -> Converter:
     return convert
 
 
-def _map(data_type: MapType, reading: Reading) -> Converter:
+def _map(data_type: MapType, reading: DecodeOptions) -> Converter:
     item = _converter(data_type.value, reading)
     name = type_to_ddl(data_type)
 
@@ -505,7 +505,7 @@ def _map(data_type: MapType, reading: Reading) -> Converter:
     return convert
 
 
-def _struct(data_type: StructType, reading: Reading) -> Callable[[Json], Row]:
+def _struct(data_type: StructType, reading: DecodeOptions) -> Callable[[Json], Row]:
     fields = tuple((field.name, field.nullable, _converter(field.type, reading.at(field.name))) for field in data_type)
     names = frozenset(data_type.names)
     ddl = type_to_ddl(data_type)

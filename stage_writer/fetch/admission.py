@@ -44,7 +44,7 @@ class Admission:
         self.client_error.record(error)
         if self.client_error.is_refusal and self._refused_at_s is None:
             self._refused_at_s = now_s
-        self._logged = {said: at_s for said, at_s in self._logged.items() if now_s - at_s < AGAIN_AFTER_S}
+        self._logged = {text: at_s for text, at_s in self._logged.items() if now_s - at_s < AGAIN_AFTER_S}
         if text not in self._logged:
             self._logged[text] = now_s
             self._log.warning("kafka", problem=text)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from confluent_kafka import KafkaError
     from numpy.typing import NDArray
 
-    from stage_writer.native.fetching import TakenMessages
+    from stage_writer.native.fetching import FetchedMessages
 
 _second = itemgetter(1)
 _LONG_RUN = 64
@@ -81,10 +81,10 @@ class _Columns:
 
     def take(self, order: NDArray[np.intp]) -> _Columns:
         """The same messages in another order."""
-        places = pa.array(order)
-        headers = None if self.headers is None else self.headers.take(places)
+        indexes = pa.array(order)
+        headers = None if self.headers is None else self.headers.take(indexes)
         offsets, stamps = self.offsets[order], self.timestamps_ms[order]
-        return _Columns(offsets, stamps, self.values.take(places), self.keys.take(places), headers)
+        return _Columns(offsets, stamps, self.values.take(indexes), self.keys.take(indexes), headers)
 
     def batch(self, partition: TopicPartition, start: int, end: int, leader_epoch: int | None = None) -> MessageBatch:
         """A batch of some of them, all of one partition."""
@@ -99,7 +99,7 @@ class _Columns:
         )
 
 
-def portion_of(messages: Sequence[Message], *, with_headers: bool) -> Fetched:
+def fetched_of(messages: Sequence[Message], *, with_headers: bool) -> Fetched:
     """Messages and problems, as `consume` returns them."""
     count, problems = len(messages), list[ClientEvent]()
     errors = list(map(Message.error, messages))
@@ -129,10 +129,10 @@ def batches_of(messages: Sequence[Message], *, with_headers: bool) -> tuple[Mess
     if len(set(epochs)) > 1:
         terms = {epoch: code for code, epoch in enumerate(dict.fromkeys(epochs))}
         keys = keys * len(terms) + np.fromiter(map(terms.__getitem__, epochs), np.int64, count)
-    return _parted(columns, keys, lambda place: (_source(topics[place], int(partitions[place])), epochs[place]))
+    return _by_partition(columns, keys, lambda row: (_source(topics[row], int(partitions[row])), epochs[row]))
 
 
-def batches_of_taken(taken: TakenMessages) -> tuple[MessageBatch, ...]:
+def batches_of_fetched(taken: FetchedMessages) -> tuple[MessageBatch, ...]:
     """The batches of messages that were read as columns; several for one partition when its runs are long."""
     columns = _Columns(taken.offsets, timestamps_of(taken.timestamps_ms), taken.values, taken.keys, taken.headers)
     partitions = [(_source(run.topic, run.partition), run.leader_epoch) for run in taken.runs]
@@ -144,17 +144,17 @@ def batches_of_taken(taken: TakenMessages) -> tuple[MessageBatch, ...]:
     codes = {partition: code for code, partition in enumerate(dict.fromkeys(partitions))}
     keys = np.repeat([codes[partition] for partition in partitions], [run.end - run.start for run in taken.runs])
     distinct = list(codes)
-    return _parted(columns, keys, lambda place: distinct[keys[place]])
+    return _by_partition(columns, keys, lambda row: distinct[keys[row]])
 
 
-def _parted(
+def _by_partition(
     columns: _Columns, keys: NDArray[np.int64], source_at: Callable[[int], tuple[TopicPartition, int | None]]
 ) -> tuple[MessageBatch, ...]:
     """A batch for each key; ``source_at`` gives the partition and the leader epoch of the message at an index."""
     count = len(keys)
     order = np.argsort(keys, kind="stable")
-    parted = keys[order]
-    starts = np.concatenate(([0], np.flatnonzero(np.diff(parted)) + 1))
+    sorted_keys = keys[order]
+    starts = np.concatenate(([0], np.flatnonzero(np.diff(sorted_keys)) + 1))
     partitions = [source_at(first) for first in order[starts].tolist()]
     sizes = np.diff(starts, append=count)
     if np.any(order[starts + sizes - 1] - order[starts] != sizes - 1):  # some partition's messages are not consecutive
@@ -175,8 +175,8 @@ def _source(topic: str, partition: int) -> TopicPartition:
 
 
 def _headers(message: Message) -> Headers | None:
-    found = message.headers()
-    return None if found is None else [(str(name), cast("bytes | None", value)) for name, value in found]
+    headers = message.headers()
+    return None if headers is None else [(str(name), cast("bytes | None", value)) for name, value in headers]
 
 
 def _binaries(values: list[bytes | None]) -> pa.BinaryArray | pa.LargeBinaryArray:

@@ -71,9 +71,9 @@ class Fetcher:
             wanted = min(self._most - len(self._taken), (self._most_bytes - taken_bytes) // self._size_bytes - 1)
             if wanted > 0:
                 self._call(wanted, 0.0)
-            found = self._taken[first:]
-            found_bytes = sum(map(size_of, found))
-            self._size_bytes = max(1, found_bytes // max(1, len(found)))
+            messages = self._taken[first:]
+            found_bytes = sum(map(size_of, messages))
+            self._size_bytes = max(1, found_bytes // max(1, len(messages)))
             taken_bytes += found_bytes
         taken, self._taken = self._taken, []
         return taken
@@ -97,6 +97,6 @@ class Fetcher:
 
     def _call(self, most: int, timeout_s: float) -> bool:
         """Append the result of one call; returns whether there was any."""
-        found: list[Message] = self._consumer.consume(most, timeout_s)
-        self._taken += found
-        return bool(found)
+        messages: list[Message] = self._consumer.consume(most, timeout_s)
+        self._taken += messages
+        return bool(messages)

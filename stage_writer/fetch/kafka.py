@@ -39,18 +39,18 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from common.errors import BrokerError, ConfigError, MarkerError, StoreError
-from common.kafka.bounded import CLOSE_WITHIN_S, answer_of, close_within
+from common.kafka.bounded import CLOSE_WITHIN_S, close_within, result_of
 from common.kafka.client import QUIET, client_properties, refused_property
 from common.kafka.errors import broker_error, member_error
 from common.kafka.reader import require_allowed, topic_ids, topics_of
 from common.remedies import repair
 from common.settings import FromOffsets, FromTimestamp, Start, StartAt
-from common.settings.overlap import UnreadTopics, shared_topics
+from common.settings.overlap import UnsubscribedTopics, shared_topics
 from common.spans import Partition, Position, Topic, TopicPartition
 from stage_writer.decode.batch import MessageBatch
 from stage_writer.fetch import truncation
 from stage_writer.fetch.admission import Admission
-from stage_writer.fetch.fetched import Fetched, portion_of
+from stage_writer.fetch.fetched import Fetched, fetched_of
 from stage_writer.fetch.fetching import Fetcher
 from stage_writer.fetch.native_fetching import NativeFetcher
 from stage_writer.fetch.reading import ReadPositions
@@ -98,17 +98,17 @@ class KafkaSource:
         with_headers: Sequence[Stream] = (),
         co_partitioned: bool = False,
         native: Path | None = None,
-        unread: UnreadTopics | None = None,
+        unsubscribed: UnsubscribedTopics | None = None,
         sharing: Callable[[Collection[str]], Mapping[str, ConfigError]] | None = None,
     ) -> None:
         """Contacts nothing before a method is called. Raises ConfigError for properties that librdkafka rejects.
 
         ``co_partitioned``: one member gets the partitions with the same number, of all topics. ``native`` is the
-        compiled library that reads messages without Python objects, if available. ``unread`` is kept up to date.
+        compiled library that reads messages without Python objects, if available. ``unsubscribed`` is kept up to date.
         ``with_headers`` are the streams whose messages' headers are read. ``sharing`` agrees on the owners of topics
         that several streams read, and returns those that they cannot share; it may raise StoreError and MarkerError.
         """
-        self._unread = unread or UnreadTopics()
+        self._unsubscribed = unsubscribed or UnsubscribedTopics()
         self._sharing = sharing or partial(shared_topics, settings.streams)
         self._properties = consumer_properties(settings, co_partitioned=co_partitioned)
         self._log = log
@@ -121,16 +121,16 @@ class KafkaSource:
         self._streams: tuple[Stream, ...] = ()
         self._listener: GroupListener | None = None
         self._topics: tuple[str, ...] = ()
-        self._topics_at_s = 0.0
+        self._topics_checked_at_s = 0.0
         self._admission = Admission(self._servers, clock, log)
         self._checks = TruncationChecks()
         self._were_away = False
         self._paused: set[TopicPartition] = set()
-        self._looked_at_s = clock.monotonic_s()
+        self._checked_at_s = clock.monotonic_s()
         try:
             self._consumer = Consumer({**self._properties, "error_cb": self._hear}, logger=QUIET)
             self._reading = ReadPositions(self._consumer, is_cooperative=is_cooperative(self._properties))
-            self._taker = self._taker_of(native)
+            self._reader_of_queues = self._queue_reader_of(native)
             self._admin = AdminClient(client_properties(settings.kafka), logger=QUIET)
         except KafkaException as error:
             raise refused_property(_reason(error)) from error
@@ -142,19 +142,21 @@ class KafkaSource:
 
     def poll(self, timeout_s: float) -> Polled:
         if any(stream.pattern for stream in self._streams) and self._due_for_topics():
-            self._look_for_topics()
+            self._discover_topics()
         self._admission.require()
         if self._were_away:
             self._check_again()
         polled, polled_bytes = Polled(faults=self._overdue()), 0
         while True:
             with self._errors("consume"):
-                portion = self._taken(timeout_s, polled_bytes)
-            moved = {_source(*place) for place in self._taker.moved}  # what was read of these must be dropped
-            before, fresh = polled.without(moved), self._sort(portion)
+                fetched = self._taken(timeout_s, polled_bytes)
+            moved = {
+                _source(*partition) for partition in self._reader_of_queues.moved
+            }  # what was read of these must be dropped
+            before, fresh = polled.without(moved), self._sort(fetched)
             polled = Polled(before.batches + fresh.batches, {**before.ends, **fresh.ends}, before.faults + fresh.faults)
             polled_bytes = sum(batch.memory_bytes for batch in polled.batches)
-            if portion.count < self._most or polled_bytes >= self._enough_bytes:
+            if fetched.count < self._most or polled_bytes >= self._enough_bytes:
                 self._checks.read(polled.batches)
                 self._reading.read(polled.batches)
                 return polled
@@ -166,9 +168,9 @@ class KafkaSource:
     def seek(self, partition: TopicPartition, position: Position) -> None:
         self._seek(partition, _kafka(partition, *self._checks.begin(partition, position)))
 
-    def _seek(self, partition: TopicPartition, place: KafkaPartition) -> None:
+    def _seek(self, partition: TopicPartition, kafka_partition: KafkaPartition) -> None:
         with self._errors(f"seek in {partition}"):
-            self._reading.seek(place, self._paused)
+            self._reading.seek(kafka_partition, self._paused)
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
         self._paused.update(partitions)
@@ -194,15 +196,15 @@ class KafkaSource:
         return position if position >= 0 else self._offsets({partition: OffsetSpec.latest()})[partition]
 
     def end_positions(self, streams: Collection[Stream]) -> Mapping[TopicPartition, Position]:
-        found = self._metadata()
-        self._require_shareable({topic for topic in found if any(stream.reads(topic) for stream in streams)})
+        topics = self._metadata()
+        self._require_shareable({topic for topic in topics if any(stream.reads(topic) for stream in streams)})
         for topic in (name for stream in streams if stream.pattern is None for name in stream.topics):
-            if topic not in found:
+            if topic not in topics:
                 with self._errors(f"look up the topic {topic}", topic):
                     require_allowed(self._consumer, topic, TIMEOUT_S)
         specs = {
             TopicPartition(Topic(topic), Partition(partition)): OffsetSpec.latest()
-            for topic, partitions in found.items()
+            for topic, partitions in topics.items()
             if any(stream.reads(topic) for stream in streams)
             for partition in partitions
         }
@@ -219,20 +221,20 @@ class KafkaSource:
     def ownerless(self, partitions: Collection[TopicPartition]) -> Collection[TopicPartition] | None:
         group = str(self._properties["group.id"])
         with self._errors(f"describe the group {group}"):
-            found = self._admin.describe_consumer_groups([group], request_timeout=TIMEOUT_S)[group]
+            described_group = self._admin.describe_consumer_groups([group], request_timeout=TIMEOUT_S)[group]
             try:
-                described = answer_of(found, TIMEOUT_S)
+                described = result_of(described_group, TIMEOUT_S)
             except KafkaException as error:
                 if error.args[0].code() != KafkaError.GROUP_AUTHORIZATION_FAILED:
                     raise
                 msg = f"kafka: this user may not describe the consumer group {group}, which --until-caught-up needs"
                 raise ConfigError(msg, f"allow it to Describe the group {group}") from error
-        owned = {
-            _source(place.topic, place.partition)
+        assigned_partitions = {
+            _source(assigned.topic, assigned.partition)
             for member in described.members
-            for place in (member.assignment.topic_partitions if member.assignment else ())
+            for assigned in (member.assignment.topic_partitions if member.assignment else ())
         }
-        return None if described.state != ConsumerGroupState.STABLE else set(partitions) - owned
+        return None if described.state != ConsumerGroupState.STABLE else set(partitions) - assigned_partitions
 
     def report(self, positions: Mapping[TopicPartition, Position]) -> None:
         if positions:
@@ -243,11 +245,11 @@ class KafkaSource:
     def close(self) -> None:
         """Leave the group; the listener is called with what is revoked, in a thread that this call joins."""
         with self._errors("leave the group"):
-            self._taker.close()
+            self._reader_of_queues.close()
             if not close_within(self._consumer, self._revoke_timeout_s + CLOSE_WITHIN_S):
                 self._log.warning("left without a word to the group: Kafka does not answer")
 
-    def _taker_of(self, native: Path | None) -> Fetcher | NativeFetcher:
+    def _queue_reader_of(self, native: Path | None) -> Fetcher | NativeFetcher:
         if native is not None:
             try:
                 taking = NativeFetch(native, self._consumer, self._wants_headers)
@@ -260,31 +262,31 @@ class KafkaSource:
         return Fetcher(self._consumer, self._clock, self._most, self._enough_bytes)
 
     def _taken(self, timeout_s: float, taken_bytes: int) -> Fetched:
-        taken = self._taker.take(timeout_s, taken_bytes)
-        return taken if isinstance(taken, Fetched) else portion_of(taken, with_headers=bool(self._with_headers))
+        taken = self._reader_of_queues.take(timeout_s, taken_bytes)
+        return taken if isinstance(taken, Fetched) else fetched_of(taken, with_headers=bool(self._with_headers))
 
     def _wants_headers(self, topic: str) -> bool:
         return any(stream.reads(topic) for stream in self._with_headers)
 
-    def _sort(self, portion: Fetched) -> Polled:
+    def _sort(self, fetched: Fetched) -> Polled:
         batches: list[MessageBatch] = []
         ends: dict[TopicPartition, Position] = {}
         faults: list[PartitionFault] = []
         stale: set[TopicPartition] = set()
         """Messages after these, in this portion, must be dropped."""
-        for batch in portion.batches:
+        for batch in fetched.batches:
             partition = batch.partition
-            found = None if partition in stale else self._checks.take(batch)
-            match found:
+            checked = None if partition in stale else self._checks.take(batch)
+            match checked:
                 case Doubt.ASK:
                     self._seek(partition, _kafka(partition, *self._checks.ask(partition)))
                 case Doubt.OTHER:
                     faults.append(truncated(partition, self._checks.last(partition), None))
-                case MessageBatch() if len(found):
-                    batches.append(found)
-            if isinstance(found, Doubt):
+                case MessageBatch() if len(checked):
+                    batches.append(checked)
+            if isinstance(checked, Doubt):
                 stale.add(partition)
-        for problem in portion.problems:
+        for problem in fetched.problems:
             if problem.topic is not None and problem.error.code() == _END:
                 partition = _source(problem.topic, problem.partition)
                 if partition not in stale and self._is_end(partition, Position(problem.offset), faults):
@@ -300,7 +302,7 @@ class KafkaSource:
         if check is None:
             return True
         if position >= check.position:
-            self._checks.passed(partition)
+            self._checks.completed(partition)
             return True
         # A new leader may not know its end yet; the end that it returns on request is reliable.
         try:
@@ -314,8 +316,8 @@ class KafkaSource:
             self._seek(partition, _kafka(partition, *self._checks.ask(partition)))
         return False
 
-    def _fault(self, found: ClientEvent) -> list[PartitionFault]:
-        topic, partition, error = found.topic, found.partition, found.error
+    def _fault(self, event: ClientEvent) -> list[PartitionFault]:
+        topic, partition, error = event.topic, event.partition, event.error
         if error.code() == _RESET and topic is not None:
             topic_partition = _source(topic, partition)
             if _TRUNCATED in error.str():
@@ -327,7 +329,7 @@ class KafkaSource:
                         None if differs is None else int(differs[1]),
                     )
                 ]
-            return self._out_of_range(topic_partition, Position(found.offset))
+            return self._out_of_range(topic_partition, Position(event.offset))
         if error.fatal() or error.code() in _FATAL_GROUP:
             raise member_error(self._servers, str(self._properties["group.id"]), topic, error)
         if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
@@ -366,9 +368,9 @@ class KafkaSource:
         Raises BrokerError where Kafka has it (stage_writer/fetch/truncation.py, rule 4).
         """
         now_s = self._clock.monotonic_s()
-        if now_s - self._looked_at_s < truncation.OVERDUE_S:
+        if now_s - self._checked_at_s < truncation.OVERDUE_S:
             return ()
-        self._looked_at_s = now_s
+        self._checked_at_s = now_s
         overdue = self._checks.overdue(self._paused)
         try:
             ends = self._offsets(dict.fromkeys(overdue, OffsetSpec.latest())) if overdue else {}
@@ -397,23 +399,23 @@ class KafkaSource:
                 self._log.warning("last record not compared", partition=str(partition), problem=error.problem)
 
     def _due_for_topics(self) -> bool:
-        return self._clock.monotonic_s() - self._topics_at_s >= TOPICS_EVERY_S
+        return self._clock.monotonic_s() - self._topics_checked_at_s >= TOPICS_EVERY_S
 
-    def _look_for_topics(self) -> None:
+    def _discover_topics(self) -> None:
         try:
             self._refresh_topics()
         except (BrokerError, StoreError, MarkerError) as error:
             # Brokers that are unreachable for a while are no reason to drop buffers; topic names survive that as well.
-            self._topics_at_s = self._clock.monotonic_s()
+            self._topics_checked_at_s = self._clock.monotonic_s()
             self._log.warning("topics not looked up, trying again", problem=error.problem)
 
     def _refresh_topics(self) -> None:
         names = {topic for stream in self._streams if stream.pattern is None for topic in stream.topics}
         if any(stream.pattern for stream in self._streams):
-            found = self._metadata()
-            names |= {topic for topic in found if any(stream.reads(topic) for stream in self._streams)}
+            metadata = self._metadata()
+            names |= {topic for topic in metadata if any(stream.reads(topic) for stream in self._streams)}
             names -= self._shared(names)
-        self._topics_at_s = self._clock.monotonic_s()
+        self._topics_checked_at_s = self._clock.monotonic_s()
         topics = tuple(sorted(names))
         if topics and topics != self._topics:
             self._topics = topics
@@ -428,9 +430,9 @@ class KafkaSource:
             self._require_shareable(names)
         shared = self._sharing(names)
         for topic, error in shared.items():
-            if topic not in self._unread.found:
+            if topic not in self._unsubscribed.problems:
                 self._log.error("topic not read", topic=topic, problem=error.problem, remedy=error.remedy)
-        self._unread.found = shared
+        self._unsubscribed.problems = shared
         return set(shared)
 
     def _require_shareable(self, topics: Collection[str]) -> None:
@@ -440,21 +442,21 @@ class KafkaSource:
 
     def _on_assign(self, _consumer: Consumer, partitions: Sequence[KafkaPartition]) -> None:
         self._admission.let_in()
-        self._taker.assigned(partitions)
+        self._reader_of_queues.assigned(partitions)
         listener = cast("GroupListener", self._listener)
         topic_partitions = [_source(partition.topic, partition.partition) for partition in partitions]
         positions = listener.assigned(topic_partitions)
         # librdkafka remembers that a partition was paused when it was revoked.
         self.resume(topic_partitions)
-        unread = [topic_partition for topic_partition in topic_partitions if topic_partition not in positions]
-        begins = {**self._until_sought(unread), **positions}
-        places = [
-            _kafka(topic_partition, *self._checks.begin(topic_partition, begins[topic_partition]))
+        unpositioned = [topic_partition for topic_partition in topic_partitions if topic_partition not in positions]
+        starts = {**self._until_sought(unpositioned), **positions}
+        kafka_partitions = [
+            _kafka(topic_partition, *self._checks.begin(topic_partition, starts[topic_partition]))
             for topic_partition in topic_partitions
         ]
-        self._reading.assign(places)
-        if unread:
-            self.pause(unread)
+        self._reading.assign(kafka_partitions)
+        if unpositioned:
+            self.pause(unpositioned)
 
     def _until_sought(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, Position]:
         """The assignment of partitions that must not be read yet; a seek precedes their resume.
@@ -479,7 +481,7 @@ class KafkaSource:
         self._unassign(partitions)
 
     def _unassign(self, partitions: Sequence[KafkaPartition]) -> None:
-        self._taker.unassigned(partitions)
+        self._reader_of_queues.unassigned(partitions)
         self._checks.forget([_source(partition.topic, partition.partition) for partition in partitions])
         self._reading.unassign(partitions)
 
@@ -487,7 +489,7 @@ class KafkaSource:
         with self._errors("list topics"):
             client_error = None if self._topics else self._admission.client_error
             topics = topics_of(self._consumer, TIMEOUT_S, client_error)
-        return {name: sorted(found.partitions) for name, found in topics.items() if found.error is None}
+        return {name: sorted(metadata.partitions) for name, metadata in topics.items() if metadata.error is None}
 
     def _offsets(
         self, specs: Mapping[TopicPartition, OffsetSpec], level: IsolationLevel = IsolationLevel.READ_COMMITTED
@@ -498,11 +500,11 @@ class KafkaSource:
         while missing := {_kafka(partition): spec for partition, spec in specs.items() if partition not in positions}:
             with self._errors("look up offsets"):
                 futures = self._admin.list_offsets(missing, isolation_level=level, request_timeout=TIMEOUT_S)
-            for found, future in futures.items():
-                partition = _source(found.topic, found.partition)
+            for requested, future in futures.items():
+                partition = _source(requested.topic, requested.partition)
                 with self._errors(f"look up offsets of {partition}", partition.topic):
                     try:
-                        positions[partition] = Position(answer_of(future, TIMEOUT_S).offset)
+                        positions[partition] = Position(result_of(future, TIMEOUT_S).offset)
                     except KafkaException as error:
                         if error.args[0].code() not in _ELECTING or time.monotonic() > until_s:
                             raise

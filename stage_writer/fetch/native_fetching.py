@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from confluent_kafka import KafkaError
 
-from stage_writer.fetch.fetched import ClientEvent, Fetched, batches_of_taken, portion_of
+from stage_writer.fetch.fetched import ClientEvent, Fetched, batches_of_fetched, fetched_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -65,7 +65,7 @@ class NativeFetcher:
             fresh = self._consumer.consume(_SERVED, 0.0)
             self.moved |= self._moved_now
             if self._moved_now and (held or strays):
-                return self._portion(strays, self._moved_now, fresh)
+                return self._fetched(strays, self._moved_now, fresh)
             strays += fresh
             now_s = self._clock.monotonic_s()
             if now_s - self._forwarded_at_s >= _FORWARD_EVERY_S:
@@ -74,34 +74,34 @@ class NativeFetcher:
             left_s = max(0.0, deadline_s - now_s)
             held, held_bytes = self._taking.take(self._most, most_bytes, min(left_s, _LONGEST_WAIT_S))
             if held >= self._most or held_bytes >= most_bytes or left_s == 0.0:
-                return self._portion(strays)
+                return self._fetched(strays)
 
     def assigned(self, partitions: Iterable[KafkaPartition]) -> None:
-        places = [(partition.topic, partition.partition) for partition in partitions]
-        self._moved_now |= set(places)
-        self._taking.take_over(places)
+        kafka_partitions = [(partition.topic, partition.partition) for partition in partitions]
+        self._moved_now |= set(kafka_partitions)
+        self._taking.take_over(kafka_partitions)
 
     def unassigned(self, partitions: Iterable[KafkaPartition]) -> None:
-        places = [(partition.topic, partition.partition) for partition in partitions]
-        self._moved_now |= set(places)
-        self._taking.let_go(places)
+        kafka_partitions = [(partition.topic, partition.partition) for partition in partitions]
+        self._moved_now |= set(kafka_partitions)
+        self._taking.let_go(kafka_partitions)
 
     def close(self) -> None:
         self._taking.close()
 
-    def _portion(
+    def _fetched(
         self, strays: list[Message], stale: Collection[tuple[str, int]] = (), fresh: Sequence[Message] = ()
     ) -> Fetched:
         """What is held, without ``stale`` partitions (rule 2); ``fresh`` ones were assigned at the same time."""
         # Events of no partition arrive by the consumer's own queue, and so does what was queued before it was
         # forwarded.
         taken = self._taking.give()
-        other, after = (portion_of(some, with_headers=self._with_headers) for some in (strays, fresh))
+        other, after = (fetched_of(some, with_headers=self._with_headers) for some in (strays, fresh))
         problems = [
             ClientEvent(error.topic, error.partition, error.offset, KafkaError(error.code, error.text or None))
             for error in taken.errors
         ]
-        batches = (*other.batches, *batches_of_taken(taken))
+        batches = (*other.batches, *batches_of_fetched(taken))
         kept = [batch for batch in batches if (batch.partition.topic, batch.partition.partition) not in stale]
         current = [
             client_event

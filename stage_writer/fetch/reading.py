@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from stage_writer.decode.batch import MessageBatch
 
 _STATE = KafkaError._STATE  # noqa: SLF001 - librdkafka's own codes begin with an underscore
-_Place = tuple[str, int]
+_PartitionKey = tuple[str, int]
 
 
 class ReadPositions:
@@ -33,16 +33,16 @@ class ReadPositions:
     def __init__(self, consumer: Consumer, *, is_cooperative: bool) -> None:
         self._consumer = consumer
         self._is_cooperative = is_cooperative
-        self._places: dict[_Place, KafkaPartition] = {}
+        self._places: dict[_PartitionKey, KafkaPartition] = {}
         """By partition, where it is read next; of a group that is not cooperative."""
 
-    def assign(self, places: Collection[KafkaPartition]) -> None:
+    def assign(self, partitions: Collection[KafkaPartition]) -> None:
         """Read these too, from these positions."""
         if self._is_cooperative:
-            self._consumer.incremental_assign(list(places))
+            self._consumer.incremental_assign(list(partitions))
             return
-        self._places = {(place.topic, place.partition): place for place in places}
-        self._consumer.assign(list(places))
+        self._places = {(partition.topic, partition.partition): partition for partition in partitions}
+        self._consumer.assign(list(partitions))
 
     def unassign(self, partitions: Collection[KafkaPartition]) -> None:
         """Read these no more."""
@@ -52,18 +52,18 @@ class ReadPositions:
         self._places = {}
         self._consumer.unassign()
 
-    def seek(self, place: KafkaPartition, paused: Iterable[TopicPartition]) -> None:
+    def seek(self, partition: KafkaPartition, paused: Iterable[TopicPartition]) -> None:
         """Read one of them from another position. Raises KafkaException."""
         if not self._is_cooperative:
-            self._places[place.topic, place.partition] = place
+            self._places[partition.topic, partition.partition] = partition
         try:
-            self._consumer.seek(place)
+            self._consumer.seek(partition)
         except KafkaException as error:
             if error.args[0].code() != _STATE:
                 raise
             if self._is_cooperative:
-                self._consumer.incremental_unassign([KafkaPartition(place.topic, place.partition)])
-                self._consumer.incremental_assign([place])
+                self._consumer.incremental_unassign([KafkaPartition(partition.topic, partition.partition)])
+                self._consumer.incremental_assign([partition])
                 return
             self._consumer.assign(list(self._places.values()))
             still = [(str(each.topic), int(each.partition)) for each in paused]
@@ -74,5 +74,5 @@ class ReadPositions:
         if self._is_cooperative:
             return
         for batch in batches:
-            if len(batch) and (place := (str(batch.partition.topic), int(batch.partition.partition))) in self._places:
-                self._places[place] = KafkaPartition(*place, batch.end)
+            if len(batch) and (key := (str(batch.partition.topic), int(batch.partition.partition))) in self._places:
+                self._places[key] = KafkaPartition(*key, batch.end)

@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AclOperation, AdminClient
 
 from common.errors import ConfigError
-from common.kafka.bounded import answer_of
+from common.kafka.bounded import result_of
 from common.kafka.client import QUIET, client_properties
 from common.kafka.errors import broker_error, remedy
 
@@ -43,10 +43,10 @@ def require_rights(settings: Settings, topics: Collection[str]) -> None:
     admin = AdminClient(client_properties(settings.kafka), logger=QUIET)
     servers, group = str(settings.kafka["bootstrap.servers"]), settings.writer.group_id
     names = TopicCollection(sorted(topics))
-    answers = admin.describe_topics(names, include_authorized_operations=True, request_timeout=_TIMEOUT_S)
-    for topic, answer in answers.items():
+    futures = admin.describe_topics(names, include_authorized_operations=True, request_timeout=_TIMEOUT_S)
+    for topic, future in futures.items():
         with _errors(f"describe the topic {topic}", servers, topic):
-            if not _may_read(answer):
+            if not _may_read(future):
                 msg = f"this user may not read the topic {topic!r}"
                 raise ConfigError(msg, remedy("TOPIC_AUTHORIZATION_FAILED", "", topic))
     with _errors(f"describe the consumer group {group}", servers, group):
@@ -67,18 +67,20 @@ def _of_a_group(admin: AdminClient, group: str) -> bool:
     """A cluster without any groups creates its offsets topic now, which takes a moment."""
     deadline_s = time.monotonic() + _TIMEOUT_S
     while True:
-        asked = admin.describe_consumer_groups([group], include_authorized_operations=True, request_timeout=_TIMEOUT_S)
+        futures = admin.describe_consumer_groups(
+            [group], include_authorized_operations=True, request_timeout=_TIMEOUT_S
+        )
         try:
-            return _may_read(asked[group])
+            return _may_read(futures[group])
         except KafkaException as error:
             if error.args[0].code() not in _SOON or time.monotonic() > deadline_s:
                 raise
             time.sleep(_AGAIN_S)
 
 
-def _may_read(answer: Future[TopicDescription] | Future[ConsumerGroupDescription]) -> bool:
+def _may_read(future: Future[TopicDescription] | Future[ConsumerGroupDescription]) -> bool:
     try:
-        allowed = answer_of(answer, _TIMEOUT_S).authorized_operations
+        allowed = result_of(future, _TIMEOUT_S).authorized_operations
     except KafkaException as error:
         code = error.args[0].code()
         if code in _DENIALS:

@@ -99,7 +99,7 @@ class SchemaRegistry:
         self._absent_until_s: dict[SchemaKey, float] = {}
         self._asking: threading.Thread | None = None
         self._answered = threading.Event()
-        self._ask_at_s = 0.0
+        self._request_at_s = 0.0
         self._backoff = Backoff()
         self._away: RegistryError | None = None
 
@@ -117,17 +117,17 @@ class SchemaRegistry:
 
     def latest_of(self, subject: str) -> tuple[int, RegisteredSchema] | None:
         """The newest schema of a subject, with its id; None without one. Waits for the answer; raises RegistryError."""
-        found: list[_Version] = []
+        versions: list[_Version] = []
 
         def ask() -> _Schema:
-            found.append(self._client.get_latest_version(subject))
-            return found[0].schema
+            versions.append(self._client.get_latest_version(subject))
+            return versions[0].schema
 
-        schema = self._answer(ask)
+        schema = self._request(ask)
         registered = None if schema is None else self._registered(schema)
-        if registered is None or not found or found[0].schema_id is None:
+        if registered is None or not versions or versions[0].schema_id is None:
             return None
-        return found[0].schema_id, registered
+        return versions[0].schema_id, registered
 
     def knows(self, ids: Sequence[SchemaKey]) -> bool:
         """Whether the type of each schema is known; see the port. Called by one thread."""
@@ -150,17 +150,17 @@ class SchemaRegistry:
             elif self._away is not None and self._clock.monotonic_s() - began_s > self._give_up_after_s:
                 raise self._away
             else:
-                self._clock.sleep_s(max(0.0, self._ask_at_s - self._clock.monotonic_s()))
-        found = {schema: self._schemas[schema] for schema in ids}
-        return {schema: None if known is None else known.type for schema, known in found.items()}
+                self._clock.sleep_s(max(0.0, self._request_at_s - self._clock.monotonic_s()))
+        schemas = {schema: self._schemas[schema] for schema in ids}
+        return {schema: None if known is None else known.type for schema, known in schemas.items()}
 
     def schema_of(self, schema: SchemaKey) -> RegisteredSchema:
         """A schema whose type is known; see the port."""
-        found = self._schemas[schema]
-        if found is None:
+        registered = self._schemas[schema]
+        if registered is None:
             msg = f"the schema {schema} is known to be missing"
             raise LookupError(msg)
-        return found
+        return registered
 
     def _unknown(self, ids: Sequence[SchemaKey]) -> list[SchemaKey]:
         """The ids to request, repeated requests included (rule 1)."""
@@ -173,7 +173,7 @@ class SchemaRegistry:
 
     def _ask(self, ids: Sequence[SchemaKey]) -> bool:
         """Start requests, if they are due and none is running (rule 2); whether it did."""
-        if (self._asking is not None and self._asking.is_alive()) or self._clock.monotonic_s() < self._ask_at_s:
+        if (self._asking is not None and self._asking.is_alive()) or self._clock.monotonic_s() < self._request_at_s:
             return False
         wanted = self._unknown(ids)
         self._forget_absent()
@@ -200,7 +200,7 @@ class SchemaRegistry:
                 self._record_absent(absent)  # otherwise one failure among many requests repeats them all
             pause_s = self._backoff.next_s()
             self._log.warning("schema registry does not answer, trying again", error=error.problem, retry_in_s=pause_s)
-            self._ask_at_s = self._clock.monotonic_s() + pause_s
+            self._request_at_s = self._clock.monotonic_s() + pause_s
             self._away = error
         else:
             self._away = None
@@ -217,11 +217,11 @@ class SchemaRegistry:
     def _add_absent(self, ids: Sequence[SchemaKey], absent: list[SchemaKey]) -> None:
         """Request each once, and record those that the registry has; the others are added to ``absent``."""
         for schema in ids:
-            found = self._asked(schema)
-            if found is None:
+            registered = self._fetch(schema)
+            if registered is None:
                 absent.append(schema)
             else:
-                self._schemas[schema] = found
+                self._schemas[schema] = registered
 
     def _forget_absent(self) -> None:
         """Drop the missing ids that no message has asked for in a while (rule 1)."""
@@ -231,28 +231,28 @@ class SchemaRegistry:
             if self._schemas[schema] is None:
                 del self._schemas[schema]
 
-    def _asked(self, schema: SchemaKey) -> RegisteredSchema | None:
+    def _fetch(self, schema: SchemaKey) -> RegisteredSchema | None:
         """The registry's current answer; None for an id that it does not have. Raises RegistryError."""
-        found = self._answer(lambda: self._schema(schema))
-        return None if found is None else self._registered(found)
+        response = self._request(lambda: self._schema(schema))
+        return None if response is None else self._registered(response)
 
-    def _registered(self, found: _Schema) -> RegisteredSchema | None:
+    def _registered(self, schema: _Schema) -> RegisteredSchema | None:
         """The schema with what it refers to; None where the registry does not have all of that."""
-        kind = found.schema_type or "AVRO"  # the registry may omit the default
+        kind = schema.schema_type or "AVRO"  # the registry may omit the default
         references: dict[str, str] = {}
-        if kind in self._resolves and not self._add_references(found, references):
+        if kind in self._resolves and not self._add_references(schema, references):
             return None
-        return RegisteredSchema(kind, found.schema_str or "", tuple(references.items()))
+        return RegisteredSchema(kind, schema.schema_str or "", tuple(references.items()))
 
     def _add_references(self, schema: _Schema, known: dict[str, str]) -> bool:
         """Adds what a schema refers to, in the order that readers need; whether the registry has all of it."""
         for each in schema.references or ():
             if each.name in known:
                 continue
-            found = self._answer(partial(self._version, each))
-            if found is None or not self._add_references(found, known):
+            version = self._request(partial(self._version, each))
+            if version is None or not self._add_references(version, known):
                 return False
-            known[each.name] = found.schema_str or ""
+            known[each.name] = version.schema_str or ""
         return True
 
     def _schema(self, schema: SchemaKey) -> _Schema:
@@ -263,12 +263,12 @@ class SchemaRegistry:
     def _version(self, reference: _Reference) -> _Schema:
         return self._client.get_version(reference.subject, reference.version).schema
 
-    def _answer(self, ask: Callable[[], _Schema]) -> _Schema | None:
+    def _request(self, request: Callable[[], _Schema]) -> _Schema | None:
         """The registry's answer; None where it does not have what is asked for. Raises RegistryError."""
         from confluent_kafka.schema_registry.error import SchemaRegistryError  # noqa: PLC0415 - only where it is used
 
         try:
-            return ask()
+            return request()
         except SchemaRegistryError as error:
             if error.http_status_code == _NOT_FOUND:
                 return None

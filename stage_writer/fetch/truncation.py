@@ -48,7 +48,7 @@ class TruncationCheck:
     last: LastRecord
     position: Position
     """Where reading continues after it."""
-    asked: bool = False
+    is_requested: bool = False
     """Whether librdkafka was made to compare its leader epoch with the broker's (rule 3)."""
 
 
@@ -103,7 +103,7 @@ class TruncationChecks:
         check = self._open.get(partition)
         return self._last.get(partition) if check is None else check.last
 
-    def passed(self, partition: TopicPartition) -> None:
+    def completed(self, partition: TopicPartition) -> None:
         """The check of the expected record is over."""
         check = self._open.pop(partition, None)
         if check is not None:
@@ -111,7 +111,7 @@ class TruncationChecks:
 
     def ask(self, partition: TopicPartition) -> tuple[int, int | None]:
         """The offset to read from once more, and the leader epoch to pass with it."""
-        check = self._open[partition] = replace(self._open[partition], asked=True)
+        check = self._open[partition] = replace(self._open[partition], is_requested=True)
         return check.last.offset, check.last.leader_epoch
 
     def take(self, batch: MessageBatch) -> MessageBatch | Doubt:
@@ -123,12 +123,12 @@ class TruncationChecks:
         if index < len(batch) and batch.offsets[index] == check.last.offset:
             last_record = batch.record_at(index)
             if last_record is not None and not _is_same(last_record, check.last):
-                return Doubt.OTHER if check.asked else Doubt.ASK
+                return Doubt.OTHER if check.is_requested else Doubt.ASK
         elif index == len(batch):
             return batch.part(0, 0)  # older ones, which a client may repeat: it is still to come
-        elif not check.asked:
+        elif not check.is_requested:
             return Doubt.ASK
-        self.passed(batch.partition)
+        self.completed(batch.partition)
         return batch.after(check.position)
 
     def read(self, batches: Iterable[MessageBatch]) -> None:
@@ -143,10 +143,10 @@ class TruncationChecks:
         return {partition: Position(last.offset + 1) for partition, last in self._last.items()}
 
 
-def _is_same(found: LastRecord, last: LastRecord) -> bool:
+def _is_same(record: LastRecord, last: LastRecord) -> bool:
     """Whether two records at one offset may be the same; an unknown leader epoch matches any."""
-    known = found.leader_epoch is not None and last.leader_epoch is not None
-    return found.timestamp_ms == last.timestamp_ms and (not known or found.leader_epoch == last.leader_epoch)
+    known = record.leader_epoch is not None and last.leader_epoch is not None
+    return record.timestamp_ms == last.timestamp_ms and (not known or record.leader_epoch == last.leader_epoch)
 
 
 def ends_before(partition: TopicPartition, end: Position, position: Position) -> PartitionFault:
@@ -173,9 +173,9 @@ def truncated(partition: TopicPartition, last: LastRecord | None, differs_at: in
     return PartitionFault(partition, problem, _restart(partition, differs_at), TRUNCATED)
 
 
-def _restart(partition: TopicPartition, at: int | None) -> str:
-    command = repair("restart", partition, None, f"--at {'OFFSET' if at is None else at} --yes")
-    named = f" (`delta-loader verify {CONFIG} --kafka` names it)" if at is None else ""
+def _restart(partition: TopicPartition, offset: int | None) -> str:
+    command = repair("restart", partition, None, f"--at {'OFFSET' if offset is None else offset} --yes")
+    named = f" (`delta-loader verify {CONFIG} --kafka` names it)" if offset is None else ""
     return (
         f"load what is staged (`delta-loader run {CONFIG} --once`), and begin a new chain at the first offset at which "
         f"Kafka has other records than the table{named}: `{command}`"

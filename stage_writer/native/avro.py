@@ -38,11 +38,11 @@ class AvroLibrary:
     """The functions of the compiled `avro_reader.c`. Raises OSError for another file."""
 
     def __init__(self, path: Path) -> None:
-        found = ctypes.CDLL(str(path))
+        library = ctypes.CDLL(str(path))
         pointer, number = ctypes.c_void_p, ctypes.c_int64
         try:
-            self.new, self.free = found.kde_avro_new, found.kde_avro_free
-            self.read, self.take = found.kde_avro_read, found.kde_avro_take
+            self.new, self.free = library.kde_avro_new, library.kde_avro_free
+            self.read, self.take = library.kde_avro_read, library.kde_avro_take
         except AttributeError as error:
             msg = f"{path} is another library: {error}"
             raise OSError(msg) from error
@@ -73,10 +73,10 @@ class NativeAvroReader:
         """The JSON of the ordinary records, and for each body whether it is one."""
         count = len(bodies)
         verdicts, ends = np.zeros(count, np.uint8), np.zeros(count + 1, np.int64)
-        _, places, data = bodies.buffers()
+        _, bounds, data = bodies.buffers()
         if count == 0 or data is None or data.size == 0:
             return pa.array([], pa.large_binary()), verdicts != 0
-        offsets = np.frombuffer(places, np.int64)[bodies.offset : bodies.offset + count + 1]
+        offsets = np.frombuffer(bounds, np.int64)[bodies.offset : bodies.offset + count + 1]
         size = self._library.read(
             self._handle,
             data.address,
@@ -137,8 +137,8 @@ def _children(part: _Part) -> Iterator[_Part]:
             for symbol in node.names:
                 yield _Part(None, quoted(symbol).encode(), depth)
         case AvroKind.RECORD:
-            for at, (name, inner) in enumerate(zip(node.names, node.parts, strict=True)):
-                yield _Part(inner, f"{',' if at else '{'}{quoted(name)}:".encode(), depth)
+            for number, (name, inner) in enumerate(zip(node.names, node.parts, strict=True)):
+                yield _Part(inner, f"{',' if number else '{'}{quoted(name)}:".encode(), depth)
         case _:
             for inner in node.parts:
                 yield _Part(inner, b"", depth)

@@ -51,20 +51,20 @@ def compile_library(
 ) -> None:
     """Make the library at ``target``. Raises CompileError. ``may_fetch`` allows Zig, too."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    said: list[str] = []  # by compiler; empty for the last one if it succeeded
+    outputs: list[str] = []  # by compiler; empty for the last one if it succeeded
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".") as folder:
         made = Path(folder) / NAME
         for command in _system_compilers(environ):
-            said.append(_compile(command, made, options, environ))
-            if not said[-1]:
+            outputs.append(_compile(command, made, options, environ))
+            if not outputs[-1]:
                 made.replace(target)
                 return
         if may_fetch:
-            said.append(_fetch_zig(made.parent) or _compile(_ZIG, made, options, environ))
-            if not said[-1]:
+            outputs.append(_fetch_zig(made.parent) or _compile(_ZIG, made, options, environ))
+            if not outputs[-1]:
                 made.replace(target)
                 return
-    msg = "\n".join(said) or "there is no C compiler (cc, gcc or clang), and CC names none"
+    msg = "\n".join(outputs) or "there is no C compiler (cc, gcc or clang), and CC names none"
     raise CompileError(msg)
 
 
@@ -76,9 +76,9 @@ def _commands(environ: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
     if environ.get("CC"):
         yield tuple(environ["CC"].split())
     for name in _SYSTEMS:
-        found = shutil.which(name, path=environ.get("PATH"))
-        if found is not None:
-            yield (found,)
+        program = shutil.which(name, path=environ.get("PATH"))
+        if program is not None:
+            yield (program,)
 
 
 def _compile(command: Sequence[str], made: Path, options: Sequence[str], environ: Mapping[str, str]) -> str:
@@ -103,5 +103,5 @@ def _run(command: Sequence[str], environ: Mapping[str, str] | None = None) -> st
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"{command[0]}: {error}"
-    said = (done.stderr or done.stdout).strip() or f"exit code {done.returncode}"
-    return "" if done.returncode == 0 else f"{' '.join(command[:3])}: {said}"
+    output = (done.stderr or done.stdout).strip() or f"exit code {done.returncode}"
+    return "" if done.returncode == 0 else f"{' '.join(command[:3])}: {output}"

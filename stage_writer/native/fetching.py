@@ -63,7 +63,7 @@ class MessageRun:
 
 
 @dataclass(frozen=True, slots=True)
-class TakenError:
+class FetchedError:
     """An error, or the end of a partition."""
 
     topic: str | None
@@ -74,7 +74,7 @@ class TakenError:
 
 
 @dataclass(frozen=True, slots=True)
-class TakenMessages:
+class FetchedMessages:
     """Messages in the order in which they were read."""
 
     offsets: NDArray[np.int64]
@@ -84,7 +84,7 @@ class TakenMessages:
     headers: pa.ListArray | None
     """`decode.batch.HEADERS`; None where no topic's headers are read, null for messages of other topics."""
     runs: tuple[MessageRun, ...]
-    errors: tuple[TakenError, ...]
+    errors: tuple[FetchedError, ...]
 
 
 class _Kafka:
@@ -131,31 +131,31 @@ class QueueReader:
             msg = f"{path} is another library: {error}"
             raise OSError(msg) from error
         given = (_POINTER * len(_CALLS))(*calls)
-        self._taker = self._own.new(ctypes.addressof(given), queue)
-        if not self._taker:
+        self._reader_of_queues = self._own.new(ctypes.addressof(given), queue)
+        if not self._reader_of_queues:
             msg = "no memory to take messages"
             raise MemoryError(msg)
-        self.free = weakref.finalize(self, self._own.free, self._taker)
+        self.free = weakref.finalize(self, self._own.free, self._reader_of_queues)
 
     def read_headers(self, topic: str) -> None:
         """Read the headers of this topic's messages, too."""
-        if not self._own.read_headers(self._taker, topic.encode()):
+        if not self._own.read_headers(self._reader_of_queues, topic.encode()):
             msg = "no memory for the name of a topic"
             raise MemoryError(msg)
 
     def take(self, most: int, most_bytes: int, timeout_s: float) -> tuple[int, int]:
         """Read what is available, or wait for the first message; returns how many are held now, and how many bytes."""
         taken_bytes = np.zeros(1, np.int64)
-        held = self._own.take(self._taker, most, most_bytes, int(timeout_s * 1000), taken_bytes.ctypes.data)
+        held = self._own.take(self._reader_of_queues, most, most_bytes, int(timeout_s * 1000), taken_bytes.ctypes.data)
         if held < 0:
             msg = "no memory for a portion of messages"
             raise MemoryError(msg)
         return held, int(taken_bytes[0])
 
-    def give(self) -> TakenMessages:
+    def give(self) -> FetchedMessages:
         """The held messages; they are removed from here."""
         sizes = np.zeros(_SIZES, np.int64)
-        self._own.sizes(self._taker, sizes.ctypes.data)
+        self._own.sizes(self._reader_of_queues, sizes.ctypes.data)
         count, runs, problems, value_bytes, key_bytes, values_valid, keys_valid, texts, names = sizes[:9].tolist()
         offsets, stamps = np.empty(count, np.int64), np.empty(count, np.int64)
         ends = [pa.allocate_buffer(4 * (count + 1)) for _ in range(2)]
@@ -169,12 +169,12 @@ class QueueReader:
         headers = _Headers(sizes[9:].tolist())
         arrays += headers.targets
         targets = np.array(arrays, np.uintp)
-        address = self._own.give(self._taker, targets.ctypes.data)
-        values = _Given(address, self._own).buffer(value_bytes) if address else pa.allocate_buffer(0)
+        address = self._own.give(self._reader_of_queues, targets.ctypes.data)
+        values = _LibraryBytes(address, self._own).buffer(value_bytes) if address else pa.allocate_buffer(0)
         topics = text[1].tobytes().decode().split("\0")[:-1]
-        said = text[0].tobytes()
+        error_text = text[0].tobytes()
 
-        return TakenMessages(
+        return FetchedMessages(
             offsets,
             stamps,
             _binaries(count, valid[0], ends[0], values),
@@ -182,8 +182,12 @@ class QueueReader:
             headers.column if headers.messages else None,
             _runs(numbers[0], topics, count),
             tuple(
-                TakenError(
-                    topics[topic] or None, partition, offset, code, said[first : first + size].decode(errors="replace")
+                FetchedError(
+                    topics[topic] or None,
+                    partition,
+                    offset,
+                    code,
+                    error_text[first : first + size].decode(errors="replace"),
                 )
                 for topic, partition, offset, code, first, size in numbers[1].tolist()
             ),
@@ -249,8 +253,8 @@ class NativeFetch:
 
     def let_go(self, partitions: Iterable[tuple[str, int]]) -> None:
         """These are about to be revoked."""
-        for place in partitions:
-            queue = self._partitions.pop(place, None)
+        for partition in partitions:
+            queue = self._partitions.pop(partition, None)
             if queue is not None:
                 self._functions.queue_destroy(queue)
 
@@ -263,7 +267,7 @@ class NativeFetch:
             self._functions.queue_destroy(self._queue)
 
 
-class _Given:
+class _LibraryBytes:
     """Bytes that we must free, once no buffer refers to them."""
 
     def __init__(self, address: int, own: _Own) -> None:

@@ -23,7 +23,7 @@ from common.settings import Native
 from stage_writer.decode.binary.avro import no_avro_pass
 from stage_writer.decode.binary.avro_plan import AvroKind, AvroNode
 from stage_writer.decode.binary.texts import quoted
-from stage_writer.decode.reading import STRICT, no_first_pass
+from stage_writer.decode.decode_options import STRICT, no_first_pass
 from stage_writer.native.avro import AvroLibrary
 from stage_writer.native.compiler import FOLDER, NAME, fingerprint
 from stage_writer.native.reader import Library
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from stage_writer.decode.binary.avro import MakeAvroPass
-    from stage_writer.decode.reading import MakeFirstPass
+    from stage_writer.decode.decode_options import MakeFirstPass
 
 REMEDY = "run `python -m stage_writer.native`, which compiles it in a moment"
 _RECORD = b'{"a":[1.5,null],"b":"\\u00e9"}'
 
 
 @dataclass(frozen=True, slots=True)
-class FoundReader:
+class NativeDecoders:
     """The first pass of a writer."""
 
     make: MakeFirstPass
@@ -62,26 +62,26 @@ def cached_path(environ: Mapping[str, str] = os.environ) -> Path:
     return cache_folder(environ) / "built" / fingerprint() / NAME
 
 
-def find_reader(wanted: Native, environ: Mapping[str, str] = os.environ) -> FoundReader:
+def find_reader(wanted: Native, environ: Mapping[str, str] = os.environ) -> NativeDecoders:
     """The reader for a value of `writer.native`. Raises ConfigError when it is required and missing."""
     if wanted is Native.OFF:
-        return FoundReader(no_first_pass, no_avro_pass, None)
+        return NativeDecoders(no_first_pass, no_avro_pass, None)
     problem = None
     try:
         path = library_path(environ)
-        return FoundReader(load(path).first_pass, load_avro(path).avro_pass, None, path)
+        return NativeDecoders(load(path).native_decoder, load_avro(path).avro_pass, None, path)
     except OSError as error:
         problem = f"the native JSON reader is not there: {error}"
     if wanted is Native.ON:
         msg = f"writer.native is on, and {problem}"
         raise ConfigError(msg, REMEDY)
-    return FoundReader(no_first_pass, no_avro_pass, problem)
+    return NativeDecoders(no_first_pass, no_avro_pass, problem)
 
 
 def load(path: Path) -> Library:
     """Load the library. Raises OSError if it is missing, or does not work (rule 3)."""
     library = Library(path)
-    reader = library.first_pass(parse_ddl("a ARRAY<DOUBLE>, b STRING"), STRICT)
+    reader = library.native_decoder(parse_ddl("a ARRAY<DOUBLE>, b STRING"), STRICT)
     taken = None if reader is None else reader.read(pa.array([_RECORD], pa.binary()))
     if taken is None or taken.rows.to_pylist() != [{"a": [1.5, None], "b": "é"}]:
         msg = f"{path} does not read as it should"

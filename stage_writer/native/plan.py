@@ -22,7 +22,7 @@ from common.settings.formats import ValueFormat
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from stage_writer.decode.reading import Reading
+    from stage_writer.decode.decode_options import DecodeOptions
 
 _MOST_DIGITS = 38
 _DEEPEST = 100
@@ -108,7 +108,7 @@ class Plan:
     names: bytes
 
 
-def plan_of(columns: StructType, reading: Reading) -> Plan | None:
+def plan_of(columns: StructType, reading: DecodeOptions) -> Plan | None:
     """The plan of a record with these columns; None by rule 2."""
     try:
         record = _node(columns, reading, nullable=False)
@@ -138,7 +138,7 @@ def _laid_out(record: Node) -> tuple[Node, ...]:
     return tuple(nodes)
 
 
-def _node(data_type: DataType, reading: Reading, *, nullable: bool, name: str = "", depth: int = 0) -> Node:
+def _node(data_type: DataType, reading: DecodeOptions, *, nullable: bool, name: str = "", depth: int = 0) -> Node:
     if depth > _DEEPEST:
         raise UnknownTypeError
     node = Node(_kind(data_type, reading), to_arrow_type(data_type), nullable, name, lenient=reading.lenient)
@@ -147,8 +147,8 @@ def _node(data_type: DataType, reading: Reading, *, nullable: bool, name: str = 
             node.precision, node.scale = precision, scale
         case StructType(fields):
             node.children = [
-                _node(one.type, reading.at(one.name), nullable=one.nullable, name=one.name, depth=depth + 1)
-                for one in fields
+                _node(field.type, reading.at(field.name), nullable=field.nullable, name=field.name, depth=depth + 1)
+                for field in fields
             ]
         case ArrayType(element, contains_null):
             node.children = [_node(element, reading.at("element"), nullable=contains_null, depth=depth + 1)]
@@ -163,7 +163,7 @@ def _node(data_type: DataType, reading: Reading, *, nullable: bool, name: str = 
     return node
 
 
-def _kind(data_type: DataType, reading: Reading) -> NodeKind:  # noqa: PLR0911 - one for each kind of type
+def _kind(data_type: DataType, reading: DecodeOptions) -> NodeKind:  # noqa: PLR0911 - one for each kind of type
     match data_type:
         case DecimalType():
             return NodeKind.DECIMAL

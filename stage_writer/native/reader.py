@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from stage_writer.decode.reading import Taken
+from stage_writer.decode.decode_options import Taken
 from stage_writer.native.plan import plan_of
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from common.schema import StructType
-    from stage_writer.decode.reading import Reading
+    from stage_writer.decode.decode_options import DecodeOptions
     from stage_writer.native.plan import Node, Plan
 
 LEAST_POWER, MOST_POWER = -342, 308
@@ -41,11 +41,11 @@ class Library:
     """The functions of the compiled `json_reader.c`. Raises OSError for another file."""
 
     def __init__(self, path: Path) -> None:
-        found = ctypes.CDLL(str(path))
+        library = ctypes.CDLL(str(path))
         pointer, number = ctypes.c_void_p, ctypes.c_int64
         try:
-            self.new, self.free = found.kde_new, found.kde_free
-            self.read, self.sizes, self.take = found.kde_read, found.kde_sizes, found.kde_take
+            self.new, self.free = library.kde_new, library.kde_free
+            self.read, self.sizes, self.take = library.kde_read, library.kde_sizes, library.kde_take
         except AttributeError as error:
             msg = f"{path} is another library: {error}"
             raise OSError(msg) from error
@@ -55,7 +55,7 @@ class Library:
         self.sizes.restype, self.sizes.argtypes = None, [pointer, pointer]
         self.take.restype, self.take.argtypes = None, [pointer, pointer]
 
-    def first_pass(self, columns: StructType, reading: Reading) -> NativeReader | None:
+    def native_decoder(self, columns: StructType, reading: DecodeOptions) -> NativeReader | None:
         """A `MakeFirstPass`."""
         plan = plan_of(columns, reading)
         return None if plan is None else NativeReader(self, plan)
@@ -98,15 +98,15 @@ class NativeReader:
         self._library.sizes(self._handle, sizes.ctypes.data)
         targets = np.zeros((len(self._nodes), 3), np.uintp)
         buffers: list[list[pa.Buffer | None]] = []
-        for node, (_, validity, values, data), places in zip(self._nodes, sizes.tolist(), targets, strict=True):
-            found = [pa.allocate_buffer(validity) if validity else None]
+        for node, (_, validity, values, data), addresses in zip(self._nodes, sizes.tolist(), targets, strict=True):
+            arrays = [pa.allocate_buffer(validity) if validity else None]
             if node.has_values:
-                found.append(pa.allocate_buffer(values))
+                arrays.append(pa.allocate_buffer(values))
             if node.has_data:
-                found.append(pa.allocate_buffer(data))
-            for place, buffer in enumerate(found):
-                places[place] = 0 if buffer is None else buffer.address
-            buffers.append(found)
+                arrays.append(pa.allocate_buffer(data))
+            for index, buffer in enumerate(arrays):
+                addresses[index] = 0 if buffer is None else buffer.address
+            buffers.append(arrays)
         self._library.take(self._handle, targets.ctypes.data)
         return _array(self._nodes[0], sizes[:, 0].tolist(), buffers)
 
@@ -124,8 +124,8 @@ def powers_of_five() -> NDArray[np.uint64]:
 
     Rounded down, except the small negative powers, which are rounded up so that the algorithm sees exact halves.
     """
-    found = [_upper_bits(power) for power in range(LEAST_POWER, MOST_POWER + 1)]
-    return np.array([(bits >> 64, bits % _WORD) for bits in found], np.uint64)
+    powers = [_upper_bits(power) for power in range(LEAST_POWER, MOST_POWER + 1)]
+    return np.array([(bits >> 64, bits % _WORD) for bits in powers], np.uint64)
 
 
 def _upper_bits(power: int) -> int:

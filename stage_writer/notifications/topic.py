@@ -46,7 +46,7 @@ class KafkaControlTopic:
         self._log = log
         self._metrics = metrics
         self._client_error = LastClientError()
-        self._under_way = Counter[str]()
+        self._in_flight = Counter[str]()
         self._undelivered: set[str] = set()
         self._problem: str | None = None
         fixed: dict[str, Option] = {
@@ -77,21 +77,21 @@ class KafkaControlTopic:
         except KafkaException as error:
             self._failed(words(error.args[0]))
             return False
-        self._under_way[app_id] += relied_on
+        self._in_flight[app_id] += relied_on
         return relied_on
 
     def undelivered(self) -> frozenset[str]:
         self._producer.poll(0)  # calls `_delivered`
-        found, self._undelivered = frozenset(self._undelivered), set()
-        return found
+        app_ids, self._undelivered = frozenset(self._undelivered), set()
+        return app_ids
 
     def end(self, within_s: float) -> frozenset[str]:
         self._producer.flush(within_s)
-        return self.undelivered() | frozenset(self._under_way)
+        return self.undelivered() | frozenset(self._in_flight)
 
     def _delivered(self, app_id: str, error: KafkaError | None, _message: Message, *, relied_on: bool) -> None:
-        self._under_way[app_id] -= relied_on
-        self._under_way += Counter()  # keeps only values above zero
+        self._in_flight[app_id] -= relied_on
+        self._in_flight += Counter()  # keeps only values above zero
         if error is not None:
             if relied_on:
                 self._undelivered.add(app_id)

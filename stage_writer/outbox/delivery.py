@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from common.ports import ObjectStore
     from common.spans import TopicPartition
-    from stage_writer.outbox.ports import Begins, DeliveryPlace, Transactions
+    from stage_writer.outbox.ports import DeliveryIdentity, StartsDelivery, Transactions
     from stage_writer.outbox.records import Outgoing
 
 _MOST_RECORDS = 50_000
@@ -51,11 +51,11 @@ def _nothing(_step: str) -> None:
 class Delivery:
     """One chain's delivery. Used by one thread at a time; connects when something is delivered."""
 
-    place: DeliveryPlace
+    identity: DeliveryIdentity
     store: ObjectStore
-    at: Callable[[str], None] = _nothing
-    begin: Begins = KafkaTransactions.begin
-    _turn: Transactions | None = field(init=False, default=None)
+    reached: Callable[[str], None] = _nothing
+    begin: StartsDelivery = KafkaTransactions.begin
+    _transactions: Transactions | None = field(init=False, default=None)
 
     def deliver(self, path: str) -> int:
         """Deliver an outbox, and delete it. Returns the number of records.
@@ -72,21 +72,21 @@ class Delivery:
         except (BrokerError, FencedError):
             self.close()  # taking the id again aborts any transaction in progress
             raise
-        self.at("committed")
+        self.reached("committed")
         self.store.delete([path])
         return count
 
     def close(self) -> None:
-        turn, self._turn = self._turn, None
-        if turn is not None:
-            turn.close()
+        transactions, self._transactions = self._transactions, None
+        if transactions is not None:
+            transactions.close()
 
     def _produce_all(self, outgoing: Outgoing) -> int:
-        turn = self._turn or self.begin(self.place, self.at)
-        self._turn = turn
+        transactions = self._transactions or self.begin(self.identity, self.reached)
+        self._transactions = transactions
         known = {
             partition: delivered.position
-            for partition, delivered in turn.delivered.items()
+            for partition, delivered in transactions.delivered.items()
             if delivered.generation == outgoing.generation
         }
         if all(end.position <= known.get(end.partition, -1) for end in outgoing.ends):
@@ -94,11 +94,11 @@ class Delivery:
         left = undelivered(outgoing, [known.get(partition) for partition in inputs_of(outgoing.partition)])
         parts = list(_parts(left))
         for part in parts[:-1]:
-            turn.transact(part, _ends_of(part, outgoing), outgoing.generation)
+            transactions.transact(part, _ends_of(part, outgoing), outgoing.generation)
         last = parts[-1] if parts else left
         # After a rewind a chain of several topics may be behind in one of them, and ahead in another.
         ends = {end.partition: max(end.position, known.get(end.partition, end.position)) for end in outgoing.ends}
-        turn.transact(last, ends, outgoing.generation)
+        transactions.transact(last, ends, outgoing.generation)
         return int(left.num_rows)
 
 

@@ -25,7 +25,7 @@ from common import metrics as catalogue
 from common.backoff import Backoff
 from common.errors import BrokerError, KafkaDeltaExpressError, StateError, StoreError
 from stage_writer.outbox.delivery import Delivery
-from stage_writer.outbox.ports import DeliveryPlace, FencedError, Outlets
+from stage_writer.outbox.ports import DeliveryIdentity, FencedError, Outlets
 from stage_writer.outbox.transactions import KafkaTransactions
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from common.settings import Stream
     from common.settings.section import Option
     from common.spans import TopicPartition
-    from stage_writer.outbox.ports import BackgroundRunner, Begins
+    from stage_writer.outbox.ports import BackgroundRunner, StartsDelivery
 
 MOST_PENDING = 64
 _THREADS = 4
@@ -65,19 +65,19 @@ class KafkaOutlet:
     def pending(self) -> tuple[str, ...]:
         """Those that a marker has to name; BrokerError for too many (rule 1)."""
         with self.lock:
-            found = tuple(self.waiting)
-        if len(found) >= MOST_PENDING:
+            outboxes = tuple(self.waiting)
+        if len(outboxes) >= MOST_PENDING:
             why = self.failing or "it is slow"
-            msg = f"{len(found)} outboxes of {self.delivery.place.partition} wait for Kafka: {why}"
+            msg = f"{len(outboxes)} outboxes of {self.delivery.identity.partition} wait for Kafka: {why}"
             raise BrokerError(msg, "see that the topics that the stream writes to can be written")
-        return found
+        return outboxes
 
     def sealed(self, paths: tuple[str, ...]) -> None:
         with self.lock:
             self.waiting.extend(path for path in paths if path not in self.waiting)
-            begins = bool(self.waiting) and not self.is_running
-            self.is_running = self.is_running or begins
-        if begins:
+            is_first = bool(self.waiting) and not self.is_running
+            self.is_running = self.is_running or is_first
+        if is_first:
             self.start(self)
 
     def leave(self) -> None:
@@ -119,8 +119,8 @@ class KafkaOutlets(Outlets):
         *,
         log: FilteringBoundLogger,
         metrics: Metrics,
-        at: Callable[[str], None] = lambda _: None,
-        begin: Begins = KafkaTransactions.begin,
+        reached: Callable[[str], None] = lambda _: None,
+        begin: StartsDelivery = KafkaTransactions.begin,
         runner: BackgroundRunner | None = None,
     ) -> None:
         """``writing`` are the app ids of streams that write to topics; ``runner`` defaults to threads."""
@@ -130,7 +130,7 @@ class KafkaOutlets(Outlets):
         self._writing = frozenset(writing)
         self._log = log
         self._metrics = metrics
-        self._at = at
+        self._at = reached
         self._begin = begin
         self._runner = runner or Threads()
         self._changed = threading.Condition()
@@ -140,8 +140,8 @@ class KafkaOutlets(Outlets):
     def open(self, partition: TopicPartition, stream: Stream, outboxes: tuple[str, ...]) -> KafkaOutlet | None:
         if stream.app_id not in self._writing and not outboxes:
             return None  # undelivered records are still delivered after the stream was changed
-        place = DeliveryPlace(self._kafka, self._group_id, stream.app_id, partition)
-        outlet = KafkaOutlet(Delivery(place, self._store, self._at, self._begin), self._start)
+        identity = DeliveryIdentity(self._kafka, self._group_id, stream.app_id, partition)
+        outlet = KafkaOutlet(Delivery(identity, self._store, self._at, self._begin), self._start)
         outlet.sealed(outboxes)
         return outlet
 
@@ -185,7 +185,7 @@ class KafkaOutlets(Outlets):
             except FencedError as error:
                 outlet.delivery.close()
                 if outlet.left:
-                    self._failing.pop(str(outlet.delivery.place.partition), None)
+                    self._failing.pop(str(outlet.delivery.identity.partition), None)
                     return  # rule 2
                 problem, remedy = f"another process delivers the same chain: {error}", _FENCED_REMEDY
             except (BrokerError, StoreError, StateError) as error:
@@ -194,12 +194,12 @@ class KafkaOutlets(Outlets):
                 with outlet.lock:
                     outlet.waiting.popleft()
                     outlet.failing = ""
-                self._failing.pop(str(outlet.delivery.place.partition), None)
+                self._failing.pop(str(outlet.delivery.identity.partition), None)
                 backoff.reset()
-                self._metrics.add(catalogue.WRITER_OUTBOX_RECORDS, count, app_id=outlet.delivery.place.app_id)
+                self._metrics.add(catalogue.WRITER_OUTBOX_RECORDS, count, app_id=outlet.delivery.identity.app_id)
                 continue
             outlet.failing = problem
-            partition = str(outlet.delivery.place.partition)
+            partition = str(outlet.delivery.identity.partition)
             text = f"{partition}: records for Kafka topics wait: {problem}"
             self._failing[partition] = KafkaDeltaExpressError(text, remedy)
             pause_s = backoff.next_s()

@@ -56,7 +56,7 @@ class FencedError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class DeliveryPlace:
+class DeliveryIdentity:
     """The identity of a chain's deliveries."""
 
     kafka: Mapping[str, Option]
@@ -97,7 +97,7 @@ class Transactions(Protocol):
     def close(self) -> None: ...
 
 
-Begins = Callable[[DeliveryPlace, Callable[[str], None]], Transactions]
+StartsDelivery = Callable[[DeliveryIdentity, Callable[[str], None]], Transactions]
 """Takes a chain's id: aborts another process's work with it, and only then reads the delivered positions.
 
 The second argument is called at steps between which a process may end. Raises FencedError and BrokerError.

@@ -22,7 +22,7 @@ from common.errors import StateError
 from common.spans import Position, TopicPartition
 from common.stage.markers import TableKind
 from common.stage.merged import InputEnd, inputs_of, position_from_stored
-from common.storage.pieces import Pieces
+from common.storage.chunks import ByteChunks
 from stage_writer.decode.batch import NO_TIMESTAMP
 from stage_writer.decode.merged_batch import MergedBatch
 
@@ -92,7 +92,7 @@ def _headers(record: TopicRecord) -> list[dict[str, object]] | None:
     return [{"name": name, "value": value} for name, value in record.headers] if record.headers else None
 
 
-def outgoing_to_pieces(outgoing: Outgoing) -> Pieces:
+def outgoing_to_chunks(outgoing: Outgoing) -> ByteChunks:
     about = {
         "topic": str(outgoing.partition.topic),
         "partition": int(outgoing.partition.partition),
@@ -105,11 +105,11 @@ def outgoing_to_pieces(outgoing: Outgoing) -> Pieces:
         for batch in outgoing.records.to_batches(_BATCH_RECORDS):
             writer.write_batch(batch.replace_schema_metadata(schema.metadata))
     body = sink.getvalue().to_pybytes()
-    return Pieces([_MAGIC + bytes([_VERSION]) + hashlib.sha256(body).digest(), body])
+    return ByteChunks([_MAGIC + bytes([_VERSION]) + hashlib.sha256(body).digest(), body])
 
 
 def outgoing_from_bytes(path: str, data: bytes) -> Outgoing:
-    """The inverse of `outgoing_to_pieces`. Raises StateError, which names the object."""
+    """The inverse of `outgoing_to_chunks`. Raises StateError, which names the object."""
     if len(data) < _HEAD_BYTES or not data.startswith(_MAGIC):
         raise _unreadable(path, "it is not an outbox, or it is incomplete")
     version = data[len(_MAGIC)]
@@ -160,12 +160,12 @@ def with_dead_letters_sent(
     if stream.dead_letters_topic is None or not staged.dead_letters:
         return staged
     tables = zip(formats, staged.rows, strict=False)
-    letters = [
+    dead_letters = [
         _records(rows, stream, partition)
         for table_format, rows in tables
         if table_format.kind is TableKind.DEAD_LETTERS
     ]
-    outgoing = letters if staged.outgoing is None else [staged.outgoing, *letters]
+    outgoing = dead_letters if staged.outgoing is None else [staged.outgoing, *dead_letters]
     return replace(staged, outgoing=pa.concat_tables(outgoing))
 
 

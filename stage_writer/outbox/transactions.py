@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from common.settings.section import Option
     from common.spans import TopicPartition
-    from stage_writer.outbox.ports import DeliveryPlace
+    from stage_writer.outbox.ports import DeliveryIdentity
 
 _TIMEOUT_S = 30.0
 _FENCED = {
@@ -52,8 +52,8 @@ _REMEDIES = {
 class KafkaTransactions:
     """A `stage_writer.outbox.ports.Transactions`."""
 
-    place: DeliveryPlace
-    at: Callable[[str], None]
+    identity: DeliveryIdentity
+    reached: Callable[[str], None]
     producer: Producer
     group: Consumer
     delivered: dict[TopicPartition, Delivered]
@@ -61,18 +61,18 @@ class KafkaTransactions:
     """Why records of the transaction were rejected."""
 
     @classmethod
-    def begin(cls, place: DeliveryPlace, at: Callable[[str], None]) -> KafkaTransactions:
+    def begin(cls, identity: DeliveryIdentity, reached: Callable[[str], None]) -> KafkaTransactions:
         """A `stage_writer.outbox.ports.Begins`."""
         try:
-            return cls._begin(place, at)
+            return cls._begin(identity, reached)
         except KafkaException as error:
-            raise _failed(place, error.args[0]) from error
+            raise _failed(identity, error.args[0]) from error
 
     @classmethod
-    def _begin(cls, place: DeliveryPlace, at: Callable[[str], None]) -> KafkaTransactions:
-        given = client_properties(place.kafka)
+    def _begin(cls, identity: DeliveryIdentity, reached: Callable[[str], None]) -> KafkaTransactions:
+        given = client_properties(identity.kafka)
         fixed: dict[str, Option] = {
-            "transactional.id": place.transactional_id,
+            "transactional.id": identity.transactional_id,
             "enable.idempotence": True,
             "delivery.report.only.error": True,
         }
@@ -80,44 +80,44 @@ class KafkaTransactions:
         producer = Producer({"partitioner": "murmur2_random", **given, **fixed}, logger=QUIET)
         producer.init_transactions(_TIMEOUT_S)
         of_group: dict[str, Option] = {
-            "group.id": place.out_group,
+            "group.id": identity.out_group,
             "enable.auto.commit": False,
             "isolation.level": "read_committed",
         }
         group = Consumer({**given, **of_group}, logger=QUIET)
-        inputs = inputs_of(place.partition)
-        found = group.committed(
+        inputs = inputs_of(identity.partition)
+        committed_offsets = group.committed(
             [KafkaPartition(partition.topic, partition.partition) for partition in inputs], timeout=_TIMEOUT_S
         )
-        for answer in found:
-            if answer.error is not None:
-                raise KafkaException(answer.error)
+        for offset_of_input in committed_offsets:
+            if offset_of_input.error is not None:
+                raise KafkaException(offset_of_input.error)
         delivered = {
-            partition: Delivered(Position(answer.offset), _generation_of(answer.metadata))
-            for partition, answer in zip(inputs, found, strict=True)
-            if answer.offset >= 0
+            partition: Delivered(Position(offset_of_input.offset), _generation_of(offset_of_input.metadata))
+            for partition, offset_of_input in zip(inputs, committed_offsets, strict=True)
+            if offset_of_input.offset >= 0
         }
-        return cls(place, at, producer, group, delivered)
+        return cls(identity, reached, producer, group, delivered)
 
     def transact(self, records: pa.Table, ends: Mapping[TopicPartition, Position], generation: int) -> None:
         self.refused.clear()
         try:
             self._transact(records, ends, generation)
         except KafkaException as error:
-            raise _failed(self.place, self._cause(error)) from error
+            raise _failed(self.identity, self._cause(error)) from error
         self.delivered.update({partition: Delivered(position, generation) for partition, position in ends.items()})
 
     def _transact(self, records: pa.Table, ends: Mapping[TopicPartition, Position], generation: int) -> None:
         self.producer.begin_transaction()
         for batch in records.to_batches():
             self._produce(batch)
-        self.at("produced")
+        self.reached("produced")
         offsets = [
             KafkaPartition(partition.topic, partition.partition, position, metadata=str(generation))
             for partition, position in ends.items()
         ]
         self.producer.send_offsets_to_transaction(offsets, self.group.consumer_group_metadata(), _TIMEOUT_S)
-        self.at("sent")
+        self.reached("sent")
         self.producer.commit_transaction(_TIMEOUT_S)
 
     def _cause(self, error: KafkaException) -> KafkaError:
@@ -141,7 +141,7 @@ class KafkaTransactions:
                 refused.append(error)
 
         for record in batch.select(["topic", "key", "value", "timestamp_ms", "headers"]).to_pylist():
-            headers = [(one["name"], one["value"]) for one in record["headers"] or ()]
+            headers = [(header["name"], header["value"]) for header in record["headers"] or ()]
             while True:
                 try:
                     self.producer.produce(
@@ -169,12 +169,15 @@ def _generation_of(metadata: str | None) -> int:
     return int(metadata) if metadata is not None and metadata.isascii() and metadata.isdigit() else -1
 
 
-def _failed(place: DeliveryPlace, cause: KafkaError) -> BrokerError | FencedError:
+def _failed(identity: DeliveryIdentity, cause: KafkaError) -> BrokerError | FencedError:
     if cause.code() in _FENCED:
-        return FencedError(f"{cause.str()} (transactional id {place.transactional_id})")
-    msg = f"cannot deliver what the stream {place.app_id!r} has for Kafka topics, of {place.partition}: {cause.str()}"
+        return FencedError(f"{cause.str()} (transactional id {identity.transactional_id})")
+    msg = (
+        f"cannot deliver what the stream {identity.app_id!r} has for Kafka "
+        f"topics, of {identity.partition}: {cause.str()}"
+    )
     otherwise = (
         f"see that the topics are there, and that this user may write to them, use the transactional id "
-        f"{place.transactional_id} and commit for the group {place.out_group}"
+        f"{identity.transactional_id} and commit for the group {identity.out_group}"
     )
     return BrokerError(msg, f"{_REMEDIES.get(cause.code(), otherwise)}; it is tried again")

@@ -30,7 +30,7 @@ import pyarrow.parquet as pq
 from common.schema.evolution import MOST_OFFERED, NO_COLUMNS, joined_within
 from common.spans import Position
 from common.stage.data_files import CODECS
-from common.storage.pieces import Pieces
+from common.storage.chunks import ByteChunks
 from stage_writer.parquet.encodings import all_leaves, choose_encodings
 from stage_writer.parquet.partitioning import Groups, Values
 from stage_writer.parquet.statistics import Path, delta_statistics, floating_point_paths
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from common.schema import StructType
+    from common.stage.identity_columns import IdentityColumns
     from common.stage.markers import LastRecord, TableKind
-    from common.stage.row_places import Place
     from common.tables.changes import MergeBy
     from stage_writer.decode.batch import MessageBatch
     from stage_writer.decode.unknown.census import FieldCensus
@@ -101,7 +101,7 @@ class EncodedFile:
 
     values: Values | None
     """Its rows' partition values, as Delta serializes them; None when they differ, and are in the file (rule 4)."""
-    data: Pieces
+    data: ByteChunks
     rows: int
     statistics: str
     codec: str = CODECS[0]
@@ -122,8 +122,8 @@ class TableFormat:
     """Whether its files wait for Spark below the stage: all rows in one file, regardless of their partition values."""
     merge: MergeBy | None = None
     """How its rows change the table's; they have columns for that (changes.py). None to append."""
-    place: Place | None = None
-    """Columns of its rows that the table does not have (common/stage/row_places.py)."""
+    place: IdentityColumns | None = None
+    """Columns of its rows that the table does not have (common/stage/identity_columns.py)."""
 
 
 class _Sink:
@@ -188,14 +188,14 @@ class _OpenFile:
         self._writer.close()
         footer = self._writer.writer.metadata
         statistics = delta_statistics(footer, self._schema, self._with_nan)
-        return EncodedFile(values, Pieces(self._sink.pieces), self.rows, statistics, self._codec)
+        return EncodedFile(values, ByteChunks(self._sink.pieces), self.rows, statistics, self._codec)
 
 
 class _Waiting:
     """Rows that wait as Arrow, in order of arrival (rule 5)."""
 
     def __init__(self, columns: int) -> None:
-        self._piece_bytes = columns * _PIECE_COLUMN_BYTES
+        self._chunk_bytes = columns * _PIECE_COLUMN_BYTES
         self._levels: list[list[pa.Table]] = []
         """Pieces by size, the largest and oldest last; each level in order."""
         self.rows_bytes = 0
@@ -203,7 +203,7 @@ class _Waiting:
 
     @property
     def memory_bytes(self) -> int:
-        return self.rows_bytes + self._pieces * self._piece_bytes
+        return self.rows_bytes + self._pieces * self._chunk_bytes
 
     def add(self, rows: pa.Table) -> None:
         self.rows_bytes += rows.nbytes
@@ -212,28 +212,28 @@ class _Waiting:
         while True:
             if level == len(self._levels):
                 self._levels.append([])
-            pieces = self._levels[level]
-            pieces.append(rows)
-            if len(pieces) < _JOINED_PIECES:
+            chunks = self._levels[level]
+            chunks.append(rows)
+            if len(chunks) < _JOINED_PIECES:
                 return
-            rows = pa.concat_tables(pieces)
+            rows = pa.concat_tables(chunks)
             if rows.nbytes <= _LARGE_PIECE_BYTES:
                 rows = rows.combine_chunks()
-                self._pieces -= len(pieces) - 1
-            pieces.clear()
+                self._pieces -= len(chunks) - 1
+            chunks.clear()
             level += 1
 
     def take(self) -> pa.Table | None:
-        pieces = [piece for level in reversed(self._levels) for piece in level]
+        chunks = [chunk for level in reversed(self._levels) for chunk in level]
         self._levels, self.rows_bytes, self._pieces = [], 0, 0
-        return pa.concat_tables(pieces) if pieces else None
+        return pa.concat_tables(chunks) if chunks else None
 
 
 class TableRows:
     def __init__(
         self,
         table: TableFormat,
-        filing: FilePolicy = FilePolicy(),
+        file_policy: FilePolicy = FilePolicy(),
         guess: float = FIRST_GUESS,
         budget: FileBudget | None = None,
     ) -> None:
@@ -243,8 +243,8 @@ class TableRows:
         """
         self._budget = FileBudget() if budget is None else budget
         self.table = table
-        self._filing = filing
-        self._guess = guess
+        self._file_policy = file_policy
+        self._compression_ratio = guess
         names = [name for name in table.arrow_schema.names if name not in table.partition_by]
         self._file_schema = pa.schema([table.arrow_schema.field(name) for name in names])
         self._columns = leaves(table.arrow_schema)
@@ -269,20 +269,21 @@ class TableRows:
     def parquet_bytes(self) -> int:
         """The size of the files if they were closed now; an estimate (rule 2)."""
         encoded = self._encoded_bytes
-        ratio = encoded / self._encoded_from_bytes if self._encoded_from_bytes else self._guess
+        ratio = encoded / self._encoded_from_bytes if self._encoded_from_bytes else self._compression_ratio
         return encoded + int(self._waiting.rows_bytes * ratio)
 
     def add(self, rows: pa.Table) -> None:
         """Add rows. Raises ValueError when their schema is not the table's: a file would be incomplete (rule 6)."""
         if not rows.schema.equals(self.table.arrow_schema):
             given, wanted = (
-                {f"{one.name}: {one.type}" for one in found} for found in (rows.schema, self.table.arrow_schema)
+                {f"{column.name}: {column.type}" for column in schema}
+                for schema in (rows.schema, self.table.arrow_schema)
             )
             msg = f"rows for {self.table.url} have other columns than their buffer: {', '.join(sorted(given ^ wanted))}"
             raise ValueError(msg)
         if rows.num_rows:
             self._waiting.add(rows)
-        if self._waiting.rows_bytes >= self._filing.row_group_bytes:
+        if self._waiting.rows_bytes >= self._file_policy.row_group_bytes:
             self.encode()
 
     def encode(self) -> None:
@@ -295,12 +296,12 @@ class TableRows:
         is_mixed = self.table.waits or self._mixed is not None
         groups = None if is_mixed else Groups.of(rows, self.table.partition_by)
         if groups is None or not self._may_open(groups.values):
-            self._mixed = self._mixed or _OpenFile(self.table.arrow_schema, rows, self._filing.codec)
+            self._mixed = self._mixed or _OpenFile(self.table.arrow_schema, rows, self._file_policy.codec)
             self._mixed.write(rows)
         else:
             for values, group in groups.split(rows):
                 if values not in self._open:
-                    self._open[values] = _OpenFile(self._file_schema, group, self._filing.codec)
+                    self._open[values] = _OpenFile(self._file_schema, group, self._file_policy.codec)
                 self._open[values].write(group)
         files = [*self._open.values(), *([self._mixed] if self._mixed else [])]
         self._encoded_bytes = sum(file.size_bytes for file in files)
@@ -308,7 +309,7 @@ class TableRows:
     def _may_open(self, values: Collection[Values]) -> bool:
         """Whether there is a file for each of these, or room for one (rule 4)."""
         fresh = [value for value in values if value not in self._open]
-        return len(self._open) + len(fresh) <= self._filing.max_values and self._budget.has_room(fresh)
+        return len(self._open) + len(fresh) <= self._file_policy.max_values and self._budget.has_room(fresh)
 
     def finish(self) -> tuple[EncodedFile, ...]:
         """Close the files; the object must not be used after that."""
@@ -347,8 +348,8 @@ class Buffer:
     """Records for Kafka topics (stage_writer/outbox/records.py)."""
     _routed: dict[str, TableRows] = field(default_factory=dict)
     """Also in ``tables``, from their first rows on."""
-    _filing: FilePolicy = FilePolicy()
-    _guess: float = FIRST_GUESS
+    _file_policy: FilePolicy = FilePolicy()
+    _compression_ratio: float = FIRST_GUESS
     _budget: FileBudget = field(default_factory=FileBudget)
 
     @classmethod
@@ -356,13 +357,13 @@ class Buffer:
         cls,
         start: Position,
         formats: Sequence[TableFormat],
-        filing: FilePolicy = FilePolicy(),
+        file_policy: FilePolicy = FilePolicy(),
         guess: float = FIRST_GUESS,
     ) -> Buffer:
         """An empty buffer whose span starts at ``start``; ``guess`` as in `TableRows`."""
         budget = FileBudget()
-        tables = tuple(TableRows(table, filing, guess, budget) for table in formats)
-        return cls(start, start, tables, _filing=filing, _guess=guess, _budget=budget)
+        tables = tuple(TableRows(table, file_policy, guess, budget) for table in formats)
+        return cls(start, start, tables, _file_policy=file_policy, _compression_ratio=guess, _budget=budget)
 
     @property
     def is_empty(self) -> bool:
@@ -409,16 +410,16 @@ class Buffer:
         for table_format, rows in staged.routed:
             self._routed_to(table_format).add(rows)
 
-    def add_sample(self, found: FieldCensus | None) -> None:
+    def add_sample(self, census: FieldCensus | None) -> None:
         """Add the fields of some of a batch's records; the argument belongs to the buffer from now on."""
         if self.sample is None:
-            self.sample = found
-        elif found is not None:
-            self.sample.add_all(found)
+            self.sample = census
+        elif census is not None:
+            self.sample.add_all(census)
 
     def _routed_to(self, table: TableFormat) -> TableRows:
         if table.url not in self._routed:
-            self._routed[table.url] = TableRows(table, self._filing, self._guess, self._budget)
+            self._routed[table.url] = TableRows(table, self._file_policy, self._compression_ratio, self._budget)
             self.tables = (*self.tables, self._routed[table.url])
         return self._routed[table.url]
 
@@ -450,16 +451,16 @@ class StagedRows:
     """Why the partition is to be held at ``end``. Then there is nothing else: no rows, and no message is covered."""
 
     @property
-    def is_piece(self) -> bool:
+    def is_segment(self) -> bool:
         """Whether these are rows of a record with more to follow: then nothing else about it is recorded yet."""
         return self.records == 0 and self.stop is None
 
     @classmethod
-    def stopped(cls, at: Position, stop: str) -> StagedRows:
+    def stopped(cls, position: Position, stop: str) -> StagedRows:
         """The end of a partition's rows in front of a message that may not be staged."""
-        return cls(at, 0, 0, {}, None, (), stop=stop)
+        return cls(position, 0, 0, {}, None, (), stop=stop)
 
-    def as_piece(self, batch: MessageBatch) -> StagedRows:
+    def as_segment(self, batch: MessageBatch) -> StagedRows:
         """Rows of the only message of ``batch``, with more to follow."""
         first = Position(int(batch.offsets[0]))
         rows = sum(len(rows) for rows in (self.rows[0], *(rows for _, rows in self.routed)))

@@ -168,7 +168,7 @@ def _to_json(value: object) -> str:
     if isinstance(value, dict):
         return (
             "{"
-            + ",".join(f"{json.dumps(str(key), ensure_ascii=False)}:{_to_json(found)}" for key, found in value.items())
+            + ",".join(f"{json.dumps(str(key), ensure_ascii=False)}:{_to_json(item)}" for key, item in value.items())
             + "}"
         )
     if isinstance(value, Decimal):

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 class Buffers:
     """Makes a writer's buffers."""
 
-    def __init__(self, filing: FilePolicy, schemas: Schemas) -> None:
-        self._filing = filing
+    def __init__(self, file_policy: FilePolicy, schemas: Schemas) -> None:
+        self._file_policy = file_policy
         self._schemas = schemas
         self._compression: dict[str, float] = {}
         """By stream, Parquet bytes per byte in Arrow, as of its last flush."""
@@ -31,25 +31,29 @@ class Buffers:
         """An empty buffer for rows of this converter."""
         stream = converter.stream
         ratio = self._compression.get(stream.app_id, FIRST_GUESS)
-        filing = self._filing if stream.compression is None else replace(self._filing, codec=stream.compression)
-        return Buffer.begin(start, converter.formats, filing, ratio)
+        file_policy = (
+            self._file_policy if stream.compression is None else replace(self._file_policy, codec=stream.compression)
+        )
+        return Buffer.begin(start, converter.formats, file_policy, ratio)
 
-    def begin_next(self, owned: AssignedPartition) -> None:
+    def begin_next(self, assigned: AssignedPartition) -> None:
         """Give a partition whose buffer is being flushed the next one, with the newest columns if possible."""
-        if owned.taken <= owned.buffer.end:  # otherwise rows with the old columns are on their way into the next buffer
-            owned.converter = self._schemas.newest(owned.converter)
-        owned.buffer = self.new(owned.buffer.end, owned.converter)
+        if (
+            assigned.taken <= assigned.buffer.end
+        ):  # otherwise rows with the old columns are on their way into the next buffer
+            assigned.converter = self._schemas.newest(assigned.converter)
+        assigned.buffer = self.new(assigned.buffer.end, assigned.converter)
 
-    def refresh(self, owned: AssignedPartition) -> None:
+    def refresh(self, assigned: AssignedPartition) -> None:
         """Give a partition that holds no rows yet the newest columns for those to come."""
-        is_idle = owned.buffer.is_empty and owned.taken <= owned.buffer.end
-        if is_idle and self._schemas.newest(owned.converter) is not owned.converter:
-            self.begin_next(owned)
+        is_idle = assigned.buffer.is_empty and assigned.taken <= assigned.buffer.end
+        if is_idle and self._schemas.newest(assigned.converter) is not assigned.converter:
+            self.begin_next(assigned)
 
-    def lacks(self, owned: AssignedPartition, offered: StructType) -> Dependency | None:
+    def dependency_of(self, assigned: AssignedPartition, offered: StructType) -> Dependency | None:
         """What rows of a partition with these further fields wait for before they are buffered, if anything."""
-        marker = MarkerName(owned.partition, owned.buffer.end).path  # their buffer is the next one
-        return self._schemas.waits(owned.converter, offered, marker)
+        marker = MarkerName(assigned.partition, assigned.buffer.end).path  # their buffer is the next one
+        return self._schemas.waits(assigned.converter, offered, marker)
 
     def flushed(self, app_id: str, arrow_bytes: int, parquet_bytes: int) -> None:
         """A flush of the stream had these sizes."""

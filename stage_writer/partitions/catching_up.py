@@ -61,12 +61,12 @@ class CatchingUp:
         self._staged: set[TopicPartition] = set()
         self._others: frozenset[TopicPartition] = frozenset()
         self._others_since_s = 0.0
-        self._stage_asked_at_s: float | None = None
+        self._stage_requested_at_s: float | None = None
         self._targets = source.end_positions(streams)
-        self._asked_at_s: float | None = None
+        self._requested_at_s: float | None = None
         self._waiting_since_s: float | None = None
         self._answer = False
-        there = {topic for place in self._targets for topic in topics_of(place.topic)}
+        there = {topic for target in self._targets for topic in topics_of(target.topic)}
         for stream in streams:
             missing = [topic for topic in stream.topics if stream.pattern is None and topic not in there]
             if missing:
@@ -83,7 +83,7 @@ class CatchingUp:
 
     def is_done(self, ours: Iterable[AssignedPartition]) -> bool:
         """Whether these partitions have reached the goal and the rest has owners. Raises as the latter does."""
-        if not all(owned.caught_up or self.is_reached(owned.partition, owned.buffer.end) for owned in ours):
+        if not all(assigned.caught_up or self.is_reached(assigned.partition, assigned.buffer.end) for assigned in ours):
             return False
         return self.others_have_the_rest()
 
@@ -98,9 +98,9 @@ class CatchingUp:
     def others_have_the_rest(self) -> bool:
         """Whether each partition has an owner (rules 2 and 3). Raises BrokerError."""
         now_s = self._clock.monotonic_s()
-        if self._asked_at_s is not None and now_s - self._asked_at_s < ASK_EVERY_S:
+        if self._requested_at_s is not None and now_s - self._requested_at_s < ASK_EVERY_S:
             return self._answer
-        self._asked_at_s = now_s
+        self._requested_at_s = now_s
         try:
             ownerless = self._source.ownerless(self._targets)
         except BrokerError:
@@ -112,7 +112,7 @@ class CatchingUp:
         if self._answer:
             self._waiting_since_s = None
         else:
-            self._stage_asked_at_s = None  # an owner that comes has its own time
+            self._stage_requested_at_s = None  # an owner that comes has its own time
             self._wait(self._waits_s(now_s), ownerless)
         return self._answer
 
@@ -120,19 +120,19 @@ class CatchingUp:
         """Whether the partitions that are not ours are staged, or have living owners (rule 3)."""
         others = frozenset(self._targets).difference(ours)
         now_s = self._clock.monotonic_s()
-        if others != self._others or self._stage_asked_at_s is None:
+        if others != self._others or self._stage_requested_at_s is None:
             self._others, self._others_since_s = others, now_s
         elif now_s - self._others_since_s >= self._alive_after_s:
             return True
-        elif now_s - self._stage_asked_at_s < ASK_EVERY_S:
+        elif now_s - self._stage_requested_at_s < ASK_EVERY_S:
             return False
-        self._stage_asked_at_s = now_s
+        self._stage_requested_at_s = now_s
         return all(self._is_staged(partition) for partition in sorted(others - self._staged))
 
     def _is_staged(self, partition: TopicPartition) -> bool:
         try:
             tail = self._stage.tail(partition)
-            origin = None if tail is not None else self._stage.beginning(partition)
+            origin = None if tail is not None else self._stage.chain_origin(partition)
         except (StoreError, MarkerError):
             return False
         end = tail.end if tail is not None else Position(0) if origin is None else origin.position

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from stage_writer.ports import ClaimGuard
 
 
-class KnowsTopics(Protocol):
+class TopicIdLookup(Protocol):
     """Looks up topic ids, such as a `stage_writer.ports.RecordSource`."""
 
     def topic_ids(self, topics: Collection[Topic]) -> Mapping[Topic, str | None]:
@@ -39,7 +39,7 @@ class KnowsTopics(Protocol):
 class TopicMonitor:
     """The ids of topics, looked up after a given moment. Called by flush jobs, in their own threads."""
 
-    def __init__(self, source: KnowsTopics, clock: Clock) -> None:
+    def __init__(self, source: TopicIdLookup, clock: Clock) -> None:
         self._source = source
         self._clock = clock
         self._lock = threading.Lock()
@@ -51,9 +51,9 @@ class TopicMonitor:
         """The guard of a job that flushes what was read of a partition until a moment of the monotonic clock."""
 
         def guard() -> ClaimVerdict | OtherTopic:
-            found = None if lineage.topic_id is None else self.since(partition.topic, read_until_s)
-            if found is not None and is_other(lineage, found):
-                return OtherTopic(found)
+            topic_id = None if lineage.topic_id is None else self.since(partition.topic, read_until_s)
+            if topic_id is not None and is_other(lineage, topic_id):
+                return OtherTopic(topic_id)
             return ClaimVerdict.CLAIM if is_ours() else ClaimVerdict.WAIT
 
         return guard
@@ -68,11 +68,11 @@ class TopicMonitor:
         if asked_s > moment_s:
             return known
         asked_s = self._clock.monotonic_s()
-        found = self._source.topic_ids([topic]).get(topic)
+        topic_id = self._source.topic_ids([topic]).get(topic)
         with self._lock:
             if asked_s >= self._known.get(topic, (asked_s, None))[0]:
-                self._known[topic] = (asked_s, found)
-        return found
+                self._known[topic] = (asked_s, topic_id)
+        return topic_id
 
 
 class ClaimGuards:
@@ -95,11 +95,11 @@ class ClaimGuards:
         """The loop is running."""
         self._freshness.sign(self._clock.monotonic_s())
 
-    def of(self, owned: AssignedPartition) -> ClaimGuard:
+    def of(self, assigned: AssignedPartition) -> ClaimGuard:
         """The guard of a job that flushes what was read of this partition until now."""
 
         def is_ours() -> bool:
-            is_assigned = self._assigned.get(owned.partition) is owned
+            is_assigned = self._assigned.get(assigned.partition) is assigned
             return is_assigned and self._freshness.is_fresh(self._clock.monotonic_s())
 
-        return self._topics.guard(owned.partition, owned.lineage, self._clock.monotonic_s(), is_ours)
+        return self._topics.guard(assigned.partition, assigned.lineage, self._clock.monotonic_s(), is_ours)

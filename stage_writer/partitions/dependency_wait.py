@@ -39,30 +39,30 @@ class DependencyWaits:
         self._clock = clock
         self._log = log
 
-    def begin(self, owned: AssignedPartition, wait: Dependency) -> None:
-        owned.wait, owned.waits_since_s = wait, self._clock.monotonic_s()
-        self._source.pause([owned.partition])
+    def begin(self, assigned: AssignedPartition, wait: Dependency) -> None:
+        assigned.wait, assigned.waits_since_s = wait, self._clock.monotonic_s()
+        self._source.pause([assigned.partition])
         log = self._log.info if wait.is_routine else self._log.warning
-        log("partition waits", partition=str(owned.partition), problem=wait.error.problem)
+        log("partition waits", partition=str(assigned.partition), problem=wait.error.problem)
 
     def resume_ready(self, ours: Collection[AssignedPartition], *, is_patient: bool) -> None:
         """Resume those that can continue, but for what is paused for another reason. Raises rule 3's error."""
-        for owned in ours:
-            wait = owned.wait
+        for assigned in ours:
+            wait = assigned.wait
             if wait is None:
                 continue
-            if wait.is_over() and (owned.buffer.is_empty or not wait.changes_columns):
-                owned.wait = None
-                self._source.seek(owned.partition, owned.buffer.end)
-                if not owned.paused:
-                    self._source.resume([owned.partition])
-                self._log.info("partition resumed", partition=str(owned.partition), position=owned.buffer.end)
-            elif not is_patient and self._clock.monotonic_s() - owned.waits_since_s > GIVE_UP_AFTER_S:
+            if wait.is_over() and (assigned.buffer.is_empty or not wait.changes_columns):
+                assigned.wait = None
+                self._source.seek(assigned.partition, assigned.buffer.end)
+                if not assigned.paused:
+                    self._source.resume([assigned.partition])
+                self._log.info("partition resumed", partition=str(assigned.partition), position=assigned.buffer.end)
+            elif not is_patient and self._clock.monotonic_s() - assigned.waits_since_s > GIVE_UP_AFTER_S:
                 raise wait.error
 
 
 def problems(ours: Collection[AssignedPartition]) -> tuple[str, ...]:
     """What is waited for although it is due, as text for operators. Safe to call from any thread."""
-    waits = [wait for owned in ours if (wait := owned.wait) is not None and not wait.is_routine]
+    waits = [wait for assigned in ours if (wait := assigned.wait) is not None and not wait.is_routine]
     counts = Counter(with_remedy(wait.error.problem, wait.error.remedy) for wait in waits)
     return tuple(f"{count} partition(s) wait: {problem}" for problem, count in sorted(counts.items()))

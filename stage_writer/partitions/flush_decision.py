@@ -81,9 +81,9 @@ class BufferStats:
     """Whether a flush of this partition is in progress."""
     flushing_bytes: int
     """Memory that the flush in progress holds."""
-    age_share: float = 1.0
-    """The share of ``flush_after`` after which it is due (`age_share_of`)."""
-    is_asked: bool = False
+    age_fraction: float = 1.0
+    """The share of ``flush_after`` after which it is due (`age_fraction_of`)."""
+    is_requested: bool = False
     """Whether a flush was requested explicitly."""
     limits: FlushLimits | None = None
     """Its stream's own limits; None for those of the writer. Memory is always the writer's."""
@@ -109,38 +109,38 @@ class FlushDecision:
     """What to do now."""
 
     flushes: tuple[Flush, ...]
-    pressure: BackpressureState
+    backpressure: BackpressureState
 
 
 def decide(
     fillings: Sequence[BufferStats], limits: FlushLimits, now_s: float, before: BackpressureState = BackpressureState()
 ) -> FlushDecision:
     """What to flush now, and what not to read from now on; ``before`` is the previous decision."""
-    due = {filling.partition: reason for filling in fillings if (reason := _own_reason(filling, limits, now_s))}
+    due = {stats.partition: reason for stats in fillings if (reason := _own_reason(stats, limits, now_s))}
     flushes = {
-        filling.partition: Flush(filling.partition, due[filling.partition])
-        for filling in fillings
-        if filling.partition in due and not filling.flushing
+        stats.partition: Flush(stats.partition, due[stats.partition])
+        for stats in fillings
+        if stats.partition in due and not stats.flushing
     }
-    used = sum(filling.memory_bytes + filling.flushing_bytes for filling in fillings)
+    used = sum(stats.memory_bytes + stats.flushing_bytes for stats in fillings)
     is_full = used > limits.memory_bytes * (SHORT_SHARE if before.is_full else 1.0)
     ahead = {
-        filling.partition
-        for filling in fillings
-        if filling.flushing and due.get(filling.partition) in {FlushReason.BYTES, FlushReason.RECORDS}
+        stats.partition
+        for stats in fillings
+        if stats.flushing and due.get(stats.partition) in {FlushReason.BYTES, FlushReason.RECORDS}
     }
     if used > limits.memory_bytes * SHORT_SHARE:
-        for filling in _largest(fillings, flushes, limits):
-            ahead.add(filling.partition)
-            if not filling.flushing:
-                flushes[filling.partition] = Flush(filling.partition, FlushReason.MEMORY)
+        for stats in _largest(fillings, flushes, limits):
+            ahead.add(stats.partition)
+            if not stats.flushing:
+                flushes[stats.partition] = Flush(stats.partition, FlushReason.MEMORY)
     if used > limits.memory_bytes * RESUME_SHARE and not before.is_full:
-        ahead |= {filling.partition for filling in fillings if filling.flushing and filling.partition in before.paused}
-    paused = frozenset(filling.partition for filling in fillings) if is_full else frozenset(ahead)
+        ahead |= {stats.partition for stats in fillings if stats.flushing and stats.partition in before.paused}
+    paused = frozenset(stats.partition for stats in fillings) if is_full else frozenset(ahead)
     return FlushDecision(tuple(flushes.values()), BackpressureState(paused, is_full))
 
 
-def age_share_of(partition: TopicPartition) -> float:
+def age_fraction_of(partition: TopicPartition) -> float:
     """The partition's own share of ``flush_after``; the same in every process."""
     return LEAST_AGE_SHARE + (1 - LEAST_AGE_SHARE) * zlib.crc32(str(partition).encode()) / 2**32
 
@@ -149,25 +149,25 @@ def _largest(
     fillings: Sequence[BufferStats], flushes: dict[TopicPartition, Flush], limits: FlushLimits
 ) -> list[BufferStats]:
     """The largest buffers, as many as must be flushed until the rest has spare room."""
-    held = sum(filling.memory_bytes for filling in fillings if filling.partition not in flushes)
-    found: list[BufferStats] = []
-    for filling in sorted(fillings, key=lambda stats: stats.memory_bytes, reverse=True):
-        if held <= limits.memory_bytes * SPARE_SHARE or filling.memory_bytes == 0:
+    held = sum(stats.memory_bytes for stats in fillings if stats.partition not in flushes)
+    largest: list[BufferStats] = []
+    for largest_stats in sorted(fillings, key=lambda stats: stats.memory_bytes, reverse=True):
+        if held <= limits.memory_bytes * SPARE_SHARE or largest_stats.memory_bytes == 0:
             break
-        if filling.partition not in flushes:
-            found.append(filling)
-            held -= filling.memory_bytes
-    return found
+        if largest_stats.partition not in flushes:
+            largest.append(largest_stats)
+            held -= largest_stats.memory_bytes
+    return largest
 
 
-def _own_reason(filling: BufferStats, limits: FlushLimits, now_s: float) -> FlushReason | None:
-    limits = filling.limits or limits
-    if filling.first_record_at_s is None:
+def _own_reason(stats: BufferStats, limits: FlushLimits, now_s: float) -> FlushReason | None:
+    limits = stats.limits or limits
+    if stats.first_record_at_s is None:
         return None
-    if filling.parquet_bytes >= limits.flush_bytes:
+    if stats.parquet_bytes >= limits.flush_bytes:
         return FlushReason.BYTES
-    if filling.records >= limits.flush_records:
+    if stats.records >= limits.flush_records:
         return FlushReason.RECORDS
-    if now_s - filling.first_record_at_s >= limits.flush_after_s * filling.age_share:
+    if now_s - stats.first_record_at_s >= limits.flush_after_s * stats.age_fraction:
         return FlushReason.AGE
-    return FlushReason.ASKED if filling.is_asked else None
+    return FlushReason.ASKED if stats.is_requested else None

@@ -51,13 +51,15 @@ class IdleReporter:
         self._log = log
         self._reported_s: float | None = None
 
-    def report(self, owned: Collection[AssignedPartition], *, now: bool = False) -> None:
+    def report(self, partitions_of_writer: Collection[AssignedPartition], *, now: bool = False) -> None:
         """Check and report, if it is due or ``now`` is set."""
         now_s = self._clock.monotonic_s()
         if not now and self._reported_s is not None and now_s - self._reported_s < REPORT_EVERY_S:
             return
         self._reported_s = now_s
-        quiet = [one for one in owned if one.flight is None and one.buffer.is_empty]
+        quiet = [
+            assigned for assigned in partitions_of_writer if assigned.in_flight is None and assigned.buffer.is_empty
+        ]
         try:
             self._stage.put_idle(self._facts(quiet) if quiet else [], self._topics())
         except (StoreError, BrokerError, ConfigError) as error:
@@ -75,12 +77,12 @@ class IdleReporter:
 
     def _facts(self, quiet: Collection[AssignedPartition]) -> list[IdleFact]:
         time_ms = self._clock.wall_ms() - MARGIN_MS
-        ends = self._source.high_watermarks([owned.partition for owned in quiet])
-        ids = self._source.topic_ids({owned.partition.topic for owned in quiet})
+        ends = self._source.high_watermarks([assigned.partition for assigned in quiet])
+        ids = self._source.topic_ids({assigned.partition.topic for assigned in quiet})
         return [
-            IdleFact(owned.partition, owned.buffer.end, time_ms, owned.lineage.generation)
-            for owned in quiet
-            if owned.partition in ends
-            and ends[owned.partition] == max(owned.buffer.end, owned.read_to)
-            and not is_other(owned.lineage, ids.get(owned.partition.topic))
+            IdleFact(assigned.partition, assigned.buffer.end, time_ms, assigned.lineage.generation)
+            for assigned in quiet
+            if assigned.partition in ends
+            and ends[assigned.partition] == max(assigned.buffer.end, assigned.read_to)
+            and not is_other(assigned.lineage, ids.get(assigned.partition.topic))
         ]

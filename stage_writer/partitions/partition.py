@@ -53,10 +53,10 @@ class AssignedPartition:
     tail: Tail | None
     lineage: Lineage
     buffer: Buffer
-    looked_at_s: float
+    checked_at_s: float
     """When its chain was last read, or claimed from."""
-    age_share: float = 1.0
-    flight: InFlightFlush | None = None
+    age_fraction: float = 1.0
+    in_flight: InFlightFlush | None = None
     paused: bool = False
     """Whether it is not read now, because of its memory or the operator's request."""
     caught_up: bool = False
@@ -77,7 +77,7 @@ class AssignedPartition:
     """The task of a stream with a topology; ``converter`` is then the task's own."""
 
     @property
-    def place(self) -> ResumePoint:
+    def resume_point(self) -> ResumePoint:
         """Where its chain ends."""
         return ResumePoint(self.tail, self.buffer.end if self.tail is None else self.tail.end, self.lineage)
 
@@ -90,7 +90,7 @@ class AssignedPartition:
         """Whether its chain still ends, or begins, where its buffer does. Raises StoreError."""
         if self.tail is not None:
             return stage.is_there(self.tail)
-        return stage.begins_at(self.partition, self.buffer.start, self.lineage.generation)
+        return stage.has_origin_at(self.partition, self.buffer.start, self.lineage.generation)
 
     def flush_job(self, stage: WriterStage, guard: ClaimGuard) -> FlushJob:
         """A job that seals its buffer, with what the buffer's messages changed in the task's state."""
@@ -114,19 +114,19 @@ class AssignedPartition:
                 # otherwise the chain would end at a position that Kafka no longer has once retention has removed it.
                 self.buffer.end = position
 
-    def filling(self, limits: FlushLimits | None = None) -> BufferStats:
+    def buffer_stats(self, limits: FlushLimits | None = None) -> BufferStats:
         """The input of the flush decision; ``limits`` are its stream's own."""
-        buffer, flight = self.buffer, self.flight
-        held = 0 if flight is None else flight.job.memory_bytes
+        buffer, in_flight = self.buffer, self.in_flight
+        held = 0 if in_flight is None else in_flight.job.memory_bytes
         return BufferStats(
             self.partition,
             buffer.first_record_at_s,
             buffer.records,
             buffer.parquet_bytes,
             buffer.memory_bytes + (0 if self.task is None else self.task.memory_bytes),
-            flight is not None,
+            in_flight is not None,
             held,
-            self.age_share,
+            self.age_fraction,
             self.stop is not None or self.waits_for_columns or (self.task is not None and self.task.wants_flush),
             limits,
         )
@@ -146,7 +146,7 @@ class StartingPartition:
 class Restoring:
     """A task that is being restored to its chain's end."""
 
-    place: ResumePoint
+    resume_point: ResumePoint
     running: Running[PartitionTask]
 
 
@@ -156,9 +156,9 @@ class HeldPartition:
 
     problem: str
     converter: Converter
-    place: ResumePoint | None
+    resume_point: ResumePoint | None
     """Where its chain ended at that time; None when it could not be read."""
-    look_at_s: float
+    check_at_s: float
     remedy: str = ""
     reason: str = "kafka"
     """A short label for metrics."""

@@ -64,29 +64,33 @@ class Pauses:
     def is_paused(self, app_id: str) -> bool:
         return self._paused is not None and self._paused.is_paused(app_id)
 
-    def among(self, owned: Iterable[AssignedPartition]) -> frozenset[TopicPartition]:
+    def among(self, partitions: Iterable[AssignedPartition]) -> frozenset[TopicPartition]:
         everything = self._pausing is not None and self._pausing.is_on
         if self._paused is None and not everything:
             return frozenset()
-        return frozenset(one.partition for one in owned if everything or self.is_paused(one.converter.stream.app_id))
+        return frozenset(
+            assigned.partition
+            for assigned in partitions
+            if everything or self.is_paused(assigned.converter.stream.app_id)
+        )
 
-    def drops(self, owned: AssignedPartition) -> bool:
+    def drops(self, assigned: AssignedPartition) -> bool:
         """Whether messages of a partition that have arrived are dropped (rule 3)."""
-        if not self.is_paused(owned.converter.stream.app_id):
+        if not self.is_paused(assigned.converter.stream.app_id):
             return False
-        owned.skipped = owned.paused = True
-        self._source.pause([owned.partition])
+        assigned.skipped = assigned.paused = True
+        self._source.pause([assigned.partition])
         return True
 
-    def read_again(self, owned: Iterable[AssignedPartition]) -> None:
+    def read_again(self, partitions: Iterable[AssignedPartition]) -> None:
         """These partitions are about to be resumed."""
-        for one in owned:
-            if one.skipped:
-                one.skipped = False
-                self._source.seek(one.partition, one.buffer.end)
+        for assigned in partitions:
+            if assigned.skipped:
+                assigned.skipped = False
+                self._source.seek(assigned.partition, assigned.buffer.end)
 
-    def not_paused(self, owned: Iterable[AssignedPartition]) -> list[AssignedPartition]:
-        return [one for one in owned if not self.is_paused(one.converter.stream.app_id)]
+    def not_paused(self, partitions: Iterable[AssignedPartition]) -> list[AssignedPartition]:
+        return [assigned for assigned in partitions if not self.is_paused(assigned.converter.stream.app_id)]
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -80,24 +80,28 @@ class ResumePoints:
         Exception: streams that start at the end, whose origins are recorded in order (rule 3).
         """
         at_once = {partition: stream for partition, stream in wanted.items() if stream.start is not StartAt.LATEST}
-        looks = dict(zip(at_once, workers.map(lambda one: self._look(*one), at_once.items()), strict=True))
+        checked = dict(
+            zip(at_once, workers.map(lambda request: self._resume_point_of(*request), at_once.items()), strict=True)
+        )
         in_turn = {
-            partition: self._look(partition, stream) for partition, stream in wanted.items() if partition not in at_once
+            partition: self._resume_point_of(partition, stream)
+            for partition, stream in wanted.items()
+            if partition not in at_once
         }
-        return {**looks, **in_turn}
+        return {**checked, **in_turn}
 
-    def is_reached(self, partition: TopicPartition, place: ResumePoint) -> bool:
+    def is_reached(self, partition: TopicPartition, resume_point: ResumePoint) -> bool:
         """Whether Kafka has reached the position of a chain whose last marker is empty and may be ahead of Kafka.
 
         Never true for a chain that ends with records: a topic that ends before them may have lost some, and its next
         records have their offsets. Raises BrokerError.
         """
-        if place.tail is None or not place.tail.is_bare or is_merged(partition.topic):
+        if resume_point.tail is None or not resume_point.tail.is_bare or is_merged(partition.topic):
             return False
         first = self._source.resolve(partition, StartAt.EARLIEST)
-        return first <= place.position <= self._source.high_watermarks([partition])[partition]
+        return first <= resume_point.position <= self._source.high_watermarks([partition])[partition]
 
-    def _look(self, partition: TopicPartition, stream: Stream) -> ResumeOutcome:
+    def _resume_point_of(self, partition: TopicPartition, stream: Stream) -> ResumeOutcome:
         try:
             return self.of(partition, stream)
         except (MarkerError, StoreError, BrokerError) as error:
@@ -109,24 +113,24 @@ class ResumePoints:
         if tail is not None:
             require_inputs(partition, tail.end)
             return ResumePoint(tail, tail.end, tail.lineage)
-        beginning = self._stage.beginning(partition)
-        if beginning is None and stream.start is StartAt.LATEST:
-            beginning = self._begin_at_the_end(partition, stream)
-        if beginning is None:
+        chain_origin = self._stage.chain_origin(partition)
+        if chain_origin is None and stream.start is StartAt.LATEST:
+            chain_origin = self._begin_at_the_end(partition, stream)
+        if chain_origin is None:
             start = StartAt.EARLIEST if stream.start is StartAt.LATEST else stream.start  # rule 3
             position = self._source.resolve(partition, start)
             if not _stays(start, position):
                 self._stage.begin(partition, ChainOrigin(position))
-                beginning = self._stage.beginning(partition)
-            if beginning is None:
+                chain_origin = self._stage.chain_origin(partition)
+            if chain_origin is None:
                 return ResumePoint(None, position, Lineage())
         # Another writer may have started the chain, and staged, since it was read.
         tail = self._tail(partition, stream)
         if tail is not None:
             require_inputs(partition, tail.end)
             return ResumePoint(tail, tail.end, tail.lineage)
-        require_inputs(partition, beginning.position)
-        origin = beginning
+        require_inputs(partition, chain_origin.position)
+        origin = chain_origin
         if stream.topology is not None:
             origin = replace(origin, state=self._stage.state_at(partition, None, origin))
         return ResumePoint(None, origin.position, Lineage(origin.generation, origin.topic_id), origin)
@@ -143,13 +147,13 @@ class ResumePoints:
         first = TopicPartition(partition.topic, Partition(0))
         ends = self._source.end_positions([stream])  # first, so that none of them was added after partition 0 began
         if not self._has_chain(first):
-            for place, end in sorted(ends.items(), reverse=True):
-                if place.topic == partition.topic and not self._has_chain(place):
-                    self._stage.begin(place, ChainOrigin(end))
-        return self._stage.beginning(partition)
+            for partition_at_end, end in sorted(ends.items(), reverse=True):
+                if partition_at_end.topic == partition.topic and not self._has_chain(partition_at_end):
+                    self._stage.begin(partition_at_end, ChainOrigin(end))
+        return self._stage.chain_origin(partition)
 
     def _has_chain(self, partition: TopicPartition) -> bool:
-        return self._stage.tail(partition) is not None or self._stage.beginning(partition) is not None
+        return self._stage.tail(partition) is not None or self._stage.chain_origin(partition) is not None
 
 
 def _stays(start: Start, position: Position) -> bool:
@@ -162,9 +166,9 @@ def is_other(lineage: Lineage, topic_id: str | None) -> bool:
     return topic_id is not None and lineage.topic_id is not None and topic_id != lineage.topic_id
 
 
-def for_chain_without_records(fault: PartitionFault, place: ResumePoint) -> PartitionFault:
+def for_chain_without_records(fault: PartitionFault, resume_point: ResumePoint) -> PartitionFault:
     """The fault, if Kafka has lost records: a chain without records merely has its position past Kafka's end."""
-    has_none = place.tail is None or place.tail.is_bare
+    has_none = resume_point.tail is None or resume_point.tail.is_bare
     return replace(fault, reason=OUT_OF_RANGE) if fault.reason == TRUNCATED and has_none else fault
 
 

@@ -39,21 +39,21 @@ if TYPE_CHECKING:
 class StartedPartition:
     """Reading continues from here."""
 
-    place: ResumePoint
+    resume_point: ResumePoint
     converter: Converter
     task: PartitionTask | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class UnusablePartition:
-    """It cannot continue; ``place`` is the unusable one, None if unknown."""
+    """It cannot continue; ``resume_point`` is the unusable one, None if unknown."""
 
     fault: PartitionFault
     converter: Converter
-    place: ResumePoint | None
+    resume_point: ResumePoint | None
 
 
-Found = StartedPartition | UnusablePartition | StoreError | BrokerError
+StartupOutcome = StartedPartition | UnusablePartition | StoreError | BrokerError
 """A transient error: the partition still waits."""
 
 
@@ -63,7 +63,7 @@ class PartitionStartup:
     def __init__(
         self,
         source: RecordSource,
-        places: ResumePoints,
+        resume_points: ResumePoints,
         schemas: Schemas,
         stage: WriterStage,
         workers: Workers,
@@ -73,7 +73,7 @@ class PartitionStartup:
     ) -> None:
         self._source = source
         self._stage = stage
-        self._places = places
+        self._resume_points = resume_points
         self._schemas = schemas
         self._workers = workers
         self._clock = clock
@@ -88,78 +88,82 @@ class PartitionStartup:
 
     def drop(self, partition: TopicPartition) -> None:
         """Do not start it after all."""
-        unread = self.waiting.pop(partition, None)
-        if unread is not None and unread.restoring is not None:
-            self._left[partition] = unread.restoring.running
+        starting = self.waiting.pop(partition, None)
+        if starting is not None and starting.restoring is not None:
+            self._left[partition] = starting.restoring.running
 
-    def due_outcomes(self, among: Collection[TopicPartition] | None = None) -> dict[TopicPartition, Found]:
+    def due_outcomes(self, among: Collection[TopicPartition] | None = None) -> dict[TopicPartition, StartupOutcome]:
         """The outcome for those that are due; with arguments, for some of them or all."""
         if not self.waiting and not self._left:
             return {}
         now_s = self._clock.monotonic_s()
-        asked = self.waiting if among is None else [partition for partition in among if partition in self.waiting]
+        requested = self.waiting if among is None else [partition for partition in among if partition in self.waiting]
         self._close_left()
-        restored = self._restored(asked)
+        restored = self._restored(requested)
         due = [
             partition
-            for partition in asked
+            for partition in requested
             if partition in self.waiting and self.waiting[partition].restoring is None and partition not in self._left
             if now_s >= self.waiting[partition].retry_at_s
         ]
         ids = topic_ids(self._source, {partition.topic for partition in due}, self._log)
         streams = {partition: self.waiting[partition].converter.stream for partition in due}
-        looks = self._places.of_all(streams, self._workers)
-        found = {partition: self._found(partition, ids, look) for partition, look in looks.items()}
-        return restored | {partition: one for partition, one in found.items() if one is not None}
+        resume_points = self._resume_points.of_all(streams, self._workers)
+        outcomes = {
+            partition: self._found(partition, ids, resume_point) for partition, resume_point in resume_points.items()
+        }
+        return restored | {partition: outcome for partition, outcome in outcomes.items() if outcome is not None}
 
-    def _found(self, partition: TopicPartition, ids: Mapping[Topic, str | None], look: ResumeOutcome) -> Found | None:
+    def _found(
+        self, partition: TopicPartition, ids: Mapping[Topic, str | None], checked: ResumeOutcome
+    ) -> StartupOutcome | None:
         """``ids`` are the topics' ids looked up just now; a missing one is looked up here."""
-        unread = self.waiting[partition]
+        starting = self.waiting[partition]
         try:
             topic_id = (ids or self._source.topic_ids([partition.topic])).get(partition.topic)
-            if not isinstance(look, ResumePoint):
-                raise look
+            if not isinstance(checked, ResumePoint):
+                raise checked
         except (MarkerError, StoreError, BrokerError) as error:
             return self._failed(partition, error)
-        if is_other(look.lineage, topic_id):
+        if is_other(checked.lineage, topic_id):
             del self.waiting[partition]
-            return UnusablePartition(other_topic(partition), unread.converter, look)
-        place = replace(look, lineage=replace(look.lineage, topic_id=topic_id or look.lineage.topic_id))
-        job = unread.converter.restores(partition, place.state, self._stage.states)
+            return UnusablePartition(other_topic(partition), starting.converter, checked)
+        resume_point = replace(checked, lineage=replace(checked.lineage, topic_id=topic_id or checked.lineage.topic_id))
+        job = starting.converter.restores(partition, resume_point.state, self._stage.states)
         if job is not None:
-            unread.restoring = Restoring(place, self._workers.start(job))
+            starting.restoring = Restoring(resume_point, self._workers.start(job))
             return None
         del self.waiting[partition]
-        return StartedPartition(place, self._schemas.newest(unread.converter))
+        return StartedPartition(resume_point, self._schemas.newest(starting.converter))
 
-    def _failed(self, partition: TopicPartition, error: MarkerError | StoreError | BrokerError) -> Found:
-        unread = self.waiting[partition]
+    def _failed(self, partition: TopicPartition, error: MarkerError | StoreError | BrokerError) -> StartupOutcome:
+        starting = self.waiting[partition]
         if isinstance(error, MarkerError):
             del self.waiting[partition]
             return UnusablePartition(
-                PartitionFault(partition, error.problem, error.remedy, _reason(error)), unread.converter, None
+                PartitionFault(partition, error.problem, error.remedy, _reason(error)), starting.converter, None
             )
-        unread.retry_at_s = self._clock.monotonic_s() + unread.backoff.next_s()
+        starting.retry_at_s = self._clock.monotonic_s() + starting.backoff.next_s()
         self._log.warning("chain not read, trying again", partition=str(partition), error=error.problem)
         return error
 
-    def _restored(self, among: Collection[TopicPartition]) -> dict[TopicPartition, Found]:
+    def _restored(self, among: Collection[TopicPartition]) -> dict[TopicPartition, StartupOutcome]:
         """Those whose task is restored, or cannot be."""
-        found: dict[TopicPartition, Found] = {}
+        outcomes: dict[TopicPartition, StartupOutcome] = {}
         for partition in list(among):
-            unread = self.waiting[partition]
-            restoring = unread.restoring
+            starting = self.waiting[partition]
+            restoring = starting.restoring
             if restoring is None or not restoring.running.done():
                 continue
-            unread.restoring = None
+            starting.restoring = None
             try:
                 task = restoring.running.result()
             except (MarkerError, StoreError, BrokerError) as error:
-                found[partition] = self._failed(partition, error)
+                outcomes[partition] = self._failed(partition, error)
             else:
                 del self.waiting[partition]
-                found[partition] = StartedPartition(restoring.place, task.converter, task)
-        return found
+                outcomes[partition] = StartedPartition(restoring.resume_point, task.converter, task)
+        return outcomes
 
     def _close_left(self) -> None:
         for partition, running in list(self._left.items()):

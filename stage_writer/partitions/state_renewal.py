@@ -45,30 +45,37 @@ class StateRenewal:
         self._workers = workers
         self._clock = clock
         self._log = log
-        self._looked_s = clock.monotonic_s()
+        self._checked_s = clock.monotonic_s()
         self._now: RunningRenewal | None = None
         self._failed: set[TopicPartition] = set()
 
-    def step(self, owned: Collection[AssignedPartition]) -> None:
+    def step(self, assigned: Collection[AssignedPartition]) -> None:
         """Start the next renewal if one is due, and collect the result of the last."""
         if self._now is not None:
             self._end(self._now)
-        elif self._clock.monotonic_s() - self._looked_s >= LOOK_EVERY_S:
-            self._begin(owned)
+        elif self._clock.monotonic_s() - self._checked_s >= LOOK_EVERY_S:
+            self._begin(assigned)
 
-    def _begin(self, owned: Collection[AssignedPartition]) -> None:
-        for one in owned:
-            if one.task is None or one.tail is None or one.flight is not None or not one.buffer.is_empty:
+    def _begin(self, partitions: Collection[AssignedPartition]) -> None:
+        for assigned in partitions:
+            if (
+                assigned.task is None
+                or assigned.tail is None
+                or assigned.in_flight is not None
+                or not assigned.buffer.is_empty
+            ):
                 continue
-            if one.partition in self._failed:
+            if assigned.partition in self._failed:
                 continue
-            job = one.task.renewal(self._stage.states, one.tail)
+            job = assigned.task.renewal(self._stage.states, assigned.tail)
             if job is not None:
-                self._log.info("state goes from a topic to the stage", partition=str(one.partition))
-                self._now = RunningRenewal(one.partition, one.task, one.tail.state, self._workers.start(job))
+                self._log.info("state goes from a topic to the stage", partition=str(assigned.partition))
+                self._now = RunningRenewal(
+                    assigned.partition, assigned.task, assigned.tail.state, self._workers.start(job)
+                )
                 return
         self._failed.clear()
-        self._looked_s = self._clock.monotonic_s()
+        self._checked_s = self._clock.monotonic_s()
 
     def _end(self, renewed: RunningRenewal) -> None:
         if not renewed.running.done():

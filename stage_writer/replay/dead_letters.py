@@ -46,14 +46,14 @@ _APP_ID = "app_id"
 
 
 @dataclass(frozen=True, slots=True)
-class Letters:
+class DeadLetterExport:
     """An export, by position. It is a `stage_writer.replay.records.Records`."""
 
     table: pa.Table
-    at_a_time: int
+    per_request: int
 
     @classmethod
-    def read(cls, path: Path, at_a_time: int) -> Letters:
+    def read(cls, path: Path, at_a_time: int) -> DeadLetterExport:
         """Raises UsageError for a file that is not an export."""
         try:
             named = _APP_ID in pq.read_schema(path).names
@@ -68,14 +68,17 @@ class Letters:
         if not named:
             table = table.append_column(_APP_ID, pa.nulls(len(table), pa.string()))
         table = table.sort_by([(name, "ascending") for name in (_APP_ID, *_PLACE)])
-        return cls(table.filter(_first_of_each_place(table)), at_a_time)
+        return cls(table.filter(_first_of_each_offset(table)), at_a_time)
 
-    def by_stream(self) -> dict[str | None, Letters]:
+    def by_stream(self) -> dict[str | None, DeadLetterExport]:
         """The letters of each stream by its app_id; None for those that do not say it (rule 5)."""
         app_ids: list[str | None] = pc.unique(self.table[_APP_ID]).to_pylist()
         column = pc.field(_APP_ID)
-        mine = {one: column.is_null() if one is None else column == one for one in app_ids}
-        return {app_id: Letters(self.table.filter(condition), self.at_a_time) for app_id, condition in mine.items()}
+        mine = {app_id: column.is_null() if app_id is None else column == app_id for app_id in app_ids}
+        return {
+            app_id: DeadLetterExport(self.table.filter(condition), self.per_request)
+            for app_id, condition in mine.items()
+        }
 
     def topics(self) -> list[str]:
         return sorted(pc.unique(self.table["_kafka_topic"]).to_pylist())
@@ -93,36 +96,36 @@ class Letters:
             raise UsageError(msg, f"choose some of them, or use {by_range}, which replaces a range at once")
         return ranges
 
-    def without_unfit(self, counted: Iterable[Replayed]) -> Letters:
+    def without_inconvertible(self, counted: Iterable[Replayed]) -> DeadLetterExport:
         """Only the letters that can be converted now, by a dry run."""
         keep = np.ones(len(self.table), np.bool_)
         topics, partitions, offsets = (self.table[name] for name in _PLACE)
         for replayed in counted:
-            mine = pc.and_(
+            own_rows = pc.and_(
                 pc.equal(topics, str(kafka_topic(replayed.range.partition.topic))),
                 pc.equal(partitions, replayed.range.partition.partition),
             )
-            keep &= ~(mine.to_numpy() & np.isin(offsets.to_numpy(), replayed.unfit))
-        return Letters(self.table.filter(pa.array(keep)), self.at_a_time)
+            keep &= ~(own_rows.to_numpy() & np.isin(offsets.to_numpy(), replayed.inconvertible))
+        return DeadLetterExport(self.table.filter(pa.array(keep)), self.per_request)
 
     def _runs(self, chain: str) -> Iterator[tuple[TopicPartition, list[Span]]]:
         """By Kafka partition, the unbroken runs of offsets."""
-        mine = self.table.filter(pc.field("_kafka_topic") == str(kafka_topic(chain)))
-        partitions, offsets = mine["_kafka_partition"].to_numpy(), mine["_kafka_offset"].to_numpy()
+        own_rows = self.table.filter(pc.field("_kafka_topic") == str(kafka_topic(chain)))
+        partitions, offsets = own_rows["_kafka_partition"].to_numpy(), own_rows["_kafka_offset"].to_numpy()
         for partition in np.unique(partitions):
             yield TopicPartition(Topic(chain), Partition(int(partition))), runs_of(offsets[partitions == partition])
 
     def batches(self, partition: TopicPartition, span: Span) -> Iterator[MessageBatch]:
         """The records of a range, in order: everything the export has of it."""
         offset = pc.field("_kafka_offset")
-        mine = self.table.filter(
+        own_rows = self.table.filter(
             (pc.field("_kafka_topic") == str(kafka_topic(partition.topic)))
             & (pc.field("_kafka_partition") == int(partition.partition))
             & (offset >= int(span.start))
             & (offset < int(span.end))
         )
-        for first in range(0, len(mine), self.at_a_time):
-            yield _batch(partition, mine.slice(first, self.at_a_time)).after(span.start)
+        for first in range(0, len(own_rows), self.per_request):
+            yield _batch(partition, own_rows.slice(first, self.per_request)).after(span.start)
 
 
 def runs_of(offsets: NDArray[np.int64]) -> list[Span]:
@@ -132,19 +135,19 @@ def runs_of(offsets: NDArray[np.int64]) -> list[Span]:
     return [Span(Position(int(run[0])), Position(int(run[-1]) + 1)) for run in parts]
 
 
-def unfit_of(counted: Iterable[Replayed]) -> list[Replayed]:
+def inconvertible_of(counted: Iterable[Replayed]) -> list[Replayed]:
     """The dead letters that a dry run could not convert."""
     return [
         replace(
             replayed,
-            range=_range(replayed.range.partition, runs_of(replayed.unfit)),
-            records=len(replayed.unfit),
+            range=_range(replayed.range.partition, runs_of(replayed.inconvertible)),
+            records=len(replayed.inconvertible),
             tombstones=0,
             filtered=0,
             exploded=0,
         )
         for replayed in counted
-        if len(replayed.unfit)
+        if len(replayed.inconvertible)
     ]
 
 
@@ -166,7 +169,7 @@ def _range(partition: TopicPartition, runs: list[Span]) -> Range:
     return Range(partition, Span(runs[0].start, runs[-1].end), tuple(runs) if len(runs) > 1 else ())
 
 
-def _first_of_each_place(table: pa.Table) -> pa.Array:
+def _first_of_each_offset(table: pa.Table) -> pa.Array:
     """Which rows of a sorted table are not of the same record as the previous row: a letter counts once."""
     first = np.ones(len(table), np.bool_)
     if len(table):
@@ -176,18 +179,18 @@ def _first_of_each_place(table: pa.Table) -> pa.Array:
     return pa.array(first)
 
 
-def _batch(partition: TopicPartition, letters: pa.Table) -> MessageBatch:
-    stamps = letters["_kafka_timestamp"].cast(pa.timestamp("ms", "UTC"), safe=False).cast(pa.int64())
+def _batch(partition: TopicPartition, dead_letters: pa.Table) -> MessageBatch:
+    stamps = dead_letters["_kafka_timestamp"].cast(pa.timestamp("ms", "UTC"), safe=False).cast(pa.int64())
     return MessageBatch(
         partition,
-        letters["_kafka_offset"].to_numpy(),
+        dead_letters["_kafka_offset"].to_numpy(),
         pc.fill_null(stamps, NO_TIMESTAMP).to_numpy(),
-        _binaries(letters["value"]),
-        _binaries(letters["key"]),
+        _binaries(dead_letters["value"]),
+        _binaries(dead_letters["key"]),
         None,
     )
 
 
 def _binaries(column: pa.ChunkedArray) -> pa.BinaryArray:
-    found = column.combine_chunks()
-    return found if isinstance(found, pa.Array) else column.cast(pa.large_binary()).combine_chunks()
+    values = column.combine_chunks()
+    return values if isinstance(values, pa.Array) else column.cast(pa.large_binary()).combine_chunks()

@@ -68,7 +68,7 @@ class Moments:
     until_ms: int
 
 
-Asked = OffsetRanges | Moments
+ReplaySelection = OffsetRanges | Moments
 
 
 class Records(Protocol):
@@ -122,7 +122,7 @@ class Replayed:
     files: int
     path: str | None
     """The request; None after a dry run."""
-    unfit: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64), compare=False, repr=False)
+    inconvertible: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64), compare=False, repr=False)
     """The offsets of its dead letters, rising."""
 
     @property
@@ -132,19 +132,19 @@ class Replayed:
         return self.records - without + self.exploded
 
 
-def asked_for(start: int | None, end: int | None, since: str | None, until: str | None) -> Asked:
+def replay_selection(start: int | None, end: int | None, since: str | None, until: str | None) -> ReplaySelection:
     """The range of a command line's options. Raises UsageError."""
     offsets, moments = (start, end), (since, until)
     if None not in offsets and moments == (None, None) and start is not None and end is not None and start < end:
         return OffsetRanges(Position(start), Position(end))
     if since is not None and until is not None and offsets == (None, None):
         try:
-            found = Moments(parse_timestamp_ms(since), parse_timestamp_ms(until))
+            times = Moments(parse_timestamp_ms(since), parse_timestamp_ms(until))
         except ValueError as error:
             msg = f"--since {since} and --until {until}: {error}"
             raise UsageError(msg, "write moments such as 2026-03-01T00:00:00Z") from error
-        if found.since_ms < found.until_ms:
-            return found
+        if times.since_ms < times.until_ms:
+            return times
     msg = "a replay needs a range that is not empty"
     raise UsageError(msg, "give --from OFFSET and --to OFFSET, or --since TIME and --until TIME")
 
@@ -205,33 +205,37 @@ def _require_unshared(settings: Settings, topics: Iterable[str]) -> None:
             raise UsageError(msg, remedy)
 
 
-def spans_of(kafka: Kafka, topic: str, partition: int | None, asked: Asked) -> list[tuple[TopicPartition, Span]]:
+def spans_of(
+    kafka: Kafka, topic: str, partition: int | None, selection: ReplaySelection
+) -> list[tuple[TopicPartition, Span]]:
     """The range of each partition, without empty ones. Raises UsageError (rule 3)."""
-    partitions = [one for one in kafka.partitions(topic) if partition in (None, one.partition)]
+    partitions = [
+        chain_partition for chain_partition in kafka.partitions(topic) if partition in (None, chain_partition.partition)
+    ]
     if not partitions:
         msg = f"Kafka has no topic {topic!r}" + ("" if partition is None else f" with a partition {partition}")
         raise UsageError(msg, "fix --topic and --partition")
-    found: list[tuple[TopicPartition, Span]] = []
+    spans: list[tuple[TopicPartition, Span]] = []
     for topic_partition in partitions:
         low, high = kafka.ends(topic_partition)
-        if isinstance(asked, Moments):
-            start = kafka.position_at(topic_partition, asked.since_ms, high)
-            end = kafka.position_at(topic_partition, asked.until_ms, high)
-            _require_whole(topic_partition, asked, kafka, low, high)
+        if isinstance(selection, Moments):
+            start = kafka.position_at(topic_partition, selection.since_ms, high)
+            end = kafka.position_at(topic_partition, selection.until_ms, high)
+            _require_whole(topic_partition, selection, kafka, low, high)
         else:
-            start, end = asked.start, asked.end
+            start, end = selection.start, selection.end
             if start < low or end > high:
                 msg = f"Kafka has [{low}, {high}) of {topic_partition}, and [{start}, {end}) is to be replaced"
                 raise UsageError(msg, "choose a range that Kafka has; what it has deleted cannot be replayed")
         if start < end:
-            found.append((topic_partition, Span(start, end)))
-    return found
+            spans.append((topic_partition, Span(start, end)))
+    return spans
 
 
-def _require_whole(partition: TopicPartition, asked: Moments, kafka: Kafka, low: Position, high: Position) -> None:
+def _require_whole(partition: TopicPartition, selection: Moments, kafka: Kafka, low: Position, high: Position) -> None:
     """Refuse a time range whose start Kafka may have deleted: its first record is not older than ``since``."""
-    if low > 0 and kafka.position_at(partition, asked.since_ms, high) <= low:
-        msg = f"Kafka has {partition} from {low} on, and records since {asked.since_ms} ms may be older than that"
+    if low > 0 and kafka.position_at(partition, selection.since_ms, high) <= low:
+        msg = f"Kafka has {partition} from {low} on, and records since {selection.since_ms} ms may be older than that"
         raise UsageError(msg, f"choose a later --since, or give --from {low} for what Kafka still has")
 
 
@@ -251,10 +255,10 @@ class Sums:
     exploded: int = 0
     dead_letters: Counter[str] = field(default_factory=Counter)
     filtered: list[Span] = field(default_factory=list)
-    unfit: list[NDArray[np.int64]] = field(default_factory=list)
+    inconvertible: list[NDArray[np.int64]] = field(default_factory=list)
 
-    def add(self, staged: StagedRows, letters: int) -> None:
-        """Add one batch; ``letters`` is the index of the dead letters among its tables.
+    def add(self, staged: StagedRows, dead_letters_index: int) -> None:
+        """Add one batch; ``dead_letters_index`` is the index of the dead letters among its tables.
 
         Raises UsageError for a record that may not be staged.
         """
@@ -263,7 +267,7 @@ class Sums:
             remedy = f"choose a range without it, or change the rule or its on_fail in streams[].expect of {CONFIG}"
             raise UsageError(msg, remedy)
         if staged.dead_letters:
-            self.unfit.append(staged.rows[letters]["_kafka_offset"].to_numpy())
+            self.inconvertible.append(staged.rows[dead_letters_index]["_kafka_offset"].to_numpy())
         self.records += staged.records
         self.tombstones += staged.tombstones
         self.exploded += staged.exploded
@@ -302,20 +306,22 @@ class Replay:
         self._longest_s = longest_s
         # All columns are in the files: the table's own partitioning places the rows when they are loaded.
         self._formats = [replace(table, partition_by=()) for table in converter.formats]
-        self._letters = next(at for at, found in enumerate(self._formats) if found.kind is TableKind.DEAD_LETTERS)
+        self._letters = next(
+            index for index, table_format in enumerate(self._formats) if table_format.kind is TableKind.DEAD_LETTERS
+        )
         self._routed: dict[str, TableFormat] = {}
 
-    def count(self, asked: Range) -> Replayed:
+    def count(self, requested: Range) -> Replayed:
         """The dry run: read and convert, and write nothing."""
         sums = Sums()
-        for batch in self._records.batches(asked.partition, asked.span):
-            for found in self._converter.slices([batch]):
-                sums.add(found[-1][1], self._letters)
-        return _replayed(asked, sums, 0, None)
+        for batch in self._records.batches(requested.partition, requested.span):
+            for part in self._converter.slices([batch]):
+                sums.add(part[-1][1], self._letters)
+        return _replayed(requested, sums, 0, None)
 
-    def stage(self, asked: Range) -> Replayed:
+    def stage(self, requested: Range) -> Replayed:
         """Write the data files, then the request (rule 2)."""
-        partition, span, began_s = asked.partition, asked.span, self._clock.monotonic_s()
+        partition, span, began_s = requested.partition, requested.span, self._clock.monotonic_s()
         sums, files = Sums(), {table.url: list[ReplacementFile]() for table in self._formats}
         buffer = Buffer.begin(span.start, self._formats)
         for batch in self._records.batches(partition, span):
@@ -337,7 +343,7 @@ class Replay:
             dead_letters=dict(sums.dead_letters),
             filtered=tuple(sums.filtered),
             exploded=sums.exploded,
-            only=asked.only,
+            only=requested.only,
             tables=tuple(
                 ReplacementTable(table.url, table.kind, table.schema, tuple(files.get(table.url, ())))
                 for table in (*self._formats, *self._routed.values())
@@ -346,21 +352,21 @@ class Replay:
         data = replacement_to_bytes(name, replacement)
         problem = beyond_bounds(data)
         if problem is not None:
-            msg = f"the request for {asked.words} is not written, because it {problem}"
+            msg = f"the request for {requested.words} is not written, because it {problem}"
             raise UsageError(
                 msg,
                 f"choose a smaller range; `delta-loader clean {CONFIG} --yes` removes the files that were made for it",
             )
         if self._clock.monotonic_s() - began_s > self._longest_s:
             msg = (
-                f"the request for {asked.words} is not written, because it took longer than "
+                f"the request for {requested.words} is not written, because it took longer than "
                 f"{duration_text(self._longest_s)}: a clean-up may remove its first files"
             )
             raise UsageError(msg, "choose a smaller range, or a longer loader.marker_retention")
         if isinstance(self._store.create(name.path, data), AlreadyExists):
             msg = f"the request {name.path} is there already"
             raise StoreError(msg, "run the command again")
-        return _replayed(asked, sums, sum(map(len, files.values())), name.path)
+        return _replayed(requested, sums, sum(map(len, files.values())), name.path)
 
     def _write(self, partition: TopicPartition, buffer: Buffer, files: dict[str, list[ReplacementFile]]) -> None:
         for rows in buffer.tables:
@@ -379,10 +385,15 @@ class Replay:
         return waiting_path(table.url, DataFileName(partition, start, self._unique()))
 
 
-def _replayed(asked: Range, sums: Sums, files: int, path: str | None) -> Replayed:
+def _replayed(requested: Range, sums: Sums, files: int, path: str | None) -> Replayed:
     filtered = sum(span.positions for span in sums.filtered)
-    letters, unfit = dict(sums.dead_letters), np.unique(np.concatenate([np.zeros(0, np.int64), *sums.unfit]))
-    return Replayed(asked, sums.records, sums.tombstones, filtered, sums.exploded, letters, files, path, unfit)
+    dead_letters, inconvertible = (
+        dict(sums.dead_letters),
+        np.unique(np.concatenate([np.zeros(0, np.int64), *sums.inconvertible])),
+    )
+    return Replayed(
+        requested, sums.records, sums.tombstones, filtered, sums.exploded, dead_letters, files, path, inconvertible
+    )
 
 
 def _file(path: str, file: EncodedFile) -> ReplacementFile:
@@ -394,19 +405,19 @@ def to_text(stream: Stream, replayed: Sequence[Replayed], *, done: bool) -> str:
     if not replayed:
         return "There are no records in this range: nothing to replace."
     several = len(stream.row_tables) > 1 or stream.route_table is not None
-    lines, place = [], f"the tables of {stream.app_id}" if several else stream.table
-    for one in replayed:
-        letters = ", ".join(f"{count:,} {name}" for name, count in sorted(one.dead_letters.items()))
+    lines, target = [], f"the tables of {stream.app_id}" if several else stream.table
+    for part in replayed:
+        dead_letters = ", ".join(f"{count:,} {name}" for name, count in sorted(part.dead_letters.items()))
         lines.append(
-            f"{one.range.words}  {one.records:,} records: {one.rows:,} rows for {place}, "
-            f"{sum(one.dead_letters.values()):,} dead letters{f' ({letters})' if letters else ''}, "
-            f"{one.tombstones:,} tombstones" + (f", {one.filtered:,} filtered" if one.filtered else "")
+            f"{part.range.words}  {part.records:,} records: {part.rows:,} rows for {target}, "
+            f"{sum(part.dead_letters.values()):,} dead letters{f' ({dead_letters})' if dead_letters else ''}, "
+            f"{part.tombstones:,} tombstones" + (f", {part.filtered:,} filtered" if part.filtered else "")
         )
-        if one.path is not None:
-            lines.append(f"  staged {one.files} files, and the request {one.path}")
+        if part.path is not None:
+            lines.append(f"  staged {part.files} files, and the request {part.path}")
         elif done:
             lines.append("  none of them fits: they stay as they are")
-    if all(one.path is None for one in replayed) and done:
+    if all(part.path is None for part in replayed) and done:
         lines.append("Nothing was written.")
     elif done:
         lines.append(
@@ -423,19 +434,19 @@ def to_text(stream: Stream, replayed: Sequence[Replayed], *, done: bool) -> str:
 def to_json(replayed: Sequence[Replayed], *, done: bool) -> str:
     ranges = [
         {
-            **one.range.partition.to_json(),
-            "start": int(one.range.span.start),
-            "end": int(one.range.span.end),
-            "offsets": one.range.positions,
-            "records": one.records,
-            "rows": one.rows,
-            "tombstones": one.tombstones,
-            "filtered": one.filtered,
-            "dead_letters": one.dead_letters,
-            "files": one.files,
-            "request": one.path,
+            **part.range.partition.to_json(),
+            "start": int(part.range.span.start),
+            "end": int(part.range.span.end),
+            "offsets": part.range.positions,
+            "records": part.records,
+            "rows": part.rows,
+            "tombstones": part.tombstones,
+            "filtered": part.filtered,
+            "dead_letters": part.dead_letters,
+            "files": part.files,
+            "request": part.path,
         }
-        for one in replayed
+        for part in replayed
     ]
     return json.dumps({"done": done, "ranges": ranges}, indent=2)
 

@@ -49,22 +49,22 @@ class DroppedFields:
         census, count = self.census, len(values)
         if census is None or not count:
             return None
-        found = FieldCensus(census.columns, census.taken)
+        sampled = FieldCensus(census.columns, census.taken)
         if begins_flush and self._skip:
-            self._add_message(found, values, 0)
+            self._add_message(sampled, values, 0)
         while self._skip < count:
-            self._add_message(found, values, self._skip)
+            self._add_message(sampled, values, self._skip)
             self._looked_at += 1
             self._skip += 1 if self._looked_at < FIRST else EVERY
         self._skip -= count
-        census.add_all(found)
-        return found if found.records else None
+        census.add_all(sampled)
+        return sampled if sampled.records else None
 
     @property
     def sentence(self) -> str | None:
         """Text for operators; None while no dropped field was seen."""
-        found = None if self.census is None else self.census.undeclared_fields()
-        return None if found is None else found.sentence
+        fields = None if self.census is None else self.census.undeclared_fields()
+        return None if fields is None else fields.sentence
 
     def _add_message(self, census: FieldCensus, values: pa.BinaryArray | pa.LargeBinaryArray, index: int) -> None:
         message = values[index]

@@ -120,7 +120,7 @@ class Evaluator:
         self.types = tuple(self._bind(expression, example) for expression in self._expressions)
         self._arrow_types = [to_arrow_type(data_type) for data_type in self.types]
         selected = enumerate(self._expressions)
-        self._projection = ", ".join(f'(\n{expression.text}\n) AS "value {place}"' for place, expression in selected)
+        self._projection = ", ".join(f'(\n{expression.text}\n) AS "value {number}"' for number, expression in selected)
 
     @property
     def kafka_parts(self) -> frozenset[str]:
@@ -339,8 +339,8 @@ class Condition:
     def apply(self, rows: Rows, messages: Messages) -> Rows:
         """The rows for which the condition is true; a row whose condition fails becomes a reject."""
         evaluated = self._evaluator.evaluate(rows, messages)
-        rows, (answers,) = evaluated.rows, evaluated.values
-        true = pc.fill_null(answers, fill_value=False).to_numpy()
+        rows, (matches,) = evaluated.rows, evaluated.values
+        true = pc.fill_null(matches, fill_value=False).to_numpy()
         if true.all():
             return rows
         left_out = np.setdiff1d(rows.index[~true], rows.index[true])  # of several rows of a message some may be kept

@@ -68,27 +68,31 @@ class Expectations:
         broken = self._broken(rows, messages)
         if self._deletes:
             upserts = ~rows.table[DELETE_COLUMN].to_numpy()
-            broken = {name: {row: why for row, why in found.items() if upserts[row]} for name, found in broken.items()}
-        broken = {name: found for name, found in broken.items() if found}
+            broken = {
+                name: {row: why for row, why in failures.items() if upserts[row]} for name, failures in broken.items()
+            }
+        broken = {name: failures for name, failures in broken.items() if failures}
         if not broken:
             return rows
-        violations = {name: np.unique(rows.index[list(found)]) for name, found in broken.items()}
+        violations = {name: np.unique(rows.index[list(failures)]) for name, failures in broken.items()}
         stops = self._reasons(broken, OnFail.HOLD)
-        letters = self._reasons(broken, OnFail.DEAD_LETTER)
+        dead_letters = self._reasons(broken, OnFail.DEAD_LETTER)
         failing = np.zeros(len(rows), np.bool_)
-        failing[list(letters)] = True
-        rejects = (Reject(int(rows.index[row]), ErrorClass.EXPECTATION, why) for row, why in sorted(letters.items()))
-        found = replace(
+        failing[list(dead_letters)] = True
+        rejects = (
+            Reject(int(rows.index[row]), ErrorClass.EXPECTATION, why) for row, why in sorted(dead_letters.items())
+        )
+        checked = replace(
             rows, violations=violations, stops=tuple(Stop(int(rows.index[row]), why) for row, why in stops.items())
         )
-        return found.without(failing, rejects) if letters else found
+        return checked.without(failing, rejects) if dead_letters else checked
 
     def _reasons(self, broken: Mapping[str, Mapping[int, str]], on_fail: OnFail) -> dict[int, str]:
         """By row, which of the rules with that effect it breaks."""
         reasons: dict[int, str] = {}
-        for name, found in broken.items():
+        for name, failures in broken.items():
             if self._on_fail[name] is on_fail:
-                for row, why in found.items():
+                for row, why in failures.items():
                     reasons[row] = f"{reasons[row]}; {why}" if row in reasons else why
         return reasons
 

@@ -94,9 +94,9 @@ class Exploder:
         counts = np.maximum(lengths, 1)
         ends = np.cumsum(counts)
         within = np.arange(ends[-1]) - np.repeat(ends - counts, counts)
-        places = np.repeat(starts[:-1], counts) + within
+        indexes = np.repeat(starts[:-1], counts) + within
         nothing = np.repeat(lengths == 0, counts)
-        column = elements.take(pa.array(places, mask=nothing))
+        column = elements.take(pa.array(indexes, mask=nothing))
         repeated = others.take(pa.array(np.repeat(np.arange(len(lengths)), counts)))
         return self._with(repeated, column, removed=True)
 
@@ -134,7 +134,7 @@ def value_bytes(array: pa.Array) -> Sizes:
     """The bytes of each value, including its content."""
     kind = array.type
     if isinstance(array, pa.StructArray):
-        parts = [value_bytes(array.field(place)) for place in range(kind.num_fields)]
+        parts = [value_bytes(array.field(index)) for index in range(kind.num_fields)]
         return np.sum(parts, axis=0, dtype=np.int64) if parts else np.zeros(len(array), np.int64)
     if isinstance(array, pa.ListArray | pa.LargeListArray | pa.MapArray):
         offsets = array.offsets.to_numpy()

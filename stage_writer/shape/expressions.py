@@ -88,8 +88,8 @@ class ExpressionChecker:
         return CheckedExpression(setting, text, frozenset(parts), frozenset(fields - {KAFKA}))
 
     def _parsed(self, setting: str, text: str) -> Json:
-        ((answer,),) = self._connection.execute("SELECT json_serialize_sql(?)", [f"SELECT {text}"]).fetchall()
-        parsed = json.loads(answer)
+        ((serialized,),) = self._connection.execute("SELECT json_serialize_sql(?)", [f"SELECT {text}"]).fetchall()
+        parsed = json.loads(serialized)
         if parsed["error"]:
             problem = str(parsed.get("error_message", "it cannot be parsed"))
             several = "Only SELECT" in problem  # a second statement, of another kind
@@ -129,8 +129,12 @@ class ExpressionChecker:
 
     def _check_name(self, first: str, setting: str, text: str) -> None:
         if first not in self._names:
-            near = difflib.get_close_matches(first, list(self._names), 1)
-            known = f"did you mean {self._names[near[0]]}?" if near else f"known are: {', '.join(self._names.values())}"
+            close_matches = difflib.get_close_matches(first, list(self._names), 1)
+            known = (
+                f"did you mean {self._names[close_matches[0]]}?"
+                if close_matches
+                else f"known are: {', '.join(self._names.values())}"
+            )
             raise refused(setting, text, f"there is no field `{first}`", known)
 
 

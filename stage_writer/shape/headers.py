@@ -37,8 +37,8 @@ def with_readable_headers(rows: Rows, messages: Messages) -> Rows:
     if _is_text(headers):
         return rows
     failing = np.zeros(len(rows), np.bool_)
-    for row, found in enumerate(headers):
-        failing[row] = not _is_text(pa.array([found.as_py()], HEADERS))
+    for row, header_map in enumerate(headers):
+        failing[row] = not _is_text(pa.array([header_map.as_py()], HEADERS))
     failed = np.unique(rows.index[failing]).tolist()
     return rows.without(failing, (Reject(index, ErrorClass.INVALID_UTF8, _NOT_UTF8) for index in failed))
 
@@ -65,8 +65,10 @@ def header_maps(messages: Messages, index: Index) -> pa.MapArray:
         )
         return _with_pairs(HEADER_MAP, headers, entries)
     maps = [
-        None if found is None else list({header["key"].decode(): header["value"] for header in found}.items())
-        for found in headers.to_pylist()
+        None
+        if row_headers is None
+        else list({header["key"].decode(): header["value"] for header in row_headers}.items())
+        for row_headers in headers.to_pylist()
     ]
     return pa.array(maps, HEADER_MAP)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from common.schema import to_arrow_type
-from common.stage.row_places import place_fields
+from common.stage.identity_columns import identity_fields
 from common.tables.dead_letters import INCLUDED_FIELDS, kafka_fields_of
 from stage_writer.shape.headers import headers_as, with_readable_headers
 from stage_writer.shape.outcome import kafka_columns_of
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from common.schema import StructType
     from common.settings import Stream
-    from common.stage.row_places import Place
+    from common.stage.identity_columns import IdentityColumns
     from stage_writer.decode.batch import Messages
     from stage_writer.shape.rows import Rows
 
@@ -60,8 +60,8 @@ def made_of(names: tuple[str, ...], messages: Messages, index: Index) -> list[pa
         _HEADERS.name: lambda: headers_as(_HEADERS_TYPE, messages, index),
     }
     of_place = len([name for name in names if name not in makers])
-    places = kafka_columns_of(messages, index) if of_place else ()
-    return [*places, *(makers[name]() for name in names[of_place:])]
+    identity_columns = kafka_columns_of(messages, index) if of_place else ()
+    return [*identity_columns, *(makers[name]() for name in names[of_place:])]
 
 
 class Places:
@@ -69,9 +69,9 @@ class Places:
 
     needs_headers = False
 
-    def __init__(self, columns: StructType, place: Place) -> None:
-        self._place = place
-        self.columns = columns.with_fields(place_fields(place))
+    def __init__(self, columns: StructType, identity: IdentityColumns) -> None:
+        self._place = identity
+        self.columns = columns.with_fields(identity_fields(identity))
 
     def apply(self, rows: Rows, messages: Messages) -> Rows:
         table = rows.table

@@ -36,8 +36,8 @@ class Names:
     def apply(self, rows: Rows, messages: Messages) -> Rows:  # noqa: ARG002 - a step is given both
         """The rows with the table's columns."""
         columns = []
-        for field, (place, inner) in zip(self._schema, self._plan.kept, strict=True):
-            chunks = rows.table.column(place).chunks
+        for field, (index, inner) in zip(self._schema, self._plan.kept, strict=True):
+            chunks = rows.table.column(index).chunks
             columns.append(pa.chunked_array([remade(chunk, field.type, inner) for chunk in chunks], field.type))
         return rows.with_table(pa.table(columns, schema=self._schema))
 
@@ -49,8 +49,8 @@ def remade(array: pa.Array, target: pa.DataType, plan: Plan | None) -> pa.Array:
             return array
         case Parts(kept):
             parts = [
-                remade(array.field(place), field.type, inner)
-                for field, (place, inner) in zip(target, kept, strict=True)
+                remade(array.field(index), field.type, inner)
+                for field, (index, inner) in zip(target, kept, strict=True)
             ]
             mask = array.is_null() if array.null_count else None
             return pa.StructArray.from_arrays(parts, fields=list(target), mask=mask)

@@ -43,8 +43,8 @@ def census_of(stream: Stream) -> FieldCensus | None:
     return FieldCensus(columns, taken=fields_of(stream.jmespath.values()), seen=made)
 
 
-def _touch(one: str, other: str) -> bool:
-    return one == other or one.startswith(f"{other}.") or other.startswith(f"{one}.")
+def _touch(first: str, other: str) -> bool:
+    return first == other or first.startswith(f"{other}.") or other.startswith(f"{first}.")
 
 
 def opener_of(stream: Stream, json_of: Opens | None = None) -> Opens:
@@ -68,7 +68,7 @@ def opener_of(stream: Stream, json_of: Opens | None = None) -> Opens:
             document = document_of(body, sourced=True)
             image = None if isinstance(document, Refusal) else envelope.image_of(document)
             return json_text(image).encode() if isinstance(image, Object) else None
-        found = open_strictly(body)
-        return None if found is None or isinstance(found, Refusal) else found[0].encode()
+        opened_body = open_strictly(body)
+        return None if opened_body is None or isinstance(opened_body, Refusal) else opened_body[0].encode()
 
     return opened

@@ -51,8 +51,8 @@ class Part:
     def filled(self, messages: Messages) -> Iterator[tuple[int, pa.Table]]:
         """The rows of each batch that has any, by its index; copied, because they are from rows in another order."""
         bounds = messages.bounds(self.index)
-        for place in np.flatnonzero(np.diff(bounds)).tolist():
-            yield place, _copied(self.rows.slice(int(bounds[place]), int(bounds[place + 1] - bounds[place])))
+        for message in np.flatnonzero(np.diff(bounds)).tolist():
+            yield message, _copied(self.rows.slice(int(bounds[message]), int(bounds[message + 1] - bounds[message])))
 
 
 def joined(parts: Sequence[Part]) -> Part:
@@ -196,16 +196,16 @@ def _with_routed(
 ) -> list[StagedRows]:
     routed: list[list[tuple[TableFormat, pa.Table]]] = [[] for _ in staged]
     for number, part in parts.items():
-        for place, rows in part.filled(messages):
-            routed[place].append((formats[number], rows))
-    return [replace(one, routed=tuple(found)) for one, found in zip(staged, routed, strict=True)]
+        for message, rows in part.filled(messages):
+            routed[message].append((formats[number], rows))
+    return [replace(rows, routed=tuple(row_tables)) for rows, row_tables in zip(staged, routed, strict=True)]
 
 
 def _counts(messages: Messages, violations: Mapping[str, Index]) -> Iterator[dict[str, int]]:
     """For each batch, its messages by rule, without rules that none of them breaks."""
-    parted = {rule: messages.parted(index) for rule, index in violations.items()}
+    by_rule = {rule: messages.parted(index) for rule, index in violations.items()}
     for number in range(len(messages.batches)):
-        yield {rule: len(parts[number]) for rule, parts in parted.items() if len(parts[number])}
+        yield {rule: len(parts[number]) for rule, parts in by_rule.items() if len(parts[number])}
 
 
 def _require_all(messages: Messages, *parts: int) -> None:

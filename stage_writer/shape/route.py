@@ -119,8 +119,8 @@ class Router:
             self._number()
 
     def _new(self, routes: pa.ChunkedArray) -> list[str]:
-        found = pc.unique(routes.drop_null())
-        return found.filter(pc.invert(pc.is_in(found, value_set=self._values))).to_pylist()  # type: ignore[no-any-return]
+        unseen = pc.unique(routes.drop_null())
+        return unseen.filter(pc.invert(pc.is_in(unseen, value_set=self._values))).to_pylist()  # type: ignore[no-any-return]
 
     def routes_of(self, rows: Rows, messages: Messages) -> list[str]:
         """The routes that rows take and that are none of the stream's, each once."""
@@ -136,9 +136,9 @@ class Router:
             owners, routes = _one_by_one(routes)
         if self._appearing is not None:
             self._settle(self._appearing, routes)
-        places = pc.fill_null(pc.index_in(routes, value_set=self._values), -1).to_numpy()
-        unknown = places < 0
-        numbers = self._numbers[places]  # the last one is for what is none of them
+        route_indexes = pc.fill_null(pc.index_in(routes, value_set=self._values), -1).to_numpy()
+        unknown = route_indexes < 0
+        numbers = self._numbers[route_indexes]  # the last one is for what is none of them
         lost = np.zeros(len(rows), np.bool_)
         refused = unknown if self._refuses else np.zeros(len(unknown), np.bool_)
         if self._appearing is not None and unknown.any():
@@ -169,7 +169,7 @@ class Router:
         several = (each != tables * np.bincount(rows.index, minlength=count))[rows.index]
         why = "its rows have several routes, and all rows of a message go to the same tables"
         rejects = [*self._rejects(routes, np.flatnonzero(lost), rows.index)]
-        rejects += [Reject(place, ErrorClass.UNROUTED, why) for place in rows.index[several].tolist()]
+        rejects += [Reject(index, ErrorClass.UNROUTED, why) for index in rows.index[several].tolist()]
         gone = np.zeros(count, np.bool_)
         gone[rows.index[several | lost]] = True
         kept = ~gone[together // self._tables]
@@ -177,8 +177,8 @@ class Router:
         return rows.with_destinations(destinations).without(several | lost, rejects)
 
     def _rejects(self, routes: pa.ChunkedArray, lost: Index, index: Index) -> Iterator[Reject]:
-        for row, found in zip(lost.tolist(), routes.take(pa.array(lost)).to_pylist(), strict=True):
-            route = next((one for one in found or [None] if self._is_lost(one)), None) if self._is_several else found
+        for row, named in zip(lost.tolist(), routes.take(pa.array(lost)).to_pylist(), strict=True):
+            route = next((name for name in named or [None] if self._is_lost(name)), None) if self._is_several else named
             shown = "null" if route is None else repr(route[:_SHOWN_CHARACTERS])
             why = "which is none of routes"
             if self._appearing is not None and route is not None:
@@ -272,12 +272,12 @@ def parted(rows: Rows) -> Iterator[tuple[int, pa.Table, Index]]:
     if rows.tables is None:
         yield OWN, rows.table, rows.index
         return
-    places, numbers = rows.tables.of_rows(rows.index)
+    rows_of_tables, numbers = rows.tables.of_rows(rows.index)
     counts = np.bincount(numbers)
-    if len(places) == len(rows) and len(counts) and counts[numbers[0]] == len(numbers):
+    if len(rows_of_tables) == len(rows) and len(counts) and counts[numbers[0]] == len(numbers):
         yield int(numbers[0]), rows.table, rows.index
         return
-    order = places[np.argsort(numbers, kind="stable")]
+    order = rows_of_tables[np.argsort(numbers, kind="stable")]
     table, index = rows.table.take(pa.array(order)), rows.index[order]
     for number, (start, end) in enumerate(pairwise([0, *np.cumsum(counts).tolist()])):
         if start < end:

@@ -108,9 +108,9 @@ class Rows:
     def __len__(self) -> int:
         return len(self.index)
 
-    def with_destinations(self, found: Destinations) -> Rows:
+    def with_destinations(self, destinations: Destinations) -> Rows:
         """These rows with their tables; others of the same messages may have theirs already."""
-        return replace(self, tables=found if self.tables is None else self.tables.joined(found))
+        return replace(self, tables=destinations if self.tables is None else self.tables.joined(destinations))
 
     def with_table(self, table: pa.Table) -> Rows:
         """The same rows with other columns."""

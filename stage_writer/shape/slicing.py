@@ -64,11 +64,11 @@ def sliced(whole: Slice, exploder: Exploder, limits: ExplodeLimits) -> Iterator[
     if int(sizes.sum()) <= limits.slice_bytes:
         yield replace(whole, rows=rows)
         return
-    found = list(runs(sizes, limits.slice_bytes))
+    slices = list(runs(sizes, limits.slice_bytes))
     # A slice starts with the first message that has a row in it; messages without rows belong to the previous slice.
-    firsts = [0, *(int(rows.index[first]) for first, _ in found[1:]), len(whole.messages)]
-    for place, (first, last) in enumerate(found):
-        part = _part(replace(whole, rows=rows), firsts[place], firsts[place + 1], (first, last))
+    firsts = [0, *(int(rows.index[first]) for first, _ in slices[1:]), len(whole.messages)]
+    for number, (first, last) in enumerate(slices):
+        part = _part(replace(whole, rows=rows), firsts[number], firsts[number + 1], (first, last))
         size = int(sizes[first:last].sum())
         if last - first > 1 or size <= limits.slice_bytes:
             yield part
@@ -80,10 +80,10 @@ def _pieces(part: Slice, exploder: Exploder, size: int, most_bytes: int) -> Iter
     """A slice with one row, in several. Adjacent messages without rows belong to the last piece."""
     (own,) = part.rows.index.tolist()
     alone = _part(part, own, own + 1, (0, 1))
-    pieces = list(exploder.pieces(alone.rows, size, most_bytes))
-    for piece in pieces[:-1]:
-        yield replace(alone, rows=piece, is_last=False)
-    yield replace(part, rows=replace(part.rows, table=pieces[-1].table))
+    parts = list(exploder.pieces(alone.rows, size, most_bytes))
+    for part_of_rows in parts[:-1]:
+        yield replace(alone, rows=part_of_rows, is_last=False)
+    yield replace(part, rows=replace(part.rows, table=parts[-1].table))
 
 
 def _without_bombs(rows: Rows, exploder: Exploder, most_bytes: int) -> Rows:
@@ -92,10 +92,10 @@ def _without_bombs(rows: Rows, exploder: Exploder, most_bytes: int) -> Rows:
     if not bombs.any():
         return rows
     why = f"its rows would come to {{}} bytes, and one record may come to {most_bytes}: four times writer.memory"
-    places = np.flatnonzero(bombs).tolist()
+    indexes = np.flatnonzero(bombs).tolist()
     return rows.without(
         bombs,
-        (Reject(int(rows.index[row]), ErrorClass.EXPLODES_TOO_FAR, why.format(int(sizes[row]))) for row in places),
+        (Reject(int(rows.index[row]), ErrorClass.EXPLODES_TOO_FAR, why.format(int(sizes[row]))) for row in indexes),
     )
 
 
@@ -139,8 +139,8 @@ def until_stops(
         stop = next((stop for stop in in_order if start <= stop.index < end), None)
         kept.append(batch if stop is None else batch.part(0, stop.index - start))
         if stop is not None:
-            at = Position(int(messages.offsets[stop.index]))
-            ends[batch.partition] = (batch, StagedRows.stopped(at, stop.problem))
+            position = Position(int(messages.offsets[stop.index]))
+            ends[batch.partition] = (batch, StagedRows.stopped(position, stop.problem))
     yield from convert([batch for batch in kept if len(batch)])
-    for found in ends.values():
-        yield [found]
+    for first_stop in ends.values():
+        yield [first_stop]

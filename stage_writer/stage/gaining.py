@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from common.errors import StoreError
 from common.schema import schema_from_json
-from common.schema.agreement import Known, agree, joined_offers
+from common.schema.agreement import PublishedColumns, agree, joined_offers
 from common.schema.evolution import NO_COLUMNS, extended
 from common.stage.evolved import Evolved, latest, publish
 from common.tables.delta_log import read_table_state
@@ -47,7 +47,7 @@ def gain_columns(
         table = extended(table, _columns_of(url, open_table))
     for _ in range(_ATTEMPTS):
         last = latest(stage, stream.app_id) or Evolved.nothing(stream.app_id)
-        columns = agree(table, Known(declared, last.columns, stream.evolve_limit), offered, declared).columns
+        columns = agree(table, PublishedColumns(declared, last.columns, stream.evolve_limit), offered, declared).columns
         if columns == last.columns:
             return last
         new = last.with_columns(columns, declared, offers, clock.wall_ms())

@@ -61,10 +61,10 @@ from common.stage.notifications import notification_path
 from common.stage.outboxes import OutboxName
 from common.stage.state_files import EMPTY_STATE, StateFileName
 from common.stage.stored import beyond_bounds
-from common.storage.pieces import Pieces
+from common.storage.chunks import ByteChunks
 from stage_writer.chain_end import Lineage, Tail
 from stage_writer.changelog.ports import NO_CHANGELOG
-from stage_writer.outbox.records import Outgoing, outgoing_to_pieces
+from stage_writer.outbox.records import Outgoing, outgoing_to_chunks
 from stage_writer.ports import (
     ClaimGuard,
     ClaimVerdict,
@@ -97,7 +97,7 @@ if TYPE_CHECKING:
 
 _READ_AGAIN = 5
 _FIRST = Lineage()
-_NOTHING = Pieces()
+_NOTHING = ByteChunks()
 
 
 def _always() -> ClaimVerdict:
@@ -134,26 +134,26 @@ class ObjectStage:
 
     def tail(self, partition: TopicPartition) -> Tail | None:
         """The end of a partition's chain (rules 3 and 5)."""
-        return self._tail(partition, self.beginning(partition))
+        return self._tail(partition, self.chain_origin(partition))
 
     def _tail(self, partition: TopicPartition, origin: ChainOrigin | None) -> Tail | None:
         generation = 0 if origin is None else origin.generation
         for _ in range(_READ_AGAIN):
-            found = [
+            listed = [
                 (name, item.size_bytes > 0, item.path)
                 for item in self._store.list(folder_of(partition))
                 if (name := MarkerName.parse(item.path))
             ]
             # Of two objects for one position (a hand-typed name without padding), the one with content counts.
-            found.sort(reverse=True)
-            for number, (name, _, path) in enumerate(found, 1):
+            listed.sort(reverse=True)
+            for number, (name, _, path) in enumerate(listed, 1):
                 data = self._store.read(path)
                 if data is None:
                     break  # an operator has just put it aside: list again
                 marker = marker_from_bytes(name, data)
                 if not marker.is_older_than(generation):
                     tail = Tail.of(marker, path, digest_of(data), generation)
-                    return replace(tail, outboxes=self._outboxes(found[number:])) if tail.is_bare else tail
+                    return replace(tail, outboxes=self._outboxes(listed[number:])) if tail.is_bare else tail
             else:
                 return None
         msg = f"the markers of {partition} vanish while they are read"
@@ -173,13 +173,13 @@ class ObjectStage:
             return state_at(self._store, partition, tail)
         return EMPTY_STATE if origin is None else state_of_origin(self._store, partition, origin)
 
-    def beginning(self, partition: TopicPartition) -> ChainOrigin | None:
+    def chain_origin(self, partition: TopicPartition) -> ChainOrigin | None:
         """The origin of a partition's chain while it has no marker."""
         return newest_origin(self._store, partition)
 
-    def begin(self, partition: TopicPartition, beginning: ChainOrigin) -> None:
+    def begin(self, partition: TopicPartition, chain_origin: ChainOrigin) -> None:
         """Record where a new chain starts; an existing record wins."""
-        self._store.create(origin_path(partition), origin_to_bytes(beginning))
+        self._store.create(origin_path(partition), origin_to_bytes(chain_origin))
 
     def put_idle(self, facts: Collection[IdleFact], streams: Collection[StreamFact]) -> None:
         """Record which partitions exist and which had nothing new, replacing the previous record."""
@@ -206,8 +206,12 @@ class ObjectStage:
 
     def incompatible(self, start: Position, tables: Sequence[TableFormat]) -> Incompatible | None:
         """Why rows for these tables can never be loaded; None where they can be, or where it is unknown."""
-        found = None if self._compatibility is None else self._compatibility.find(tables)
-        return None if found is None else Incompatible(start, tuple(tables), found.problem, found.remedy)
+        incompatibility = None if self._compatibility is None else self._compatibility.find(tables)
+        return (
+            None
+            if incompatibility is None
+            else Incompatible(start, tuple(tables), incompatibility.problem, incompatibility.remedy)
+        )
 
     # The stage as the jobs need it; jobs run in threads, and nothing here has state.
 
@@ -243,7 +247,7 @@ class ObjectStage:
         name = OutboxName(flush.partition, buffer.start, flush.lineage.generation, self._unique())
         ends = ends_at(flush.partition, buffer.end)
         outgoing = Outgoing(flush.partition, flush.lineage.generation, ends, pa.concat_tables(buffer.outgoing))
-        self._store.upload(name.path, outgoing_to_pieces(outgoing))
+        self._store.upload(name.path, outgoing_to_chunks(outgoing))
         return (*pending, name.path)
 
     def manifest(
@@ -301,10 +305,12 @@ class ObjectStage:
         data = self._store.read(tail.path)
         return data is not None and digest_of(data) == tail.digest
 
-    def begins_at(self, partition: TopicPartition, start: Position, generation: int, own: str | None = None) -> bool:
+    def has_origin_at(
+        self, partition: TopicPartition, start: Position, generation: int, own: str | None = None
+    ) -> bool:
         """Whether a chain without a marker, but for ``own``, still has its origin there (rule 7)."""
         try:
-            origin = self.beginning(partition)
+            origin = self.chain_origin(partition)
             tail = self._tail(partition, origin)
         except MarkerError:
             return False  # the partition's next start reports it
@@ -313,8 +319,8 @@ class ObjectStage:
 
     def is_last(self, name: MarkerName, generation: int) -> bool:
         """Whether no marker of this or a later generation is above this one."""
-        found = (MarkerName.parse(item.path) for item in self._store.list(folder_of(name.topic_partition)))
-        above = [other for other in found if other is not None and other > name]
+        names = (MarkerName.parse(item.path) for item in self._store.list(folder_of(name.topic_partition)))
+        above = [other for other in names if other is not None and other > name]
         return not above or (generation > 0 and all(self._is_older(other, generation) for other in above))
 
     def _is_older(self, name: MarkerName, generation: int) -> bool:
@@ -323,14 +329,14 @@ class ObjectStage:
 
     def is_alone(self, name: MarkerName) -> bool:
         """Whether the partition has no other marker."""
-        found = (MarkerName.parse(item.path) for item in self._store.list(folder_of(name.topic_partition)))
-        return all(other in {None, name} for other in found)
+        names = (MarkerName.parse(item.path) for item in self._store.list(folder_of(name.topic_partition)))
+        return all(other in {None, name} for other in names)
 
     def withdraw_if_rewound(self, name: MarkerName, data: bytes, tail: Tail) -> bool:
         """Delete our claim if ``tail``, now gone, was put aside (rule 4); returns whether it was."""
         if not self._was_put_aside(tail):
             return False
-        if self.is_alone(name) and self.beginning(name.topic_partition) is None:
+        if self.is_alone(name) and self.chain_origin(name.topic_partition) is None:
             return False
         if self._store.read(name.path) == data:  # otherwise it is already gone, and the name may be another's
             self._store.delete([name.path])
@@ -364,7 +370,7 @@ class NewFile:
 
     table: TableFormat
     staged: StagedFile
-    data: Pieces
+    data: ByteChunks
     """Empty once it is uploaded."""
 
 
@@ -433,7 +439,7 @@ class Job:
 
     def _begins_here(self, name: MarkerName) -> bool:
         generation = self._flush.lineage.generation
-        return self._stage.begins_at(name.topic_partition, name.start, generation, name.path)
+        return self._stage.has_origin_at(name.topic_partition, name.start, generation, name.path)
 
     def _encode(self) -> list[NewFile]:
         if self._files is None:

@@ -32,9 +32,9 @@ class StateCleaning:
     def clean(self, partition: TopicPartition) -> int:
         """Delete a partition's superseded files. Returns how many."""
         with suppress(StoreError, MarkerError):
-            found = self._superseded(partition)
-            self._store.delete(found)
-            return len(found)
+            superseded = self._superseded(partition)
+            self._store.delete(superseded)
+            return len(superseded)
         return 0
 
     def _superseded(self, partition: TopicPartition) -> list[str]:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from common.stage.chain_origins import ChainOrigin
     from common.stage.markers import Marker
     from common.stage.state_files import Change
-    from common.storage.pieces import Pieces
+    from common.storage.chunks import ByteChunks
     from stage_writer.chain_end import Tail
     from stage_writer.changelog.ports import Changelog
 
@@ -56,7 +56,7 @@ class StageState:
         topic = stream.state_changelog
         return self if topic is None else StageState(self._store, self._changelog, Topic(topic), stream.app_id)
 
-    def write(self, name: StateFileName, data: Pieces) -> Change:
+    def write(self, name: StateFileName, data: ByteChunks) -> Change:
         if self._topic is not None and name.kind is StateKind.CHANGES:
             with suppress(ConfigError):  # rule 4
                 return self._changelog.write(self._topic, self._app_id, name, data)
@@ -82,10 +82,10 @@ class StageState:
 
     def _gone(self, partition: TopicPartition, error: StateError) -> StateError:
         """The error for changes that a topic no longer has, with the position to rewind to."""
-        place = last_in_stage(self._store, partition)
+        last = last_in_stage(self._store, partition)
         where = "position 0 (`--to 0 --below-table`)"
-        if place:
-            where = f"{place}, the last place whose state is all in the stage (`--to {place} --below-table`)"
+        if last:
+            where = f"{last}, the last place whose state is all in the stage (`--to {last} --below-table`)"
         remedy = f"rewind the chain to {where}: writers read on from there, as far as Kafka has the records"
         return StateError(error.problem, remedy)
 
@@ -105,17 +105,17 @@ def _required(path: str, data: bytes | None) -> bytes:
 def last_in_stage(store: ObjectStore, partition: TopicPartition) -> Position | None:
     """The highest position of the chain whose state needs no topic; None if no marker knows one."""
     there = {item.path for item in store.list(state_folder(partition))}
-    found = [(name, item.path) for item in store.list(folder_of(partition)) if (name := MarkerName.parse(item.path))]
-    for name, path in sorted(found, reverse=True):
+    listed = [(name, item.path) for item in store.list(folder_of(partition)) if (name := MarkerName.parse(item.path))]
+    for name, path in sorted(listed, reverse=True):
         data = store.read(path)
         manifest = None if data is None else marker_from_bytes(name, data).manifest
         if manifest is None or manifest.state is None:
             continue
         state = manifest.state
-        for place, marked in ((manifest.span.end, state.files), (manifest.span.start, state.before)):
+        for position, marked in ((manifest.span.end, state.files), (manifest.span.start, state.before)):
             files = stood_in(marked, there)
             if not files.in_topics and there.issuperset(files.paths):
-                return place
+                return position
     return None
 
 
@@ -154,9 +154,9 @@ def _all_there(state: StateFiles, there: set[str], named_by: str) -> StateFiles:
 
 def _downwards(store: ObjectStore, partition: TopicPartition, tail: Tail, generation: int) -> Iterator[Marker]:
     """The markers from the end down to the first one that was flushed or records the state; none below a gap."""
-    found = [(name, item.path) for item in store.list(folder_of(partition)) if (name := MarkerName.parse(item.path))]
+    listed = [(name, item.path) for item in store.list(folder_of(partition)) if (name := MarkerName.parse(item.path))]
     above: Position | None = None
-    for name, path in sorted(found, reverse=True):
+    for name, path in sorted(listed, reverse=True):
         if name.start > tail.marker:
             continue
         data = store.read(path)

@@ -52,20 +52,20 @@ class Incompatibility:
 
 def incompatibility(table: TableFormat, state: TableState) -> Incompatibility | None:
     """What the table, as it is, can never accept of its rows (rule 3). Raises SchemaError for an unknown type."""
-    found, settings = list[str](), list[str]()
+    problems, settings = list[str](), list[str]()
     is_added = not table.waits and appended_for(state) is None
     problem = partitioning_problem(state.partition_by, table.partition_by) if is_added else None
     if problem is not None:
-        found.append(problem)
+        problems.append(problem)
         settings.append(f"partition_by: [{', '.join(state.partition_by)}]")
     columns = list(type_problems(schema_from_json(state.schema), schema_from_json(table.schema)))
     if columns:
-        found += [what for what, _ in columns]
+        problems += [what for what, _ in columns]
         settings.append(columns_setting([column for _, column in columns]))
-    if not found:
+    if not problems:
         return None
     return Incompatibility(
-        f"the Delta table {table.url} can never accept these rows, so none are staged: {'; '.join(found)}",
+        f"the Delta table {table.url} can never accept these rows, so none are staged: {'; '.join(problems)}",
         f"write {' and '.join(settings)} in the stream, as the table has it, and start the writer again; or give it a "
         f"new table. The table is looked at again every half minute; `stage-writer check {CONFIG}` does it now",
     )
@@ -83,7 +83,7 @@ class TableCompatibility:
 
     def find(self, tables: Iterable[TableFormat]) -> Incompatibility | None:
         """Why rows for some of these tables can never be loaded; None where they can be, or where it is unknown."""
-        return next((found for table in tables if (found := self._find(table)) is not None), None)
+        return next((incompatibility for table in tables if (incompatibility := self._find(table)) is not None), None)
 
     def _find(self, table: TableFormat) -> Incompatibility | None:
         key = (table.url, table.schema, table.partition_by)
@@ -92,13 +92,13 @@ class TableCompatibility:
             return known
         try:
             state = read_table_state(self._open_table(table.url))
-            found = None if state is None else incompatibility(table, state)
+            result = None if state is None else incompatibility(table, state)
         except Exception as error:  # noqa: BLE001 - rule 2: a broken log costs staging nothing
             self._log.warning("table not inspected", table=quoted(table.url), problem=str(error))
-            state, found = None, None
-        holds_s = LOOK_AT_REFUSED_S if found is not None else LOOK_AGAIN_S if state is None else inf
-        self._known[key] = (self._clock.monotonic_s() + holds_s, found)
-        return found
+            state, result = None, None
+        holds_s = LOOK_AT_REFUSED_S if result is not None else LOOK_AGAIN_S if state is None else inf
+        self._known[key] = (self._clock.monotonic_s() + holds_s, result)
+        return result
 
 
 _AT_ONCE = 16

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from common.spans import TopicPartition
     from common.stage.state_files import StateFiles
     from stage_writer.decode.batch import MessageBatch
-    from stage_writer.decode.reading import MakeFirstPass
+    from stage_writer.decode.decode_options import MakeFirstPass
     from stage_writer.parquet.buffer import StagedRows, TableFormat
     from stage_writer.ports import StateStore
     from stage_writer.shape.rows import Step
@@ -59,7 +59,7 @@ class _Arrived:
 class ColumnsConverter(OfTopology):
     """A `stage_writer.ports.Converter`. ``topology.is_columns_only`` holds. Raises SchemaError."""
 
-    def __init__(self, stream: Stream, topology: BuiltTopology, first_pass: MakeFirstPass) -> None:
+    def __init__(self, stream: Stream, topology: BuiltTopology, native_decoder: MakeFirstPass) -> None:
         self.stream = stream
         self.topology = topology
         self.needs_headers = topology.needs_headers
@@ -69,7 +69,7 @@ class ColumnsConverter(OfTopology):
         numbers = {comparable(url): number for number, url in enumerate(stream.row_tables)}
         self._numbers = {name: numbers[comparable(url)] for name, url in stream.routes.items()}
         self._numbers[""] = numbers[comparable(stream.table)]
-        self._decoders = decoders_of(stream, topology, first_pass)
+        self._decoders = decoders_of(stream, topology, native_decoder)
 
     def restores(self, partition: TopicPartition, state: StateFiles, store: StateStore) -> None:
         """There is no state."""
@@ -95,8 +95,8 @@ class ColumnsConverter(OfTopology):
             rejects = sorted(only.rows.rejects, key=attrgetter("index"))
             filtered = np.sort(only.rows.filtered)  # by several steps
             return Outcome(only.rows.index, parts, rejects, decoded.tombstones, filtered)
-        parts_by_table = [(one.table, Part(one.rows.index, one.rows.table)) for one in arrived]
-        all_rejects = chain.from_iterable(one.rows.rejects for one in arrived)
+        parts_by_table = [(output.table, Part(output.rows.index, output.rows.table)) for output in arrived]
+        all_rejects = chain.from_iterable(output.rows.rejects for output in arrived)
         return together(parts_by_table, all_rejects, decoded.tombstones, len(messages))
 
     def _walk(self, node: str, rows: Rows, messages: Messages) -> Iterator[_Arrived]:
@@ -117,8 +117,8 @@ class _WayIn:
         self._schema = table.arrow_schema
         self._writer = RowWriter(to_arrow_schema(stream.schema_of_columns))
         self._more: list[Step] = [KafkaColumns(stream.schema_of_columns, stream)]
-        if stream.staged_place is not None:
-            self._more.append(Places(self._more[0].columns, stream.staged_place))
+        if stream.staged_identity is not None:
+            self._more.append(Places(self._more[0].columns, stream.staged_identity))
 
     def fitted(self, rows: Rows, messages: Messages) -> Rows:
         """The rows with the table's columns, without those with null in a NOT NULL column."""
@@ -126,7 +126,7 @@ class _WayIn:
         if problems:
             failing = np.zeros(len(rows), np.bool_)
             failing[list(problems)] = True
-            rejects = [Reject(int(rows.index[place]), ErrorClass.MISSING_FIELD, why) for place, why in problems.items()]
+            rejects = [Reject(int(rows.index[index]), ErrorClass.MISSING_FIELD, why) for index, why in problems.items()]
             rows = rows.without(failing, rejects)
         rows = rows.with_table(table)
         for step in self._more:

@@ -152,7 +152,7 @@ def _staged(
         ),
         filtered_offsets=batch.offsets[filtered],
         exploded=rows - len(with_rows),
-        routed=tuple((formats[name], found) for name, found in tables.items()),
+        routed=tuple((formats[name], rows) for name, rows in tables.items()),
         outgoing=outgoing_table(output.topics, batch) if output.topics else None,
     )
 

@@ -26,7 +26,7 @@ from common.errors import StoreError
 from common.stage.state_files import EMPTY_STATE, MarkedState, StateFiles, StateKind, stand_in
 from stage_writer.tasks.converting import TaskConverter
 from stage_writer.tasks.look_ups import OpenTask
-from stage_writer.topologies.stores.files import changes_to_pieces, snapshot_to_pieces
+from stage_writer.topologies.stores.files import changes_to_chunks, snapshot_to_chunks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,7 +65,7 @@ class KeptTask:
         self._files = files
         self._changed_bytes = changed_bytes
         self._when = when
-        self._unfit_topics = parent.unfit_topics
+        self._unsuitable_topics = parent.unsuitable_topics
         self._readers = _Readers(stores)
         self._flying: TaskChange | None = None
         self._look_ups = parent.look_ups
@@ -118,7 +118,7 @@ class KeptTask:
         """Write the replacement, in the background. Raises StoreError."""
         try:
             with self._readers:
-                data = snapshot_to_pieces(snapshot)
+                data = snapshot_to_chunks(snapshot)
         finally:
             snapshot.close()
         store.write(name, data)
@@ -155,7 +155,7 @@ class KeptTask:
         now_ms, oldest_ms = self._wall_ms(), self._when.oldest_s * 1000
         return any(
             topic_changes.place.topic != self._topic
-            or topic_changes.place.topic in self._unfit_topics
+            or topic_changes.place.topic in self._unsuitable_topics
             or abs(now_ms - topic_changes.written_ms) > oldest_ms
             for topic_changes in self._files.in_topics
         )
@@ -177,10 +177,10 @@ class TaskChange:
         if self.snapshot is None:
             if not self.changes.entries:
                 return MarkedState(self._before, self._before)
-            written = store.write(name(StateKind.CHANGES), changes_to_pieces(self.changes))
+            written = store.write(name(StateKind.CHANGES), changes_to_chunks(self.changes))
             return MarkedState(self._before.with_changes(written), self._before)
         with self._readers:
-            data = snapshot_to_pieces(self.snapshot)
+            data = snapshot_to_chunks(self.snapshot)
         snapshot = name(StateKind.SNAPSHOT)
         store.write(snapshot, data)
         self.snapshot.close()

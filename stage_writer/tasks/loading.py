@@ -85,15 +85,17 @@ def _module(name: str, module: str, packages: Collection[str]) -> ModuleType:
 
 
 def _function(module: ModuleType, name: str, function: str) -> Callable[[], object]:
-    found = getattr(module, function, None)
-    if found is None:
-        near = difflib.get_close_matches(function, dir(module), n=1)
+    value = getattr(module, function, None)
+    if value is None:
+        close_matches = difflib.get_close_matches(function, dir(module), n=1)
         problem = f"topology is {name!r}, and {module.__name__} has no {function!r}"
-        raise ConfigError(problem, f"did you mean {near[0]!r}?" if near else f"define it in {module.__file__}")
-    if not callable(found):
-        problem = f"topology is {name!r}, which is {_article(type(found).__name__)} and no function"
+        raise ConfigError(
+            problem, f"did you mean {close_matches[0]!r}?" if close_matches else f"define it in {module.__file__}"
+        )
+    if not callable(value):
+        problem = f"topology is {name!r}, which is {_article(type(value).__name__)} and no function"
         raise ConfigError(problem, "name a function that makes the topology")
-    return found  # type: ignore[no-any-return]
+    return value  # type: ignore[no-any-return]
 
 
 def _called(name: str, function: Callable[[], object]) -> object:
@@ -122,8 +124,8 @@ def _check_tables(name: str, stream: Stream, topology: BuiltTopology) -> None:
     for table in topology.tables:
         if table and table not in stream.routes:
             problem = f"topology {name!r} has a sink for the table {table!r}, which is none of the stream's routes"
-            near = difflib.get_close_matches(table, stream.routes, n=1)
-            remedy = f"did you mean {near[0]!r}?" if near else f"write routes: {{{table}: table URL}}"
+            close_matches = difflib.get_close_matches(table, stream.routes, n=1)
+            remedy = f"did you mean {close_matches[0]!r}?" if close_matches else f"write routes: {{{table}: table URL}}"
             raise ConfigError(problem, remedy)
     try:
         check_tables(topology, declared_of(stream))
@@ -135,12 +137,14 @@ def _check_tables(name: str, stream: Stream, topology: BuiltTopology) -> None:
 def _failed(what: str, error: Exception) -> ConfigError:
     """The error of the user's own code, with its location (rule 1)."""
     if isinstance(error, SyntaxError):
-        place = f"{error.filename}, line {error.lineno}"
+        location = f"{error.filename}, line {error.lineno}"
     else:
-        frames = [one for one in traceback.extract_tb(error.__traceback__) if not one.filename.startswith("<frozen")]
-        place = f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else "nowhere"
+        frames = [
+            frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<frozen")
+        ]
+        location = f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else "nowhere"
     return ConfigError(
-        f"{what}: {type(error).__name__}: {error} ({place})", f"fix it, and try `stage-writer check {CONFIG}`"
+        f"{what}: {type(error).__name__}: {error} ({location})", f"fix it, and try `stage-writer check {CONFIG}`"
     )
 
 

@@ -47,7 +47,7 @@ class StoreQuery:
     limit: int = 100
 
 
-class Found(NamedTuple):
+class StoreEntry(NamedTuple):
     """An entry of a store; times where the store has windows or sessions."""
 
     key: Key
@@ -65,12 +65,12 @@ class OpenTask:
     gate: Lock = field(default_factory=Lock)
     is_open: bool = True
 
-    def find(self, store: str, kind: StoreKind, asked: StoreQuery) -> list[Found] | None:
+    def find(self, store: str, kind: StoreKind, query: StoreQuery) -> list[StoreEntry] | None:
         """Entries of a store; None when the task has ended meanwhile."""
         with self.gate:
             if not self.is_open:
                 return None
-            return list(islice(_found(self.stores.store(store), kind, asked), min(asked.limit, MOST_ENTRIES)))
+            return list(islice(_entries(self.stores.store(store), kind, query), min(query.limit, MOST_ENTRIES)))
 
     def close(self) -> None:
         with self.gate:
@@ -108,40 +108,40 @@ class LookUps:
         return sorted(open_tasks, key=lambda task: (task.partition.topic, task.partition.partition))
 
 
-def _found(store: Any, kind: StoreKind, asked: StoreQuery) -> Iterator[Found]:  # noqa: ANN401 - what it is, its kind says
+def _entries(store: Any, kind: StoreKind, query: StoreQuery) -> Iterator[StoreEntry]:  # noqa: ANN401 - what it is, its kind says
     match kind:
         case StoreKind.KEY_VALUE:
-            yield from _values(store, asked)
+            yield from _values(store, query)
         case StoreKind.WINDOW | StoreKind.WINDOW_DUPLICATES:
-            yield from _windows(store, asked)
+            yield from _windows(store, query)
         case StoreKind.SESSION:
-            yield from _sessions(store, asked)
+            yield from _sessions(store, query)
 
 
-def _values(store: KeyValueStore, asked: StoreQuery) -> Iterator[Found]:
-    for key in asked.keys:
+def _values(store: KeyValueStore, query: StoreQuery) -> Iterator[StoreEntry]:
+    for key in query.keys:
         value = store.get(key)
         if value is not None:
-            yield Found(key, value)
-    if not asked.keys:
-        entries = store.range(asked.low, asked.high) if asked.prefix is None else store.prefix(asked.prefix)
+            yield StoreEntry(key, value)
+    if not query.keys:
+        entries = store.range(query.low, query.high) if query.prefix is None else store.prefix(query.prefix)
         for key, value in entries:
-            yield Found(key, value)
+            yield StoreEntry(key, value)
 
 
-def _windows(store: WindowStore, asked: StoreQuery) -> Iterator[Found]:
-    for key in asked.keys:
-        for start_ms, value in store.fetch_range(key, asked.from_ms, asked.to_ms):
-            yield Found(key, value, start_ms, start_ms + store.size_ms)
-    if not asked.keys:
-        for windowed, value in store.fetch_keys(asked.from_ms, asked.to_ms):
-            yield Found(windowed.key, value, windowed.start_ms, windowed.end_ms)
+def _windows(store: WindowStore, query: StoreQuery) -> Iterator[StoreEntry]:
+    for key in query.keys:
+        for start_ms, value in store.fetch_range(key, query.from_ms, query.to_ms):
+            yield StoreEntry(key, value, start_ms, start_ms + store.size_ms)
+    if not query.keys:
+        for windowed, value in store.fetch_keys(query.from_ms, query.to_ms):
+            yield StoreEntry(windowed.key, value, windowed.start_ms, windowed.end_ms)
 
 
-def _sessions(store: SessionStore, asked: StoreQuery) -> Iterator[Found]:
-    for key in asked.keys:
-        for session, value in store.find_sessions(key, asked.from_ms, asked.to_ms):
-            yield Found(key, value, session.start_ms, session.end_ms)
-    if not asked.keys:
+def _sessions(store: SessionStore, query: StoreQuery) -> Iterator[StoreEntry]:
+    for key in query.keys:
+        for session, value in store.find_sessions(key, query.from_ms, query.to_ms):
+            yield StoreEntry(key, value, session.start_ms, session.end_ms)
+    if not query.keys:
         for session, value in store.all():
-            yield Found(session.key, value, session.start_ms, session.end_ms)
+            yield StoreEntry(session.key, value, session.start_ms, session.end_ms)

@@ -70,9 +70,9 @@ def _folder_of(name: str) -> Path | None:
         folder = Path(entry or ".").resolve()
         spec = None if folder == _HERE else PathFinder.find_spec(name, [str(folder)])
         if spec is not None and spec.submodule_search_locations:
-            found = Path(next(iter(spec.submodule_search_locations))).resolve()
-            if found.parent != _HERE:
-                return found
+            package_folder = Path(next(iter(spec.submodule_search_locations))).resolve()
+            if package_folder.parent != _HERE:
+                return package_folder
     return None
 
 

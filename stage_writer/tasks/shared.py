@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from common import metrics as catalogue
 from stage_writer.decode.batch import Messages, header_lists
-from stage_writer.decode.reading import no_first_pass
+from stage_writer.decode.decode_options import no_first_pass
 from stage_writer.stopping import NEVER_STOPPING, Stopping
 from stage_writer.tasks.keeping import Keeping
 from stage_writer.tasks.tables import decoders_of, formats_of, row_format
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from common.spans import TopicPartition
     from common.stage.state_files import StateFiles
     from stage_writer.decode.batch import MessageBatch
-    from stage_writer.decode.reading import MakeFirstPass
+    from stage_writer.decode.decode_options import MakeFirstPass
     from stage_writer.decode.rejects import Reject
     from stage_writer.ports import Restores, StateStore
     from stage_writer.tasks.look_ups import LookUps
@@ -61,12 +61,12 @@ class Surroundings:
 
     wall_ms: Callable[[], int]
     metrics: Metrics
-    first_pass: MakeFirstPass = no_first_pass
+    native_decoder: MakeFirstPass = no_first_pass
     state_folder: str | None = None
     when: SnapshotsWhen = field(default_factory=SnapshotsWhen)
     look_ups: LookUps | None = None
     """The process's tasks for lookups; None where lookups are disabled."""
-    unfit_topics: Collection[str] = frozenset()
+    unsuitable_topics: Collection[str] = frozenset()
     """Changelog topics currently known not to keep their messages long enough."""
     stopping: Stopping = NEVER_STOPPING
 
@@ -74,23 +74,23 @@ class Surroundings:
 class StreamTasks(ABC):
     """The common parts of a stream's tasks. Raises SchemaError."""
 
-    def __init__(self, stream: Stream, topology: BuiltTopology, around: Surroundings) -> None:
+    def __init__(self, stream: Stream, topology: BuiltTopology, context: Surroundings) -> None:
         self.stream = stream
         self.topology = topology
-        self.wall_ms = around.wall_ms
-        self.around = around
-        self.look_ups = around.look_ups
-        self.unfit_topics = around.unfit_topics
-        self.keeping = Keeping(stream.app_id, around.metrics, around.state_folder)
+        self.wall_ms = context.wall_ms
+        self.around = context
+        self.look_ups = context.look_ups
+        self.unsuitable_topics = context.unsuitable_topics
+        self.keeping = Keeping(stream.app_id, context.metrics, context.state_folder)
         for group in topology.groups:
             self.keeping.require_place(builders_of(group))
-            if around.look_ups is not None:
-                around.look_ups.declare(stream.app_id, builders_of(group))
+            if context.look_ups is not None:
+                context.look_ups.declare(stream.app_id, builders_of(group))
         self.formats = formats_of(stream)
         self.row_formats = {"": self.formats[0]} | {
             name: row_format(stream, url) for name, url in stream.routes.items()
         }
-        self._decoders = decoders_of(stream, topology, around.first_pass)
+        self._decoders = decoders_of(stream, topology, context.native_decoder)
 
     @abstractmethod
     def restores(self, partition: TopicPartition, state: StateFiles, store: StateStore) -> Restores:
@@ -152,8 +152,8 @@ def input_of(messages: Messages, topic: str, rows: pa.Table, row_index: Index, t
     else:
         index = np.sort(np.concatenate([row_index, tombstones]))
         is_null = np.isin(index, tombstones, assume_unique=True)
-        places = np.searchsorted(row_index, index)
-        rows = rows.take(pa.array(np.where(is_null, 0, places), mask=is_null))
+        indexes = np.searchsorted(row_index, index)
+        rows = rows.take(pa.array(np.where(is_null, 0, indexes), mask=is_null))
     headers = messages.headers
     return Input(
         topic,

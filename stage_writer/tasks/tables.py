@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Self
 
 from common.schema import nullable_columns
-from common.stage.row_places import place_fields
+from common.stage.identity_columns import identity_fields
 from common.tables.dead_letters import kafka_fields_of
 from stage_writer.convert import dead_letters_format, require_can_partition, rows_format
 from stage_writer.decode.decode import Decoder
-from stage_writer.decode.reading import Reading
+from stage_writer.decode.decode_options import DecodeOptions
 
 if TYPE_CHECKING:
     from common.schema import StructType
     from common.settings import Stream
     from stage_writer.decode.batch import MessageBatch
-    from stage_writer.decode.reading import MakeFirstPass
+    from stage_writer.decode.decode_options import MakeFirstPass
     from stage_writer.parquet.buffer import TableFormat
     from stage_writer.topologies.built import BuiltTopology
 
@@ -47,18 +47,18 @@ def row_format(stream: Stream, url: str) -> TableFormat:
     stream = stream.at(url)
     table = nullable_columns(stream.schema_of_columns)
     table = table.with_fields(kafka_fields_of(stream))
-    if stream.staged_place is not None:
-        table = table.with_fields(place_fields(stream.staged_place))
+    if stream.staged_identity is not None:
+        table = table.with_fields(identity_fields(stream.staged_identity))
     rows = rows_format(stream, table)
     require_can_partition(rows)
     return rows
 
 
-def decoders_of(stream: Stream, topology: BuiltTopology, first_pass: MakeFirstPass) -> dict[str, Decoder]:
+def decoders_of(stream: Stream, topology: BuiltTopology, native_decoder: MakeFirstPass) -> dict[str, Decoder]:
     """By topic; none for a source without columns, which accepts any JSON value. Raises SchemaError."""
-    reading = Reading(lenient=stream.coerce == "lenient")
+    reading = DecodeOptions(lenient=stream.coerce == "lenient")
     return {
-        topic: Decoder(source.columns, reading, first_pass=first_pass)
+        topic: Decoder(source.columns, reading, native_decoder=native_decoder)
         for topic, source in topology.sources.items()
         if source.columns is not None
     }

@@ -59,8 +59,8 @@ class Together:
 
     def slices(self, batches: Sequence[MessageBatch]) -> Iterator[list[tuple[MessageBatch, StagedRows]]]:
         """The batches in portions, with their rows."""
-        for portion in _portions(list(zip(self._tasks, batches, strict=True)), _PORTION):
-            alive = [(task, part) for task, part in portion if not task.is_closed]
+        for chunk in _portions(list(zip(self._tasks, batches, strict=True)), _PORTION):
+            alive = [(task, part) for task, part in chunk if not task.is_closed]
             if alive:
                 yield self._converted(alive)
 
@@ -79,32 +79,32 @@ class Together:
 
 def _portions(work: Sequence[Work], size: int) -> Iterator[list[Work]]:
     """Parts of the batches, in order, with a bounded number of messages each."""
-    portion: list[Work] = []
+    chunk: list[Work] = []
     room = size
     for task, batch in work:
         start = 0
         while start < len(batch):
             part = batch.part(start, min(start + room, len(batch)))
-            portion.append((task, part))
+            chunk.append((task, part))
             start, room = start + len(part), room - len(part)
             if not room:
-                yield portion
-                portion, room = [], size
-    if portion:
-        yield portion
+                yield chunk
+                chunk, room = [], size
+    if chunk:
+        yield chunk
 
 
 def _decoded(parent: StreamTasks, parts: Sequence[MessageBatch]) -> list[Decoded]:
     """Each part's messages for its task, the refused ones, and the tombstones; a topic's in one call."""
-    found: dict[int, Decoded] = {}
+    by_input: dict[int, Decoded] = {}
     by_topic: dict[str, list[int]] = {}
     for number, part in enumerate(parts):
         if isinstance(part, MergedBatch):
-            found[number] = decoded_by_topic(part, parent.decoded)
+            by_input[number] = decoded_by_topic(part, parent.decoded)
         else:
             by_topic.setdefault(part.partition.topic, []).append(number)
     for numbers in by_topic.values():
         decoded = parent.decoded_together([parts[number] for number in numbers])
         for number, (given, rejects, tombstones) in zip(numbers, decoded, strict=True):
-            found[number] = ([given], rejects, tombstones)
-    return [found[number] for number in range(len(parts))]
+            by_input[number] = ([given], rejects, tombstones)
+    return [by_input[number] for number in range(len(parts))]

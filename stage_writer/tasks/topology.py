@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 class TopologyConverter(OfTopology, StreamTasks):
     """A `stage_writer.ports.Converter` whose partitions have tasks. Raises SchemaError."""
 
-    def __init__(self, stream: Stream, topology: BuiltTopology, around: Surroundings) -> None:
-        super().__init__(stream, topology, around)
+    def __init__(self, stream: Stream, topology: BuiltTopology, context: Surroundings) -> None:
+        super().__init__(stream, topology, context)
         self.needs_headers = topology.needs_headers
         self._output_schemas = {name: to_arrow_schema(columns) for name, columns in declared_of(stream).items()}
 

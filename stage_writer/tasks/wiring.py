@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from common.settings import Settings, Stream
-    from stage_writer.decode.reading import MakeFirstPass
+    from stage_writer.decode.decode_options import MakeFirstPass
     from stage_writer.stopping import Stopping
     from stage_writer.tasks.columns import ColumnsConverter
     from stage_writer.tasks.look_ups import LookUps
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 def topology_converter(
     settings: Settings,
     stream: Stream,
-    first_pass: MakeFirstPass,
+    native_decoder: MakeFirstPass,
     *,
     metrics: Metrics | None,
     look_ups: LookUps | None,
-    unfit_topics: Collection[str],
+    unsuitable_topics: Collection[str],
     stopping: Stopping,
 ) -> ConvertsTopology:
     """The stream's converter; without ``metrics`` it is only checked. Raises ConfigError or a subclass."""
@@ -45,21 +45,21 @@ def topology_converter(
         if stream.state_changelog is not None:
             msg = f"topology {stream.topology!r} works on columns only, and has no state for a state_changelog"
             raise ConfigError(msg, "leave state_changelog out")
-        return ColumnsConverter(stream, topology, first_pass)
+        return ColumnsConverter(stream, topology, native_decoder)
     from stage_writer.tasks.shared import SnapshotsWhen, Surroundings  # noqa: PLC0415 - as above
     from stage_writer.tasks.topology import TopologyConverter  # noqa: PLC0415 - as above
 
     if stream.state_changelog in topology.topics_written:
         msg = f"topology {stream.topology!r} writes records to {stream.state_changelog!r}, its state_changelog"
         raise ConfigError(msg, "give the changes of its state a topic of their own")
-    around = Surroundings(
+    context = Surroundings(
         SystemClock().wall_ms,
         metrics or Metrics(),
-        first_pass,
+        native_decoder,
         state_folder=settings.writer.state_folder,
         when=SnapshotsWhen(oldest_s=snapshot_after_s(settings.writer.state_keep_s)),
         look_ups=look_ups,
-        unfit_topics=unfit_topics,
+        unsuitable_topics=unsuitable_topics,
         stopping=stopping,
     )
-    return TopologyConverter(stream, topology, around)
+    return TopologyConverter(stream, topology, context)

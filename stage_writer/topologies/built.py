@@ -65,8 +65,8 @@ class BuiltTopology:
     @property
     def needs_headers(self) -> bool:
         """Whether Kafka's headers must be read."""
-        asked = any(source.headers for source in self.sources.values())
-        return asked or any(step.needs_headers for step in self.early.values())
+        requested = any(source.headers for source in self.sources.values())
+        return requested or any(step.needs_headers for step in self.early.values())
 
     @property
     def has_state(self) -> bool:
@@ -160,7 +160,7 @@ def build(
     return BuiltTopology(
         groups=tuple(_groups(nodes, stores, connected)),
         sources=sources,
-        children={name: tuple(found) for name, found in children.items()},
+        children={name: tuple(nodes) for name, nodes in children.items()},
         early=bound.early,
         late=bound.late,
         columns=bound.columns,
@@ -173,7 +173,7 @@ def build(
 def _connected(
     nodes: Mapping[str, Node], stores: Mapping[str, MakesStore], connections: Sequence[tuple[str, str]]
 ) -> dict[str, frozenset[str]]:
-    found: dict[str, set[str]] = defaultdict(set)
+    stores_of_nodes: dict[str, set[str]] = defaultdict(set)
     for store, name in connections:
         if store not in stores:
             remedy = "add it with add_state_store, and look at its spelling"
@@ -183,8 +183,8 @@ def _connected(
             remedy = "name processors there: sources, steps and sinks have no stores"
             msg = f"the state store {store!r} is connected to {name!r}, which is no processor"
             raise ConfigError(msg, remedy)
-        found[name].add(store)
-    return {name: frozenset(of_node) for name, of_node in found.items()}
+        stores_of_nodes[name].add(store)
+    return {name: frozenset(of_node) for name, of_node in stores_of_nodes.items()}
 
 
 def _require_used(

@@ -35,7 +35,7 @@ class RowRefusedError(BaseException):
         self.reject = reject
 
 
-def said(error: Exception) -> str:
+def error_text(error: Exception) -> str:
     """The text of an error of the user's code, in a form that can be stored."""
     try:
         text = str(error)

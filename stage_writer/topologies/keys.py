@@ -68,11 +68,11 @@ def value_encoder(value: ValueType) -> Callable[[Value], bytes | None]:
 def kafka_time(timestamp_ms: Any) -> int:  # noqa: ANN401 - the user's
     """A record's time. Raises TypeError and ValueError for an invalid one."""
     is_whole = isinstance(timestamp_ms, float) and timestamp_ms.is_integer()
-    found = int(timestamp_ms) if is_whole else index(timestamp_ms)
-    if not -_LATEST_MS <= found <= _LATEST_MS:
-        msg = f"{found} is not a time in milliseconds"
+    whole_ms = int(timestamp_ms) if is_whole else index(timestamp_ms)
+    if not -_LATEST_MS <= whole_ms <= _LATEST_MS:
+        msg = f"{whole_ms} is not a time in milliseconds"
         raise ValueError(msg)
-    return found
+    return whole_ms
 
 
 def kafka_headers(headers: Any) -> Headers:  # noqa: ANN401 - the user's
@@ -90,10 +90,10 @@ def _text_of(data: bytes) -> str:
 
 def _number_of(number: struct.Struct, data: bytes) -> int | float:
     try:
-        (found,) = number.unpack(data)
+        (value,) = number.unpack(data)
     except struct.error as error:
         raise ValueError(str(error)) from error
-    return found  # type: ignore[no-any-return] # unpack gives Any
+    return value  # type: ignore[no-any-return] # unpack gives Any
 
 
 def any_json(text: str) -> Value:
@@ -102,12 +102,12 @@ def any_json(text: str) -> Value:
     An unpaired surrogate is refused, because text with one could not be written.
     """
     try:
-        found: Value = _DECODER.decode(text)
+        value: Value = _DECODER.decode(text)
         if SURROGATE_ESCAPE.search(text) is not None:
-            json.dumps(found, ensure_ascii=False).encode()
+            json.dumps(value, ensure_ascii=False).encode()
     except RecursionError:
         raise ValueError(_TOO_DEEP) from None
-    return found
+    return value
 
 
 def _no_constant(name: str) -> NoReturn:
@@ -120,16 +120,16 @@ _TOO_DEEP = "it is nested too deep"
 
 
 def _key_of_document(data: bytes) -> Key:
-    found = any_json(_text_of(data))
+    document = any_json(_text_of(data))
     try:
-        return _frozen(found)
+        return _frozen(document)
     except RecursionError:
         raise ValueError(_TOO_DEEP) from None
 
 
 def _frozen(value: Any) -> Key:  # noqa: ANN401 - any JSON
     if isinstance(value, list):
-        return tuple(_frozen(one) for one in value)
+        return tuple(_frozen(item) for item in value)
     if isinstance(value, dict):
         msg = "a JSON object cannot be a key of a store"
         raise ValueError(msg)  # noqa: TRY004 - the message's fault, as all others here

@@ -89,7 +89,7 @@ class _Selection:
         self.needs_kafka = self._evaluator.needs_kafka
         fields = [Field(name, data_type) for name, data_type in zip(expressions, self._evaluator.types, strict=True)]
         self.columns = StructType(tuple(fields))
-        self._schema = pa.schema([to_arrow_field(one) for one in fields])
+        self._schema = pa.schema([to_arrow_field(field) for field in fields])
 
     def apply(self, rows: Rows, messages: Messages) -> Rows:
         """The rows with these columns; a row for which an expression fails is refused."""

@@ -92,7 +92,7 @@ class TopologyTestDriver:
         self._topology = topology.check()
         self._wall_clock_ms = wall_clock_ms
         declared = {"": columns, **(routes or {})}
-        schemas = {table: parse_ddl(found) for table, found in declared.items() if found is not None}
+        schemas = {table: parse_ddl(columns) for table, columns in declared.items() if columns is not None}
         check_tables(self._topology, schemas)
         self._writers = {table: _writer(schemas.get(table)) for table in self._topology.tables}
         self._decoders = {
@@ -143,8 +143,8 @@ class TopologyTestDriver:
 
     def dead_letters(self) -> list[DeadLetter]:
         """The messages refused since the last call."""
-        found, self._dead_letters = self._dead_letters, []
-        return found
+        dead_letters, self._dead_letters = self._dead_letters, []
+        return dead_letters
 
     def store(self, name: str, partition: int = 0) -> Any:  # noqa: ANN401 - one of the three kinds of stores
         """A task's state store. Raises KeyError when the topology has none with that name."""
@@ -180,24 +180,24 @@ class TopologyTestDriver:
             driven = self._task(task_id)
             output = driven.task.process(inputs, self._wall_clock_ms)
             driven.commit()
-            places = {int(number): (given, place) for given in inputs for place, number in enumerate(given.index)}
-            back = self._taken(output, places)
+            rows_by_number = {int(number): (given, row) for given in inputs for row, number in enumerate(given.index)}
+            back = self._taken(output, rows_by_number)
             if back:
                 yield back
 
-    def _taken(self, output: Output, places: Mapping[int, tuple[Input, int]]) -> list[Message]:
+    def _taken(self, output: Output, rows_by_number: Mapping[int, tuple[Input, int]]) -> list[Message]:
         for table, (_, rows) in output.tables.items():
             self._rows[table] += self._writers[table].dicts_of(rows)
         for reject in output.rejects:
-            given, place = places[reject.index]
-            self._refused(given.topic, given.partition, int(given.offsets[place]), reject)
+            given, row = rows_by_number[reject.index]
+            self._refused(given.topic, given.partition, int(given.offsets[row]), reject)
         self.dropped += output.dropped
         self.commits += output.wants_commit
         back = []
         for record in output.topics:
             self._topics[record.topic].append(record)
             if record.topic in self._topology.sources:
-                partition = places[record.index][0].partition
+                partition = rows_by_number[record.index][0].partition
                 topic, key, value, time_ms, headers, _ = record
                 back.append(Message(topic, key, value, time_ms, headers, partition))
         return back
@@ -225,7 +225,7 @@ class TopologyTestDriver:
             order = np.concatenate([decoded.row_index, decoded.tombstones])
             kept = np.sort(order)
             nulls = decoded.rows.schema.empty_table()
-            empty = [pa.nulls(len(decoded.tombstones), one.type) for one in nulls.schema]
+            empty = [pa.nulls(len(decoded.tombstones), column.type) for column in nulls.schema]
             rows = pa.concat_tables([decoded.rows, pa.table(empty, schema=nulls.schema)])
             rows = rows.take(pa.array(np.argsort(order, kind="stable")))
         return Input(
@@ -237,7 +237,7 @@ class TopologyTestDriver:
             keys=pa.array([_key_of(source, message.key) for message in of_topic], pa.binary()).take(pa.array(kept)),
             rows=rows,
             is_null=gone[kept],
-            headers=[list(of_topic[place].headers) for place in kept] if self._topology.needs_headers else None,
+            headers=[list(of_topic[index].headers) for index in kept] if self._topology.needs_headers else None,
         )
 
 

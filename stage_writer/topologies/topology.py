@@ -170,12 +170,12 @@ class Topology:
             msg = f"the node {node.name!r} has no parents"
             raise ConfigError(msg, "name the nodes whose records it takes")
         for parent in node.parents:
-            found = self._nodes.get(parent)
-            if found is None:
+            parent_node = self._nodes.get(parent)
+            if parent_node is None:
                 remedy = "add the parent first, and look at its spelling"
                 msg = f"the node {node.name!r} has the parent {parent!r}, which is not there"
                 raise ConfigError(msg, remedy)
-            if isinstance(found, TableSink | TopicSink):
+            if isinstance(parent_node, TableSink | TopicSink):
                 remedy = "let it take what the sink takes"
                 msg = f"the node {node.name!r} has the sink {parent!r} for a parent"
                 raise ConfigError(msg, remedy)

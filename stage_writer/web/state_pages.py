@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from common.http.server import Page
-    from stage_writer.tasks.look_ups import Found, LookUps
+    from stage_writer.tasks.look_ups import LookUps, StoreEntry
     from stage_writer.topologies.stores import Key, StoreKind
 
 _KNOWN = frozenset({"key_type", "low", "high", "prefix", "from", "to", "limit"})
@@ -53,10 +53,12 @@ def _answer(look_ups: LookUps, rest: str, query: Mapping[str, str]) -> Page:
     if kind is None:
         return text_page(404, "there is no such stream or store here: GET /state lists them\n")
     try:
-        asked = _asked(parts[_STORE_PARTS:], query)
+        query_of_store = _asked(parts[_STORE_PARTS:], query)
     except (ValueError, TypeError, RecursionError) as error:
         return text_page(400, f"{error}\n")
-    return json_page(200, {"app_id": app_id, "store": store, "tasks": _tasks(look_ups, app_id, store, kind, asked)})
+    return json_page(
+        200, {"app_id": app_id, "store": store, "tasks": _tasks(look_ups, app_id, store, kind, query_of_store)}
+    )
 
 
 def _stream(look_ups: LookUps, app_id: str) -> dict[str, object]:
@@ -72,18 +74,18 @@ def _stream(look_ups: LookUps, app_id: str) -> dict[str, object]:
     }
 
 
-def _tasks(look_ups: LookUps, app_id: str, store: str, kind: StoreKind, asked: StoreQuery) -> list[dict[str, object]]:
-    answers = ((task.partition, task.find(store, kind, asked)) for task in look_ups.tasks(app_id))
+def _tasks(look_ups: LookUps, app_id: str, store: str, kind: StoreKind, query: StoreQuery) -> list[dict[str, object]]:
+    results = ((task.partition, task.find(store, kind, query)) for task in look_ups.tasks(app_id))
     return [
-        {"topic": partition.topic, "partition": partition.partition, "entries": [_entry(one) for one in found]}
-        for partition, found in answers
-        if found is not None
+        {"topic": partition.topic, "partition": partition.partition, "entries": [_entry(entry) for entry in entries]}
+        for partition, entries in results
+        if entries is not None
     ]
 
 
-def _entry(found: Found) -> dict[str, object]:
-    times = {} if found.start_ms is None else {"start_ms": found.start_ms, "end_ms": found.end_ms}
-    return {"key": _plain(found.key), **times, "value": _plain(found.value)}
+def _entry(entry: StoreEntry) -> dict[str, object]:
+    times = {} if entry.start_ms is None else {"start_ms": entry.start_ms, "end_ms": entry.end_ms}
+    return {"key": _plain(entry.key), **times, "value": _plain(entry.value)}
 
 
 def _asked(keys: list[str], query: Mapping[str, str]) -> StoreQuery:

@@ -107,12 +107,12 @@ class WriterView:
     def status(self, snapshot: LoopSnapshot) -> Status:
         now_s = self._clock.monotonic_s()
         partitions = _partitions(snapshot)
-        rows = [self._row(one, now_s) for one in partitions]
+        rows = [self._row(partition, now_s) for partition in partitions]
         problems = self._problems(snapshot)
         by_stream: dict[str, list[_Partition]] = {}
         for partition in partitions:
             by_stream.setdefault(partition.app_id, []).append(partition)
-        tables = {owned.converter.stream.app_id: owned.converter.stream.table for owned in snapshot.owned}
+        tables = {assigned.converter.stream.app_id: assigned.converter.stream.table for assigned in snapshot.assigned}
         return Status(
             service="stage-writer",
             version=release(),
@@ -123,7 +123,7 @@ class WriterView:
             figures=_figures(snapshot),
             problems=tuple(problems),
             streams=tuple(
-                self._flow(app_id, tables.get(app_id, ""), found, now_s) for app_id, found in sorted(by_stream.items())
+                self._flow(app_id, tables.get(app_id, ""), rows, now_s) for app_id, rows in sorted(by_stream.items())
             ),
             stops=STOPS,
             partitions=tuple(rows),
@@ -134,43 +134,45 @@ class WriterView:
             is_known=snapshot.joined,
         )
 
-    def _lag(self, one: _Partition, position: Position | None, now_s: float) -> Lag:
-        return Lag.behind(self._history, one.partition, position, now_s)
+    def _lag(self, partition: _Partition, position: Position | None, now_s: float) -> Lag:
+        return Lag.behind(self._history, partition.partition, position, now_s)
 
-    def _row(self, one: _Partition, now_s: float) -> PartitionRow:
-        lag = self._lag(one, one.staged, now_s)
-        late = one.state is State.WELL and (lag.seconds or 0.0) > max(_BEHIND_S, 3 * self._flush_after_s(one.app_id))
-        end = self._history.end(one.partition)
+    def _row(self, partition: _Partition, now_s: float) -> PartitionRow:
+        lag = self._lag(partition, partition.staged, now_s)
+        late = partition.state is State.WELL and (lag.seconds or 0.0) > max(
+            _BEHIND_S, 3 * self._flush_after_s(partition.app_id)
+        )
+        end = self._history.end(partition.partition)
         return PartitionRow(
-            stream=one.app_id,
-            topic=str(one.partition.topic),
-            partition=int(one.partition.partition),
-            state=State.BEHIND if late else one.state,
-            positions=(one.staged, one.read, None if end is None else max(end, one.read or end)),
+            stream=partition.app_id,
+            topic=str(partition.partition.topic),
+            partition=int(partition.partition.partition),
+            state=State.BEHIND if late else partition.state,
+            positions=(partition.staged, partition.read, None if end is None else max(end, partition.read or end)),
             lag=lag,
-            note=one.note,
+            note=partition.note,
         )
 
-    def _flow(self, app_id: str, table: str, found: Sequence[_Partition], now_s: float) -> StreamFlow:
-        held = sum(partition.state is State.HELD for partition in found)
-        read = added([self._lag(partition, partition.read, now_s) for partition in found])
-        unread = [self._lag(partition, partition.staged, now_s).seconds for partition in found]
+    def _flow(self, app_id: str, table: str, rows: Sequence[_Partition], now_s: float) -> StreamFlow:
+        held = sum(partition.state is State.HELD for partition in rows)
+        read = added([self._lag(partition, partition.read, now_s) for partition in rows])
+        unstaged_s = [self._lag(partition, partition.staged, now_s).seconds for partition in rows]
         buffered = [
             partition.read - partition.staged
-            for partition in found
+            for partition in rows
             if partition.read is not None and partition.staged is not None
         ]
-        staged = Lag(sum(buffered), max((seconds for seconds in unread if seconds is not None), default=None))
+        staged = Lag(sum(buffered), max((seconds for seconds in unstaged_s if seconds is not None), default=None))
         return StreamFlow(
             app_id=app_id,
             table=table,
-            way=f"{counted(len(found), 'partition')} here{', paused' if app_id in self._paused.pauses else ''}",
+            way=f"{counted(len(rows), 'partition')} here{', paused' if app_id in self._paused.pauses else ''}",
             stops=(
                 FlowStep("Kafka", None),
                 FlowStep("Read", read, "in buffers"),
                 FlowStep("Staged", staged, "sealed by markers"),
             ),
-            partitions=len(found),
+            partitions=len(rows),
             held=held,
             valid_through_ms=None,
             level=ProblemLevel.ERROR if held else ProblemLevel.WARNING if app_id in self._paused.pauses else None,
@@ -178,7 +180,7 @@ class WriterView:
 
     def _problems(self, snapshot: LoopSnapshot) -> list[Problem]:
         problems = list(held_problems(snapshot.held))
-        waits = [owned for owned in snapshot.owned if owned.wait is not None]
+        waits = [assigned for assigned in snapshot.assigned if assigned.wait is not None]
         if waits and waits[0].wait is not None:
             error = waits[0].wait.error
             problem = Problem(
@@ -189,8 +191,8 @@ class WriterView:
             text = "Flushes or looks at chains fail, and are tried again; the writer ends when that lasts for minutes."
             problems.append(Problem(ProblemLevel.WARNING, "The store or Kafka fails", text, FAILING_REMEDY))
         problems += [
-            Problem(ProblemLevel.ERROR, "Records for Kafka topics wait", one.problem, one.remedy)
-            for one in snapshot.undelivered
+            Problem(ProblemLevel.ERROR, "Records for Kafka topics wait", problem.problem, problem.remedy)
+            for problem in snapshot.undelivered
         ]
         remedy = f"`stage-writer check {CONFIG}` says whether it is there, and whether this user may write to it"
         title = "Notifications go to the stage"
@@ -202,13 +204,13 @@ class WriterView:
         problems += [Problem(ProblemLevel.ERROR, title, note, remedy) for note in snapshot.changelogs]
         problems += [
             Problem(ProblemLevel.ERROR, f"The topic {topic} is not read", error.problem, error.remedy)
-            for topic, error in snapshot.telemetry.unread_topics.items()
+            for topic, error in snapshot.telemetry.unsubscribed_topics.items()
         ]
         problems += [
             Problem(
-                ProblemLevel.WARNING, f"Many records of {app_id} are dead letters", share.sentence, DEAD_LETTERS_REMEDY
+                ProblemLevel.WARNING, f"Many records of {app_id} are dead letters", alarm.sentence, DEAD_LETTERS_REMEDY
             )
-            for app_id, share in snapshot.telemetry.alarms.raised.items()
+            for app_id, alarm in snapshot.telemetry.alarms.raised.items()
         ]
         problems += [
             Problem(ProblemLevel.WARNING, f"Fields of {app_id} are dropped", sentence, undeclared.REMEDY)
@@ -221,33 +223,35 @@ class WriterView:
 
 
 def _partitions(snapshot: LoopSnapshot) -> list[_Partition]:
-    partitions = [_owned(owned, snapshot.pressure) for owned in snapshot.owned]
+    partitions = [_owned(assigned, snapshot.backpressure) for assigned in snapshot.assigned]
     partitions += [
         _Partition(
-            topic_partition, unread.converter.stream.app_id, State.WAITING, None, None, "its chain is being read"
+            topic_partition, starting.converter.stream.app_id, State.WAITING, None, None, "its chain is being read"
         )
-        for topic_partition, unread in snapshot.unread.items()
+        for topic_partition, starting in snapshot.starting.items()
     ]
     for topic_partition, held in snapshot.held.items():
-        staged = None if held.place is None else held.place.position
+        staged = None if held.resume_point is None else held.resume_point.position
         partitions.append(
             _Partition(topic_partition, held.converter.stream.app_id, State.HELD, staged, staged, held.problem)
         )
     return sorted(partitions, key=lambda partition: partition.partition)
 
 
-def _owned(one: AssignedPartition, pressure: BackpressureState) -> _Partition:
-    app_id, buffer, flight = one.converter.stream.app_id, one.buffer, one.flight
-    staged, read = buffer.start, max(buffer.end, one.taken)
-    if flight is not None and one.tail is not None:
-        staged = one.tail.end
-    if one.wait is not None:
-        return _Partition(one.partition, app_id, State.WAITING, staged, read, one.wait.error.problem)
-    if one.partition in pressure.paused:
-        return _Partition(one.partition, app_id, State.PAUSED, staged, read, "not read now")
-    if flight is not None:
-        return _Partition(one.partition, app_id, State.FLUSHING, staged, read, f"flush for {flight.reason.value}")
-    return _Partition(one.partition, app_id, State.WELL, staged, read)
+def _owned(assigned: AssignedPartition, backpressure: BackpressureState) -> _Partition:
+    app_id, buffer, in_flight = assigned.converter.stream.app_id, assigned.buffer, assigned.in_flight
+    staged, read = buffer.start, max(buffer.end, assigned.taken)
+    if in_flight is not None and assigned.tail is not None:
+        staged = assigned.tail.end
+    if assigned.wait is not None:
+        return _Partition(assigned.partition, app_id, State.WAITING, staged, read, assigned.wait.error.problem)
+    if assigned.partition in backpressure.paused:
+        return _Partition(assigned.partition, app_id, State.PAUSED, staged, read, "not read now")
+    if in_flight is not None:
+        return _Partition(
+            assigned.partition, app_id, State.FLUSHING, staged, read, f"flush for {in_flight.reason.value}"
+        )
+    return _Partition(assigned.partition, app_id, State.WELL, staged, read)
 
 
 def _verdict(partitions: int, streams: int, *, joined: bool) -> str:
@@ -259,15 +263,15 @@ def _verdict(partitions: int, streams: int, *, joined: bool) -> str:
 
 
 def _figures(snapshot: LoopSnapshot) -> tuple[Figure, ...]:
-    flights = [owned.flight for owned in snapshot.owned]
-    under_way = [flight.job.memory_bytes for flight in flights if flight is not None]
-    used = sum(owned.buffer.memory_bytes for owned in snapshot.owned) + sum(under_way)
+    flights = [assigned.in_flight for assigned in snapshot.assigned]
+    repair_running = [in_flight.job.memory_bytes for in_flight in flights if in_flight is not None]
+    used = sum(assigned.buffer.memory_bytes for assigned in snapshot.assigned) + sum(repair_running)
     flushes = snapshot.telemetry.flushes.copy()
     return (
         Figure("Buffers", used, Unit.BYTES, of=snapshot.memory_bytes),
         Figure("Memory of the process", resident_bytes(), Unit.BYTES),
-        Figure("Paused", len(snapshot.pressure.paused), Unit.COUNT, of=len(snapshot.partitions)),
-        Figure("Flushes in progress", len(under_way), Unit.COUNT),
+        Figure("Paused", len(snapshot.backpressure.paused), Unit.COUNT, of=len(snapshot.partitions)),
+        Figure("Flushes in progress", len(repair_running), Unit.COUNT),
         Figure("Last flush", flushes[-1].time_ms if flushes else None, Unit.SINCE),
     )
 

@@ -22,8 +22,10 @@ def _run(*arguments: str) -> None:
 
 def test_the_bootstrap_tool_loads_no_service_and_no_java_library() -> None:
     needless = {"pyspark", "py4j", "delta", "stage_writer", "delta_loader", "duckdb"}
-    found = f"sorted({needless} & set(sys.modules))"
-    _run("-c", f"import sys, bootstrap.__main__; found = {found}; sys.exit(f'{{found}} loaded' if found else 0)")
+    loaded_modules = f"sorted({needless} & set(sys.modules))"
+    _run(
+        "-c", f"import sys, bootstrap.__main__; found = {loaded_modules}; sys.exit(f'{{found}} loaded' if found else 0)"
+    )
 
 
 _PLAIN_WRITER = """
@@ -37,7 +39,7 @@ settings = Settings.model_validate({
 })
 writer.converters_of(settings)
 needless = ("pyspark", "py4j", "delta.", "delta_loader", "stage_writer.topologies", "stage_writer.tasks",
-            "stage_writer.web.state_pages", "stage_writer.web.crew_pages", "stage_writer.fetch.merged.source",
+            "stage_writer.web.state_pages", "stage_writer.web.worker_pool_pages", "stage_writer.fetch.merged.source",
             "msgpack", "sortedcontainers", "tenacity")
 found = [name for name in sys.modules if name.startswith(needless)]
 sys.exit(f"{found} loaded" if found else 0)
@@ -59,8 +61,8 @@ def test_java_is_behind_the_bridge() -> None:
         for package in ("common", "stage_writer", "delta_loader", "bootstrap")
         for file in (ROOT / package).rglob("*.py")
     )
-    found = {file.relative_to(ROOT).as_posix() for file in files if handles.search(file.read_text("utf-8"))}
-    assert found <= _BORDER
+    users = {file.relative_to(ROOT).as_posix() for file in files if handles.search(file.read_text("utf-8"))}
+    assert users <= _BORDER
 
 
 @pytest.mark.parametrize(
@@ -96,7 +98,9 @@ def test_the_jars_belong_to_the_locked_pyspark_and_delta() -> None:
     extra = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"][
         "delta-loader"
     ]
-    highest = {one.partition(">=")[0]: one.split(",")[1] for one in extra if "spark" in one}
+    highest = {
+        requirement.partition(">=")[0]: requirement.split(",")[1] for requirement in extra if "spark" in requirement
+    }
     assert highest == {name: f"<={version(name)}" for name in ("pyspark", "delta-spark")}
     spark = ".".join(version("pyspark").split(".")[:2])
     jars = {(jar.artifact, jar.version) for group in read_lock(LOCK).values() for jar in group}

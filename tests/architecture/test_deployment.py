@@ -35,8 +35,8 @@ METRIC = re.compile(r"\b(?:stage_writer|delta_loader)_\w+")
 
 def alerts() -> list[dict[str, Any]]:
     (group,) = yaml.safe_load((DEPLOY / "monitoring/alerts.yaml").read_text("utf-8"))["groups"]
-    found: list[dict[str, Any]] = group["rules"]
-    return found
+    rules: list[dict[str, Any]] = group["rules"]
+    return rules
 
 
 def metrics_in(text: str) -> set[str]:
@@ -63,7 +63,7 @@ def test_what_scales_by_lag_reports_positions_of_its_own_group_and_topic() -> No
     assert trigger["metadata"]["sasl"] == str(settings.kafka["sasl.mechanism"]).lower().replace("-sha-", "_sha")
     assert (trigger["metadata"]["tls"] == "enable") == str(settings.kafka["security.protocol"]).endswith("SSL")
     assert trigger["authenticationRef"]["name"] == authentication["metadata"]["name"]
-    given = {one["parameter"]: one["key"] for one in authentication["spec"]["secretTargetRef"]}
+    given = {parameter["parameter"]: parameter["key"] for parameter in authentication["spec"]["secretTargetRef"]}
     assert given == {key: settings.kafka[f"sasl.{key}"] for key in ("username", "password")}
 
 
@@ -81,7 +81,7 @@ def test_each_alert_has_a_section_in_the_runbook_and_a_test_in_which_it_fires() 
     sections = re.findall(r"^## (\w+)$", (ROOT / "docs/runbook.md").read_text("utf-8"), re.MULTILINE)
     assert sections == names
     tests = yaml.safe_load((DEPLOY / "monitoring/alerts_test.yaml").read_text("utf-8"))["tests"]
-    fired = [one["alertname"] for test in tests for one in test["alert_rule_test"] if one["exp_alerts"]]
+    fired = [rule["alertname"] for test in tests for rule in test["alert_rule_test"] if rule["exp_alerts"]]
     assert sorted(fired) == sorted(names)
     for alert in alerts():
         assert alert["annotations"]["runbook_url"].endswith(f"#{alert['alert'].lower()}")

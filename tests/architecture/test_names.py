@@ -9,9 +9,9 @@ PACKAGES = ("common", "stage_writer", "delta_loader", "bootstrap")
 
 
 def test_no_two_classes_have_the_same_name() -> None:
-    found = defaultdict(list)
+    paths_of = defaultdict(list)
     for path in (path for package in PACKAGES for path in (ROOT / package).rglob("*.py")):
         for node in ast.parse(path.read_text()).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                found[node.name].append(str(path.relative_to(ROOT)))
-    assert {name: paths for name, paths in found.items() if len(paths) > 1} == {}
+                paths_of[node.name].append(str(path.relative_to(ROOT)))
+    assert {name: paths for name, paths in paths_of.items() if len(paths) > 1} == {}

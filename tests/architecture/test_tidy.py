@@ -80,8 +80,8 @@ def test_nothing_names_a_folder_of_somebodys_machine() -> None:
         hidden = any(part in {"__pycache__", ".run"} for part in path.parts)
         if hidden or path.suffix not in _TEXT:
             continue
-        found = _A_WORKPLACE.search(path.read_text("utf-8"))
-        assert found is None, f"{path.relative_to(ROOT)} names {found[0] if found else ''}"
+        match = _A_WORKPLACE.search(path.read_text("utf-8"))
+        assert match is None, f"{path.relative_to(ROOT)} names {match[0] if match else ''}"
 
 
 _NAMES_NO_FILE = re.compile(r"(?:stage-writer|delta-loader|bootstrap|kafka-delta-express)[ a-z-]* CONFIG\b")
@@ -90,12 +90,12 @@ _NAMES_NO_FILE = re.compile(r"(?:stage-writer|delta-loader|bootstrap|kafka-delta
 @law(_OF_USERS)
 def a_remedy_names_the_real_config_file(module: Module) -> Iterator[str]:
     """common/remedies.py; the help of a command and the generated reference speak of no particular file."""
-    told = {id(node.value) for node in module.nodes if isinstance(node, ast.Expr)}  # docstrings
+    docstrings = {id(node.value) for node in module.nodes if isinstance(node, ast.Expr)}  # docstrings
     for node in module.nodes:
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in told:
-            found = _NAMES_NO_FILE.search(node.value)
-            if found is not None and module.name != "common/reference.py":
-                yield f"{node.lineno}: {found[0]}"
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+            match = _NAMES_NO_FILE.search(node.value)
+            if match is not None and module.name != "common/reference.py":
+                yield f"{node.lineno}: {match[0]}"
 
 
 _WITHOUT_ITS_CONFIG = re.compile(r"`(?:stage-writer|delta-loader|bootstrap)(?: [a-z-]+)+(?![a-z-]| [a-z{])")
@@ -116,11 +116,11 @@ def a_command_in_a_remedy_has_its_arguments(module: Module) -> Iterator[str]:
     passed = {id(inner) for node in general if not isinstance(node, ast.Call) for inner in ast.walk(node)}
     for node in module.nodes:
         if isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str)):
-            found = None if id(node) in passed else _WITHOUT_ITS_CONFIG.search(_message(node))
+            match = None if id(node) in passed else _WITHOUT_ITS_CONFIG.search(_message(node))
             if isinstance(node, ast.JoinedStr):
                 passed |= {id(inner) for inner in ast.walk(node)}
-            if found is not None and module.name not in {"common/metrics.py", "common/reference.py"}:
-                yield f"{node.lineno}: {found[0]}"
+            if match is not None and module.name not in {"common/metrics.py", "common/reference.py"}:
+                yield f"{node.lineno}: {match[0]}"
 
 
 @law(_OF_USERS)

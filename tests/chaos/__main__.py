@@ -144,14 +144,14 @@ def _let_end(world: World) -> list[str]:
 
 
 def _report(world: World, sent: list[Sent], acknowledged: dict[str, int]) -> None:
-    lines = [f"{len(sent)} records, of them {sum(one.value is None for one in sent)} tombstones"]
+    lines = [f"{len(sent)} records, of them {sum(record.value is None for record in sent)} tombstones"]
     lines += ["", "faults"]
     lines += [f"  {world.done[kind]:>5}  {kind}{_skipped(world, kind)}" for kind in Kind]
     lines += [f"  {count:>5}  {what}" for what, count in sorted(world.troubles.done.items())]
     writers, loaders = (counted(world.services.named(name)) for name in ("writer", "loader"))
     lines += ["", "what the services say"]
-    for name, told in (("writers", writers), ("loaders", loaders)):
-        lines += [f"  {count:>5}  {name}: {event}" for event, count in told.most_common()]
+    for name, counts in (("writers", writers), ("loaders", loaders)):
+        lines += [f"  {count:>5}  {name}: {event}" for event, count in counts.most_common()]
     lines += [f"  {books.strays(world.stage, world.s3):>5}  markers in stray/"]
     lines += [f"  {count:>5}  acknowledged commits of {name}" for name, count in sorted(acknowledged.items())]
     log = books.commits_of(world.table, world.s3)

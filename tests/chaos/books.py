@@ -40,28 +40,28 @@ def ledger_faults(ledger: Path, sent: Sequence[Sent], of: Callable[[int], Record
     if lines[-1] != ["end"]:
         return ["the producer did not come to its end"]
     fates = {number: fate for first, end, fate in lines[:-1] for number in range(int(first), int(end))}
-    found = Counter(number_of(one) for one in sent)
+    numbers = Counter(number_of(record) for record in sent)
     faults = [
-        f"record {number} was acknowledged, and Kafka has it not" for number in fates if _lost(number, fates, found)
+        f"record {number} was acknowledged, and Kafka has it not" for number in fates if _lost(number, fates, numbers)
     ]
-    faults += [f"record {number} was aborted, and Kafka has it" for number in found if fates.get(number) == ABORTED]
-    faults += [f"Kafka has record {number} {count} times" for number, count in found.items() if count > 1]
-    for one in sent:
-        wanted = of(number_of(one))
-        if (one.place[1], one.key, one.value) != (wanted.partition, wanted.key, wanted.value):
-            faults.append(f"{one.place} is not record {number_of(one)}")
+    faults += [f"record {number} was aborted, and Kafka has it" for number in numbers if fates.get(number) == ABORTED]
+    faults += [f"Kafka has record {number} {count} times" for number, count in numbers.items() if count > 1]
+    for record in sent:
+        wanted = of(number_of(record))
+        if (record.place[1], record.key, record.value) != (wanted.partition, wanted.key, wanted.value):
+            faults.append(f"{record.place} is not record {number_of(record)}")
     return faults
 
 
-def _lost(number: int, fates: Mapping[int, str], found: Mapping[int, int]) -> bool:
-    return fates[number] == KEPT and number not in found
+def _lost(number: int, fates: Mapping[int, str], in_kafka: Mapping[int, int]) -> bool:
+    return fates[number] == KEPT and number not in in_kafka
 
 
 def last_offsets(sent: Sequence[Sent]) -> dict[int, int]:
     """The last record of each Kafka partition."""
     last: dict[int, int] = {}
-    for one in sent:
-        _, partition, offset = one.place
+    for record in sent:
+        _, partition, offset = record.place
         last[partition] = max(offset, last.get(partition, -1))
     return last
 
@@ -92,7 +92,7 @@ def commit_faults(
                 faults.append(f"{event.service} was told of version {version} of {table}, which is somebody else's")
     for table, log in logs.items():
         ids = Counter(commit_id for commit_id in log.values() if commit_id is not None)
-        faults += [f"{table} has commit {one} {count} times" for one, count in ids.items() if count > 1]
+        faults += [f"{table} has commit {commit_id} {count} times" for commit_id, count in ids.items() if count > 1]
         if sorted(log) != list(range(len(log))):
             faults.append(f"{table} has versions {sorted(log)}")
     return dict(acknowledged), faults
@@ -101,19 +101,19 @@ def commit_faults(
 def commits_of(table: str, server: S3Server) -> dict[int, str | None]:
     """The commit id of each version, None for other people's."""
     store = FsspecStore(table, server.storage_options)
-    found: dict[int, str | None] = {}
+    ids: dict[int, str | None] = {}
     for item in store.list("_delta_log"):
         match = _COMMIT.fullmatch(item.path)
         if match is not None:
             lines = [json.loads(line) for line in (store.read(item.path) or b"").splitlines()]
             texts = [line["commitInfo"].get("userMetadata") for line in lines if "commitInfo" in line]
-            found[int(match[1])] = _commit_id(texts[0]) if texts and texts[0] else None
-    return found
+            ids[int(match[1])] = _commit_id(texts[0]) if texts and texts[0] else None
+    return ids
 
 
 def _commit_id(text: str) -> str | None:
-    found = json.loads(text)
-    return str(found["kafka_delta_express"]["commit_id"]) if "kafka_delta_express" in found else None
+    metadata = json.loads(text)
+    return str(metadata["kafka_delta_express"]["commit_id"]) if "kafka_delta_express" in metadata else None
 
 
 def strays(stage: str, server: S3Server) -> int:

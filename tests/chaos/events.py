@@ -84,8 +84,8 @@ def event_faults(sent: Sequence[Sent], table: str, *, server: S3Server, folder: 
         ("delta-rs", delta_rs_reader(server), urls),
         ("DuckDB", duckdb_reader(None, {}), [copy.as_uri() for copy in copies]),
     ):
-        *found, dead = map(reader, places)
-        for url, rows in zip(tables(table), found, strict=True):
+        *rows_of_tables, dead = map(reader, places)
+        for url, rows in zip(tables(table), rows_of_tables, strict=True):
             have = Counter(_shown(row) for row in rows)
             want = Counter(_shown(row) for row in wanted[url].values())
             faults += [f"read by {name}, {url} has too many: {row}" for row in have - want]
@@ -94,10 +94,10 @@ def event_faults(sent: Sequence[Sent], table: str, *, server: S3Server, folder: 
             (row["_kafka_partition"], row["_kafka_offset"], row["error_class"], row["value"]) for row in dead
         )
         want_dead: Counter[tuple[object, ...]] = Counter(
-            (one.place[1], one.place[2], "wrong_type", one.value) for one in letters
+            (letter.place[1], letter.place[2], "wrong_type", letter.value) for letter in letters
         )
-        faults += [f"read by {name}, a dead letter too many: {one}" for one in have_dead - want_dead]
-        faults += [f"read by {name}, a dead letter is missing: {one}" for one in want_dead - have_dead]
+        faults += [f"read by {name}, a dead letter too many: {event}" for event in have_dead - want_dead]
+        faults += [f"read by {name}, a dead letter is missing: {event}" for event in want_dead - have_dead]
     return faults
 
 
@@ -106,17 +106,17 @@ def _replayed(sent: Sequence[Sent], table: str) -> tuple[dict[str, dict[int, Row
     rows: dict[str, dict[int, Row]] = {url: {} for url in tables(table)}
     letters: list[Sent] = []
     own, left, right = tables(table)
-    for one in sorted(sent, key=lambda one: one.place):
-        assert one.key is not None
-        which = json.loads(one.key)["id"]
+    for record in sorted(sent, key=lambda sent_record: sent_record.place):
+        assert record.key is not None
+        which = json.loads(record.key)["id"]
         of_route = rows[(left, right, own)[which // PARTITIONS % 3]]
-        content: Row = {} if one.value is None else json.loads(one.value)
+        content: Row = {} if record.value is None else json.loads(record.value)
         if content.get("v") == 7:
-            letters.append(one)
-        elif one.value is None or content["op"] == "d":
+            letters.append(record)
+        elif record.value is None or content["op"] == "d":
             of_route.pop(which, None)
         else:
-            _, partition, offset = one.place
+            _, partition, offset = record.place
             of_route[which] = {**content, "_kafka_partition": partition, "_kafka_offset": offset}
     return rows, letters
 
@@ -124,7 +124,7 @@ def _replayed(sent: Sequence[Sent], table: str) -> tuple[dict[str, dict[int, Row
 def _shown(row: Row) -> str:
     """A row's values by name, wherever they are; the operation has no column."""
     rescued = row.get(_RESCUE)
-    found = {**row, **(json.loads(str(rescued)) if rescued is not None else {})}
+    values = {**row, **(json.loads(str(rescued)) if rescued is not None else {})}
     for name in (_RESCUE, "op", "_kafka_topic", "_kafka_timestamp"):
-        found.pop(name, None)
-    return json.dumps({name: canonical(found[name]) for name in sorted(found) if found[name] is not None})
+        values.pop(name, None)
+    return json.dumps({name: canonical(values[name]) for name in sorted(values) if values[name] is not None})

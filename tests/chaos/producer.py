@@ -89,8 +89,8 @@ class Sender:
 
     def _produce(self, producer: Producer, block: Iterable[int], delivered: object) -> None:
         for number in block:
-            one = self._of(number)
-            producer.produce(self._topic, one.value, one.key, partition=one.partition, on_delivery=delivered)
+            record = self._of(number)
+            producer.produce(self._topic, record.value, record.key, partition=record.partition, on_delivery=delivered)
 
     def _begin_transactional(self) -> Producer:
         producer = Producer({**self._properties, "transactional.id": self._topic, "transaction.timeout.ms": 20_000})

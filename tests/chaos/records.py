@@ -79,9 +79,9 @@ def number_of(sent: Sent) -> int:
     """Which one it is."""
     if sent.value is None and sent.key is not None and sent.key.startswith(_GONE):
         return int(sent.key.removeprefix(_GONE))
-    found = _NUMBER.search(sent.value or sent.key or b"")
-    assert found is not None, f"{sent} has no number"
-    return int(found[1])
+    match = _NUMBER.search(sent.value or sent.key or b"")
+    assert match is not None, f"{sent} has no number"
+    return int(match[1])
 
 
 def expected(sent: Sent) -> Row:
@@ -102,8 +102,8 @@ def numbered(sent: Iterable[Sent]) -> Callable[[Sent], Row]:
     """The row that a good record becomes in a run with state, by all that Kafka has (`tests.chaos.stateful`)."""
     counts: dict[object, itertools.count[int]] = defaultdict(lambda: itertools.count(1))
     seen = {
-        one.place: next(counts[one.place[1], parse(one)["kind"]])
-        for one in sorted(sent, key=lambda one: one.place)
-        if one.key == GOOD and one.value is not None
+        numbered_record.place: next(counts[numbered_record.place[1], parse(numbered_record)["kind"]])
+        for numbered_record in sorted(sent, key=lambda record: record.place)
+        if numbered_record.key == GOOD and numbered_record.value is not None
     }
-    return lambda one: {**expected(one), "seen": seen[one.place]}
+    return lambda numbered_record: {**expected(numbered_record), "seen": seen[numbered_record.place]}

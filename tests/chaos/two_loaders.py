@@ -188,18 +188,20 @@ def _books(
         ("DuckDB", duckdb_reader(server, server.storage_options)),
     ):
         rows = reader(table)
-        found: Counter[tuple[object, ...]] = Counter(
+        offsets: Counter[tuple[object, ...]] = Counter(
             (row["_kafka_topic"], row["_kafka_partition"], row["_kafka_offset"]) for row in rows
         )
-        if found != wanted:
-            faults.append(f"read by {name}: missing {list(wanted - found)[:5]}, too many {list(found - wanted)[:5]}")
-    told = counted(services.all)
+        if offsets != wanted:
+            faults.append(
+                f"read by {name}: missing {list(wanted - offsets)[:5]}, too many {list(offsets - wanted)[:5]}"
+            )
+    events = counted(services.all)
     typer.echo(
         f"{wanted.total()} records, {len(books.commits_of(table, server))} versions, {crossing.raced} of them raced for"
     )
     for service, count in sorted(acknowledged.items()):
         typer.echo(f"  {count:>5}  acknowledged commits of {service}")
-    typer.echo(f"  {told['commit not made']:>5}  commits not made, because the other one's was first")
+    typer.echo(f"  {events['commit not made']:>5}  commits not made, because the other one's was first")
     if crossing.raced == 0 or len(acknowledged) != len(services.all):
         faults.append("there was no race")
     return faults + bugs(services.all)

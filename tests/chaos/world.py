@@ -161,14 +161,14 @@ class World:
 
     def inflict(self, fault: Fault) -> None:
         """Do what the plan says, if there is somebody to do it to."""
-        told = self._inflict(fault)
-        if told is None:
+        outcome = self._inflict(fault)
+        if outcome is None:
             self.skipped[fault.kind] += 1
             self.tell(f"({fault.kind}: nobody there)")
             return
         self.done[fault.kind] += 1
         lasting = f", for {fault.lasts_s:.1f} s" if fault.lasts_s else ""
-        self.tell(f"{fault.kind}: {told}{lasting}")
+        self.tell(f"{fault.kind}: {outcome}{lasting}")
 
     def _inflict(self, fault: Fault) -> str | None:
         match fault.kind:

@@ -88,7 +88,7 @@ def test_a_released_lease_goes_to_the_next_at_its_next_look(lake: Lake, clock: H
 def test_a_folder_that_somebody_emptied_is_filled_again(lake: Lake, clock: HandClock) -> None:
     first, second = contender(lake, clock, "first"), contender(lake, clock, "second")
     store = FsspecStore(f"{lake.url}/stage", lake.storage_options)
-    store.delete([one.path for one in store.list("lease/")])
+    store.delete([item.path for item in store.list("lease/")])
     second.step()
     assert not second.held()
     clock.sleep_s(LEASE_S / 3)

@@ -33,10 +33,10 @@ KEYS = KEYS | st.binary(min_size=1, max_size=3)
 
 @pytest.fixture(params=["memory", "disk"])
 def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backend]:
-    found = MemoryBackend() if request.param == "memory" else open_backend(tmp_path)
-    yield found
+    opened = MemoryBackend() if request.param == "memory" else open_backend(tmp_path)
+    yield opened
     with suppress(StateError):
-        found.close()
+        opened.close()
 
 
 def all_of(backend: Backend, space: str) -> dict[bytes, bytes]:

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from common.clock import SystemClock
-from common.errors import ConfigError, StoreError, StoreRefusedError, StoreUnfitError
+from common.errors import ConfigError, StoreError, StoreRefusedError, UnsafeStoreError
 from common.ports import AlreadyExists, Created, CreateOutcome
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.data_files import DataFileName
+from common.storage.chunks import ByteChunks
 from common.storage.listing_s3 import S3Listing
-from common.storage.pieces import Pieces
 from common.storage.store import PART_BYTES, FsspecStore, normalised, prove_exclusive_create, prove_writable
 from devservices.clouds import running_cloud, there
 from devservices.proxy import Pass, Refuse, running_proxy
@@ -97,16 +97,16 @@ def test_a_root_with_nothing_in_it_is_empty(store: ObjectStore) -> None:
 @pytest.mark.parametrize("sizes", [(3, 0, 4), (2 * PART_BYTES - 7, 5), (PART_BYTES, PART_BYTES + 3, 1, 7)])
 def test_a_file_in_pieces_arrives_whole_whatever_its_size(store: ObjectStore, sizes: tuple[int, ...]) -> None:
     pieces = [bytes([number + 1]) * size for number, size in enumerate(sizes)]
-    store.upload("data/one.parquet", Pieces(pieces))
+    store.upload("data/one.parquet", ByteChunks(pieces))
     assert store.read("data/one.parquet") == b"".join(pieces)
 
 
 @pytest.mark.parametrize("size", [7, 2 * PART_BYTES + 7])
 def test_a_file_is_never_replaced_by_an_upload(store: ObjectStore, size: int) -> None:
-    store.upload("data/one.parquet", Pieces([b"1" * size]))
-    store.upload("data/one.parquet", Pieces([b"2" * size]))
+    store.upload("data/one.parquet", ByteChunks([b"1" * size]))
+    store.upload("data/one.parquet", ByteChunks([b"2" * size]))
     assert store.read("data/one.parquet") == b"1" * size
-    assert [found.path for found in store.list("")] == ["data/one.parquet"]
+    assert [item.path for item in store.list("")] == ["data/one.parquet"]
 
 
 @pytest.mark.s3
@@ -138,7 +138,7 @@ def test_the_deployments_policy_lets_a_writer_add_files_and_replace_none(moto: S
         options = {**moto.storage_options, "endpoint_url": proxy.endpoint_url}
         store = FsspecStore(bucket, options)
         proxy.policy = judge
-        store.upload("tables/orders/one.parquet", Pieces([b"1" * size]))
+        store.upload("tables/orders/one.parquet", ByteChunks([b"1" * size]))
         prove_writable(FsspecStore(f"{bucket}/tables/orders", options))
         with pytest.raises(StoreRefusedError):
             store.write("tables/orders/one.parquet", b"2")
@@ -168,20 +168,20 @@ def test_what_was_written_is_read_listed_and_deleted(store: ObjectStore) -> None
     store.write("other/3", b"three")
     assert store.read("done/a/1.done") == b"one"
     assert store.read("done/a/deeper/2.done") == b""
-    assert {found.path: found.size_bytes for found in store.list("done/")} == {
+    assert {item.path: item.size_bytes for item in store.list("done/")} == {
         "done/a/1.done": 3,
         "done/a/deeper/2.done": 0,
     }
     store.delete(["done/a/1.done", "done/a/none"])
-    assert [found.path for found in store.list("done")] == ["done/a/deeper/2.done"]
-    assert sorted(found.path for found in store.list("")) == ["done/a/deeper/2.done", "other/3"]
+    assert [item.path for item in store.list("done")] == ["done/a/deeper/2.done"]
+    assert sorted(item.path for item in store.list("")) == ["done/a/deeper/2.done", "other/3"]
 
 
 def test_a_folder_is_not_the_one_whose_name_it_begins(store: ObjectStore) -> None:
     store.write("done/orders/0/1.done", b"")
     store.write("done/orders-eu/0/1.done", b"")
     store.write("done/orders/01/1.done", b"")
-    assert [found.path for found in store.list("done/orders/0/")] == ["done/orders/0/1.done"]
+    assert [item.path for item in store.list("done/orders/0/")] == ["done/orders/0/1.done"]
 
 
 @pytest.mark.s3
@@ -219,13 +219,13 @@ def test_a_folder_is_no_object(store: ObjectStore) -> None:
 def test_size_and_age_are_told(store: ObjectStore) -> None:
     before_ms = SystemClock().wall_ms()
     store.write("a", b"12345")
-    found = store.stat("a")
-    assert found is not None
-    assert (found.path, found.size_bytes) == ("a", 5)
+    uploaded = store.stat("a")
+    assert uploaded is not None
+    assert (uploaded.path, uploaded.size_bytes) == ("a", 5)
     # S3 tells whole seconds.
-    assert before_ms - 1_500 <= found.modified_ms <= SystemClock().wall_ms() + 1_500
+    assert before_ms - 1_500 <= uploaded.modified_ms <= SystemClock().wall_ms() + 1_500
     listed = next(iter(store.list("")))
-    assert listed.modified_ms // 1000 == found.modified_ms // 1000  # MinIO lists finer than it tells
+    assert listed.modified_ms // 1000 == uploaded.modified_ms // 1000  # MinIO lists finer than it tells
 
 
 def test_a_write_replaces_what_was_there(store: ObjectStore) -> None:
@@ -301,9 +301,9 @@ def test_every_name_that_a_partition_value_can_make_goes_round(store: ObjectStor
     path = f"city={name}/file.parquet"
     store.write(path, b"bytes")
     assert store.read(path) == b"bytes"
-    found = store.stat(path)
-    assert found is not None
-    assert found.size_bytes == 5
+    stored = store.stat(path)
+    assert stored is not None
+    assert stored.size_bytes == 5
     assert [listed.path for listed in store.list("")] == [path]
     assert [listed.path for listed in store.list(f"city={name}")] == [path]
     with store.open(path) as file:
@@ -317,7 +317,7 @@ def test_a_data_file_of_the_longest_names_goes_round(store: ObjectStore) -> None
     values = tuple((f"column{number}", "東" * 1000) for number in range(4))
     path = DataFileName(partition, Position(0), str(uuid.uuid4()), values).path
     store.write(path, b"bytes")
-    assert [found.path for found in store.list("")] == [path]
+    assert [item.path for item in store.list("")] == [path]
     assert store.read(path) == b"bytes"
 
 
@@ -354,7 +354,7 @@ def test_on_a_local_disk_no_temporary_file_is_seen_or_left(tmp_path: Path) -> No
     store.create("done/t/0/1.done", b"two")
     store.write("a", b"one")
     (tmp_path / "done" / "t" / "0" / ".0123.kde-tmp").write_bytes(b"torn by a crash")
-    assert sorted(found.path for found in store.list("")) == ["a", "done/t/0/1.done"]
+    assert sorted(item.path for item in store.list("")) == ["a", "done/t/0/1.done"]
     left = [path.name for path in tmp_path.rglob("*") if path.is_file()]
     assert sorted(left) == [".0123.kde-tmp", "1.done", "a"]
 
@@ -379,7 +379,7 @@ def test_an_operator_s_touch_is_a_marker(tmp_path: Path) -> None:
     (tmp_path / "done" / "orders" / "0").mkdir(parents=True)
     (tmp_path / "done" / "orders" / "0" / "41.done").touch()
     store = FsspecStore(tmp_path.as_uri())
-    assert [found.path for found in store.list("done/")] == ["done/orders/0/41.done"]
+    assert [item.path for item in store.list("done/")] == ["done/orders/0/41.done"]
     assert store.read("done/orders/0/41.done") == b""
 
 
@@ -389,7 +389,7 @@ def test_a_store_that_lets_two_creates_win_is_found_unfit(tmp_path: Path) -> Non
             self.write(path, data)
             return Created()
 
-    with pytest.raises(StoreUnfitError, match="ignores conditional writes") as caught:
+    with pytest.raises(UnsafeStoreError, match="ignores conditional writes") as caught:
         prove_exclusive_create(Careless(tmp_path.as_uri()))
     assert caught.value.exit_code == 2
     assert "If-None-Match" in caught.value.remedy
@@ -403,7 +403,7 @@ def test_a_store_that_only_fails_in_a_race_is_found_unfit(tmp_path: Path) -> Non
                 return Created()
             return super().create(path, data)
 
-    with pytest.raises(StoreUnfitError):
+    with pytest.raises(UnsafeStoreError):
         prove_exclusive_create(Racy(tmp_path.as_uri()))
 
 

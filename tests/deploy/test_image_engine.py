@@ -94,8 +94,15 @@ def test_a_build_is_told_of_the_machine_s_index_repository_and_certificates(tmp_
 def test_a_dockerfile_takes_what_a_build_is_told(name: str) -> None:
     build = (image_engine.ROOT / f"deploy/images/{name}.Dockerfile").read_text("utf-8").partition("\n\n")[2]
     (taken,) = [line.split()[1:] for line in build.splitlines() if line.startswith("ARG ")]
-    told = {"PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_TRUSTED_HOST", "PIP_CERT", "SSL_CERT_FILE", "KDE_MAVEN_URL"}
-    assert set(taken) == told
+    arguments = {
+        "PIP_INDEX_URL",
+        "PIP_EXTRA_INDEX_URL",
+        "PIP_TRUSTED_HOST",
+        "PIP_CERT",
+        "SSL_CERT_FILE",
+        "KDE_MAVEN_URL",
+    }
+    assert set(taken) == arguments
     assert "ARG" not in build.rpartition("\nFROM ")[2]  # none of it is in what is shipped
 
 

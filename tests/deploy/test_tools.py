@@ -29,7 +29,9 @@ Manifest = dict[str, object]
 def require(*wanted: deploy_tools.Tool | deploy_tools.Source) -> None:
     """Skip the test that needs what is not here, unless somebody has said that all of it is."""
     absent = [
-        one.name if isinstance(one, deploy_tools.Tool) else one[2] for one in wanted if not deploy_tools.quickly(one)
+        tool.name if isinstance(tool, deploy_tools.Tool) else tool[2]
+        for tool in wanted
+        if not deploy_tools.quickly(tool)
     ]
     if absent and os.environ.get("DEPLOY_TOOLS") != "required":
         pytest.skip(f"{', '.join(absent)}: `make deploy-check` builds them")
@@ -93,7 +95,7 @@ def test_a_wrong_manifest_would_be_noticed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_each_container_is_confined_and_bounded(overlay: str) -> None:
     manifests: list[Manifest] = list(yaml.safe_load_all(rendered(overlay)))
-    deployments = [one for one in manifests if one["kind"] == "Deployment"]
+    deployments = [manifest for manifest in manifests if manifest["kind"] == "Deployment"]
     assert len(deployments) == 2
     for deployment in deployments:
         pod = deployment["spec"]["template"]["spec"]  # type: ignore[index]
@@ -111,7 +113,7 @@ def test_each_container_is_confined_and_bounded(overlay: str) -> None:
         # The config's name ends in a digest, so that a change of it rolls the pods.
         (config,) = (volume["configMap"]["name"] for volume in pod["volumes"] if "configMap" in volume)
         assert config.startswith("pipeline-")
-    kinds = {one["kind"] for one in manifests}
+    kinds = {manifest["kind"] for manifest in manifests}
     assert {"PodDisruptionBudget", "NetworkPolicy", "ServiceAccount", "Service", "ConfigMap"} <= kinds
     assert ("ScaledObject" in kinds) == (overlay != "base")
 

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING
 
 from common.errors import BrokerError, ConfigError, StateError
 from common.spans import Partition, Position, Topic, TopicPartition
-from stage_writer.changelog.ports import Appended, missing_pieces
+from stage_writer.changelog.ports import Appended, missing_messages
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from stage_writer.changelog.ports import Piece
+    from stage_writer.changelog.ports import ChangelogMessage
 
 
 @dataclass(slots=True)
 class MemoryTopics:
     """A `stage_writer.changelog.ports.ChangelogTopics` whose topics have one partition."""
 
-    logs: dict[Topic, list[Piece]] = field(default_factory=dict)
+    logs: dict[Topic, list[ChangelogMessage]] = field(default_factory=dict)
     low: int = 0
     """What is before is gone, of each topic."""
     topic_id: str = "first"
@@ -31,7 +31,7 @@ class MemoryTopics:
     read: list[int] = field(default_factory=list)
     """The offsets that were read."""
 
-    def append(self, topic: Topic, task: TopicPartition, pieces: Sequence[Piece]) -> Appended:
+    def append(self, topic: Topic, task: TopicPartition, pieces: Sequence[ChangelogMessage]) -> Appended:
         """Write them."""
         if self.refuses is not None:
             raise self.refuses
@@ -56,10 +56,10 @@ class MemoryTopics:
             msg = f"the topic {place.topic} was made again"
             raise StateError(msg)
 
-    def at(self, place: TopicPartition, offset: Position) -> Piece:
+    def at(self, place: TopicPartition, offset: Position) -> ChangelogMessage:
         """A message."""
         log = self.logs[place.topic]
         if not self.low <= offset < len(log):
-            raise missing_pieces(place, offset, Position(self.low), Position(len(log)))
+            raise missing_messages(place, offset, Position(self.low), Position(len(log)))
         self.read.append(offset)
         return log[offset]

@@ -18,7 +18,7 @@ from common.settings import Settings
 from common.spans import Offset, Partition, Position, Topic, TopicPartition
 from common.storage.store import FsspecStore, stores_of
 from delta_loader.load.merged_keys import MergedKeys
-from delta_loader.load.ports import Original, Ports, Refusing
+from delta_loader.load.ports import Original, Ports, RefusalPorts
 from delta_loader.ports import in_turn
 from delta_loader.service import LoaderService
 from delta_loader.spark.constraint_check import ConstraintChecker
@@ -166,7 +166,7 @@ class ChangeStream:
     ) -> LoaderService:
         """A new loader; with ``spark`` one that makes dead letters of what the table refuses."""
         numbers = itertools.count(1)
-        refusing = Refusing(ConstraintChecker(spark, self.settings.stage.url), self.originals) if spark else None
+        refusing = RefusalPorts(ConstraintChecker(spark, self.settings.stage.url), self.originals) if spark else None
         ports = Ports(
             stage=Stage(self.store, in_turn),
             tables=tables,

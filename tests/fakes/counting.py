@@ -109,7 +109,7 @@ class World:
             when=when,
             state_folder=folder,
             look_ups=look_ups,
-            unfit_topics=unfit,
+            unsuitable_topics=unfit,
             stopping=self.stopping,
         )
         topology = build(persistent=disk is not None).check()
@@ -151,8 +151,8 @@ class World:
         """Ids and counts of all rows that markers name."""
         rows = []
         for file in (file for manifest in self.manifests() for table in manifest.tables for file in table.files):
-            found = pq.read_table(self.folder / "table" / file.path, partitioning=None)
-            rows += list(zip(found["id"].to_pylist(), found["seen"].to_pylist(), strict=True))
+            table = pq.read_table(self.folder / "table" / file.path, partitioning=None)
+            rows += list(zip(table["id"].to_pylist(), table["seen"].to_pylist(), strict=True))
         return sorted(rows)
 
 

@@ -108,9 +108,9 @@ class MemoryDeltaTables:
             target.shape.partition_by,
         ):
             return Conflicted("the table is another one")
-        if commit.is_answer and target.version != self.version(target.url):
+        if commit.is_resolution and target.version != self.version(target.url):
             return Conflicted("the table has a newer version")
-        if not commit.is_answer and all(
+        if not commit.is_resolution and all(
             table.transactions.get(app_id, -1) >= last for app_id, last in commit.advances.items()
         ):
             return AlreadyLoaded(self.version(target.url))

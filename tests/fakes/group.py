@@ -99,7 +99,7 @@ class LonelyMember:
         self.joined = True
         if new:
             self.positions |= {
-                partition: int(found) for partition, found in self.listener.assigned(sorted(new)).items()
+                partition: int(position) for partition, position in self.listener.assigned(sorted(new)).items()
             }
         readable = [partition for partition in self.positions if partition not in self.paused]
         beyond = [partition for partition in readable if self._is_beyond(partition)]

@@ -16,7 +16,7 @@ def judged(
 ) -> set[tuple[str, int, int]]:
     """Places of the events in ``staged`` of which ``target`` takes no row; ``columns`` are those that are staged."""
     order = judged_order(by)
-    place = ", ".join(f'"{one}" AS "{made}"' for one, made in zip(by.order, order, strict=True))
+    place = ", ".join(f'"{column}" AS "{made}"' for column, made in zip(by.order, order, strict=True))
     given = {*by.keys, by.sequence, by.soft_delete}
     alone = [f'"{name}"' if name in given else f'NULL AS "{name}"' for name in columns]
     own = [f'"{name}"' for name in columns]

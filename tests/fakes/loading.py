@@ -15,7 +15,7 @@ from common.stage.idle import StreamFact
 from common.stage.markers import MarkerName
 from common.stage.merged import topics_of
 from delta_loader.catalog.registering import Registering
-from delta_loader.load.ports import Ports, Refusing
+from delta_loader.load.ports import Ports, RefusalPorts
 from delta_loader.ports import ColumnAdder, DeltaTables, TableMaker, in_turn
 from delta_loader.service import LoaderService
 from delta_loader.stage.reading import Stage
@@ -73,7 +73,7 @@ def loader_for(
     settings: Settings | None = None,
     clock: Clock | None = None,
     *,
-    refusing: Refusing | None = None,
+    refusing: RefusalPorts | None = None,
     columns: ColumnAdder | None = None,
     maker: TableMaker | None = None,
     registering: Registering | None = None,

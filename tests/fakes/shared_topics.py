@@ -36,12 +36,12 @@ class Log:
         self.end += count + hole
 
     def truncate(self, end: int) -> None:
-        self.records = {offset: found for offset, found in self.records.items() if offset < end}
+        self.records = {offset: record for offset, record in self.records.items() if offset < end}
         self.end = max(end, self.low)
 
     def retain(self, low: int) -> None:
         self.low = max(self.low, min(low, self.end))
-        self.records = {offset: found for offset, found in self.records.items() if offset >= self.low}
+        self.records = {offset: record for offset, record in self.records.items() if offset >= self.low}
 
     def batch(self, source: TopicPartition, start: int, count: int) -> MessageBatch:
         offsets = [offset for offset in sorted(self.records) if offset >= start][:count]
@@ -50,7 +50,7 @@ class Log:
             source,
             np.array(offsets, np.int64),
             np.array(ids, np.int64),
-            pa.array([b"%d" % found for found in ids], pa.binary()),
+            pa.array([b"%d" % record_id for record_id in ids], pa.binary()),
             pa.nulls(len(offsets), pa.binary()),
             None,
         )
@@ -87,8 +87,8 @@ class Broker:
         for source in sorted(self.positions.keys() - self.paused):
             log, position = self.logs[source], self.positions[source]
             last = self.compared.pop(source, None)
-            found = None if last is None else log.records.get(last.offset, last.timestamp_ms)
-            if source in self.differing or (last is not None and found != last.timestamp_ms):
+            time_ms = None if last is None else log.records.get(last.offset, last.timestamp_ms)
+            if source in self.differing or (last is not None and time_ms != last.timestamp_ms):
                 faults.append(PartitionFault(source, "lost", f"--topic {source.topic} --partition 0", TRUNCATED))
                 del self.positions[source]  # nothing more is read without a seek
                 continue
@@ -255,7 +255,7 @@ class Writer:
         chain = self.chains[source]
         if position is not None:
             chain.position, chain.last, chain.spoiled, chain.may_fail = position, None, False, False
-            chain.read = [found for offset, found in sorted(self.log.records.items()) if offset < position]
+            chain.read = [record for offset, record in sorted(self.log.records.items()) if offset < position]
         if source in self.owned:
             if chain.last is not None:
                 self.source.expect({source: chain.last})

@@ -200,7 +200,7 @@ class Staging:
 
     def markers(self) -> list[str]:
         """The markers' paths that are there."""
-        return sorted(found.path for found in self.store(self.stage_url).list("done/"))
+        return sorted(item.path for item in self.store(self.stage_url).list("done/"))
 
     def schema(self) -> str:
         """The table's schema JSON."""
@@ -218,7 +218,7 @@ class Staging:
         self, by_day: Mapping[str | None, Sequence[Row]], partition: TopicPartition, start: Position
     ) -> StagedFile:
         (day,) = self.partition_by
-        rows = [{**row, day: value} for value, found in by_day.items() for row in found]
+        rows = [{**row, day: value} for value, rows_of_day in by_day.items() for row in rows_of_day]
         table = pa.Table.from_pylist(
             sorted(rows, key=lambda row: int(str(row["_kafka_offset"]))),
             self.columns.append(pa.field(day, pa.string())),
@@ -292,8 +292,8 @@ def _statistics(table: pa.Table) -> str:
     return json.dumps(
         {
             "numRecords": table.num_rows,
-            "minValues": {name: min(found) for name, found in values.items() if found},
-            "maxValues": {name: max(found) for name, found in values.items() if found},
+            "minValues": {name: min(column_values) for name, column_values in values.items() if column_values},
+            "maxValues": {name: max(column_values) for name, column_values in values.items() if column_values},
             "nullCount": {name: table[name].null_count for name in table.column_names},
         }
     )

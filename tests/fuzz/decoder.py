@@ -12,11 +12,11 @@ import pyarrow as pa
 
 from common.schema import to_arrow_schema
 from stage_writer.convert import StreamConverter
-from stage_writer.decode.reading import Reading
+from stage_writer.decode.decode_options import DecodeOptions
 from stage_writer.decode.rejects import Refusal
 from stage_writer.decode.strict import StrictDecoder
 from stage_writer.decode.unknown.leftovers import Leftovers
-from tests.fakes.native import first_passes
+from tests.fakes.native import native_decoders
 from tests.fakes.streams import batch_of, stream_of
 
 if TYPE_CHECKING:
@@ -54,8 +54,8 @@ class _Target:
 
     def __init__(self, stream: Stream) -> None:
         columns = stream.schema_of_columns
-        self._converters = [StreamConverter(stream, first_pass=one) for one in first_passes()]
-        self._strict = StrictDecoder(columns, Reading(stream.forms, lenient=stream.coerce == "lenient"))
+        self._converters = [StreamConverter(stream, native_decoder=decoder) for decoder in native_decoders()]
+        self._strict = StrictDecoder(columns, DecodeOptions(stream.forms, lenient=stream.coerce == "lenient"))
         self._leftovers = Leftovers(columns) if stream.rescues else None
         self._rescue_column = stream.rescue_column
         self._row_type = pa.struct(list(to_arrow_schema(columns)))
@@ -80,12 +80,12 @@ class _Target:
 
 
 def _check_staged(staged: StagedRows, places: list[int], letters: list[Letter], wanted: list[Row]) -> None:
-    found, dead = staged.rows
-    found.validate(full=True)
-    assert found.column("_kafka_offset").to_pylist() == places
+    rows, dead = staged.rows
+    rows.validate(full=True)
+    assert rows.column("_kafka_offset").to_pylist() == places
     names = ("_kafka_offset", "value", "error_class", "error")
     assert list(zip(*(dead.column(name).to_pylist() for name in names), strict=True)) == letters
-    have = [{name: value for name, value in row.items() if not name.startswith("_kafka")} for row in found.to_pylist()]
+    have = [{name: value for name, value in row.items() if not name.startswith("_kafka")} for row in rows.to_pylist()]
     assert repr(have) == repr(wanted)  # unlike equality, tells -0.0 from 0.0
 
 

@@ -42,7 +42,7 @@ class Programs:
         log = self.folder / f"{program}-{len(self.started) + 1}.log"
         module = program.replace("-", "_")
         if program in _PROGRAMS:
-            self.started.append(self.forked.start(module, [str(one) for one in arguments], log))
+            self.started.append(self.forked.start(module, [str(argument) for argument in arguments], log))
         else:
             self.started.append(processes.start([sys.executable, "-m", module, *map(str, arguments)], log))
         return self.started[-1]
@@ -50,7 +50,7 @@ class Programs:
     def run(self, program: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
         """Run a program to its end; its exit code and what it printed are the caller's to judge."""
         _prepare(program)
-        return self.forked.run(program.replace("-", "_"), [str(one) for one in arguments], _RUN_TIMEOUT_S)
+        return self.forked.run(program.replace("-", "_"), [str(argument) for argument in arguments], _RUN_TIMEOUT_S)
 
     def succeed(self, program: str, *arguments: str | Path, code: int = 0) -> str:
         """Run a program that must exit with ``code``; what it printed on standard output."""

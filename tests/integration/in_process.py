@@ -68,7 +68,7 @@ def verify(config: Path, spark: SparkSession, app_id: str = "") -> Verified:
     settings = settings_from(config)
     kafka = KafkaOffsets(settings)
     try:
-        (stream,) = (one for one in settings.streams if app_id in {"", one.app_id})
+        (stream,) = (stream for stream in settings.streams if app_id in {"", stream.app_id})
         return Verifier(table_stores(settings), in_turn, SparkContents(spark), kafka).verify(stream)
     finally:
         kafka.close()

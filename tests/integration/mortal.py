@@ -21,6 +21,6 @@ class Mortal(SparkDeltaTables):
 
     def commit(self, commit: TableCommit) -> CommitOutcome:
         outcome = super().commit(commit)
-        if commit.letters and self.dies:
+        if commit.dead_letter_rows and self.dies:
             raise Death
         return outcome

@@ -58,7 +58,7 @@ class Pipeline:
         producer = Producer({"bootstrap.servers": self.kafka.bootstrap_servers})
         for _ in range(count):
             for partition in (0, 1):
-                offset = sum(one == partition for one, _ in self.sent)
+                offset = sum(staged_partition == partition for staged_partition, _ in self.sent)
                 producer.produce(self.topic, b"{" if bad and offset % 10 == 3 else b'{"id": 7}', partition=partition)
                 self.sent.append((partition, offset))
         assert producer.flush(30) == 0
@@ -72,15 +72,15 @@ class Pipeline:
 
     def rows(self) -> list[tuple[int, int]]:
         """What both tables hold, by partition and offset."""
-        found: list[tuple[int, int]] = []
+        rows: list[tuple[int, int]] = []
         for url in (self.staging.table, self.staging.dead_letters):
             table = DeltaTable(url).to_pyarrow_table(columns=["_kafka_partition", "_kafka_offset"])
-            found += zip(*(column.to_pylist() for column in table.columns), strict=True)
-        return sorted(found)
+            rows += zip(*(column.to_pylist() for column in table.columns), strict=True)
+        return sorted(rows)
 
     def held(self) -> set[str]:
         content = json.loads(self.programs.run("delta-loader", "status", self.config, "--json").stdout)
-        return {found["held"]["reason"] for found in content["streams"][0]["partitions"] if found["held"]}
+        return {partition["held"]["reason"] for partition in content["streams"][0]["partitions"] if partition["held"]}
 
     def accept(self, *arguments: str) -> str:
         return self.programs.succeed("bootstrap", "accept", self.config, "--stream", "orders", *arguments)
@@ -106,7 +106,7 @@ def test_after_a_restore_each_record_is_there_once_again(pipeline: Pipeline) -> 
         DeltaTable(url).restore(version)
     assert len(pipeline.rows()) == 20
     pipeline.stage(5)
-    assert {found.reason for found in pipeline.load().held.values()} == {"table_restored"}
+    assert {held.reason for held in pipeline.load().held.values()} == {"table_restored"}
     assert pipeline.held() == {"table_restored"}
     assert len(pipeline.rows()) == 20
 
@@ -141,5 +141,5 @@ def test_what_kafka_no_longer_has_is_told_before_anything_is_done(pipeline: Pipe
     pipeline.stage()
     assert pipeline.load().held == {}
     own = DeltaTable(pipeline.staging.table).to_pyarrow_table(columns=["_kafka_partition", "_kafka_offset"])
-    found = sorted(zip(*(column.to_pylist() for column in own.columns), strict=True))
-    assert found == sorted(set(pipeline.sent) - {(0, 10), (0, 11), (0, 12)})
+    loaded_rows = sorted(zip(*(column.to_pylist() for column in own.columns), strict=True))
+    assert loaded_rows == sorted(set(pipeline.sent) - {(0, 10), (0, 11), (0, 12)})

@@ -9,7 +9,7 @@ from deltalake import DeltaTable
 
 from common.clock import SystemClock
 from common.tables.history import read_history, store_lines
-from delta_loader.load.ports import Original, Refusing
+from delta_loader.load.ports import Original, RefusalPorts
 from delta_loader.spark.constraint_check import ConstraintChecker
 from delta_loader.spark.delta import SparkDeltaTables
 from tests.fakes.loading import loader_for
@@ -51,7 +51,7 @@ def load(
         have = kafka if kafka is not None and partition.partition == 0 else {}
         return {offset: Original(1_767_225_600_123, b"key", have[offset]) for offset in offsets if offset in have}
 
-    refusing = Refusing(ConstraintChecker(spark, staging.stage_url), originals)
+    refusing = RefusalPorts(ConstraintChecker(spark, staging.stage_url), originals)
     (report,) = loader_for(staging, tables, refusing=refusing).run_pass()
     assert report.failure is None
     return report
@@ -64,7 +64,7 @@ def offsets(rows: Sequence[dict[str, object]]) -> list[tuple[int, int]]:
 def versions(staging: Staging) -> list[str]:
     """The operations in the table's log, the newest first."""
     store = staging.store(staging.table)
-    newest = sum(found.path.endswith(".json") for found in store.list("_delta_log")) - 1
+    newest = sum(item.path.endswith(".json") for item in store.list("_delta_log")) - 1
     return [commit.operation for commit in read_history(newest, store_lines(store))]
 
 
@@ -183,7 +183,7 @@ def test_records_of_two_topics_in_one_chain_are_told_apart_when_the_table_refuse
     assert sorted(letters) == [("orders", 1, b"sent 1"), ("payments", 1, b"sent 1"), ("payments", 5, b"sent 5")]
     rows = [(row["_kafka_topic"], row["_kafka_offset"]) for row in rows_of(staging.table)]
     assert len(rows) == 9
-    assert set(rows) == {(topic, one) for topic in ("orders", "payments") for one in range(6)} - {
+    assert set(rows) == {(topic, number) for topic in ("orders", "payments") for number in range(6)} - {
         (topic, offset) for topic, offset, _ in letters
     }
 

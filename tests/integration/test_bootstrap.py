@@ -61,8 +61,8 @@ class Operator:
         return output
 
     def fails(self, *arguments: str, code: int = 2) -> str:
-        found, output, error = self.tries(*arguments)
-        assert found == code, output + error
+        exit_code, output, error = self.tries(*arguments)
+        assert exit_code == code, output + error
         assert error.startswith("error: ")
         assert "Traceback" not in error
         return error
@@ -76,9 +76,9 @@ class Operator:
     def plan(self, source: str) -> dict[tuple[str, int], int | None]:
         content = json.loads(self.runs("plan", "--from", source, "--json"))
         return {
-            (found["topic"], found["partition"]): found["position"]
+            (partition["topic"], partition["partition"]): partition["position"]
             for stream in content["streams"]
-            for found in stream["partitions"]
+            for partition in stream["partitions"]
         }
 
     @property
@@ -87,11 +87,11 @@ class Operator:
 
     def markers(self) -> dict[str, tuple[int, int]]:
         return {
-            f"{topic}/{partition}": (found.marker.span.start, found.marker.span.end)
+            f"{topic}/{partition}": (marker.marker.span.start, marker.marker.span.end)
             for topic in self.topics
             for partition in range(4)
-            for found in staged_markers(self.store, TopicPartition(Topic(topic), Partition(partition)))
-            if found.marker is not None
+            for marker in staged_markers(self.store, TopicPartition(Topic(topic), Partition(partition)))
+            if marker.marker is not None
         }
 
     def table(self, transactions: dict[str, int]) -> None:
@@ -131,9 +131,9 @@ def topic(kafka: KafkaCluster, new_topic: Callable[..., str]) -> str:
 
 @pytest.fixture
 def operator(kafka: KafkaCluster, topic: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Operator:
-    found = Operator(tmp_path, kafka.bootstrap_servers, (topic,), capfd)
-    found.configure()
-    return found
+    operator = Operator(tmp_path, kafka.bootstrap_servers, (topic,), capfd)
+    operator.configure()
+    return operator
 
 
 def test_earliest_latest_and_a_moment(operator: Operator, topic: str) -> None:
@@ -273,7 +273,7 @@ def test_rewind_shows_first_and_does_it_with_yes(operator: Operator, topic: str)
     output = operator.runs(*arguments, "--yes")
     assert "from position 2" in output
     assert "next flush" in output
-    assert [found.path for found in operator.store.list("done/")] == [f"done/{topic}/0/00000000000000000000.done"]
+    assert [item.path for item in operator.store.list("done/")] == [f"done/{topic}/0/00000000000000000000.done"]
     assert len(list(operator.store.list("stray/"))) == 2
 
 
@@ -283,14 +283,14 @@ def test_one_command_has_all_that_is_held_staged_again(operator: Operator, topic
     put(operator.store, first, last)
     put(operator.store, *chain_of(0, 2, partition=torn))
     operator.store.write(f"done/{topic}/1/{2:020d}.done", b"{no JSON")
-    before = sorted(found.path for found in operator.store.list("done/"))
+    before = sorted(item.path for item in operator.store.list("done/"))
     assert "--all-held" in operator.fails("rewind", "--all-held", "--topic", topic, "--partition", "0")
     assert "--all-held" in operator.fails("rewind", "--topic", topic)
     output = operator.runs("rewind", "--all-held")
     assert output.count("Nothing was changed") == 2
-    assert sorted(found.path for found in operator.store.list("done/")) == before
-    found = json.loads(operator.runs("rewind", "--all-held", "--topic", topic, "--yes", "--json"))
-    assert (found["done"], len(found["rewinds"])) == (True, 2)
+    assert sorted(item.path for item in operator.store.list("done/")) == before
+    report = json.loads(operator.runs("rewind", "--all-held", "--topic", topic, "--yes", "--json"))
+    assert (report["done"], len(report["rewinds"])) == (True, 2)
     assert operator.markers() == {f"{topic}/0": (0, 2), f"{topic}/1": (0, 2)}
     assert len(list(operator.store.list("stray/"))) == 2
     assert "No partition is held" in operator.runs("rewind", "--all-held", "--yes")

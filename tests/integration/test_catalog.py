@@ -105,7 +105,7 @@ def test_a_table_whose_commits_are_its_catalogs_is_refused_by_its_location(tmp_p
     way = choose_load_mode(state)
     assert isinstance(way, Refused), "and a check, which has no Spark, says the same"
     assert failure.problem.endswith(way.reason)
-    assert [found.path for found in commit.list("")] == [f"{0:020d}.json"]
+    assert [item.path for item in commit.list("")] == [f"{0:020d}.json"]
 
 
 def test_the_programs_with_a_metastore(tmp_path: Path, programs: Programs) -> None:
@@ -140,6 +140,6 @@ def test_the_programs_with_a_metastore(tmp_path: Path, programs: Programs) -> No
     stream["catalog_tables"] = {"default.orders": f"{tmp_path}/tables/others"}
     done = programs.run("delta-loader", "check", programs.config(content, "others.yaml"), "--json")
     assert done.returncode == 2
-    [found] = [check for check in json.loads(done.stdout)["checks"] if check["name"] == "catalog"]
-    assert "default.orders lies at file:" in found["message"]
-    assert "streams[].catalog_tables says" in found["message"]
+    [check_found] = [check for check in json.loads(done.stdout)["checks"] if check["name"] == "catalog"]
+    assert "default.orders lies at file:" in check_found["message"]
+    assert "streams[].catalog_tables says" in check_found["message"]

@@ -26,7 +26,7 @@ from common.metrics import Metrics
 from common.settings import Settings
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.state_files import StateFileName, StateKind
-from common.storage.pieces import Pieces
+from common.storage.chunks import ByteChunks
 from common.storage.store import FsspecStore
 from devservices import processes
 from stage_writer.__main__ import app as writer
@@ -78,11 +78,11 @@ class Written:
     def write(self, data: bytes, task: int = 0) -> TopicChanges:
         partition = TopicPartition(Topic("orders"), Partition(task))
         name = StateFileName(partition, Position(7), 0, uuid.uuid4().hex, StateKind.CHANGES)
-        return self.changelog.write(self.topic, "shop", name, Pieces([data]))
+        return self.changelog.write(self.topic, "shop", name, ByteChunks([data]))
 
     def read(self, *changes: TopicChanges) -> list[bytes]:
         with self.new().reading() as reading:
-            return [reading.read(one) for one in changes]
+            return [reading.read(written_changes) for written_changes in changes]
 
     def set(self, key: str, value: str) -> None:
         entry = ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
@@ -99,10 +99,10 @@ def written(kafka: KafkaCluster, new_topic: Callable[..., str]) -> Written:
 def test_what_many_write_at_once_is_read_as_it_was_written(written: Written) -> None:
     given = [bytes([number]) * (number * 700) for number in range(24)]
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda number: written.write(given[number], task=number % 3), range(24)))
-    assert {one.place.partition for one in found} == {0, 1}
-    assert written.read(*found) == given
-    assert written.read(*reversed(found)) == given[::-1]
+        written_changes = list(pool.map(lambda number: written.write(given[number], task=number % 3), range(24)))
+    assert {changes.place.partition for changes in written_changes} == {0, 1}
+    assert written.read(*written_changes) == given
+    assert written.read(*reversed(written_changes)) == given[::-1]
 
 
 def test_large_changes_go_into_the_smallest_topic_that_is_fit(
@@ -169,10 +169,10 @@ def test_unfit_topics_are_refused_at_start(
         seen(kafka, new_topic(1, {"retention.ms": "60000"})): "which has retention.ms=60000",
         "nowhere-to-be-found": "which Kafka does not have",
     }
-    for changes, told in cases.items():
-        found = Settings.model_validate(settings(kafka, tmp_path, topic, state_changelog=changes))
-        with pytest.raises(ConfigError, match=told):
-            changelog_of(found, (), clock=SystemClock(), log=get_logger(), metrics=Metrics())
+    for changes, message in cases.items():
+        settings_of_topic = Settings.model_validate(settings(kafka, tmp_path, topic, state_changelog=changes))
+        with pytest.raises(ConfigError, match=message):
+            changelog_of(settings_of_topic, (), clock=SystemClock(), log=get_logger(), metrics=Metrics())
     assert "nowhere-to-be-found" not in kafka.admin.list_topics(timeout=10).topics
     compacted = next(iter(cases))
     config = programs.config(settings(kafka, tmp_path, topic, state_changelog=compacted))
@@ -199,7 +199,7 @@ def test_a_broker_that_is_away_is_a_failure_to_be_tried_again(
     away = written.new(**{"bootstrap.servers": "127.0.0.1:1"})
     name = StateFileName(TopicPartition(Topic("o"), Partition(0)), Position(7), 0, "0", StateKind.CHANGES)
     with pytest.raises(BrokerError):
-        away.write(written.topic, "shop", name, Pieces([b"a"]))
+        away.write(written.topic, "shop", name, ByteChunks([b"a"]))
 
 
 def test_a_chain_whose_messages_are_gone_is_rewound_as_its_error_says(  # noqa: PLR0917 - fixtures
@@ -228,9 +228,9 @@ def test_a_chain_whose_messages_are_gone_is_rewound_as_its_error_says(  # noqa: 
     admin.delete_records([gone])[gone].result(60)
     capfd.readouterr()
     assert staged(5) == 3
-    told = capfd.readouterr().err
-    assert f"at offset 0 of {changes}/0 are gone: it is empty, and continues at {end}" in told
-    assert "(`--to 10 --below-table`)" in told
+    errors = capfd.readouterr().err
+    assert f"at offset 0 of {changes}/0 are gone: it is empty, and continues at {end}" in errors
+    assert "(`--to 10 --below-table`)" in errors
 
     place = ["--topic", topic, "--partition", "0", "--to", "10", "--below-table"]
     assert run(bootstrap, ["rewind", config, *place, "--yes"]) == 0, capfd.readouterr().err
@@ -288,11 +288,11 @@ def test_writers_killed_between_topic_and_marker_give_the_table_that_a_batch_giv
     assert counted_rows(tmp_path) == rows
     assert len(rows_of(f"{tmp_path}/counts_dead_letters")) == dead
     named = {
-        (one.place.partition, offset)
+        (written_part.place.partition, offset)
         for manifest in manifests(store)
         if manifest.state is not None
-        for one in manifest.state.files.in_topics
-        for span in one.spans
+        for written_part in manifest.state.files.in_topics
+        for span in written_part.spans
         for offset in range(span.start, span.end)
     }
     assert 0 < len(named) < messages(kafka, changes), "some are of flushes that were never sealed"

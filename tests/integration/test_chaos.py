@@ -35,10 +35,10 @@ def test_every_record_is_there_once_after_a_minute_of_every_kind_of_fault(tmp_pa
         code = child.process.wait(_PATIENCE_S)
     except subprocess.TimeoutExpired:
         code = child.stop(60)
-    told = log.read_text("utf-8")
-    assert code == 0, told
-    assert "every record once, values right, every acknowledged commit in the log" in told
-    assert all(kind in told for kind in Kind)
+    output = log.read_text("utf-8")
+    assert code == 0, output
+    assert "every record once, values right, every acknowledged commit in the log" in output
+    assert all(kind in output for kind in Kind)
     assert [path.name for path in tmp_path.iterdir()] == [log.name]
     assert not processes_that_know(tmp_path)
 

@@ -93,8 +93,8 @@ class Table:
 
     def require_whole(self) -> None:
         self.spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
-        found = self.spark.read.format("delta").load(self.staging.table).select("_kafka_offset").distinct().count()
-        assert found == self._flushed
+        count = self.spark.read.format("delta").load(self.staging.table).select("_kafka_offset").distinct().count()
+        assert count == self._flushed
         assert deltalake.DeltaTable(self.staging.table).to_pyarrow_table().num_rows == self._flushed
 
 
@@ -125,9 +125,9 @@ def test_a_loader_s_threads_write_them(tmp_path: Path, spark: SparkSession) -> N
         table.load(checkpoints)
     checkpoints.finish()
     assert table.checkpoints[-1] == 4
-    told = metrics.exposition().decode()
-    assert 'delta_loader_checkpoints_total{outcome="written"}' in told
-    assert 'outcome="failed"' not in told
+    exposition = metrics.exposition().decode()
+    assert 'delta_loader_checkpoints_total{outcome="written"}' in exposition
+    assert 'outcome="failed"' not in exposition
     checkpoints.close()
     table.load(Later())
     table.require_whole()
@@ -152,7 +152,7 @@ def test_files_are_counted_in_commits_and_checkpoints_where_there_is_no_checksum
         known = bridge.state(table.staging.table)
         assert known is not None
         assert len(known.transactions) == 1
-    services.fit_session(table.staging.table)
+    services.size_session(table.staging.table)
     assert int(services.spark.conf.get(STATE_PARTITIONS) or 0) > int(LOCAL_STATE_PARTITIONS)
     assert spark.conf.get(STATE_PARTITIONS) == LOCAL_STATE_PARTITIONS
     table.require_whole()
@@ -239,8 +239,8 @@ def test_a_loader_whose_codec_is_missing_loads_and_leaves_no_torn_checkpoint(
     staging.flush(0, 0, 5)
     done = programs.run("delta-loader", "run", config, "--once")
     assert done.returncode == 0, done.stderr
-    told = done.stdout + done.stderr
-    assert "checkpoint failed" in told
-    assert "torn checkpoint removed" not in told
+    output = done.stdout + done.stderr
+    assert "checkpoint failed" in output
+    assert "torn checkpoint removed" not in output
     store = FsspecStore(staging.table, staging.storage_options)
     assert list(complete_checkpoints(store.list(LOG))) == []

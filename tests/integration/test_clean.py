@@ -52,10 +52,14 @@ def test_uploads_and_files_left_behind_on_s3(
     fs.call_s3("create_multipart_upload", Bucket="clean-up", Key="lake/stage/done/orders/0/1.done")
     fs.call_s3("create_multipart_upload", Bucket="clean-up", Key="somebody/elses")
 
-    found = clean_now(staging, monkeypatch)
+    tallies = clean_now(staging, monkeypatch)
 
-    assert (found["data files orders"].count, found["uploads orders"].count, found["uploads stage"].count) == (1, 1, 1)
-    left = [found.path for found in staging.store(staging.table).list("")]
+    assert (tallies["data files orders"].count, tallies["uploads orders"].count, tallies["uploads stage"].count) == (
+        1,
+        1,
+        1,
+    )
+    left = [item.path for item in staging.store(staging.table).list("")]
     assert left == [file.path for table in kept.tables for file in table.files]
     uploads = fs.call_s3("list_multipart_uploads", Bucket="clean-up").get("Uploads") or []
     assert [upload["Key"] for upload in uploads] == ["somebody/elses"]
@@ -67,8 +71,8 @@ def test_a_listing_of_many_pages(moto: S3Server) -> None:
     store = FsspecStore(f"{url}/below", moto.storage_options)
     fs = s3fs.S3FileSystem(skip_instance_cache=True, **moto.storage_options)
     fs.pipe({f"pages/below/folder/{number}": b"" for number in range(1005)})
-    assert len({found.path for found in store.scan("")}) == 1005
-    assert {found.path for found in store.scan("folder")} == {found.path for found in store.list("folder")}
+    assert len({item.path for item in store.scan("")}) == 1005
+    assert {item.path for item in store.scan("folder")} == {item.path for item in store.list("folder")}
 
 
 @pytest.mark.spark
@@ -90,9 +94,9 @@ def test_a_table_of_sparks_keeps_every_version_that_can_be_read(
     store = staging.store(staging.stage_url)
     store.delete([*staging.markers(), gone.name.path])
 
-    found = clean_now(staging, monkeypatch)
+    tallies = clean_now(staging, monkeypatch)
 
-    assert found["data files orders"].count == 1
+    assert tallies["data files orders"].count == 1
     before = spark.read.format("delta").option("versionAsOf", 1).load(staging.table)
     assert before.count() == 30, "as it was before OPTIMIZE and DELETE"
     assert spark.read.format("delta").load(staging.table).count() == 29

@@ -56,8 +56,14 @@ def test_mixed_files_and_appends_run_on_the_workers(tmp_path: Path, programs: Pr
                 "stage": {"url": mixed.stage_url},
                 "loader": {"http": None, "spark": spark},
                 "streams": [
-                    {"app_id": one.topic, "topics": [one.topic], "table": one.table, "load": load, **DECLARED}
-                    for one, load in ((mixed, "auto"), (appended, "append"))
+                    {
+                        "app_id": staging_of.topic,
+                        "topics": [staging_of.topic],
+                        "table": staging_of.table,
+                        "load": load,
+                        **DECLARED,
+                    }
+                    for staging_of, load in ((mixed, "auto"), (appended, "append"))
                 ],
             }
         )
@@ -65,9 +71,9 @@ def test_mixed_files_and_appends_run_on_the_workers(tmp_path: Path, programs: Pr
 
     assert places(mixed) == [(0, offset) for offset in range(100)]
     assert places(appended) == [(partition, offset) for partition in range(4) for offset in range(50)]
-    told = events(log)
-    assert len({event["Executor ID"] for event in told if event["Event"] == "SparkListenerExecutorAdded"}) == 2
-    tasks = [event["Task Info"] for event in told if event["Event"] == "SparkListenerTaskEnd"]
+    events_logged = events(log)
+    assert len({event["Executor ID"] for event in events_logged if event["Event"] == "SparkListenerExecutorAdded"}) == 2
+    tasks = [event["Task Info"] for event in events_logged if event["Event"] == "SparkListenerTaskEnd"]
     hosts = {task["Executor ID"] for task in tasks if isinstance(task, dict)}
     assert hosts
     assert "driver" not in hosts

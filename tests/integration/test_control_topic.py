@@ -40,7 +40,7 @@ def properties(kafka: KafkaCluster) -> dict[str, str | int | float | bool | None
 
 
 def listen(kafka: dict[str, str | int | float | bool | None], topic: str) -> Listener:
-    return Listener(kafka, topic, STREAMS, log=structlog.get_logger(), metrics=Metrics(), look_every_s=1)
+    return Listener(kafka, topic, STREAMS, log=structlog.get_logger(), metrics=Metrics(), check_every_s=1)
 
 
 def say(kafka: KafkaCluster, topic: str, *messages: tuple[bytes | None, bytes | None]) -> None:
@@ -52,14 +52,14 @@ def say(kafka: KafkaCluster, topic: str, *messages: tuple[bytes | None, bytes | 
 
 def heard(listener: Listener) -> set[str]:
     """The next that it was told of."""
-    found: set[str] = set()
+    app_ids: set[str] = set()
 
     def is_told() -> bool:
-        found.update(listener.take())
-        return bool(found)
+        app_ids.update(listener.take())
+        return bool(app_ids)
 
     until(is_told)
-    return found
+    return app_ids
 
 
 def test_signs_are_heard_and_whatever_else_is_said_is_not(kafka: KafkaCluster, new_topic: Callable[..., str]) -> None:

@@ -48,9 +48,9 @@ def test_properties_and_clustering(tmp_path: Path, spark: SparkSession) -> None:
     properties = {"delta.enableChangeDataFeed": "true", "delta.enableRowTracking": "true", "keeper": "somebody"}
     report = load(staging, spark, table_properties=properties, cluster_by=("name", "id"))
     assert (report.failure, report.rows) == (None, 10)
-    found = state_of(staging, spark)
-    assert properties.items() <= found.properties.items()
-    assert {"clustering", "rowTracking", "changeDataFeed"} <= found.features
+    state = state_of(staging, spark)
+    assert properties.items() <= state.properties.items()
+    assert {"clustering", "rowTracking", "changeDataFeed"} <= state.features
     (detail,) = spark.sql(f"DESCRIBE DETAIL delta.`{staging.table}`").collect()
     assert detail["clusteringColumns"] == ["name", "id"]
     spark.sql(f"OPTIMIZE delta.`{staging.table}`")

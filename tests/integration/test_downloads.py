@@ -51,10 +51,10 @@ class Repository:
 @pytest.fixture
 def repository(monkeypatch: pytest.MonkeyPatch) -> Iterator[Repository]:
     monkeypatch.setattr(downloads, "_FIRST_WAIT_S", 0.01)
-    found = Repository()
-    yield found
-    found.server.shutdown()
-    found.server.server_close()
+    server_of_jars = Repository()
+    yield server_of_jars
+    server_of_jars.server.shutdown()
+    server_of_jars.server.server_close()
 
 
 @pytest.fixture
@@ -80,8 +80,8 @@ def test_what_passes_is_tried_again(
     repository: Repository, environ: dict[str, str], answer: tuple[int, bytes], tmp_path: Path
 ) -> None:
     repository.answers = [answer, answer]
-    [found] = ensure_jars([JAR], environ)
-    assert found.read_bytes() == CONTENT
+    [jar] = ensure_jars([JAR], environ)
+    assert jar.read_bytes() == CONTENT
     assert files(tmp_path) == [JAR.name]
 
 

@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 from common.clock import SystemClock
 from common.schema import Primitive, schema_from_json
 from common.settings.loading import Evolution
-from delta_loader.load.ports import Original, Refusing
+from delta_loader.load.ports import Original, RefusalPorts
 from delta_loader.spark.constraint_check import ConstraintChecker
 from delta_loader.spark.delta import SparkDeltaTables
 from delta_loader.tables.load_modes.casting import Cast
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.spark
 def columns(**types: pa.DataType) -> pa.Schema:
     """The staged columns with others, or other types."""
     kept = [field for field in ORDERS if field.name not in types]
-    return pa.schema([*kept, *(pa.field(name, found) for name, found in types.items())])
+    return pa.schema([*kept, *(pa.field(name, data_type) for name, data_type in types.items())])
 
 
 def load(staging: Staging, spark: SparkSession, evolution: str) -> StreamReport:
@@ -45,7 +45,7 @@ def load(staging: Staging, spark: SparkSession, evolution: str) -> StreamReport:
     tables = SparkDeltaTables(spark, SystemClock(), staging.stage_url)
     settings = settings_for(staging)
     streams = tuple(stream.model_copy(update={"evolution": Evolution(evolution)}) for stream in settings.streams)
-    refusing = Refusing(ConstraintChecker(spark, staging.stage_url), originals)
+    refusing = RefusalPorts(ConstraintChecker(spark, staging.stage_url), originals)
     (report,) = loader_for(
         staging, tables, settings.model_copy(update={"streams": streams}), refusing=refusing, columns=tables
     ).run_pass()
@@ -131,5 +131,5 @@ def test_a_cast_loses_nothing_or_says_so(spark: SparkSession) -> None:
     casts = [Cast(f"v{number}", staged, wanted) for number, (staged, _, wanted, _) in enumerate(cases)]
     values = ", ".join(f"CAST({value} AS {staged}) AS v{number}" for number, (staged, value, _, _) in enumerate(cases))
     (row,) = spark.sql(f"SELECT {values}").selectExpr(*(cast.loses for cast in casts)).collect()
-    for (staged, value, wanted, loses), found in zip(cases, row, strict=True):
-        assert found is loses, f"{value} as {staged} to {wanted}"
+    for (staged, value, wanted, loses), outcome in zip(cases, row, strict=True):
+        assert outcome is loses, f"{value} as {staged} to {wanted}"

@@ -107,8 +107,10 @@ def test_a_table_gains_what_records_gain(
         "double": ((5.0, 5.5, None, 6.0), (None, None, '{"meta":{"size":9007199254740993}}')),
     }[size]
     rows = {row["id"]: row.asDict(recursive=True) for row in frame.collect()}
-    found = {number: (row["meta"], row["items"], row["x"], row["1d"], row["_rescued"]) for number, row in rows.items()}
-    assert found == {
+    gained_values = {
+        number: (row["meta"], row["items"], row["x"], row["1d"], row["_rescued"]) for number, row in rows.items()
+    }
+    assert gained_values == {
         1: ({"a": 1, "size": sizes[0]}, None, 1, None, '{"bad name":1}'),
         2: (None, None, None, {"order": True}, '{"ID":3}'),
         3: (
@@ -132,10 +134,10 @@ def test_a_table_gains_what_records_gain(
     history = spark.sql(f"DESCRIBE HISTORY delta.`{table}`").select("version", "operation").collect()
     operations = [operation for _, operation in sorted(map(tuple, history))]
     assert operations[0] == "CREATE TABLE"  # with the columns of the oldest file
-    before = [one for one, after in pairwise(operations) if after == "STREAMING UPDATE"]
+    before = [before for before, after in pairwise(operations) if after == "STREAMING UPDATE"]
     assert operations.count("ADD COLUMNS") == before.count("ADD COLUMNS") >= 1  # each in front of a load
     status = json.loads(programs.succeed("delta-loader", "status", config, "--json"))
-    gained = {one["column"]: one["offered_by"] for one in status["streams"][0]["gained"]}
+    gained = {column["column"]: column["offered_by"] for column in status["streams"][0]["gained"]}
     assert gained.keys() == {
         "`1d` STRUCT<order: BOOLEAN>",
         "items.element.new STRING",
@@ -182,8 +184,8 @@ def test_what_goes_through_spark_may_be_older_than_the_columns_of_its_table(
         written=(written,),
     )
     assert isinstance(tables.commit(commit), Committed)
-    found = [row.asDict(recursive=True) for row in spark.read.format("delta").load(url).orderBy("id").collect()]
-    assert found == [
+    rows_read = [row.asDict(recursive=True) for row in spark.read.format("delta").load(url).orderBy("id").collect()]
+    assert rows_read == [
         {
             "id": n,
             "meta": {"a": n, "size": None},

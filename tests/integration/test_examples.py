@@ -56,10 +56,10 @@ def partition_of(message: Message) -> int:
 
 
 def by_partition(sent: Sequence[Message]) -> list[list[Message]]:
-    found: dict[int, list[Message]] = defaultdict(list)
+    by_number: dict[int, list[Message]] = defaultdict(list)
     for message in sent:
-        found[partition_of(message)].append(message)
-    return list(found.values())
+        by_number[partition_of(message)].append(message)
+    return list(by_number.values())
 
 
 def produce(kafka: KafkaCluster, streams: Sequence[Sequence[Message]], phase: int) -> None:
@@ -67,7 +67,7 @@ def produce(kafka: KafkaCluster, streams: Sequence[Sequence[Message]], phase: in
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 5})
     places = [(place / len(stream) * PHASES, message) for stream in streams for place, message in enumerate(stream)]
     began_s = time.monotonic()
-    for share, message in sorted(places, key=lambda one: one[0]):
+    for share, message in sorted(places, key=lambda message: message[0]):
         if int(share) != phase:
             continue
         time.sleep(max(0.0, began_s + SECONDS * (share - phase) - time.monotonic()))
@@ -93,17 +93,17 @@ def alerts_in(kafka: KafkaCluster, count: int) -> list[tuple[str, str]]:
     consumer = Consumer(
         {"bootstrap.servers": kafka.bootstrap_servers, "group.id": "reader", "isolation.level": "read_committed"}
     )
-    found: list[tuple[str, str]] = []
+    alerts: list[tuple[str, str]] = []
     try:
         consumer.assign([TopicPartition("alerts", number, OFFSET_BEGINNING) for number in range(PARTITIONS)])
         deadline_s = time.monotonic() + 180
-        while len(found) < count and time.monotonic() < deadline_s:
+        while len(alerts) < count and time.monotonic() < deadline_s:
             came = consumer.consume(100, 1.0)
-            found += [(message.key().decode(), json.loads(message.value())["began"]) for message in came]
-        found += [(message.key().decode(), "one too many") for message in consumer.consume(100, 1.0)]
+            alerts += [(message.key().decode(), json.loads(message.value())["began"]) for message in came]
+        alerts += [(message.key().decode(), "one too many") for message in consumer.consume(100, 1.0)]
     finally:
         consumer.close()
-    return sorted(found)
+    return sorted(alerts)
 
 
 def load(config: Path, spark: SparkSession) -> None:
@@ -152,5 +152,5 @@ def test_tables_of_the_examples_are_those_of_batches_though_writers_are_killed(
     assert table("alerts") == alarming
     assert by_writers("device_minutes") == {True}
     assert by_writers("alerts") == {False}, "Spark has written them, from files in the stage"
-    told = sorted((row["device"], row["began"].isoformat()) for row in alarming)
-    assert alerts_in(kafka, len(told)) == told
+    expected_alarms = sorted((row["device"], row["began"].isoformat()) for row in alarming)
+    assert alerts_in(kafka, len(expected_alarms)) == expected_alarms

@@ -47,16 +47,18 @@ def test_rules_refuse_count_and_hold_until_the_record_is_given_up(
 
     held = programs.run("stage-writer", "run", config, "--until-caught-up")
     assert held.returncode == 3, held.stderr
-    told = held.stdout + held.stderr
-    assert f"the record at offset 4 of {topic}/0 breaks a rule that holds: expect.sane is false: amount < 100" in told
+    output = held.stdout + held.stderr
+    assert f"the record at offset 4 of {topic}/0 breaks a rule that holds: expect.sane is false: amount < 100" in output
     skip = ("skip", config, "--topic", topic, "--partition", "0", "--to", "5", "--yes")
-    assert f"bootstrap skip {config} --topic {topic} --partition 0 --to 5 --yes" in told
+    assert f"bootstrap skip {config} --topic {topic} --partition 0 --to 5 --yes" in output
     assert programs.run("stage-writer", "run", config, "--until-caught-up").returncode == 3, "nothing has changed"
 
     programs.succeed("bootstrap", *skip)
     programs.succeed("stage-writer", "run", config, "--until-caught-up")
-    marked = sorted(manifests(FsspecStore(f"{tmp_path}/stage"), f"done/{topic}/0"), key=lambda one: one.span.start)
-    assert [(one.span.start, one.span.end, dict(one.violations)) for one in marked] == [
+    marked = sorted(
+        manifests(FsspecStore(f"{tmp_path}/stage"), f"done/{topic}/0"), key=lambda marker: marker.span.start
+    )
+    assert [(marker.span.start, marker.span.end, dict(marker.violations)) for marker in marked] == [
         (0, 4, {"positive": 1, "small": 1}),
         (4, 5, {}),
         (5, 8, {"positive": 1}),
@@ -68,5 +70,5 @@ def test_rules_refuse_count_and_hold_until_the_record_is_given_up(
     assert {(row["_kafka_offset"], row["error_class"], row["error"]) for row in letters} == {
         (offset, "expectation", "expect.positive is false: amount > 0") for offset in (1, 6)
     }
-    found = in_process.verify(config, spark)
-    assert (found.failure, found.faults) == (None, ())
+    report = in_process.verify(config, spark)
+    assert (report.failure, report.faults) == (None, ())

@@ -11,7 +11,7 @@ import pytest
 from common.clock import SystemClock
 from common.settings import Settings
 from common.spans import Offset, Position
-from delta_loader.inspect.explain.offsets import OffsetPlace
+from delta_loader.inspect.explain.offsets import OffsetLocation
 from delta_loader.inspect.explain.reading import Explainer
 from delta_loader.inspect.explain.view import offset_to_text, version_to_json, version_to_text
 from delta_loader.ports import in_turn
@@ -57,7 +57,7 @@ class World:
     def offset(self, offset: int) -> OffsetStory:
         return self.explainer.offset(self.stream, self.staging.source(0), Offset(offset))
 
-    def places(self, *offsets: int) -> list[OffsetPlace]:
+    def places(self, *offsets: int) -> list[OffsetLocation]:
         return [self.offset(offset).place for offset in offsets]
 
     def loaded(self, offset: int) -> int | None:
@@ -75,12 +75,12 @@ def test_offsets_and_versions_are_explained_through_a_tables_life(tmp_path: Path
     staging.flush(0, 20, 30)
 
     assert world.places(2, 3, 12, 25, 60, 100) == [
-        OffsetPlace.ROW,
-        OffsetPlace.DEAD_LETTER,
-        OffsetPlace.ROW,
-        OffsetPlace.STAGED,
-        OffsetPlace.NOT_STAGED,
-        OffsetPlace.NOT_IN_KAFKA,
+        OffsetLocation.ROW,
+        OffsetLocation.DEAD_LETTER,
+        OffsetLocation.ROW,
+        OffsetLocation.STAGED,
+        OffsetLocation.NOT_STAGED,
+        OffsetLocation.NOT_IN_KAFKA,
     ]
     assert (world.loaded(2), world.loaded(12)) == (1, 2)
     assert [holder.rows for holder in world.offset(2).holders if holder.rows] == [1]
@@ -93,16 +93,16 @@ def test_offsets_and_versions_are_explained_through_a_tables_life(tmp_path: Path
     assert "2 of its files are in the newest version, 2" in text
 
     world.sql("OPTIMIZE {table}")
-    assert world.places(2, 12) == [OffsetPlace.ROW, OffsetPlace.ROW]
+    assert world.places(2, 12) == [OffsetLocation.ROW, OffsetLocation.ROW]
     assert (world.loaded(2), world.loaded(12)) == (1, 2)
     assert "were put elsewhere by version 3 (OPTIMIZE" in version_to_text(world.explainer.version(staging.table, 1))
     assert "rearranged them: 2 files out, 1 in" in version_to_text(world.explainer.version(staging.table, 3))
     world.sql("DELETE FROM {table} WHERE _kafka_offset = 12")
-    assert world.places(12) == [OffsetPlace.NO_ROW]
+    assert world.places(12) == [OffsetLocation.NO_ROW]
     assert "a row that was deleted since" in offset_to_text(world.offset(12))
 
     world.sql("RESTORE {table} TO VERSION AS OF 1")
-    assert world.places(2, 12, 25) == [OffsetPlace.ROW, OffsetPlace.TAKEN_BACK, OffsetPlace.HELD]
+    assert world.places(2, 12, 25) == [OffsetLocation.ROW, OffsetLocation.TAKEN_BACK, OffsetLocation.HELD]
     assert "what version 2 had loaded, version 5" in offset_to_text(world.offset(12))
     assert "table_restored" in offset_to_text(world.offset(25))
     told = version_to_json(world.explainer.version(staging.table, 1))
@@ -116,7 +116,7 @@ def test_offsets_and_versions_are_explained_through_a_tables_life(tmp_path: Path
     assert state.properties[PROPERTY] == "2026-03-01T10:01:05.000Z"
 
     forget(world, keep_from=5)
-    assert world.places(2, 3) == [OffsetPlace.ROW, OffsetPlace.DEAD_LETTER]
+    assert world.places(2, 3) == [OffsetLocation.ROW, OffsetLocation.DEAD_LETTER]
     assert "no longer known: the log begins with version 5" in offset_to_text(world.offset(2))
     assert "version 1 of" in version_to_text(world.explainer.version(staging.table, 1))
     assert "is no longer known" in version_to_text(world.explainer.version(staging.table, 1))
@@ -145,4 +145,4 @@ def test_a_stream_without_offset_columns_is_told_what_can_be(tmp_path: Path, spa
     settings = settings_for(world.staging).model_dump(by_alias=True)
     settings["streams"][0]["kafka_columns"] = False
     world.stream = Settings.model_validate(json.loads(json.dumps(settings))).streams[0]
-    assert world.places(9, 12) == [OffsetPlace.GIVEN_UP, OffsetPlace.BROUGHT]
+    assert world.places(9, 12) == [OffsetLocation.GIVEN_UP, OffsetLocation.BROUGHT]

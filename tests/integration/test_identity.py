@@ -59,7 +59,7 @@ class Edited:
         producer = Producer({"bootstrap.servers": self.kafka.bootstrap_servers})
         for _ in range(records):
             producer.produce(topic, b'{"id": 7}', partition=0)
-            self.sent[topic, sum(one == topic for one, _ in self.sent.elements())] += 1
+            self.sent[topic, sum(sent_topic == topic for sent_topic, _ in self.sent.elements())] += 1
         assert producer.flush(30) == 0
         self.programs.succeed("stage-writer", "run", self.config, "--until-caught-up")
 
@@ -73,13 +73,15 @@ class Edited:
     def held(self) -> dict[str, str]:
         """By topic, why it is held, as status says it."""
         streams = json.loads(self.programs.run("delta-loader", "status", self.config, "--json").stdout)["streams"]
-        partitions = [one for stream in streams for one in stream["partitions"]]
-        return {one["topic"]: one["held"]["reason"] for one in partitions if one["held"]}
+        partitions = [partition for stream in streams for partition in stream["partitions"]]
+        return {partition["topic"]: partition["held"]["reason"] for partition in partitions if partition["held"]}
 
     def remedy(self) -> str:
         """The only command that status prints for what is held."""
         streams = json.loads(self.programs.run("delta-loader", "status", self.config, "--json").stdout)["streams"]
-        (text,) = {one["held"]["remedy"] for stream in streams for one in stream["partitions"] if one["held"]}
+        (text,) = {
+            partition["held"]["remedy"] for stream in streams for partition in stream["partitions"] if partition["held"]
+        }
         return str(text.split("`")[1])
 
     def obey(self) -> None:

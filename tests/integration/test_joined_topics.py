@@ -54,8 +54,8 @@ class Shop:
             times = [range(number * 10_000, number * 10_000 + 9_000) for _ in self.topics]
             events = [
                 (time_ms, topic, f"k{self.dice.randrange(20)}")
-                for topic, found in zip(self.topics, times, strict=True)
-                for time_ms in sorted(self.dice.sample(found, EACH))
+                for topic, count in zip(self.topics, times, strict=True)
+                for time_ms in sorted(self.dice.sample(count, EACH))
             ]
             for time_ms, topic, key in sorted(events):
                 value = self._order(partition, key) if topic == self.topics[0] else self._payment(partition, key)
@@ -74,16 +74,16 @@ class Shop:
 
 
 def chain_of(store: FsspecStore, topic: str, partition: int) -> list[Marker]:
-    found = sorted(item.path for item in store.list(f"done/{topic}/{partition}/"))
-    names = [name for path in found if (name := MarkerName.parse(path))]
+    paths = sorted(item.path for item in store.list(f"done/{topic}/{partition}/"))
+    names = [name for path in paths if (name := MarkerName.parse(path))]
     return [marker_from_bytes(name, store.read(name.path) or b"") for name in names]
 
 
 def rows_of(folder: Path, chain: list[Marker], *columns: str) -> list[tuple[object, ...]]:
     rows: list[tuple[object, ...]] = []
     for path in (file.path for marker in chain for table in marker.tables for file in table.files):
-        found = pq.read_table(folder / "table" / path, partitioning=None)
-        rows += zip(*(found[column].to_pylist() for column in columns), strict=True)
+        table = pq.read_table(folder / "table" / path, partitioning=None)
+        rows += zip(*(table[column].to_pylist() for column in columns), strict=True)
     return rows
 
 
@@ -159,14 +159,14 @@ def test_joined_rows_and_records_are_there_once_whenever_the_writer_is_killed(
     programs.succeed("stage-writer", "run", config, "--until-caught-up")
     for partition in range(2):
         chain = chain_of(store, topic, partition)
-        assert all(one.span.end == other.span.start for one, other in pairwise(chain)), chain
+        assert all(marker.span.end == other.span.start for marker, other in pairwise(chain)), chain
         assert [int(end.position) for end in inputs_at(chain[-1].span.end)] == [PHASES * EACH] * 2
         assert rows_of(tmp_path, chain, "id", "paid") == shop.joined[partition]
-    found = committed(kafka, joined, shop.orders)
+    records = committed(kafka, joined, shop.orders)
     for partition in range(2):
         ids = {number for number, _ in shop.joined[partition]}
-        assert [row for row in found if row[0] in ids] == shop.joined[partition]
-    assert len(found) == shop.orders
+        assert [row for row in records if row[0] in ids] == shop.joined[partition]
+    assert len(records) == shop.orders
     assert list(store.list("outbox/")) == [], "what is delivered is cleared away"
 
 

@@ -29,7 +29,7 @@ from common.metrics import Metrics
 from common.settings import load_settings
 from common.spans import Offset, Partition, Position, Topic, TopicPartition
 from common.stage.state_files import StateFileName, StateKind
-from common.storage.pieces import Pieces
+from common.storage.chunks import ByteChunks
 from delta_loader.dead_letters.kafka import RawRecordFetcher
 from delta_loader.inspect.verify.kafka_offsets import KafkaOffsets
 from delta_loader.scheduling.listening import Listener
@@ -124,7 +124,7 @@ def test_the_writer_and_the_commands_need_no_more_than_to_read(
     config = config_of(way)
     assert run(writer, ["check", str(config)]) == 0, capfd.readouterr().err
     child = programs.start("stage-writer", "run", config, "--until-caught-up")
-    told = words_of(child)
+    output = words_of(child)
     assert child.process.wait(180) == 0, child.log_tail()
     assert run(tools, ["markers", "ls", str(config), "--json"]) == 0
     chains = json.loads(capfd.readouterr().out.partition("all well\n")[2])["chains"]
@@ -133,7 +133,7 @@ def test_the_writer_and_the_commands_need_no_more_than_to_read(
     assert run(writer, ["replay", str(config), "--topic", "orders", "--from", "0", "--to", "4"]) == 0
     assert run(writer, ["run", str(config), "--print-config"]) == 0
     printed = capfd.readouterr()
-    everything = told + child.log.read_text("utf-8") + printed.out + printed.err + staged(tmp_path)
+    everything = output + child.log.read_text("utf-8") + printed.out + printed.err + staged(tmp_path)
     assert SECRET not in everything
     assert "orders" in everything
 
@@ -247,12 +247,12 @@ def allow_when_refused(secured: SecuredKafka, user: str, right: Right) -> dict[s
     def require() -> None:
         require_topic(properties, "loader.control_topic", "control", right)
 
-    deadline_s, told = time.monotonic() + 180, "create the topic"
-    while told.startswith("create the topic") and time.monotonic() < deadline_s:  # brokers hear of it by and by
+    deadline_s, remedy = time.monotonic() + 180, "create the topic"
+    while remedy.startswith("create the topic") and time.monotonic() < deadline_s:  # brokers hear of it by and by
         with pytest.raises(ConfigError) as refused:
             require()
-        told = refused.value.remedy
-    assert told == f"allow this user to {right.name} the topic control"
+        remedy = refused.value.remedy
+    assert remedy == f"allow this user to {right.name} the topic control"
     secured.allow(user, ResourceType.TOPIC, "control", right.value)
     deadline_s = time.monotonic() + 180
     while time.monotonic() < deadline_s:  # a broker hears of its rules by and by
@@ -278,13 +278,13 @@ def test_who_tells_of_markers_needs_to_write_and_who_hears_to_read(
     assert "allow this user to WRITE the topic another" in capfd.readouterr().err
 
     log, metrics = structlog.get_logger(), Metrics()
-    told = KafkaControlTopic(of_writer, "control", log, metrics)
+    control_topic = KafkaControlTopic(of_writer, "control", log, metrics)
     hears = Listener(of_loader, "control", ["orders", "other"], log=log, metrics=metrics)
     assert next_notified(hears) == {"orders", "other"}
-    assert told.send("orders")
-    assert told.end(10) == frozenset()
+    assert control_topic.send("orders")
+    assert control_topic.end(10) == frozenset()
     assert next_notified(hears) == {"orders"}
-    assert (hears.problem, told.problem) == (None, None)
+    assert (hears.problem, control_topic.problem) == (None, None)
     hears.close()
 
 
@@ -304,8 +304,8 @@ def test_a_changelog_topic_is_read_written_and_looked_at(secured: SecuredKafka) 
         while remedy != wanted:  # a broker hears of its rules by and by
             assert time.monotonic() < deadline_s, remedy
             try:
-                topics.require_fit(Topic("changes"), (Right.WRITE, Right.READ))
-                written, remedy = changelog.write(Topic("changes"), "orders", name, Pieces([b"changes"])), ""
+                topics.require_suitable(Topic("changes"), (Right.WRITE, Right.READ))
+                written, remedy = changelog.write(Topic("changes"), "orders", name, ByteChunks([b"changes"])), ""
             except (ConfigError, BrokerError) as error:
                 remedy = error.remedy
     with changelog.reading() as reading:
@@ -321,12 +321,12 @@ def next_notified(hears: Listener) -> frozenset[str]:
 
 def test_the_service_ends_when_it_is_never_let_in(refused: Child) -> None:
     assert refused.process.wait(180) == 1
-    told = refused.log.read_text("utf-8")
-    assert "does not let this process in" in told
-    assert "kafka.sasl.mechanism" in told
-    assert told.count("invalid credentials") <= 3  # and not at each of the attempts
-    assert "Traceback" not in told
-    assert WRONG not in told
+    output = refused.log.read_text("utf-8")
+    assert "does not let this process in" in output
+    assert "kafka.sasl.mechanism" in output
+    assert output.count("invalid credentials") <= 3  # and not at each of the attempts
+    assert "Traceback" not in output
+    assert WRONG not in output
 
 
 def test_what_the_writer_was_not_given_it_cannot_do(secured: SecuredKafka) -> None:

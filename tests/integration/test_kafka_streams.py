@@ -70,10 +70,10 @@ def _assert_same_but_for_the_time_of_unmatched(name: str, case: dict[str, Any], 
     """Pairs are the same after each input; what has no match comes from us as early as from them or earlier."""
     given_on: Counter[str] = Counter()
     for given, came, wanted in zip(case["inputs"], mine, other, strict=True):
-        pairs = [[one for one in side if "null" not in one[2]] for side in (came, wanted)]
+        pairs = [[row for row in side if "null" not in row[2]] for side in (came, wanted)]
         assert pairs[0] == pairs[1], f"{name}: after {given}"
-        given_on.update(str(one) for one in came if "null" in one[2])
-        given_on.subtract(str(one) for one in wanted if "null" in one[2])
+        given_on.update(str(row) for row in came if "null" in row[2])
+        given_on.subtract(str(row) for row in wanted if "null" in row[2])
         assert min(given_on.values(), default=0) >= 0, f"{name}: after {given}: {-given_on}"
-    paired = {one[1] for side in other for one in side if "null" not in one[2]}
-    assert all(any(f"'{key}'" in one for key in paired) for one in +given_on), f"{name}: {+given_on}"
+    paired = {row[1] for side in other for row in side if "null" not in row[2]}
+    assert all(any(f"'{key}'" in row for key in paired) for row in +given_on), f"{name}: {+given_on}"

@@ -81,7 +81,7 @@ def test_aborted_records_never_arrive_and_leave_no_gap(
     spans, ids = staged(tmp_path, topic)
     assert ids == [*range(5), *range(20, 25), *range(40, 45)]
     assert spans[0][0] == 0
-    assert all(one[1] == other[0] for one, other in pairwise(spans)), spans
+    assert all(span[1] == other[0] for span, other in pairwise(spans)), spans
     assert spans[-1][1] == end_of(kafka, topic), "the aborted records and the markers behind the last row are covered"
 
 
@@ -140,7 +140,7 @@ def test_compaction_makes_holes_and_no_gap(
     programs.succeed("stage-writer", "run", config, "--until-caught-up")
     spans, ids = staged(tmp_path, topic)
     assert spans[0] == (0, 10)
-    assert all(one[1] == other[0] for one, other in pairwise(spans)), spans
+    assert all(span[1] == other[0] for span, other in pairwise(spans)), spans
     assert ids[:10] == list(range(10))
     assert 39 in ids[10:], "the last value of a key is kept"
     assert not set(range(10, 35)) & set(ids), "and what was compacted away is nobody's"
@@ -149,14 +149,14 @@ def test_compaction_makes_holes_and_no_gap(
 def offsets(kafka: KafkaCluster, topic: str) -> tuple[int, int]:
     """The first and the second offset that there still are."""
     properties = {"bootstrap.servers": kafka.bootstrap_servers, "group.id": "nobody", "enable.partition.eof": True}
-    consumer, found = Consumer(properties), list[int]()
+    consumer, offsets_read = Consumer(properties), list[int]()
     try:
         consumer.assign([KafkaPartition(topic, 0, 0)])
-        while len(found) < 2:
+        while len(offsets_read) < 2:
             message = consumer.poll(10)
             if message is None or message.error():
                 break
-            found.append(int(message.offset() or 0))
+            offsets_read.append(int(message.offset() or 0))
     finally:
         consumer.close()
-    return (*found, 0, 0)[:2]  # type: ignore[return-value]
+    return (*offsets_read, 0, 0)[:2]  # type: ignore[return-value]

@@ -53,7 +53,10 @@ def test_once_loads_what_is_there_and_status_tells(tmp_path: Path, programs: Pro
 
     before = json.loads(programs.run("delta-loader", "status", config, "--json").stdout)["streams"][0]
     assert (before["version"], before["way"]) == (None, None)
-    assert [(one["staged_to"], one["loaded_to"], one["waiting_markers"]) for one in before["partitions"]] == [
+    assert [
+        (partition["staged_to"], partition["loaded_to"], partition["waiting_markers"])
+        for partition in before["partitions"]
+    ] == [
         (30, None, 2),
         (22, None, 2),
     ]

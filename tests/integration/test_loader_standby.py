@@ -71,9 +71,9 @@ def loads(child: Child, staging: Staging, offset: int, app_id: str = "orders") -
 
 
 def lease_of(programs: Programs, config: Path) -> dict[str, Any]:
-    found = json.loads(programs.succeed("delta-loader", "status", config, "--json"))["lease"]
-    assert isinstance(found, dict)
-    return found
+    lease = json.loads(programs.succeed("delta-loader", "status", config, "--json"))["lease"]
+    assert isinstance(lease, dict)
+    return lease
 
 
 def test_the_standby_loads_after_the_holder_s_death_and_after_its_end(tmp_path: Path, programs: Programs) -> None:

@@ -41,7 +41,7 @@ def staging(lake: Lake) -> Staging:
 
 def lose_the_stage(staging: Staging) -> None:
     store = staging.store(staging.stage_url)
-    store.delete([found.path for found in store.list("")])
+    store.delete([item.path for item in store.list("")])
     staging.previous.clear()
 
 
@@ -120,7 +120,7 @@ def test_a_dead_letter_table_that_is_ahead_gets_what_lies_beyond(staging: Stagin
     staging.flush(0, 0, 10, dead=[4])
     load(staging, tables)
     commits = staging.store(staging.table)
-    commits.delete([found.path for found in commits.list("_delta_log")])
+    commits.delete([item.path for item in commits.list("_delta_log")])
     lose_the_stage(staging)
     staging.flush(0, 0, 20, dead=[4, 14])
     report = load(staging, tables)

@@ -66,15 +66,15 @@ def load_model(staging: Staging, tables: SparkDeltaTables) -> None:
 
 def report(staging: Staging, spark: SparkSession) -> VerifiedStream:
     verifier = Verifier(FsspecStore, in_turn, SparkContents(spark), None)
-    found = verifier.verify(settings_for(staging).streams[0])
-    assert to_json([found])["proved"] == found.is_clean
-    assert to_text([found])
-    json.dumps(to_json([found]))
-    return found
+    verified = verifier.verify(settings_for(staging).streams[0])
+    assert to_json([verified])["proved"] == verified.is_clean
+    assert to_text([verified])
+    json.dumps(to_json([verified]))
+    return verified
 
 
-def kinds(found: VerifiedStream, verdict: Verdict) -> list[str]:
-    return sorted({finding.kind for finding in found.findings if finding.verdict is verdict})
+def kinds(verified: VerifiedStream, verdict: Verdict) -> list[str]:
+    return sorted({finding.kind for finding in verified.findings if finding.verdict is verdict})
 
 
 def commit_by_hand(table: str, *actions: dict[str, object], operation: str = "WRITE") -> int:
@@ -94,19 +94,22 @@ def adds(table: str, version: int) -> list[dict[str, object]]:
 def test_a_table_without_offsets_is_told_and_not_taken_for_a_damaged_one(staging: Staging, spark: SparkSession) -> None:
     place, rows = Path(staging.root) / "foreign", spark.read.format("delta").load(staging.table)
     rows.select("_kafka_topic", "_kafka_partition").write.format("delta").save(str(place))
-    with pytest.raises(TableError, match="has no column _kafka_offset") as told:
+    with pytest.raises(TableError, match="has no column _kafka_offset") as raised:
         SparkContents(spark).offsets((str(place), 0), stamped=True)
-    assert "kafka_columns: false" in told.value.remedy
+    assert "kafka_columns: false" in raised.value.remedy
 
 
 def test_a_whole_table_is_proved(staging: Staging, spark: SparkSession) -> None:
-    found = report(staging, spark)
-    assert (found.failure, [one.kind for one in found.findings]) == (None, ["given_up"])
-    assert [(one.begins, one.position, one.rows, one.dead_letters, one.proved) for one in found.partitions] == [
+    verified = report(staging, spark)
+    assert (verified.failure, [finding.kind for finding in verified.findings]) == (None, ["given_up"])
+    assert [
+        (partition.begins, partition.position, partition.rows, partition.dead_letters, partition.proved)
+        for partition in verified.partitions
+    ] == [
         (32_699, 32_920, 217, 3, True),
         (100, 160, 59, 1, True),
     ]
-    assert "proved: each record once, none missing" in to_text([found])
+    assert "proved: each record once, none missing" in to_text([verified])
 
 
 def test_optimize_and_delete_are_told_from_loss(staging: Staging, spark: SparkSession) -> None:
@@ -114,9 +117,11 @@ def test_optimize_and_delete_are_told_from_loss(staging: Staging, spark: SparkSe
     table.delete("id BETWEEN 327600 AND 327690")
     table.optimize().executeCompaction()
     DeltaTable.forPath(spark, staging.dead_letters).delete("_kafka_offset = 32770")
-    found = report(staging, spark)
-    assert (found.failure, found.faults) == (None, ())
-    deleted = {(one.table, one.version): one.text for one in found.findings if one.kind == "deleted"}
+    verified = report(staging, spark)
+    assert (verified.failure, verified.faults) == (None, ())
+    deleted = {
+        (finding.table, finding.version): finding.text for finding in verified.findings if finding.kind == "deleted"
+    }
     assert deleted.keys() == {(staging.table, 4), (staging.dead_letters, 3)}
     assert deleted[staging.table, 4].startswith(
         "10 of 197 rows in [32699, 32900) of orders/0 were deleted by version 4 (DELETE"
@@ -124,19 +129,19 @@ def test_optimize_and_delete_are_told_from_loss(staging: Staging, spark: SparkSe
 
 
 def test_a_file_that_was_added_twice_is_named(staging: Staging, spark: SparkSession) -> None:
-    (add,) = [one for one in adds(staging.table, 2) if "orders-0-" in str(one["path"])]
+    (add,) = [added_file for added_file in adds(staging.table, 2) if "orders-0-" in str(added_file["path"])]
     copy = str(add["path"]).replace("orders-0-", "copy-of-orders-0-")
     shutil.copy(Path(staging.table) / str(add["path"]), Path(staging.table) / copy)
     version = commit_by_hand(staging.table, {"add": {**add, "path": copy}})
-    found = report(staging, spark)
-    (twice,) = [one for one in found.faults if one.kind == "rows_twice"]
+    verified = report(staging, spark)
+    (twice,) = [finding for finding in verified.faults if finding.kind == "rows_twice"]
     assert "10 offsets (32900 to 32909) of orders/0 are there more than once" in twice.text
     assert (set(twice.files), twice.version) == ({str(add["path"]), copy}, version)
-    assert [one.partition.partition for one in found.faults if one.partition] == [0]
+    assert [finding.partition.partition for finding in verified.faults if finding.partition] == [0]
 
 
 def test_rows_that_an_overwrite_removed_are_named(staging: Staging, spark: SparkSession) -> None:
-    (add,) = [one for one in adds(staging.table, 2) if "orders-1-" in str(one["path"])]
+    (add,) = [added_file for added_file in adds(staging.table, 2) if "orders-1-" in str(added_file["path"])]
     removal = {"path": add["path"], "deletionTimestamp": 1, "dataChange": True}
     version = commit_by_hand(staging.table, {"remove": removal})
     (fault,) = report(staging, spark).faults
@@ -157,7 +162,7 @@ def test_a_txn_action_that_was_moved_ahead_is_a_gap(staging: Staging, spark: Spa
 def test_dead_letters_that_are_not_there_are_named(staging: Staging, spark: SparkSession) -> None:
     shutil.rmtree(staging.dead_letters)
     faults = report(staging, spark).faults
-    assert [(one.kind, one.table, str(one.partition)) for one in faults] == [
+    assert [(finding.kind, finding.table, str(finding.partition)) for finding in faults] == [
         ("rows_missing", staging.dead_letters, "orders/0"),
         ("rows_missing", staging.dead_letters, "orders/1"),
     ]
@@ -168,21 +173,24 @@ def test_what_was_cleaned_up_is_not_claimed(staging: Staging, spark: SparkSessio
     deltalake.DeltaTable(staging.table).create_checkpoint()
     for version in (0, 1):
         (Path(staging.table) / "_delta_log" / f"{version:020d}.json").unlink()
-    found = report(staging, spark)
-    assert (found.first_version, found.faults) == (2, ())
-    assert kinds(found, Verdict.UNPROVED) == ["history_cleaned", "older_than_history"]
+    verified = report(staging, spark)
+    assert (verified.first_version, verified.faults) == (2, ())
+    assert kinds(verified, Verdict.UNPROVED) == ["history_cleaned", "older_than_history"]
 
 
 def test_a_file_that_a_vacuum_took_is_named_with_what_mends_it(staging: Staging, spark: SparkSession) -> None:
-    (add,) = [one for one in adds(staging.table, 2) if "orders-1-" in str(one["path"])]
+    (add,) = [added_file for added_file in adds(staging.table, 2) if "orders-1-" in str(added_file["path"])]
     (Path(staging.table) / str(add["path"])).unlink()
-    found = report(staging, spark)
-    (fault,) = found.faults
-    assert (fault.kind, fault.version, fault.files, found.is_clean) == ("files_gone", 2, (add["path"],), False)
+    verified = report(staging, spark)
+    (fault,) = verified.faults
+    assert (fault.kind, fault.version, fault.files, verified.is_clean) == ("files_gone", 2, (add["path"],), False)
     assert "TO VERSION AS OF 1" in fault.text
 
 
 def test_rows_of_nobody_are_noted(staging: Staging, spark: SparkSession) -> None:
     spark.sql("SELECT 1L AS id, 'a' AS day").write.format("delta").mode("append").save(staging.table)
-    found = report(staging, spark)
-    assert (found.faults, kinds(found, Verdict.NOTED)) == ((), ["foreign_rows", "given_up", "rows_without_offsets"])
+    verified = report(staging, spark)
+    assert (verified.faults, kinds(verified, Verdict.NOTED)) == (
+        (),
+        ["foreign_rows", "given_up", "rows_without_offsets"],
+    )

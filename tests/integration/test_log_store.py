@@ -24,7 +24,7 @@ import pytest
 
 from common.clock import SystemClock
 from common.downloads import cache_folder
-from common.errors import BuildError, StoreError, StoreUnfitError
+from common.errors import BuildError, StoreError, UnsafeStoreError
 from common.storage.store import FsspecStore
 from common.tables.commit_metadata import CommitMetadata
 from delta_loader.spark.bridge_jar import NAME, ensure_bridge_jar, sources
@@ -86,8 +86,8 @@ class Script:
 
 
 def written_version(request: Request) -> int | None:
-    found = COMMIT.search(request.path) if request.method == "PUT" else None
-    return int(found[1]) if found else None
+    match = COMMIT.search(request.path) if request.method == "PUT" else None
+    return int(match[1]) if match else None
 
 
 @pytest.fixture
@@ -124,7 +124,10 @@ def config(programs: Programs, proxy: Proxy) -> Callable[..., Path]:
 
     def config(*stagings: Staging, **spark: str) -> Path:
         staging = stagings[0]
-        streams = [{"app_id": one.topic, "topics": [one.topic], "table": one.table, **DECLARED} for one in stagings]
+        streams = [
+            {"app_id": staging.topic, "topics": [staging.topic], "table": staging.table, **DECLARED}
+            for staging in stagings
+        ]
         options = {**staging.storage_options, "endpoint_url": proxy.endpoint_url}
         spark = {"spark.master": "local[1]", "spark.driver.memory": "600m", **spark}
         settings = {
@@ -157,8 +160,8 @@ def test_two_loaders_of_one_table_lose_and_double_nothing(
 
     outputs = run_at_once(programs, config(orders, returns), config(returns, orders))
 
-    for told in ("orders: done, 1 commits, 1 files, 20 rows", "returns: done, 1 commits, 1 files, 30 rows"):
-        assert [told in output for output in outputs].count(True) == 1, outputs
+    for line in ("orders: done, 1 commits, 1 files, 20 rows", "returns: done, 1 commits, 1 files, 30 rows"):
+        assert [line in output for output in outputs].count(True) == 1, outputs
     assert [set(statuses(proxy, version)) for version in range(3)] == [{200, 412}] * 3
     assert len(log(orders)) == 3
     assert transactions(orders) == [("orders-0", 19), ("returns-0", 129)]
@@ -316,7 +319,7 @@ def test_the_proof_looks_at_each_way_of_writing(probes: Probes, proxy: Proxy, sp
     prove()
     for method, ways in (("PUT", "one after the other, 4 of 4 at the same time"), ("POST", "as multipart uploads")):
         proxy.policy = partial(_careless, method)
-        with pytest.raises(StoreUnfitError, match=rf"\({ways}\)"):
+        with pytest.raises(UnsafeStoreError, match=rf"\({ways}\)"):
             prove()
 
 
@@ -367,19 +370,19 @@ def statuses(proxy: Proxy, version: int) -> list[int | None]:
 def log(staging: Staging, table: str | None = None) -> list[list[dict[str, dict[str, object]]]]:
     """The actions of each commit."""
     store = staging.store(table or staging.table)
-    paths = sorted(found.path for found in store.list("_delta_log") if COMMIT.search(f"/{found.path}"))
+    paths = sorted(item.path for item in store.list("_delta_log") if COMMIT.search(f"/{item.path}"))
     return [[json.loads(line) for line in (store.read(path) or b"").splitlines()] for path in paths]
 
 
 def transactions(staging: Staging) -> list[tuple[object, object]]:
-    found = [action["txn"] for commit in log(staging) for action in commit if "txn" in action]
-    return sorted((txn["appId"], txn["version"]) for txn in found)
+    transactions_of_log = [action["txn"] for commit in log(staging) for action in commit if "txn" in action]
+    return sorted((txn["appId"], txn["version"]) for txn in transactions_of_log)
 
 
 def commit_ids(staging: Staging) -> list[str]:
     texts = [action["commitInfo"].get("userMetadata") for commit in log(staging) for action in commit[:1]]
-    found = [CommitMetadata.from_json(str(text)) for text in texts if text]
-    return [metadata.commit_id for metadata in found if metadata is not None]
+    metadata_of_commits = [CommitMetadata.from_json(str(text)) for text in texts if text]
+    return [metadata.commit_id for metadata in metadata_of_commits if metadata is not None]
 
 
 def rows(staging: Staging, table: str | None = None) -> list[tuple[object, object]]:
@@ -387,8 +390,8 @@ def rows(staging: Staging, table: str | None = None) -> list[tuple[object, objec
     store = staging.store(table or staging.table)
     files = [str(action["add"]["path"]) for commit in log(staging, table) for action in commit if "add" in action]
     tables = [pq.read_table(pa.BufferReader(store.read(unquote(path)))) for path in files]
-    found = [row for table in tables for row in table.select(["_kafka_topic", "_kafka_offset"]).to_pylist()]
-    return sorted((row["_kafka_topic"], row["_kafka_offset"]) for row in found)
+    rows_of_tables = [row for table in tables for row in table.select(["_kafka_topic", "_kafka_offset"]).to_pylist()]
+    return sorted((row["_kafka_topic"], row["_kafka_offset"]) for row in rows_of_tables)
 
 
 def make_table(staging: Staging) -> None:

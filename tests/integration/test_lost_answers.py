@@ -90,4 +90,4 @@ def test_a_data_file_that_is_written_twice_is_there_once(proxy: Proxy, lake: Lak
     first_writes(proxy, LoseAnswer())
     store.write(path, b"rows")
     assert proxy.statuses("PUT", path) == [200, 200]
-    assert [(found.path, found.size_bytes) for found in store.list("data")] == [(path, 4)]
+    assert [(item.path, item.size_bytes) for item in store.list("data")] == [(path, 4)]

@@ -342,9 +342,9 @@ def test_a_merge_that_lost_its_copy_of_the_source_begins_again_as_the_same_load(
                 other.state(["orders-0"])
                 other.commit(_load_of("orders-0", 5, merges=False))
             copies = spark.sparkContext._jsc.getPersistentRDDs()
-            found = [key for key in copies if copies[key].name() == "mergeMaterializedSource"]
-            assert found
-            for key in found:
+            copied = [key for key in copies if copies[key].name() == "mergeMaterializedSource"]
+            assert copied
+            for key in copied:
                 copies[key].unpersist(True)  # noqa: FBT003 - of Java: and wait
         finally:
             lost.touch()
@@ -383,7 +383,7 @@ def test_a_commit_outside_of_the_load_s_transaction_is_refused(tmp_path: Path, s
     spark.range(1).selectExpr("id").write.format("delta").save(url)
     given = bridge.begin(url, defers_checkpoint=False)
     kind = given._java.getClass()
-    (handover,) = (one for one in kind.getDeclaredClasses() if one.getSimpleName() == "Handover")
+    (handover,) = (declared for declared in kind.getDeclaredClasses() if declared.getSimpleName() == "Handover")
     (constructor,) = handover.getDeclaredConstructors()
     constructor.setAccessible(True)
     arguments = spark.sparkContext._gateway.new_array(spark.sparkContext._jvm.Object, 1)
@@ -427,7 +427,7 @@ def test_what_is_staged_twice_after_a_loss_is_merged_from_the_position_on(tmp_pa
     stream.flush(0, [(1, "a", 1), (1, "b", 1)])
     stream.load(tables)
     store = stream.loader(tables)._ports.stage.store
-    store.delete([found.path for found in store.list("")])
+    store.delete([item.path for item in store.list("")])
     stream.flush(0, [(1, "old", 1), (2, "old", 1), (3, "new", 1)])
     stream.load(tables)
     rows = {key[0]: row.value for key, row in stream.rows().items()}

@@ -58,8 +58,10 @@ def test_a_soft_delete_of_a_key_that_a_table_of_not_null_columns_has_not(tmp_pat
     )
     tables = tables_of(stream, spark)
     state = tables.state(stream.table)
-    found = [check for check in table_checks(stream.settings.streams[0], state) if check.level is not Level.OK]
-    assert [(check.level, "NOT NULL columns value, and" in check.message) for check in found] == [(Level.WARNING, True)]
+    problems = [check for check in table_checks(stream.settings.streams[0], state) if check.level is not Level.OK]
+    assert [(check.level, "NOT NULL columns value, and" in check.message) for check in problems] == [
+        (Level.WARNING, True)
+    ]
     stream.forbids = lambda row: row.value is None
     stream.flush(0, [(1, "a", 1), (1, None, 1)])
     stream.flush(1, [(2, None, 1), (3, "a", 1)])
@@ -92,5 +94,5 @@ def test_a_table_with_several_rows_for_a_key_is_merged_into_after_the_statement_
     statement = failure.remedy.removeprefix("keep the newest row of each key: ").partition(";")[0]
     spark.sql(statement)
     assert [report.failure for report in loader.run_pass()] == [None]
-    found = sorted((row["id"] or 0, row["value"]) for row in rows_of(stream.table))
-    assert found == [(0, "no key"), (0, "no key"), (1, "new"), (2, "changed")]
+    merged_rows = sorted((row["id"] or 0, row["value"]) for row in rows_of(stream.table))
+    assert merged_rows == [(0, "no key"), (0, "no key"), (1, "new"), (2, "changed")]

@@ -34,12 +34,12 @@ BY_SEQUENCE = {"keys": ["id", "name"], "operation": "op", "deletes": ["d"], "his
 
 
 def versions_of(stream: ChangeStream) -> Versions:
-    found: Versions = {}
+    by_key: Versions = {}
     for row in rows_of(stream.table):
         times = (row["valid_from"], row["valid_to"])
         version = Version(row["value"], *times, row["is_current"], deleted=row["gone"])
-        found.setdefault((row["id"], row["name"]), []).append(version)
-    return {key: sorted(versions, key=repr) for key, versions in found.items()}
+        by_key.setdefault((row["id"], row["name"]), []).append(version)
+    return {key: sorted(versions, key=repr) for key, versions in by_key.items()}
 
 
 def test_late_changes_get_their_place_among_the_versions_of_a_row(tmp_path: Path, spark: SparkSession) -> None:
@@ -61,7 +61,7 @@ def test_late_changes_get_their_place_among_the_versions_of_a_row(tmp_path: Path
             (refused if event.value == "x" or (event.deletes and event.key[0] == 5) else taken).append(event)
         stream.load(tables, spark)
         expected = replay_by_sequence(taken, soft=True)
-        assert versions_of(stream) == {key: sorted(found, key=repr) for key, found in expected.items()}, turn
+        assert versions_of(stream) == {key: sorted(versions, key=repr) for key, versions in expected.items()}, turn
         if turn == 1:
             spark.sql(f"ALTER TABLE {name} ADD COLUMNS (mine STRING)")
             spark.sql(f"UPDATE {name} SET mine = 'kept' WHERE value = 'b'")  # noqa: S608 - our own path
@@ -105,9 +105,9 @@ def test_a_table_keeps_what_a_database_had_and_when(
     load(change("d", 4000, id=2), None, change("u", 2500, id=1, city="Kiel"))
     load(change("c", 5000, id=2, city="Jena", tier=1), change("u", 6000, id=1, city="Mainz", tier=2))
     load(change("u", 7000, id=2, city="Trier", tier=3))
-    found = spark.read.format("delta").load(table)
+    frame = spark.read.format("delta").load(table)
     times = "unix_millis(valid_from)", "unix_millis(valid_to)", "is_current"
-    rows = found.selectExpr("id", "city", *times).orderBy("id", "_kafka_offset").collect()
+    rows = frame.selectExpr("id", "city", *times).orderBy("id", "_kafka_offset").collect()
     assert [tuple(row) for row in rows] == [
         (1, "Bonn", 1000, 3000, False),
         (1, "Ulm", 3000, 3000, False),
@@ -117,10 +117,10 @@ def test_a_table_keeps_what_a_database_had_and_when(
         (2, "Jena", 5000, 7000, False),
         (2, "Trier", 7000, None, True),
     ]
-    assert [row["tier"] for row in found.where("city = 'Trier'").collect()] == [3]
+    assert [row["tier"] for row in frame.where("city = 'Trier'").collect()] == [3]
     report = in_process.verify(config, spark)
     assert (report.failure, report.is_clean) == (None, True)
-    assert {one.kind for one in report.findings if one.verdict is Verdict.UNPROVED} == {"merged"}
+    assert {finding.kind for finding in report.findings if finding.verdict is Verdict.UNPROVED} == {"merged"}
     config = config_of(programs, kafka, tmp_path, topic, columns="from_records", merge={"keys": ["id"]})
     send(change("u", 8000, id=1, city="Bonn"))
     refused = in_process.load(config, spark)

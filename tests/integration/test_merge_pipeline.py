@@ -115,7 +115,7 @@ def test_a_table_follows_a_database(
     ]
     report = in_process.verify(config, spark)
     assert (report.failure, report.is_clean) == (None, True)
-    assert {"merged"} == {one.kind for one in report.findings if one.verdict is Verdict.UNPROVED}
+    assert {"merged"} == {finding.kind for finding in report.findings if finding.verdict is Verdict.UNPROVED}
     refused = programs.run("stage-writer", "replay", config, "--topic", topic, "--from", "0", "--to", "5")
     assert (refused.returncode, "merges change events" in refused.stderr) == (2, True), refused.stderr
 
@@ -153,11 +153,11 @@ def test_a_table_follows_a_source_that_gains_a_column(
     database.more = {}
     database.put(2, "Jena")
     load(programs, config, database, spark)
-    found = spark.read.format("delta").load(table)
-    assert dict(found.dtypes)["tier"] == "bigint"
-    rows = {row["id"]: (row["city"], row["tier"]) for row in found.collect()}
+    frame = spark.read.format("delta").load(table)
+    assert dict(frame.dtypes)["tier"] == "bigint"
+    rows = {row["id"]: (row["city"], row["tier"]) for row in frame.collect()}
     assert rows == {0: ("Jena", 2), 2: ("Jena", None), 3: ("Ulm", 1), 4: ("Bonn", None), 5: ("Bonn", None)}
-    assert found.where("_rescued IS NOT NULL").count() == 0
+    assert frame.where("_rescued IS NOT NULL").count() == 0
     assert read(tmp_path) == database.rows
 
 

@@ -56,7 +56,7 @@ def test_histories_of_which_a_check_a_generated_column_and_not_null_refuse_event
     for turn in range(2):
         for partition in (0, 1):
             # A delete of sequence zero is refused whatever row there is, which the replay does not know of.
-            stream.flush(partition, [one for one in events_of(chance) if one[1:] != (None, 0)])
+            stream.flush(partition, [event for event in events_of(chance) if event[1:] != (None, 0)])
         stream.flush(0, [(9, "a", 1), (9, None, 0)] if turn else [(9, "b", 1)])
         if tables.dies:
             with pytest.raises(Death):

@@ -56,7 +56,10 @@ class Member:
 
     def assigned(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
         self.mine |= set(partitions)
-        return {one: self.begin.get(one) or self.source.resolve(one, StartAt.EARLIEST) for one in partitions}
+        return {
+            partition: self.begin.get(partition) or self.source.resolve(partition, StartAt.EARLIEST)
+            for partition in partitions
+        }
 
     def revoked(self, partitions: Collection[TopicPartition]) -> None:
         self.mine -= set(partitions)
@@ -73,10 +76,10 @@ class Member:
             for batch in polled.batches:
                 assert isinstance(batch, MergedBatch)
                 assert batch.partition in self.mine
-                of = {int(n): one for one in batch.by_input() for n in one.index}
-                told = self.told.setdefault(batch.partition, [])
+                of = {int(n): input_messages for input_messages in batch.by_input() for n in input_messages.index}
+                messages = self.told.setdefault(batch.partition, [])
                 for number, offset in enumerate(batch.input_offsets.tolist()):
-                    told.append((str(of[number].batch.partition.topic), int(batch.partition.partition), offset))
+                    messages.append((str(of[number].batch.partition.topic), int(batch.partition.partition), offset))
                 self.begin[batch.partition] = batch.end
             self.ends |= polled.ends
 
@@ -118,9 +121,9 @@ def test_records_come_in_the_order_of_their_times_and_go_on_where_a_marker_ends(
     first = members(f"{a}-1", (b, a))
     first.join()
     first.read(lambda: len(first.ends) == 2)
-    chain = next(one for one in first.mine if one.partition == 0)
+    chain = next(partition for partition in first.mine if partition.partition == 0)
     assert chain.topic == chain_topic([a, b])
-    wanted = [one for offset in range(1000) for one in ((a, 0, offset), (b, 0, offset))] + [(b, 0, 1000)]
+    wanted = [record for offset in range(1000) for record in ((a, 0, offset), (b, 0, offset))] + [(b, 0, 1000)]
     assert first.told[chain] == wanted, "the bound of what waits pauses topics in turn, and their order stays"
     assert first.ends[chain] == 2001
     assert first.source.end_positions(first.settings.streams)[chain] == 2001
@@ -150,15 +153,15 @@ def test_an_idle_topic_is_waited_for_no_longer_than_asked(
     kafka: KafkaCluster, new_topic: Callable[..., str], members: Callable[..., Member]
 ) -> None:
     a, b = new_topic(1), new_topic(1)
-    one = members(f"{a}-2", (a, b), 2.0)
-    one.join()
-    one.read(lambda: bool(one.ends))
+    member = members(f"{a}-2", (a, b), 2.0)
+    member.join()
+    member.read(lambda: bool(member.ends))
     send(kafka, a, 0, 1000)
-    one.read(lambda: one.count() == 1)
+    member.read(lambda: member.count() == 1)
     send(kafka, a, 0, 2000)
     send(kafka, b, 0, 1500)
-    one.read(lambda: one.count() == 3)
-    assert [topic for topic, _, _ in one.told[next(iter(one.mine))]] == [a, b, a]
+    member.read(lambda: member.count() == 3)
+    assert [topic for topic, _, _ in member.told[next(iter(member.mine))]] == [a, b, a]
 
 
 def test_members_share_partitions_by_their_numbers_and_lose_none(
@@ -177,13 +180,13 @@ def test_members_share_partitions_by_their_numbers_and_lose_none(
     while not (len(first.mine) == len(second.mine) == 2 and first.mine.isdisjoint(second.mine)):
         assert time.monotonic() < deadline_s
         first.read(lambda: True)
-        for one in (first, second):
-            one.look_for(0.2)
+        for member in (first, second):
+            member.look_for(0.2)
     for partition in range(4):
         send(kafka, a, partition, 3000)
     second.read(lambda: second.count() == 2)
     first.read(lambda: first.count() == 16 + 2)
-    told = [one for member in (first, second) for found in member.told.values() for one in found]
+    told = [record for member in (first, second) for found in member.told.values() for record in found]
     assert len(told) == len(set(told)) == 20
 
 
@@ -191,12 +194,12 @@ def test_topics_of_differing_numbers_of_partitions_are_refused(
     new_topic: Callable[..., str], members: Callable[..., Member]
 ) -> None:
     a, b = new_topic(2), new_topic(3)
-    one = members(f"{a}-4", (a, b))
+    member = members(f"{a}-4", (a, b))
     deadline_s = time.monotonic() + 180
-    while len(one.inner.end_positions(one.settings.streams)) < 5:  # until the broker tells of both
+    while len(member.inner.end_positions(member.settings.streams)) < 5:  # until the broker tells of both
         assert time.monotonic() < deadline_s
     with pytest.raises(ConfigError, match=f"{a} has 2, {b} has 3|{b} has 3, {a} has 2") as refused:
-        one.join()
+        member.join()
     assert "through" in refused.value.remedy
 
 
@@ -210,8 +213,8 @@ def test_a_chain_ends_where_its_inputs_do(
     producer.produce(b, b"{}")
     producer.commit_transaction(30)
     send(kafka, a, 0, 1000)
-    one = members(f"{a}-5", (a, b))
-    one.join()
-    one.read(lambda: bool(one.ends))
-    (end,) = one.ends.values()
-    assert [int(found.position) for found in inputs_at(end)] == [1, 2], "a transaction's marker is passed too"
+    member = members(f"{a}-5", (a, b))
+    member.join()
+    member.read(lambda: bool(member.ends))
+    (end,) = member.ends.values()
+    assert [int(input_end.position) for input_end in inputs_at(end)] == [1, 2], "a transaction's marker is passed too"

@@ -67,7 +67,7 @@ def test_a_mixed_file_that_straddles_brings_what_lies_beyond(lake: Lake, spark: 
     staging.flush(0, 0, 10)
     load(staging, spark)
     store = staging.store(staging.stage_url)
-    store.delete([found.path for found in store.list("")])
+    store.delete([item.path for item in store.list("")])
     staging.previous.clear()
     staging.flush(0, 5, 20, days=DAYS, mixed=True)
     assert load(staging, spark).rows == 10
@@ -122,4 +122,4 @@ def test_what_is_settled_leaves_nothing_in_the_stage(tmp_path: Path, spark: Spar
 
 
 def waiting(staging: Staging) -> list[str]:
-    return [found.path for found in FsspecStore(staging.stage_url).list("data")]
+    return [item.path for item in FsspecStore(staging.stage_url).list("data")]

@@ -97,8 +97,8 @@ class Pipeline:
 
     def staged(self) -> int:
         metrics = self.writer.get("/metrics")[1]
-        found = [line for line in metrics.splitlines() if line.startswith("stage_writer_staged_position{")]
-        return int(float(found[0].rpartition(" ")[2])) if found else 0
+        samples = [line for line in metrics.splitlines() if line.startswith("stage_writer_staged_position{")]
+        return int(float(samples[0].rpartition(" ")[2])) if samples else 0
 
     def signs(self) -> list[str]:
         return [item.path for item in self.stage.list("news/")]

@@ -23,8 +23,8 @@ from common.stage.outboxes import OutboxName
 from common.storage.store import FsspecStore
 from stage_writer.outbox.delivery import Delivery
 from stage_writer.outbox.outlets import KafkaOutlets
-from stage_writer.outbox.ports import DeliveryPlace, FencedError
-from stage_writer.outbox.records import SCHEMA, Outgoing, outgoing_to_pieces
+from stage_writer.outbox.ports import DeliveryIdentity, FencedError
+from stage_writer.outbox.records import SCHEMA, Outgoing, outgoing_to_chunks
 from stage_writer.outbox.transactions import KafkaTransactions
 from tests.waiting import until
 
@@ -53,7 +53,7 @@ class Sender:
         self.store = FsspecStore(str(folder))
         self.partition = partition
         self.to = to
-        self.place = DeliveryPlace(self.kafka, f"writers-{to}", "shop", partition)
+        self.place = DeliveryIdentity(self.kafka, f"writers-{to}", "shop", partition)
         self.paths: list[str] = []
 
     def box(self, start: int, end: Position, made: Sequence[Made], generation: int = 0) -> str:
@@ -70,7 +70,7 @@ class Sender:
         ]
         outgoing = Outgoing(self.partition, generation, ends_at(self.partition, end), pa.table(columns, schema=SCHEMA))
         name = OutboxName(self.partition, Position(start), generation, f"{len(self.paths):08x}")
-        self.store.upload(name.path, outgoing_to_pieces(outgoing))
+        self.store.upload(name.path, outgoing_to_chunks(outgoing))
         self.paths.append(name.path)
         return name.path
 
@@ -114,17 +114,17 @@ class Sender:
         )
         try:
             reader.assign([KafkaPartition(self.to, 0, 0)])
-            found: list[Message] = []
+            messages: list[Message] = []
             deadline_s, ended = time.monotonic() + 180, False
-            while time.monotonic() < deadline_s and not (ended and len(found) >= count):
+            while time.monotonic() < deadline_s and not (ended and len(messages) >= count):
                 message = reader.poll(0.5)
                 if message is None:
                     continue
                 error = message.error()
                 ended = error is not None and error.code() == KafkaError._PARTITION_EOF
                 if error is None:
-                    found.append(message)
-            return found
+                    messages.append(message)
+            return messages
         finally:
             reader.close()
 
@@ -175,8 +175,8 @@ def test_a_chain_of_several_topics_is_delivered_by_each_of_them(
 ) -> None:
     partition = TopicPartition(Topic("+".join(sorted([new_topic(1), new_topic(1)]))), Partition(0))
 
-    def end(one: int, other: int) -> Position:
-        return merged_position(map(InputEnd, inputs_of(partition), [Position(one), Position(other)]))
+    def end(first: int, other: int) -> Position:
+        return merged_position(map(InputEnd, inputs_of(partition), [Position(first), Position(other)]))
 
     sender = Sender(kafka, tmp_path, partition, new_topic(1))
     sender.process().deliver(sender.box(0, end(2, 1), [("a", 0, 0), ("b", 1, 0), ("c", 0, 1)]))
@@ -205,7 +205,7 @@ def test_a_large_outbox_is_parted_between_messages(sender: Sender, monkeypatch: 
 def alive() -> int:
     """How many connections for transactions there are."""
     gc.collect()
-    return sum(type(one) is KafkaTransactions for one in gc.get_objects())
+    return sum(type(instance) is KafkaTransactions for instance in gc.get_objects())
 
 
 @pytest.mark.parametrize(
@@ -290,7 +290,7 @@ def test_dead_letters_are_in_their_topic_once(
         for _ in range(2):
             programs.succeed("stage-writer", "run", config, "--until-caught-up")
     sender = Sender(kafka, tmp_path / "none", TopicPartition(Topic(topic), Partition(0)), errors)
-    headers = [[header for header in one if header[0] != "dead_letter.error"] for one in sender.heads(2)]
+    headers = [[header for header in headers if header[0] != "dead_letter.error"] for headers in sender.heads(2)]
     same = [("dead_letter.app_id", b"shop"), ("dead_letter.error_class", b"wrong_type")]
     place = [("dead_letter.topic", topic.encode()), ("dead_letter.partition", b"0")]
     assert headers == [[*same, *place, ("dead_letter.offset", offset)] for offset in (b"1", b"3")]

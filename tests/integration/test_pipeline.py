@@ -201,10 +201,17 @@ def test_every_record_is_there_once_whoever_was_killed(
     if lake.kind == "versitygw":  # over S3; over a disk it is in test_replay.py
         report = json.loads(programs.succeed("delta-loader", "verify", config, "--kafka", "--json"))
         (stream,) = report["streams"]
-        assert (report["proved"], [one["proved"] for one in stream["partitions"]]) == (True, [True] * PARTITIONS)
-        assert {one["kind"] for one in stream["findings"]} == {"all_in_tables"}
+        assert (report["proved"], [partition["proved"] for partition in stream["partitions"]]) == (
+            True,
+            [True] * PARTITIONS,
+        )
+        assert {finding["kind"] for finding in stream["findings"]} == {"all_in_tables"}
         assert (
-            sum(one["rows"] + one["dead_letters"] + one["tombstones_staged"] for one in stream["partitions"]) == 12_000
+            sum(
+                partition["rows"] + partition["dead_letters"] + partition["tombstones_staged"]
+                for partition in stream["partitions"]
+            )
+            == 12_000
         )
 
 

@@ -168,8 +168,8 @@ def test_records_of_real_serializers_are_staged(kafka: KafkaCluster, programs: P
         checked = programs.succeed("stage-writer", "check", config)
         assert "5 of the newest 1,000 records would be dead letters" in checked
         programs.succeed("stage-writer", "run", config, "--until-caught-up")
-    found = {manifest.tables[0].url: manifest for manifest in manifests(FsspecStore(f"{tmp_path}/stage"))}
-    avro, protobuf = found[f"{tmp_path}/avro"], found[f"{tmp_path}/protobuf"]
+    by_table = {manifest.tables[0].url: manifest for manifest in manifests(FsspecStore(f"{tmp_path}/stage"))}
+    avro, protobuf = by_table[f"{tmp_path}/avro"], by_table[f"{tmp_path}/protobuf"]
     assert (avro.tombstones, avro.filtered) == (1, 1)
     errors = {"invalid_record": 2, "not_framed": 1, "unknown_schema": 1, "wrong_schema": 1}
     assert dict(avro.dead_letters) == errors
@@ -188,7 +188,7 @@ def test_records_of_real_serializers_are_staged(kafka: KafkaCluster, programs: P
     assert dict(protobuf.dead_letters) == {"invalid_record": 1}
     assert [row["id"] for row in rows_of(protobuf)] == list(range(COUNT))
     assert next(iter(rows_of(protobuf)))["counts"] == [("a", 0)]
-    headers = found[f"{tmp_path}/headers"]
+    headers = by_table[f"{tmp_path}/headers"]
     assert dict(headers.dead_letters) == {}
     (file,) = (tmp_path / "stage" / "data").rglob("*.parquet")  # what is merged stays in the stage
     assert [(row["id"], row["note"]) for row in pq.read_table(file).to_pylist()] == [(1, "x"), (2, None)]

@@ -81,11 +81,13 @@ def test_each_record_is_a_row_or_a_dead_letter_with_its_bytes(
     refused = {place for place in sent if place[1] % 50 == 7 or place[1] % 60 == 9}
     not_json = {place for place in sent if place[1] % 70 == 11}
     letters = rows_of(f"{table}_dead_letters")
-    found = {(row["_kafka_partition"], row["_kafka_offset"]): (row["error_class"], row["value"]) for row in letters}
-    assert len(letters) == len(found)
-    assert found.keys() == refused | not_json
+    dead_letters = {
+        (row["_kafka_partition"], row["_kafka_offset"]): (row["error_class"], row["value"]) for row in letters
+    }
+    assert len(letters) == len(dead_letters)
+    assert dead_letters.keys() == refused | not_json
     for place in refused:
-        assert found[place] == ("refused_by_table", sent[place])
+        assert dead_letters[place] == ("refused_by_table", sent[place])
     rows = rows_of(table)
     assert {(row["_kafka_partition"], row["_kafka_offset"]) for row in rows} == sent.keys() - refused - not_json
     assert len({row["number"] for row in rows}) == len(rows)
@@ -149,9 +151,11 @@ def test_a_table_without_kafkas_columns_refuses_records_that_are_known_all_the_s
     assert (report.failure, report.held) == (None, {})
 
     letters = rows_of(f"{table}_dead_letters")
-    found = {(row["_kafka_partition"], row["_kafka_offset"]): (row["error_class"], row["value"]) for row in letters}
+    dead_letters = {
+        (row["_kafka_partition"], row["_kafka_offset"]): (row["error_class"], row["value"]) for row in letters
+    }
     refused = {place: ("refused_by_table", value) for place, value in sent.items() if place[1] % 5 == 2}
-    assert (len(letters), found) == (len(refused), refused)
+    assert (len(letters), dead_letters) == (len(refused), refused)
     rows = rows_of(table)
     wanted = [10 * number + partition for partition, number in sent.keys() - refused.keys() for _ in "ab"]
     assert sorted(int(str(row["id"])) for row in rows) == sorted(wanted)

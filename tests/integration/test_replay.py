@@ -101,9 +101,9 @@ class Pipeline:
 
     def rows(self, table: str = "orders") -> dict[tuple[int, int], tuple[object, ...]]:
         rows = rows_of(f"{self.folder}/{table}")
-        found = {place_of(row)[1:]: tuple(row.values()) for row in rows}
-        assert len(found) == len(rows)
-        return found
+        by_record = {place_of(row)[1:]: tuple(row.values()) for row in rows}
+        assert len(by_record) == len(rows)
+        return by_record
 
     def version(self, table: str = "orders") -> int:
         state = SparkDeltaTables(self.spark, SystemClock()).state(f"{self.folder}/{table}")
@@ -112,7 +112,7 @@ class Pipeline:
 
     def staged(self) -> list[str]:
         store = FsspecStore(f"{self.folder}/stage")
-        return [found.path for folder in ("replace", "data") for found in store.list(f"{folder}/")]
+        return [item.path for folder in ("replace", "data") for item in store.list(f"{folder}/")]
 
 
 MONTH, DAY = "substr(sent, 1, 7)", "substr(sent, 1, 10)"
@@ -171,9 +171,13 @@ def test_a_mended_expression_mends_exactly_the_range(pipeline: Pipeline) -> None
     assert pipeline.load(config).held == {}, "none of its rows is deleted"
     assert pipeline.rows("orders_dead_letters") == new_letters
 
-    found = in_process.verify(config, pipeline.spark)
-    assert (found.failure, found.faults, [one.proved for one in found.partitions]) == (None, (), [True, True])
-    assert {one.kind for one in found.findings} == {"replaced", "all_in_tables"}
+    report = in_process.verify(config, pipeline.spark)
+    assert (report.failure, report.faults, [partition.proved for partition in report.partitions]) == (
+        None,
+        (),
+        [True, True],
+    )
+    assert {finding.kind for finding in report.findings} == {"replaced", "all_in_tables"}
 
 
 def test_a_loader_that_dies_between_the_tables_loses_nothing(pipeline: Pipeline) -> None:
@@ -271,10 +275,10 @@ def test_dead_letters_are_listed_and_replayed_from_their_own_bytes(pipeline: Pip
     pipeline.servers = "localhost:1"
     fixed = pipeline.config("b", MONTH)
     chosen = ("dead-letters", "replay", fixed, "--partition", "0", "--to", "20", "--yes")
-    told = pipeline.programs.succeed("delta-loader", *chosen)
-    assert "[10, 11)  1 records: 1 rows" in told
-    assert "none of them fits: they stay as they are" in told
-    assert told.count("and the request replace/") == 1
+    output = pipeline.programs.succeed("delta-loader", *chosen)
+    assert "[10, 11)  1 records: 1 rows" in output
+    assert "none of them fits: they stay as they are" in output
+    assert output.count("and the request replace/") == 1
     assert pipeline.load(fixed).held == {}
     after, letters_after = pipeline.rows(), pipeline.rows("orders_dead_letters")
     assert after.keys() - before.keys() == letters_before.keys() - letters_after.keys() == {(0, 10)}
@@ -292,10 +296,10 @@ def test_letters_that_stand_alone_share_a_replacement(pipeline: Pipeline) -> Non
         letters = StoredDeadLetters(pipeline.spark, FsspecStore, streams, DeadLetterFilter())
         assert write_parquet(file, letters.rows(), lambda _: None) == len(letters_before)
     assert set(pq.read_table(export)["app_id"].to_pylist()) == {streams[0].app_id}
-    told = pipeline.programs.succeed("stage-writer", "replay", fixed, "--letters", export, "--yes")
-    assert told.count("and the request replace/") == 2
-    assert told.count("16 offsets of [10, 191)  16 records: 16 rows") == 2
-    assert told.count("none of them fits: they stay as they are") == 2
+    output = pipeline.programs.succeed("stage-writer", "replay", fixed, "--letters", export, "--yes")
+    assert output.count("and the request replace/") == 2
+    assert output.count("16 offsets of [10, 191)  16 records: 16 rows") == 2
+    assert output.count("none of them fits: they stay as they are") == 2
     # One commit to each table for each Kafka partition, whoever dies; what does not fit is not even written again.
     pipeline.replacer.dies_after = ("rows", RequestStep.ROWS)
     with pytest.raises(Death):
@@ -309,4 +313,4 @@ def test_letters_that_stand_alone_share_a_replacement(pipeline: Pipeline) -> Non
     assert {place: after[place] for place in before} == before
     assert pipeline.staged() == []
     findings = in_process.verify(fixed, pipeline.spark).findings
-    assert {one.kind for one in findings} == {"replaced", "all_in_tables"}
+    assert {finding.kind for finding in findings} == {"replaced", "all_in_tables"}

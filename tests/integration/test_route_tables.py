@@ -69,8 +69,8 @@ def test_tables_of_several_shapes_each_get_their_records_once(
     assert in_process.load(config, spark).failure is None
 
     def rows(name: str, *columns: str) -> list[tuple[object, ...]]:
-        found = spark.read.format("delta").load(f"{tmp_path}/{name}")
-        return [tuple(row) for row in found.select("_kafka_offset", *columns).orderBy("_kafka_offset").collect()]
+        frame = spark.read.format("delta").load(f"{tmp_path}/{name}")
+        return [tuple(row) for row in frame.select("_kafka_offset", *columns).orderBy("_kafka_offset").collect()]
 
     assert rows("events", "id") == [(1, 7), (4, 9)]
     assert rows("clicks", "id", "url", "day") == [(0, "a", "/shop", "2026-03-01"), (2, "b", None, "2026-03-02")]

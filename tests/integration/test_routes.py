@@ -113,11 +113,11 @@ class World:
     def where(self) -> dict[Place, list[str]]:
         """By record, the tables that have it, as often as they do."""
         names = ("events", "clicks", "views", "sales", "events_dead_letters")
-        found: dict[Place, list[str]] = {}
+        tables_of_record: dict[Place, list[str]] = {}
         for name in names:
             for row in rows_of(f"{self.folder}/{name}"):
-                found.setdefault(place_of(row)[1:], []).append(name)
-        return found
+                tables_of_record.setdefault(place_of(row)[1:], []).append(name)
+        return tables_of_record
 
     def expected(self) -> dict[Place, list[str]]:
         """By record, the table that it belongs in."""

@@ -17,7 +17,7 @@ from confluent_kafka import Producer
 
 from common.cli import run
 from common.errors import StoreRefusedError
-from common.storage.pieces import Pieces
+from common.storage.chunks import ByteChunks
 from common.storage.store import FsspecStore, prove_exclusive_create, prove_writable
 from devservices.s3_rights import Guarded, Keys, running_guarded_s3
 from stage_writer.__main__ import app as writer
@@ -129,7 +129,7 @@ def test_keys_come_by_options_a_profile_or_the_environment(guarded: World, monke
 
 def test_the_writer_may_add_files_to_tables_and_nothing_else(guarded: World) -> None:
     lake = FsspecStore("s3://lake", guarded.options(guarded.writer))
-    lake.upload("tables/orders/new.parquet", Pieces([b"rows"]))
+    lake.upload("tables/orders/new.parquet", ByteChunks([b"rows"]))
     log = "tables/orders/_delta_log/00000000000000000000.json"
     loader = FsspecStore("s3://lake", guarded.options(guarded.loader))
     loader.write(log, b"{}")
@@ -148,7 +148,7 @@ def test_the_writer_may_add_files_to_tables_and_nothing_else(guarded: World) -> 
     with pytest.raises(StoreRefusedError, match="may not create"):
         prove_writable(FsspecStore("s3://lake/elsewhere", guarded.options(guarded.writer)))
     prove_writable(FsspecStore("s3://lake/tables/orders", guarded.options(guarded.writer)))
-    assert [found.path for found in loader.list("tables/orders")] == ["tables/orders/new.parquet"]
+    assert [item.path for item in loader.list("tables/orders")] == ["tables/orders/new.parquet"]
     loader.delete(["tables/orders/new.parquet"])
 
 
@@ -197,26 +197,26 @@ def test_both_services_work_with_the_rights_of_their_policies(
 ) -> None:
     config = config_of(guarded.writer)
     programs.succeed("stage-writer", "check", config)
-    told = programs.succeed("stage-writer", "run", config, "--until-caught-up")
+    output = programs.succeed("stage-writer", "run", config, "--until-caught-up")
     child = programs.start("delta-loader", "run", config_of(guarded.loader), "--once")
     lines: set[str] = set()
     while child.is_running:
         lines |= command_lines(child.process.pid)
         time.sleep(0.5)
-    told += child.log.read_text("utf-8")
-    assert f"done, 1 commits, 1 files, {ROWS} rows" in told
+    output += child.log.read_text("utf-8")
+    assert f"done, 1 commits, 1 files, {ROWS} rows" in output
     assert any("org.apache.spark.deploy.SparkSubmit" in line for line in lines)
     for keys in (guarded.writer, guarded.loader):
-        assert keys.secret_key not in told + "".join(lines)
+        assert keys.secret_key not in output + "".join(lines)
 
 
 def command_lines(session: int) -> set[str]:
     """What everybody on this machine sees of a service and what it has started."""
-    found: set[str] = set()
+    lines: set[str] = set()
     for folder in Path("/proc").iterdir():
         try:
             if folder.name.isdigit() and os.getsid(int(folder.name)) == session:
-                found.add((folder / "cmdline").read_bytes().decode())
+                lines.add((folder / "cmdline").read_bytes().decode())
         except OSError:  # it has just ended
             continue
-    return found
+    return lines

@@ -84,24 +84,24 @@ def config(
 
 
 def test_no_secret_is_told_by_anything(config: Path, moto: S3Server, programs: Programs) -> None:
-    told = dict(commands(programs, config))
+    texts = dict(commands(programs, config))
     services = {name: programs.start(name, "run", config) for name in ("stage-writer", "delta-loader")}
     logged(services["stage-writer"], "sealed")
     logged(services["delta-loader"], "committed", times=2)  # the rows and the dead letter
     for name, child in services.items():
-        told |= {f"{name} {path}": text for path, text in pages(child)}
-        told[f"{name}'s command lines"] = "".join(command_lines(child.process.pid))
-    told["status"] = programs.succeed("delta-loader", "status", config, "--json")
-    told["markers"] = programs.succeed("bootstrap", "markers", "ls", config, "--json")
+        texts |= {f"{name} {path}": text for path, text in pages(child)}
+        texts[f"{name}'s command lines"] = "".join(command_lines(child.process.pid))
+    texts["status"] = programs.succeed("delta-loader", "status", config, "--json")
+    texts["markers"] = programs.succeed("bootstrap", "markers", "ls", config, "--json")
     for name, child in services.items():
         child.stop()
-        told[f"{name}'s log"] = child.log.read_text("utf-8", "replace")
+        texts[f"{name}'s log"] = child.log.read_text("utf-8", "replace")
     stores = [FsspecStore(f"s3://moto/{config_topic(config)}", moto.storage_options)]
-    objects = {found.path: store.read(found.path) or b"" for store in stores for found in store.list("")}
+    objects = {item.path: store.read(item.path) or b"" for store in stores for item in store.list("")}
     assert {path.split("/")[0] for path in objects} == {"stage", "table", "table_dead_letters"}
-    told |= {path: data.decode("latin-1") for path, data in objects.items()}
-    assert {what: text for what, text in told.items() if MARK in text} == {}
-    assert all(told.values())
+    texts |= {path: data.decode("latin-1") for path, data in objects.items()}
+    assert {what: text for what, text in texts.items() if MARK in text} == {}
+    assert all(texts.values())
 
 
 def commands(programs: Programs, config: Path) -> Iterator[tuple[str, str]]:

@@ -82,8 +82,8 @@ def member(kafka: KafkaCluster, request: pytest.FixtureRequest) -> Iterator[Call
         return made[-1]
 
     yield join
-    for one in made:
-        one.source.close()
+    for member in made:
+        member.source.close()
 
 
 def send(kafka: KafkaCluster, topic: str, count: int) -> None:

@@ -56,7 +56,9 @@ def test_a_topic_that_two_expressions_cannot_share_is_refused_at_start_and_repor
     said = f"the streams 'shop' and 'orders' both read the topic '{both}'"
     writer.until(lambda: said in writer.get("/healthcheck")[1], "a note")
     assert writer.get("/healthcheck")[0] == 200, "a restart would end with an error, for all topics"
-    (problem,) = (one for one in json.loads(writer.get("/status.json")[1])["problems"] if both in one["title"])
+    (problem,) = (
+        problem for problem in json.loads(writer.get("/status.json")[1])["problems"] if both in problem["title"]
+    )
     assert said in problem["problem"]
     done = tmp_path / "stage" / "done"
     writer.until(lambda: any((done / f"{name}-shop-cart").rglob("*.done")), "a marker of the other topic")
@@ -122,8 +124,8 @@ class Shared:
 
     def ends(self, chain: str) -> list[int]:
         """How far a chain's partitions are staged."""
-        found = [sorted((self.folder / "stage" / "done" / chain / number).glob("*.done")) for number in "01"]
-        return [json.loads(markers[-1].read_text())["end"] if markers else 0 for markers in found]
+        paths = [sorted((self.folder / "stage" / "done" / chain / number).glob("*.done")) for number in "01"]
+        return [json.loads(markers[-1].read_text())["end"] if markers else 0 for markers in paths]
 
     def load(self, config: Path) -> None:
         for report in in_process.load_all(config, self.spark):
@@ -141,8 +143,8 @@ class Shared:
             assert Verdict.FAULT not in {finding.verdict for finding in findings}, findings
         self.programs.succeed("bootstrap", "markers", "verify", config)
         status = json.loads(self.programs.succeed("delta-loader", "status", config, "--json"))
-        partitions = [one for stream in status["streams"] for one in stream["partitions"]]
-        lag = {(one["topic"], one["partition"]): one["lag"] for one in partitions}
+        partitions = [partition for stream in status["streams"] for partition in stream["partitions"]]
+        lag = {(partition["topic"], partition["partition"]): partition["lag"] for partition in partitions}
         assert lag == {(chain, partition): 0 for chain in self.chains for partition in (0, 1)}
         for chain, app_id in zip(self.chains, ("every", "latest"), strict=True):
             where = ("--topic", chain, "--partition", "1", "--offset", "4", "--json")
@@ -194,7 +196,7 @@ def test_two_streams_of_one_config_read_one_topic_each_for_itself(
     programs.succeed("stage-writer", "run", both, "--until-caught-up")
     shared.load(both)
     values = [*enumerate("abc"), (0, "d"), (0, "e"), (0, "f")]
-    assert shared.values("every") == sorted((10 * one + number % 2, v) for one in (0, 1) for number, v in values)
+    assert shared.values("every") == sorted((10 * copy + number % 2, v) for copy in (0, 1) for number, v in values)
     assert shared.values("latest") == [(0, "f"), (1, "b"), (10, "f"), (11, "b")]
     assert json.loads((tmp_path / "stage" / "shared" / f"{shared.topic}.json").read_text())["owner"] == "every"
     shared.require_proved(both)

@@ -96,12 +96,12 @@ def test_the_command_adds_appends_and_merges(environment: dict[str, str], lake: 
     _stage(settings, "merged", {"id": 1, "op": "d"}, {"id": 2, "value": "z", "op": "u"}, {"id": 4, "op": "c"})
     load()
 
-    found = {
+    rows_of_tables = {
         name: sorted((row["id"], row["value"]) for row in rows_of(url, lake.storage_options))
         for name, url in tables.items()
     }
-    assert found["added"] == found["appended"] == [(1, "a"), (2, "b"), (3, "c")]
-    assert found["merged"] == [(2, "z"), (4, None)]
+    assert rows_of_tables["added"] == rows_of_tables["appended"] == [(1, "a"), (2, "b"), (3, "c")]
+    assert rows_of_tables["merged"] == [(2, "z"), (4, None)]
     for name, url in tables.items():
         table = DeltaTable(url, storage_options=options)
         assert table.transaction_version(f"{name}-0") == (4 if name == "merged" else 2)

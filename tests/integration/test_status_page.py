@@ -53,9 +53,9 @@ def browser() -> Iterator[Browser]:
 
     with sync_playwright() as playwright:
         # Chromium's own sandbox wants rights that a container's root does not have; the only page is ours.
-        found = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield found
-        found.close()
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
 
 
 class Site:

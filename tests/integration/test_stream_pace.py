@@ -75,8 +75,8 @@ class Streams:
         return len(list(FsspecStore(f"{self.folder}/stage").list(f"done/{topic}/")))
 
     def rows(self, name: str, *columns: str) -> list[dict[str, object]]:
-        found = DeltaTable(f"{self.folder}/{name}").to_pyarrow_table(columns=["id", *columns]).to_pylist()
-        return sorted(found, key=lambda row: row["id"])
+        rows = DeltaTable(f"{self.folder}/{name}").to_pyarrow_table(columns=["id", *columns]).to_pylist()
+        return sorted(rows, key=lambda row: row["id"])
 
     def stage(self, code: int = 0) -> str:
         done = self.programs.run("stage-writer", "run", self.config, "--until-caught-up")
@@ -119,10 +119,10 @@ def test_one_config_serves_streams_of_different_paces_of_which_one_is_paused(
     assert (done.returncode, f"{SLOW}: loading is paused since" in done.stderr) == (3, True), done.stdout + done.stderr
     assert streams.rows(FAST, "_kafka_key", "_kafka_headers") == expected()
     files = DeltaTable(f"{tmp_path}/{FAST}").file_uris()
-    assert {one.rpartition("-")[2].partition(".")[2] for one in files} == {"zstd.parquet"}
+    assert {file_name.rpartition("-")[2].partition(".")[2] for file_name in files} == {"zstd.parquet"}
     assert DeltaTable(f"{tmp_path}/{SLOW}").version() == 0
-    found = json.loads(programs.succeed("delta-loader", "status", streams.config, "--json", code=3))
-    assert [list(one["paused"]) for one in found["streams"]] == [[], ["loading"]]
+    status = json.loads(programs.succeed("delta-loader", "status", streams.config, "--json", code=3))
+    assert [list(stream["paused"]) for stream in status["streams"]] == [[], ["loading"]]
 
     programs.succeed("delta-loader", "resume", streams.config, "--stream", SLOW)
     streams.config = streams.write(include=["headers"], evolution="add")
@@ -130,7 +130,7 @@ def test_one_config_serves_streams_of_different_paces_of_which_one_is_paused(
     streams.stage()
     assert [report.failure for report in in_process.load_all(streams.config, spark)] == [None, None]
     files = DeltaTable(f"{tmp_path}/{SLOW}").file_uris()
-    assert {one.endswith(".zstd.parquet") for one in files} == {True}, "as the table's property says"
+    assert {file_name.endswith(".zstd.parquet") for file_name in files} == {True}, "as the table's property says"
     without = [{**row, "_kafka_headers": None} for row in expected()]
     assert streams.rows(SLOW, "_kafka_headers") == [
         {name: row[name] for name in ("id", "_kafka_headers")} for row in [*without, *expected(10)]

@@ -110,7 +110,7 @@ def _look_closer(spark: SparkSession, staging: Staging, feature: str) -> None:
     match feature:
         case "rowTracking":
             added = [action["add"] for action in actions if "add" in action]
-            assert len({one["baseRowId"] for one in added}) == 2
+            assert len({added_file["baseRowId"] for added_file in added}) == 2
             ids = {row[0] for row in rows.select("_metadata.row_id").collect()}
             assert len(ids - {None}) == 22
         case "changeDataFeed":
@@ -133,8 +133,8 @@ def _look_closer(spark: SparkSession, staging: Staging, feature: str) -> None:
 
 
 def _commits(staging: Staging) -> list[re.Match[str]]:
-    found = (COMMIT.fullmatch(item.path) for item in staging.store(staging.table).list("_delta_log"))
-    return [match for match in found if match]
+    matches = (COMMIT.fullmatch(item.path) for item in staging.store(staging.table).list("_delta_log"))
+    return [match for match in matches if match]
 
 
 def test_icebergs_layout_is_written_by_spark_and_uniform_is_refused(tmp_path: Path, spark: SparkSession) -> None:

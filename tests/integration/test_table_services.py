@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from delta_loader.maintenance.services.due import CommitPiece
+    from delta_loader.maintenance.services.due import MaintenanceTask
     from delta_loader.maintenance.services.facts import TableFacts
     from delta_loader.maintenance.services.outcomes import Outcome
     from tests.conftest import Lake
@@ -70,7 +70,7 @@ class World:
         (report,) = loader_for(self.staging, tables).run_pass()
         assert (report.failure, report.held) == (None, {})
 
-    def looker(self, settings: Settings) -> FactsReader:
+    def inspector(self, settings: Settings) -> FactsReader:
         stage = Stage(self.staging.store(self.staging.stage_url), in_turn)
         return FactsReader(settings, stage, self.staging.store, in_turn, SystemClock())
 
@@ -78,7 +78,7 @@ class World:
         settings = services_settings(self.staging, z_order, **services)
         services_run = TableServices(
             settings,
-            self.looker(settings),
+            self.inspector(settings),
             work or SparkServices(self.spark),
             SystemClock(),
             log=structlog.get_logger(),
@@ -89,18 +89,18 @@ class World:
     def facts(self) -> TableFacts:
         settings = services_settings(self.staging)
         rules = TableRules(settings.table_services, 3600.0)
-        found = self.looker(settings).read(self.staging.table, rules)
-        assert found is not None
-        return found
+        facts = self.inspector(settings).read(self.staging.table, rules)
+        assert facts is not None
+        return facts
 
     def rows(self) -> Counter[tuple[object, ...]]:
         return Counter(tuple(row.values()) for row in rows_of(self.staging.table, self.staging.storage_options))
 
     def files(self) -> dict[str | None, set[str]]:
-        found: dict[str | None, set[str]] = {}
+        by_day: dict[str | None, set[str]] = {}
         for file in live_files(self.staging.store(self.staging.table), in_turn):
-            found.setdefault(file.partition_values["day"], set()).add(file.path)
-        return found
+            by_day.setdefault(file.partition_values["day"], set()).add(file.path)
+        return by_day
 
     def insert(self, start: int, end: int) -> None:
         self.spark.range(start, end, 1, 1).selectExpr("id", "'x' AS day").write.format("delta").mode("append").save(
@@ -124,7 +124,7 @@ def test_quiet_partitions_are_put_together_and_the_fresh_one_is_not(tmp_path: Pa
     assert {day: len(names) for day, names in files.items()} == {**dict.fromkeys(quiet, 6), "2026-01-02": 6}
 
     report = world.serve(vacuum={"enabled": False})
-    (done,) = report.pieces
+    (done,) = report.tasks
     assert isinstance(done.outcome, Done)
     assert (done.outcome.files_removed, done.outcome.files_added) == (18, 3)
     after = world.files()
@@ -135,7 +135,7 @@ def test_quiet_partitions_are_put_together_and_the_fresh_one_is_not(tmp_path: Pa
     run = world.facts().last(Service.OPTIMIZE)
     assert run is not None
     assert (run.files_removed, run.files_added) == (18, 3)
-    assert world.serve(vacuum={"enabled": False}).pieces == ()  # nothing is rewritten twice
+    assert world.serve(vacuum={"enabled": False}).tasks == ()  # nothing is rewritten twice
 
 
 class Begun(SparkServices):
@@ -145,7 +145,7 @@ class Begun(SparkServices):
         super().__init__(spark)
         self.begun = threading.Event()
 
-    def carry_out(self, piece: CommitPiece, rules: TableRules) -> Outcome:
+    def carry_out(self, piece: MaintenanceTask, rules: TableRules) -> Outcome:
         self.begun.set()
         return super().carry_out(piece, rules)
 
@@ -165,10 +165,10 @@ def test_loads_go_on_while_their_table_is_served(tmp_path: Path, spark: SparkSes
             world.staging.flush(0, start, start + 5, days=days)  # into the very partitions
             world.load()
             start += 5
-        (report,) = running.result().pieces
+        (report,) = running.result().tasks
     assert isinstance(report.outcome, Done)
     history = SparkDeltaTables(spark, SystemClock()).history(world.staging.table, world.facts().log.version)
-    commit = next(found for found in history if found.operation == "OPTIMIZE")
+    commit = next(run for run in history if run.operation == "OPTIMIZE")
     assert commit.read_version is not None
     # What loads added before OPTIMIZE looked, which is a moment after it began, is put together too.
     before = 5 * (commit.read_version - first)
@@ -191,10 +191,10 @@ def test_a_vacuum_takes_what_left_the_table_and_nothing_that_is_staged(tmp_path:
     settings = services_settings(world.staging, vacuum={"mode": "full"})
     rules = TableRules(settings.table_services, 3600.0)  # that a flush takes its time is left out of account
     facts = world.facts()
-    assert [one.service for one in due(facts, rules, SystemClock().wall_ms()).refused] == [Service.VACUUM]
+    assert [refused.service for refused in due(facts, rules, SystemClock().wall_ms()).refused] == [Service.VACUUM]
 
     rules = TableRules(services_settings(world.staging).table_services, 3600.0)
-    (piece,) = due(facts, rules, SystemClock().wall_ms()).pieces
+    (piece,) = due(facts, rules, SystemClock().wall_ms()).tasks
     work = SparkServices(spark)
     assert work.would_take(piece) == "5 files would be deleted"
     outcome = work.carry_out(piece, rules)
@@ -209,7 +209,7 @@ def test_a_vacuum_takes_what_left_the_table_and_nothing_that_is_staged(tmp_path:
     world.load()
     assert sorted(int(str(row[4])) for row in world.rows()) == list(range(60))
     # A table that keeps what left it for a second is refused, because a flush takes longer.
-    assert [refused.service for look in world.serve().looks for refused in look.due.refused] == [Service.VACUUM]
+    assert [refused.service for look in world.serve().snapshots for refused in look.due.refused] == [Service.VACUUM]
 
 
 def test_checkpoints_statistics_and_clustering(tmp_path: Path, spark: SparkSession) -> None:
@@ -247,21 +247,21 @@ def test_on_s3_rows_are_put_in_z_order_and_what_left_the_table_is_deleted(lake: 
     world.load(earlier=True)
     rows, left = world.rows(), [path for paths in world.files().values() for path in paths]
     report = world.serve(z_order=["_kafka_offset", "id"], vacuum={"enabled": False})
-    assert [type(piece.outcome) for piece in report.pieces] == [Done]
+    assert [type(piece.outcome) for piece in report.tasks] == [Done]
     assert {day: len(names) for day, names in world.files().items()} == dict.fromkeys(days, 1)
     assert world.rows() == rows
     history = SparkDeltaTables(spark, SystemClock()).history(world.staging.table, world.facts().log.version)
     (optimize,) = [commit for commit in history if commit.operation == "OPTIMIZE"]
     table = f"delta.`{spark_url(world.staging.table)}`"
-    told = {row["version"]: row for row in spark.sql(f"DESCRIBE HISTORY {table}").collect()}
-    assert told[optimize.version]["operationParameters"]["zOrderBy"] == '["_kafka_offset","id"]'
+    operations = {row["version"]: row for row in spark.sql(f"DESCRIBE HISTORY {table}").collect()}
+    assert operations[optimize.version]["operationParameters"]["zOrderBy"] == '["_kafka_offset","id"]'
 
     staged = world.staging.flush(0, 100, 110)
     world.sql("ALTER TABLE {table} SET TBLPROPERTIES ('delta.deletedFileRetentionDuration' = 'interval 1 second')")
     time.sleep(1.2)
     rules = TableRules(services_settings(world.staging).table_services, 3600.0)
     (piece,) = [
-        one for one in due(world.facts(), rules, SystemClock().wall_ms()).pieces if one.service is Service.VACUUM
+        one for one in due(world.facts(), rules, SystemClock().wall_ms()).tasks if one.service is Service.VACUUM
     ]
     outcome = SparkServices(spark).carry_out(piece, rules)
     assert isinstance(outcome, Done)

@@ -81,12 +81,12 @@ def create_again(kafka: KafkaCluster, topic: str, text: str, records: int) -> No
 
 def spans(folder: Path, topic: str) -> dict[int, list[tuple[int, int, int]]]:
     """By partition, each marker's generation, start and end."""
-    found: dict[int, list[tuple[int, int, int]]] = {}
+    spans_of_partition: dict[int, list[tuple[int, int, int]]] = {}
     for marker in markers(FsspecStore(f"{folder}/stage"), f"done/{topic}"):
         assert marker.manifest is not None
         span = (marker.manifest.generation, int(marker.span.start), int(marker.span.end))
-        found.setdefault(marker.name.topic_partition.partition, []).append(span)
-    return {partition: sorted(several) for partition, several in sorted(found.items())}
+        spans_of_partition.setdefault(marker.name.topic_partition.partition, []).append(span)
+    return {partition: sorted(several) for partition, several in sorted(spans_of_partition.items())}
 
 
 def ends(folder: Path, topic: str) -> dict[int, int]:

@@ -64,7 +64,7 @@ def test_writers_killed_in_the_middle_give_the_table_that_a_batch_gives(  # noqa
     assert {row["error_class"] for row in letters} == {"topology", "invalid_json"}
     verified = in_process.verify(config, spark)
     assert (verified.failure, verified.faults) == (None, ())
-    assert [one.proved for one in verified.partitions] == [True] * PARTITIONS
+    assert [partition.proved for partition in verified.partitions] == [True] * PARTITIONS
     assert every_state_is_there(store)
 
 

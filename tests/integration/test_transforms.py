@@ -77,17 +77,17 @@ def loaded_rows(pipeline: Pipeline) -> dict[tuple[int, int], list[Values]]:
     rows = rows_of(f"{pipeline.folder}/orders")
     names = {"order_key", "city", "meta", "items", "day", "number"}
     assert {name for name in rows[0] if not name.startswith("_kafka_")} == names
-    found: dict[tuple[int, int], list[Values]] = {}
+    rows_of_record: dict[tuple[int, int], list[Values]] = {}
     for row in sorted(rows, key=lambda row: str(row["items"] and row["items"]["sku"])):
         item = row["items"] and (row["items"]["sku"], row["items"]["price_cents"])
         values = (row["order_key"], row["city"], row["meta"]["kafka"]["offset"], item, row["day"], row["number"])
-        found.setdefault((row["_kafka_partition"], row["_kafka_offset"]), []).append(values)
-    return found
+        rows_of_record.setdefault((row["_kafka_partition"], row["_kafka_offset"]), []).append(values)
+    return rows_of_record
 
 
 def meant(*kinds: str) -> dict[tuple[int, int], list[Values]]:
-    found = {(place, offset): list(expected(offset, kinds)) for place in (0, 1) for offset in range(COUNT)}
-    return {place: rows for place, rows in found.items() if rows}
+    by_record = {(place, offset): list(expected(offset, kinds)) for place in (0, 1) for offset in range(COUNT)}
+    return {place: rows for place, rows in by_record.items() if rows}
 
 
 @pytest.fixture
@@ -110,11 +110,15 @@ def test_all_transforms_together_are_accounted_for_record_by_record(pipeline: Pi
     pipeline.load(config)
     orders, offers = meant("order"), meant("offer")
     assert loaded_rows(pipeline) == orders
-    found = in_process.verify(config, pipeline.spark)
-    assert (found.failure, found.faults, [one.proved for one in found.partitions]) == (None, (), [True, True])
-    assert {one.kind for one in found.findings} == {"all_in_tables"}
+    report = in_process.verify(config, pipeline.spark)
+    assert (report.failure, report.faults, [partition.proved for partition in report.partitions]) == (
+        None,
+        (),
+        [True, True],
+    )
+    assert {finding.kind for finding in report.findings} == {"all_in_tables"}
     filtered = sum(kind_of(offset) == "offer" for offset in range(COUNT))
-    assert [one.counted_filtered for one in found.partitions] == [filtered, filtered]
+    assert [partition.counted_filtered for partition in report.partitions] == [filtered, filtered]
 
     # Another condition for one of the partitions: what was left out comes, and what it leaves out goes.
     other = pipeline.config("n", "sent", **STREAM | {"where": "kind = 'offer'"})
@@ -125,8 +129,12 @@ def test_all_transforms_together_are_accounted_for_record_by_record(pipeline: Pi
     assert loaded_rows(pipeline) == {place: rows for place, rows in orders.items() if place[0]} | {
         place: rows for place, rows in offers.items() if not place[0]
     }
-    found = in_process.verify(other, pipeline.spark)
-    assert (found.failure, found.faults, [one.proved for one in found.partitions]) == (None, (), [True, True])
+    report = in_process.verify(other, pipeline.spark)
+    assert (report.failure, report.faults, [partition.proved for partition in report.partitions]) == (
+        None,
+        (),
+        [True, True],
+    )
 
 
 def kind_of(offset: int) -> str | None:

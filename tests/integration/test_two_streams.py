@@ -59,10 +59,10 @@ class Topic:
         chain = self.name if app_id == "first" else f"{self.name}@{app_id}"
         ids: list[int] = []
         end = None
-        for found in manifests(FsspecStore(f"{self.folder}/stage"), f"done/{chain}/{partition}"):
-            assert end in (None, found.span.start)
-            end = found.span.end
-            for table in found.tables:
+        for manifest in manifests(FsspecStore(f"{self.folder}/stage"), f"done/{chain}/{partition}"):
+            assert end in (None, manifest.span.start)
+            end = manifest.span.end
+            for table in manifest.tables:
                 for file in table.files:
                     ids += pq.read_table(f"{self.folder}/{app_id}/{file.path}")["id"].to_pylist()
         return ids

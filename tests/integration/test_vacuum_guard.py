@@ -39,10 +39,10 @@ class VacuumBefore(SparkDeltaTables):
         key = "spark.databricks.delta.retentionDurationCheck.enabled"
         self._spark.conf.set(key, "false")
         try:
-            found = self._spark.sql(f"VACUUM delta.`{url}` RETAIN 0 HOURS DRY RUN").collect()
+            listed = self._spark.sql(f"VACUUM delta.`{url}` RETAIN 0 HOURS DRY RUN").collect()
         finally:
             self._spark.conf.unset(key)
-        self.listed = tuple(unquote(row["path"]) for row in found)
+        self.listed = tuple(unquote(row["path"]) for row in listed)
 
 
 def grow_old(staging: Staging) -> None:

@@ -48,18 +48,18 @@ def test_text_becomes_a_variant_and_nothing_is_lost(tmp_path: Path, spark: Spark
     frame = spark.read.format("delta").load(staging.table)
     assert dict(frame.dtypes)["name"] == "variant"
     kinds = ("_kafka_partition", "_kafka_offset", "schema_of_variant(name)", "to_json(name)", "name IS NULL")
-    found = {(row[0], row[1]): tuple(row)[2:] for row in frame.selectExpr(*kinds).collect()}
-    assert len(found) == len(TEXTS) + 3
-    kind, text, _ = found[0, 0]
+    values = {(row[0], row[1]): tuple(row)[2:] for row in frame.selectExpr(*kinds).collect()}
+    assert len(values) == len(TEXTS) + 3
+    kind, text, _ = values[0, 0]
     assert kind == "OBJECT<a: BIGINT, b: ARRAY<VARIANT>, c: OBJECT<`é`: STRING>>"
     assert json.loads(text) == json.loads(TEXTS[0] or "")
-    assert found[0, 1][:2] == ("DECIMAL(29,9)", TEXTS[1])
-    assert found[0, 2][:2] == ("STRING", '"text"')
-    assert (found[0, 3][2], found[0, 4][2]) == (False, True)
+    assert values[0, 1][:2] == ("DECIMAL(29,9)", TEXTS[1])
+    assert values[0, 2][:2] == ("STRING", '"text"')
+    assert (values[0, 3][2], values[0, 4][2]) == (False, True)
     for place in (5, 6, 7):
-        assert found[0, place][0] == "STRING"
-        assert json.loads(found[0, place][1]) == TEXTS[place]
-    assert [found[1, place] for place in range(3)] == [found[0, place] for place in range(3)]
+        assert values[0, place][0] == "STRING"
+        assert json.loads(values[0, place][1]) == TEXTS[place]
+    assert [values[1, place] for place in range(3)] == [values[0, place] for place in range(3)]
     parts = frame.where("_kafka_offset = 0").selectExpr("variant_get(name, '$.b[0]', 'decimal(3,2)') AS b").collect()
     assert [str(row["b"]) for row in parts] == ["1.10", "1.10"]
 

@@ -105,7 +105,7 @@ def test_a_restore_stops_the_stream_and_a_replay_brings_each_record_once(
     assert (report.failure, report.held, report.commits) == (None, {}, 2)
     assert (offsets_of(staging.table), position(staging)) == (list(range(30)), 29)
     # It is answered for good, also for a loader that knows nothing, and without the object.
-    staging.store(staging.stage_url).delete([found.path for found in staging.store(staging.stage_url).list("accept")])
+    staging.store(staging.stage_url).delete([item.path for item in staging.store(staging.stage_url).list("accept")])
     staging.flush(0, 30, 40)
     (report,) = loader_for(staging, SparkDeltaTables(spark, SystemClock())).run_pass()
     assert (report.held, offsets_of(staging.table)) == ({}, list(range(40)))
@@ -222,11 +222,11 @@ def test_a_restore_while_the_commit_is_made_is_seen_right_after(
         raced = False
 
         def _changed(self, state: TableState, commit: TableCommit) -> CommitOutcome | None:
-            found = super()._changed(state, commit)
+            outcome = super()._changed(state, commit)
             if not self.raced:
                 self.raced = True
                 spark.sql(f"RESTORE TABLE delta.`{staging.table}` TO VERSION AS OF 1")
-            return found
+            return outcome
 
     staging.flush(0, 20, 30)
     staging.flush(0, 30, 40)
@@ -247,6 +247,6 @@ def test_without_spark_the_log_tells_the_same(staging: Staging, loader: LoaderSe
     assert state is not None
     plain = list(read_history(state.version, store_lines(store)))
     assert plain == list(SparkDeltaTables(spark, SystemClock()).history(staging.table, state.version))
-    found = find_rollback(plain, "orders")
-    assert found is not None
-    assert found.positions == {staging.source(0): 10}
+    rollback = find_rollback(plain, "orders")
+    assert rollback is not None
+    assert rollback.positions == {staging.source(0): 10}

@@ -28,19 +28,19 @@ CORRUPT = "spark.sql.files.ignoreCorruptFiles"
 def test_none_waits_for_another_and_the_loaders_own_session_stays_as_it_is(spark: SparkSession) -> None:
     sessions = WriteSessions(spark)
     before = {key: spark.conf.get(key, None) for key in (OPTIMIZED, CORRUPT)}
-    one, other = (sessions.writer(optimized=optimized).spark for optimized in (True, False))
-    assert (one.conf.get(OPTIMIZED), other.conf.get(OPTIMIZED)) == ("true", "false")
-    assert one.conf.get(CORRUPT) == other.conf.get(CORRUPT) == "false"
+    first, other = (sessions.writer(optimized=optimized).spark for optimized in (True, False))
+    assert (first.conf.get(OPTIMIZED), other.conf.get(OPTIMIZED)) == ("true", "false")
+    assert first.conf.get(CORRUPT) == other.conf.get(CORRUPT) == "false"
     assert {key: spark.conf.get(key, None) for key in before} == before
-    assert sessions.writer(optimized=True).spark is one
-    assert sessions.writer(optimized=True, codec="gzip").spark is not one
+    assert sessions.writer(optimized=True).spark is first
+    assert sessions.writer(optimized=True, codec="gzip").spark is not first
     options = (
         "spark.sql.session.timeZone",
         "spark.databricks.delta.snapshotPartitions",
         "spark.sql.variable.substitute",
     )
     for key in options:
-        assert one.conf.get(key) == spark.conf.get(key)
+        assert first.conf.get(key) == spark.conf.get(key)
 
 
 def test_what_reads_files_has_the_settings_of_the_write(tmp_path: Path, spark: SparkSession) -> None:

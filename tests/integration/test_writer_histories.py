@@ -60,13 +60,13 @@ def produce_in_transaction(kafka: KafkaCluster, topic: str, records: int) -> Non
 
 def staged(folder: Path) -> dict[int, tuple[int, int]]:
     """By partition, where its chain ends and how many records it has."""
-    found: dict[int, tuple[int, int]] = {}
+    ends: dict[int, tuple[int, int]] = {}
     for marker in markers(FsspecStore(f"{folder}/stage")):
         partition = marker.name.topic_partition.partition
-        end, records = found.get(partition, (0, 0))
+        end, records = ends.get(partition, (0, 0))
         more = 0 if marker.manifest is None else marker.manifest.records
-        found[partition] = (max(end, marker.span.end), records + more)
-    return found
+        ends[partition] = (max(end, marker.span.end), records + more)
+    return ends
 
 
 class Beginner:
@@ -97,7 +97,7 @@ def read(source: KafkaSource, records: int, within_s: float = 180.0) -> list[int
 def source_of(config: Settings, native: Path | None) -> KafkaSource:
     """Takes messages in C where it is given the library, and says so if it cannot."""
     source = KafkaSource(config, SystemClock(), structlog.get_logger(), native=native)
-    assert isinstance(source._taker, Fetcher if native is None else NativeFetcher)
+    assert isinstance(source._reader_of_queues, Fetcher if native is None else NativeFetcher)
     return source
 
 
@@ -138,9 +138,9 @@ def test_a_partition_that_is_sought_after_its_assignment_is_read_from_there(
             for batch in source.poll(0.02).batches:
                 found.setdefault(batch.partition, []).extend(batch.offsets.tolist())
             # A few in each round: some while librdkafka may still be finding out where they end.
-            for one in listener.waiting[:4]:
-                source.seek(one, Position(0))
-                source.resume([one])
+            for waiting_partition in listener.waiting[:4]:
+                source.seek(waiting_partition, Position(0))
+                source.resume([waiting_partition])
             del listener.waiting[:4]
     assert len(found) == partitions
     assert {tuple(offsets) for offsets in found.values()} == {tuple(range(records))}
@@ -205,7 +205,7 @@ def test_messages_that_c_takes_are_those_that_consume_gives(
         key = [None, b"", b"key", b"\0"][number % 4]
         producer.produce(topic, value, key, partition=number % 3, timestamp=1_600_000_000_000 + number)
     assert producer.flush(30) == 0
-    found = []
+    messages = []
     for native in (library_path(), None):
         given = settings(kafka, tmp_path, topic)
         given["writer"] = {"group_id": f"{topic}-{native is None}", "http": None}
@@ -224,9 +224,9 @@ def test_messages_that_c_takes_are_those_that_consume_gives(
                         zip(*columns, batch.values.to_pylist(), batch.keys.to_pylist(), strict=True)
                     )
                 assert time.monotonic() < end_s
-        found.append((rows, ends))
-    assert found[0] == found[1]
-    assert sum(map(len, found[0][0].values())) == len(values)
+        messages.append((rows, ends))
+    assert messages[0] == messages[1]
+    assert sum(map(len, messages[0][0].values())) == len(values)
 
 
 class Shared:
@@ -277,16 +277,16 @@ def test_partitions_that_move_while_they_are_read_leave_no_gap(
             for listener, source in members:
                 listener.take(source)
 
-    with closing(source_of(config, native)) as one:
-        one.subscribe(config.streams, first)
-        go_on([(first, one)], lambda: len(first.mine) == 6)
+    with closing(source_of(config, native)) as second_source:
+        second_source.subscribe(config.streams, first)
+        go_on([(first, second_source)], lambda: len(first.mine) == 6)
         with closing(source_of(config, native)) as other:
             other.subscribe(config.streams, second)
-            go_on([(first, one), (second, other)], lambda: len(first.mine) == len(second.mine) == 3)
-        go_on([(first, one)], lambda: len(first.mine) == 6 and sent >= wanted)
+            go_on([(first, second_source), (second, other)], lambda: len(first.mine) == len(second.mine) == 3)
+        go_on([(first, second_source)], lambda: len(first.mine) == 6 and sent >= wanted)
         end_s = time.monotonic() + 180
         while min(read_to.values()) < sent:
-            first.take(one)
+            first.take(second_source)
             assert time.monotonic() < end_s
 
 

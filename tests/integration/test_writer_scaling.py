@@ -53,20 +53,22 @@ def produce(kafka: KafkaCluster, topic: str, partitions: int, records: int = 100
 
 def staged(store: FsspecStore) -> dict[int, int]:
     """Records by partition; each chain is checked to be unbroken."""
-    found: dict[int, int] = {}
+    records: dict[int, int] = {}
     ends: dict[int, int] = {}
     for marker in markers(store):
         assert marker.manifest is not None
         partition = int(marker.name.topic_partition.partition)
         assert marker.span.start == ends.get(partition, 0)
         ends[partition] = marker.span.end
-        found[partition] = found.get(partition, 0) + marker.manifest.records
-    return found
+        records[partition] = records.get(partition, 0) + marker.manifest.records
+    return records
 
 
 def events(child: processes.Child, event: str) -> list[dict[str, object]]:
     lines = child.log.read_text("utf-8").splitlines()
-    return [found for line in lines if line.startswith("{") and (found := json.loads(line))["event"] == event]
+    return [
+        event_found for line in lines if line.startswith("{") and (event_found := json.loads(line))["event"] == event
+    ]
 
 
 def get(port: int, page: str) -> tuple[int, str]:
@@ -98,26 +100,26 @@ def test_workers_serve_one_page_stop_together_and_fail_together(
     given = settings(kafka, str(tmp_path), topic, workers=2, http=f"127.0.0.1:{port}")
     given["kafka"]["session.timeout.ms"] = 6000  # so long a killed worker's partitions have no other owner
     config = programs.config(given)
-    crew = programs.start("stage-writer", "run", config)
+    pool = programs.start("stage-writer", "run", config)
     until(lambda: get(port, "ready")[0] == 200)
     produce(kafka, topic, 4)
     until(lambda: sum(staged(store).values()) == 400)
     assert get(port, "healthcheck") == (200, "ok\n")
 
     def owned() -> dict[str, int]:
-        found = re.findall(r'stage_writer_assigned_partitions\{worker="(\d)"\} (\d)', get(port, "metrics")[1])
-        return {worker: int(count) for worker, count in found}
+        counts = re.findall(r'stage_writer_assigned_partitions\{worker="(\d)"\} (\d)', get(port, "metrics")[1])
+        return {worker: int(count) for worker, count in counts}
 
     until(lambda: (set(owned()), sum(owned().values())) == ({"0", "1"}, 4))  # they may still be handing some over
 
-    assert crew.stop(180) == 0
+    assert pool.stop(180) == 0
 
-    crew = programs.start("stage-writer", "run", config)
+    pool = programs.start("stage-writer", "run", config)
     until(lambda: get(port, "ready")[0] == 200)
-    one, other = children_of(crew.process.pid)
-    os.kill(one, signal.SIGKILL)
-    assert crew.process.wait(180) == 1
-    assert re.search(r"worker \d/2 ended with -9, and the others were stopped", crew.log.read_text("utf-8"))
+    first, other = children_of(pool.process.pid)
+    os.kill(first, signal.SIGKILL)
+    assert pool.process.wait(180) == 1
+    assert re.search(r"worker \d/2 ended with -9, and the others were stopped", pool.log.read_text("utf-8"))
     until(lambda: not exists(other))
     produce(kafka, topic, 4)
     until_left(kafka, topic)
@@ -143,10 +145,10 @@ def test_workers_without_their_parent_stop(
     kafka: KafkaCluster, new_topic: Callable[..., str], programs: Programs, tmp_path: Path
 ) -> None:
     topic = new_topic(2)
-    crew = programs.start("stage-writer", "run", programs.config(settings(kafka, str(tmp_path), topic, workers=2)))
-    until(lambda: len(events(crew, "partitions assigned")) >= 2)
-    workers = children_of(crew.process.pid)
-    crew.process.kill()
+    pool = programs.start("stage-writer", "run", programs.config(settings(kafka, str(tmp_path), topic, workers=2)))
+    until(lambda: len(events(pool, "partitions assigned")) >= 2)
+    workers = children_of(pool.process.pid)
+    pool.process.kill()
     until(lambda: not any(map(exists, workers)))
 
 
@@ -175,8 +177,8 @@ def test_a_static_member_that_comes_back_in_time_moves_no_partition(
     goes = programs.start("stage-writer", "run", config("goes"))
 
     def owned(child: processes.Child) -> object:
-        found = [*events(child, "partitions assigned"), *events(child, "partitions revoked")]
-        return max(found, key=lambda one: str(one["timestamp"]))["owned"] if found else 0
+        changes = [*events(child, "partitions assigned"), *events(child, "partitions revoked")]
+        return max(changes, key=lambda event_logged: str(event_logged["timestamp"]))["owned"] if changes else 0
 
     until(lambda: (owned(stays), owned(goes)) == (2, 2))
     before = len(events(stays, "partitions assigned")) + len(events(stays, "partitions revoked"))

@@ -38,12 +38,12 @@ def _drawn(modules: list[str], sample: int | None, seed: int) -> dict[str, list[
     """By module, the mutants to try. Raises SweepError for an entry of the list that fits no mutant."""
     tried: list[tuple[str, Mutant]] = []
     for module in modules:
-        found = list(mutants((ROOT / f"{module.replace('.', '/')}.py").read_text()))
+        all_mutants = list(mutants((ROOT / f"{module.replace('.', '/')}.py").read_text()))
         named = EQUIVALENT.get(module, {})
-        if unknown := named.keys() - {mutant.what for mutant in found}:
+        if unknown := named.keys() - {mutant.what for mutant in all_mutants}:
             msg = f"tests/mutants/equivalent.py names what is no mutant of {module}: {min(unknown)}"
             raise SweepError(msg)
-        tried += [(module, mutant) for mutant in found if mutant.what not in named]
+        tried += [(module, mutant) for mutant in all_mutants if mutant.what not in named]
     if sample is not None:
         tried = random.Random(seed).sample(tried, min(sample, len(tried)))  # noqa: S311 - no secret
     return {module: [mutant for other, mutant in tried if other == module] for module in modules}

@@ -12,12 +12,12 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         "read_chain: if marker.previous is not None: → if True:": "no segment ends at no marker",
     },
     "delta_loader.lease.holder": {
-        "LoaderLease._look: if highest >= before.next_epoch: → if True:": (
+        "LoaderLease._observe: if highest >= before.next_epoch: → if True:": (
             "an epoch that is known is read once more, and changes nothing"
         ),
     },
     "delta_loader.lease.rules": {
-        "observed: epoch <= state.seen.epoch → epoch < state.seen.epoch": (
+        "observed: epoch <= state.observed.epoch → epoch < state.observed.epoch": (
             "what an epoch says never changes, and to see it again changes nothing"
         ),
     },
@@ -55,9 +55,9 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         "Expiry.admits: time_ms > highest_ms → time_ms >= highest_ms": "the highest time is set to what it is",
     },
     "stage_writer.topologies.stores.window": {
-        "place_of: entry < FIRST_KEY → entry <= FIRST_KEY": "no entry is one byte long",
-        "duplicate_place_of: entry < FIRST_KEY → entry <= FIRST_KEY": "no entry is one byte long",
-        "duplicate_place_of: if entry < FIRST_KEY: → if False:": (
+        "index_key_of: entry < FIRST_KEY → entry <= FIRST_KEY": "no entry is one byte long",
+        "duplicate_index_key_of: entry < FIRST_KEY → entry <= FIRST_KEY": "no entry is one byte long",
+        "duplicate_index_key_of: if entry < FIRST_KEY: → if False:": (
             "a place of an internal entry is before all times, and leads back to no entry"
         ),
         "WindowStore.__init__: 0 → 1": _RISES,

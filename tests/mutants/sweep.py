@@ -113,17 +113,17 @@ class _Sweep:
         path = importlib.import_module(self._module).__file__ or ""
         gc.unfreeze()  # what was frozen with the collection is not among the objects
         functions = [
-            found
-            for found in gc.get_objects()
-            if isinstance(found, FunctionType) and found.__code__.co_filename == path
+            function
+            for function in gc.get_objects()
+            if isinstance(function, FunctionType) and function.__code__.co_filename == path
         ]
         gc.freeze()  # a forked process copies no memory for looking through it
-        found, code = _forked(lambda: [_observed(item, path) for item in session.items])
-        if code != _OK or not isinstance(found, list):
+        observed, code = _forked(lambda: [_observed(item, path) for item in session.items])
+        if code != _OK or not isinstance(observed, list):
             return True
         ran = {
             item: _Ran(cpu_s, wall_s, frozenset(lines))
-            for item, (cpu_s, wall_s, lines) in zip(session.items, found, strict=True)
+            for item, (cpu_s, wall_s, lines) in zip(session.items, observed, strict=True)
         }
         quickest = sorted(session.items, key=lambda item: ran[item].cpu_s)
         survivors = []

@@ -17,7 +17,7 @@ from common.schema.avro import avro_columns, parse_avro
 from stage_writer.decode.binary.avro import AvroReader
 from stage_writer.decode.binary.avro_plan import Planner
 from stage_writer.decode.decode import Decoder
-from stage_writer.decode.reading import STRICT, Reading
+from stage_writer.decode.decode_options import STRICT, DecodeOptions
 from tests.builders import required
 from tests.fakes.native import required_avro_pass
 
@@ -54,7 +54,7 @@ def types(  # noqa: PLR0911 - one for each kind
         case "enum":
             return {"type": "enum", "name": f"{prefix}E", "symbols": ["X", "Y"]}, st.sampled_from(["X", "Y"])
         case "array":
-            inner, values = draw(types(depth - 1, f"{prefix}a").filter(lambda found: found[0] != "null"))
+            inner, values = draw(types(depth - 1, f"{prefix}a").filter(lambda member: member[0] != "null"))
             return {"type": "array", "items": inner}, st.lists(values, max_size=3)
         case "map":
             inner, values = draw(types(depth - 1, f"{prefix}m"))
@@ -62,7 +62,7 @@ def types(  # noqa: PLR0911 - one for each kind
         case "record":
             return draw(records(depth - 1, prefix))
         case "nullable":
-            inner, values = draw(types(0, f"{prefix}n").filter(lambda found: found[0] != "null"))
+            inner, values = draw(types(0, f"{prefix}n").filter(lambda member: member[0] != "null"))
             return ["null", inner], st.one_of(st.none(), values)
         case _:
             members = draw(st.lists(st.sampled_from(["null", "boolean", "string", "bytes"]), min_size=2, unique=True))
@@ -87,16 +87,16 @@ def written(schema: Any, record: Any) -> bytes:  # noqa: ANN401 - any of Avro's
     return file.getvalue()
 
 
-def both(schema: Any, bodies: list[bytes], columns: StructType | None = None, reading: Reading = STRICT) -> Texts:  # noqa: ANN401
+def both(schema: Any, bodies: list[bytes], columns: StructType | None = None, reading: DecodeOptions = STRICT) -> Texts:  # noqa: ANN401
     """What Python makes of the bodies, which is what C and Python together make."""
     avro = parse_avro(json.dumps(schema))
     known = parse_ddl("unknown INT") if columns is None else columns
     array = pa.array(bodies, pa.large_binary())
-    found = AvroReader(avro, known, reading).read(array)
+    read = AvroReader(avro, known, reading).read(array)
     other = AvroReader(avro, known, reading, make_pass=required_avro_pass()).read(array)
-    assert other.values.to_pylist() == found.values.to_pylist()
-    assert list(other.refused) == list(found.refused)
-    return found
+    assert other.values.to_pylist() == read.values.to_pylist()
+    assert list(other.refused) == list(read.refused)
+    return read
 
 
 def as_read(schema: Any, value: Any) -> Any:  # noqa: ANN401 - one for each kind
@@ -154,7 +154,7 @@ def test_what_fastavro_writes_is_in_the_columns_of_its_schema(case: tuple[Any, l
         return
     columns = avro_columns(parse_avro(json.dumps(schema)))
     texts = both(schema, [written(schema, value) for value in values], columns)
-    decoded = Decoder(columns, Reading(non_finite=True)).decode(texts.values)
+    decoded = Decoder(columns, DecodeOptions(non_finite=True)).decode(texts.values)
     assert (list(texts.refused), decoded.rejects) == ([], ())
     assert without_nan(decoded.rows.to_pylist()) == [as_read(schema, value) for value in values]
 

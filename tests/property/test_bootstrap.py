@@ -70,9 +70,9 @@ def states(draw: st.DrawFn) -> PartitionState:
     return PartitionState(ORDERS, "orders", start, Ends(Position(draw(st.integers(0, 8))), Position(80)), table, staged)
 
 
-def fill(found: PartitionState) -> Mortal:
+def fill(state: PartitionState) -> Mortal:
     store = Mortal(f"memory://bootstrap-{next(_numbers)}")
-    for item in found.staged:
+    for item in state.staged:
         if item.marker is None:
             store.write(item.path, b"{")
         else:
@@ -81,49 +81,49 @@ def fill(found: PartitionState) -> Mortal:
 
 
 def look(store: FsspecStore, like: PartitionState) -> PartitionState:
-    return replace(like, staged=stage.staged_markers(store, ORDERS), beginning=stage.beginning_of(store, ORDERS))
+    return replace(like, staged=stage.staged_markers(store, ORDERS), chain_origin=stage.recorded_origin(store, ORDERS))
 
 
-def writer_begins_at(found: PartitionState) -> int:
+def writer_begins_at(state: PartitionState) -> int:
     """Where a stage writer goes on: behind the marker with the highest start; without one, where the chain begins."""
-    if not found.staged and found.beginning is not None:
-        return found.beginning.position
-    if not found.staged:
-        return found.ends.low if found.start is StartAt.EARLIEST else found.ends.high
-    return found.end_of(found.staged[-1])
+    if not state.staged and state.chain_origin is not None:
+        return state.chain_origin.position
+    if not state.staged:
+        return state.ends.low if state.start is StartAt.EARLIEST else state.ends.high
+    return state.end_of(state.staged[-1])
 
 
 def brings_rows(item: StagedMarker) -> bool:
     return item.marker is None or (item.marker.manifest is not None and item.marker.manifest.origin is Origin.FLUSH)
 
 
-def never_staged(found: PartitionState) -> set[int]:
+def never_staged(state: PartitionState) -> set[int]:
     """Positions that nobody would load: neither in the table, nor staged, nor before a writer that goes on."""
     covered = {
         position
-        for item in found.staged
+        for item in state.staged
         if brings_rows(item)
-        for position in range(item.name.start, min(80, found.end_of(item)))
+        for position in range(item.name.start, min(80, state.end_of(item)))
     }
-    begin = begin_of(found) if found.table is None else found.table
-    return set(range(begin, min(80, writer_begins_at(found)))) - covered
+    begin = begin_of(state) if state.table is None else state.table
+    return set(range(begin, min(80, writer_begins_at(state)))) - covered
 
 
-def begin_of(found: PartitionState) -> int:
+def begin_of(state: PartitionState) -> int:
     """The first position that the chain brings."""
-    if not found.staged:
+    if not state.staged:
         return 0
-    first = found.staged[0]
-    return first.name.start if brings_rows(first) else found.end_of(first)
+    first = state.staged[0]
+    return first.name.start if brings_rows(first) else state.end_of(first)
 
 
 def contents(store: FsspecStore) -> set[bytes | None]:
     return {store.read(item.path) for item in store.list("")}
 
 
-def cut_off(found: PartitionState, plan: RewindPlan, lives: int) -> tuple[Mortal, bool]:
+def cut_off(state: PartitionState, plan: RewindPlan, lives: int) -> tuple[Mortal, bool]:
     """The stage after a rewind that dies before its n-th change; and whether it died."""
-    store = fill(found)
+    store = fill(state)
     store.changes_left = lives
     try:
         stage.rewind(store, plan)

@@ -51,6 +51,6 @@ def test_every_name_fits_into_a_file_system(topic: Topic, column: str, value: st
     parts = name.path.split("/")
     assert len(parts) == 2
     assert all(len(part.encode()) <= 255 for part in parts)
-    found = DataFileName.parse(name.path)
-    assert found.partition_values == ((shortened(column), None if value == NULL_FOLDER else shortened(value)),)
-    assert found.topic_partition.topic == shortened(topic)
+    parsed = DataFileName.parse(name.path)
+    assert parsed.partition_values == ((shortened(column), None if value == NULL_FOLDER else shortened(value)),)
+    assert parsed.topic_partition.topic == shortened(topic)

@@ -24,10 +24,10 @@ from common.schema import (
 )
 from common.settings.formats import EPOCH_DECIMALS, Forms, ValueFormat, forms_of
 from stage_writer.decode.decode import Decoder, Reject
-from stage_writer.decode.reading import STRICT, Reading
+from stage_writer.decode.decode_options import STRICT, DecodeOptions
 from stage_writer.decode.rejects import Refusal
 from stage_writer.decode.strict import StrictDecoder
-from tests.fakes.native import first_passes
+from tests.fakes.native import native_decoders
 
 PLAIN = parse_ddl(
     "b BYTE, s SHORT, i INT, l BIGINT, f FLOAT, d DOUBLE, m DECIMAL(5,2), w DECIMAL(38,10), x DECIMAL(38,0), t STRING, "
@@ -71,12 +71,12 @@ READINGS = {
     "nested": (NESTED, STRICT),
     "maps": (MAPS, STRICT),
     "plain maps": (PLAIN_MAPS, STRICT),
-    "formed": (FORMED, Reading(forms_of(FORMED, FORMS))),
-    "plain, lenient": (PLAIN, Reading(lenient=True)),
-    "nested, lenient": (NESTED, Reading(lenient=True)),
-    "maps, lenient": (MAPS, Reading(lenient=True)),
-    "plain maps, lenient": (PLAIN_MAPS, Reading(lenient=True)),
-    "formed, lenient": (FORMED, Reading(forms_of(FORMED, FORMS), lenient=True)),
+    "formed": (FORMED, DecodeOptions(forms_of(FORMED, FORMS))),
+    "plain, lenient": (PLAIN, DecodeOptions(lenient=True)),
+    "nested, lenient": (NESTED, DecodeOptions(lenient=True)),
+    "maps, lenient": (MAPS, DecodeOptions(lenient=True)),
+    "plain maps, lenient": (PLAIN_MAPS, DecodeOptions(lenient=True)),
+    "formed, lenient": (FORMED, DecodeOptions(forms_of(FORMED, FORMS), lenient=True)),
 }
 
 NUMBERS = st.one_of(
@@ -404,21 +404,21 @@ FRAGMENTS = st.lists(
 ).map("".join)
 
 
-def messages(columns: StructType, reading: Reading) -> st.SearchStrategy[bytes | None]:
+def messages(columns: StructType, reading: DecodeOptions) -> st.SearchStrategy[bytes | None]:
     documents = objects(columns, reading.forms, lenient=reading.lenient)
     near = st.tuples(SPACES, documents, SPACES).map("".join).map(lambda text: text.encode("utf-8", "replace"))
     far = st.one_of(FRAGMENTS.map(str.encode), st.binary(max_size=12), st.none())
     return st.integers(0, 19).flatmap(lambda whim: near if whim else far)
 
 
-def batches(columns: StructType, reading: Reading = STRICT) -> st.SearchStrategy[list[bytes | None]]:
+def batches(columns: StructType, reading: DecodeOptions = STRICT) -> st.SearchStrategy[list[bytes | None]]:
     return st.lists(messages(columns, reading), max_size=12)
 
 
 @cache
 def decoders_of(name: str) -> tuple[list[Decoder], StrictDecoder]:
     columns, reading = READINGS[name]
-    decoders = [Decoder(columns, reading, block_bytes=400, first_pass=one) for one in first_passes()]
+    decoders = [Decoder(columns, reading, block_bytes=400, native_decoder=decoder) for decoder in native_decoders()]
     return decoders, StrictDecoder(columns, reading)
 
 

@@ -11,18 +11,18 @@ from common.schema import parse_ddl
 from common.settings.formats import forms_of
 from stage_writer.decode.batch import Messages
 from stage_writer.decode.decode import Decoded
+from stage_writer.decode.decode_options import DecodeOptions
 from stage_writer.decode.envelopes.debezium import EventDecoder, open_strictly
-from stage_writer.decode.reading import Reading
 from stage_writer.decode.rejects import Refusal, Reject
 from stage_writer.decode.strict import StrictDecoder
-from tests.fakes.native import first_passes
+from tests.fakes.native import native_decoders
 from tests.unit.stage_writer.decode.test_debezium import messages_of
 
 COLUMNS = parse_ddl(
     "op STRING NOT NULL, ts_ms TIMESTAMP, "
     "source STRUCT<db: STRING, `schema`: STRING, `table`: STRING, collection: STRING, ts_ms: TIMESTAMP>"
 )
-ABOUT = StrictDecoder(COLUMNS, Reading(forms_of(COLUMNS, {"ts_ms": "epoch_ms", "source.ts_ms": "epoch_ms"})))
+ABOUT = StrictDecoder(COLUMNS, DecodeOptions(forms_of(COLUMNS, {"ts_ms": "epoch_ms", "source.ts_ms": "epoch_ms"})))
 SPACES = st.sampled_from(["", "", " ", "\n ", " " * 70])
 NAMES = st.sampled_from(["op", "before", "after", "payload", "schema", "source", "ts_ms", "\\u006fp", "other", ""])
 
@@ -105,7 +105,7 @@ class Images:
         return Decoded(rows, np.flatnonzero(is_there), (), np.flatnonzero(~is_there))
 
 
-DECODERS = [EventDecoder(Images(), one) for one in first_passes()]
+DECODERS = [EventDecoder(Images(), one) for one in native_decoders()]
 
 
 @given(st.lists(messages() | st.none(), max_size=10))

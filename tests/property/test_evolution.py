@@ -19,8 +19,8 @@ from common.settings.stream import KAFKA_COLUMNS
 from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.stage.markers import Manifest, Marker, MarkerName, Origin
 from common.storage.store import FsspecStore
-from delta_loader.load.evolving import Evolver
 from delta_loader.load.ports import Ports
+from delta_loader.load.schema_evolution import SchemaEvolution
 from delta_loader.plan.plan import TableShape
 from delta_loader.ports import in_turn
 from delta_loader.stage.reading import Stage
@@ -42,7 +42,7 @@ def struct(types: dict[str, DataType]) -> StructType:
     fields: dict[str, Field] = {}
     for name in sorted(types):
         fields.setdefault(name.casefold(), Field(name, types[name]))
-    return StructType(tuple(sorted(fields.values(), key=lambda one: one.name)))
+    return StructType(tuple(sorted(fields.values(), key=lambda field: field.name)))
 
 
 NAMES = st.sampled_from(["a", "A", "b", "c"])
@@ -213,8 +213,8 @@ class World:
         self.loaded += 1
         url = self.stream.table
         self.tables.create(url, shape)
-        evolver = required(Evolver.of(self.stream, self.ports(), self.ports().log))
-        evolver.evolve(self.target(), shape, [marker])
+        evolution = required(SchemaEvolution.of(self.stream, self.ports(), self.ports().log))
+        evolution.evolve(self.target(), shape, [marker])
         require_compatible(self.target().shape, shape, url)
         self.rows += rows
 
@@ -250,7 +250,7 @@ def recovered(sent: Json, typed: object, left: Json) -> bool:  # noqa: PLR0911 -
             inners = typed if isinstance(typed, list) else [None] * len(sent)
             rests = left if isinstance(left, list) else [None] * len(sent)
             same = len(inners) == len(rests) == len(sent)
-            return same and all(recovered(*one) for one in zip(sent, inners, rests, strict=True))  # type: ignore[arg-type]
+            return same and all(recovered(*values) for values in zip(sent, inners, rests, strict=True))  # type: ignore[arg-type]
 
 
 def check(world: World) -> None:
@@ -315,10 +315,10 @@ def test_two_writers_end_with_one_schema_and_nothing_is_lost(steps: list[Step], 
             case _:
                 world.load()
     finish(world)
-    one, two = (writer.converter.formats[0] for writer in world.writers)
-    assert one.schema == two.schema
+    first, two = (writer.converter.formats[0] for writer in world.writers)
+    assert first.schema == two.schema
     if world.rows:
-        columns = schema_from_json(one.schema)
+        columns = schema_from_json(first.schema)
         assert additions(world.columns, columns) == additions(columns, world.columns) == ()
     check(world)
     # What is read again changes nothing more, but for names that could not be offered beside others of another case.

@@ -35,12 +35,14 @@ def test_each_message_is_in_its_own_partition_s_batch_in_the_order_that_it_came(
 
     batches = batches_of(messages, with_headers=False)
 
-    found = {(str(one.partition.topic), int(one.partition.partition)): one.offsets.tolist() for one in batches}
-    assert found == expected
+    offsets = {
+        (str(batch.partition.topic), int(batch.partition.partition)): batch.offsets.tolist() for batch in batches
+    }
+    assert offsets == expected
     assert len(batches) == len(expected)
-    for (topic, partition), one in zip(found, batches, strict=True):
-        assert one.values.to_pylist() == [_value(topic, partition, offset) for offset in one.offsets.tolist()]
-        assert one.timestamps_ms.tolist() == one.offsets.tolist()
+    for (topic, partition), batch in zip(offsets, batches, strict=True):
+        assert batch.values.to_pylist() == [_value(topic, partition, offset) for offset in batch.offsets.tolist()]
+        assert batch.timestamps_ms.tolist() == batch.offsets.tolist()
 
 
 def test_a_time_that_no_clock_shows_is_none() -> None:

@@ -41,7 +41,7 @@ def merged(
     with duckdb.connect(config={"threads": 1}) as connection:
         connection.execute(f"CREATE TABLE target ({table}, mine VARCHAR)")
         connection.executemany(
-            "INSERT INTO target (id, name, value, \"at\") VALUES (?, 'a', 'old', ?)", [[one, old_at] for one in old]
+            "INSERT INTO target (id, name, value, \"at\") VALUES (?, 'a', 'old', ?)", [[row, old_at] for row in old]
         ) if old else None
         staged = f"{table}, {ROW_COLUMN} INT, {DELETE_COLUMN} BOOLEAN, {TRUNCATE_COLUMN} BOOLEAN"
         connection.execute(f"CREATE TABLE staged ({staged})")
@@ -49,24 +49,24 @@ def merged(
             connection.execute("DELETE FROM staged")
             rows = [
                 (
-                    *(*one.key, one.value, one.sequence, one.deletes, *one.place),
-                    *(one.sequence, None, not one.deletes, one.row, one.deletes, one.key == OF_ALL),
+                    *(*event.key, event.value, event.sequence, event.deletes, *event.place),
+                    *(event.sequence, None, not event.deletes, event.row, event.deletes, event.key == OF_ALL),
                 )
-                for one in load
+                for event in load
             ]
             if rows:
                 connection.executemany(f"INSERT INTO staged VALUES ({', '.join('?' * 14)})", rows)
             bounds = key_bounds(files_of(load), KEYS, by.keys, quoted)
             statement = HistoryStatement("target", "staged", columns, by, bounds, quoted, before="target")
-            if any(one.key == OF_ALL for one in load):
+            if any(event.key == OF_ALL for event in load):
                 statement = replace(statement, bounds=(), truncated="target")
             connection.execute(statement.text)
         order = "valid_from NULLS FIRST, valid_to NULLS LAST, _kafka_offset"
-        found = connection.execute(
+        cursor = connection.execute(
             f"SELECT id, name, value, gone, valid_from, valid_to, is_current FROM target ORDER BY {order}"
         )
         versions: Versions = {}
-        for *key, value, gone, valid_from, valid_to, is_current in found.fetchall():
+        for *key, value, gone, valid_from, valid_to, is_current in cursor.fetchall():
             version = Version(value, valid_from, valid_to, is_current, deleted=bool(gone))
             versions.setdefault(tuple(key), []).append(version)
     return versions
@@ -101,7 +101,7 @@ def cut(draw: st.DrawFn, events: Sequence[Event]) -> list[list[Event]]:
 
 def in_order(versions: Versions) -> dict[object, list[Version]]:
     """Of several versions that begin at once the table does not say which was first."""
-    return {key: sorted(found, key=repr) for key, found in versions.items()}
+    return {key: sorted(versions_of_key, key=repr) for key, versions_of_key in versions.items()}
 
 
 def ended(value: str, valid_from: int | None, valid_to: int) -> Version:
@@ -119,16 +119,16 @@ def test_without_a_sequence_the_versions_follow_kafka_s_order_however_events_are
     soft: bool,  # noqa: FBT001 - drawn
 ) -> None:
     events = data.draw(streams())
-    found = merged(data.draw(cut(events)), sequenced=False, soft=soft)
-    assert in_order(found) == in_order(replay_in_order(events, soft=soft))
+    versions = merged(data.draw(cut(events)), sequenced=False, soft=soft)
+    assert in_order(versions) == in_order(replay_in_order(events, soft=soft))
 
 
 @settings(max_examples=examples(0.5))
 @given(st.data())
 def test_by_sequence_each_event_has_its_place_in_time_however_late_its_load(data: st.DataObject) -> None:
     events = data.draw(streams())
-    found = merged(data.draw(cut(events)), sequenced=True, soft=True)
-    assert in_order(found) == in_order(replay_by_sequence(events, soft=True))
+    versions = merged(data.draw(cut(events)), sequenced=True, soft=True)
+    assert in_order(versions) == in_order(replay_by_sequence(events, soft=True))
 
 
 @settings(max_examples=examples(0.5))
@@ -137,22 +137,24 @@ def test_a_delete_ends_the_version_at_its_time(data: st.DataObject) -> None:
     """In one load any delete; in several those that end a current version, because others are forgotten."""
     events = data.draw(streams())
     assert in_order(merged([events], sequenced=True, soft=False)) == in_order(replay_by_sequence(events, soft=False))
-    kept = [one for number, one in enumerate(events) if not one.deletes or ends_a_version(one, events[:number])]
-    found = merged(data.draw(cut(kept)), sequenced=True, soft=False)
-    assert in_order(found) == in_order(replay_by_sequence(kept, soft=False))
+    kept = [
+        change for number, change in enumerate(events) if not change.deletes or ends_a_version(change, events[:number])
+    ]
+    versions = merged(data.draw(cut(kept)), sequenced=True, soft=False)
+    assert in_order(versions) == in_order(replay_by_sequence(kept, soft=False))
 
 
 def ends_a_version(event: Event, before: Sequence[Event]) -> bool:
     """Whether a delete is of a row that there is, and later than all that happened to it."""
     versions = replay_by_sequence(before, soft=False).get(event.key, [])
-    times = [one.sequence or 0 for one in before if one.key == event.key]
-    return any(one.is_current for one in versions) and max(times) <= (event.sequence or 0)
+    times = [change.sequence or 0 for change in before if change.key == event.key]
+    return any(version.is_current for version in versions) and max(times) <= (event.sequence or 0)
 
 
 @settings(max_examples=examples(0.3))
 @given(st.data(), st.booleans())
 def test_what_is_merged_again_changes_nothing(data: st.DataObject, soft: bool) -> None:  # noqa: FBT001 - drawn
-    events = [replace(one, sequence=number) for number, one in enumerate(data.draw(streams()))]
+    events = [replace(change, sequence=number) for number, change in enumerate(data.draw(streams()))]
     once, again = data.draw(cut(events)), data.draw(cut(events))
     assert merged([*once, *again], sequenced=True, soft=soft) == merged(once, sequenced=True, soft=soft)
 
@@ -160,30 +162,30 @@ def test_what_is_merged_again_changes_nothing(data: st.DataObject, soft: bool) -
 def test_times_that_are_equal_or_unknown_lose_no_version() -> None:
     events = [event(0, "a", None), event(1, "b", 5), event(2, "c", 5), event(3, None, 3), event(4, "d", 1)]
     expected = [ended("a", None, 5), ended("b", 5, 5), ended("c", 5, 5), Version("d", 5)]
-    for loads in ([events], [[one] for one in events]):
+    for loads in ([events], [[change] for change in events]):
         assert merged(loads, sequenced=False, soft=False) == {KEY: expected}
 
 
 def test_a_truncation_ends_the_current_versions_and_no_others() -> None:
     truncation = Event("one", 0, 2, OF_ALL, None, deletes=True, sequence=7)
     events = [event(0, "a", 5), replace(event(1, "b", 6), key=(2, "a"))]
-    found = merged(
+    versions = merged(
         [events, [event(2, None, 6)], [replace(truncation, offset=3), event(4, "c", 9)]], sequenced=False, soft=False
     )
-    assert found == {(2, "a"): [ended("b", 6, 7)], KEY: [ended("a", 5, 6), Version("c", 9)]}
+    assert versions == {(2, "a"): [ended("b", 6, 7)], KEY: [ended("a", 5, 6), Version("c", 9)]}
 
 
 def test_a_row_from_before_the_table_kept_versions_is_the_first_one() -> None:
     for sequenced in (False, True):
-        found = merged([[event(0, "a", 5)]], sequenced=sequenced, soft=False, old=[1, 2])
+        versions = merged([[event(0, "a", 5)]], sequenced=sequenced, soft=False, old=[1, 2])
         began = 0 if sequenced else None
-        assert found[KEY] == [ended("old", began, 5), Version("a", 5)]
-        assert found[2, "a"] == [Version("old", None, is_current=None)]
+        assert versions[KEY] == [ended("old", began, 5), Version("a", 5)]
+        assert versions[2, "a"] == [Version("old", None, is_current=None)]
 
 
 def test_a_delete_of_a_deleted_row_adds_no_version() -> None:
     events = [event(0, "a", 5), event(1, None, 6), event(2, None, 9)]
-    for loads in ([events], [[one] for one in events]):
+    for loads in ([events], [[change] for change in events]):
         deleted = Version(None, 6, deleted=True)
         assert merged(loads, sequenced=False, soft=True) == {KEY: [ended("a", 5, 6), deleted]}
         assert merged(loads, sequenced=False, soft=False) == {KEY: [ended("a", 5, 6)]}
@@ -199,9 +201,9 @@ def test_a_late_event_ends_the_version_before_it_and_ends_at_the_next_one() -> N
         event(5, "d", 1),
     ]
     expected = [ended("d", 1, 2), ended("a", 2, 5), ended("b", 5, 8), ended("c", 8, 8)]
-    for loads in ([events], [[one] for one in events]):
+    for loads in ([events], [[change] for change in events]):
         assert merged(loads, sequenced=True, soft=False) == {KEY: expected}
-    for loads in ([events[:3]], [[one] for one in events[:3]]):
+    for loads in ([events[:3]], [[change] for change in events[:3]]):
         assert merged(loads, sequenced=True, soft=False) == {KEY: [ended("a", 2, 5), ended("b", 5, 8)]}
         flagged = Version(None, 8, deleted=True)
         assert merged(loads, sequenced=True, soft=True) == {KEY: [ended("a", 2, 5), ended("b", 5, 8), flagged]}
@@ -209,7 +211,7 @@ def test_a_late_event_ends_the_version_before_it_and_ends_at_the_next_one() -> N
 
 def test_a_row_from_before_whose_sequence_is_null_ends_where_the_first_version_begins() -> None:
     for loads in ([[event(0, "a", 5), event(1, "b", 6)]], [[event(0, "b", 6)], [event(1, "a", 5)]]):
-        found = merged(loads, sequenced=True, soft=False, old=[1], old_at=None)
-        assert found == {KEY: [ended("old", None, 5), ended("a", 5, 6), Version("b", 6)]}
+        versions = merged(loads, sequenced=True, soft=False, old=[1], old_at=None)
+        assert versions == {KEY: [ended("old", None, 5), ended("a", 5, 6), Version("b", 6)]}
     deleted = merged([[event(0, None, 5)]], sequenced=True, soft=False, old=[1], old_at=None)
     assert deleted == {KEY: [ended("old", None, 5)]}

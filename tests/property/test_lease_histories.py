@@ -91,22 +91,22 @@ class Contest:
         self.world.spawn(process, run)
 
     def check(self) -> None:
-        found = {epoch: data for path, (data, _) in self.bucket.objects.items() if (epoch := self.epoch(path))}
-        highest = max(found, default=Epoch(0))
+        records = {epoch: data for path, (data, _) in self.bucket.objects.items() if (epoch := self.epoch(path))}
+        highest = max(records, default=Epoch(0))
         assert highest >= self.highest, "the highest epoch fell"
         if highest:
-            assert self.said.setdefault(highest, found[highest]) == found[highest], "an epoch has two creators"
+            assert self.said.setdefault(highest, records[highest]) == records[highest], "an epoch has two creators"
         self.highest = highest
         held = [(stream, process.name) for process, lease in self.living() for stream in lease.held()]
         assert len({stream for stream, _ in held}) == len(held), f"{held} hold the lease at the same time"
         self.holders.update(name for _, name in held)
 
     def living(self) -> list[tuple[Process, LoaderLease]]:
-        return [one for one in self.running.values() if one[0].alive]
+        return [entry for entry in self.running.values() if entry[0].alive]
 
     def unheld(self) -> set[str]:
         """Streams that a living contender could load, and none does."""
-        wanted = {stream for role, one in self.running.items() if one[0].alive for stream in self.streams[role]}
+        wanted = {stream for role, entry in self.running.items() if entry[0].alive for stream in self.streams[role]}
         return wanted.difference(*(lease.held() for _, lease in self.living()))
 
     @staticmethod
@@ -123,7 +123,7 @@ class Contest:
                 self.start(role)
 
     def holder(self) -> tuple[Process, LoaderLease] | None:
-        return next((one for one in self.living() if one[1].held()), None)
+        return next((entry for entry in self.living() if entry[1].held()), None)
 
     def somebody_takes_over(self) -> None:
         since_ms = self.world.now_ms

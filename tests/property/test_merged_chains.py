@@ -56,12 +56,15 @@ def end_of(log: Sequence[Record]) -> int:
     return (log[-1].offset if log else 0) + 2
 
 
-def oracle(found: Logs) -> list[Told]:
+def oracle(logs: Logs) -> list[Told]:
     """Record by record: of the next ones the one with the lowest time, and of the first topic."""
-    left = {partition: list(log) for partition, log in found.items()}
+    left = {partition: list(log) for partition, log in logs.items()}
     order: list[Told] = []
     while any(left.values()):
-        partition = min((one for one in left if left[one]), key=lambda one: (left[one][0].time_ms, one))
+        partition = min(
+            (partition for partition in left if left[partition]),
+            key=lambda partition: (left[partition][0].time_ms, partition),
+        )
         order.append((str(partition.topic), left[partition].pop(0).offset))
     return order
 
@@ -84,11 +87,11 @@ class Brokers:
 
     def assign(self, partitions: Collection[TopicPartition]) -> None:
         assert self.listener is not None
-        found = self.listener.assigned(partitions)
+        positions = self.listener.assigned(partitions)
         self.paused = (self.paused - set(partitions)) | {
-            partition for partition in partitions if partition not in found
+            partition for partition in partitions if partition not in positions
         }
-        self.at |= {partition: int(found.get(partition, 10**6)) for partition in partitions}
+        self.at |= {partition: int(positions.get(partition, 10**6)) for partition in partitions}
 
     def poll(self, timeout_s: float) -> Polled:
         del timeout_s
@@ -96,11 +99,13 @@ class Brokers:
         for partition, position in list(self.at.items()):
             if partition in self.paused:
                 continue
-            new = [one for one in self.logs[partition] if one.offset >= position][: self.plan.get(partition, 0)]
+            new = [record for record in self.logs[partition] if record.offset >= position][
+                : self.plan.get(partition, 0)
+            ]
             if new:
                 batches.append(batch_of(partition, new))
                 self.at[partition] = new[-1].offset + 1
-            if not [one for one in self.logs[partition] if one.offset >= self.at[partition]]:
+            if not [record for record in self.logs[partition] if record.offset >= self.at[partition]]:
                 ends[partition] = Position(end_of(self.logs[partition]))
         faults, self.faults = tuple(self.faults), []
         return Polled(tuple(batches), ends, faults)
@@ -151,9 +156,10 @@ class Reader:
 
     def assigned(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
         self.had += partitions
-        return {one: merged_position(InputEnd(i, Position(0)) for i in inputs_of(one)) for one in partitions} | {
-            one: self.begin for one in partitions if one == CHAIN
-        }
+        return {
+            partition: merged_position(InputEnd(i, Position(0)) for i in inputs_of(partition))
+            for partition in partitions
+        } | {partition: self.begin for partition in partitions if partition == CHAIN}
 
     def revoked(self, partitions: Collection[TopicPartition]) -> None:
         self.had = [partition for partition in self.had if partition not in partitions]
@@ -171,23 +177,23 @@ class Reader:
 
     @property
     def told(self) -> list[Told]:
-        return [one for batch in self.batches for one in messages_of(batch)]
+        return [message for batch in self.batches for message in messages_of(batch)]
 
 
 def batch_of(partition: TopicPartition, records: Sequence[Record]) -> MessageBatch:
     return MessageBatch(
         partition,
-        np.array([one.offset for one in records], np.int64),
-        np.array([one.time_ms for one in records], np.int64),
-        pa.array([f"{partition.topic}{one.offset}".encode() for one in records], pa.binary()),
+        np.array([record.offset for record in records], np.int64),
+        np.array([record.time_ms for record in records], np.int64),
+        pa.array([f"{partition.topic}{record.offset}".encode() for record in records], pa.binary()),
         pa.array([b"key"] * len(records), pa.binary()),
-        headers_column([[("offset", b"%d" % one.offset)] for one in records]),
+        headers_column([[("offset", b"%d" % record.offset)] for record in records]),
     )
 
 
 def messages_of(batch: MergedBatch) -> list[Told]:
     """What it holds, read through its inputs' batches; all that is said of a message has to agree."""
-    found: dict[int, Told] = {}
+    by_index: dict[int, Told] = {}
     for part in batch.by_input():
         topic = str(part.batch.partition.topic)
         for index, offset, value in zip(
@@ -196,17 +202,17 @@ def messages_of(batch: MergedBatch) -> list[Told]:
             assert value == f"{topic}{offset}".encode() == batch.values[index].as_py()
             assert batch.headers is not None
             assert header_lists(batch.headers)[index] == [("offset", b"%d" % offset)]
-            found[index] = (topic, offset)
-    assert sorted(found) == list(range(len(batch)))
-    return [found[index] for index in sorted(found)]
+            by_index[index] = (topic, offset)
+    assert sorted(by_index) == list(range(len(batch)))
+    return [by_index[index] for index in sorted(by_index)]
 
 
 def start_at(position: int = 0) -> Position:
     return merged_position(InputEnd(partition, Position(position)) for partition in INPUTS)
 
 
-def reading(found: Logs, begin: Position, clock: HandClock, ahead_bytes: int) -> tuple[Brokers, MergingSource, Reader]:
-    brokers, reader = Brokers(found), Reader(begin)
+def reading(logs: Logs, begin: Position, clock: HandClock, ahead_bytes: int) -> tuple[Brokers, MergingSource, Reader]:
+    brokers, reader = Brokers(logs), Reader(begin)
     source = MergingSource(brokers, GROUPS, clock, CapturingLogger(), ahead_bytes)
     source.subscribe([], reader)
     brokers.assign(INPUTS)
@@ -238,7 +244,9 @@ def test_no_interleaving_of_polls_changes_the_order(
     assert reader.told == oracle(found)
     offsets = np.concatenate([batch.offsets for batch in reader.batches]) if reader.batches else np.zeros(0)
     assert np.all(np.diff(offsets) > 0)
-    assert inputs_at(reader.ends[-1]) == tuple(InputEnd(one, Position(end_of(found[one]))) for one in INPUTS)
+    assert inputs_at(reader.ends[-1]) == tuple(
+        InputEnd(partition, Position(end_of(found[partition]))) for partition in INPUTS
+    )
 
 
 @given(logs(), polls, st.data())
@@ -258,7 +266,7 @@ def test_a_restart_from_any_message_goes_on_with_the_next(
         # A flush ends after some message of some batch; the process dies, and the next reads on from the marker.
         count = data.draw(st.integers(1, len(reader.batches))) if cut_short is not None else len(reader.batches)
         sealed = [*reader.batches[: count - 1], *_cut(reader.batches[count - 1], cut_short)]
-        done += [one for batch in sealed for one in messages_of(batch)]
+        done += [message for batch in sealed for message in messages_of(batch)]
         begin = sealed[-1].end if sealed else begin
         assert begin == sum(end.position for end in inputs_at(begin))
     assert done == oracle(found)
@@ -311,7 +319,7 @@ def test_an_input_that_stays_alone_is_told_of_and_a_fault_is_its_chains() -> Non
         source.poll(0.0)
     brokers.logs |= {TopicPartition(Topic(topic), Partition(1)): () for topic in ("b", "c")}
     source.poll(0.0)
-    brokers.assign([one for one in brokers.logs if one.partition == 1 and one != alone])
+    brokers.assign([partition for partition in brokers.logs if partition.partition == 1 and partition != alone])
     assert len(reader.had) == 2, "once the others have it too, it is a chain"
     assert brokers.at[alone] == 10**6
     source.poll(0.0)

@@ -98,26 +98,26 @@ def merged(
             connection.execute("DELETE FROM staged")
             staged = [
                 [
-                    *one.key,
-                    one.value,
-                    one.sequence if sequenced else None,
-                    one.deletes,
-                    *one.order,
-                    one.deletes,
-                    one.key == OF_ALL,
+                    *event.key,
+                    event.value,
+                    event.sequence if sequenced else None,
+                    event.deletes,
+                    *event.order,
+                    event.deletes,
+                    event.key == OF_ALL,
                 ]
-                for one in load
+                for event in load
             ]
             if staged:
                 connection.executemany("INSERT INTO staged VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", staged)
             bounds = key_bounds(files_of(load), KEYS, by.keys, quoted)
             if check is not None and refused is not None:
-                found = judged(connection, columns, by, check, bounds)
-                for place in found:
+                refused_places = judged(connection, columns, by, check, bounds)
+                for place in refused_places:
                     connection.execute(LEFT_OUT, place)
-                refused |= found
+                refused |= refused_places
             statement = MergeStatement("target", "staged", tuple(columns), by, bounds, quoted, last_known=LAST_KNOWN)
-            if any(one.key == OF_ALL for one in load):
+            if any(event.key == OF_ALL for event in load):
                 statement = replace(statement, bounds=(), truncated="target")
             connection.execute(statement.text)
         rows = connection.execute('SELECT id, name, value, "at", gone, _kafka_offset FROM target').fetchall()
@@ -128,8 +128,8 @@ def merged(
 def files_of(load: Sequence[Event]) -> list[StagedFile]:
     """A file for each event, with its statistics."""
     return [
-        StagedFile("data/x", None, 1, 1, json.dumps({"minValues": found, "maxValues": found}))
-        for found in (dict(zip(("id", "name"), event.key, strict=True)) for event in load)
+        StagedFile("data/x", None, 1, 1, json.dumps({"minValues": bounds, "maxValues": bounds}))
+        for bounds in (dict(zip(("id", "name"), event.key, strict=True)) for event in load)
     ]
 
 
@@ -205,8 +205,8 @@ def test_with_soft_deletes_and_a_sequence_it_is_the_same_however_events_are_cut_
 ) -> None:
     everything = sorted((event for load in loads for event in load), key=lambda event: event.place)
     for patches in (False, True):
-        one_by_one = merged([[event] for event in everything], sequenced=True, soft=True, patches=patches)
-        assert merged([everything], sequenced=True, soft=True, patches=patches) == one_by_one
+        run_in_order = merged([[event] for event in everything], sequenced=True, soft=True, patches=patches)
+        assert merged([everything], sequenced=True, soft=True, patches=patches) == run_in_order
 
 
 CHECKS = {
@@ -234,7 +234,7 @@ def test_what_a_table_forbids_is_as_if_it_had_never_been_sent_and_the_same_howev
     assert refused == forbidden
     never_sent: dict[tuple[object, ...], Row] = {}
     for load in loads:
-        replay(never_sent, [one for one in load if one.place not in refused], sequenced=sequenced, soft=soft)
+        replay(never_sent, [event for event in load if event.place not in refused], sequenced=sequenced, soft=soft)
     assert never_sent == expected
     if not soft or is_in_order(loads):
         at_once: set[Place] = set()
@@ -244,11 +244,11 @@ def test_what_a_table_forbids_is_as_if_it_had_never_been_sent_and_the_same_howev
 
 def is_in_order(loads: Sequence[Sequence[Event]]) -> bool:
     """Whether no load has an event that comes before one of an earlier load, by topic, partition and offset."""
-    places = [one.place for load in loads for one in sorted(load, key=lambda one: one.place)]
+    places = [event.place for load in loads for event in sorted(load, key=lambda one: one.place)]
     return places == sorted(places)
 
 
 def test_a_table_need_not_have_the_places_by_which_events_are_ordered() -> None:
     loads = [[event(1, None), event(0, "x"), event(2, "y")], [event(4, "last"), event(3, "z")]]
-    found = merged(loads, sequenced=False, soft=False, placed=False)
-    assert found == {(1, "a"): Row("last")}
+    rows = merged(loads, sequenced=False, soft=False, placed=False)
+    assert rows == {(1, "a"): Row("last")}

@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from common.schema import StructType, parse_ddl, to_arrow_schema
-from stage_writer.decode.reading import STRICT, FirstPass, Reading
+from stage_writer.decode.decode_options import STRICT, DecodeOptions, FirstPass
 from stage_writer.decode.rejects import Refusal
 from stage_writer.decode.strict import StrictDecoder
 from tests.builders import required
@@ -22,15 +22,15 @@ from tests.property.test_decode_agrees import READINGS, batches
 ALL = list(READINGS.values())
 
 
-def reader_of(columns: StructType, reading: Reading = STRICT) -> FirstPass:
-    return required(required_library().first_pass(columns, reading))
+def reader_of(columns: StructType, reading: DecodeOptions = STRICT) -> FirstPass:
+    return required(required_library().native_decoder(columns, reading))
 
 
-def check(columns: StructType, reading: Reading, messages: Sequence[bytes]) -> None:
+def check(columns: StructType, reading: DecodeOptions, messages: Sequence[bytes]) -> None:
     strict = StrictDecoder(columns, reading)
     taken = reader_of(columns, reading).read(pa.array(messages, pa.binary()))
     taken.rows.validate(full=True)
-    chosen = [message for message, is_taken in zip(messages, taken.is_taken.tolist(), strict=True) if is_taken]
+    chosen = [message for message, is_taken in zip(messages, taken.is_decoded.tolist(), strict=True) if is_taken]
     rows = [strict.decode(message) for message in chosen]
     assert not [row for row in rows if isinstance(row, Refusal)]
     wanted = pa.array(rows, pa.struct(list(to_arrow_schema(columns))))
@@ -39,7 +39,7 @@ def check(columns: StructType, reading: Reading, messages: Sequence[bytes]) -> N
 
 @given(st.sampled_from(ALL).flatmap(lambda one: st.tuples(st.just(one), batches(*one))))
 def test_what_is_taken_is_the_strict_decoders_row(
-    case: tuple[tuple[StructType, Reading], list[bytes | None]],
+    case: tuple[tuple[StructType, DecodeOptions], list[bytes | None]],
 ) -> None:
     (columns, reading), batch = case
     check(columns, reading, [message for message in batch if message is not None])
@@ -72,10 +72,10 @@ def test_any_bytes(messages: list[bytes]) -> None:
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False)))
 def test_doubles_are_the_nearest(values: list[float]) -> None:
     taken = reader_of(parse_ddl("d DOUBLE")).read(pa.array([b'{"d":%r}' % value for value in values], pa.binary()))
-    kept = [value for value, is_taken in zip(values, taken.is_taken.tolist(), strict=True) if is_taken]
+    kept = [value for value, is_taken in zip(values, taken.is_decoded.tolist(), strict=True) if is_taken]
     assert struct.pack(f"{len(kept)}d", *kept) == taken.rows.field(0).to_numpy(zero_copy_only=False).tobytes()
     ordinary = [value == 0 or abs(value) > 1e-300 for value in values]
-    assert taken.is_taken[np.array(ordinary, np.bool_)].all()  # all but the subnormal ones
+    assert taken.is_decoded[np.array(ordinary, np.bool_)].all()  # all but the subnormal ones
 
 
 @given(st.lists(st.tuples(st.integers(2**52, 2**53 - 1), st.integers(-60, 10), st.integers(-1, 1))))
@@ -88,7 +88,7 @@ def test_numbers_between_two_doubles_are_rounded_as_python_does(halves: list[tup
     taken = reader_of(parse_ddl("d DOUBLE")).read(
         pa.array([b'{"d":%s}' % text.encode() for text in texts], pa.binary())
     )
-    kept = [float(text) for text, is_taken in zip(texts, taken.is_taken.tolist(), strict=True) if is_taken]
+    kept = [float(text) for text, is_taken in zip(texts, taken.is_decoded.tolist(), strict=True) if is_taken]
     assert taken.rows.field(0).to_pylist() == kept
     assert all(math.isfinite(value) for value in kept)
 
@@ -111,7 +111,7 @@ def test_numbers_between_two_doubles_are_rounded_as_python_does(halves: list[tup
 def test_the_ordinary_is_taken(message: bytes) -> None:
     columns, reading = READINGS["plain"]
     taken = reader_of(columns, reading).read(pa.array([message, b"{", message], pa.binary()))
-    assert taken.is_taken.tolist() == [True, False, True]
+    assert taken.is_decoded.tolist() == [True, False, True]
     known = set(columns.names)
     assert taken.has_unknown.tolist() == [not known.issuperset(json.loads(message))] * 2
     check(columns, reading, [message, message])
@@ -122,15 +122,15 @@ def test_a_slice_of_a_longer_buffer_and_an_empty_one() -> None:
     messages = pa.array([b'{"i":1}', b'{"i":2}', b'{"i":', b"3}", b'{"i":4}'], pa.binary())
     taken = reader.read(messages.slice(1, 4))
     assert taken.rows.to_pylist() == [{"i": 2}, {"i": 4}]
-    assert taken.is_taken.tolist() == [True, False, False, True]
+    assert taken.is_decoded.tolist() == [True, False, False, True]
     assert reader.read(messages.slice(5)).rows.to_pylist() == []
-    assert reader.read(pa.array([b"", b""], pa.binary())).is_taken.tolist() == [False, False]
+    assert reader.read(pa.array([b"", b""], pa.binary())).is_decoded.tolist() == [False, False]
 
 
 def test_what_is_deeper_than_any_record_is_left() -> None:
     reader = reader_of(parse_ddl("i INT"))
     deep = [b'{"i":1,"u":' + b"[" * depth + b"]" * depth + b"}" for depth in (1, 64, 65, 1024, 1025, 100_000)]
-    assert reader.read(pa.array(deep, pa.binary())).is_taken.tolist() == [True, True, True, True, False, False]
+    assert reader.read(pa.array(deep, pa.binary())).is_decoded.tolist() == [True, True, True, True, False, False]
 
 
 def test_many_keys_of_a_map_are_taken_and_a_repeated_one_is_left() -> None:
@@ -143,7 +143,7 @@ def test_many_keys_of_a_map_are_taken_and_a_repeated_one_is_left() -> None:
         escaped = whole.replace(f'"{keys[-1]}": {count - 1}', f'"\\u0030": {count - 1}', 1) if count > 1 else None
         again += [] if escaped is None else [escaped]
         taken = reader.read(pa.array([whole, *again], pa.binary()))
-        assert taken.is_taken.tolist() == [True, *(False for _ in again)]
+        assert taken.is_decoded.tolist() == [True, *(False for _ in again)]
         assert [dict(pairs) for _, pairs in taken.rows.to_pylist()[0]["g"][:3]] == [inner] * min(count, 3)
 
 
@@ -156,14 +156,14 @@ def test_keys_that_are_made_to_collide_cost_no_time_without_end() -> None:
         if _hash(key) % 256 == 0:
             colliding.append(key)
     maps = [json.dumps({"g": dict.fromkeys(keys, 1)}) for keys in (colliding[:20], colliding)]
-    assert reader.read(pa.array(maps, pa.binary())).is_taken.tolist() == [True, False]
+    assert reader.read(pa.array(maps, pa.binary())).is_decoded.tolist() == [True, False]
 
 
 def _hash(key: str) -> int:
-    found = 2166136261
+    digest = 2166136261
     for byte in key.encode():
-        found = (found ^ byte) * 16777619 % 2**32
-    return found ^ found >> 15
+        digest = (digest ^ byte) * 16777619 % 2**32
+    return digest ^ digest >> 15
 
 
 def test_long_numbers_are_taken() -> None:
@@ -182,7 +182,7 @@ def test_long_numbers_are_taken() -> None:
     left = [f'{{"x":{digits}0}}', f'{{"x":{digits}.5}}', '{"x":1e38}', '{"m":1.5e3}', '{"m":1e-3}', '{"m":1e400}']
     reader = reader_of(columns)
     messages = [message.encode() for message in (*taken, *left)]
-    assert reader.read(pa.array(messages, pa.binary())).is_taken.tolist() == [True] * len(taken) + [False] * len(left)
+    assert reader.read(pa.array(messages, pa.binary())).is_decoded.tolist() == [True] * len(taken) + [False] * len(left)
     check(columns, STRICT, messages)
 
 
@@ -196,7 +196,7 @@ def test_base64_with_escapes_is_taken() -> None:
         rb'{"y":"\/',
     ]
     taken = reader_of(columns).read(pa.array(messages, pa.binary()))
-    assert taken.is_taken.tolist() == [True, True, False, False, False]
+    assert taken.is_decoded.tolist() == [True, True, False, False, False]
     assert taken.rows.to_pylist() == [{"y": b"\xff\xff", "t": "/"}, {"y": b"aa", "t": None}]
     check(columns, STRICT, messages)
 
@@ -217,5 +217,5 @@ def test_what_is_lenient_is_taken() -> None:
         b'{"t":[1,]}',
     ]
     taken = reader_of(columns, reading).read(pa.array([*messages, *refused], pa.binary()))
-    assert taken.is_taken.tolist() == [True] * len(messages) + [False] * len(refused)
+    assert taken.is_decoded.tolist() == [True] * len(messages) + [False] * len(refused)
     check(columns, reading, messages)

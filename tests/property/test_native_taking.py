@@ -10,8 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from common.spans import Partition, Topic, TopicPartition
-from stage_writer.fetch.fetched import batches_of_taken
-from stage_writer.native.fetching import QueueReader, TakenMessages
+from stage_writer.fetch.fetched import batches_of_fetched
+from stage_writer.native.fetching import FetchedMessages, QueueReader
 from stage_writer.native.library import library_path
 
 pytestmark = pytest.mark.skipif(not library_path().exists(), reason="the native library is not built")
@@ -58,36 +58,46 @@ class Queue:
     """librdkafka's calls, on messages that are given."""
 
     def __init__(self, sent: list[Sent]) -> None:
-        self._names = {name: ctypes.create_string_buffer((name or "").encode()) for name in {one.topic for one in sent}}
-        self._bytes = [[_buffer(one.value), _buffer(one.key)] for one in sent]
+        self._names = {
+            name: ctypes.create_string_buffer((name or "").encode()) for name in {message.topic for message in sent}
+        }
+        self._bytes = [[_buffer(message.value), _buffer(message.key)] for message in sent]
         self._messages = [
             _Message(
-                *(one.error, _address(self._names[one.topic]) if one.topic else None, one.partition),
-                *(_address(value), len(one.value or b""), _address(key), len(one.key or b""), offset, one.stamp),
+                *(message.error, _address(self._names[message.topic]) if message.topic else None, message.partition),
+                *(
+                    _address(value),
+                    len(message.value or b""),
+                    _address(key),
+                    len(message.key or b""),
+                    offset,
+                    message.stamp,
+                ),
             )
-            for offset, (one, (value, key)) in enumerate(zip(sent, self._bytes, strict=True))
+            for offset, (message, (value, key)) in enumerate(zip(sent, self._bytes, strict=True))
         ]
         self._headers = [
-            [(_buffer(key), _buffer(value), len(value or b"")) for key, value in one.headers or ()] for one in sent
+            [(_buffer(key), _buffer(value), len(value or b"")) for key, value in message.headers or ()]
+            for message in sent
         ]
-        self._epochs = [-1 if one.epoch is None else one.epoch for one in sent]
+        self._epochs = [-1 if message.epoch is None else message.epoch for message in sent]
         self.given = 0
         self.freed: list[int] = []
         pointer, number, message = ctypes.c_void_p, ctypes.c_int64, ctypes.POINTER(_Message)
         self._calls = (
             ctypes.CFUNCTYPE(number, pointer, ctypes.c_int, ctypes.POINTER(pointer), ctypes.c_size_t)(self._take),
-            ctypes.CFUNCTYPE(None, message)(lambda found: self.freed.append(found.contents.offset)),
-            ctypes.CFUNCTYPE(number, message, pointer)(lambda found, _: number(found.contents.own or 0).value),
+            ctypes.CFUNCTYPE(None, message)(lambda message: self.freed.append(message.contents.offset)),
+            ctypes.CFUNCTYPE(number, message, pointer)(lambda message, _: number(message.contents.own or 0).value),
             ctypes.CFUNCTYPE(pointer, pointer)(lambda topic: topic),
-            ctypes.CFUNCTYPE(pointer, message)(lambda found: found.contents.value),
-            ctypes.CFUNCTYPE(ctypes.c_int32, message)(lambda found: self._epochs[found.contents.offset]),
+            ctypes.CFUNCTYPE(pointer, message)(lambda error: error.contents.value),
+            ctypes.CFUNCTYPE(ctypes.c_int32, message)(lambda message: self._epochs[message.contents.offset]),
             ctypes.CFUNCTYPE(ctypes.c_int32, message, ctypes.POINTER(pointer))(self._headers_of),
             ctypes.CFUNCTYPE(ctypes.c_int32, pointer, ctypes.c_size_t, *[ctypes.POINTER(pointer)] * 3)(self._header),
         )
         self.calls = [ctypes.cast(call, pointer).value or 0 for call in self._calls]
 
-    def _headers_of(self, found: ctypes._Pointer[_Message], given: ctypes._Pointer[ctypes.c_void_p]) -> int:
-        offset = found.contents.offset
+    def _headers_of(self, message: ctypes._Pointer[_Message], given: ctypes._Pointer[ctypes.c_void_p]) -> int:
+        offset = message.contents.offset
         given[0] = offset + 1
         return 0 if self._headers[offset] else NO_HEADERS
 
@@ -100,10 +110,10 @@ class Queue:
             target[0] = found
         return 0
 
-    def _take(self, _queue: int, _timeout_ms: int, found: ctypes._Pointer[ctypes.c_void_p], most: int) -> int:
+    def _take(self, _queue: int, _timeout_ms: int, messages: ctypes._Pointer[ctypes.c_void_p], most: int) -> int:
         chosen = self._messages[self.given : self.given + most]
         for place, message in enumerate(chosen):
-            found[place] = ctypes.addressof(message)
+            messages[place] = ctypes.addressof(message)
         self.given += len(chosen)
         return len(chosen)
 
@@ -146,17 +156,17 @@ def test_every_message_is_taken_once_as_it_is_and_freed(sent: list[Sent], most: 
         assert held_bytes == sum(len(value or b"") for value in columns) + held * MESSAGE_BYTES
         assert queue.given > before
         rows += _rows(taken)
-        errors += [(one.topic, one.partition, one.offset, one.code, one.text) for one in taken.errors]
+        errors += [(error.topic, error.partition, error.offset, error.code, error.text) for error in taken.errors]
     numbered = list(enumerate(sent))
     assert rows == [
-        (one.topic, one.partition, one.epoch, number, one.stamp, one.value, one.key)
-        for number, one in numbered
-        if not one.error
+        (message.topic, message.partition, message.epoch, number, message.stamp, message.value, message.key)
+        for number, message in numbered
+        if not message.error
     ]
     assert errors == [
-        (one.topic, one.partition, number, END, (one.value or b"")[:256].decode(errors="replace"))
-        for number, one in numbered
-        if one.error
+        (message.topic, message.partition, number, END, (message.value or b"")[:256].decode(errors="replace"))
+        for number, message in numbered
+        if message.error
     ]
     assert sorted(queue.freed) == list(range(len(sent)))
     reader.free()
@@ -179,9 +189,11 @@ def test_headers_are_read_for_the_topics_that_want_them(sent: list[Sent], topics
         more = len(taken.offsets) * MESSAGE_BYTES + len(headers) * HEADER_BYTES
         assert held_bytes == sum(len(value or b"") for value in columns) + more
     assert found == [
-        [{"key": key, "value": value} for key, value in one.headers] if one.headers and one.topic in topics else None
-        for one in sent
-        if not one.error
+        [{"key": key, "value": value} for key, value in message.headers]
+        if message.headers and message.topic in topics
+        else None
+        for message in sent
+        if not message.error
     ]
     reader.free()
 
@@ -195,7 +207,7 @@ def test_tombstones_end_a_portion_by_the_bytes_of_their_keys() -> None:
     reader.free()
 
 
-def _rows(taken: TakenMessages) -> list[tuple[object, ...]]:
+def _rows(taken: FetchedMessages) -> list[tuple[object, ...]]:
     places = [(run.topic, run.partition, run.leader_epoch) for run in taken.runs for _ in range(run.start, run.end)]
     columns = (taken.offsets.tolist(), taken.timestamps_ms.tolist(), taken.values.to_pylist(), taken.keys.to_pylist())
     return [(*place, *row) for place, *row in zip(places, *columns, strict=True)]
@@ -214,12 +226,12 @@ def test_what_was_taken_is_parted_by_partition_in_its_order(runs: list[tuple[str
     queue = Queue(sent)
     reader = QueueReader(library_path(), queue.calls, 1)
     reader.take(len(sent) + 1, 2**20, 0.0)
-    found: dict[TopicPartition, list[tuple[object, ...]]] = {}
-    for batch in batches_of_taken(reader.give()):
+    rows_by_partition: dict[TopicPartition, list[tuple[object, ...]]] = {}
+    for batch in batches_of_fetched(reader.give()):
         rows = zip(batch.offsets.tolist(), batch.timestamps_ms.tolist(), batch.values.to_pylist(), strict=True)
-        found.setdefault(batch.partition, []).extend((batch.leader_epoch, *row) for row in rows)
+        rows_by_partition.setdefault(batch.partition, []).extend((batch.leader_epoch, *row) for row in rows)
     expected: dict[TopicPartition, list[tuple[object, ...]]] = {}
-    for offset, one in enumerate(sent):
-        topic_partition = TopicPartition(Topic(str(one.topic)), Partition(one.partition))
-        expected.setdefault(topic_partition, []).append((one.epoch, offset, one.stamp, one.value))
-    assert found == expected
+    for offset, message in enumerate(sent):
+        topic_partition = TopicPartition(Topic(str(message.topic)), Partition(message.partition))
+        expected.setdefault(topic_partition, []).append((message.epoch, offset, message.stamp, message.value))
+    assert rows_by_partition == expected

@@ -10,7 +10,17 @@ from common.tables.commit_metadata import CommitMetadata
 from common.tables.counts import Counts, Replaced
 from common.tables.transactions import TxnIds
 from delta_loader.load.settle import settle_candidates, settled
-from delta_loader.plan.plan import Found, Limits, Load, Overlap, Run, UnreadableMarker, UpToDate, next_run, plan_load
+from delta_loader.plan.plan import (
+    AnyMarker,
+    Limits,
+    Load,
+    Overlap,
+    Run,
+    UnreadableMarker,
+    UpToDate,
+    next_run,
+    plan_load,
+)
 from tests.builders import required
 from tests.unit.delta_loader.plan.test_plan import by_hand, marker, name
 
@@ -18,19 +28,19 @@ POSITIONS = st.integers(0, 60)
 
 
 @st.composite
-def found_markers(draw: st.DrawFn) -> list[Found]:
+def found_markers(draw: st.DrawFn) -> list[AnyMarker]:
     """Anything that a listing may hold: chains, strays, overlaps, hand-made and broken markers."""
     starts = draw(st.lists(POSITIONS, max_size=12, unique=True))
-    found: list[Found] = []
+    markers: list[AnyMarker] = []
     for start in starts:
         kind = draw(st.sampled_from(["flush", "flush", "flush", "hand", "broken"]))
         if kind == "hand":
-            found.append(by_hand(start))
+            markers.append(by_hand(start))
         elif kind == "broken":
-            found.append(UnreadableMarker(name(start), "torn"))
+            markers.append(UnreadableMarker(name(start), "torn"))
         else:
-            found.append(marker(start, start + draw(st.integers(1, 15)), draw(st.none() | POSITIONS)))
-    return found
+            markers.append(marker(start, start + draw(st.integers(1, 15)), draw(st.none() | POSITIONS)))
+    return markers
 
 
 @st.composite
@@ -45,28 +55,30 @@ def chains(draw: st.DrawFn) -> list[Marker]:
 
 
 @given(st.none() | POSITIONS, found_markers())
-def test_a_run_never_skips_and_never_overlaps(position: int | None, found: list[Found]) -> None:
+def test_a_run_never_skips_and_never_overlaps(position: int | None, found: list[AnyMarker]) -> None:
     at = None if position is None else Position(position)
     outcome = next_run(at, found)
     if isinstance(outcome, Overlap):
         assert outcome.start == at
         assert outcome.marker.span.start < outcome.position < outcome.marker.span.end
-        assert not any(isinstance(one, Marker) and one.span.start == at for one in found)
+        assert not any(isinstance(marker, Marker) and marker.span.start == at for marker in found)
     if isinstance(outcome, Run):
         assert at is None or outcome.start == at
-        ends = [one.span.end for one in outcome.markers[:-1]]
-        assert ends == [one.span.start for one in outcome.markers[1:]]
-        assert all(one in found for one in outcome.markers)
+        ends = [marker.span.end for marker in outcome.markers[:-1]]
+        assert ends == [marker.span.start for marker in outcome.markers[1:]]
+        assert all(marker in found for marker in outcome.markers)
 
 
 @given(st.none() | POSITIONS, found_markers(), st.data())
-def test_the_listings_order_makes_no_difference(position: int | None, found: list[Found], data: st.DataObject) -> None:
+def test_the_listings_order_makes_no_difference(
+    position: int | None, found: list[AnyMarker], data: st.DataObject
+) -> None:
     at = None if position is None else Position(position)
     assert next_run(at, data.draw(st.permutations(found))) == next_run(at, found)
 
 
 @given(POSITIONS, found_markers())
-def test_a_run_is_the_longest(position: int, found: list[Found]) -> None:
+def test_a_run_is_the_longest(position: int, found: list[AnyMarker]) -> None:
     outcome = next_run(Position(position), found)
     if isinstance(outcome, Run):
         again = next_run(outcome.end, found)
@@ -123,11 +135,11 @@ def test_a_load_respects_its_limits_and_moves(runs: dict[TopicPartition, Run], m
     assert load.markers
     for partition, run in load.runs.items():
         assert run.markers == runs[partition].markers[: len(run.markers)]
-    files = [file for one in load.markers for table in one.tables for file in table.files]
-    with_files = [one for one in load.markers if any(table.files for table in one.tables)]
+    files = [file for marker in load.markers for table in marker.tables for file in table.files]
+    with_files = [marker for marker in load.markers if any(table.files for table in marker.tables)]
     within = len(files) <= max_files and sum(file.size_bytes for file in files) <= max_bytes
     assert within or len(with_files) == 1
-    assert len({table.schema for one in with_files for table in one.tables}) <= 1
+    assert len({table.schema for marker in with_files for table in marker.tables}) <= 1
 
 
 @given(many_runs(), st.integers(1, 12))
@@ -148,21 +160,21 @@ def test_loads_come_to_an_end_and_leave_nothing(runs: dict[TopicPartition, Run],
 
 @given(many_runs(), st.integers(0, 7))
 def test_a_cut_load_has_only_prefixes(runs: dict[TopicPartition, Run], stop: int) -> None:
-    load = Load(runs).until(lambda one: one.span.start == stop)
+    load = Load(runs).until(lambda marker: marker.span.start == stop)
     for partition, run in runs.items():
         kept = () if load is None or partition not in load.runs else load.runs[partition].markers
         assert kept == run.markers[: min(stop, len(run.markers))]
 
 
 @given(found_markers(), POSITIONS, st.integers(0, 60))
-def test_settling_never_takes_what_is_needed(found: list[Found], position: int, keep_after_ms: int) -> None:
-    written_ms = {one.name: int(one.name.start) for one in found}
+def test_settling_never_takes_what_is_needed(found: list[AnyMarker], position: int, keep_after_ms: int) -> None:
+    written_ms = {marker.name: int(marker.name.start) for marker in found}
     candidates = set(settle_candidates(sorted(written_ms), written_ms, Position(position), keep_after_ms))
-    gone = set(settled([one for one in found if one.name in candidates], Position(position)))
-    kept = [one for one in found if one.name not in gone]
+    gone = set(settled([marker for marker in found if marker.name in candidates], Position(position)))
+    kept = [marker for marker in found if marker.name not in gone]
     if found:
-        assert max(one.name for one in found) not in gone
-    assert all(one.span.end <= position for one in found if one.name in gone and isinstance(one, Marker))
+        assert max(marker.name for marker in found) not in gone
+    assert all(marker.span.end <= position for marker in found if marker.name in gone and isinstance(marker, Marker))
     # What could be loaded before can be loaded after.
     before, after = next_run(Position(position), found), next_run(Position(position), kept)
     assert before == after

@@ -15,13 +15,15 @@ from stage_writer.decode.strict import StrictDecoder
 from stage_writer.decode.unknown.evolving import EvolvingDecoder, only, rounds, usable
 from tests.builders import instance, required
 from tests.conftest import examples
-from tests.fakes.native import first_passes
+from tests.fakes.native import native_decoders
 from tests.property.test_decode_agrees import MAPS, NESTED, PLAIN, PLAIN_MAPS, batches
 
 
 @cache
 def decoders_of(columns: StructType) -> tuple[list[Decoder], Decoder, StrictDecoder]:
-    rescuing = [Decoder(columns, rescue_column="rest", block_bytes=400, first_pass=one) for one in first_passes()]
+    rescuing = [
+        Decoder(columns, rescue_column="rest", block_bytes=400, native_decoder=decoder) for decoder in native_decoders()
+    ]
     return rescuing, Decoder(columns), StrictDecoder(columns)
 
 
@@ -33,8 +35,8 @@ def unknown(value: Json, data_type: DataType) -> Json:
             pairs = [(name, unknown(item, known[name]) if name in known else item, name) for name, item in value]
             return Object((name, item) for name, item, _ in pairs if item is not None or name not in known) or None
         case Object(), MapType(_, inner):
-            found = starmap(lambda name, item: (name, unknown(item, inner)), value)
-            return Object((name, item) for name, item in found if item is not None) or None
+            fields = starmap(lambda name, item: (name, unknown(item, inner)), value)
+            return Object((name, item) for name, item in fields if item is not None) or None
         case list(), ArrayType(element) if not isinstance(value, Object):
             items = [unknown(item, element) for item in value]
             return items if any(item is not None for item in items) else None
@@ -122,7 +124,7 @@ WIDE = parse_ddl(
 )
 DECLARED = parse_ddl("i INT, m STRUCT<a: INT>")
 WAY = usable(DECLARED, GAINED, ())
-RESCUING = [partial(Decoder, rescue_column="rest", block_bytes=400, first_pass=one) for one in first_passes()]
+RESCUING = [partial(Decoder, rescue_column="rest", block_bytes=400, native_decoder=one) for one in native_decoders()]
 NARROW = RESCUING[0](DECLARED)
 
 

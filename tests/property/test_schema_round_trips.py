@@ -41,7 +41,7 @@ def schemas(*, in_ddl: bool) -> st.SearchStrategy[StructType]:
 
     def structs(inner: st.SearchStrategy[DataType], least: int = 0) -> st.SearchStrategy[StructType]:
         fields = st.builds(field, NAMES, inner, st.booleans(), comments, more)
-        unique = st.lists(fields, min_size=least, max_size=4, unique_by=lambda one: one.name.casefold())
+        unique = st.lists(fields, min_size=least, max_size=4, unique_by=lambda field: field.name.casefold())
         return unique.map(lambda some: StructType(tuple(some)))
 
     leaves: st.SearchStrategy[DataType] = st.one_of(st.sampled_from(Primitive), DECIMALS)

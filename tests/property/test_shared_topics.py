@@ -15,7 +15,7 @@ from bootstrap.plans.repair import plan_rewind
 from bootstrap.plans.state import Author, Ends, PartitionState
 from common.settings import StartAt
 from common.spans import Partition, Position, Topic, TopicPartition
-from common.stage.topic_owners import OwnerBook
+from common.stage.topic_owners import StageTopicOwners
 from common.storage.store import FsspecStore
 from stage_writer.convert import StreamConverter
 from stage_writer.fetch.shared.source import SharedTopicSource
@@ -50,7 +50,7 @@ class World:
             ),
             stage={"url": f"{self.root}/stage"},
         )
-        OwnerBook(settings, self.store, make=True).learn()
+        StageTopicOwners(settings, self.store, make=True).read_all()
         member = LonelyMember(self.clock, self.ends)
         source = SharedTopicSource(member, settings.chains_of, self.clock)
         stage = ObjectStage(self.store, FsspecStore, self.clock, lambda: str(uuid.uuid4()), f"w{number}")
@@ -82,10 +82,10 @@ class World:
         """What a stream's chain has of a partition, in its order; it is unbroken and only the stream's."""
         ids: list[int] = []
         end = 0
-        for found in manifests(self.store, f"done/{CHAINS[app_id]}/{partition}"):
-            assert (found.app_id, found.span.start) == (app_id, end)
-            end = found.span.end
-            for table in found.tables:
+        for manifest in manifests(self.store, f"done/{CHAINS[app_id]}/{partition}"):
+            assert (manifest.app_id, manifest.span.start) == (app_id, end)
+            end = manifest.span.end
+            for table in manifest.tables:
                 assert table.url in (f"{self.root}/{app_id}", f"{self.root}/{app_id}_dead_letters")
                 for file in table.files:
                     rows = pq.read_table(FsspecStore(table.url).open(file.path))

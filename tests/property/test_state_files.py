@@ -10,9 +10,9 @@ from stage_writer.topologies.stores import files as form
 from stage_writer.topologies.stores.files import (
     MAGIC,
     changes_from_bytes,
-    changes_to_pieces,
+    changes_to_chunks,
     snapshot_from_bytes,
-    snapshot_to_pieces,
+    snapshot_to_chunks,
 )
 
 SPACES = st.dictionaries(
@@ -27,7 +27,7 @@ PATH = "state/orders/3/00000000000000000007-0-x.changes"
 def test_changes_are_read_as_they_were_written(spaces: dict[str, dict[bytes, bytes | None]], block_bytes: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(form, "_BLOCK_BYTES", block_bytes)
-        data = changes_to_pieces(Changes(spaces, KINDS)).to_bytes()
+        data = changes_to_chunks(Changes(spaces, KINDS)).to_bytes()
     assert changes_from_bytes(PATH, data) == Changes(spaces, KINDS)
 
 
@@ -35,7 +35,7 @@ def test_changes_are_read_as_they_were_written(spaces: dict[str, dict[bytes, byt
 def test_a_file_that_is_short_or_changed_is_never_read_as_another(
     spaces: dict[str, dict[bytes, bytes | None]], data: st.DataObject
 ) -> None:
-    whole = changes_to_pieces(Changes(spaces, KINDS)).to_bytes()
+    whole = changes_to_chunks(Changes(spaces, KINDS)).to_bytes()
     place = data.draw(st.integers(0, len(whole) - 1))
     with pytest.raises(StateError, match=f"the state file {PATH} cannot be read"):
         changes_from_bytes(PATH, whole[:place])
@@ -56,7 +56,7 @@ def test_any_bytes_are_refused_by_name(data: bytes) -> None:
 
 
 def test_a_newer_form_and_the_other_kind_are_refused() -> None:
-    data = bytearray(changes_to_pieces(Changes({"a": {b"k": None}}, KINDS)).to_bytes())
+    data = bytearray(changes_to_chunks(Changes({"a": {b"k": None}}, KINDS)).to_bytes())
     with pytest.raises(StateError, match="it holds changes, and snapshot were wanted"):
         list(snapshot_from_bytes(PATH, bytes(data)))
     data[len(MAGIC)] = 2
@@ -76,7 +76,7 @@ def test_a_state_whose_store_was_of_another_kind_is_refused_by_its_name() -> Non
     stores = Stores.open([Stores.key_value("table")], MemoryBackend())
     stores.store("table").put("a", 1)
     stores.seal()
-    data = snapshot_to_pieces(stores.snapshot()).to_bytes()
+    data = snapshot_to_chunks(stores.snapshot()).to_bytes()
     from datetime import timedelta
 
     other = Stores.open([Stores.session("table", timedelta(hours=1))], MemoryBackend())

@@ -20,9 +20,9 @@ from stage_writer.topologies.stores import Changes, MemoryBackend, Stores, Windo
 from stage_writer.topologies.stores.disk import DiskBackend, open_backend
 from stage_writer.topologies.stores.files import (
     changes_from_bytes,
-    changes_to_pieces,
+    changes_to_chunks,
     snapshot_from_bytes,
-    snapshot_to_pieces,
+    snapshot_to_chunks,
 )
 from tests.conftest import examples
 
@@ -167,7 +167,7 @@ class Histories(RuleBasedStateMachine):
     @rule()
     def read_snapshot(self) -> None:
         assert self.reading is not None
-        data = snapshot_to_pieces(self.reading).to_bytes()
+        data = snapshot_to_chunks(self.reading).to_bytes()
         self.reading.close()
         self.reading = None
         state, _ = self.sealed[self.covered - 1]
@@ -186,7 +186,7 @@ class Histories(RuleBasedStateMachine):
         if self.covered == 0 and self.read:
             self.snapshot, self.changes, self.read = self.read, [], b""
         else:
-            self.changes.append(changes_to_pieces(changes).to_bytes())
+            self.changes.append(changes_to_chunks(changes).to_bytes())
         self.at_tail = state
         self.stores.sealed(f"marker {self.markers}")
 
@@ -224,10 +224,10 @@ class Histories(RuleBasedStateMachine):
         kinds = {type(low), type(high)}
         if len(kinds) > 1 or low is None:
             return
-        found = list(self.stores.store("table").range(low, high))
+        entries = list(self.stores.store("table").range(low, high))
         same = {key: value for key, value in self.model.table.items() if type(key) is type(low)}
-        assert found == sorted((key, value) for key, value in same.items() if low <= key <= high)
-        assert list(self.stores.store("table").reverse_range(low, high)) == found[::-1]
+        assert entries == sorted((key, value) for key, value in same.items() if low <= key <= high)
+        assert list(self.stores.store("table").reverse_range(low, high)) == entries[::-1]
 
     @rule(key=KEYS, low=TIMES, high=TIMES)
     def the_windows_of_a_key_are_those_between(self, key: Anything, low: int, high: int) -> None:
@@ -278,9 +278,9 @@ def assert_same(stores: Stores, model: Model) -> None:
 
 
 def assert_windows(store: WindowStore, timed: Timed) -> None:
-    found = dict(store.all())
+    windows = dict(store.all())
     live = {at: value for at, value in timed.entries.items() if timed.live(at[0])}
-    assert found == {Windowed(key, start, start + SIZE_MS): value for (start, key), value in live.items()}
+    assert windows == {Windowed(key, start, start + SIZE_MS): value for (start, key), value in live.items()}
     assert all(store.fetch(key, start) == timed.entries[start, key] for start, key in live)
 
 

@@ -18,7 +18,7 @@ from delta_loader.plan.plan import (
     Overlap,
     Run,
     TableShape,
-    Uncuttable,
+    UnsplittableOverlap,
     UpToDate,
     cuttable,
     next_run,
@@ -56,9 +56,9 @@ class Lake:
             self.rows[url].update(self.files[file.path])
         for write in commit.written:
             start = write.start or 0
-            found = [self.files[file.path] for file in write.files]
-            assert all(min(offsets) < start for offsets in found), "a file that could be added as it is"
-            self.rows[url].update(offset for offsets in found for offset in offsets if offset >= start)
+            offsets_of_files = [self.files[file.path] for file in write.files]
+            assert all(min(offsets) < start for offsets in offsets_of_files), "a file that could be added as it is"
+            self.rows[url].update(offset for offsets in offsets_of_files for offset in offsets if offset >= start)
         self.targets[url] = self.targets[url].after(commit, 1)
 
     @property
@@ -95,8 +95,8 @@ def chains(draw: st.DrawFn, lake: Lake, name: str, kinds: Sequence[str], start: 
 def load_all(lake: Lake, chain: list[Marker], *, dies_after: int | None = None) -> None:
     """What the loader does, until it dies after so many commits or is idle."""
     commits = 0
-    while isinstance(found := next_run(lake.position, chain), Run | Overlap):
-        load = required(plan_load({SOURCE: found}, Limits(3, 10_000)))
+    while isinstance(outcome := next_run(lake.position, chain), Run | Overlap):
+        load = required(plan_load({SOURCE: outcome}, Limits(3, 10_000)))
         for url in (DEAD, ROWS):
             target = lake.targets[url]
             commit = side_commit(target, NAMING, load) if url == DEAD else rows_commit(target, NAMING, load, 1)
@@ -106,7 +106,7 @@ def load_all(lake: Lake, chain: list[Marker], *, dies_after: int | None = None) 
                 if commits == dies_after:
                     return
         assert lake.position == load.runs[SOURCE].end
-    assert found == UpToDate()
+    assert outcome == UpToDate()
 
 
 @given(KINDS, st.integers(0, 12), st.data())
@@ -139,31 +139,31 @@ def test_a_share_is_what_lies_beyond_and_rewrites_no_more_than_it_must(
     kinds: list[str], start: int, data: st.DataObject
 ) -> None:
     lake = Lake()
-    for one in data.draw(chains(lake, "first", kinds, 0)):
+    for flush_marker in data.draw(chains(lake, "first", kinds, 0)):
         for url in (ROWS, DEAD):
-            share = split_files_at(url, one, Position(start))
+            share = split_files_at(url, flush_marker, Position(start))
             assert all(min(lake.files[file.path]) >= start for file in share.added)
             for write in share.written:
                 for file in write.files:
                     assert min(lake.files[file.path]) < start <= max(lake.files[file.path])
-            left_out = {file.path for table in one.tables if table.url == url for file in table.files}
+            left_out = {file.path for table in flush_marker.tables if table.url == url for file in table.files}
             left_out -= {file.path for file in share.files}
             assert all(max(lake.files[path]) < start for path in left_out)
 
 
 def test_a_file_that_does_not_tell_its_offsets_goes_through_spark() -> None:
-    found = marker(5, 15, files=2, table=ROWS)
-    share = split_files_at(ROWS, found, Position(10))
+    marker_of_files = marker(5, 15, files=2, table=ROWS)
+    share = split_files_at(ROWS, marker_of_files, Position(10))
     assert (share.added, [len(write.files) for write in share.written]) == ((), [2])
-    assert split_files_at(ROWS, found, Position(5)).added == found.tables[0].files
-    assert split_files_at(ROWS, found, Position(15)).files == ()
+    assert split_files_at(ROWS, marker_of_files, Position(5)).added == marker_of_files.tables[0].files
+    assert split_files_at(ROWS, marker_of_files, Position(15)).files == ()
 
 
 @given(st.integers(6, 14))
 def test_rows_without_offsets_are_not_cut(position: int) -> None:
     straddle = Overlap(Position(position), marker(5, 15, table=ROWS))
     assert cuttable(straddle, [ROWS], kafka_columns=True) == straddle
-    assert cuttable(straddle, [ROWS], kafka_columns=False) == Uncuttable(straddle.position, straddle.marker)
+    assert cuttable(straddle, [ROWS], kafka_columns=False) == UnsplittableOverlap(straddle.position, straddle.marker)
     # Dead letters have the columns in any case, and a marker without files moves the position alone.
     assert cuttable(straddle, [DEAD], kafka_columns=False) == straddle
     without = replace(straddle, marker=marker(5, 15, files=0, table=ROWS))

@@ -105,16 +105,16 @@ events = st.lists(
 @given(events)
 def test_no_living_marker_is_put_aside_and_every_stray_finally_is(steps: list[tuple[str, int, int]]) -> None:
     world = World()
-    for step, one, two in [("append", 3, 0), ("append", 3, 0), ("load", 2, 0), *steps]:
+    for step, writer, two in [("append", 3, 0), ("append", 3, 0), ("load", 2, 0), *steps]:
         match step:
             case "append":
-                world.append(one)
+                world.append(writer)
             case "load":
-                world.load(one)
+                world.load(writer)
             case "settle":
                 world.settle()
             case "late":
-                world.claim_late(one, two)
+                world.claim_late(writer, two)
             case _:
                 world.look()
     world.append(60)  # the living chain goes on, and is loaded

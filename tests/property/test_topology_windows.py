@@ -46,8 +46,8 @@ class _Timed(Processor):
 
 
 def sent(latest_ms: int = 60) -> st.SearchStrategy[list[Sent]]:
-    one = st.builds(Sent, st.integers(0, 1), st.sampled_from("ab"), st.integers(0, 9), st.integers(0, latest_ms))
-    return st.lists(one, max_size=30)
+    message = st.builds(Sent, st.integers(0, 1), st.sampled_from("ab"), st.integers(0, 9), st.integers(0, latest_ms))
+    return st.lists(message, max_size=30)
 
 
 def ms(milliseconds: int) -> timedelta:
@@ -76,9 +76,9 @@ def listed(table: KTable) -> None:
     table.to_stream().map_values_with_key(row).to()
 
 
-def last_of(found: list[Row]) -> dict[tuple[str, int, int], object]:
+def last_of(given_rows: list[Row]) -> dict[tuple[str, int, int], object]:
     """The table that changes add up to."""
-    table = {(row["key"], row["start"], row["end"]): row["value"] for row in found}
+    table = {(row["key"], row["start"], row["end"]): row["value"] for row in given_rows}
     return {key: value for key, value in table.items() if value is not None}
 
 
@@ -92,11 +92,11 @@ def test_a_time_window_has_the_records_that_came_before_it_was_closed(
     listed(builder.stream("l", "r").group_by_key().windowed_by(windows).aggregate(list, lambda _k, v, so: [*so, v]))
 
     expected: dict[tuple[str, int, int], list[int]] = defaultdict(list)
-    for number, one in enumerate(messages):
+    for number, message in enumerate(messages):
         time_ms = max(other.time_ms for other in messages[: number + 1])
-        for start in range(0, one.time_ms + 1, advance):
-            if one.time_ms < start + size and start + size > time_ms - grace:
-                expected[one.key, start, start + size].append(one.value)
+        for start in range(0, message.time_ms + 1, advance):
+            if message.time_ms < start + size and start + size > time_ms - grace:
+                expected[message.key, start, start + size].append(message.value)
     assert last_of(rows(builder, messages)) == expected
 
 
@@ -113,7 +113,7 @@ def test_a_final_result_is_given_once_and_is_that_of_the_window(
     ended = [*messages, Sent(0, "end", 0, 10_000)]
     given_on = [(row["key"], row["start"], row["end"], row["value"]) for row in rows(final, ended)]
     assert len(given_on) == len(set(given_on))
-    assert {one[:3]: one[3] for one in given_on} == last_of(rows(plain, messages))
+    assert {row[:3]: row[3] for row in given_on} == last_of(rows(plain, messages))
 
 
 @given(sent(), st.integers(1, 15))
@@ -121,12 +121,15 @@ def test_sessions_without_an_end_of_grace_are_the_clusters_of_all_records(messag
     builder = StreamsBuilder()
     windows = SessionWindows.of_inactivity_gap_and_grace(ms(gap), FOREVER)
     grouped = builder.stream("l", "r").group_by_key().windowed_by_sessions(windows)
-    listed(grouped.aggregate(list, lambda _k, v, so: sorted([*so, v]), lambda _k, one, two: sorted(one + two)))
+    listed(grouped.aggregate(list, lambda _k, v, so: sorted([*so, v]), lambda _k, first, two: sorted(first + two)))
 
     expected: dict[tuple[str, int, int], list[int]] = {}
     for key in "ab":
         cluster: list[Sent] = []
-        for one in [*sorted((one for one in messages if one.key == key), key=lambda one: one.time_ms), None]:
+        for one in [
+            *sorted((message for message in messages if message.key == key), key=lambda message: message.time_ms),
+            None,
+        ]:
             if cluster and (one is None or one.time_ms > cluster[-1].time_ms + gap):
                 span = key, cluster[0].time_ms, cluster[-1].time_ms
                 expected[span] = sorted(member.value for member in cluster)
@@ -143,16 +146,16 @@ def test_of_sessions_nothing_is_counted_twice_and_only_what_is_late_is_left_out(
     windows = SessionWindows.of_inactivity_gap_and_grace(ms(gap), ms(grace))
     listed(builder.stream("l", "r").group_by_key().windowed_by_sessions(windows).count())
     driver = TopologyTestDriver(builder)
-    driver.pipe_inputs([Message("l", one.key, one.value, one.time_ms) for one in messages])
+    driver.pipe_inputs([Message("l", message.key, message.value, message.time_ms) for message in messages])
 
     table = last_of(driver.rows())
     assert sum(table.values()) == len(messages) - driver.dropped["late"]  # type: ignore[arg-type] # counts
     seen = 0
     surely_late = 0
-    for one in messages:
-        seen = max(seen, one.time_ms)
-        surely_late += one.time_ms + 2 * gap + grace < seen and all(
-            abs(other.time_ms - one.time_ms) > gap for other in messages if other is not one
+    for message in messages:
+        seen = max(seen, message.time_ms)
+        surely_late += message.time_ms + 2 * gap + grace < seen and all(
+            abs(other.time_ms - message.time_ms) > gap for other in messages if other is not message
         )
     assert driver.dropped["late"] >= surely_late
 
@@ -173,19 +176,19 @@ def test_joins_without_an_end_of_grace_are_those_of_all_records(messages: list[S
         (messages[left].value, messages[right].value, max(messages[left].time_ms, messages[right].time_ms))
         for left, right in pairs
     )
-    alone = [one for number, one in enumerate(messages) if _is_alone(messages, number, pairs, after, before)]
+    alone = [message for number, message in enumerate(messages) if _is_alone(messages, number, pairs, after, before)]
     for kind, sides in (("join", ()), ("left_join", (0,)), ("outer_join", (0, 1))):
         builder = StreamsBuilder()
         left, right = builder.stream("l"), builder.stream("r")
-        joined = getattr(left, kind)(right, lambda one, two: {"left": one, "right": two}, windows)
+        joined = getattr(left, kind)(right, lambda left, two: {"left": left, "right": two}, windows)
         joined.process(_Timed).to()
-        found = Counter((row["left"], row["right"], row["at"]) for row in rows(builder, [*messages, *_END]))
+        joined_rows = Counter((row["left"], row["right"], row["at"]) for row in rows(builder, [*messages, *_END]))
         wanted = expected + Counter(
-            (one.value, None, one.time_ms) if one.topic == 0 else (None, one.value, one.time_ms)
-            for one in alone
-            if one.topic in sides
+            (message.value, None, message.time_ms) if message.topic == 0 else (None, message.value, message.time_ms)
+            for message in alone
+            if message.topic in sides
         )
-        assert found == wanted, kind
+        assert joined_rows == wanted, kind
 
 
 def _is_alone(messages: Sequence[Sent], number: int, pairs: set[tuple[int, int]], after: int, before: int) -> bool:
@@ -195,8 +198,8 @@ def _is_alone(messages: Sequence[Sent], number: int, pairs: set[tuple[int, int]]
 
 def _is_late(messages: Sequence[Sent], number: int, after: int, before: int) -> bool:
     """Whether time was past a record's window when it came: it is given on at once then, whatever may still come."""
-    one = messages[number]
-    latest_ms = one.time_ms + (after if one.topic == 0 else before)
+    message = messages[number]
+    latest_ms = message.time_ms + (after if message.topic == 0 else before)
     return latest_ms < max(other.time_ms for other in messages[: number + 1])
 
 
@@ -206,7 +209,7 @@ def test_restarts_and_batches_change_nothing(messages: list[Sent], near: int, gr
         builder = StreamsBuilder()
         left, right = builder.stream("l"), builder.stream("r")
         windows = JoinWindows.of_time_difference_and_grace(ms(near), ms(grace))
-        left.outer_join(right, lambda one, two: {"left": one, "right": two}, windows).to()
+        left.outer_join(right, lambda left, two: {"left": left, "right": two}, windows).to()
         sessions = SessionWindows.of_inactivity_gap_and_grace(ms(near + 1), ms(grace))
         counts = left.merge(right).group_by_key().windowed_by_sessions(sessions).count()
         listed(counts.suppress(Suppressed.until_window_closes()))

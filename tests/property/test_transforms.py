@@ -87,8 +87,8 @@ def transforms(draw: st.DrawFn) -> Transform:
     drop = draw(st.lists(st.sampled_from(known), unique=True, max_size=3))
     if "s.t.u" in drop:  # would leave nothing of s.t
         drop = [path for path in drop if path != "s.t.u"]
-    drop = [path for path in drop if not any(path.startswith(f"{one}.") for one in drop)]
-    left = [path for path in known if not any(path == one or path.startswith(f"{one}.") for one in drop)]
+    drop = [path for path in drop if not any(path.startswith(f"{dropped}.") for dropped in drop)]
+    left = [path for path in known if not any(path == dropped or path.startswith(f"{dropped}.") for dropped in drop)]
     renamed = draw(st.lists(st.sampled_from(left), unique=True, max_size=3)) if left else []
     return Transform(
         draw(st.none() | st.sampled_from(sorted(CONDITIONS))),
@@ -139,7 +139,7 @@ def new_name(name: str, path: str, transform: Transform) -> str:
     return snake_case(name) if transform.snake and name != "derived" else name
 
 
-def one_by_one(message: bytes | None, transform: Transform) -> list[object] | str:
+def run_in_order(message: bytes | None, transform: Transform) -> list[object] | str:
     """The rows of one message, or how it ends without one."""
     if message is None:
         return "tombstone"
@@ -175,16 +175,16 @@ def test_each_message_ends_as_it_would_alone(
     stream = stream_of(columns=COLUMNS, kafka_columns=True, **transform.settings)
     converter = StreamConverter(stream, limits=ExplodeLimits(slice_bytes))
     batches = [batch_of(first), batch_of(second, partition=4)]
-    sliced = [each for found in converter.slices(batches) for each in found]
-    for one in batches:
-        mine = [staged.rows for part, staged in sliced if part.partition == one.partition]
-        at_once = StreamConverter(stream).convert([one])[0].rows
+    sliced = [each for parts in converter.slices(batches) for each in parts]
+    for own_batch in batches:
+        mine = [staged.rows for part, staged in sliced if part.partition == own_batch.partition]
+        at_once = StreamConverter(stream).convert([own_batch])[0].rows
         assert [pa.concat_tables(tables) for tables in zip(*mine, strict=True)] == list(at_once)
     for staged, batch in zip(converter.convert(batches), (first, second), strict=True):
-        ends = [one_by_one(message, transform) for message in batch]
+        ends = [run_in_order(message, transform) for message in batch]
         rows = [(100 + place, row) for place, end in enumerate(ends) if isinstance(end, list) for row in end]
-        found = staged.rows[0].to_pylist()
-        assert [(row.pop("_kafka_offset"), without_kafka(row)) for row in found] == rows
+        staged_rows = staged.rows[0].to_pylist()
+        assert [(row.pop("_kafka_offset"), without_kafka(row)) for row in staged_rows] == rows
         assert staged.rows[1].column("_kafka_offset").to_pylist() == places(ends, "dead letter")
         assert staged.filtered_offsets.tolist() == places(ends, "filtered")
         assert staged.tombstones == ends.count("tombstone")
@@ -196,4 +196,4 @@ def without_kafka(row: Record) -> Record:
 
 
 def places(ends: list[list[object] | str], end: str) -> list[int]:
-    return [100 + place for place, one in enumerate(ends) if one == end]
+    return [100 + place for place, end_of_batch in enumerate(ends) if end_of_batch == end]

@@ -77,14 +77,18 @@ def test_small_pieces_are_joined_in_order(batches: list[list[dict[str, object]]]
         rows.add(piece)
     most = 7 * 3 * LEAVES * 1024 + sum(piece.nbytes for piece in given_rows) * 2 + 1024
     assert rows.memory_bytes <= most, "thirty pieces are a few"
-    found = {file.values: [repr(row) for row in read(file)] for file in rows.finish()}
-    assert found == {values: [repr(row) for row in _canonical(rows)] for values, rows in _by_values(batches).items()}
+    read_rows = {file.values: [repr(row) for row in read(file)] for file in rows.finish()}
+    assert read_rows == {
+        values: [repr(row) for row in _canonical(rows)] for values, rows in _by_values(batches).items()
+    }
 
 
 @given(st.lists(st.lists(_rows, max_size=6), max_size=4))
 def test_each_row_is_in_the_file_of_its_values_in_order(batches: list[list[dict[str, object]]]) -> None:
-    found = {file.values: [repr(row) for row in read(file)] for file in encode(batches)}
-    assert found == {values: [repr(row) for row in _canonical(rows)] for values, rows in _by_values(batches).items()}
+    read_rows = {file.values: [repr(row) for row in read(file)] for file in encode(batches)}
+    assert read_rows == {
+        values: [repr(row) for row in _canonical(rows)] for values, rows in _by_values(batches).items()
+    }
 
 
 def _by_values(batches: list[list[dict[str, object]]]) -> dict[tuple[str | None, ...], list[dict[str, object]]]:

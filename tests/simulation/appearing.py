@@ -1,7 +1,7 @@
 """Worlds whose tables appear with the values of `route`: their converter, and what must hold of the routes.
 
-Every writer has the real `RouteBook`, whose agreement with the others is in the stage. In some of these worlds records
-gain fields too.
+Every writer has the real `RouteRegistry`, whose agreement with the others is in the stage. In some of these worlds
+records gain fields too.
 
 Rules:
 
@@ -25,7 +25,7 @@ from common.stage.appeared_routes import ROUTES, AppearedRoutes
 from common.stage.markers import marker_from_bytes
 from common.stage.versions import versions_folder
 from common.tables.urls import comparable
-from stage_writer.stage.route_book import RouteBook
+from stage_writer.stage.route_registry import RouteRegistry
 from tests.simulation.converter import BAD, GOOD
 from tests.simulation.evolving import GAINING, EvolvingConverter
 from tests.simulation.invariants import Objects, StageInvariants
@@ -55,8 +55,8 @@ NAMES = (*"abcDefghi", "A", "d", "no/name")
 
 def route_of(value: bytes | None) -> str | None:
     """The route of a record; null for most."""
-    found = None if value in (None, BAD) else json.loads(value or b"").get("n")
-    return None if found in (None, 1) else NAMES[found - 2]
+    number = None if value in (None, BAD) else json.loads(value or b"").get("n")
+    return None if number in (None, 1) else NAMES[number - 2]
 
 
 def _value(name: str, more: bytes = b"") -> bytes:
@@ -65,7 +65,7 @@ def _value(name: str, more: bytes = b"") -> bytes:
 
 @dataclass(slots=True)
 class Attempt:
-    """A `stage_writer.stage.route_book.RunningAttempt`: a strand of the writer's process."""
+    """A `stage_writer.stage.route_registry.RunningAttempt`: a strand of the writer's process."""
 
     world: World
     is_over: bool = False
@@ -84,7 +84,9 @@ class Attempt:
 class AppearingConverter(EvolvingConverter):
     """What a stream with `route_table` does with the records of these worlds."""
 
-    def __init__(self, stream: Stream, registry: Registry, book: RouteBook, gained: StructType = NO_COLUMNS) -> None:
+    def __init__(
+        self, stream: Stream, registry: Registry, book: RouteRegistry, gained: StructType = NO_COLUMNS
+    ) -> None:
         super().__init__(stream, registry, gained)
         self._book = book
 
@@ -198,7 +200,7 @@ class Appearing(Evolving):
             world.spawn(process, until_it_ends)
             return attempt
 
-        book = RouteBook(stream, lambda: store, WorldClock(world, process), SILENT, start=start)
+        book = RouteRegistry(stream, lambda: store, WorldClock(world, process), SILENT, start=start)
         return AppearingConverter(stream, self.registry, book)
 
     def loads(self, service: LoaderService, store: SimulatedStore) -> Loads:
@@ -207,7 +209,7 @@ class Appearing(Evolving):
 
         def run(stop: Callable[[], bool]) -> Sequence[StreamReport]:
             reports = loads(stop)
-            held = [one for report in reports for one in report.held.values() if one.reason == "unreadable_marker"]
+            held = [held for report in reports for held in report.held.values() if held.reason == "unreadable_marker"]
             self._unknown += [f"a loader does not know what it reads: {one.problem}" for one in held]
             return reports
 

@@ -10,8 +10,8 @@ from unittest.mock import patch
 from common.stage import appeared_routes
 from common.stage.appeared_routes import AppearedRoutes
 from delta_loader.stage.reading import Stage
-from stage_writer.stage import route_book
-from stage_writer.stage.route_book import RouteBook
+from stage_writer.stage import route_registry
+from stage_writer.stage.route_registry import RouteRegistry
 from tests.simulation.world import STALLS
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def the_agreement_is_not_exclusive() -> AbstractContextManager[object]:
         store.write(more.path, more.to_bytes())
         return more
 
-    return patch.object(route_book, "agree_on", agree_on)
+    return patch.object(route_registry, "agree_on", agree_on)
 
 
 def each_writer_has_a_limit_of_its_own() -> AbstractContextManager[object]:
@@ -47,35 +47,35 @@ def each_writer_has_a_limit_of_its_own() -> AbstractContextManager[object]:
 
 def rows_come_before_the_agreement() -> AbstractContextManager[object]:
     """A table is used at once, and agreed on with the next one."""
-    agree = RouteBook._agree
+    agree = RouteRegistry._agree
 
-    def later(self: RouteBook, wanted: Collection[str]) -> None:
+    def later(self: RouteRegistry, wanted: Collection[str]) -> None:
         before = self._known
         if before.routes:
             agree(self, before.routes)
         self._known = self._known.with_more(wanted, self._stream.route_limit)
 
-    return patch.object(RouteBook, "_agree", later)
+    return patch.object(RouteRegistry, "_agree", later)
 
 
 def a_writer_decides_by_what_it_knows() -> AbstractContextManager[object]:
     """A new route has no table once the writer knows of some."""
-    refusal = RouteBook._refusal
+    refusal = RouteRegistry._refusal
 
-    def early(self: RouteBook, known: AppearedRoutes, route: str) -> str:
+    def early(self: RouteRegistry, known: AppearedRoutes, route: str) -> str:
         return refusal(self, known, route) or ("" if len(known.routes) < 2 or route in known.routes else "too late")
 
-    return patch.object(RouteBook, "_refusal", early)
+    return patch.object(RouteRegistry, "_refusal", early)
 
 
 def names_that_differ_in_case_have_tables() -> AbstractContextManager[object]:
     """As if every store and catalog told them apart."""
 
     def more(self: AppearedRoutes, wanted: Iterable[str], limit: int) -> AppearedRoutes:
-        found = [*self.routes, *(route for route in sorted(wanted) if route not in self.routes)][:limit]
-        if len(found) == len(self.routes):
+        routes = [*self.routes, *(route for route in sorted(wanted) if route not in self.routes)][:limit]
+        if len(routes) == len(self.routes):
             return self
-        return replace(self, version=self.version + 1, routes=tuple(found))
+        return replace(self, version=self.version + 1, routes=tuple(routes))
 
     return patch.object(AppearedRoutes, "with_more", more)
 

@@ -64,10 +64,10 @@ class Attentive(Operator):
     def _give_up(self, state: PartitionState) -> None:
         """What Kafka has lost, above what is staged, or in a gap."""
         low = state.ends.low
-        above = [found.name.start for found in state.staged if (state.in_all_tables or 0) < found.name.start < low]
+        above = [marker.name.start for marker in state.staged if (state.in_all_tables or 0) < marker.name.start < low]
         plan = plan_skip(state, min(above, default=low), self._author())
         self._skipped(state, plan.marker.span.start, plan.marker.span.end)
-        with self._turns.taken(state.partition, "skip") as store:
+        with self._turns.locked(state.partition, "skip") as store:
             staging.make(store, plan.marker)
             self._done(state.partition)
 
@@ -76,7 +76,7 @@ class Attentive(Operator):
         to = self._held_at(state)
         plan = plan_rewind(state, to, self._author(), below_table=to != state.table, give_up=True)
         self._skipped(state, to, plan.position)
-        with self._turns.taken(state.partition, "rewind") as store:
+        with self._turns.locked(state.partition, "rewind") as store:
             staging.rewind(store, plan)
             self._done(state.partition)
 

@@ -15,7 +15,7 @@ from common.errors import BrokerError, StateError, StoreError
 from common.metrics import Metrics
 from common.spans import Partition, Position, Topic, TopicPartition
 from stage_writer.changelog.changelog import PIECE, TASK, TopicChangelog
-from stage_writer.changelog.ports import Appended, missing_pieces
+from stage_writer.changelog.ports import Appended, missing_messages
 from stage_writer.tasks.shared import SnapshotsWhen, Surroundings
 from stage_writer.tasks.topology import TopologyConverter
 from tests.simulation.counting import TOPOLOGY, build
@@ -25,7 +25,7 @@ from tests.simulation.world import WorldClock
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from stage_writer.changelog.ports import Changelog, Piece
+    from stage_writer.changelog.ports import Changelog, ChangelogMessage
     from stage_writer.ports import Converter
     from tests.simulation.world import Process, World
 
@@ -43,7 +43,7 @@ _WITHOUT = 0.2
 class Log:
     """One partition of the topic: when each message came, and what it is."""
 
-    messages: list[tuple[int, Piece]] = field(default_factory=list)
+    messages: list[tuple[int, ChangelogMessage]] = field(default_factory=list)
     low: int = 0
 
 
@@ -58,16 +58,16 @@ class SimulatedTopics:
         """Where a task's messages are."""
         return TopicPartition(topic, Partition(task.partition % _PARTITIONS))
 
-    def append(self, topic: Topic, task: TopicPartition, pieces: Sequence[Piece]) -> Appended:
+    def append(self, topic: Topic, task: TopicPartition, pieces: Sequence[ChangelogMessage]) -> Appended:
         """Piece by piece, each of which may fail, and be there all the same."""
         place = self.place(topic, task)
         log = self.logs.setdefault(place, Log())
 
-        def put(piece: Piece) -> Position:
+        def put(piece: ChangelogMessage) -> Position:
             log.messages.append((self.world.now_ms, piece))
             return Position(len(log.messages) - 1)
 
-        offsets = [self._asked(f"produce to {place}", lambda one=piece: put(one), changes=True) for piece in pieces]  # type: ignore[misc]
+        offsets = [self._asked(f"produce to {place}", lambda sent=piece: put(sent), changes=True) for piece in pieces]  # type: ignore[misc]
         return Appended(place, TOPIC_ID, tuple(offsets))
 
     @contextmanager
@@ -81,15 +81,15 @@ class SimulatedTopics:
             msg = f"there is no {place} of {topic_id}"
             raise StateError(msg)
 
-    def at(self, place: TopicPartition, offset: Position) -> Piece:
+    def at(self, place: TopicPartition, offset: Position) -> ChangelogMessage:
         """A message that is not too old yet."""
 
-        def look() -> Piece:
+        def look() -> ChangelogMessage:
             log = self.logs.setdefault(place, Log())
             while log.low < len(log.messages) and self.world.now_ms - log.messages[log.low][0] > _KEPT_MS:
                 log.low += 1
             if not log.low <= offset < len(log.messages):
-                raise missing_pieces(place, offset, Position(log.low), Position(len(log.messages)))
+                raise missing_messages(place, offset, Position(log.low), Position(len(log.messages)))
             return log.messages[offset][1]
 
         return self._asked(f"read offset {offset} of {place}", look, changes=False)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from common.settings import Stream
-    from delta_loader.load.ports import Refusing
+    from delta_loader.load.ports import RefusalPorts
     from stage_writer.decode.batch import MessageBatch
     from stage_writer.ports import Converter
     from tests.simulation.converter import Registry
@@ -130,7 +130,7 @@ class Changes(Kind):
             return ({DEAD_LETTERS: 1},)
         return ({},) if self._check is None else ({}, {DEAD_LETTERS: 1})
 
-    def refusing(self, tables: SimulatedTables) -> Refusing | None:
+    def refusing(self, tables: SimulatedTables) -> RefusalPorts | None:
         """Delta's checks, and Kafka for the bytes."""
         return refusing_ports(self.around, tables)
 
@@ -168,7 +168,7 @@ class Changes(Kind):
 
     def _possible(self) -> tuple[dict[object, set[tuple[object, ...] | None]], list[str]]:
         """Each key's rows, as one or the other set of events gives them; and what is wrong with what was refused."""
-        found: dict[object, set[tuple[object, ...] | None]] = {}
+        outcomes: dict[object, set[tuple[object, ...] | None]] = {}
         letters, doubts = self._letters(), list[str]()
         for partition, log, deleted in self.around.logs():
             for record in log:
@@ -176,7 +176,7 @@ class Changes(Kind):
                 if event is None:
                     continue
                 (key,) = event.key
-                before = found.get(key, {None})
+                before = outcomes.get(key, {None})
                 forbidden = {self._forbids(row, event) for row in before}
                 place = Place(int(partition.partition), record.offset, record.timestamp_ms)
                 if place in letters:
@@ -187,15 +187,16 @@ class Changes(Kind):
                 is_certain = not self.around.may_lack(partition, record.offset, deleted=deleted)
                 if is_certain and self._always and forbidden == {True}:
                     doubts.append(f"{partition} offset {record.offset} is forbidden, and no dead letter")
-                found[key] = after if is_certain else before | after
-        return found, doubts
+                outcomes[key] = after if is_certain else before | after
+        return outcomes, doubts
 
     def _letters(self) -> dict[Place, bytes | None]:
         """What was refused."""
         table = self.log.tables.get(DEAD_LETTERS)
-        letters = (letter for commit in (table.commits if table else ()) for letter in commit.letters)
+        letters = (letter for commit in (table.commits if table else ()) for letter in commit.dead_letter_rows)
         return {
-            Place(int(one.partition.partition), int(one.offset), one.timestamp_ms or 0): one.value for one in letters
+            Place(int(letter.partition.partition), int(letter.offset), letter.timestamp_ms or 0): letter.value
+            for letter in letters
         }
 
     def _forbids(self, row: tuple[object, ...] | None, event: Event) -> bool:

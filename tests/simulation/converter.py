@@ -142,8 +142,8 @@ class PlainConverter:
         values = batch.values.to_pylist()
 
         def rows(wanted: Callable[[bytes | None], bool], table: TableFormat) -> pa.Table:
-            found = [self.row(batch, index, value) for index, value in enumerate(values) if wanted(value)]
-            return pa.Table.from_pylist(found, schema=table.arrow_schema)
+            rows = [self.row(batch, index, value) for index, value in enumerate(values) if wanted(value)]
+            return pa.Table.from_pylist(rows, schema=table.arrow_schema)
 
         own, dead_letters = self.formats
         routed = tuple((table, rows(wanted, table)) for table, wanted in self.others(values))

@@ -144,7 +144,7 @@ def counts_of(
     logs: Iterable[Mapping[TopicPartition, list[Sent]]], may_lack: Callable[[TopicPartition, int], bool]
 ) -> dict[Place, tuple[str, set[int], set[int]]]:
     """By the place of each record that counts, its key, the counts that it can have, and the ticks before it."""
-    return {place: one for log in logs for place, one in _wanted(log, may_lack)}
+    return {place: counts for log in logs for place, counts in _wanted(log, may_lack)}
 
 
 def _wanted(

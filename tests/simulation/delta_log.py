@@ -100,7 +100,7 @@ class DeltaLog(MemoryDeltaTables):
         """The real log's rules, in its order."""
         way = choose_load_mode(self._state(commit.target.url))
         may_not = isinstance(way, Refused) or (through_spark(way) and commit.files)
-        if may_not and not commit.is_answer:
+        if may_not and not commit.is_resolution:
             return Conflicted("files may not be added any more")
         changed = self.changed(commit)
         if changed is not None:
@@ -138,7 +138,7 @@ class DeltaLog(MemoryDeltaTables):
 
     def rows_of(self, write: SparkWrite) -> pa.Table:
         """The rows that a write brings."""
-        found = []
+        parts = []
         for path, file in zip(self._paths(write), write.files, strict=True):
             rows = self.read(path)
             for name, value in (file.partition_values or {}).items():
@@ -148,12 +148,12 @@ class DeltaLog(MemoryDeltaTables):
             keep = pc.greater_equal(rows[_OFFSET], int(write.start or 0))
             for topic in {partition.topic for partition, _ in write.without}:
                 offsets = pa.array(
-                    [int(one) for partition, one in write.without if partition.topic == topic], pa.int64()
+                    [int(record) for partition, record in write.without if partition.topic == topic], pa.int64()
                 )
                 is_of = pc.and_(pc.equal(rows[KAFKA_COLUMNS[0]], topic), pc.is_in(rows[_OFFSET], offsets))
                 keep = pc.and_(keep, pc.invert(is_of))
-            found.append(rows.filter(keep))
-        return pa.concat_tables(found, promote_options="default")
+            parts.append(rows.filter(keep))
+        return pa.concat_tables(parts, promote_options="default")
 
     def read(self, path: str) -> pa.Table:
         """A data file, which never changes; one that is gone has no rows, which the books show as missing."""
@@ -166,26 +166,27 @@ class DeltaLog(MemoryDeltaTables):
 
     def refused(self, target: Target, writes: Sequence[SparkWrite], most: int) -> list[RefusedRecord]:
         """The records of which the table refuses a row."""
-        found: list[RefusedRecord] = []
+        records: list[RefusedRecord] = []
         if writes and writes[0].shape.merge is not None:
             return self._refused_events(target.url, writes)[:most]
         for write in writes:
             rows = self.rows_of(write)
             bad = rows.filter(self._forbidden(target.url, rows))
             places = zip(*(bad[name].to_pylist() for name in KAFKA_COLUMNS[:3]), strict=True)
-            found += [_record(*place) for place in dict.fromkeys(places)]
-        return found[:most]
+            records += [_record(*place) for place in dict.fromkeys(places)]
+        return records[:most]
 
     def dead(self, url: str, partition: TopicPartition, start: Position) -> list[RefusedRecord]:
         """The records from ``start`` on that a dead-letter table has because they were refused."""
-        letters = [letter for commit in self.tables[url].commits for letter in commit.letters]
+        letters = [letter for commit in self.tables[url].commits for letter in commit.dead_letter_rows]
         begins = dict.fromkeys(inputs_of(partition), 0) | {
-            one.partition: one.position for one in ends_at(partition, start)
+            input_end.partition: input_end.position for input_end in ends_at(partition, start)
         }
         return [
-            RefusedRecord(one.partition, one.offset, one.error, None)
-            for one in letters
-            if one.offset >= begins.get(one.partition, one.offset + 1) and one.error_class == REFUSED_BY_TABLE
+            RefusedRecord(letter.partition, letter.offset, letter.error, None)
+            for letter in letters
+            if letter.offset >= begins.get(letter.partition, letter.offset + 1)
+            and letter.error_class == REFUSED_BY_TABLE
         ]
 
     # Merging.
@@ -200,8 +201,8 @@ class DeltaLog(MemoryDeltaTables):
         if check is None:
             return []
         with self._at_merge(url, writes) as (connection, columns, by, bounds):
-            found = judged(connection, columns, by, check, bounds)
-        return [_record(*place) for place in sorted(found)]
+            refused_places = judged(connection, columns, by, check, bounds)
+        return [_record(*place) for place in sorted(refused_places)]
 
     @contextmanager
     def _at_merge(
@@ -229,13 +230,13 @@ class DeltaLog(MemoryDeltaTables):
     def _failing(self, rows: pa.Table, check: str) -> int:
         with self._duckdb.cursor() as connection:
             connection.register("rows", rows)
-            found = connection.sql("SELECT * FROM rows").filter(f"NOT coalesce({check}, false)")
-            return len(found.to_arrow_table())
+            failing = connection.sql("SELECT * FROM rows").filter(f"NOT coalesce({check}, false)")
+            return len(failing.to_arrow_table())
 
     def keyed_rows(self, url: str) -> list[dict[str, object]]:
         """The rows of a table into which events are merged."""
-        found: list[dict[str, object]] = self._keyed[url].to_pylist() if url in self._keyed else []
-        return found
+        rows: list[dict[str, object]] = self._keyed[url].to_pylist() if url in self._keyed else []
+        return rows
 
     # What the books read.
 
@@ -249,7 +250,7 @@ class DeltaLog(MemoryDeltaTables):
         """Where each row is from that a commit adds."""
         for file in commit.files:
             yield from self.places_in(f"{url}/{file.path}")
-        for letter in commit.letters:
+        for letter in commit.dead_letter_rows:
             yield Place(int(letter.partition.partition), int(letter.offset), letter.timestamp_ms or 0)
         for write in commit.written:
             yield from places_of(self.rows_of(write))

@@ -39,7 +39,7 @@ from tests.simulation.delta_log import Place, SimulatedTables
 from tests.simulation.history import Verdict
 from tests.simulation.kafka import Broker
 from tests.simulation.kinds import Around, Kind
-from tests.simulation.operators import GivenUp
+from tests.simulation.operators import TaskAborted
 from tests.simulation.row_invariants import RowInvariants
 from tests.simulation.services import Services
 from tests.simulation.shared_log import SharedLog
@@ -136,7 +136,7 @@ class Config:
             case "cluster":
                 return replace(self, cluster=1 - self.cluster, stage=rng.choice((self.stage, *STAGES)))
             case _:
-                others = [one for one in _VALUES[what] if one != getattr(self, what)]
+                others = [value for value in _VALUES[what] if value != getattr(self, what)]
                 return replace(self, **{what: rng.choice(others)})
 
 
@@ -210,7 +210,7 @@ class Watch:
 
     def first_ms(self, stage: str, partition: TopicPartition) -> int:
         """When a Kafka partition's first marker was made in a stage."""
-        return next(one for one in self.stages if one.stage == stage).first_ms[partition]
+        return next(sighting for sighting in self.stages if sighting.stage == stage).first_ms[partition]
 
     def stage_of(self, path: str) -> str | None:
         """Where a data file was staged."""
@@ -276,7 +276,7 @@ class EditedHistory:
         self.bucket.invariants = self.log.invariants = self.invariants
         self.log.stage_of, self.log.first_ms = self.invariants.stage_of, self.invariants.first_ms
         self.world.find_rival = self._find_rival
-        self._given_up = GivenUp()
+        self._given_up = TaskAborted()
         self._begun: set[TopicPartition] = set()
         """Of which an operator began a new chain."""
         self._unwatched: set[Place] = set()
@@ -313,7 +313,7 @@ class EditedHistory:
                 break
             if step % _STEPS_A_LOOK == _STEPS_A_LOOK - 1 and not (problems := self.problems()):
                 break
-        for process in [process for one in self._pipelines for process, _ in one.running.values()]:
+        for process in [process for pipeline in self._pipelines for process, _ in pipeline.running.values()]:
             self.world.crash(process)
         records = sum(len(log) for logs in self._clusters for log in logs.values())
         crashed = bool(self.world.crashes)
@@ -331,7 +331,7 @@ class EditedHistory:
                 self._keep_running(pipeline, f"{pipeline.name}-{role}" if role[0] == "l" else f"{role}-{pipeline.name}")
         if rng.random() < produce:
             cluster = rng.choice([pipeline.config.cluster for pipeline in self._pipelines] * 2 + [0, 1])
-            topics = [topic for one in self._pipelines for topic in one.config.topics] * 2 + list(TOPICS)
+            topics = [topic for pipeline in self._pipelines for topic in pipeline.config.topics] * 2 + list(TOPICS)
             topic = rng.choice(topics)
             logs = self._clusters[cluster]
             partitions = [partition for partition in logs if partition.topic == topic]
@@ -389,7 +389,7 @@ class EditedHistory:
 
     def _find_rival(self, process: Process) -> bool:
         for group in [group for pipeline in self._pipelines for group in pipeline.groups.values()]:
-            member = next((one for one in group.members if one.process is process), None)
+            member = next((member for member in group.members if member.process is process), None)
             if member is not None and len(group.members) > 1:
                 member.is_cut_off = True
                 group.expel(member)
@@ -422,7 +422,9 @@ class EditedHistory:
         world, rng = self.world, self.world.rng
         world.faults[Fault.WEEKEND] += 1
         world.tell("nothing runs for days")
-        for process in [process for one in self._pipelines for process, _ in one.running.values() if process.alive]:
+        for process in [
+            process for pipeline in self._pipelines for process, _ in pipeline.running.values() if process.alive
+        ]:
             world.crash(process)
         before = [what for what in (_COMMITS, _RESTORE) if rng.random() < 0.5]
         after = [what for what in (_COMMITS, _CLEAN, _EXPIRE) if rng.random() < 0.6]
@@ -504,8 +506,8 @@ class EditedHistory:
             and other.app_id != config.app_id
             and other.stage == config.stage
             and partition.topic in other.topics
-            for one in self._pipelines
-            for process, other in one.running.values()
+            for pipeline in self._pipelines
+            for process, other in pipeline.running.values()
         )
 
     def _begin_again(self, pipeline: Operated, partition: TopicPartition) -> None:
@@ -536,15 +538,15 @@ class EditedHistory:
             repairs=repairs,
         )
         urls = [url for url in stream.tables if url in self.log.tables]
-        require_whole(stream, urls, self._history, [one for one in state.staged_for if one != stream.app_id])
+        require_whole(stream, urls, self._history, [app_id for app_id in state.staged_for if app_id != stream.app_id])
         others = {url: other for url in urls if url != stream.table and (other := self.log.state(url)) is not None}
         require_even(state, stream, table, others, known_of)
         plan = plan_restart(state, give_up=False)
         if isinstance(plan, Restart):
             self._begun.add(partition)
             world.faults[Fault.RESTARTED] += 1
-            world.tell(f"an operator begins a new chain of {partition}: {plan.beginning} {plan.notes}")
-            with turns.taken(partition, "restart") as guarded:
+            world.tell(f"an operator begins a new chain of {partition}: {plan.chain_origin} {plan.notes}")
+            with turns.locked(partition, "restart") as guarded:
                 staging.restart(guarded, plan)
 
     def _history(self, stream: Stream, url: str) -> StreamHistory:
@@ -554,26 +556,30 @@ class EditedHistory:
 
     def _held(self, pipeline: Operated) -> dict[TopicPartition, str]:
         """The Kafka partitions of a pipeline that wait for a person, each with the reason; of all for a failed pass."""
-        found: dict[TopicPartition, str] = {}
+        reasons: dict[TopicPartition, str] = {}
         for role, (process, config) in pipeline.running.items():
             if not process.alive or config != pipeline.config:
                 continue
             if role.startswith("writer"):
                 service = self._services.writers.get(process.name)
                 held = {} if service is None else service.snapshot().held
-                found |= {partition: f"writer: {one.reason}" for partition, one in held.items()}
+                reasons |= {partition: f"writer: {one.reason}" for partition, one in held.items()}
                 continue
-            found |= self._held_by(process, config)
-        return found
+            reasons |= self._held_by(process, config)
+        return reasons
 
     def _held_by(self, loader: Process, config: Config) -> dict[TopicPartition, str]:
-        found: dict[TopicPartition, str] = {}
+        reasons: dict[TopicPartition, str] = {}
         for report in self._services.reports.get(loader.name, ()):
-            found |= {partition: one.reason for partition, one in report.held.items()}
+            reasons |= {partition: held.reason for partition, held in report.held.items()}
             if report.failure is not None:
                 failed = type(report.failure).__name__
-                found |= {one: failed for one in self._clusters[config.cluster] if one.topic in config.topics}
-        return found
+                reasons |= {
+                    partition: failed
+                    for partition in self._clusters[config.cluster]
+                    if partition.topic in config.topics
+                }
+        return reasons
 
     def problems(self) -> tuple[str, ...]:
         """Records that no table of their pipeline has, and that nothing holds; empty when all is in order."""
@@ -583,13 +589,15 @@ class EditedHistory:
             for other in self._pipelines:  # whose loader may have the lease of both
                 if (other.config.stage, other.config.app_id) == (config.stage, config.app_id):
                     held = self._held(other) | held
-            tables = {url for one in pipeline.configs for url in (one.table, f"{one.table}_dead_letters")}
+            tables = {url for config in pipeline.configs for url in (config.table, f"{config.table}_dead_letters")}
             places = self._unwatched | {place for url in tables for place in self.log.places(url)}
             for partition, log in self._clusters[config.cluster].items():
                 if partition.topic not in config.topics:
                     continue
                 reason = held.get(partition)
-                lacking = [one for one in log if one.value is not None and _place(partition, one) not in places]
+                lacking = [
+                    record for record in log if record.value is not None and _place(partition, record) not in places
+                ]
                 if reason is None and lacking and (config.table, config.app_id, partition) not in self.log.forgotten:
                     problems.append(
                         f"{pipeline.name}: {partition} lacks {lacking[0].offset} and {len(lacking) - 1} more"

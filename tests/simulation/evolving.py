@@ -47,8 +47,8 @@ GAINING = (
 
 def sent_beside(value: bytes) -> Record:
     """The fields that are not declared."""
-    found: Record = json.loads(value)
-    return {name: one for name, one in found.items() if name != "n"}
+    record: Record = json.loads(value)
+    return {name: value for name, value in record.items() if name != "n"}
 
 
 class EvolvingConverter(PlainConverter):
@@ -63,7 +63,7 @@ class EvolvingConverter(PlainConverter):
         rows = replace(rows, schema=schema_to_json(schema), arrow_schema=to_arrow_schema(schema))
         self.formats = (rows, dead)
         known = StructType((*stream.schema_of_columns.fields, *gained.fields))
-        taken = {stream.rescue_column, *(one.name for one in KAFKA_FIELDS)}
+        taken = {stream.rescue_column, *(field.name for field in KAFKA_FIELDS)}
         self._offers = Offers(known, taken, stream.evolve_limit - len(gained.fields))
 
     def at(self, gained: StructType) -> EvolvingConverter:
@@ -79,8 +79,8 @@ class EvolvingConverter(PlainConverter):
         columns, rest = dict[str, object](), dict[str, object]()
         for name, one in sent_beside(value).items():
             place = self._gained.field(name)
-            found = None if place is None else _fitting(one, place.type)
-            (rest if found is None else columns)[name] = one if found is None else found
+            fitted = None if place is None else _fitting(one, place.type)
+            (rest if fitted is None else columns)[name] = one if fitted is None else fitted
         return {**columns, self.stream.rescue_column: json.dumps(rest) if rest else None}
 
     def _convert(self, batch: MessageBatch) -> StagedRows:
@@ -137,14 +137,14 @@ class Values:
                 yield name
 
     def _values(self, row: Record) -> Record:
-        base = {"n", self.rescue_column, *(one.name for one in KAFKA_FIELDS)}
+        base = {"n", self.rescue_column, *(field.name for field in KAFKA_FIELDS)}
         columns = {name: value for name, value in row.items() if name not in base and value is not None}
         return {**columns, **self._rescued(row)}
 
     def _rescued(self, row: Record) -> Record:
         text = row.get(self.rescue_column)
-        found: Record = {} if text is None else json.loads(str(text))
-        return found
+        rescued: Record = {} if text is None else json.loads(str(text))
+        return rescued
 
     def _rows(self, path: str) -> pa.Table:
         """Of a data file, which never changes."""

@@ -79,8 +79,8 @@ class Filling(Counting):
 
     def wanted(self, value: bytes | None) -> Wanted:
         """Rows as they are counted, and a note of each record that is."""
-        (found,) = super().wanted(value)
-        return ({**found, **({NOTES: 1} if value in ROWS else {}), **({MANY: 1} if value == TWO else {})},)
+        (tables,) = super().wanted(value)
+        return ({**tables, **({NOTES: 1} if value in ROWS else {}), **({MANY: 1} if value == TWO else {})},)
 
     def problems(self) -> Iterator[str]:
         """Counts that cannot be, in any of the tables, and tables of another shape."""

@@ -20,7 +20,7 @@ from tests.simulation.delta_log import Place, SimulatedTables
 from tests.simulation.invariants import newest
 from tests.simulation.kafka import Broker
 from tests.simulation.kinds import STAGE, Around
-from tests.simulation.operators import GivenUp, Repairs
+from tests.simulation.operators import Repairs, TaskAborted
 from tests.simulation.services import Services
 from tests.simulation.store import Bucket
 from tests.simulation.world import PROFILES, Chances, Fault, Process, World
@@ -69,7 +69,7 @@ class History:
     invariants: StageInvariants = field(init=False)
     _names: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
     _running: dict[str, Process] = field(default_factory=dict)
-    _given_up: GivenUp = field(default_factory=GivenUp)
+    _given_up: TaskAborted = field(default_factory=TaskAborted)
     _repairs: Repairs = field(default_factory=Repairs)
     _services: Services = field(init=False)
     _loaded: dict[TopicPartition, Position | None] = field(default_factory=dict)
@@ -221,7 +221,7 @@ class History:
         for partition in self.kind.chains():
             loaded = self._position(partition)
             stands = partition in self._loaded and self._loaded[partition] == loaded
-            inputs = tuple(f"{one} " for one in (partition, *inputs_of(partition)))
+            inputs = tuple(f"{name} " for name in (partition, *inputs_of(partition)))
             if stands and any(problem.startswith(inputs) for problem in problems):
                 again = partition in self._mended
                 self._mended.add(partition)
@@ -230,7 +230,7 @@ class History:
 
     def _find_rival(self, process: Process) -> bool:
         """The group gives up a writer that is about to claim, so that another one claims the same position."""
-        member = next((one for one in self.broker.members if one.process is process), None)
+        member = next((member for member in self.broker.members if member.process is process), None)
         if member is None or len(self.broker.members) == 1:
             return False
         member.is_cut_off = True
@@ -265,17 +265,17 @@ class History:
     # The books.
 
     def _missing_or_twice(self) -> list[str]:
-        found = {url: Counter(self.kind.log.places(url)) for url in self.kind.urls()}
+        by_url = {url: Counter(self.kind.log.places(url)) for url in self.kind.urls()}
         problems: list[str] = []
         known: set[Place] = set()
         for partition, log, deleted in self.kind.around.logs():
             for record in log:
                 place = Place(int(partition.partition), record.offset, record.timestamp_ms)
                 known.add(place)
-                have = {url: offsets[place] for url, offsets in found.items() if offsets[place]}
+                have = {url: offsets[place] for url, offsets in by_url.items() if offsets[place]}
                 if not self.kind.is_in_order(partition, record, have, deleted=deleted):
                     problems.append(f"{partition} offset {record.offset} of {record.value!r}: {have}")
-        everything = set[Place]().union(*found.values())
+        everything = set[Place]().union(*by_url.values())
         problems += [f"rows for {place}, which Kafka never had" for place in everything if place not in known]
         return problems
 

@@ -74,22 +74,22 @@ class HostileInvariants(RowInvariants):
             if path not in objects:
                 self._since_ms[path] = self.log.world.now_ms
             for url in self.log.tables:
-                _ = [self.log.places_in(one) for one in self._named if one.startswith(f"{url}/") and one in objects]
+                _ = [self.log.places_in(path) for path in self._named if path.startswith(f"{url}/") and path in objects]
         begun = first_origin(objects, STAGE, path, data)
         if begun is not None:
             self.pinned(*begun)
 
     def delete(self, objects: Objects, path: str, process: str, *, is_late: bool) -> None:
         """An object is about to be deleted."""
-        found, name = objects.get(path), self._name(path)
-        if found is None:
+        stored, name = objects.get(path), self._name(path)
+        if stored is None:
             return
         self.pauses.delete(path)
         if path.endswith(".parquet"):
             self._goes(path, process)
             return
         is_settled = name is not None and not process.startswith(("writer", "operator")) and not is_late
-        if is_settled and not self._is_put_aside(objects, path, found[0]):
+        if is_settled and not self._is_put_aside(objects, path, stored[0]):
             age_ms = self.log.world.now_ms - self._since_ms[path]
             if age_ms < self.kept_ms - _SLACK_MS:
                 self.problems.append(f"{path} is settled after {age_ms} ms, and kept for {self.kept_ms}")
@@ -101,7 +101,7 @@ class HostileInvariants(RowInvariants):
         self.pauses.committed(commit)
 
     def _goes(self, path: str, process: str) -> None:
-        if any(path == f"{url}/{found}" for url in self.log.tables for found in self.log.files(url)):
+        if any(path == f"{url}/{name}" for url in self.log.tables for name in self.log.files(url)):
             self.problems.append(f"{path} is deleted by {process}, and a table has it")
         name = None if process.startswith("vacuum") else self._named.get(path)
         claim = None if name is None else self._claims.get(name.topic_partition, {}).get(name.start)
@@ -147,7 +147,10 @@ class Hostile(Kind):
         }
         names = (*sorted(events), *_TRAITS)
         first = names[world.seed % len(names)]  # each in as many histories as there are
-        drawn = world.chances.surroundings or (first, *rng.sample([one for one in names if one != first], _DRAWN - 1))
+        drawn = world.chances.surroundings or (
+            first,
+            *rng.sample([name for name in names if name != first], _DRAWN - 1),
+        )
         self._events = ((0.01, self._hours), *(events[name] for name in drawn if name not in _TRAITS))
         self._is_skewed, self._is_mixed = ("clocks" in drawn), ("releases" in drawn)
         self._kept_s = rng.choice([0, 60, 600])
@@ -166,7 +169,7 @@ class Hostile(Kind):
 
     def invariants(self) -> HostileInvariants:
         """By rows."""
-        found = HostileInvariants(
+        invariants = HostileInvariants(
             STAGE,
             self.stream,
             lambda: self.log.tables,
@@ -175,10 +178,10 @@ class Hostile(Kind):
             pinned=self._pinned,
             pauses=self._pauses,
         )
-        self.log.stage_of = lambda path: STAGE if found.has_staged(path) else None
-        self._pauses.problems = found.problems
-        self._invariants = found
-        return found
+        self.log.stage_of = lambda path: STAGE if invariants.has_staged(path) else None
+        self._pauses.problems = invariants.problems
+        self._invariants = invariants
+        return invariants
 
     # Processes.
 
@@ -394,7 +397,7 @@ class Hostile(Kind):
         broker.hidden[partition] = broker.end(partition) + 1
         if world.rng.random() < 0.6:
             world.tell(f"a transaction in {partition} from {begin} on is aborted")
-            log[:] = [one for one in log if one.offset < begin or world.rng.random() < 0.3]
+            log[:] = [record for record in log if record.offset < begin or world.rng.random() < 0.3]
 
     # Inside.
 

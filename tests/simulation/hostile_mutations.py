@@ -13,7 +13,7 @@ from delta_loader.load import settling
 from delta_loader.load import vacuum_guard as guard
 from delta_loader.maintenance.cleaning import clean
 from delta_loader.maintenance.cleaning.clean import CleanUp
-from delta_loader.maintenance.cleaning.rules import names_in
+from delta_loader.maintenance.cleaning.rules import file_names_in
 from delta_loader.stage import identity
 from stage_writer import assignment
 from stage_writer.partitions.resume_points import ResumePoints
@@ -48,7 +48,7 @@ def _a_torn_marker_keeps_no_files() -> AbstractContextManager[object]:
     def keep(self: CleanUp, candidates: Candidates, path: str, data: bytes | None) -> None:
         del self, path
         with suppress(ValueError):
-            candidates.keep(names_in(data or b""))
+            candidates.keep(file_names_in(data or b""))
 
     return patch.object(CleanUp, "_keep_named", keep)
 
@@ -65,14 +65,14 @@ def _old_files_are_added_as_they_are() -> AbstractContextManager[object]:
 
 
 def _rows_that_a_rollback_took_are_not_missed() -> AbstractContextManager[object]:
-    return patch.object(rollback._Line, "_lose", lambda _self, _commit: None)
+    return patch.object(rollback._Lineage, "_lose", lambda _self, _commit: None)
 
 
 def _reading_goes_on_where_kafka_begins() -> AbstractContextManager[object]:
     """As ``auto.offset.reset: earliest`` does."""
 
     def reset(self: assignment.AssignedPartitions, fault: PartitionFault) -> None:
-        if fault.partition in self.owned:
+        if fault.partition in self.by_partition:
             self._source.seek(fault.partition, self._source.resolve(fault.partition, StartAt.EARLIEST))
 
     return patch.object(assignment.AssignedPartitions, "fault", reset)
@@ -83,7 +83,7 @@ def _an_added_partition_begins_at_its_end() -> AbstractContextManager[object]:
 
 
 def _an_id_that_a_release_did_not_write_differs() -> AbstractContextManager[object]:
-    return patch.object(identity, "_differ", lambda one, other: one != other)
+    return patch.object(identity, "_differ", lambda first, other: first != other)
 
 
 RULES: tuple[tuple[str, Callable[[], AbstractContextManager[object]], tuple[str, ...]], ...] = (

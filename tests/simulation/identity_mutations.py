@@ -43,7 +43,7 @@ def topic_ids_are_not_compared() -> AbstractContextManager[object]:
 
 def markers_are_not_judged() -> AbstractContextManager[object]:
     """Nor anything else of whose it is."""
-    return patch.object(StreamIdentity, "judged", lambda _self, _source, found: list(found))
+    return patch.object(StreamIdentity, "judged", lambda _self, _source, markers: list(markers))
 
 
 def what_the_position_covers_is_passed_over() -> AbstractContextManager[object]:
@@ -98,7 +98,7 @@ def a_lease_is_an_app_ids() -> AbstractContextManager[object]:
 def files_of_other_tables_are_passed_over() -> AbstractContextManager[object]:
     """Of a marker that was staged for a table from before an edit."""
 
-    def for_tables(marker: Marker, tables: Mapping[str, str]) -> plan.Found:
+    def for_tables(marker: Marker, tables: Mapping[str, str]) -> plan.AnyMarker:
         known = {comparable(url) for url in tables.values()}
         if marker.manifest is None:
             return marker

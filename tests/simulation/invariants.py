@@ -90,8 +90,8 @@ class StageInvariants:
 
     def delete(self, objects: Objects, path: str, process: str, *, is_late: bool) -> None:
         """An object is about to be deleted; ``is_late`` where its sender no longer waits for the answer."""
-        found = objects.get(path)
-        if found is None:
+        stored = objects.get(path)
+        if stored is None:
             return
         if path.endswith(".parquet"):
             self._file_goes(path)
@@ -100,16 +100,16 @@ class StageInvariants:
         if name is None:
             return
         if process.startswith("writer"):
-            self._withdrawn(objects, name, found[0])
-        elif not self._is_put_aside(objects, path, found[0]) and not is_late:
-            self._settled(objects, name, found[0])
+            self._withdrawn(objects, name, stored[0])
+        elif not self._is_put_aside(objects, path, stored[0]) and not is_late:
+            self._settled(objects, name, stored[0])
         claims = self._claims.get(name.topic_partition, {})
         if name.start in claims:
             del claims[name.start]
 
     def committed(self, table: MemoryTable, commit: TableCommit) -> None:
         """A commit is about to become a version of its table."""
-        if commit.is_answer:
+        if commit.is_resolution:
             return
         for app_id, last in commit.advances.items():
             if ":" in app_id:
@@ -208,10 +208,10 @@ class StageInvariants:
         """
         files = [file for table in marker.tables if self._url(table) == url for file in table.files]
         bounds = [json.loads(file.statistics) for file in files]
-        highest = [found.get("maxValues", {}).get("_kafka_offset") for found in bounds]
+        highest = [bounds_of_file.get("maxValues", {}).get("_kafka_offset") for bounds_of_file in bounds]
         if url == self.stream.table or None in highest:
             return marker.span.end
-        low, end = min(found["minValues"]["_kafka_offset"] for found in bounds), int(max(highest)) + 1
+        low, end = min(bounds_of_file["minValues"]["_kafka_offset"] for bounds_of_file in bounds), int(max(highest)) + 1
         while end > low and self.is_given_up(marker.name.topic_partition, end - 1):
             end -= 1
         return end if end > low else 0
@@ -221,13 +221,13 @@ class StageInvariants:
         return {} if table is None else table.transactions
 
     def _url(self, table: StagedTable) -> str:
-        return next((one for one in self.stream.tables if comparable(one) == comparable(table.url)), table.url)
+        return next((url for url in self.stream.tables if comparable(url) == comparable(table.url)), table.url)
 
     def _file_goes(self, path: str) -> None:
         name = self._named.get(path)
         if name is None:
             return
-        if any(path in (f"{url}/{found}" for found in table.paths) for url, table in self.tables().items()):
+        if any(path in (f"{url}/{path}" for path in table.paths) for url, table in self.tables().items()):
             self.problems.append(f"{path} is deleted, and a table has it (rule 6)")
         claim = self._claims.get(name.topic_partition, {}).get(name.start)
         if claim is not None and path in self._paths(claim.marker) and self._lacking(claim.marker):
@@ -254,9 +254,9 @@ def _generation(marker: Marker) -> int:
     return 0 if marker.manifest is None else marker.manifest.generation
 
 
-def _same(one: Marker, other: Marker) -> bool:
+def _same(first: Marker, other: Marker) -> bool:
     """Whether both are of one generation; a marker made by hand is of any."""
-    return one.manifest is None or other.manifest is None or _generation(one) == _generation(other)
+    return first.manifest is None or other.manifest is None or _generation(first) == _generation(other)
 
 
 def newest(objects: Objects, stage: str, partition: TopicPartition) -> ChainOrigin | None:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from common.settings import Settings
-    from delta_loader.load.ports import Refusing
+    from delta_loader.load.ports import RefusalPorts
     from stage_writer.outbox.ports import Outlets
     from stage_writer.ports import Converter, RecordSource
     from stage_writer.topologies import ProcessorContext, Record
@@ -140,23 +140,23 @@ class Joined(Keyed):
 
     def wanted(self, value: bytes | None) -> Wanted:
         """As many rows as it says, or a dead letter where the table may refuse them."""
-        found = super().wanted(value)
-        return (*found, {DEAD_LETTERS: 1}) if self._refuses and ROWS.get(value or b"") else found
+        tables = super().wanted(value)
+        return (*tables, {DEAD_LETTERS: 1}) if self._refuses and ROWS.get(value or b"") else tables
 
-    def refusing(self, tables: SimulatedTables) -> Refusing:
+    def refusing(self, tables: SimulatedTables) -> RefusalPorts:
         """The table's checks, and Kafka for the bytes."""
         return refusing_ports(self.around, tables)
 
     def problems(self) -> Iterator[str]:
         """Records that are told of more than once, or not at all, and counts that cannot be."""
-        told = Counter(self.coordinator.committed)
+        committed = Counter(self.coordinator.committed)
         for partition, log, deleted in self.around.logs():
             for record in log:
                 place = Told(str(partition.topic), int(partition.partition), record.offset, record.timestamp_ms)
                 wanted = ROWS.get(record.value or b"", 0)
                 may_lack = self.around.may_lack(partition, record.offset, deleted=deleted)
-                if told[place] != wanted and not (may_lack and told[place] == 0):
-                    yield f"{partition} offset {record.offset} is told of {told[place]} times, and not {wanted}"
+                if committed[place] != wanted and not (may_lack and committed[place] == 0):
+                    yield f"{partition} offset {record.offset} is told of {committed[place]} times, and not {wanted}"
         yield from self._told_out_of_order()
         if not self.around.broker.past and not self.around.given_up.spans:
             yield from self._miscounted()
@@ -164,16 +164,18 @@ class Joined(Keyed):
     def _told_out_of_order(self) -> Iterator[str]:
         """Records come in the order of their messages, by Kafka partition."""
         last: dict[tuple[str, int], tuple[int, int]] = {}
-        for told in self.coordinator.committed:
-            source, place = (told.topic, told.partition), (self._generation(told), told.offset)
+        for message in self.coordinator.committed:
+            source, place = (message.topic, message.partition), (self._generation(message), message.offset)
             if place < last.get(source, place):
-                yield f"{told} is told of after {last[source]}"
+                yield f"{message} is told of after {last[source]}"
             last[source] = place
 
-    def _generation(self, told: Told) -> int:
-        partition = TopicPartition(Topic(told.topic), Partition(told.partition))
+    def _generation(self, message: Told) -> int:
+        partition = TopicPartition(Topic(message.topic), Partition(message.partition))
         for generation, logs in enumerate((*self.around.broker.past, self.around.broker.logs)):
-            if any((one.offset, one.timestamp_ms) == (told.offset, told.time_ms) for one in logs[partition]):
+            if any(
+                (record.offset, record.timestamp_ms) == (message.offset, message.time_ms) for record in logs[partition]
+            ):
                 return generation
         return -1
 
@@ -198,8 +200,8 @@ class Joined(Keyed):
 
 def _records_of(log: list[Sent], key: object) -> int:
     """How many records count for a key."""
-    counted = (one for one in log if one.value not in (None, BAD))
-    return sum((one.key or b"none").decode() == key for one in counted)
+    counted = (record for record in log if record.value not in (None, BAD))
+    return sum((record.key or b"none").decode() == key for record in counted)
 
 
 def build() -> Topology:

@@ -104,7 +104,7 @@ class Broker:
 
     def id_of(self, topic: Topic) -> str | None:
         """Of a topic, or of the chain of several."""
-        return ids_together(topic, {one: self._id_of(one) for one in topics_of(topic)})
+        return ids_together(topic, {input_topic: self._id_of(input_topic) for input_topic in topics_of(topic)})
 
     def _id_of(self, topic: str) -> str:
         del topic
@@ -113,7 +113,9 @@ class Broker:
     def end(self, partition: TopicPartition) -> Position:
         """The next position of a Kafka partition, or of a chain of several."""
         if is_merged(partition.topic):
-            return merged_position(InputEnd(one, self.end(one)) for one in inputs_of(partition))
+            return merged_position(
+                InputEnd(input_partition, self.end(input_partition)) for input_partition in inputs_of(partition)
+            )
         return Position(self._end(partition))
 
     def _end(self, partition: TopicPartition) -> int:
@@ -174,7 +176,7 @@ class Broker:
             wanted[index] = set(kept)
             free = [partition for partition in free if partition not in wanted[index]]
         for index, found in enumerate(self.members):
-            for partition in [one for one in free if found.takes(one)][: share - len(wanted[index])]:
+            for partition in [partition for partition in free if found.takes(partition)][: share - len(wanted[index])]:
                 wanted[index].add(partition)
                 free.remove(partition)
         return wanted[self.members.index(member)]

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
     from common.settings import Stream
     from common.stage.markers import Manifest, MarkerName
-    from common.stage.topic_owners import OwnerBook
-    from delta_loader.load.ports import Refusing
+    from common.stage.topic_owners import StageTopicOwners
+    from delta_loader.load.ports import RefusalPorts
     from delta_loader.load.replace_ranges import Replacer
     from delta_loader.load.report import StreamReport
     from delta_loader.service import LoaderService
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from tests.simulation.delta_log import SimulatedTables
     from tests.simulation.kafka import Broker, GroupMember
     from tests.simulation.kafka import Record as Sent
-    from tests.simulation.operators import GivenUp
+    from tests.simulation.operators import TaskAborted
     from tests.simulation.store import Bucket, SimulatedStore
     from tests.simulation.world import World
 
@@ -76,7 +76,7 @@ class Around:
     world: World
     broker: Broker
     bucket: Bucket
-    given_up: GivenUp
+    given_up: TaskAborted
 
     def logs(self) -> Iterator[tuple[TopicPartition, list[Sent], bool]]:
         """Each Kafka partition's records, and whether its topic was deleted."""
@@ -122,7 +122,7 @@ class Kind:
 
     settings = settings_of()
     values: tuple[bytes | None, ...] = (GOOD, GOOD, GOOD, GOOD, BAD, None)
-    filing = FilePolicy()
+    file_policy = FilePolicy()
     makes_columns = False
     topics: tuple[str, ...] = ("orders",)
     operator: Callable[..., Operator] = Operator
@@ -162,7 +162,7 @@ class Kind:
         del process
         return self.settings
 
-    def owners(self, settings: Settings, store: SimulatedStore) -> OwnerBook | None:
+    def owners(self, settings: Settings, store: SimulatedStore) -> StageTopicOwners | None:
         """What a process knows of shared topics."""
         del settings, store
         return None
@@ -253,7 +253,7 @@ class Kind:
         for partition in sorted(broker.logs):
             broker.append(partition, *self.record(partition))
 
-    def refusing(self, tables: SimulatedTables) -> Refusing | None:
+    def refusing(self, tables: SimulatedTables) -> RefusalPorts | None:
         """What a loader needs where a table refuses records."""
         del tables
         return None

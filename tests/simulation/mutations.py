@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 from bootstrap.apply.repair_lock import RepairLocks
-from bootstrap.plans.restart import Left, Restart, plan_restart
+from bootstrap.plans.restart import Restart, UnchangedPartition, plan_restart
 from bootstrap.plans.task_states import TaskStates
 from common.errors import BrokerError
 from common.ports import AlreadyExists, Created
@@ -24,7 +24,7 @@ from common.settings import Stream
 from common.spans import Position
 from common.stage.state_files import EMPTY_STATE
 from delta_loader.lease.holder import LoaderLease
-from delta_loader.load import commit_load, committer, evolving, fence, planning, settling
+from delta_loader.load import commit_load, committer, fence, planning, schema_evolution, settling
 from delta_loader.load.catch_up import CatchUp
 from delta_loader.load.committer import After
 from delta_loader.load.refusals import Refusals
@@ -103,7 +103,7 @@ if TYPE_CHECKING:
     from delta_loader.tables.commits import CommitOutcome, TableCommit
     from delta_loader.tables.load_modes.refused import RefusedRecord
     from stage_writer.chain_end import Tail
-    from stage_writer.changelog.ports import Piece
+    from stage_writer.changelog.ports import ChangelogMessage
     from stage_writer.parquet.buffer import EncodedFile, TableFormat
     from stage_writer.partitions.flush_decision import FlushReason
     from stage_writer.ports import FlushOutcome, StateStore
@@ -191,7 +191,7 @@ def _the_marker_comes_before_the_files() -> AbstractContextManager[object]:
 
 def _memory_is_trusted_after_a_lost_claim() -> AbstractContextManager[object]:
     def restart(_self: assignment.AssignedPartitions, owned: AssignedPartition) -> None:
-        owned.flight = None
+        owned.in_flight = None
 
     return patch.object(assignment.AssignedPartitions, "restart", restart)
 
@@ -204,7 +204,7 @@ def _two_flushes_at_once() -> AbstractContextManager[object]:
     start = flushes.Flushes.start
 
     def start_regardless(self: flushes.Flushes, owned: AssignedPartition, reason: FlushReason) -> None:
-        owned.flight = None
+        owned.in_flight = None
         start(self, owned, reason)
 
     return patch.object(flushes.Flushes, "start", start_regardless)
@@ -220,9 +220,9 @@ def _the_next_buffer_begins_after_its_first_record() -> AbstractContextManager[o
 def _gaps_are_stepped_over() -> AbstractContextManager[object]:
     real = plan.next_run
 
-    def next_run(position: Position | None, chain: list[plan.Found]) -> plan.NextRun:
-        found = real(position, chain)
-        return real(found.next_start, chain) if isinstance(found, plan.Gap) else found
+    def next_run(position: Position | None, chain: list[plan.AnyMarker]) -> plan.NextRun:
+        outcome = real(position, chain)
+        return real(outcome.next_start, chain) if isinstance(outcome, plan.Gap) else outcome
 
     def claims_the_last_only(self: staging.ObjectStage, partition: TopicPartition) -> Tail | None:
         tail = real_tail(self, partition)
@@ -264,7 +264,7 @@ def _the_last_marker_is_settled() -> AbstractContextManager[object]:
     def broken() -> Iterator[None]:
         with (
             patch.object(settling, "settle_candidates", everything),
-            patch.object(background.Background, "_look_at_quiet", lambda _self: None),
+            patch.object(background.Background, "_check_quiet", lambda _self: None),
         ):
             yield
 
@@ -322,7 +322,7 @@ def _nobody_takes_a_lease_over() -> AbstractContextManager[object]:
     create = LoaderLease._create
 
     def only_the_first(self: LoaderLease, epoch: Epoch, *, released: bool) -> None:
-        if self._state.seen is None or self._state.is_mine:
+        if self._state.observed is None or self._state.holds_grant:
             create(self, epoch, released=released)
 
     return patch.object(LoaderLease, "_create", only_the_first)
@@ -396,7 +396,7 @@ def _repairs_take_no_turns() -> AbstractContextManager[object]:
     def regardless(self: RepairLocks, _source: TopicPartition, _work: str) -> Iterator[ObjectStore]:
         yield self._store
 
-    return patch.object(RepairLocks, "taken", regardless)
+    return patch.object(RepairLocks, "locked", regardless)
 
 
 def _a_table_that_is_left_out_is_forgotten() -> AbstractContextManager[object]:
@@ -445,11 +445,11 @@ def _the_topic_is_not_looked_up_before_a_claim() -> AbstractContextManager[objec
 
 
 def _a_new_topic_has_the_old_one_s_generation() -> AbstractContextManager[object]:
-    def same_generation(state: PartitionState, *, give_up: bool) -> Restart | Left:
+    def same_generation(state: PartitionState, *, give_up: bool) -> Restart | UnchangedPartition:
         plan = plan_restart(state, give_up=give_up)
-        if isinstance(plan, Left) or plan.beginning is None:
+        if isinstance(plan, UnchangedPartition) or plan.chain_origin is None:
             return plan
-        return replace(plan, beginning=replace(plan.beginning, generation=state.generation))
+        return replace(plan, chain_origin=replace(plan.chain_origin, generation=state.generation))
 
     return patch.object(operators, "plan_restart", same_generation)
 
@@ -480,14 +480,14 @@ def _who_has_waited_reads_on_where_it_was() -> AbstractContextManager[object]:
 
 
 def _new_fields_stay_in_the_rescue_column() -> AbstractContextManager[object]:
-    return patch.object(Buffers, "lacks", lambda *_: None)
+    return patch.object(Buffers, "dependency_of", lambda *_: None)
 
 
 def _columns_are_published_and_not_added() -> AbstractContextManager[object]:
     def agree(*arguments: object) -> agreement.Agreement:
         return replace(agreement.agree(*arguments), added=())  # type: ignore[arg-type]
 
-    return patch.object(evolving, "agree", agree)
+    return patch.object(schema_evolution, "agree", agree)
 
 
 def _a_task_begins_with_nothing() -> AbstractContextManager[object]:
@@ -525,7 +525,9 @@ def _nobody_waits_for_the_topic() -> AbstractContextManager[object]:
     """Where a message will be is guessed, as soon as it was sent."""
     real = SimulatedTopics.append
 
-    def append(self: SimulatedTopics, topic: Topic, task: TopicPartition, pieces: Sequence[Piece]) -> Appended:
+    def append(
+        self: SimulatedTopics, topic: Topic, task: TopicPartition, pieces: Sequence[ChangelogMessage]
+    ) -> Appended:
         place = self.place(topic, task)
         first = len(self.logs[place].messages) if place in self.logs else 0
         with suppress(BrokerError):
@@ -588,8 +590,8 @@ def _rows_come_before_what_was_refused_of_them() -> AbstractContextManager[objec
 
         def put_off(self: Refusals, fresh: Sequence[RefusedRecord], commit: TableCommit, ids: TxnIds) -> After:
             waiting, later[:] = list(later), [lambda: write(self, fresh, commit, ids)]
-            for one in waiting:
-                one()
+            for put_off in waiting:
+                put_off()
             return After.GO_ON
 
         with patch.object(Refusals, "_write_dead_letters", put_off):

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class GivenUp:
+class TaskAborted:
     """Positions that an operator gave up: nobody misses them, and they may be there all the same."""
 
     spans: dict[TopicPartition, list[tuple[int, int]]] = field(default_factory=dict)
@@ -65,13 +65,15 @@ class Repairs:
 
     def problems(self) -> list[str]:
         """Repairs that knew nothing of one another, and so may have undone each other's work."""
-        found: list[str] = []
+        problems: list[str] = []
         for partition, times in self.done.items():
             ordered = sorted(times)
             for (_, end_ms), (begin_ms, _) in pairwise(ordered):
                 if begin_ms < end_ms:
-                    found.append(f"a repair of {partition} was planned at {begin_ms} while another went on to {end_ms}")
-        return found
+                    problems.append(
+                        f"a repair of {partition} was planned at {begin_ms} while another went on to {end_ms}"
+                    )
+        return problems
 
 
 class Operator:
@@ -85,7 +87,7 @@ class Operator:
         stream: Stream,
         store: SimulatedStore,
         tables: SimulatedTables,
-        given_up: GivenUp,
+        given_up: TaskAborted,
         repairs: Repairs,
         alone: Callable[[], bool],
     ) -> None:
@@ -105,7 +107,7 @@ class Operator:
         try:
             state = self._look(partition)
             if is_merged(partition.topic):
-                places = [state.table or Position(0), *(state.end_of(found) for found in state.staged)]
+                places = [state.table or Position(0), *(state.end_of(marker) for marker in state.staged)]
                 self._rewind(state, rng.choice(places), below_table=False)
                 return
             if rng.random() < 0.3:
@@ -113,7 +115,7 @@ class Operator:
                 return
             below_table = rng.random() < 0.3
             low = 0 if below_table else state.table or 0
-            high = max([low, *(state.end_of(found) for found in state.staged)])
+            high = max([low, *(state.end_of(marker) for marker in state.staged)])
             self._rewind(state, Position(rng.randint(low, high)), below_table=below_table)
         except KafkaDeltaExpressError as error:
             self._world.tell(f"an operator is told: {error.problem}")
@@ -145,7 +147,7 @@ class Operator:
         repairs = self._turns.read_last(partition)
         self._looked_ms = self._world.now_ms
         table = self._tables.state(self._stream.table)
-        low = merged_position(InputEnd(one, Position(0)) for one in inputs_of(partition))
+        low = merged_position(InputEnd(input_partition, Position(0)) for input_partition in inputs_of(partition))
         ends = Ends(low if is_merged(partition.topic) else self._broker.begin(partition), self._broker.end(partition))
         topic_id = self._broker.id_of(partition.topic)
         return partition_state(
@@ -154,7 +156,7 @@ class Operator:
 
     def _new_turns(self, partition: TopicPartition) -> RepairLocks:
         """Somebody's turn that has not ended is taken over when all others are dead."""
-        last = last_repair(found.path for found in self._store.list(repairs_folder(partition)))
+        last = last_repair(item.path for item in self._store.list(repairs_folder(partition)))
         unique = f"{self._world.rng.getrandbits(128):032x}"
         return RepairLocks(self._store, self._author(), unique, take_over=last.number if self._alone() else None)
 
@@ -166,7 +168,7 @@ class Operator:
         self._given_up.give(state.partition, int(span.start), int(span.end))
         self._world.faults[Fault.SKIP] += 1
         self._world.tell(f"an operator gives up {span} of {state.partition}")
-        with self._turns.taken(state.partition, "skip") as store:
+        with self._turns.locked(state.partition, "skip") as store:
             staging.make(store, plan.marker)
             self._done(state.partition)
 
@@ -177,7 +179,7 @@ class Operator:
             self._given_up.give(state.partition, 0, int(plan.position))
         self._world.faults[Fault.REWIND] += 1
         self._world.tell(f"an operator rewinds {state.partition} to {plan.position}")
-        with self._turns.taken(state.partition, "rewind") as store:
+        with self._turns.locked(state.partition, "rewind") as store:
             require_not_loading(store, plan, partial(self._position, state.partition, [self._stream.table]))
             everywhere = partial(self._position, state.partition, self._stream.tables)
             require_no_load_begun(plan, everywhere)
@@ -189,8 +191,8 @@ class Operator:
 
     def _position(self, partition: TopicPartition, urls: Iterable[str]) -> Position | None:
         """The highest position that one of these tables has."""
-        found = (table_position(self._store, self._stream, partition, self._tables.state(url)) for url in urls)
-        return max((position for position in found if position is not None), default=None)
+        positions = (table_position(self._store, self._stream, partition, self._tables.state(url)) for url in urls)
+        return max((position for position in positions if position is not None), default=None)
 
     def _held_at(self, state: PartitionState) -> Position:
         """Where the loader says that the chain is to be staged again."""
@@ -203,7 +205,7 @@ class Operator:
         plan = plan_restart(state, give_up=give_up)
         if isinstance(plan, Restart):
             self._world.tell(f"an operator begins a new chain of {state.partition}")
-            with self._turns.taken(state.partition, "restart") as store:
+            with self._turns.locked(state.partition, "restart") as store:
                 staging.restart(store, plan)
                 self._done(state.partition)
 

@@ -26,7 +26,7 @@ from contextlib import contextmanager
 def a_moved_origin_goes_unnoticed() -> Iterator[None]:
     """By writers, and by the loaders that stand behind them."""
     with (
-        patch.object(ObjectStage, "begins_at", lambda *_where, **_own: True),
+        patch.object(ObjectStage, "has_origin_at", lambda *_where, **_own: True),
         patch.object(LoadContext, "origin", lambda _self, _source: None),
     ):
         yield

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from common.settings import Stream
     from common.spans import Position, TopicPartition
-    from stage_writer.outbox.ports import DeliveryPlace
+    from stage_writer.outbox.ports import DeliveryIdentity
     from tests.simulation.store import SimulatedStore
     from tests.simulation.world import Process, World
 
@@ -55,7 +55,7 @@ class Coordinator:
     away_until_ms: int = 0
     """Until when it takes no transaction."""
 
-    def begin(self, place: DeliveryPlace, at: Callable[[str], None]) -> SimulatedTransactions:
+    def begin(self, place: DeliveryIdentity, at: Callable[[str], None]) -> SimulatedTransactions:
         """A `stage_writer.outbox.ports.Begins`."""
         del at
         epoch = self.asked(f"begin {place.transactional_id}", lambda: self._next_epoch(place.transactional_id))
@@ -77,7 +77,7 @@ class Coordinator:
         return self.epochs[transactional_id]
 
     def _positions(self, group: str) -> dict[TopicPartition, Delivered]:
-        return {partition: found for (one, partition), found in self.positions.items() if one == group}
+        return {partition: position for (group_id, partition), position in self.positions.items() if group_id == group}
 
 
 @dataclass(slots=True)
@@ -85,13 +85,13 @@ class SimulatedTransactions:
     """A `stage_writer.outbox.ports.Transactions`."""
 
     coordinator: Coordinator
-    place: DeliveryPlace
+    place: DeliveryIdentity
     epoch: int
     delivered: dict[TopicPartition, Delivered]
 
     def transact(self, records: pa.Table, ends: Mapping[TopicPartition, Position], generation: int) -> None:
         """Produced, and committed by a request that may come late, twice, or without an answer."""
-        found = {one: Delivered(position, generation) for one, position in ends.items()}
+        delivered = {partition: Delivered(position, generation) for partition, position in ends.items()}
         values = [Told(*json.loads(value)["place"]) for value in records["value"].to_pylist()]
         is_done: list[bool] = []
 
@@ -101,13 +101,15 @@ class SimulatedTransactions:
             if not is_done:
                 is_done.append(True)
                 self.coordinator.committed += values
-                self.coordinator.positions |= {(self.place.out_group, one): end for one, end in found.items()}
+                self.coordinator.positions |= {
+                    (self.place.out_group, partition): end for partition, end in delivered.items()
+                }
             return True
 
         self.coordinator.asked(f"produce {len(values)} records", lambda: None)
         if not self.coordinator.asked(f"commit {self.place.transactional_id}", commit):
             raise FencedError(self.place.transactional_id)
-        self.delivered |= found
+        self.delivered |= delivered
 
     def close(self) -> None:
         """Nothing is held."""

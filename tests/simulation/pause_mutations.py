@@ -44,8 +44,8 @@ def _pauses_are_forgotten_without_the_stage() -> AbstractContextManager[object]:
 
 def _a_pause_that_cannot_be_read_is_none() -> AbstractContextManager[object]:
     def readable(store: ObjectStore, part: StreamPart, app_id: str) -> Pause | None:
-        found = pause_of(store, part, app_id)
-        return None if found is None or found.since_ms is None else found
+        pause = pause_of(store, part, app_id)
+        return None if pause is None or pause.since_ms is None else pause
 
     return patch.object(paused_streams, "pause_of", readable)
 

@@ -67,9 +67,9 @@ class WatchedPauses(PausedStreams):
         self._lock = cast("Lock", StrandLock(world))
         self.since_ms: dict[str, int] = {}
 
-    def _become(self, found: Mapping[str, Pause]) -> None:
-        super()._become(found)
-        self.since_ms = {one: self.since_ms.get(one, self._world.now_ms) for one in found}
+    def _become(self, pauses: Mapping[str, Pause]) -> None:
+        super()._become(pauses)
+        self.since_ms = {app_id: self.since_ms.get(app_id, self._world.now_ms) for app_id in pauses}
 
 
 @dataclass(slots=True)
@@ -136,16 +136,16 @@ class Operators:
         clock, metrics = WorldClock(self._world, process), Metrics()
         paused = WatchedPauses(store, part, self._app_ids, clock=clock, log=SILENT, metrics=metrics, metric=each)
         paused.watch(self._world)
-        found = ProcessPauses(Pausing(clock, SILENT, metrics, all_of_it), paused, process, self._world.now_ms)
-        self._processes[process.name] = part, found
-        return found
+        pauses = ProcessPauses(Pausing(clock, SILENT, metrics, all_of_it), paused, process, self._world.now_ms)
+        self._processes[process.name] = part, pauses
+        return pauses
 
     def happens(self, store: SimulatedStore) -> None:
         """Someone pauses something, or ends a pause."""
         rng, world = self._world.rng, self._world
         part, app_id = rng.choice(list(StreamPart)), rng.choice(self._app_ids)
-        here = [found for _, found in self._alive(part)]
-        waits = pause_path(part, app_id) in self._since_ms or any(found.is_on for found in here)
+        here = [pauses for _, pauses in self._alive(part)]
+        waits = pause_path(part, app_id) in self._since_ms or any(pauses.is_on for pauses in here)
         ends = rng.random() < _ENDS if waits else rng.random() < 0.1
         world.faults[Fault.PAUSED] += not ends
         if here and rng.random() < 0.3:
@@ -159,9 +159,9 @@ class Operators:
 
     def ends_war(self, store: SimulatedStore) -> None:
         """Everything goes on."""
-        for _, found in self._processes.values():
-            if found.pausing is not None:
-                found.pausing.resume()
+        for _, pauses in self._processes.values():
+            if pauses.pausing is not None:
+                pauses.pausing.resume()
 
         def resume_all() -> None:
             until_ms = self._world.now_ms + _RESUMED_FOR_S * 1000
@@ -181,10 +181,10 @@ class Operators:
             else:
                 pause(store, Pause(app_id, part, self._world.now_ms, "an operator"))
 
-    def _call(self, found: ProcessPauses, app_id: str, *, ends: bool) -> None:
+    def _call(self, pauses: ProcessPauses, app_id: str, *, ends: bool) -> None:
         """``POST /pause?stream=…`` of one process, whose thread it is."""
 
-        process, paused = found.process, found.paused
+        process, paused = pauses.process, pauses.paused
         assert process is not None
         assert paused is not None
 
@@ -199,9 +199,9 @@ class Operators:
 
     def _alive(self, part: StreamPart) -> list[tuple[str, ProcessPauses]]:
         return [
-            (name, found)
-            for name, (its, found) in self._processes.items()
-            if its is part and found.process is not None and found.process.alive
+            (name, pauses)
+            for name, (its, pauses) in self._processes.items()
+            if its is part and pauses.process is not None and pauses.process.alive
         ]
 
     # What must hold.
@@ -221,14 +221,16 @@ class Operators:
         marker = marker_from_bytes(name, data)
         if process not in self._processes or marker.manifest is None:
             return
-        (part, found), app_id = self._processes[process], marker.manifest.app_id
-        problem = self._started_paused(part, app_id, found)
-        since_ms = None if found.paused is None else found.paused.since_ms.get(app_id)
+        (part, pauses), app_id = self._processes[process], marker.manifest.app_id
+        problem = self._started_paused(part, app_id, pauses)
+        since_ms = None if pauses.paused is None else pauses.paused.since_ms.get(app_id)
         if since_ms is not None and not self._broker.past:
             (partition,) = inputs_of(name.topic_partition)
             log = self._broker.logs[partition]
             late = [
-                one.offset for one in log if name.start <= one.offset < marker.span.end and one.timestamp_ms > since_ms
+                record.offset
+                for record in log
+                if name.start <= record.offset < marker.span.end and record.timestamp_ms > since_ms
             ]
             problem = problem or (f"it knows of a pause, and offset {late[0]} came after that" if late else "")
         if problem:
@@ -239,14 +241,14 @@ class Operators:
         process = commit.metadata.commit_id.rpartition("-")[0]
         if self._world.is_late or process not in self._processes:
             return
-        (part, found), app_id = self._processes[process], commit.metadata.app_id
-        problem = self._started_paused(part, app_id, found)
-        since_ms = None if found.paused is None else found.paused.since_ms.get(app_id)
+        (part, pauses), app_id = self._processes[process], commit.metadata.app_id
+        problem = self._started_paused(part, app_id, pauses)
+        since_ms = None if pauses.paused is None else pauses.paused.since_ms.get(app_id)
         if since_ms is None:
-            found.commits.pop(app_id, None)
+            pauses.commits.pop(app_id, None)
         else:
-            tables = found.commits.setdefault(app_id, set())
-            if found.pass_ms > since_ms:
+            tables = pauses.commits.setdefault(app_id, set())
+            if pauses.pass_ms > since_ms:
                 problem = problem or "it knew of a pause when it began to load"
             elif commit.target.url in tables:
                 problem = problem or "it knew of a pause at its last commit to this table"
@@ -254,7 +256,7 @@ class Operators:
         if problem:
             self.problems.append(f"{process} commits {commit.metadata.commit_id}: {problem}")
 
-    def _started_paused(self, part: StreamPart, app_id: str, found: ProcessPauses) -> str:
+    def _started_paused(self, part: StreamPart, app_id: str, pauses: ProcessPauses) -> str:
         since_ms = self._since_ms.get(pause_path(part, app_id))
-        is_before = since_ms is not None and since_ms < found.started_ms
+        is_before = since_ms is not None and since_ms < pauses.started_ms
         return f"{app_id} is paused since before the process started" if is_before else ""

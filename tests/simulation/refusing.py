@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pyarrow.compute as pc
 
 from delta_loader.load.ports import Original
-from delta_loader.load.ports import Refusing as RefusingPorts
+from delta_loader.load.ports import RefusalPorts as RefusingPorts
 from stage_writer.parquet.buffer import FilePolicy
 from tests.simulation.converter import BAD, PlainConverter
 from tests.simulation.delta_log import CHECKED, CONSTRAINT, DeltaLog
@@ -64,8 +64,8 @@ def refusing_ports(around: Around, tables: SimulatedTables) -> RefusingPorts:
     ) -> Mapping[Offset, Original]:
         if topic_id != str(broker.topic_id):
             return {}
-        sent = {one.offset: one for one in broker.logs[partition]}
-        return {one: Original(sent[one].timestamp_ms, sent[one].key, sent[one].value) for one in offsets}
+        sent = {record.offset: record for record in broker.logs[partition]}
+        return {offset: Original(sent[offset].timestamp_ms, sent[offset].key, sent[offset].value) for offset in offsets}
 
     def asked(
         partition: TopicPartition, offsets: Collection[Offset], topic_id: str | None
@@ -93,11 +93,11 @@ class NumbersConverter(PlainConverter):
         return {"n": _TAKEN[value]}
 
 
-class Refusing(Kind):
+class RefusalPorts(Kind):
     """A table that does not take everything."""
 
     values = (*_TAKEN, *_TAKEN, BAD, None)
-    filing = FilePolicy(max_values=1)
+    file_policy = FilePolicy(max_values=1)
 
     def __init__(self, around: Around) -> None:
         super().__init__(around)
@@ -136,6 +136,6 @@ class Refusing(Kind):
     def problems(self) -> Iterator[str]:
         """Dead letters without their bytes."""
         table = self.log.tables.get(DEAD_LETTERS)
-        for letter in (letter for commit in (table.commits if table else ()) for letter in commit.letters):
+        for letter in (letter for commit in (table.commits if table else ()) for letter in commit.dead_letter_rows):
             if letter.value != FORBIDDEN:
                 yield f"the dead letter at {letter.offset} of {letter.partition} has {letter.value!r}"

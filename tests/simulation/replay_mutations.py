@@ -26,7 +26,7 @@ def requests_go_by_their_dates() -> AbstractContextManager[object]:
 
     def in_order(self: Replacements, requests: list[Request], stream: Stream) -> list[Request]:
         del self, stream
-        return sorted(requests, key=lambda one: (one.content.created_ms, one.name))
+        return sorted(requests, key=lambda request: (request.content.created_ms, request.name))
 
     return patch.object(Replacements, "_in_order", in_order)
 

@@ -27,7 +27,7 @@ from delta_loader.plan.plan import TableShape
 from delta_loader.tables.commits import TableCommit, Target
 from stage_writer.decode.batch import MessageBatch
 from stage_writer.parquet.buffer import StagedRows
-from stage_writer.replay.dead_letters import Letters
+from stage_writer.replay.dead_letters import DeadLetterExport
 from stage_writer.replay.records import Range, Replay
 from tests.simulation.converter import BAD, GOOD, LEFT, RIGHT, ROUTES, PlainConverter
 from tests.simulation.delta_log import DeltaLog, Place, SimulatedTables, places_of
@@ -78,8 +78,8 @@ class EditionConverter(PlainConverter):
         urls = [None if value is None else _PLACES[value][self.edition] for value in values]
 
         def rows(url: str, schema: pa.Schema) -> pa.Table:
-            found = [self.row(batch, index, values[index]) for index, one in enumerate(urls) if one == url]
-            return pa.Table.from_pylist(found, schema=schema)
+            rows = [self.row(batch, index, values[index]) for index, staged_url in enumerate(urls) if staged_url == url]
+            return pa.Table.from_pylist(rows, schema=schema)
 
         filtered = [value is not None and url is None for value, url in zip(values, urls, strict=True)]
         return StagedRows(
@@ -143,13 +143,13 @@ class ReplacedLog(DeltaLog):
 
     def at(self, url: str, version: int | None) -> list[Place]:
         """The same, of a version."""
-        found: list[Place] = []
+        places: list[Place] = []
         commits = self.tables[url].commits[:version] if url in self.tables else []
         for number, commit in enumerate(commits, 1):
             swap = self.swaps.get(url, {}).get(number)
-            kept = found if swap is None else [place for place in found if not swap.covers(place)]
-            found = [*kept, *(self.places_of(url, commit) if swap is None else swap.places)]
-        return found
+            kept = places if swap is None else [place for place in places if not swap.covers(place)]
+            places = [*kept, *(self.places_of(url, commit) if swap is None else swap.places)]
+        return places
 
     def staged(self, request: Request, url: str) -> list[Place]:
         """The rows that a request has for a table."""
@@ -161,7 +161,7 @@ class ReplacedLog(DeltaLog):
         """A commit that replaces rows (rule 1)."""
         table, known = self.tables[url], CommitMetadata.from_json(metadata)
         assert known is not None
-        before = {place for one in self.tables for place in self.places(one) if swap.covers(place)}
+        before = {place for table in self.tables for place in self.places(table) if swap.covers(place)}
         target = Target(url, table.table_id, TableShape(table.schema, table.partition_by), {})
         advances = {txn_id(swap.request.name.request): int(swap.step)}
         table.commits.append(TableCommit(target, "orders", (), {}, advances, known))
@@ -169,8 +169,8 @@ class ReplacedLog(DeltaLog):
         self.swaps.setdefault(url, {})[self.version(url)] = swap
         if url == TABLE:
             request = swap.request
-            urls = ((place, one.url) for one in request.content.tables for place in self.staged(request, one.url))
-            self.replaced.append(Replaced(swap, {place: [one] for place, one in urls}))
+            urls = ((place, table.url) for table in request.content.tables for place in self.staged(request, table.url))
+            self.replaced.append(Replaced(swap, {place: [url] for place, url in urls}))
         gone = {place for place in before.difference(*map(self.places, self.tables)) if not swap.leaves_out(place)}
         if gone:
             self.problems.append(f"{swap.request.name.path} leaves {min(gone)} in no table, by step {swap.step!r}")
@@ -246,7 +246,7 @@ class LogRecords:
 
     def batches(self, partition: TopicPartition, span: Span) -> Iterator[MessageBatch]:
         """The records of a range, a few at a time."""
-        inside = [one for one in self.broker.logs[partition] if span.start <= one.offset < span.end]
+        inside = [record for record in self.broker.logs[partition] if span.start <= record.offset < span.end]
         for first in range(0, len(inside), _AT_A_TIME):
             part = inside[first : first + _AT_A_TIME]
             yield self.world.effect("fetch", lambda part=part: _batch(partition, part))  # type: ignore[misc]
@@ -255,10 +255,10 @@ class LogRecords:
 def _batch(partition: TopicPartition, records: list[Sent]) -> MessageBatch:
     return MessageBatch(
         partition,
-        np.array([one.offset for one in records], np.int64),
-        np.array([one.timestamp_ms for one in records], np.int64),
-        pa.array([one.value for one in records], pa.binary()),
-        pa.array([one.key for one in records], pa.binary()),
+        np.array([record.offset for record in records], np.int64),
+        np.array([record.timestamp_ms for record in records], np.int64),
+        pa.array([record.value for record in records], pa.binary()),
+        pa.array([record.key for record in records], pa.binary()),
         None,
     )
 
@@ -289,9 +289,9 @@ class Replayed(Routed):
     def converter(self, process: Process | None = None) -> EditionConverter:
         """By the config as it is now."""
         del process
-        found = EditionConverter(self.stream, self.registry)
-        found.edition = self._edition
-        return found
+        converter = EditionConverter(self.stream, self.registry)
+        converter.edition = self._edition
+        return converter
 
     def replacer(self, tables: SimulatedTables) -> Replacer:
         """One over the world's tables."""
@@ -310,7 +310,7 @@ class Replayed(Routed):
             world.tell(f"the config is edited: edition {self._edition}")
         if world.rng.random() < world.chances.replayed:
             world.faults[Fault.REPLAYED] += 1
-            self.around.spawn("replay", self._replay_letters if world.rng.random() < 0.4 else self._replay_range)
+            self.around.spawn("replay", self._replay_dead_letters if world.rng.random() < 0.4 else self._replay_range)
 
     def _replay_range(self) -> None:
         """`stage-writer replay --from --to`."""
@@ -324,7 +324,7 @@ class Replayed(Routed):
             self._last = Range(partition, Span(Position(start), Position(end)))
         self._tell(self._work(LogRecords(world, broker)).stage(self._last))
 
-    def _replay_letters(self) -> None:
+    def _replay_dead_letters(self) -> None:
         """`stage-writer replay --letters`, of all that the table has."""
         world = self.around.world
         places = set(world.effect("export", lambda: list(self.log.places(DEAD_LETTERS))))
@@ -346,8 +346,8 @@ class Replayed(Routed):
                 "value": pa.array([record.value for _, record in sent], pa.binary()),
             }
         )
-        letters = Letters(table, _AT_A_TIME)
-        fitting = letters.without_unfit([self._work(letters).count(one) for one in letters.ranges("orders")])
+        letters = DeadLetterExport(table, _AT_A_TIME)
+        fitting = letters.without_inconvertible([self._work(letters).count(one) for one in letters.ranges("orders")])
         for asked in fitting.requests("orders"):
             self._tell(self._work(fitting).stage(asked))
 
@@ -378,7 +378,7 @@ class Replayed(Routed):
         for partition, log, _ in self.around.logs():
             for record in log:
                 place = Place(int(partition.partition), record.offset, record.timestamp_ms)
-                swap = next((one for one in reversed(self.log.replaced) if one.swap.covers(place)), None)
+                swap = next((replaced for replaced in reversed(self.log.replaced) if replaced.swap.covers(place)), None)
                 wanted = [] if swap is None else swap.urls.get(place, [])
                 if swap is not None and have.get(place, []) != wanted:
                     path = swap.swap.request.name.path

@@ -179,7 +179,7 @@ class Services:
         settings = kind.read_settings(process)
         owners = kind.owners(settings, self.store(stage_url))
         if owners is not None:
-            owners.learn()
+            owners.read_all()
         member = GroupMember(self.world, broker, process)
         stage = WatchedStage(
             self.store(stage_url),
@@ -196,7 +196,7 @@ class Services:
         pauses = kind.pauses(process, self.store(stage_url))
         service = self.writers[process.name] = StageWriter(
             kind.converters(process, settings),
-            WriterOptions(self.limits, 20.0, session_s=SESSION_MS / 1000, filing=kind.filing),
+            WriterOptions(self.limits, 20.0, session_s=SESSION_MS / 1000, file_policy=kind.file_policy),
             source=kind.source(member, settings),
             stage=stage,
             workers=Strands(self.world, process),
@@ -237,26 +237,26 @@ class Services:
         )
         service = LoaderService(settings.streams, settings.loader, ports)
         lease = self._lease(process, ports, settings) if self.leased else None
-        told, loads = "", kind.loads(service, self.store(stage_url))
+        problems_told, loads = "", kind.loads(service, self.store(stage_url))
         try:
             pauses.begin(self.world)
             while True:
                 pauses.pass_ms = self.world.now_ms
                 reports = loads(lambda: pauses.is_on or (lease is not None and not lease.held()))
                 self.reports[process.name] = reports
-                told = self._tell(process, told, reports)
+                problems_told = self._tell(process, problems_told, reports)
                 # In peace nothing comes between two passes that a longer pause would let in.
                 self.world.sleep_s(self.pauses_s[0] if self.world.healed else self.world.rng.choice(self.pauses_s))
         except Crash:
             return
 
-    def _tell(self, process: Process, told: str, reports: Iterable[StreamReport]) -> str:
+    def _tell(self, process: Process, problems_before: str, reports: Iterable[StreamReport]) -> str:
         """What a loader says of a pass, if it is something new."""
-        found = [one.problem for report in reports for one in report.held.values()]
-        found += [str(report.failure) for report in reports if report.failure is not None]
-        if found and str(found) != told:
-            self.world.tell(f"{process.name} says {'; '.join(found)}")
-        return str(found)
+        problems = [held.problem for report in reports for held in report.held.values()]
+        problems += [str(report.failure) for report in reports if report.failure is not None]
+        if problems and str(problems) != problems_before:
+            self.world.tell(f"{process.name} says {'; '.join(problems)}")
+        return str(problems)
 
     def _lease(self, process: Process, ports: Ports, settings: Settings) -> LoaderLease:
         streams = {stream.app_id: stream.topics for stream in settings.streams}

@@ -23,7 +23,7 @@ from common.settings import Settings
 from common.spans import Topic, TopicPartition
 from common.stage.markers import DONE, MarkerName, marker_from_bytes
 from common.stage.merged import kafka_partition, shared_chain, stream_of
-from common.stage.topic_owners import OwnerBook, owner_path
+from common.stage.topic_owners import StageTopicOwners, owner_path
 from stage_writer.fetch.shared.source import SharedTopicSource
 from tests.simulation.converter import BAD, GOOD, PlainConverter, Registry
 from tests.simulation.invariants import StageInvariants, first_origin
@@ -136,7 +136,7 @@ class SharedOperator(Operator):
 
     def _look(self, partition: TopicPartition) -> PartitionState:
         self._settings = self._kind.newest()
-        OwnerBook(self._settings, self._store, make=False).learn()
+        StageTopicOwners(self._settings, self._store, make=False).read_all()
         stream = self._settings.stream_of(partition.topic)
         if stream is None:
             msg = f"no stream of the config reads {partition.topic}"
@@ -157,9 +157,9 @@ class SharedOperator(Operator):
         super()._restart(state, give_up=give_up)
 
     def _agree(self) -> None:
-        owners = OwnerBook(self._settings, self._store, make=True)
+        owners = StageTopicOwners(self._settings, self._store, make=True)
         expected = self._settings.owners.expected
-        owners.learn()
+        owners.read_all()
         owners.require(expected)
         if any(self._settings.owners.by_topic[topic] != owner for topic, owner in expected.items()):
             msg = "another program has decided meanwhile"
@@ -247,9 +247,9 @@ class Shared(Kind):
         self._running.append((process, self._names))
         return self.newest()
 
-    def owners(self, settings: Settings, store: SimulatedStore) -> OwnerBook:
+    def owners(self, settings: Settings, store: SimulatedStore) -> StageTopicOwners:
         """What a service knows."""
-        return OwnerBook(settings, store, make=True)
+        return StageTopicOwners(settings, store, make=True)
 
     def converters(self, process: Process, settings: Settings) -> list[Converter]:
         """One for each stream of its config."""

@@ -75,8 +75,8 @@ class SharedLog(DeltaLog):
     # What a loader sees.
 
     def state(self, url: str) -> TableState | None:
-        found = super().state(url)
-        return None if found is None else replace(found, version=self.version(url))
+        state = super().state(url)
+        return None if state is None else replace(state, version=self.version(url))
 
     def version(self, url: str) -> int:
         return len(self._logs[url].entries) - 1
@@ -89,15 +89,19 @@ class SharedLog(DeltaLog):
     def history(self, url: str, newest: int) -> Iterator[LoggedCommit]:
         log = self._logs[url]
         for version in range(newest, log.oldest - 1, -1):
-            one = log.entries[version]
-            metadata = None if one.commit is None else one.commit.metadata
-            yield LoggedCommit(version, one.operation, one.restored, one.read_version, one.timestamp_ms, "", metadata)
+            entry = log.entries[version]
+            metadata = None if entry.commit is None else entry.commit.metadata
+            yield LoggedCommit(
+                version, entry.operation, entry.restored, entry.read_version, entry.timestamp_ms, "", metadata
+            )
 
     def changed(self, commit: TableCommit) -> CommitOutcome | None:
         """Also a RESTORE since the table was looked at, but for one after the transaction began."""
         entries, looked_at = self._logs[commit.target.url].entries, commit.target.version or 0
         self._read = self.world.rng.choice([len(entries) - 1, self.world.rng.randint(looked_at, len(entries) - 1)])
-        if not commit.is_answer and any(one.restored is not None for one in entries[looked_at + 1 : self._read + 1]):
+        if not commit.is_resolution and any(
+            entry.restored is not None for entry in entries[looked_at + 1 : self._read + 1]
+        ):
             return Conflicted("the table was put back")
         return super().changed(commit)
 
@@ -122,18 +126,22 @@ class SharedLog(DeltaLog):
     def _require_new(self, commit: TableCommit, loaded: tuple[Place, ...]) -> None:
         url = commit.target.url
         stage = self._stage_of(commit)
-        live = [one for one in self._line(url) if one.commit is not None]
+        live = [entry for entry in self._line(url) if entry.commit is not None]
         of_one = (
-            one for one in live if one.commit and (one.commit.app_id == commit.app_id or one.stage == stage is not None)
+            entry
+            for entry in live
+            if entry.commit and (entry.commit.app_id == commit.app_id or entry.stage == stage is not None)
         )
-        own = {place for one in of_one for place in one.loaded}
+        own = {place for entry in of_one for place in entry.loaded}
         partitions = [partition for partition in commit.metadata.spans if stage is not None]
-        if any(self.forgot(url, commit.app_id, one, self.first_ms(str(stage), one)) for one in partitions):
+        if any(
+            self.forgot(url, commit.app_id, partition, self.first_ms(str(stage), partition)) for partition in partitions
+        ):
             return
         again = sorted(own.intersection(loaded)) or [place for place, count in Counter(loaded).items() if count > 1]
         if again:
             self.problems.append(f"{url} gets {again[0]} a second time from {commit.app_id}, and {len(again) - 1} more")
-        paths = {file.path for one in live if one.commit for file in one.commit.files}
+        paths = {file.path for entry in live if entry.commit for file in entry.commit.files}
         twice = sorted(file.path for file in commit.files if file.path in paths)
         if twice:
             self.problems.append(f"{url} gets the file {twice[0]} a second time")
@@ -152,7 +160,7 @@ class SharedLog(DeltaLog):
         key, log = (url, app_id, partition), self._logs.get(url)
         if log is not None and log.oldest and key not in self.forgotten:
             entries = log.entries[log.oldest :]
-            is_known = any(one.commit is not None and one.commit.app_id == app_id for one in entries)
+            is_known = any(entry.commit is not None and entry.commit.app_id == app_id for entry in entries)
             if not is_known and staged_ms > entries[0].timestamp_ms + _SKEW_MS:
                 self.forgotten.add(key)
         return key in self.forgotten
@@ -188,7 +196,7 @@ class SharedLog(DeltaLog):
     def lost_by_restore(self, url: str, version: int) -> Iterator[Entry]:
         """The versions whose rows a table has now, and not at a version."""
         left = list(self._line(url, version))
-        yield from (entry for entry in self._line(url) if not any(entry is one for one in left))
+        yield from (entry for entry in self._line(url) if not any(entry is kept_entry for kept_entry in left))
 
     def restorable(self, url: str) -> range:
         """The versions that a RESTORE may name."""
@@ -200,7 +208,7 @@ class SharedLog(DeltaLog):
         (What G5 rests on: a table of dead letters has the last own commit in its log.)
         """
         log = self._logs[url]
-        owned = [version for version, one in enumerate(log.entries) if one.commit is not None]
+        owned = [version for version, entry in enumerate(log.entries) if entry.commit is not None]
         last = min([self.version(url), *(owned if url.endswith("_dead_letters") else ())])
         while log.oldest < last and log.entries[log.oldest].timestamp_ms < before_ms:
             log.oldest += 1

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 from common.stage import topic_owners
-from common.stage.topic_owners import OwnerBook
+from common.stage.topic_owners import StageTopicOwners
 from stage_writer.fetch.shared.partition import ChainReader, SharedPartition
 from stage_writer.fetch.shared.source import SharedTopicSource
 from tests.simulation.world import OPERATED, STALLS
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def _each_program_takes_its_own_first_stream() -> AbstractContextManager[object]:
-    return patch.object(OwnerBook, "_agreed", lambda _self, _topic, reading_it: next(iter(reading_it)).app_id)
+    return patch.object(StageTopicOwners, "_agreed", lambda _self, _topic, reading_it: next(iter(reading_it)).app_id)
 
 
 def _the_first_of_the_config_is_the_owner() -> AbstractContextManager[object]:

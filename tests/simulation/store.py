@@ -15,7 +15,7 @@ from common.storage.store import PROBES
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from common.storage.pieces import Pieces
+    from common.storage.chunks import ByteChunks
     from common.storage.scanning import Upload
     from tests.simulation.invariants import Objects
     from tests.simulation.world import World
@@ -101,8 +101,8 @@ class SimulatedStore:
 
     def _page(self, start: str, last: str) -> Sequence[StoredObject]:
         paths = nsmallest(_PAGE, (path for path in self._bucket.objects if path.startswith(start) and path > last))
-        found = ((path, *self._bucket.objects[path]) for path in paths)
-        return [StoredObject(path[len(self._url) + 1 :], len(data), time_ms) for path, data, time_ms in found]
+        objects = ((path, *self._bucket.objects[path]) for path in paths)
+        return [StoredObject(path[len(self._url) + 1 :], len(data), time_ms) for path, data, time_ms in objects]
 
     def uploads(self, prefix: str) -> Iterator[Upload]:
         """There are none."""
@@ -128,8 +128,8 @@ class SimulatedStore:
         """Size and age."""
 
         def look() -> StoredObject | None:
-            found = self._bucket.objects.get(self._full(path))
-            return None if found is None else StoredObject(path, len(found[0]), found[1])
+            stored = self._bucket.objects.get(self._full(path))
+            return None if stored is None else StoredObject(path, len(stored[0]), stored[1])
 
         return self._world.effect(f"stat {_told(path)}", look)
 
@@ -140,9 +140,9 @@ class SimulatedStore:
             return self._bucket.probe(self._full(path))
 
         def put() -> CreateOutcome:
-            found = self._bucket.objects.get(self._full(path))
-            if found is not None:
-                return Created() if found[0] == data else AlreadyExists()
+            stored = self._bucket.objects.get(self._full(path))
+            if stored is not None:
+                return Created() if stored[0] == data else AlreadyExists()
             self._put(path, data)
             return Created()
 
@@ -152,7 +152,7 @@ class SimulatedStore:
         """Unconditional."""
         self._world.effect(f"write {_told(path)}", lambda: self._put(path, data), changes=True)
 
-    def upload(self, path: str, data: Pieces) -> None:
+    def upload(self, path: str, data: ByteChunks) -> None:
         """As `write`, but that nothing is replaced."""
 
         def put() -> None:
@@ -188,8 +188,8 @@ class SimulatedStore:
         self._bucket.put(self._full(path), data, self._world.now_ms)
 
     def _bytes(self, path: str) -> bytes | None:
-        found = self._bucket.objects.get(self._full(path))
-        return None if found is None else found[0]
+        stored = self._bucket.objects.get(self._full(path))
+        return None if stored is None else stored[0]
 
     def _full(self, path: str) -> str:
         return f"{self._url}/{path}"

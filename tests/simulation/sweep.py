@@ -39,10 +39,10 @@ def _habits(chances: Chances) -> str:
     return next((name for name, value in named if value is chances), own).lower().replace("_", " ")
 
 
-def table_of(found: Mapping[str, int]) -> str:
+def table_of(counts: Mapping[str, int]) -> str:
     """A row for each rule: its world, and the histories until it is found."""
     by_rule = {mutation.rule: mutation for mutation in MUTATIONS}
-    rows = [f"| {rule} | {world_of(by_rule[rule])} | {count} |" for rule, count in found.items()]
+    rows = [f"| {rule} | {world_of(by_rule[rule])} | {count} |" for rule, count in counts.items()]
     return "\n".join(["| rule that is broken | world | histories |", "| --- | --- | --- |", *rows])
 
 
@@ -52,31 +52,31 @@ def counts_of_page() -> dict[str, int]:
     return {rule: int(count) for rule, count in _ROW.findall(table)}
 
 
-def write_table(found: Mapping[str, int]) -> None:
+def write_table(counts: Mapping[str, int]) -> None:
     """Replace the table of the page, or the rows of these rules in it."""
     before, _, rest = PAGE.read_text().partition(BEGIN)
-    known, after = counts_of_page() | dict(found), rest.partition(END)[2]
-    rows = {one.rule: known[one.rule] for one in MUTATIONS if one.rule in known}
+    known, after = counts_of_page() | dict(counts), rest.partition(END)[2]
+    rows = {mutation.rule: known[mutation.rule] for mutation in MUTATIONS if mutation.rule in known}
     PAGE.write_text(f"{before}{BEGIN}\n{table_of(rows)}\n{END}{after}")
 
 
-def complaints(found: Mapping[str, int]) -> list[str]:
+def complaints(counts: Mapping[str, int]) -> list[str]:
     """Why the simulation sees too little; empty where it sees enough."""
-    late = [f"{rule}: not within {CEILING} histories" for rule, count in found.items() if count > CEILING]
-    middle = median(found.values())
+    late = [f"{rule}: not within {CEILING} histories" for rule, count in counts.items() if count > CEILING]
+    middle = median(counts.values())
     return late if middle <= MEDIAN else [*late, f"half of the rules take more than {middle:g} histories"]
 
 
 def search(mutations: Iterable[Mutation], first: int) -> dict[str, int]:
     """The histories until each rule is found, one more than `CEILING` where it is not."""
-    found: dict[str, int] = {}
+    histories: dict[str, int] = {}
     for mutation in mutations:
         outcome = mutation.search(first)
-        found[mutation.rule] = outcome.histories if outcome.is_found else CEILING + 1
-        told = f"{outcome.histories:>3}" if outcome.is_found else "not found"
+        histories[mutation.rule] = outcome.histories if outcome.is_found else CEILING + 1
+        outcome_text = f"{outcome.histories:>3}" if outcome.is_found else "not found"
         crashes = f" ({outcome.crashes} histories crashed)" if outcome.crashes else ""
-        print(f"{mutation.rule:60} {world_of(mutation):24} {told}{crashes}", flush=True)  # noqa: T201 - it takes minutes
-    return found
+        print(f"{mutation.rule:60} {world_of(mutation):24} {outcome_text}{crashes}", flush=True)  # noqa: T201 - it takes minutes
+    return histories
 
 
 def main(
@@ -85,16 +85,16 @@ def main(
     write: Annotated[bool, typer.Option("--write", help="Write the table into docs/internals/guarantees.md.")] = False,  # noqa: FBT002
 ) -> None:
     """Print how many histories it takes to find each broken rule; exit 1 where that is too many."""
-    if unknown := set(rules or ()) - {one.rule for one in MUTATIONS}:
+    if unknown := set(rules or ()) - {mutation.rule for mutation in MUTATIONS}:
         msg = f"no such rule: {', '.join(sorted(unknown))}"
         raise typer.BadParameter(msg)
-    found = search([one for one in MUTATIONS if not rules or one.rule in rules], first)
+    counts = search([mutation for mutation in MUTATIONS if not rules or mutation.rule in rules], first)
     if not rules:
         search(RARE, first)
-    wrong = complaints(found)
+    wrong = complaints(counts)
     if write:
-        write_table(found)
-    typer.echo("\n".join(wrong) or f"half of the rules within {median(found.values()):g} histories")
+        write_table(counts)
+    typer.echo("\n".join(wrong) or f"half of the rules within {median(counts.values()):g} histories")
     sys.exit(1 if wrong else 0)
 
 

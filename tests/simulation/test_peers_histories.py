@@ -74,11 +74,11 @@ def load(staging: Staging, table: Table) -> None:
 
 
 def offsets(staging: Staging, table: Table) -> Counter[int]:
-    store, found = staging.store(staging.table), Counter[int]()
+    store, offsets_read = staging.store(staging.table), Counter[int]()
     for path in table.tables[staging.table].paths:
         rows = pq.read_table(io.BytesIO(store.read(path) or b""), columns=["_kafka_offset"])
-        found.update(rows[0].to_pylist())
-    return found
+        offsets_read.update(rows[0].to_pylist())
+    return offsets_read
 
 
 def position(staging: Staging, table: Table) -> int:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from common.ports import CreateOutcome, StoredObject
-    from common.storage.pieces import Pieces
+    from common.storage.chunks import ByteChunks
     from delta_loader.tables.commits import CommitOutcome, TableCommit
     from stage_writer.ports import Polled
 
@@ -82,7 +82,7 @@ class MortalStore(FsspecStore):
         self.life.spend()
         super().write(path, data)
 
-    def upload(self, path: str, data: Pieces) -> None:
+    def upload(self, path: str, data: ByteChunks) -> None:
         self.life.spend()
         super().upload(path, data)
 
@@ -164,14 +164,14 @@ class Pipeline:
 
     def offsets(self) -> dict[int, Counter[int]]:
         """By partition, how often the table has each offset."""
-        found: dict[int, Counter[int]] = {}
+        offsets_read: dict[int, Counter[int]] = {}
         table = self.tables.tables.get(self.staging.table)
         for path in () if table is None else table.paths:
             data = FsspecStore(self.staging.table).read(path)
             rows = pq.read_table(io.BytesIO(data or b""), columns=["_kafka_partition", "_kafka_offset"])
             for row in rows.to_pylist():
-                found.setdefault(row["_kafka_partition"], Counter())[row["_kafka_offset"]] += 1
-        return found
+                offsets_read.setdefault(row["_kafka_partition"], Counter())[row["_kafka_offset"]] += 1
+        return offsets_read
 
     def all_once(self) -> dict[int, Counter[int]]:
         return {partition.partition: Counter(range(end)) for partition, end in self.kafka.items() if end}

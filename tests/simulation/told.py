@@ -62,12 +62,12 @@ class Topic:
     def say(self, app_id: str) -> None:
         """To all who hear (rule 1)."""
         rng = self.world.rng
-        for one in self.hearing:
+        for hearer in self.hearing:
             dice, lost = rng.random(), self.world.chances.sign_lost
             self.world.faults[Fault.SIGN_LOST] += dice < lost
             if dice >= lost:
                 delay_ms = rng.randrange(300_000) if dice < lost + _LATE else 0
-                one.coming.append((self.world.now_ms + delay_ms, app_id))
+                hearer.coming.append((self.world.now_ms + delay_ms, app_id))
 
 
 @dataclass(slots=True)
@@ -120,10 +120,10 @@ class Saying:
     def undelivered(self) -> frozenset[str]:
         """What is known by now (rule 2)."""
         now_ms = self.topic.world.now_ms
-        found = frozenset(app_id for at_ms, app_id in self.failed if at_ms <= now_ms)
+        failed_ids = frozenset(app_id for at_ms, app_id in self.failed if at_ms <= now_ms)
         self.failed = [(at_ms, app_id) for at_ms, app_id in self.failed if at_ms > now_ms]
-        self.problem = "away" if found else self.problem
-        return found
+        self.problem = "away" if failed_ids else self.problem
+        return failed_ids
 
     def end(self, within_s: float) -> frozenset[str]:
         """All that is not known to be said."""
@@ -159,7 +159,7 @@ class Told(Kind):
             clock,
             Metrics(),
             notifications=notifications,
-            look_every_s=0,
+            check_every_s=0,
             app_ids=app_ids,
             loads_per_minute=30,
         )

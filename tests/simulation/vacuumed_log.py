@@ -86,10 +86,10 @@ class VacuumedLog(SharedLog):
         assert kept_s is not None
         before_ms = self.world.now_ms - int(kept_s * 1000)
         live, out_ms = set(self.files(url)), self._taken_out_ms.get(url, {})
-        found = (path for path in self._bucket.objects if path.startswith(f"{url}/") and path.endswith(".parquet"))
+        files = (path for path in self._bucket.objects if path.startswith(f"{url}/") and path.endswith(".parquet"))
         return [
             path
-            for path in found
+            for path in files
             if self._bucket.objects[path][1] < before_ms and path.removeprefix(f"{url}/") not in live
             if out_ms.get(path.removeprefix(f"{url}/"), 0) < before_ms
         ]

@@ -329,8 +329,8 @@ class World:
         self.story.append(f"{self.now_ms - 1_700_000_000_000:>9} ms  {sentence}")
 
     def _logged(self, _logger: object, _method: str, event: structlog.typing.EventDict) -> NoReturn:
-        told = event.get("exc_info")
-        error = told if isinstance(told, BaseException) else sys.exc_info()[1] if told else None
+        info = event.get("exc_info")
+        error = info if isinstance(info, BaseException) else sys.exc_info()[1] if info else None
         if error is not None and not isinstance(error, KafkaDeltaExpressError):
             self.crashed(error)
         raise structlog.DropEvent

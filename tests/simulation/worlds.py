@@ -14,7 +14,7 @@ from tests.simulation.filling import Filling
 from tests.simulation.hostile import Hostile
 from tests.simulation.joined import Joined
 from tests.simulation.kinds import Counting, Evolving, Kind, Routed
-from tests.simulation.refusing import Refusing
+from tests.simulation.refusing import RefusalPorts
 from tests.simulation.replayed import Replayed
 from tests.simulation.shared import Shared
 from tests.simulation.told import Told
@@ -81,7 +81,7 @@ _KINDS: Mapping[Worlds, Callable[[Around], Kind]] = {
     Worlds.TOPIC: InTopic,
     Worlds.FILLING: Filling,
     Worlds.CHANGES: Changes,
-    Worlds.REFUSING: Refusing,
+    Worlds.REFUSING: RefusalPorts,
     Worlds.JOINED: Joined,
     Worlds.TOLD: Told,
     Worlds.HOSTILE: Hostile,

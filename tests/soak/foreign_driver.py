@@ -43,8 +43,8 @@ def main() -> None:
                 conflicts += 1
             else:
                 seconds = round(time.monotonic() - began_s, 3)
-                told = {"deed": deed, "seconds": seconds, "conflicts": conflicts, "deleted_to": deleted_to}
-                typer.echo(json.dumps(told))
+                report = {"deed": deed, "seconds": seconds, "conflicts": conflicts, "deleted_to": deleted_to}
+                typer.echo(json.dumps(report))
                 break
     spark.stop()
 

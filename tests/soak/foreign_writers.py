@@ -160,17 +160,17 @@ def run(spark: SparkSession, folder: Path, seconds: float, *, serializable: bool
     child = processes.start([sys.executable, "-m", "tests.soak.foreign_driver", staging.table, str(stop)], log)
     try:
         _await(lambda: "ready" in log.read_text(), _START_S)
-        told = _Told(log)
+        commits_log = _Told(log)
         began_s = time.monotonic()
-        while _goes_on(time.monotonic() - began_s, seconds, told) and child.process.poll() is None:
+        while _goes_on(time.monotonic() - began_s, seconds, commits_log) and child.process.poll() is None:
             _stage(staging, ends)
             outcome.failures += [str(report.failure) for report in loader.run_pass() if report.failure]
-            time.sleep(max(_PAUSE_S, _PAUSE_OF_WAIT * told.silent_s()))
+            time.sleep(max(_PAUSE_S, _PAUSE_OF_WAIT * commits_log.silent_s()))
         stop.touch()
         _await(lambda: child.process.poll() is not None, _END_S)
     finally:
         child.kill()
-    deleted_to = _hear(told, outcome)
+    deleted_to = _hear(commits_log, outcome)
     outcome.failures += [str(report.failure) for report in loader.run_pass() if report.failure]
     _compare(spark, staging, ends, deleted_to, outcome)
     return outcome
@@ -182,9 +182,9 @@ def _stage(staging: Staging, ends: dict[int, int]) -> None:
         ends[partition] = end + 20
 
 
-def _goes_on(passed_s: float, seconds: float, told: _Told) -> bool:
+def _goes_on(passed_s: float, seconds: float, commits_log: _Told) -> bool:
     """So long, or on a slow machine until the foreign driver has done each deed once."""
-    done = {commit["deed"] for commit in told.commits()}
+    done = {commit["deed"] for commit in commits_log.commits()}
     return passed_s < seconds or (len(done) < _DEEDS and passed_s < _LONGEST_S)
 
 
@@ -196,10 +196,10 @@ def _await(done: object, timeout_s: float) -> None:
         time.sleep(0.1)
 
 
-def _hear(told: _Told, outcome: Outcome) -> int:
+def _hear(commits_log: _Told, outcome: Outcome) -> int:
     """Add up what the foreign driver told; the offset of partition 0 up to which it deleted."""
     deleted_to = 0
-    for commit in told.commits():
+    for commit in commits_log.commits():
         outcome.foreign.setdefault(commit["deed"], Side()).add(commit["conflicts"], commit["seconds"])
         deleted_to = max(deleted_to, commit["deleted_to"])
     return deleted_to
@@ -207,7 +207,7 @@ def _hear(told: _Told, outcome: Outcome) -> int:
 
 def _compare(spark: SparkSession, staging: Staging, ends: dict[int, int], deleted_to: int, outcome: Outcome) -> None:
     frame = spark.read.format("delta").load(staging.table).select("_kafka_partition", "_kafka_offset")
-    found = Counter((row[0], row[1]) for row in frame.collect())
+    rows_read = Counter((row[0], row[1]) for row in frame.collect())
     wanted = {
         (partition, offset)
         for partition, end in ends.items()
@@ -215,10 +215,10 @@ def _compare(spark: SparkSession, staging: Staging, ends: dict[int, int], delete
     }
     history = spark.sql(f"DESCRIBE HISTORY delta.`{staging.table}`").where("operation = 'STREAMING UPDATE'")
     outcome.not_blind = history.where("NOT isBlindAppend").count()
-    outcome.rows = sum(found.values())
-    outcome.missing = len(wanted - found.keys())
-    outcome.unknown = len(found.keys() - wanted)
-    outcome.twice = sum(count > 1 for count in found.values())
+    outcome.rows = sum(rows_read.values())
+    outcome.missing = len(wanted - rows_read.keys())
+    outcome.unknown = len(rows_read.keys() - wanted)
+    outcome.twice = sum(count > 1 for count in rows_read.values())
 
 
 def main(

@@ -91,7 +91,7 @@ def test_a_running_writer_goes_on_at_zero(store: FsspecStore, writer: ObjectStag
         "no marker is left, and the beginning says where it goes on"
     )
     assert writer.tail(ORDERS) is None
-    assert writer.beginning(ORDERS) == ChainOrigin(Position(0), number=1)
+    assert writer.chain_origin(ORDERS) == ChainOrigin(Position(0), number=1)
 
 
 def test_an_only_marker_without_a_beginning_is_never_withdrawn(store: FsspecStore, writer: ObjectStage) -> None:

@@ -16,7 +16,7 @@ from common.errors import ConfigError, StoreError, StoreRefusedError, TableError
 from common.metrics import Metrics
 from common.ports import CreateOutcome
 from common.schema import parse_ddl, schema_from_json, schema_to_json, to_ddl
-from common.schema.agreement import Known, agree
+from common.schema.agreement import PublishedColumns, agree
 from common.schema.evolution import Addition
 from common.settings import Settings
 from common.spans import Partition, Topic, TopicPartition
@@ -301,7 +301,7 @@ def test_nothing_is_taken_for_read_while_the_stage_fails(tmp_path: Path) -> None
     VALUES[SOURCES[0]] += [{"id": 2}, {"id": 3, "x": 1}]
     group.ends[SOURCES[0]] = 3
     writer.step(0.1)
-    (owned,) = writer.assignment.owned.values()
+    (owned,) = writer.assignment.by_partition.values()
     assert (owned.wait is not None, writer.health().problems) == (True, ())  # no problem so far
     world.clock.now_s += LATE_AFTER_S + 1
     problem = "1 partition(s) wait: orders gains columns for the new fields x → see whether the stage's store answers"
@@ -309,7 +309,7 @@ def test_nothing_is_taken_for_read_while_the_stage_fails(tmp_path: Path) -> None
     for _ in range(8):
         writer.step(0.5)
     assert world.rows(SOURCES[0]) == [{"id": 1}]
-    (owned,) = writer.assignment.owned.values()
+    (owned,) = writer.assignment.by_partition.values()
     assert (owned.buffer.end, owned.taken, owned.read_to) == (1, 1, 1)
     assert writer.health().problems == ("1 partition(s) wait: the store is away → wait",)
     away.is_away = False
@@ -328,7 +328,7 @@ def test_records_in_front_of_one_that_holds_are_read_again_before_it_does(tmp_pa
     writer.step(0.1)  # a buffer with the old columns stands
     produce(writer, group, SOURCES[0], {"id": 4, "x": 1}, {"id": -5}, {"id": 6})
     assert world.rows(SOURCES[0]) == [{"id": 1}, {"id": 2}, {"id": 3}, {"id": 4, "x": 1}]
-    assert [(held.reason, required(held.place).position) for held in writer.assignment.held.values()] == [
+    assert [(held.reason, required(held.resume_point).position) for held in writer.assignment.held.values()] == [
         ("expectation", 4)
     ]
 
@@ -414,7 +414,7 @@ def test_there_is_a_limit(tmp_path: Path) -> None:
 
 def test_the_columns_of_a_table_that_somebody_has_altered_are_used_as_they_are() -> None:
     table = parse_ddl("id BIGINT, day DATE, _rescued STRING")
-    known = Known(parse_ddl("id BIGINT"), parse_ddl("old STRING"), 10)
+    known = PublishedColumns(parse_ddl("id BIGINT"), parse_ddl("old STRING"), 10)
     agreement = agree(table, known, parse_ddl("day STRING, ID BIGINT"), table)
     assert [str(one) for one in agreement.added] == ["old STRING"]
     assert to_ddl(agreement.columns) == "old STRING, day DATE"

@@ -31,8 +31,8 @@ from common.errors import (
     NotCompatibleError,
     StoreError,
     StoreRefusedError,
-    StoreUnfitError,
     TableError,
+    UnsafeStoreError,
 )
 from common.spans import Position
 from common.stage.failures import LastFailure, failure_path, last_failure
@@ -45,12 +45,12 @@ from delta_loader.load.failures import FailureNotes
 from delta_loader.load.report import StreamReport
 from delta_loader.maintenance.cleaning.rules import Tally
 from delta_loader.maintenance.services import outcomes
-from delta_loader.maintenance.services.due import CommitPiece, TableRules
+from delta_loader.maintenance.services.due import MaintenanceTask, TableRules
 from delta_loader.maintenance.services.facts import Service
 from delta_loader.plan.held import Held
 from delta_loader.status.values import PartitionStatus, StreamStatus
-from stage_writer.crew import Crew
 from stage_writer.topologies.errors import TopologyError, UnknownFieldError
+from stage_writer.worker_pool import WorkerPool
 from tests.builders import config_file
 from tests.fakes.markers import ORDERS
 from tests.fakes.staging import Staging
@@ -81,7 +81,7 @@ CODES = {
     "StateError": 1,
     "StoreError": 1,
     "StoreRefusedError": 2,
-    "StoreUnfitError": 2,
+    "UnsafeStoreError": 2,
     "TableError": 1,
     "TopologyError": 1,
     "UnknownCatalogError": 2,
@@ -202,9 +202,9 @@ def loader_that(
         lease=None,
         lease_thread=None,
         end_streams=nothing,
-        service=SimpleNamespace(run_pass=run_pass, book=SimpleNamespace(entries={})),
+        service=SimpleNamespace(run_pass=run_pass, stats=SimpleNamespace(entries={})),
         checkpoints=SimpleNamespace(finish=nothing),
-        fitness=SimpleNamespace(look_again=nothing, problems=(), unfit=unfit),
+        readiness_check=SimpleNamespace(check_again=nothing, problems=(), not_ready=unfit),
         paused=SimpleNamespace(notes=[f"{app_id} is paused" for app_id in paused], pauses=dict.fromkeys(paused)),
     )
 
@@ -272,7 +272,7 @@ def test_a_loader_that_is_stopped(
         (Check("registry", Level.ERROR, "it is away", away=True), 1),
         (failed("stage", StoreError("it is away")), 1),
         (failed("stage", StoreRefusedError("no right")), 2),
-        (failed("stage", StoreUnfitError("no conditions")), 2),
+        (failed("stage", UnsafeStoreError("no conditions")), 2),
         (failed("spark", ConfigError("no such key")), 2),
         (failed("spark", TableError("it has no log")), 3),
         (failed("kafka", BrokerRefusedError("no right")), 2),
@@ -429,7 +429,7 @@ def test_loader_clean(failure: str | None, code: int, config: str, monkeypatch: 
         ([], (outcomes.Done(), None), 0),
         ([], (outcomes.Done(), "it is away"), 1),
         (["--run"], (outcomes.Done(), None), 0),
-        (["--run"], (outcomes.GivenUp("another commit"), None), 0),
+        (["--run"], (outcomes.TaskAborted("another commit"), None), 0),
         (["--run"], (outcomes.TaskFailed("it is away"), None), 1),
         (["--run"], (outcomes.Done(), "it is away"), 1),
         (["--run", "--dry-run"], (outcomes.Done(), None), 2),
@@ -450,11 +450,11 @@ def test_loader_services(
         return [outcomes.TableSnapshot("/t", None, rules, failure=failure)]
 
     def parts(settings: object, *_: object, **__: object) -> object:
-        piece = outcomes.PieceReport(CommitPiece(Service.CHECKPOINT, "/t", "it is due"), outcome, 0.0)
+        piece = outcomes.TaskReport(MaintenanceTask(Service.CHECKPOINT, "/t", "it is due"), outcome, 0.0)
         report = outcomes.RunReport((piece,), tuple(look_at(settings)))
         return SimpleNamespace(run=lambda **_: report)
 
-    monkeypatch.setattr(services, "look_at", look_at)
+    monkeypatch.setattr(services, "inspect_tables", look_at)
     monkeypatch.setattr(services, "TableServices", parts)
     monkeypatch.setattr(services, "_spark", nothing)
     assert run(loader_program.app, ["services", config, *arguments]) == code
@@ -495,7 +495,9 @@ def test_a_writer_that_has_caught_up(  # noqa: PLR0917 - the last is pytest's
     without_signals_and_logs(writer_program, monkeypatch)
     for part in ("keep_memory", "rarely_collect", "open_stage", "_stage", "source_of"):
         monkeypatch.setattr(writer_program, part, nothing)
-    monkeypatch.setattr(writer_program, "OwnerBook", lambda *_, **__: SimpleNamespace(learn=nothing, agree=nothing))
+    monkeypatch.setattr(
+        writer_program, "StageTopicOwners", lambda *_, **__: SimpleNamespace(read_all=nothing, agree=nothing)
+    )
     alarms = SimpleNamespace(telemetry=SimpleNamespace(alarms=SimpleNamespace(raised=raised)))
     service = SimpleNamespace(run=nothing, snapshot=lambda: alarms, stop=nothing)
     monkeypatch.setattr(writer_program, "StageWriter", lambda *_, **__: service)
@@ -521,7 +523,7 @@ def test_several_writers(
     ends = f"import sys; raise SystemExit({codes!r}[int(sys.argv[-1].split('/')[0])])"
     command = [sys.executable, "-c", ends]
     monkeypatch.setattr(writer_program, "workers_of", lambda _: 2)
-    monkeypatch.setattr(writer_program, "Crew", lambda _, *rest: Crew(command, *rest))
+    monkeypatch.setattr(writer_program, "WorkerPool", lambda _, *rest: WorkerPool(command, *rest))
     assert run(writer_program.app, ["run", config, *arguments]) == code
 
 
@@ -531,7 +533,7 @@ def test_several_writers(
         (None, True, 0),
         (None, False, 3),
         (StoreError("it is away"), True, 1),
-        (StoreUnfitError("no conditions"), True, 2),
+        (UnsafeStoreError("no conditions"), True, 2),
     ],
 )
 def test_writer_check(
@@ -543,7 +545,7 @@ def test_writer_check(
 ) -> None:
     without_signals_and_logs(writer_program, monkeypatch)
     monkeypatch.setattr(writer_program, "open_stage", nothing if error is None else raising(error))
-    monkeypatch.setattr(writer_program, "OwnerBook", lambda *_, **__: SimpleNamespace(learn=nothing))
+    monkeypatch.setattr(writer_program, "StageTopicOwners", lambda *_, **__: SimpleNamespace(read_all=nothing))
     monkeypatch.setattr(writer_program, "_ends", lambda *_: ({ORDERS: 0}, {}))
     monkeypatch.setattr(writer_program, "topic_lines", lambda *_: iter(["ok"]))
     monkeypatch.setattr(writer_program, "_try_records", lambda *_: well)

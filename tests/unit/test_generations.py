@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bootstrap.apply import stage as operator
 from bootstrap.apply.partition_state import require_even
-from bootstrap.plans.restart import Left, Restart, plan_restart
+from bootstrap.plans.restart import Restart, UnchangedPartition, plan_restart
 from bootstrap.plans.state import Ends, PartitionState, StagedMarker
 from bootstrap.work import from_table
 from common.errors import MarkerError, NewerFormatError, UsageError
@@ -67,8 +67,8 @@ STATE = StateFiles(None, (StateFileName(ORDERS, Position(3), 0, "0b4a", StateKin
         st.sampled_from([None, EMPTY_STATE, STATE]),
     )
 )
-def test_a_beginning_is_read_as_it_was_written(beginning: ChainOrigin) -> None:
-    assert origin_from_bytes(origin_path(ORDERS), origin_to_bytes(beginning)) == beginning
+def test_a_beginning_is_read_as_it_was_written(chain_origin: ChainOrigin) -> None:
+    assert origin_from_bytes(origin_path(ORDERS), origin_to_bytes(chain_origin)) == chain_origin
 
 
 @pytest.mark.parametrize("needs", [{"outboxes": (OUTBOX,)}, {"state": STATE}])
@@ -178,7 +178,7 @@ OLD = [of(marker, topic_id="old") for marker in chain_of(0, 10, 20)]
 
 def test_a_new_chain_begins_where_the_topic_does_and_all_of_the_old_goes() -> None:
     plan = instance(Restart, plan_restart(state(*OLD, table=20, ends=(7, 50)), give_up=False))
-    assert plan.beginning == ChainOrigin(Position(7), 1, "new", number=1)
+    assert plan.chain_origin == ChainOrigin(Position(7), 1, "new", number=1)
     assert [found.name.start for found in plan.put_aside] == [10, 0]
     assert plan.notes == ()
 
@@ -187,7 +187,7 @@ def test_a_new_chain_delivers_what_the_old_one_has_not() -> None:
     first, last = OLD
     last = replace(last, manifest=replace(required(last.manifest), outboxes=(OUTBOX,)))
     plan = instance(Restart, plan_restart(state(first, last, table=20), give_up=False))
-    assert plan.beginning == ChainOrigin(Position(0), 1, "new", (OUTBOX,), number=1)
+    assert plan.chain_origin == ChainOrigin(Position(0), 1, "new", (OUTBOX,), number=1)
 
 
 def test_what_one_table_of_the_stream_lacks_has_to_be_given_up_too() -> None:
@@ -206,8 +206,8 @@ def test_what_is_not_loaded_has_to_be_given_up(table: int | None) -> None:
 
 
 def test_a_chain_of_the_topic_that_is_there_is_left() -> None:
-    assert isinstance(plan_restart(state(*OLD, table=20, now="old"), give_up=True), Left)
-    assert isinstance(plan_restart(state(), give_up=False), Left)
+    assert isinstance(plan_restart(state(*OLD, table=20, now="old"), give_up=True), UnchangedPartition)
+    assert isinstance(plan_restart(state(), give_up=False), UnchangedPartition)
 
 
 def test_of_a_topic_that_has_lost_records_an_operator_says_where_the_new_chain_begins() -> None:
@@ -223,7 +223,7 @@ def test_of_a_topic_that_has_lost_records_an_operator_says_where_the_new_chain_b
                 replace(short, ends=Ends(Position(ends[0]), Position(ends[1]))), give_up=False, at=Position(8)
             ),
         )
-        assert plan.beginning == ChainOrigin(Position(8), 1, "old", number=1)
+        assert plan.chain_origin == ChainOrigin(Position(8), 1, "old", number=1)
         assert [found.name.start for found in plan.put_aside] == [10, 0]
     for at, high in ((2, 12), (13, 12), (21, 50)):
         with pytest.raises(UsageError, match=rf"Kafka has \[3, {high}\) of orders/0, and its chain ends at 20"):
@@ -239,7 +239,7 @@ def test_where_nobody_knows_the_ids_the_plan_says_what_may_happen() -> None:
 
 def test_a_restart_that_was_cut_off_is_tidied_up_by_the_next() -> None:
     leftover = StagedMarker(OLD[1].name.path, OLD[1].name, OLD[1])
-    cut = replace(state(), older=(leftover,), generation=1, beginning=ChainOrigin(Position(0), 1, "new"))
+    cut = replace(state(), older=(leftover,), generation=1, chain_origin=ChainOrigin(Position(0), 1, "new"))
     plan = plan_restart(cut, give_up=False)
     assert plan == Restart(ORDERS, None, (leftover,), plan.notes if isinstance(plan, Restart) else ())
 
@@ -279,7 +279,7 @@ def test_a_restart_keeps_copies_and_leaves_a_beginning() -> None:
     plan = instance(Restart, plan_restart(state(*OLD, table=20), give_up=False))
     operator.restart(store, plan)
     assert list(store.list("done")) == []
-    assert operator.beginning_of(store, ORDERS) == ChainOrigin(Position(0), 1, "new", number=1)
+    assert operator.recorded_origin(store, ORDERS) == ChainOrigin(Position(0), 1, "new", number=1)
     assert len(list(store.list("stray/done/orders/0"))) == 2
 
 

@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException
 
 from common.errors import ConfigError, StoreError
 from common.kafka import reader
-from common.kafka.bounded import answer_of, close_within
+from common.kafka.bounded import close_within, result_of
 from common.kafka.errors import LastClientError
 from common.settings import Settings
 from delta_loader.inspect.verify.kafka_offsets import KafkaOffsets
@@ -105,5 +105,5 @@ def test_what_a_callback_raises_while_a_consumer_closes_is_raised() -> None:
 
 def test_an_answer_that_does_not_come_is_an_error_of_kafka_s() -> None:
     with pytest.raises(KafkaException) as error:
-        answer_of(Future(), -1.0)
+        result_of(Future(), -1.0)
     assert error.value.args[0].code() == KafkaError._TIMED_OUT

@@ -38,8 +38,8 @@ from delta_loader.web.serving import LoaderServing
 from delta_loader.web.view import LoaderView
 from delta_loader.web.writers import WritersView
 from stage_writer.notifications.notifier import LoaderNotifier
-from stage_writer.web.crew_pages import merged_status, status_from_json
 from stage_writer.web.view import WriterView
+from stage_writer.web.worker_pool_pages import merged_status, status_from_json
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.group import HandClock
 from tests.fakes.loading import loader_for, settings_for
@@ -102,7 +102,7 @@ class WriterPage:
 
     def look(self) -> Status:
         """Kafka's ends are looked at, and the page."""
-        self.history.saw({partition: Position(end) for partition, end in self.world.group.ends.items()}, self.now_s)
+        self.history.observe({partition: Position(end) for partition, end in self.world.group.ends.items()}, self.now_s)
         snapshot = self.world.writer.snapshot()
         self.view.refresh(snapshot)
         return as_json(self.view.status(snapshot))
@@ -237,7 +237,7 @@ def test_workers_are_one_page() -> None:
 class KafkaSays:
     """What Kafka has told beside the ends."""
 
-    answers: bool = True
+    is_answering: bool = True
     firsts: EndHistory = field(default_factory=EndHistory)
     topic_ids: dict[Topic, str | None] = field(default_factory=dict)
     partitions: tuple[TopicPartition, ...] = ()
@@ -291,7 +291,7 @@ class LoaderPage:
 class _Nothing:
     """A part that finds nothing wrong."""
 
-    unfit: Sequence[Check] = ()
+    not_ready: Sequence[Check] = ()
     problems: Sequence[str] = ()
 
 
@@ -356,8 +356,8 @@ def test_a_loader_tells_what_its_writers_hold_and_what_mends_it(tmp_path: Path) 
     page.staging.flush(0, 0, 10)
     page.staging.flush(1, 0, 10)
     first, second = page.staging.source(0), page.staging.source(1)
-    page.history.saw({first: Position(40), second: Position(10)}, clock.now_s)
-    page.kafka.firsts.saw({first: Position(25), second: Position(0)}, clock.now_s)
+    page.history.observe({first: Position(40), second: Position(10)}, clock.now_s)
+    page.kafka.firsts.observe({first: Position(25), second: Position(0)}, clock.now_s)
     status = page.load()
     [problem] = status.problems
     assert (problem.level, problem.title) == (ProblemLevel.ERROR, "orders/0 is held by its writers (gone from kafka)")
@@ -411,10 +411,10 @@ def test_what_kafka_loses_after_the_stage_was_looked_at_proves_nothing(tmp_path:
     page = LoaderPage(tmp_path, clock=clock)
     page.staging.flush(0, 0, 10)
     partition = page.staging.source(0)
-    page.kafka.firsts.saw({partition: Position(0)}, clock.now_s)
+    page.kafka.firsts.observe({partition: Position(0)}, clock.now_s)
     page.load()
     clock.now_s += 60
-    page.kafka.firsts.saw({partition: Position(25)}, clock.now_s)
+    page.kafka.firsts.observe({partition: Position(25)}, clock.now_s)
     assert page.look().problems == ()
     assert page.load().problems != ()
 
@@ -423,9 +423,9 @@ def test_a_loader_tells_of_a_topic_that_was_made_anew(tmp_path: Path) -> None:
     page = LoaderPage(tmp_path)
     page.staging.flush(0, 0, 10)
     page.load()
-    entry = page.service.book.entries["orders"]
+    entry = page.service.stats.entries["orders"]
     seen = {partition: replace(one, topic_id="old") for partition, one in entry.seen.items()}
-    page.service.book.entries = {"orders": replace(entry, seen=seen)}
+    page.service.stats.entries = {"orders": replace(entry, seen=seen)}
     page.kafka.topic_ids = {Topic("orders"): "old"}
     assert page.look().problems == ()
     page.kafka.topic_ids = {Topic("orders"): "new"}
@@ -441,10 +441,10 @@ def test_records_that_wait_in_kafka_for_long_are_no_sign_that_all_is_well(tmp_pa
     page.staging.flush(0, 0, 10)
     first, second = page.staging.source(0), page.staging.source(1)
     page.kafka.partitions = (first, second)
-    page.kafka.firsts.saw({second: Position(0)}, clock.now_s)
+    page.kafka.firsts.observe({second: Position(0)}, clock.now_s)
     assert page.load().problems == ()
     assert page.view.watched == {first, second}
-    page.history.saw({first: Position(30), second: Position(7)}, clock.now_s)
+    page.history.observe({first: Position(30), second: Position(7)}, clock.now_s)
     clock.now_s += 700
     assert page.load().problems == ()
     clock.now_s += 100
@@ -466,7 +466,7 @@ def test_the_end_of_a_transaction_is_no_record_that_waits(tmp_path: Path) -> Non
     page = LoaderPage(tmp_path, clock=clock)
     page.staging.flush(0, 0, 10)
     partition = page.staging.source(0)
-    page.history.saw({partition: Position(11)}, clock.now_s)
+    page.history.observe({partition: Position(11)}, clock.now_s)
     page.load()
     clock.now_s += 5000
     page.kafka.idle = (
@@ -487,8 +487,8 @@ def test_of_a_partition_without_a_chain_its_writer_knows_where_it_begins(tmp_pat
     page = LoaderPage(tmp_path, clock=clock)
     partition = page.staging.source(0)
     page.kafka.partitions = (partition,)
-    page.kafka.firsts.saw({partition: Position(0)}, clock.now_s)
-    page.history.saw({partition: Position(7)}, clock.now_s)
+    page.kafka.firsts.observe({partition: Position(0)}, clock.now_s)
+    page.history.observe({partition: Position(7)}, clock.now_s)
     clock.now_s += 5000
     assert [problem.title for problem in page.load().problems] == ["orders/0 waits to be staged"]
     for began in (0, 7):
@@ -508,11 +508,11 @@ def test_a_stream_that_begins_at_the_end_waits_for_what_comes_since(tmp_path: Pa
     page.view._writers = writers
     partition = page.staging.source(0)
     page.kafka.partitions = (partition,)
-    page.kafka.firsts.saw({partition: Position(0)}, clock.now_s)
-    page.history.saw({partition: Position(500)}, clock.now_s)
+    page.kafka.firsts.observe({partition: Position(0)}, clock.now_s)
+    page.history.observe({partition: Position(500)}, clock.now_s)
     clock.now_s += 1_000
     assert page.load().problems == ()
-    page.history.saw({partition: Position(510)}, clock.now_s)
+    page.history.observe({partition: Position(510)}, clock.now_s)
     clock.now_s += 1_000
     [problem] = page.load().problems
     assert problem.problem.startswith("10 records of orders/0")
@@ -521,7 +521,7 @@ def test_a_stream_that_begins_at_the_end_waits_for_what_comes_since(tmp_path: Pa
 def test_a_loader_whom_kafka_does_not_answer_says_what_it_does_not_know(tmp_path: Path) -> None:
     page = LoaderPage(tmp_path)
     assert "Kafka has not answered" not in page.load().verdict
-    page.kafka.answers = False
+    page.kafka.is_answering = False
     assert "Kafka has not answered here" in page.look().verdict
 
 
@@ -555,7 +555,7 @@ def test_a_loader_tells_what_its_last_pass_found(tmp_path: Path) -> None:
     page.staging.flush(1, 5, 8)
     page.staging.flush(1, 20, 22)
     ends = {page.staging.source(0): Position(12), page.staging.source(1): Position(22)}
-    page.history.saw(ends, SystemClock().monotonic_s())
+    page.history.observe(ends, SystemClock().monotonic_s())
     status = page.load()
     found = rows(status)
     assert found["orders/0"][:2] == (State.WELL, (10, 10, 12))

@@ -40,9 +40,9 @@ from common.tables.changes import MergeBy
 from common.tables.commit_metadata import CommitMetadata, Decision
 from common.tables.counts import Counts
 from stage_writer.outbox.records import SCHEMA as OUTBOX_SCHEMA
-from stage_writer.outbox.records import Outgoing, outgoing_to_pieces
+from stage_writer.outbox.records import Outgoing, outgoing_to_chunks
 from stage_writer.topologies.stores.backend import Changes
-from stage_writer.topologies.stores.files import changes_to_pieces, snapshot_to_pieces
+from stage_writer.topologies.stores.files import changes_to_chunks, snapshot_to_chunks
 from stage_writer.topologies.stores.stores import Snapshot
 
 if TYPE_CHECKING:
@@ -182,9 +182,9 @@ def written_binary() -> dict[str, bytes]:
     """The objects that are no JSON, by a name for the file."""
     spaces = {name: partial(_entries, dict(entries)) for name, entries in HELD.spaces.items()}
     return {
-        "state-1.changes": changes_to_pieces(CHANGED).to_bytes(),
-        "state-1.snapshot": snapshot_to_pieces(Snapshot(spaces, HELD.kinds)).to_bytes(),
-        "outbox-1.outbox": outgoing_to_pieces(SENT).to_bytes(),
+        "state-1.changes": changes_to_chunks(CHANGED).to_bytes(),
+        "state-1.snapshot": snapshot_to_chunks(Snapshot(spaces, HELD.kinds)).to_bytes(),
+        "outbox-1.outbox": outgoing_to_chunks(SENT).to_bytes(),
     }
 
 

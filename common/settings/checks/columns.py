@@ -34,7 +34,7 @@ def check_columns(stream: Stream) -> None:
     # the place of a staged row is no column of the table, and none of its columns may have such a name
     added = {"kafka_columns": stream.kafka_column_names, "include": stream.included_column_names}
     history = HISTORY_COLUMNS if stream.merge is not None and stream.merge.history else ()
-    _require_new(columns.names, {**added, "load": stream.staged_place or (), "merge.history": history})
+    _require_new(columns.names, {**added, "load": stream.staged_identity or (), "merge.history": history})
     known = [*columns.names, *stream.kafka_column_names, *stream.included_column_names, *history]
     for name in stream.partition_by:
         if name not in known:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from common.settings.envelopes import UPDATE, gives_several_rows
+from common.settings.envelopes import UPDATE, may_have_several_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,12 +30,12 @@ def _problems(stream: Stream) -> Iterator[str]:
             f"envelope is {stream.envelope}, which is JSON, and format is {stream.format}; leave format out, or write "
             "envelope: debezium"
         )
-    if stream.explode is not None and gives_several_rows(stream):
+    if stream.explode is not None and may_have_several_rows(stream):
         yield (
             f"explode is given, and a message of envelope: {stream.envelope} may have several rows already; leave "
             "explode out, and explode the array in a query of the table"
         )
-    if stream.has_several_columns and gives_several_rows(stream):
+    if stream.has_several_columns and may_have_several_rows(stream):
         yield (
             f"a table has columns of its own, and a message of envelope: {stream.envelope} may have several rows, with "
             "the same columns; give each table a stream of its own, with `where`"

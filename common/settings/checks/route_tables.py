@@ -67,31 +67,31 @@ def _excluded(stream: Stream) -> Iterator[tuple[str, str]]:
         yield "framing: confluent_header", "give these records a stream for each table"
 
 
-def _check(stream: Stream, key: str, url: str, found: RouteTable) -> None:
+def _check(stream: Stream, key: str, url: str, table: RouteTable) -> None:
     if comparable(url) == comparable(stream.table):
         msg = f"{key} is the stream's own table, whose columns are columns; leave it out"
         raise ValueError(msg)
-    for other, place, same in _tables(stream):
-        if comparable(place) == comparable(url) and (same is None or same.overrides != found.overrides):
+    for other, other_url, same in _tables(stream):
+        if comparable(other_url) == comparable(url) and (same is None or same.overrides != table.overrides):
             msg = f"{key} and {other} lead to one table, and their settings of it differ; say the same"
             raise ValueError(msg)
-    making = [name for name in MAKING if name in found.model_fields_set]
-    if making and found.columns is None:
+    making = [name for name in MAKING if name in table.model_fields_set]
+    if making and table.columns is None:
         msg = f"{key}.{making[0]} is given without columns; add columns, or leave it out for the stream's own"
         raise ValueError(msg)
     if making and stream.topology is not None:
         msg = f"topology makes the rows, so {key}.{making[0]} cannot be set; add a step to the topology"
         raise ValueError(msg)
-    if "load" in found.model_fields_set and (found.load is LoadSetting.MERGE or stream.merge is not None):
+    if "load" in table.model_fields_set and (table.load is LoadSetting.MERGE or stream.merge is not None):
         msg = f"{key}.load is given, and only the stream's load can be merge, for all its tables; leave {key}.load out"
         raise ValueError(msg)
-    if found.template is not None and comparable(found.template) in map(comparable, stream.row_tables):
+    if table.template is not None and comparable(table.template) in map(comparable, stream.row_tables):
         msg = f"{key}.template is one of the stream's own tables; name another one"
         raise ValueError(msg)
     if stream.at(url).columns_from is not None:
         return
     try:
-        forms_of(stream.at(url).schema_of_columns, found.formats if found.columns is not None else stream.formats)
+        forms_of(stream.at(url).schema_of_columns, table.formats if table.columns is not None else stream.formats)
     except ValueError as error:
         msg = f"{key}.formats: {error}"
         raise ValueError(msg) from None

@@ -49,10 +49,10 @@ def check_templates(stage: str, streams: Sequence[Stream]) -> None:
     """Raise ValueError for a template that may make a place of others, or a table around one."""
     of_stage = [("stage.url", stage), *(("a folder of stage.url", f"{stage}/{folder}") for folder in STAGE_FOLDERS)]
     for stream in streams:
-        others = [one for one in streams if one is not stream]
-        places = [*of_stage, *(place for one in others for place in one.places)]
-        places += [("streams[].route_table", one.route_table) for one in others if one.route_table is not None]
-        for key, url in places if stream.route_table is not None else ():
+        others = [other for other in streams if other is not stream]
+        locations = [*of_stage, *(location for other in others for location in other.places)]
+        locations += [("streams[].route_table", other.route_table) for other in others if other.route_table is not None]
+        for key, url in locations if stream.route_table is not None else ():
             if _makes(stream.route_table or "", url.replace(VALUE, "x")) is not None:
                 msg = (
                     f"route_table of the stream {stream.app_id!r} may make {key}, {url}, or a table around it, for "
@@ -64,5 +64,5 @@ def check_templates(stage: str, streams: Sequence[Stream]) -> None:
 def _makes(template: str, url: str) -> str | None:
     """The part of a URL below the table that some value makes; None where no value makes the URL or its start."""
     before, after = comparable(template).split(VALUE)
-    found = re.match(f"{re.escape(before)}{NAME}{re.escape(after)}(/.*)?$", comparable(url), re.DOTALL)
-    return None if found is None else found[1] or ""
+    match = re.match(f"{re.escape(before)}{NAME}{re.escape(after)}(/.*)?$", comparable(url), re.DOTALL)
+    return None if match is None else match[1] or ""

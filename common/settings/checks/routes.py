@@ -67,17 +67,17 @@ def _check_tables(stream: Stream) -> None:
         seen.add(comparable(url))
 
 
-def check_shared(one: Stream, two: Stream) -> None:
+def check_shared(first: Stream, two: Stream) -> None:
     """Raise ValueError for tables that two streams cannot share; call it for both orders."""
-    mixed = {comparable(url) for url in one.row_tables} & {comparable(two.dead_letters)}
+    mixed = {comparable(url) for url in first.row_tables} & {comparable(two.dead_letters)}
     if mixed:
-        what = "the table" if mixed == {comparable(one.table)} else "a route"
-        msg = f"{what} of stream {one.app_id!r} takes the dead letters of {two.app_id!r}; give them a URL each"
+        what = "the table" if mixed == {comparable(first.table)} else "a route"
+        msg = f"{what} of stream {first.app_id!r} takes the dead letters of {two.app_id!r}; give them a URL each"
         raise ValueError(msg)
-    shared = {comparable(url) for url in one.tables} & {comparable(url) for url in two.tables}
-    if one.app_id.startswith(f"{two.app_id}-") and shared:
+    shared = {comparable(url) for url in first.tables} & {comparable(url) for url in two.tables}
+    if first.app_id.startswith(f"{two.app_id}-") and shared:
         msg = (
-            f"the app_ids {two.app_id!r} and {one.app_id!r} share a table, where the txn actions of the one "
+            f"the app_ids {two.app_id!r} and {first.app_id!r} share a table, where the txn actions of the one "
             "may be taken for the other's; choose one that does not begin with the other"
         )
         raise ValueError(msg)

@@ -51,7 +51,7 @@ class LoadedRange:
     """A commit that loaded this offset of an older topic of that name."""
     oldest_version: int | None = None
     """The oldest commit that was read; None for an empty history."""
-    begins_at: Position | None = None
+    has_origin_at: Position | None = None
     """The start of the oldest commit that contains the Kafka partition."""
 
     @property
@@ -60,42 +60,42 @@ class LoadedRange:
         return self.oldest_version == 0
 
 
-def find_loading_commit(history: Iterable[LoggedCommit], asked: RecordQuery) -> LoadedRange:
+def find_loading_commit(history: Iterable[LoggedCommit], query: RecordQuery) -> LoadedRange:
     """Search a history, which is ordered from the newest commit down and is read as far as needed."""
-    loading = replaced = lost = taken_by = turn = older = oldest = None
-    begins_at: Position | None = None
+    loading = replaced = lost = taken_by = previous = older = oldest = None
+    has_origin_at: Position | None = None
     for commit, on_line in with_lineage(history):
         oldest = commit.version
         if on_line and commit.is_turning_point:
-            turn = commit
+            previous = commit
             continue
         metadata = commit.metadata
-        if metadata is None or metadata.app_id != asked.app_id:
+        if metadata is None or metadata.app_id != query.app_id:
             continue
-        if on_line and replaced is None and _replaced(metadata, asked):
+        if on_line and replaced is None and _replaced(metadata, query):
             replaced = commit
-        span = metadata.spans.get(asked.partition)
+        span = metadata.spans.get(query.partition)
         if span is None:
             continue
-        if metadata.generation(asked.partition) != asked.generation:
-            older = older or (commit if on_line and _has(metadata, asked) else None)
+        if metadata.generation(query.partition) != query.generation:
+            older = older or (commit if on_line and _has(metadata, query) else None)
             continue
-        begins_at = span.start
-        if _has(metadata, asked):
+        has_origin_at = span.start
+        if _has(metadata, query):
             if on_line:
                 loading = commit
                 break
-            lost, taken_by = (commit, turn) if lost is None else (lost, taken_by)
-    return LoadedRange(loading, replaced, lost if loading is None else None, taken_by, older, oldest, begins_at)
+            lost, taken_by = (commit, previous) if lost is None else (lost, taken_by)
+    return LoadedRange(loading, replaced, lost if loading is None else None, taken_by, older, oldest, has_origin_at)
 
 
-def _has(metadata: CommitMetadata, asked: RecordQuery) -> bool:
-    span = metadata.spans.get(asked.partition)
-    return span is not None and span.start <= asked.offset < span.end
+def _has(metadata: CommitMetadata, query: RecordQuery) -> bool:
+    span = metadata.spans.get(query.partition)
+    return span is not None and span.start <= query.offset < span.end
 
 
-def _replaced(metadata: CommitMetadata, asked: RecordQuery) -> bool:
-    replaced = metadata.replaced.get(asked.partition)
-    if replaced is None or metadata.generation(asked.partition) != asked.generation:
+def _replaced(metadata: CommitMetadata, query: RecordQuery) -> bool:
+    replaced = metadata.replaced.get(query.partition)
+    if replaced is None or metadata.generation(query.partition) != query.generation:
         return False
-    return replaced.span.start <= asked.offset < replaced.span.end
+    return replaced.span.start <= query.offset < replaced.span.end

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from delta_loader.plan.held import Held
 
 
-class OffsetPlace(StrEnum):
+class OffsetLocation(StrEnum):
     """Where an offset is."""
 
     ROW = "row"
@@ -68,7 +68,7 @@ class Holder:
 class OffsetStory:
     """All that is known about one offset."""
 
-    asked: RecordQuery
+    query: RecordQuery
     table: str
     """The stream's main table."""
     position: Position | None
@@ -88,41 +88,41 @@ class OffsetStory:
     @property
     def is_done(self) -> bool:
         """Whether the table's position is past it."""
-        return self.position is not None and self.asked.offset < self.position
+        return self.position is not None and self.query.offset < self.position
 
     @property
-    def place(self) -> OffsetPlace:
+    def place(self) -> OffsetLocation:
         return self._done() if self.is_done else self._to_come()
 
-    def _done(self) -> OffsetPlace:
+    def _done(self) -> OffsetLocation:
         loaded = self.loaded
         if any(holder.rows for holder in self.holders if not holder.is_dead_letters):
-            return OffsetPlace.ROW
+            return OffsetLocation.ROW
         if any(holder.rows for holder in self.holders):
-            return OffsetPlace.DEAD_LETTER
+            return OffsetLocation.DEAD_LETTER
         if loaded.commit is None and loaded.lost is not None:
-            return OffsetPlace.TAKEN_BACK
+            return OffsetLocation.TAKEN_BACK
         if loaded.commit is None:
             return self._unknown()
         metadata = loaded.commit.metadata
-        counts = None if metadata is None else metadata.counts.get(self.asked.partition)
-        if counts is not None and any(span.start <= self.asked.offset < span.end for span in counts.given_up):
-            return OffsetPlace.GIVEN_UP
-        unread = any(holder.rows is None for holder in self.holders)
-        return OffsetPlace.BROUGHT if unread or not self.kafka_columns else OffsetPlace.NO_ROW
+        counts = None if metadata is None else metadata.counts.get(self.query.partition)
+        if counts is not None and any(span.start <= self.query.offset < span.end for span in counts.given_up):
+            return OffsetLocation.GIVEN_UP
+        not_inspected = any(holder.rows is None for holder in self.holders)
+        return OffsetLocation.BROUGHT if not_inspected or not self.kafka_columns else OffsetLocation.NO_ROW
 
-    def _unknown(self) -> OffsetPlace:
+    def _unknown(self) -> OffsetLocation:
         if self.loaded.older is not None:
-            return OffsetPlace.OLDER_TOPIC
-        return OffsetPlace.BEFORE_BEGINNING if self.loaded.is_whole else OffsetPlace.FORGOTTEN
+            return OffsetLocation.OLDER_TOPIC
+        return OffsetLocation.BEFORE_BEGINNING if self.loaded.is_whole else OffsetLocation.FORGOTTEN
 
-    def _to_come(self) -> OffsetPlace:
+    def _to_come(self) -> OffsetLocation:
         if self.staged is not None:
             is_flush = self.staged.manifest is not None and self.staged.manifest.origin is Origin.FLUSH
             if not is_flush:
-                return OffsetPlace.GIVEN_UP
-            return OffsetPlace.STAGED if self.held is None else OffsetPlace.HELD
-        if self.kafka_end is not None and self.asked.offset >= self.kafka_end:
-            return OffsetPlace.NOT_IN_KAFKA
-        is_gap = self.staged_to is not None and self.asked.offset < self.staged_to
-        return OffsetPlace.GAP if is_gap else OffsetPlace.NOT_STAGED
+                return OffsetLocation.GIVEN_UP
+            return OffsetLocation.STAGED if self.held is None else OffsetLocation.HELD
+        if self.kafka_end is not None and self.query.offset >= self.kafka_end:
+            return OffsetLocation.NOT_IN_KAFKA
+        is_gap = self.staged_to is not None and self.query.offset < self.staged_to
+        return OffsetLocation.GAP if is_gap else OffsetLocation.NOT_STAGED

@@ -78,7 +78,11 @@ class Explainer:
         if number not in listed:
             return VersionStory(url, number, newest, oldest)
         version = _version(store, number)
-        later = self._versions(store, [one for one in sorted(listed) if one > number]) if version.added else iter(())
+        later = (
+            self._versions(store, [version for version in sorted(listed) if version > number])
+            if version.added
+            else iter(())
+        )
         gone, live = since(version.added, later)
         names = markers_of(version)
         there = self.parallel(lambda name: self.stage.store.stat(name.path) is not None, names)
@@ -92,9 +96,9 @@ class Explainer:
         identity = read_identity(stream, state, store)
         ids = TxnIds(stream.app_id, stream.several_topics, plain_topic=identity.plain_topic)
         ids = ids.at(self.stage.generations(stream), transactions, [topic_partition])
-        asked = RecordQuery(stream.app_id, topic_partition, offset, ids.generations.get(topic_partition, 0))
+        query = RecordQuery(stream.app_id, topic_partition, offset, ids.generations.get(topic_partition, 0))
         history = () if state is None else read_history(state.version, fetched_lines(store, self.parallel))
-        loaded = find_loading_commit(history, asked)
+        loaded = find_loading_commit(history, query)
         position = ids.position(transactions, topic_partition)
         listing = self.stage.listing(stream)
         seen = stream_status(stream, self.stage, self.open_store, self.kafka_ends)
@@ -102,11 +106,11 @@ class Explainer:
         is_done = position is not None and offset < position
         covering = None if is_done else self._covering(stream, listing.get(topic_partition), offset)
         return OffsetStory(
-            asked=asked,
+            query=query,
             table=stream.table,
             position=position,
             loaded=loaded,
-            holders=tuple(self._holders(stream, asked)) if stream.kafka_columns or is_done else (),
+            holders=tuple(self._holders(stream, query)) if stream.kafka_columns or is_done else (),
             kafka_columns=stream.kafka_columns,
             staged=covering,
             staged_to=None if partition is None else partition.staged_to,
@@ -130,25 +134,25 @@ class Explainer:
         before = [name for name in listed.names if name.start <= offset][-2:]  # a stray may be in between
         tables = {comparable(url): url for url in reversed(stream.tables)}
         read = self.stage.read({name.topic_partition: listed for name in before}, before, tables)
-        markers = [one for name in reversed(before) for one in read.get(name, ()) if isinstance(one, Marker)]
+        markers = [marker for name in reversed(before) for marker in read.get(name, ()) if isinstance(marker, Marker)]
         return next((marker for marker in markers if marker.span.covers(Position(offset))), None)
 
-    def _holders(self, stream: Stream, asked: RecordQuery) -> Iterator[Holder]:
+    def _holders(self, stream: Stream, query: RecordQuery) -> Iterator[Holder]:
         left = _MOST_FILES
         for url in stream.tables:
             store, is_dead_letters = self.open_store(url), url == stream.dead_letters
             state = read_table_state(store)
             if state is None or not (stream.kafka_columns or is_dead_letters):
                 continue
-            for file in self._candidates(store, state, asked):
+            for file in self._candidates(store, state, query):
                 if left == 0:
                     yield Holder(url, file.path, is_dead_letters, problem="not looked into, there are many")
                 else:
                     left -= 1
-                    yield _holder(store, url, file, asked, _physical(state), is_dead_letters=is_dead_letters)
+                    yield _holder(store, url, file, query, _physical(state), is_dead_letters=is_dead_letters)
 
-    def _candidates(self, store: ObjectStore, state: TableState, asked: RecordQuery) -> Iterator[LiveFile]:
-        names, span = _physical(state), Span(Position(asked.offset), Position(asked.offset + 1))
+    def _candidates(self, store: ObjectStore, state: TableState, query: RecordQuery) -> Iterator[LiveFile]:
+        names, span = _physical(state), Span(Position(query.offset), Position(query.offset + 1))
         logical = {physical: name for name, physical in names.items()}
         for file in live_files(store, self.parallel, with_statistics=True):
             content = cast("dict[str, object]", json.loads(file.statistics)) if file.statistics else {}
@@ -156,7 +160,7 @@ class Explainer:
                 key: _renamed(cast("Mapping[str, object] | None", content.get(key)), logical)
                 for key in ("minValues", "maxValues")
             }
-            if reach_of(known, _renamed(file.partition_values, logical)).may_hold(asked.partition, span):
+            if reach_of(known, _renamed(file.partition_values, logical)).may_hold(query.partition, span):
                 yield file
 
 
@@ -200,12 +204,12 @@ def _renamed(values: Mapping[str, object] | None, logical: Mapping[str, str]) ->
 
 
 def _holder(
-    store: ObjectStore, url: str, file: LiveFile, asked: RecordQuery, names: Mapping[str, str], *, is_dead_letters: bool
+    store: ObjectStore, url: str, file: LiveFile, query: RecordQuery, names: Mapping[str, str], *, is_dead_letters: bool
 ) -> Holder:
     """What one file has of the offset (rule 2)."""
     try:
         with store.open(file.path) as opened:
-            rows = _rows(pq.ParquetFile(opened), asked, names)
+            rows = _rows(pq.ParquetFile(opened), query, names)
     except (StoreError, OSError) as error:
         problem = error.problem if isinstance(error, StoreError) else str(error)
         return Holder(url, file.path, is_dead_letters, problem=f"it cannot be read: {problem}")
@@ -216,16 +220,16 @@ def _holder(
     return Holder(url, file.path, is_dead_letters, rows.num_rows, "", file.deleted_rows, words)
 
 
-def _rows(parquet: pq.ParquetFile, asked: RecordQuery, names: Mapping[str, str]) -> pa.Table:
+def _rows(parquet: pq.ParquetFile, query: RecordQuery, names: Mapping[str, str]) -> pa.Table:
     wanted = {
-        "_kafka_topic": str(kafka_topic(asked.partition.topic)),
-        "_kafka_partition": int(asked.partition.partition),
+        "_kafka_topic": str(kafka_topic(query.partition.topic)),
+        "_kafka_partition": int(query.partition.partition),
     }
     physical, present = names.get("_kafka_offset", "_kafka_offset"), set(parquet.schema_arrow.names)
     columns = [name for name in names.values() if name in present]
-    groups = [index for index in range(parquet.num_row_groups) if _may_hold(parquet, index, physical, asked.offset)]
+    groups = [index for index in range(parquet.num_row_groups) if _may_hold(parquet, index, physical, query.offset)]
     rows = parquet.read_row_groups(groups, columns=columns)
-    condition = pc.field(physical) == int(asked.offset)
+    condition = pc.field(physical) == int(query.offset)
     for name, value in wanted.items():
         if names.get(name) in present:
             condition &= pc.field(names[name]) == value
@@ -236,7 +240,7 @@ def _may_hold(parquet: pq.ParquetFile, group: int, column: str, offset: Offset) 
     """Whether a row group may contain the offset, by its statistics."""
     metadata = parquet.metadata.row_group(group)
     for index in range(metadata.num_columns):
-        found = metadata.column(index)
-        if found.path_in_schema == column and found.statistics is not None and found.statistics.has_min_max:
-            return bool(found.statistics.min <= offset <= found.statistics.max)
+        chunk = metadata.column(index)
+        if chunk.path_in_schema == column and chunk.statistics is not None and chunk.statistics.has_min_max:
+            return bool(chunk.statistics.min <= offset <= chunk.statistics.max)
     return True

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Gone:
+class LaterRemoval:
     """A later version that removed files of this one from the table."""
 
     version: int
@@ -41,7 +41,7 @@ class VersionStory:
     """None where the log was cleaned up."""
     markers: Mapping[MarkerName, bool] = field(default_factory=dict)
     """The flushes that its files are from, by file name, and whether each marker is still in the stage."""
-    gone: tuple[Gone, ...] = ()
+    gone: tuple[LaterRemoval, ...] = ()
     """Which later versions removed its files, oldest first."""
     live_files: int = 0
     """How many of its files the newest version still has."""
@@ -67,13 +67,13 @@ def _marker(file: DataFile, topics: Mapping[str, Topic]) -> MarkerName | None:
     return MarkerName(TopicPartition(topics.get(partition.topic, partition.topic), partition.partition), name.start)
 
 
-def since(added: Iterable[DataFile], later: Iterable[TableVersion]) -> tuple[tuple[Gone, ...], int]:
+def since(added: Iterable[DataFile], later: Iterable[TableVersion]) -> tuple[tuple[LaterRemoval, ...], int]:
     """Which later versions removed a version's files, and how many files are left. A RESTORE may bring some back."""
     every = {file.path for file in added}
     alive, gone = set(every), []
     for version in later:
         taken = alive & {file.path for file in version.removed}
         if taken:
-            gone.append(Gone(version.version, version.words, len(taken), not version.changes_data))
+            gone.append(LaterRemoval(version.version, version.words, len(taken), not version.changes_data))
         alive = (alive - taken) | (every & {file.path for file in version.added})
     return tuple(gone), len(alive)

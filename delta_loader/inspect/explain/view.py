@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from common.json_value import Json  # noqa: TC001 - an alias of a union
 from common.printable import joined
 from common.remedies import CONFIG, quoted
-from delta_loader.inspect.explain.offsets import OffsetPlace
+from delta_loader.inspect.explain.offsets import OffsetLocation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -103,7 +103,7 @@ def _counts_words(counts: Counts) -> str:
 
 def version_to_json(story: VersionStory) -> Json:
     version = story.version
-    found: dict[str, Json] = {
+    record: dict[str, Json] = {
         "table": story.url,
         "version": story.number,
         "newest_version": story.newest,
@@ -111,7 +111,7 @@ def version_to_json(story: VersionStory) -> Json:
         "known": version is not None,
     }
     if version is None:
-        return found
+        return record
     fields: dict[str, Json] = {
         "operation": version.operation,
         "at_ms": version.timestamp_ms,
@@ -128,7 +128,7 @@ def version_to_json(story: VersionStory) -> Json:
         ],
         "live_files": story.live_files,
     }
-    return {**found, **fields}
+    return {**record, **fields}
 
 
 def _load_json(metadata: CommitMetadata) -> Json:
@@ -174,15 +174,15 @@ def _counts_json(counts: Counts | None) -> Json:
 
 
 def offset_to_text(story: OffsetStory) -> str:
-    asked = story.asked
-    lines = [f"{asked.partition} offset {asked.offset} of stream {asked.app_id}: {_verdict(story)}"]
+    query = story.query
+    lines = [f"{query.partition} offset {query.offset} of stream {query.app_id}: {_verdict(story)}"]
     commit = story.loaded.commit
     if commit is not None and commit.metadata is not None:
-        lines.append(f"  {_commit_words(commit)} loaded {asked.partition} {commit.metadata.spans[asked.partition]}")
+        lines.append(f"  {_commit_words(commit)} loaded {query.partition} {commit.metadata.spans[query.partition]}")
         lines.append(f"  more: delta-loader explain {CONFIG} --version {commit.version} --table {quoted(story.table)}")
     if story.loaded.replaced is not None:
         lines.append(f"  {_commit_words(story.loaded.replaced)} rewrote its rows (stage-writer replay)")
-    if commit is None and story.is_done and not story.loaded.is_whole and story.place is not OffsetPlace.TAKEN_BACK:
+    if commit is None and story.is_done and not story.loaded.is_whole and story.place is not OffsetLocation.TAKEN_BACK:
         oldest = story.loaded.oldest_version
         lines.append(f"  which version loaded it is no longer known: the log begins with version {oldest}")
     lines += [f"  {_holder_words(holder)}" for holder in story.holders if holder.rows != 0]
@@ -192,49 +192,49 @@ def offset_to_text(story: OffsetStory) -> str:
 
 def _verdict(story: OffsetStory) -> str:  # noqa: PLR0911 - one for each case
     match story.place:
-        case OffsetPlace.ROW:
+        case OffsetLocation.ROW:
             rows = sum(holder.rows or 0 for holder in story.holders if not holder.is_dead_letters)
             return "its row is in the table" if rows == 1 else f"its {rows:,} rows are in the table"
-        case OffsetPlace.NO_ROW:
+        case OffsetLocation.NO_ROW:
             return f"it is loaded, and has no row: {_why_no_row(story)}"
-        case OffsetPlace.TAKEN_BACK:
+        case OffsetLocation.TAKEN_BACK:
             return _taken_back(story.loaded)
-        case OffsetPlace.OLDER_TOPIC:
+        case OffsetLocation.OLDER_TOPIC:
             older = story.loaded.older
             version = "" if older is None else f" by version {older.version}"
             return f"it is not of this topic: an older one of that name had this offset, loaded{version}"
-        case OffsetPlace.BEFORE_BEGINNING:
-            begins = "" if story.loaded.begins_at is None else f", which began at {story.loaded.begins_at}"
-            return f"it is before what this stream loads{begins}"
-        case OffsetPlace.FORGOTTEN:
+        case OffsetLocation.BEFORE_BEGINNING:
+            start = "" if story.loaded.has_origin_at is None else f", which began at {story.loaded.has_origin_at}"
+            return f"it is before what this stream loads{start}"
+        case OffsetLocation.FORGOTTEN:
             return f"it is loaded, for the table's position is {story.position}, and no row of it is found"
-        case OffsetPlace.NOT_IN_KAFKA:
+        case OffsetLocation.NOT_IN_KAFKA:
             return f"not in Kafka yet: the partition ends at {story.kafka_end}"
-        case place:
-            return _SENTENCES[place]
+        case location:
+            return _SENTENCES[location]
 
 
 _SENTENCES = {
-    OffsetPlace.DEAD_LETTER: "it is a dead letter",
-    OffsetPlace.BROUGHT: "it is loaded; which row it is, or whether it has one, is unknown",
-    OffsetPlace.GIVEN_UP: "given up: an operator said that all up to there was done, and no writer staged it",
-    OffsetPlace.STAGED: "staged, and not loaded yet: the next load brings it",
-    OffsetPlace.HELD: "staged, and not loaded: its Kafka partition is held",
-    OffsetPlace.GAP: "it is not staged, although later records are",
-    OffsetPlace.NOT_STAGED: "not staged yet",
+    OffsetLocation.DEAD_LETTER: "it is a dead letter",
+    OffsetLocation.BROUGHT: "it is loaded; which row it is, or whether it has one, is unknown",
+    OffsetLocation.GIVEN_UP: "given up: an operator said that all up to there was done, and no writer staged it",
+    OffsetLocation.STAGED: "staged, and not loaded yet: the next load brings it",
+    OffsetLocation.HELD: "staged, and not loaded: its Kafka partition is held",
+    OffsetLocation.GAP: "it is not staged, although later records are",
+    OffsetLocation.NOT_STAGED: "not staged yet",
 }
 
 
-def _taken_back(found: LoadedRange) -> str:
-    by = "the log" if found.taken_by is None else _commit_words(found.taken_by)
-    at = "" if found.lost is None else f"what version {found.lost.version} had loaded, "
-    return f"no longer there: {at}{by} took out; see `delta-loader status {CONFIG}`"
+def _taken_back(loaded: LoadedRange) -> str:
+    by = "the log" if loaded.taken_by is None else _commit_words(loaded.taken_by)
+    lost_by = "" if loaded.lost is None else f"what version {loaded.lost.version} had loaded, "
+    return f"no longer there: {lost_by}{by} took out; see `delta-loader status {CONFIG}`"
 
 
 def _why_no_row(story: OffsetStory) -> str:
     commit = story.loaded.commit
     metadata = None if commit is None else commit.metadata
-    counts = None if metadata is None else metadata.counts.get(story.asked.partition)
+    counts = None if metadata is None else metadata.counts.get(story.query.partition)
     if counts is None:
         return "it was a tombstone, filtered, no record at all (compacted, or a transaction's end), or deleted since"
     can = []
@@ -242,7 +242,7 @@ def _why_no_row(story: OffsetStory) -> str:
         can.append(f"a tombstone ({counts.tombstones:,} in that span)")
     if counts.filtered:
         can.append(f"filtered ({counts.filtered:,})")
-    holes = metadata is not None and metadata.spans[story.asked.partition].positions > counts.records
+    holes = metadata is not None and metadata.spans[story.query.partition].positions > counts.records
     if holes:
         can.append("no record at all (compacted, or a transaction's end)")
     return ", or ".join([*can, "a row that was deleted since"])
@@ -279,19 +279,19 @@ def _commit_words(commit: LoggedCommit) -> str:
 
 
 def offset_to_json(story: OffsetStory) -> Json:
-    asked, found = story.asked, story.loaded
+    query, loaded = story.query, story.loaded
     return {
-        "app_id": asked.app_id,
+        "app_id": query.app_id,
         "table": story.table,
-        **asked.partition.to_json(),
-        "offset": int(asked.offset),
-        "generation": asked.generation,
+        **query.partition.to_json(),
+        "offset": int(query.offset),
+        "generation": query.generation,
         "place": story.place.value,
         "position": story.position,
-        "brought_by": _commit_json(found.commit),
-        "rewritten_by": _commit_json(found.replaced),
-        "taken_back_by": _commit_json(found.taken_by),
-        "oldest_version": found.oldest_version,
+        "brought_by": _commit_json(loaded.commit),
+        "rewritten_by": _commit_json(loaded.replaced),
+        "taken_back_by": _commit_json(loaded.taken_by),
+        "oldest_version": loaded.oldest_version,
         "files": [
             {
                 "table": holder.url,
@@ -327,5 +327,5 @@ def _commit_json(commit: LoggedCommit | None) -> Json:
 
 def moment(time_ms: int) -> str:
     """A time as text, in UTC, with milliseconds if it has any."""
-    found = datetime.fromtimestamp(time_ms // 1000, UTC).isoformat(timespec="seconds")
-    return found if time_ms % 1000 == 0 else found.replace("+", f".{time_ms % 1000:03d}+")
+    text = datetime.fromtimestamp(time_ms // 1000, UTC).isoformat(timespec="seconds")
+    return text if time_ms % 1000 == 0 else text.replace("+", f".{time_ms % 1000:03d}+")

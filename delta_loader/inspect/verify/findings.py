@@ -58,11 +58,11 @@ class PartitionReport:
     proved: bool
 
 
-def unlooked(partition: TopicPartition, begins: Position | None, position: Position | None) -> PartitionReport:
+def unlooked(partition: TopicPartition, begin: Position | None, position: Position | None) -> PartitionReport:
     """A Kafka partition that is judged by the log alone."""
     return PartitionReport(
         partition=partition,
-        begins=begins,
+        begins=begin,
         position=position,
         rows=None,
         distinct=None,

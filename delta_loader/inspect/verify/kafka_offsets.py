@@ -47,12 +47,12 @@ class KafkaOffsets(KafkaReader):
         """Records with a value, with the timestamps of all, and tombstones, of ``[start, end)``, as buckets."""
         if start >= end:
             return
-        taken = _Taken(start // BUCKET)
+        taken = _BucketRecords(start // BUCKET)
         for message in self._records(partition, Span(start, end)):
             offset = int(message.offset() or 0)
             if offset // BUCKET != taken.number:
                 yield taken.buckets()
-                taken = _Taken(offset // BUCKET)
+                taken = _BucketRecords(offset // BUCKET)
             taken.take(offset % BUCKET, message)
         yield taken.buckets()
 
@@ -66,7 +66,7 @@ class KafkaOffsets(KafkaReader):
             yield from messages
 
 
-class _Taken:
+class _BucketRecords:
     """The records read of one bucket."""
 
     def __init__(self, number: int) -> None:
@@ -76,12 +76,12 @@ class _Taken:
         self._known = np.zeros(BUCKET, np.bool_)
         self._times = np.zeros(BUCKET, np.int64)
 
-    def take(self, place: int, message: Message) -> None:
-        (self._gone if message.value() is None else self._live)[place] = True
+    def take(self, index: int, message: Message) -> None:
+        (self._gone if message.value() is None else self._live)[index] = True
         time_ms = _time_of(message)
         if time_ms is not None:
-            self._known[place] = True
-            self._times[place] = time_ms
+            self._known[index] = True
+            self._times[index] = time_ms
 
     def buckets(self) -> tuple[Bucket, Bucket]:
         remainders = np.mod(self._times, STAMP_PRIME)

@@ -129,8 +129,8 @@ class Ledger:
             self._added_by[file.path] = version.version
         ours = version.metadata is not None and version.metadata.app_id == self.ids.app_id
         if ours and version.metadata is not None:
-            said = version.metadata.plain_topic
-            plain = plain_of(version.metadata, self.ids, version.transactions) if said is None else said
+            stated = version.metadata.plain_topic
+            plain = plain_of(version.metadata, self.ids, version.transactions) if stated is None else stated
             self.ids = self.ids if plain is None else self.ids.in_table(plain)
         if not version.changes_data:
             self._take_arrangement(version, removed)
@@ -188,15 +188,15 @@ class Ledger:
 
     def _take_positions(self, version: TableVersion, *, ours: bool) -> None:
         spans = dict(version.metadata.spans) if ours and version.metadata is not None else {}
-        answers = version.metadata.answers if ours and version.metadata is not None else None
-        if answers is not None:
-            self._take_answer(version, answers)
+        resolved = version.metadata.answers if ours and version.metadata is not None else None
+        if resolved is not None:
+            self._take_answer(version, resolved)
             return
         for app_id, last in version.transactions.items():
-            found = self._source_of(app_id)
-            if found is None:
+            chain = self._source_of(app_id)
+            if chain is None:
                 continue
-            partition, generation = found
+            partition, generation = chain
             position = position_after(Offset(last))
             named = 0 if version.metadata is None else version.metadata.generation(partition)
             span = spans.pop(partition, None) if named == generation else None
@@ -210,12 +210,12 @@ class Ledger:
             text = f"version {version.version} loaded {span} of {partition} without moving its txn action"
             self._fault("no_txn_action", text, version, partition, (span,))
 
-    def _take_answer(self, version: TableVersion, answers: Resolved) -> None:
+    def _take_answer(self, version: TableVersion, resolved: Resolved) -> None:
         self.removals = [
-            replace(removal, by_right=True) if removal.version == answers.version else removal
+            replace(removal, by_right=True) if removal.version == resolved.version else removal
             for removal in self.removals
         ]
-        for partition, position in answers.positions.items():
+        for partition, position in resolved.positions.items():
             generation = 0 if version.metadata is None else version.metadata.generation(partition)
             if not self._is_newest(version, partition, generation):
                 continue
@@ -232,8 +232,8 @@ class Ledger:
                 if replacement.replaced.span.end <= position
             ]
             text = (
-                f"version {version.version}: an operator resolved ({answers.decision.value}) the rollback at "
-                f"version {answers.version}: {partition} continues from {position}"
+                f"version {version.version}: an operator resolved ({resolved.decision.value}) the rollback at "
+                f"version {resolved.version}: {partition} continues from {position}"
             )
             self._find(Verdict.NOTED, "answered", text, version, partition)
 
@@ -248,7 +248,7 @@ class Ledger:
             self.generations[partition] = generation
             for known in (self.begins, self.positions, self.loaded, self.replacements):
                 known.pop(partition, None)
-            self.topic_ids = {other: one for other, one in self.topic_ids.items() if other != partition}
+            self.topic_ids = {other: topic_id for other, topic_id in self.topic_ids.items() if other != partition}
         return True
 
     def _move(self, version: TableVersion, partition: TopicPartition, span: Span, position: Position) -> None:

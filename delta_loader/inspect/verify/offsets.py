@@ -39,15 +39,15 @@ class Stamps:
 
     def joined(self, other: Stamps) -> Stamps:
         """The timestamps of two tables together."""
-        digits = tuple(one | two for one, two in zip(self.digits, other.digits, strict=True))
+        digits = tuple(own | two for own, two in zip(self.digits, other.digits, strict=True))
         return Stamps(self.known | other.known, digits)
 
     def differing(self, other: Stamps) -> int:
         """The offsets that have a timestamp on both sides that differs."""
-        found = 0
-        for one, two in zip(self.digits, other.digits, strict=True):
-            found |= one ^ two
-        return found & self.known & other.known
+        differing = 0
+        for first, two in zip(self.digits, other.digits, strict=True):
+            differing |= first ^ two
+        return differing & self.known & other.known
 
 
 NO_STAMPS = Stamps(0, (0,) * STAMP_DIGITS)

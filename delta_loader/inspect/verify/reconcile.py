@@ -22,11 +22,18 @@ from functools import reduce
 from typing import TYPE_CHECKING
 
 from common.spans import Position, Span, TopicPartition
+from delta_loader.inspect.verify.count_findings import filtered_findings
 from delta_loader.inspect.verify.findings import Finding, PartitionReport, Verdict
 from delta_loader.inspect.verify.offsets import NO_STAMPS, Bucket, Ranges, SpanTally, Stamps, between, in_step, ranges
-from delta_loader.inspect.verify.reconcile_facts import MOST_RANGES, Explained, LeftOut, SeenBuckets, Tables, meets
+from delta_loader.inspect.verify.reconcile_facts import (
+    MOST_RANGES,
+    BucketTotals,
+    Explained,
+    FilteredRecords,
+    Tables,
+    meets,
+)
 from delta_loader.inspect.verify.same_records import compared
-from delta_loader.inspect.verify.shaped import filtered_findings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -43,16 +50,18 @@ def walk(
     *,
     kafka: Iterable[tuple[Bucket, Bucket]] | None = None,
     kafka_first: int = 0,
-    left_out: LeftOut | None = None,
+    left_out: FilteredRecords | None = None,
     staged: Sequence[Span] = (),
-) -> SeenBuckets:
+) -> BucketTotals:
     """Walk over the tables' and Kafka's offsets in parallel.
 
     ``kafka`` yields records with a value, with the timestamps of all, and tombstones; it is compared from
     ``kafka_first`` up to ``position``, and timestamps within ``staged``. None when it is not to be compared.
     """
     known = list(spans)
-    seen = SeenBuckets(SpanTally(known), SpanTally(known), left_out=LeftOut() if left_out is None else left_out)
+    seen = BucketTotals(
+        SpanTally(known), SpanTally(known), left_out=FilteredRecords() if left_out is None else left_out
+    )
     live_buckets: dict[int, Bucket] = {}
 
     def values() -> Iterator[Bucket]:
@@ -76,13 +85,13 @@ def walk(
             for low, high in ranges(seen.left_out.take(missing, start), start):
                 seen.missing.add(low, high)
             both = between(have & in_kafka, start, kafka_first, position)
-            _compare_times(seen, both, live, [one.stamps for one in (row, dead) if one is not None], staged)
+            _compare_times(seen, both, live, [bucket.stamps for bucket in (row, dead) if bucket is not None], staged)
         seen.vanished += between(have & ~in_kafka, start, kafka_first, position).bit_count()
     return seen
 
 
 def _compare_times(
-    seen: SeenBuckets, both: int, live: Bucket, tables: Iterable[Stamps], staged: Sequence[Span]
+    seen: BucketTotals, both: int, live: Bucket, tables: Iterable[Stamps], staged: Sequence[Span]
 ) -> None:
     """Compare the timestamps of the offsets that Kafka and the tables have in one bucket."""
     stamps = reduce(Stamps.joined, tables, NO_STAMPS)
@@ -97,7 +106,7 @@ def _compare_times(
     seen.without_times += (both & ~comparable).bit_count()
 
 
-def _count(seen: SeenBuckets, row: Bucket | None, dead: Bucket | None, position: Position) -> None:
+def _count(seen: BucketTotals, row: Bucket | None, dead: Bucket | None, position: Position) -> None:
     if row is not None:
         seen.rows.add(row)
         seen.total += row.rows
@@ -120,26 +129,26 @@ def _count(seen: SeenBuckets, row: Bucket | None, dead: Bucket | None, position:
 
 
 def reconcile(
-    tables: Tables, partition: TopicPartition, seen: SeenBuckets, explained: Explained, explained_dead: Explained
+    tables: Tables, partition: TopicPartition, seen: BucketTotals, explained: Explained, explained_dead: Explained
 ) -> tuple[PartitionReport, list[Finding]]:
     """One Kafka partition's report and findings, except for duplicates, which need another read of the table."""
-    ledger, found = tables.rows, tables.offset_ranges(partition)
+    ledger, ranges = tables.rows, tables.offset_ranges(partition)
     findings: list[Finding] = []
     unproved = 0
-    for region in found:
-        findings += _replaced_as_counted(tables, partition, region, seen)
+    for offset_range in ranges:
+        findings += _replaced_as_counted(tables, partition, offset_range, seen)
         for dead in (False, True):
-            expected = region.expected(dead_letters=dead)
+            expected = offset_range.expected(dead_letters=dead)
             if expected is None:
                 unproved += not dead
                 continue
-            have = (seen.dead_letters if dead else seen.rows).within(region.span)
+            have = (seen.dead_letters if dead else seen.rows).within(offset_range.span)
             if have != expected:
                 account = explained_dead if dead else explained
-                findings.append(_difference(tables, partition, region, (expected, have), account, dead=dead))
+                findings.append(_difference(tables, partition, offset_range, (expected, have), account, dead=dead))
     if unproved:
-        findings.append(_uncounted(tables, partition, found, unproved))
-    findings += _strangers(tables, partition, found, seen)
+        findings.append(_uncounted(tables, partition, ranges, unproved))
+    findings += _strangers(tables, partition, ranges, seen)
     findings += _given_up(tables, partition)
     counts = [loaded.counts for loaded in ledger.loaded.get(partition, [])]
     counted = [count for count in counts if count is not None]
@@ -153,9 +162,9 @@ def reconcile(
         lowest=seen.lowest,
         highest=seen.highest,
         dead_letters=seen.dead_total,
-        counted_records=sum(one.records for one in counted) if all_counted else None,
-        counted_tombstones=sum(one.tombstones for one in counted) if all_counted else None,
-        counted_filtered=sum(one.filtered for one in counted) if all_counted else None,
+        counted_records=sum(bucket.records for bucket in counted) if all_counted else None,
+        counted_tombstones=sum(bucket.tombstones for bucket in counted) if all_counted else None,
+        counted_filtered=sum(bucket.filtered for bucket in counted) if all_counted else None,
         proved=not any(finding.verdict in (Verdict.FAULT, Verdict.UNPROVED) for finding in findings),
     )
     return report, findings
@@ -164,7 +173,7 @@ def reconcile(
 def _difference(
     tables: Tables,
     partition: TopicPartition,
-    region: OffsetRange,
+    offset_range: OffsetRange,
     numbers: tuple[int, int],
     explained: Explained,
     *,
@@ -173,54 +182,60 @@ def _difference(
     expected, have = numbers
     url = tables.dead_letters_url if dead else tables.url
     ledger = tables.dead_letters if dead else tables.rows
-    what, place = ("dead letters" if dead else "rows"), f"{region.span} of {partition}"
-    versions = ", ".join(str(load.version) for load in region.loaded)
+    what, location = ("dead letters" if dead else "rows"), f"{offset_range.span} of {partition}"
+    versions = ", ".join(str(load.version) for load in offset_range.loaded)
     if have > expected:
-        text = f"{place} has {have:,} {what}; version {versions} of {tables.url} staged {expected:,}"
-        files = () if ledger is None else ledger.files_of(region.version, partition, region.span)
-        return Finding(Verdict.FAULT, "too_many_rows", text, url, partition, (region.span,), region.version, files)
+        text = f"{location} has {have:,} {what}; version {versions} of {tables.url} staged {expected:,}"
+        files = () if ledger is None else ledger.files_of(offset_range.version, partition, offset_range.span)
+        return Finding(
+            Verdict.FAULT, "too_many_rows", text, url, partition, (offset_range.span,), offset_range.version, files
+        )
     fewer = expected - have
-    after = -1 if dead else min((load.version for load in region.loaded), default=-1)
-    waiting = tables.tables_lacking(partition, region.span, dead=dead)
+    after = -1 if dead else min((load.version for load in offset_range.loaded), default=-1)
+    waiting = tables.tables_lacking(partition, offset_range.span, dead=dead)
     if waiting:
         tables_waiting = ", ".join(waiting)
-        text = f"{fewer:,} of {expected:,} {what} in {place} are staged, and may be deferred for {tables_waiting}"
-        return Finding(Verdict.UNPROVED, "table_waits", text, waiting[0], partition, (region.span,))
-    found = tables.touching(partition, region.span, after) if not dead else []
+        text = f"{fewer:,} of {expected:,} {what} in {location} are staged, and may be deferred for {tables_waiting}"
+        return Finding(Verdict.UNPROVED, "table_waits", text, waiting[0], partition, (offset_range.span,))
+    explanations = tables.touching(partition, offset_range.span, after) if not dead else []
     if dead and ledger is not None:
-        found = [(ledger, removal) for removal in ledger.touching(partition, region.span, after)]
-    removals = [removal for _, removal in found]
-    wrong = [(by, removal) for by, removal in found if not removal.by_right]
+        explanations = [(ledger, removal) for removal in ledger.touching(partition, offset_range.span, after)]
+    removals = [removal for _, removal in explanations]
+    wrong = [(by, removal) for by, removal in explanations if not removal.by_right]
     if wrong:
         by, last = wrong[-1]
         text = (
-            f"{fewer:,} of {expected:,} {what} in {place} are gone: version {last.version} ({last.words}) removed "
+            f"{fewer:,} of {expected:,} {what} in {location} are gone: version {last.version} ({last.words}) removed "
             f"files that held them; version {versions} of {tables.url} had loaded them"
         )
-        files = last.touches(partition, region.span)
-        return Finding(Verdict.FAULT, "rows_removed", text, by.url, partition, (region.span,), last.version, files)
+        files = last.touches(partition, offset_range.span)
+        return Finding(
+            Verdict.FAULT, "rows_removed", text, by.url, partition, (offset_range.span,), last.version, files
+        )
     if removals:
         explained.rows += fewer
-        explained.removals |= {(by.url, removal.version): removal for by, removal in found}
+        explained.removals |= {(by.url, removal.version): removal for by, removal in explanations}
         names = "; ".join(f"version {removal.version} ({removal.words})" for removal in removals[-3:])
-        text = f"{fewer:,} of {expected:,} {what} in {place} were deleted by {names}"
-        return Finding(Verdict.NOTED, "deleted", text, url, partition, (region.span,), removals[-1].version)
-    files = () if ledger is None else ledger.files_of(region.version, partition, region.span)
+        text = f"{fewer:,} of {expected:,} {what} in {location} were deleted by {names}"
+        return Finding(Verdict.NOTED, "deleted", text, url, partition, (offset_range.span,), removals[-1].version)
+    files = () if ledger is None else ledger.files_of(offset_range.version, partition, offset_range.span)
     text = (
-        f"{fewer:,} of {expected:,} {what} in {place} are missing: version {versions} of {tables.url} counted them, "
+        f"{fewer:,} of {expected:,} {what} in {location} are missing: version {versions} of {tables.url} counted them, "
         "and no later commit removed them"
     )
-    elsewhere = 0 if dead else region.rows_elsewhere
+    elsewhere = 0 if dead else offset_range.rows_elsewhere
     if elsewhere:
         text += f"; {elsewhere:,} went to other tables, which are not read if the stream no longer names them"
-    return Finding(Verdict.FAULT, "rows_missing", text, url, partition, (region.span,), region.version, files)
+    return Finding(
+        Verdict.FAULT, "rows_missing", text, url, partition, (offset_range.span,), offset_range.version, files
+    )
 
 
 def _replaced_as_counted(
-    tables: Tables, partition: TopicPartition, region: OffsetRange, seen: SeenBuckets
+    tables: Tables, partition: TopicPartition, offset_range: OffsetRange, seen: BucketTotals
 ) -> Iterator[Finding]:
     """Whether a replaced range holds more rows than were staged for it, or fewer although nothing was deleted since."""
-    last = region.last_replacement
+    last = offset_range.last_replacement
     if last is None or last.replaced.positions is not None:
         return  # changes of single offsets of a range are in the sum of the offset range
     span, counts = last.replaced.span, last.replaced.counts
@@ -236,43 +251,43 @@ def _replaced_as_counted(
             yield Finding(Verdict.FAULT, "replaced_otherwise", text, url, partition, (span,), last.version)
 
 
-def _uncounted(tables: Tables, partition: TopicPartition, found: list[OffsetRange], unproved: int) -> Finding:
-    last = [region for region in found if region.expected(dead_letters=False) is None][-1]
+def _uncounted(tables: Tables, partition: TopicPartition, ranges: list[OffsetRange], unproved: int) -> Finding:
+    last = [offset_range for offset_range in ranges if offset_range.expected(dead_letters=False) is None][-1]
     text = (
-        f"{unproved} of {len(found)} spans of {partition}, the last one {last.span}, were loaded by commits that do "
+        f"{unproved} of {len(ranges)} spans of {partition}, the last one {last.span}, were loaded by commits that do "
         "not count their records: a missing row would go unnoticed there"
     )
     return Finding(Verdict.UNPROVED, "not_counted", text, tables.url, partition, (last.span,))
 
 
 def _strangers(
-    tables: Tables, partition: TopicPartition, found: list[OffsetRange], seen: SeenBuckets
+    tables: Tables, partition: TopicPartition, ranges: list[OffsetRange], seen: BucketTotals
 ) -> Iterator[Finding]:
     """Rows in positions that no commit of the history loaded."""
     ledger = tables.rows
-    begins = found[0].span.start if found else ledger.positions.get(partition)
-    whole = all(one.first_version == 0 and not one.is_copy for one in tables.row_ledgers)
+    history_start = ranges[0].span.start if ranges else ledger.positions.get(partition)
+    whole = all(ledger.first_version == 0 and not ledger.is_copy for ledger in tables.row_ledgers)
     for start, end, count in seen.rows.outside():
-        if any(region.span.covers(Position(start)) for region in found):
+        if any(offset_range.span.covers(Position(start)) for offset_range in ranges):
             continue
         position = ledger.positions.get(partition)
         if (
             position is not None
             and start >= position
-            and any(one.positions.get(partition, position) > position for one in tables.routed)
+            and any(ledger.positions.get(partition, position) > position for ledger in tables.routed)
         ):
             continue  # rule 5
-        place = f"[{start}, {'…' if end is None else end}) of {partition}"
-        older = begins is None or start < begins
+        location = f"[{start}, {'…' if end is None else end}) of {partition}"
+        older = history_start is None or start < history_start
         if older and not whole:
             text = (
-                f"{count:,} rows in {place} are older than the history, which begins with version "
+                f"{count:,} rows in {location} are older than the history, which begins with version "
                 f"{ledger.first_version}: none is there twice; whether one is missing cannot be proved"
             )
             yield Finding(Verdict.UNPROVED, "older_than_history", text, tables.url, partition)
         else:
             span = Span(Position(start), Position(max(start, seen.highest or start) + 1 if end is None else end))
-            text = f"{count:,} rows in {place} are in the table, but no commit of the loader added them"
+            text = f"{count:,} rows in {location} are in the table, but no commit of the loader added them"
             yield Finding(Verdict.FAULT, "unknown_rows", text, tables.url, partition, (span,))
 
 
@@ -284,7 +299,7 @@ def _given_up(tables: Tables, partition: TopicPartition) -> Iterator[Finding]:
 
 
 def kafka_findings(
-    tables: Tables, partition: TopicPartition, seen: SeenBuckets, findings: Iterable[Finding]
+    tables: Tables, partition: TopicPartition, seen: BucketTotals, findings: Iterable[Finding]
 ) -> Iterator[Finding]:
     """What Kafka has and the tables do not, distinguished by what the other findings explain."""
     excused = [
@@ -294,18 +309,18 @@ def kafka_findings(
         and finding.kind in ("deleted", "given_up", "older_than_history", "table_waits")
         for span in finding.spans
     ]
-    begins, found = tables.rows.begins.get(partition), tables.offset_ranges(partition)
-    uncounted = [region.span for region in found if region.expected(dead_letters=False) is None]
-    nameless = _nameless(found, seen)
+    start, ranges = tables.rows.begins.get(partition), tables.offset_ranges(partition)
+    uncounted = [offset_range.span for offset_range in ranges if offset_range.expected(dead_letters=False) is None]
+    nameless = _nameless(ranges, seen)
     older, lost, deleted, unnamed = Ranges(MOST_RANGES), list[Span](), list[Span](), list[Span]()
     for span in seen.missing.spans:
-        if begins is not None and span.start < begins:
-            older.add(span.start, min(span.end, begins))
-        first = span.start if begins is None else max(span.start, begins)
-        if first >= span.end or any(one.start <= first and span.end <= one.end for one in excused):
+        if start is not None and span.start < start:
+            older.add(span.start, min(span.end, start))
+        first = span.start if start is None else max(span.start, start)
+        if first >= span.end or any(excuse.start <= first and span.end <= excuse.end for excuse in excused):
             continue
         rest = Span(first, span.end)
-        if any(one.start <= rest.start and rest.end <= one.end for one in nameless):
+        if any(span.start <= rest.start and rest.end <= span.end for span in nameless):
             unnamed.append(rest)
             continue
         removals = [removal for _, removal in tables.touching(partition, rest)] if meets(rest, uncounted) else []
@@ -337,35 +352,39 @@ def kafka_findings(
         others = f"{seen.kafka_tombstones:,} tombstones" + (f" or {left_out:,} filtered records" if left_out else "")
         text = (
             f"each of the {seen.kafka_records - older.count:,} records of {partition} that Kafka has from "
-            f"{begins or 0} up to the table's position is a row, a dead letter or one of {others}, unless another "
+            f"{start or 0} up to the table's position is a row, a dead letter or one of {others}, unless another "
             f"finding names it; {compared(seen)}"
         )
         yield Finding(Verdict.PROVED, "all_in_tables", text, tables.url, partition)
 
 
-def _nameless(found: Iterable[OffsetRange], seen: SeenBuckets) -> list[Span]:
+def _nameless(ranges: Iterable[OffsetRange], seen: BucketTotals) -> list[Span]:
     """Positions that another program loaded in rows that do not name their records, neighbors joined (rule 4)."""
     joined: list[Span] = []
-    for region in found:
-        if all(load.is_foreign for load in region.loaded) and region.loaded and not seen.rows.within(region.span):
-            if joined and joined[-1].end == region.span.start:
-                joined[-1] = Span(joined[-1].start, region.span.end)
+    for offset_range in ranges:
+        if (
+            all(load.is_foreign for load in offset_range.loaded)
+            and offset_range.loaded
+            and not seen.rows.within(offset_range.span)
+        ):
+            if joined and joined[-1].end == offset_range.span.start:
+                joined[-1] = Span(joined[-1].start, offset_range.span.end)
             else:
-                joined.append(region.span)
+                joined.append(offset_range.span)
     return joined
 
 
 def _lost(tables: Tables, partition: TopicPartition, lost: list[Span]) -> Finding:
     count = sum(span.positions for span in lost)
     named = ", ".join(map(str, lost[:20])) + (" …" if len(lost) > 20 else "")  # noqa: PLR2004 - a screenful
-    at = _loading_version(tables.rows, partition, lost[0])
+    version = _loading_version(tables.rows, partition, lost[0])
     text = f"Kafka has {count:,} records of {partition} that are in neither table: {named}"
-    if at is not None:
-        text += f"; version {at} says that it loaded the first of them"
-    return Finding(Verdict.FAULT, "missing_from_tables", text, tables.url, partition, tuple(lost), at)
+    if version is not None:
+        text += f"; version {version} says that it loaded the first of them"
+    return Finding(Verdict.FAULT, "missing_from_tables", text, tables.url, partition, tuple(lost), version)
 
 
-def _kafka_differs(tables: Tables, partition: TopicPartition, seen: SeenBuckets) -> Iterator[Finding]:
+def _kafka_differs(tables: Tables, partition: TopicPartition, seen: BucketTotals) -> Iterator[Finding]:
     """What the tables have and Kafka does not."""
     position = tables.rows.positions.get(partition)
     if seen.kafka_end is not None and position is not None and seen.kafka_end < position:
@@ -391,5 +410,5 @@ def _older_in_kafka(tables: Tables, partition: TopicPartition, older: Ranges) ->
 
 
 def _loading_version(ledger: Ledger, partition: TopicPartition, span: Span) -> int | None:
-    found = [load.version for load in ledger.loaded.get(partition, []) if load.span.covers(span.start)]
-    return found[0] if found else None
+    versions = [load.version for load in ledger.loaded.get(partition, []) if load.span.covers(span.start)]
+    return versions[0] if versions else None

@@ -52,16 +52,16 @@ class Shape:
     explodes: bool = False
     """Whether a record may have several rows."""
 
-    def of(self, found: Iterable[OffsetRange]) -> Shape:
+    def of(self, ranges: Iterable[OffsetRange]) -> Shape:
         """With what the commits of one Kafka partition say, regardless of the current settings."""
-        found = list(found)
-        filters = self.filters or any(region.filtered(may_be=False) != 0 for region in found)
-        explodes = self.explodes or any(region.exploded(may_be=False) != 0 for region in found)
+        ranges = list(ranges)
+        filters = self.filters or any(offset_range.filtered(may_be=False) != 0 for offset_range in ranges)
+        explodes = self.explodes or any(offset_range.exploded(may_be=False) != 0 for offset_range in ranges)
         return Shape(filters, explodes)
 
 
 @dataclass(slots=True)
-class LeftOut:
+class FilteredRecords:
     """What Kafka has and no table has, in offset ranges with filtered records."""
 
     spans: Sequence[Span] = ()
@@ -69,23 +69,27 @@ class LeftOut:
     tally: SpanTally = field(default_factory=lambda: SpanTally(()))
 
     @classmethod
-    def of(cls, found: Iterable[OffsetRange], shape: Shape) -> LeftOut:
-        filtered = [region for region in found if region.filtered(may_be=shape.filters) != 0] if shape.filters else []
-        spans = [span for region in filtered for span in region.without_given_up()]
-        return cls(spans, SpanTally([*spans, *(region.span for region in filtered)]))
+    def of(cls, ranges: Iterable[OffsetRange], shape: Shape) -> FilteredRecords:
+        filtered = (
+            [offset_range for offset_range in ranges if offset_range.filtered(may_be=shape.filters) != 0]
+            if shape.filters
+            else []
+        )
+        spans = [span for offset_range in filtered for span in offset_range.without_given_up()]
+        return cls(spans, SpanTally([*spans, *(offset_range.span for offset_range in filtered)]))
 
     def take(self, missing: int, bucket_start: int) -> int:
         """Count the bits of a bucket that are in such an offset range; returns the others."""
-        mine = 0
+        own = 0
         for span in self.spans if missing else ():
-            mine |= between(missing, bucket_start, span.start, span.end)
-        if mine:
-            self.tally.add(Bucket(bucket_start, 0, mine))
-        return missing & ~mine
+            own |= between(missing, bucket_start, span.start, span.end)
+        if own:
+            self.tally.add(Bucket(bucket_start, 0, own))
+        return missing & ~own
 
 
 @dataclass(slots=True)
-class SeenBuckets:
+class BucketTotals:
     """The results of a walk over one partition's buckets."""
 
     rows: SpanTally
@@ -101,7 +105,7 @@ class SeenBuckets:
     both: Ranges = field(default_factory=lambda: Ranges(MOST_RANGES))
     missing: Ranges = field(default_factory=lambda: Ranges(MOST_RANGES))
     """What Kafka has and neither table has, except for `left_out`."""
-    left_out: LeftOut = field(default_factory=LeftOut)
+    left_out: FilteredRecords = field(default_factory=FilteredRecords)
     vanished: int = 0
     """Offsets that a table has and Kafka no longer has, above Kafka's first one."""
     expired: int = 0
@@ -159,4 +163,4 @@ class Tables:
 
 def meets(span: Span, others: Iterable[Span]) -> bool:
     """Whether a span overlaps any of these."""
-    return any(one.start < span.end and span.start < one.end for one in others)
+    return any(other.start < span.end and span.start < other.end for other in others)

@@ -26,19 +26,19 @@ if TYPE_CHECKING:
 
     from common.spans import TopicPartition
     from delta_loader.inspect.verify.offset_ranges import OffsetRange
-    from delta_loader.inspect.verify.reconcile_facts import SeenBuckets, Tables
+    from delta_loader.inspect.verify.reconcile_facts import BucketTotals, Tables
 
 
-def staged_spans(found: Iterable[OffsetRange]) -> list[Span]:
+def staged_spans(ranges: Iterable[OffsetRange]) -> list[Span]:
     """The positions of offset ranges that the stream's own commits loaded in full, in order; neighbors are joined."""
     joined: list[Span] = []
-    for region in found:
-        if any(load.is_foreign for load in region.loaded):
+    for offset_range in ranges:
+        if any(load.is_foreign for load in offset_range.loaded):
             continue
-        if joined and joined[-1].end == region.span.start:
-            joined[-1] = Span(joined[-1].start, region.span.end)
+        if joined and joined[-1].end == offset_range.span.start:
+            joined[-1] = Span(joined[-1].start, offset_range.span.end)
         else:
-            joined.append(region.span)
+            joined.append(offset_range.span)
     return joined
 
 
@@ -57,30 +57,31 @@ def other_topic(tables: Tables, partition: TopicPartition, topic_id: str | None)
 
 
 def other_records(
-    tables: Tables, partition: TopicPartition, seen: SeenBuckets, loaded_ms: int | None, kafka_ms: int | None
+    tables: Tables, partition: TopicPartition, seen: BucketTotals, loaded_ms: int | None, kafka_ms: int | None
 ) -> Finding:
     """The fault that records have other timestamps in Kafka; those of the first one are given, in milliseconds."""
     spans = tuple(seen.other_times.spans)
-    at = spans[0].start
+    start = spans[0].start
     text = (
         f"{seen.other_times.count:,} records of {partition} have another timestamp in Kafka than in the tables, the "
-        f"first one at {at} ({_words(kafka_ms)} in Kafka, {_words(loaded_ms)} in the tables): Kafka has lost records "
+        f"first one at {start} ({_words(kafka_ms)} in Kafka, {_words(loaded_ms)} "
+        "in the tables): Kafka has lost records "
         "that were loaded, and has others in their place (an unclean leader election, or brokers restored from a copy)"
-        f"; a record before {at} may be another one, too, if it has the same timestamp "
+        f"; a record before {start} may be another one, too, if it has the same timestamp "
         f"→ load what is staged (`delta-loader run {CONFIG} --once`), and begin a new chain there: "
-        f"`{repair('restart', partition, None, f'--at {at} --yes')}`"
+        f"`{repair('restart', partition, None, f'--at {start} --yes')}`"
     )
     return Finding(Verdict.FAULT, "other_records", text, tables.url, partition, spans)
 
 
-def compared(seen: SeenBuckets) -> str:
+def compared(seen: BucketTotals) -> str:
     """What was compared of the records in addition to their offsets, and what was not (rule 2)."""
     left = [
         f"the timestamps of {seen.without_times:,} others" if seen.without_times else "",
         f"{seen.expired:,} loaded records that Kafka no longer has" if seen.expired else "",
         "contents",
     ]
-    named = [one for one in left if one]
+    named = [problem for problem in left if problem]
     rest = ", ".join(named[:-1]) + f" and {named[-1]}" if len(named) > 1 else named[0]
     return f"timestamps compared: {seen.same_times:,}, all equal; not compared: {rest}"
 

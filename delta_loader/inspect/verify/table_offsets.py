@@ -49,13 +49,13 @@ _errors = partial(
 class SparkOffsets:
     """The offset columns of some tables, each at one version; `close` releases Spark's cache."""
 
-    def __init__(self, spark: SparkSession, places: Sequence[tuple[str, int]], *, stamped: bool) -> None:
+    def __init__(self, spark: SparkSession, tables: Sequence[tuple[str, int]], *, stamped: bool) -> None:
         """Reads lazily; ``stamped`` says whether timestamps are read, too."""
         self._stamped = stamped
-        self._url = ", ".join(url for url, _ in places)
+        self._url = ", ".join(url for url, _ in tables)
         with _errors("read", self._url):
-            frames = [_offsets_of(spark, url, version) for url, version in places]
-            self._frame: DataFrame = reduce(lambda one, other: one.unionByName(other), frames)
+            frames = [_offsets_of(spark, url, version) for url, version in tables]
+            self._frame: DataFrame = reduce(lambda first, other: first.unionByName(other), frames)
         self._named = self._frame.where("topic IS NOT NULL AND partition IS NOT NULL AND offset >= 0")
         # Spark counts buckets from 1, and its first bucket starts with 1.
         self._bitmaps = (
@@ -78,8 +78,8 @@ class SparkOffsets:
     def sources(self) -> list[TopicPartition]:
         """The Kafka partitions that have rows in it."""
         with _errors("read", self._url):
-            found = self._bitmaps.select("topic", "partition").distinct().collect()
-        return sorted(TopicPartition(Topic(topic), Partition(partition)) for topic, partition in found)
+            rows = self._bitmaps.select("topic", "partition").distinct().collect()
+        return sorted(TopicPartition(Topic(topic), Partition(partition)) for topic, partition in rows)
 
     def nameless(self) -> int:
         """How many rows do not name their record."""
@@ -94,15 +94,15 @@ class SparkOffsets:
             frame = self._bitmaps.where(_is(partition)).orderBy("bucket").select(*columns)
             for bucket, amount, *bitmaps in frame.toLocalIterator():
                 bits, *stamps = (int.from_bytes(bitmap, "little") for bitmap in bitmaps)
-                found = Stamps(stamps[0], tuple(stamps[1:])) if stamps else NO_STAMPS
-                yield Bucket(int(bucket) * BUCKET, int(amount), bits, found)
+                stamped = Stamps(stamps[0], tuple(stamps[1:])) if stamps else NO_STAMPS
+                yield Bucket(int(bucket) * BUCKET, int(amount), bits, stamped)
 
     def timestamp_ms(self, partition: TopicPartition, offset: int) -> int | None:
         """The timestamp in the rows of a record; None where there is none."""
         with _errors("read", self._url):
             span = Span(Position(offset), Position(offset + 1))
-            found = self._within(partition, [span]).agg(functions.min("time_ms")).collect()[0][0]
-        return None if found is None else int(found)
+            earliest_ms = self._within(partition, [span]).agg(functions.min("time_ms")).collect()[0][0]
+        return None if earliest_ms is None else int(earliest_ms)
 
     def twice(self, partition: TopicPartition, spans: Sequence[Span]) -> list[tuple[int, tuple[str, ...]]]:
         """Offsets that occur more than once, and the files that contain them; the first ones only."""
@@ -121,23 +121,23 @@ class SparkOffsets:
     def files(self, partition: TopicPartition, spans: Sequence[Span]) -> list[str]:
         """The files that contain records of some spans."""
         with _errors("read", self._url):
-            found = self._within(partition, spans).select("file").distinct().limit(_MOST_ROWS).collect()
-        return sorted(unquote(row["file"]) for row in found)
+            rows = self._within(partition, spans).select("file").distinct().limit(_MOST_ROWS).collect()
+        return sorted(unquote(row["file"]) for row in rows)
 
     def close(self) -> None:
         self._bitmaps.unpersist()
 
     def _within(self, partition: TopicPartition, spans: Sequence[Span]) -> DataFrame:
-        places = " OR ".join(f"(offset >= {span.start} AND offset < {span.end})" for span in spans) or "false"
-        return self._named.where(_is(partition)).where(places)
+        within = " OR ".join(f"(offset >= {span.start} AND offset < {span.end})" for span in spans) or "false"
+        return self._named.where(_is(partition)).where(within)
 
 
 class SparkContents(RepeatedKeys):
     """Opens tables' contents in one Spark session."""
 
-    def offsets(self, *places: tuple[str, int], stamped: bool) -> SparkOffsets:
+    def offsets(self, *tables: tuple[str, int], stamped: bool) -> SparkOffsets:
         """The offset columns of several tables together, each by URL and version; ``stamped``: with timestamps."""
-        return SparkOffsets(self._spark, places, stamped=stamped)
+        return SparkOffsets(self._spark, tables, stamped=stamped)
 
     def count(self, url: str, version: int) -> int:
         """The number of rows of a table."""
@@ -167,7 +167,9 @@ def _offsets_of(spark: SparkSession, url: str, version: int) -> DataFrame:
 
 def _stamps() -> list[Column]:
     """A bucket's `Stamps`: which offsets have a timestamp, and the digits of its remainder."""
-    conditions = {"known": "stamp IS NOT NULL"} | {name: f"getbit(stamp, {at}) = 1" for at, name in enumerate(_DIGITS)}
+    conditions = {"known": "stamp IS NOT NULL"} | {
+        name: f"getbit(stamp, {digit}) = 1" for digit, name in enumerate(_DIGITS)
+    }
     return [
         functions.expr(f"bitmap_construct_agg(bit) FILTER (WHERE {condition}) AS {name}")
         for name, condition in conditions.items()

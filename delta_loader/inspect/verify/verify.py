@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from common.errors import KafkaDeltaExpressError, UsageError
 from common.remedies import CONFIG, delta_table, quoted
-from common.settings.envelopes import gives_several_rows, is_envelope_open
+from common.settings.envelopes import is_envelope_open, may_have_several_rows
 from common.settings.merging import merge_by_of
 from common.spans import Position, Span
 from common.stage.merged import ids_together, inputs_of, is_merged, topics_of
@@ -30,13 +30,13 @@ from common.tables.deferred_ranges import deferred_of
 from common.tables.delta_log import read_table_state
 from common.tables.transactions import TxnIds
 from delta_loader.inspect.history import read_history
+from delta_loader.inspect.verify.count_findings import exploded_findings
 from delta_loader.inspect.verify.findings import Finding, PartitionReport, Verdict, VerifiedStream, unlooked
 from delta_loader.inspect.verify.ledger import Ledger
 from delta_loader.inspect.verify.offsets import Ranges
 from delta_loader.inspect.verify.reconcile import kafka_findings, reconcile, walk
-from delta_loader.inspect.verify.reconcile_facts import Explained, LeftOut, SeenBuckets, Shape, Tables
+from delta_loader.inspect.verify.reconcile_facts import BucketTotals, Explained, FilteredRecords, Shape, Tables
 from delta_loader.inspect.verify.same_records import other_records, other_topic, staged_spans
-from delta_loader.inspect.verify.shaped import exploded_findings
 from delta_loader.load.merged_keys import KeyReader
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class Offsets(Protocol):
 class Contents(KeyReader, Protocol):
     """Opens tables' contents."""
 
-    def offsets(self, *places: tuple[str, int], stamped: bool) -> Offsets:
+    def offsets(self, *tables: tuple[str, int], stamped: bool) -> Offsets:
         """The offset columns of several tables together, each by URL and version; ``stamped``: with timestamps."""
 
     def count(self, url: str, version: int) -> int:
@@ -152,16 +152,20 @@ class Verifier:
         dead = self._ledger(stream, stream.dead_letters, dead_letters=True)
         has_dead = dead.version is not None
         routed = [self._ledger(stream, url, own=rows) for url in stream.row_tables[1:]]
-        gone = [found for ledger in (rows, *routed, dead) if ledger.version is not None for found in self._gone(ledger)]
+        gone = [
+            finding for ledger in (rows, *routed, dead) if ledger.version is not None for finding in self._gone(ledger)
+        ]
         if gone:
-            unread = tuple(
+            not_inspected = tuple(
                 unlooked(partition, rows.begins.get(partition), position)
                 for partition, position in sorted(rows.positions.items())
             )
-            return VerifiedStream(stream.app_id, stream.table, rows.version, rows.first_version, unread, tuple(gone))
+            return VerifiedStream(
+                stream.app_id, stream.table, rows.version, rows.first_version, not_inspected, tuple(gone)
+            )
         made = stream.topology is not None  # a topology may do both
         filters = stream.where is not None or stream.has_events or is_envelope_open(stream)
-        explodes = stream.explode is not None or gives_several_rows(stream)
+        explodes = stream.explode is not None or may_have_several_rows(stream)
         shape = Shape(filters=made or filters, explodes=made or explodes)
         tables = Tables(
             rows,
@@ -174,7 +178,7 @@ class Verifier:
         )
         findings = [finding for ledger in (*tables.row_ledgers, dead) for finding in ledger.findings]
         other_topics = self._other_topics(tables)
-        findings += [*_cleaned(tables), *_owed(tables), *other_topics.values()]
+        findings += [*_cleaned(tables), *_deferred_findings(tables), *other_topics.values()]
         by = merge_by_of(stream)
         if by is not None:
             partitions, more = self._merged(tables, by)
@@ -207,8 +211,8 @@ class Verifier:
     def _gone(self, ledger: Ledger) -> Iterator[Finding]:
         """Findings for files of the table that do not exist."""
         waiting = dict(ledger.live())
-        for found in self.open_store(ledger.url).scan(""):
-            waiting.pop(found.path, None)
+        for item in self.open_store(ledger.url).scan(""):
+            waiting.pop(item.path, None)
         if waiting:
             names = sorted(waiting.items(), key=lambda item: (item[1], item[0]))
             paths, version = tuple(path for path, _ in names), names[0][1]
@@ -297,11 +301,11 @@ class Verifier:
         dead_version: int | None,
         other_topics: Collection[TopicPartition],
     ) -> tuple[tuple[PartitionReport, ...], list[Finding]]:
-        places = [(ledger.url, ledger.version) for ledger in tables.row_ledgers if ledger.version is not None]
+        versions = [(ledger.url, ledger.version) for ledger in tables.row_ledgers if ledger.version is not None]
         stamped = self.kafka is not None
-        rows = self.contents.offsets(*places, stamped=stamped)
-        letters = (tables.dead_letters_url, dead_version or 0)
-        dead = None if dead_version is None else self.contents.offsets(letters, stamped=stamped)
+        rows = self.contents.offsets(*versions, stamped=stamped)
+        dead_letter_table = (tables.dead_letters_url, dead_version or 0)
+        dead = None if dead_version is None else self.contents.offsets(dead_letter_table, stamped=stamped)
         explained, explained_dead = Explained(), Explained()
         partitions: list[PartitionReport] = []
         findings: list[Finding] = []
@@ -314,33 +318,33 @@ class Verifier:
                 partition for chain in tables.rows.positions if is_merged(chain.topic) for partition in inputs_of(chain)
             }
             for topic_partition in sorted(
-                {*tables.rows.positions, *(stream.chain_at(one) for one in rows.sources())} - merged
+                {*tables.rows.positions, *(stream.chain_at(chain) for chain in rows.sources())} - merged
             ):
                 if is_merged(topic_partition.topic):
                     findings.append(_merged(tables, topic_partition))
-                    begins = tables.rows.begins.get(topic_partition)
-                    partitions.append(unlooked(topic_partition, begins, tables.rows.positions.get(topic_partition)))
+                    start = tables.rows.begins.get(topic_partition)
+                    partitions.append(unlooked(topic_partition, start, tables.rows.positions.get(topic_partition)))
                     continue
                 if topic_partition not in tables.rows.positions and not stream.takes(topic_partition.topic):
                     text = f"the rows of {topic_partition} are of a topic that this stream does not take"
                     findings.append(Finding(Verdict.NOTED, "rows_of_other_topics", text, tables.url, topic_partition))
                     continue
                 if topic_partition in tables.rows.generations:
-                    findings.append(_made_anew(tables, topic_partition))
-                    begins = tables.rows.begins.get(topic_partition)
-                    partitions.append(unlooked(topic_partition, begins, tables.rows.positions.get(topic_partition)))
+                    findings.append(_recreated(tables, topic_partition))
+                    start = tables.rows.begins.get(topic_partition)
+                    partitions.append(unlooked(topic_partition, start, tables.rows.positions.get(topic_partition)))
                     continue
                 kafka = None if topic_partition in other_topics else self.kafka
                 seen = _walk(tables, topic_partition, rows, dead, kafka)
                 self.advance(1)
-                report, found = reconcile(tables, topic_partition, seen, explained, explained_dead)
-                found += _duplicates(tables, topic_partition, seen, rows, dead)
+                report, problems = reconcile(tables, topic_partition, seen, explained, explained_dead)
+                problems += _duplicates(tables, topic_partition, seen, rows, dead)
                 if kafka is not None:
-                    found += kafka_findings(tables, topic_partition, seen, found)
-                    found += _other_records(tables, topic_partition, seen, (rows, dead), kafka)
-                wrong = topic_partition in other_topics or any(finding.verdict is Verdict.FAULT for finding in found)
+                    problems += kafka_findings(tables, topic_partition, seen, problems)
+                    problems += _other_records(tables, topic_partition, seen, (rows, dead), kafka)
+                wrong = topic_partition in other_topics or any(finding.verdict is Verdict.FAULT for finding in problems)
                 partitions.append(replace(report, proved=report.proved and not wrong))
-                findings += found
+                findings += problems
         finally:
             rows.close()
             if dead is not None:
@@ -352,18 +356,18 @@ class Verifier:
 
 def _walk(
     tables: Tables, partition: TopicPartition, rows: Offsets, dead: Offsets | None, kafka: KafkaRecords | None
-) -> SeenBuckets:
+) -> BucketTotals:
     offset_ranges = tables.offset_ranges(partition)
     position = tables.rows.positions.get(partition, Position(0))
     first, kafka_end = (Position(0), None) if kafka is None else kafka.ends(partition)
     seen = walk(
-        [span for region in offset_ranges for span in region.spans],
+        [span for offset_range in offset_ranges for span in offset_range.spans],
         position,
         rows.buckets(partition),
         () if dead is None else dead.buckets(partition),
         kafka=None if kafka is None else kafka.buckets(partition, first, position),
         kafka_first=first,
-        left_out=LeftOut.of(offset_ranges, tables.shape.of(offset_ranges)),
+        left_out=FilteredRecords.of(offset_ranges, tables.shape.of(offset_ranges)),
         staged=staged_spans(offset_ranges),
     )
     seen.kafka_end = kafka_end
@@ -371,16 +375,20 @@ def _walk(
 
 
 def _other_records(
-    tables: Tables, partition: TopicPartition, seen: SeenBuckets, offsets: Iterable[Offsets | None], kafka: KafkaRecords
+    tables: Tables,
+    partition: TopicPartition,
+    seen: BucketTotals,
+    offsets: Iterable[Offsets | None],
+    kafka: KafkaRecords,
 ) -> Iterator[Finding]:
     if seen.other_times.count:
-        at = seen.other_times.spans[0].start
+        start = seen.other_times.spans[0].start
         loaded = (
-            None if offsets_of_table is None else offsets_of_table.timestamp_ms(partition, at)
+            None if offsets_of_table is None else offsets_of_table.timestamp_ms(partition, start)
             for offsets_of_table in offsets
         )
-        loaded_ms = next((one for one in loaded if one is not None), None)
-        yield other_records(tables, partition, seen, loaded_ms, kafka.timestamp_ms(partition, at))
+        loaded_ms = next((chain for chain in loaded if chain is not None), None)
+        yield other_records(tables, partition, seen, loaded_ms, kafka.timestamp_ms(partition, start))
 
 
 def _by_the_log(tables: Tables) -> tuple[PartitionReport, ...]:
@@ -396,7 +404,7 @@ def _cleaned(tables: Tables) -> Iterator[Finding]:
             yield Finding(Verdict.UNPROVED, "history_cleaned", text, ledger.url, version=ledger.first_version)
 
 
-def _owed(tables: Tables) -> Iterator[Finding]:
+def _deferred_findings(tables: Tables) -> Iterator[Finding]:
     for missing in tables.deferred:
         loaded = f"{missing.span} of {missing.partition} was loaded"
         text = f"{missing.url} was left out when {loaded}, and may still lack some of its rows"
@@ -415,7 +423,7 @@ def _is_later(version: TableVersion, own: Ledger, app_id: str) -> bool:
     )
 
 
-def _made_anew(tables: Tables, partition: TopicPartition) -> Finding:
+def _recreated(tables: Tables, partition: TopicPartition) -> Finding:
     text = (
         f"the topic of {partition} was recreated (generation {tables.rows.generations[partition]}), so that rows of "
         "both topics have the same offsets: that each is there once is proved by the log alone"
@@ -432,7 +440,7 @@ def _merged(tables: Tables, partition: TopicPartition) -> Finding:
 
 
 def _duplicates(
-    tables: Tables, partition: TopicPartition, seen: SeenBuckets, rows: Offsets, dead: Offsets | None
+    tables: Tables, partition: TopicPartition, seen: BucketTotals, rows: Offsets, dead: Offsets | None
 ) -> Iterator[Finding]:
     explodes = tables.shape.of(tables.offset_ranges(partition)).explodes
     yield from exploded_findings(tables, partition, seen.total - seen.distinct)
@@ -441,20 +449,21 @@ def _duplicates(
         (seen.twice_dead, dead, (tables.dead_letters,), tables.dead_letters_url),
     ):
         if ranges.count and offsets is not None:
-            found = offsets.twice(partition, ranges.spans)
-            names = _known(ledgers, {file for _, files in found for file in files})
+            repeated = offsets.twice(partition, ranges.spans)
+            names = _known(ledgers, {file for _, files in repeated for file in files})
             versions = [version for _, version in names if version is not None]
             text = (
-                f"{_places([offset for offset, _ in found])} of {partition} are there more than once: {_files(names)}"
+                f"{_places([offset for offset, _ in repeated])} of {partition} "
+                f"are there more than once: {_files(names)}"
             )
-            spans = tuple(Span(Position(offset), Position(offset + 1)) for offset, _ in found)
+            spans = tuple(Span(Position(offset), Position(offset + 1)) for offset, _ in repeated)
             last = max(versions, default=None)
             yield Finding(
                 Verdict.FAULT, "rows_twice", text, url, partition, spans, last, tuple(path for path, _ in names)
             )
     if seen.both.count:
-        places = ", ".join(map(str, seen.both.spans[:_NAMED]))
-        text = f"{seen.both.count:,} records of {partition} are rows and dead letters: {places}"
+        offsets_named = ", ".join(map(str, seen.both.spans[:_NAMED]))
+        text = f"{seen.both.count:,} records of {partition} are rows and dead letters: {offsets_named}"
         verdict = Verdict.FAULT
         if explodes and tables.routed:  # a record goes to several tables, and one of them may refuse it
             verdict = Verdict.UNPROVED
@@ -470,11 +479,11 @@ def _known(ledgers: Iterable[Ledger | None], files: Iterable[str]) -> list[tuple
         for path in ledger.known_paths():
             shown = path if len(known) == 1 else f"{ledger.url}/{path}"
             by_name.setdefault(path.rpartition("/")[2], []).append((path, shown, ledger.added_by(path)))
-    found: list[tuple[str, int | None]] = []
+    known_files: list[tuple[str, int | None]] = []
     for file in sorted(files):
-        same = [one for one in by_name.get(file.rpartition("/")[2], []) if file.endswith(one[0])]
-        found.append(same[0][1:] if same else (file, None))
-    return found
+        same = [known_file for known_file in by_name.get(file.rpartition("/")[2], []) if file.endswith(known_file[0])]
+        known_files.append(same[0][1:] if same else (file, None))
+    return known_files
 
 
 def _files(names: Sequence[tuple[str, int | None]] | Sequence[tuple[str, int]]) -> str:

@@ -28,12 +28,12 @@ def _stream_lines(stream: VerifiedStream) -> Iterator[str]:
         return
     unproved = sum(finding.verdict is Verdict.UNPROVED for finding in stream.findings)
     if stream.faults:
-        answer = f"{len(stream.faults)} FAULT{'S' if len(stream.faults) > 1 else ''}"
+        conclusion = f"{len(stream.faults)} FAULT{'S' if len(stream.faults) > 1 else ''}"
     elif unproved:
-        answer = "no fault; not all of it can be proved"
+        conclusion = "no fault; not all of it can be proved"
     else:
-        answer = "proved: each record once, none missing"
-    yield f"{stream.app_id}: {answer}"
+        conclusion = "proved: each record once, none missing"
+    yield f"{stream.app_id}: {conclusion}"
     yield f"  {stream.table} at version {stream.version}, by its history from version {stream.first_version} on"
     yield from (f"  {url} at version {version}" for url, version in stream.routed.items())
     yield from (f"  {_partition_line(partition)}" for partition in stream.partitions)
@@ -44,9 +44,9 @@ def _stream_lines(stream: VerifiedStream) -> Iterator[str]:
 
 
 def _partition_line(partition: PartitionReport) -> str:
-    begins = "…" if partition.begins is None else str(partition.begins)
+    start = "…" if partition.begins is None else str(partition.begins)
     position = "…" if partition.position is None else str(partition.position)
-    parts = [f"{partition.partition}  [{begins}, {position})"]
+    parts = [f"{partition.partition}  [{start}, {position})"]
     if partition.rows is not None:
         parts.append(f"{partition.rows:,} rows, {partition.dead_letters or 0:,} dead letters")
         if partition.counted_records is not None:

@@ -37,10 +37,10 @@ class Candidates:
     def close(self) -> None:
         self._database.close()
 
-    def add(self, area: int, found: StoredObject, topic: str, partition: int) -> None:
+    def add(self, area: int, item: StoredObject, topic: str, partition: int) -> None:
         """Add a file that may be removed."""
-        name = found.path.rpartition("/")[2]
-        row = (name, area, found.path, found.size_bytes, found.modified_ms, topic, partition)
+        name = item.path.rpartition("/")[2]
+        row = (name, area, item.path, item.size_bytes, item.modified_ms, topic, partition)
         self._database.execute("INSERT INTO files VALUES (?, ?, ?, ?, ?, ?, ?)", row)
 
     def keep(self, names: Iterable[str]) -> None:

@@ -28,7 +28,7 @@ from common.tables.files import spoken_of
 from common.tables.history import read_history, store_lines
 from common.tables.log_files import COMMIT, LOG
 from delta_loader.maintenance.cleaning.candidates import Candidates
-from delta_loader.maintenance.cleaning.rules import Area, Tally, areas, names_in, other_stage, require_safe
+from delta_loader.maintenance.cleaning.rules import Area, Tally, areas, file_names_in, other_stage, require_safe
 from delta_loader.maintenance.cleaning.settled_outboxes import settled_outboxes
 from delta_loader.ports import ScannedStore
 
@@ -93,25 +93,25 @@ class CleanUp:
     # List, in the order of rule 1.
 
     def _list(self, candidates: Candidates, number: int, area: Area, before_ms: int) -> None:
-        for found in self._open(area.url).scan(area.folder):
+        for item in self._open(area.url).scan(area.folder):
             self._advance(1)
-            path = found.path.removeprefix(f"{area.folder}/")
-            name = area.file(_below_table(path) if area.folder else path) if found.modified_ms < before_ms else None
+            path = item.path.removeprefix(f"{area.folder}/")
+            name = area.file(_below_table(path) if area.folder else path) if item.modified_ms < before_ms else None
             if name is not None:
                 partition = name.topic_partition
-                candidates.add(number, found, str(partition.topic), int(partition.partition))
+                candidates.add(number, item, str(partition.topic), int(partition.partition))
 
     def _keep_staged(self, candidates: Candidates) -> None:
         """Exclude files that markers and staged replacements refer to."""
         for folder in (DONE, REPLACE):
-            for found in _batches(self._stage.list(f"{folder}/")):
-                paths = [item.path for item in found if item.size_bytes]
+            for batch in _batches(self._stage.list(f"{folder}/")):
+                paths = [item.path for item in batch if item.size_bytes]
                 for path, data in zip(paths, self._parallel(self._stage.read, paths), strict=True):
                     self._keep_named(candidates, path, data)
 
     def _keep_named(self, candidates: Candidates, path: str, data: bytes | None) -> None:
         try:
-            candidates.keep(names_in(data or b""))
+            candidates.keep(file_names_in(data or b""))
         except ValueError:
             parts = path.split("/")
             name = MarkerName.parse(path)
@@ -139,29 +139,29 @@ class CleanUp:
 
     def _files(self, candidates: Candidates, number: int, area: Area, failure: str | None, *, remove: bool) -> Tally:
         tally, store = Tally("data files", area.url, failure=failure), self._open(area.url)
-        for found in _batches(candidates.left(number)):
-            for item in found:
-                tally = tally.and_one(item.path, item.size_bytes, item.modified_ms)
+        for batch in _batches(candidates.left(number)):
+            for item in batch:
+                tally = tally.with_file(item.path, item.size_bytes, item.modified_ms)
             if remove:
-                self._remove(store, [item.path for item in found])
+                self._remove(store, [item.path for item in batch])
         return tally
 
     def _strays(self, before_ms: int, *, remove: bool) -> Tally:
         tally = Tally("stray markers", f"{self._stage.url}/{STRAY}")
         old = (item for item in self._stage.scan(STRAY) if item.modified_ms < before_ms and is_late_path(item.path))
-        for found in _batches(old):
-            for item in found:
-                tally = tally.and_one(item.path, item.size_bytes, item.modified_ms)
+        for batch in _batches(old):
+            for item in batch:
+                tally = tally.with_file(item.path, item.size_bytes, item.modified_ms)
             if remove:
-                self._remove(self._stage, [item.path for item in found])
+                self._remove(self._stage, [item.path for item in batch])
         return tally
 
     def _outboxes(self, before_ms: int, *, remove: bool) -> Tally:
-        tally, found = Tally("outboxes", self._stage.url), settled_outboxes(self._stage, self._parallel, before_ms)
-        for item in found:
-            tally = tally.and_one(item.path, item.size_bytes, item.modified_ms)
+        tally, outboxes = Tally("outboxes", self._stage.url), settled_outboxes(self._stage, self._parallel, before_ms)
+        for item in outboxes:
+            tally = tally.with_file(item.path, item.size_bytes, item.modified_ms)
         if remove:
-            self._remove(self._stage, [item.path for item in found])
+            self._remove(self._stage, [item.path for item in outboxes])
         return tally
 
     def _whole_areas(self) -> Iterator[tuple[str, str]]:
@@ -173,7 +173,7 @@ class CleanUp:
         tally, store = Tally("uploads", url), self._open(url)
         for upload in list(store.uploads(folder)):
             if upload.started_ms < before_ms:
-                tally = tally.and_one(upload.path, 0, upload.started_ms)
+                tally = tally.with_file(upload.path, 0, upload.started_ms)
                 if remove:
                     store.abort(upload)
         return tally
@@ -186,7 +186,7 @@ class CleanUp:
 
 
 def _history(store: CleanStore) -> Iterator[LoggedCommit]:
-    matches = (COMMIT.fullmatch(found.path) for found in store.list(LOG))
+    matches = (COMMIT.fullmatch(item.path) for item in store.list(LOG))
     newest = max((int(match[1]) for match in matches if match), default=-1)
     return read_history(newest, store_lines(store))
 

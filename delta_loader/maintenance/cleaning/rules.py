@@ -55,7 +55,7 @@ class Area:
 
 
 def _takes(stream: Stream, topic: str) -> bool:
-    return stream.takes(topic) or any(shortened(stream.chain_of(found)) == topic for found in stream.topics)
+    return stream.takes(topic) or any(shortened(stream.chain_of(name)) == topic for name in stream.topics)
 
 
 def other_stage(area: Area, settings: Settings, history: Iterable[LoggedCommit]) -> str | None:
@@ -101,7 +101,7 @@ def require_safe(settings: Settings, older_than_s: float) -> None:
         )
 
 
-def names_in(data: bytes) -> Iterator[str]:
+def file_names_in(data: bytes) -> Iterator[str]:
     """The file names in a marker or a staged replacement of any version. Raises ValueError if it is not JSON."""
     if data:
         yield from _paths(json.loads(data))
@@ -134,7 +134,7 @@ class Tally:
     failure: str | None = None
     """Why nothing is removed here."""
 
-    def and_one(self, path: str, size_bytes: int, modified_ms: int) -> Tally:
+    def with_file(self, path: str, size_bytes: int, modified_ms: int) -> Tally:
         """The tally with one more file."""
         oldest_ms = modified_ms if self.oldest_ms is None else min(self.oldest_ms, modified_ms)
         examples = self.examples if len(self.examples) == _EXAMPLES else (*self.examples, path)
@@ -165,7 +165,7 @@ def _lines(tally: Tally, *, done: bool) -> Iterator[str]:
 
 def as_json(tallies: Sequence[Tally], older_than_s: float, *, done: bool) -> str:
     """The report for machines. Keys are only ever added."""
-    found = [
+    records = [
         {
             "what": tally.what.replace(" ", "_"),
             "url": tally.url,
@@ -177,4 +177,4 @@ def as_json(tallies: Sequence[Tally], older_than_s: float, *, done: bool) -> str
         }
         for tally in tallies
     ]
-    return json.dumps({"removed": done, "older_than_s": older_than_s, "found": found}, indent=2)
+    return json.dumps({"removed": done, "older_than_s": older_than_s, "found": records}, indent=2)

@@ -36,7 +36,7 @@ def settled_outboxes(stage: ScannedStore, parallel: ParallelMap, before_ms: int)
     for partition, files in by_chain.items():
         named = _named(stage, parallel, partition)
         if named is not None:
-            left += [found for found in files if found.path not in named]
+            left += [item for item in files if item.path not in named]
     return left
 
 

@@ -53,7 +53,7 @@ class TableRules:
 
 
 @dataclass(frozen=True, slots=True)
-class CommitPiece:
+class MaintenanceTask:
     """Work that is done by one commit."""
 
     service: Service
@@ -80,7 +80,7 @@ class ServiceRefused:
 class Due:
     """What is due for a table now."""
 
-    pieces: tuple[CommitPiece, ...] = ()
+    tasks: tuple[MaintenanceTask, ...] = ()
     refused: tuple[ServiceRefused, ...] = ()
     vacuum_waits: str = ""
     """Why no VACUUM is due, which the table itself does not show; empty where one is due, or refused."""
@@ -97,20 +97,20 @@ def due(facts: TableFacts, rules: TableRules, now_ms: int) -> Due:
             *_checkpoint(facts, rules),
             *_optimize(facts, rules, now_ms),
             *_statistics(facts, rules),
-            *([vacuum] if isinstance(vacuum, CommitPiece) else []),
+            *([vacuum] if isinstance(vacuum, MaintenanceTask) else []),
         ),
         (vacuum,) if isinstance(vacuum, ServiceRefused) else (),
         vacuum if isinstance(vacuum, str) else "",
     )
 
 
-def _checkpoint(facts: TableFacts, rules: TableRules) -> Iterator[CommitPiece]:
+def _checkpoint(facts: TableFacts, rules: TableRules) -> Iterator[MaintenanceTask]:
     wanted, commits = rules.settings.checkpoints, facts.log.commits_since_checkpoint
     if wanted.enabled and commits >= wanted.commits:
-        yield CommitPiece(Service.CHECKPOINT, facts.url, f"{commits:,} commits since the last checkpoint")
+        yield MaintenanceTask(Service.CHECKPOINT, facts.url, f"{commits:,} commits since the last checkpoint")
 
 
-def _optimize(facts: TableFacts, rules: TableRules, now_ms: int) -> Iterator[CommitPiece]:
+def _optimize(facts: TableFacts, rules: TableRules, now_ms: int) -> Iterator[MaintenanceTask]:
     wanted = rules.settings.optimize
     if not wanted.enabled:
         return
@@ -118,7 +118,7 @@ def _optimize(facts: TableFacts, rules: TableRules, now_ms: int) -> Iterator[Com
         whole = next(iter(facts.partitions), PartitionFacts(()))
         files, size_bytes = _of_whole(facts, whole, rules)
         if _saved(files, size_bytes, wanted.target_file_bytes) >= wanted.min_files:
-            yield CommitPiece(
+            yield MaintenanceTask(
                 Service.OPTIMIZE,
                 facts.url,
                 f"{files:,} {'files that are not clustered' if facts.is_clustered else 'small files'}, "
@@ -127,15 +127,18 @@ def _optimize(facts: TableFacts, rules: TableRules, now_ms: int) -> Iterator[Com
                 z_order=() if facts.is_clustered else rules.z_order,
             )
         return
-    worth = [partition for partition in facts.partitions if _is_worth_it(partition, rules, now_ms)]
-    worth.sort(key=lambda found: (-_saved_in(found, rules), found.newest_ms))
+    worth = [partition for partition in facts.partitions if _is_worthwhile(partition, rules, now_ms)]
+    worth.sort(key=lambda partition: (-_saved_in(partition, rules), partition.newest_ms))
     for some in _grouped(worth, rules):
-        files, size_bytes = sum(one.small_files for one in some), sum(_rewritten(one, rules) for one in some)
-        yield CommitPiece(
+        files, size_bytes = (
+            sum(partition.small_files for partition in some),
+            sum(_rewritten(partition, rules) for partition in some),
+        )
+        yield MaintenanceTask(
             Service.OPTIMIZE,
             facts.url,
             f"{files:,} small files, {size_text(size_bytes)}, in {len(some):,} partition(s)",
-            tuple(one.values for one in some),
+            tuple(partition.values for partition in some),
             size_bytes,
             rules.z_order,
         )
@@ -152,21 +155,21 @@ def _of_whole(facts: TableFacts, whole: PartitionFacts, rules: TableRules) -> tu
     return files, size_bytes
 
 
-def _is_worth_it(found: PartitionFacts, rules: TableRules, now_ms: int) -> bool:
+def _is_worthwhile(partition: PartitionFacts, rules: TableRules, now_ms: int) -> bool:
     wanted = rules.settings.optimize
-    if _is_quiet(found, rules, now_ms):
-        return _saved_in(found, rules) >= wanted.min_files
+    if _is_quiet(partition, rules, now_ms):
+        return _saved_in(partition, rules) >= wanted.min_files
     if wanted.min_files_busy is None or rules.z_order:
         return False
-    return _saved_in(found, rules) >= wanted.min_files_busy
+    return _saved_in(partition, rules) >= wanted.min_files_busy
 
 
-def _is_quiet(found: PartitionFacts, rules: TableRules, now_ms: int) -> bool:
-    return found.newest_ms < now_ms - rules.quiet_s * 1000
+def _is_quiet(partition: PartitionFacts, rules: TableRules, now_ms: int) -> bool:
+    return partition.newest_ms < now_ms - rules.quiet_s * 1000
 
 
-def _saved_in(found: PartitionFacts, rules: TableRules) -> int:
-    return _saved(found.small_files, found.small_bytes, rules.settings.optimize.target_file_bytes)
+def _saved_in(partition: PartitionFacts, rules: TableRules) -> int:
+    return _saved(partition.small_files, partition.small_bytes, rules.settings.optimize.target_file_bytes)
 
 
 def _saved(files: int, size_bytes: int, target_bytes: int) -> int:
@@ -174,8 +177,8 @@ def _saved(files: int, size_bytes: int, target_bytes: int) -> int:
     return files - -(-size_bytes // target_bytes)
 
 
-def _rewritten(found: PartitionFacts, rules: TableRules) -> int:
-    return found.size_bytes if rules.z_order else found.small_bytes
+def _rewritten(partition: PartitionFacts, rules: TableRules) -> int:
+    return partition.size_bytes if rules.z_order else partition.small_bytes
 
 
 def _grouped(partitions: Iterable[PartitionFacts], rules: TableRules) -> Iterator[list[PartitionFacts]]:
@@ -193,16 +196,16 @@ def _grouped(partitions: Iterable[PartitionFacts], rules: TableRules) -> Iterato
         yield group
 
 
-def _statistics(facts: TableFacts, rules: TableRules) -> Iterator[CommitPiece]:
+def _statistics(facts: TableFacts, rules: TableRules) -> Iterator[MaintenanceTask]:
     wanted = rules.settings.statistics
     size_bytes = sum(partition.bare_bytes for partition in facts.partitions)
     if wanted.enabled and facts.bare_files:
         part = f", {size_text(wanted.max_bytes)} of them now" if size_bytes > wanted.max_bytes else ""
         why = f"{facts.bare_files:,} files without statistics, {size_text(size_bytes)}{part}"
-        yield CommitPiece(Service.STATISTICS, facts.url, why, size_bytes=min(size_bytes, wanted.max_bytes))
+        yield MaintenanceTask(Service.STATISTICS, facts.url, why, size_bytes=min(size_bytes, wanted.max_bytes))
 
 
-def _vacuum(facts: TableFacts, rules: TableRules, now_ms: int) -> CommitPiece | ServiceRefused | str:
+def _vacuum(facts: TableFacts, rules: TableRules, now_ms: int) -> MaintenanceTask | ServiceRefused | str:
     wanted, last = rules.settings.vacuum, facts.last(Service.VACUUM)
     if not wanted.enabled:
         return "table_services.vacuum.enabled is false"
@@ -224,7 +227,7 @@ def _vacuum(facts: TableFacts, rules: TableRules, now_ms: int) -> CommitPiece | 
             why = f"files are staged for {duration_text(waits_s // 1)} and not loaded; a VACUUM might take them"
             return ServiceRefused(Service.VACUUM, why, f"see why they are not loaded: `delta-loader status {CONFIG}`")
         mode = VacuumMode.LITE
-    return CommitPiece(Service.VACUUM, facts.url, f"{when}; what left the table is kept for {kept}", mode=mode)
+    return MaintenanceTask(Service.VACUUM, facts.url, f"{when}; what left the table is kept for {kept}", mode=mode)
 
 
 def _is_young(facts: TableFacts, now_ms: int) -> bool:

@@ -99,7 +99,7 @@ class TableFacts:
     """When the oldest marker was written that has files for the table and is not loaded; None for none."""
 
     @property
-    def served_ms(self) -> int:
+    def maintained_ms(self) -> int:
         """When a service last ran; 0 when unknown."""
         return max((run.at_ms for run in self.runs), default=0)
 
@@ -122,7 +122,7 @@ class TableFacts:
 
 
 @dataclass(slots=True)
-class Gathering:
+class PartitionTotals:
     """Sums files up by partition (rule 1)."""
 
     small_below_bytes: int
@@ -130,15 +130,15 @@ class Gathering:
     """Only older files count as small or unclustered."""
     columns: Mapping[str, str]
     """From the partition columns' names in the log to those in SQL, in order."""
-    found: dict[PartitionValues, PartitionFacts] = field(default_factory=dict)
+    facts: dict[PartitionValues, PartitionFacts] = field(default_factory=dict)
 
     def add(self, files: Iterable[LiveFile]) -> tuple[PartitionFacts, ...]:
         """All partitions, once all files are counted."""
         for file in files:
             values = tuple((sql, file.partition_values.get(name)) for name, sql in self.columns.items())
-            known = self.found.get(values) or PartitionFacts(values)
-            self.found[values] = self._with(known, file)
-        return tuple(self.found.values())
+            known = self.facts.get(values) or PartitionFacts(values)
+            self.facts[values] = self._with(known, file)
+        return tuple(self.facts.values())
 
     def _with(self, known: PartitionFacts, file: LiveFile) -> PartitionFacts:
         is_quiet = file.modified_ms < self.quiet_before_ms
@@ -226,10 +226,10 @@ def _words(parameters: Mapping[str, object]) -> str:
 
 def _list(text: str) -> list[object]:
     try:
-        found = json.loads(text)
+        items = json.loads(text)
     except ValueError:
         return [text]
-    return found if isinstance(found, list) else [found]
+    return items if isinstance(items, list) else [items]
 
 
 def _mapping(value: object) -> Mapping[str, object]:

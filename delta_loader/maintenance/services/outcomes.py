@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from delta_loader.maintenance.services.due import NOTHING
 
 if TYPE_CHECKING:
-    from delta_loader.maintenance.services.due import CommitPiece, Due, TableRules
+    from delta_loader.maintenance.services.due import Due, MaintenanceTask, TableRules
     from delta_loader.maintenance.services.facts import TableFacts
 
 
@@ -23,7 +23,7 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True)
-class GivenUp:
+class TaskAborted:
     """Another commit came in between, or the run was stopped: nothing was changed, and the next run checks again."""
 
     problem: str
@@ -36,14 +36,14 @@ class TaskFailed:
     problem: str
 
 
-Outcome = Done | GivenUp | TaskFailed
+Outcome = Done | TaskAborted | TaskFailed
 
 
 @dataclass(frozen=True, slots=True)
-class PieceReport:
+class TaskReport:
     """A run's result for one task."""
 
-    piece: CommitPiece
+    task: MaintenanceTask
     outcome: Outcome
     duration_s: float
 
@@ -62,9 +62,9 @@ class TableSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    pieces: tuple[PieceReport, ...]
-    looks: tuple[TableSnapshot, ...]
-    left: tuple[CommitPiece, ...] = ()
+    tasks: tuple[TaskReport, ...]
+    snapshots: tuple[TableSnapshot, ...]
+    left: tuple[MaintenanceTask, ...] = ()
     """The tasks that it did not get to."""
     stopped_by: str = ""
     """Why; empty when nothing is left."""

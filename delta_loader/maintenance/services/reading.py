@@ -20,7 +20,14 @@ from common.tables.stream_history import read_identity
 from common.tables.urls import comparable
 from delta_loader.maintenance.live_files import live_files
 from delta_loader.maintenance.services.due import TableRules
-from delta_loader.maintenance.services.facts import Gathering, LogFacts, Service, TableFacts, joined_vacuums, run_of
+from delta_loader.maintenance.services.facts import (
+    LogFacts,
+    PartitionTotals,
+    Service,
+    TableFacts,
+    joined_vacuums,
+    run_of,
+)
 from delta_loader.spark.clustering import clustering_columns
 from delta_loader.stage.waiting import oldest_waiting_ms
 
@@ -43,12 +50,12 @@ _LOGGED = frozenset({Service.OPTIMIZE, Service.VACUUM})
 
 def tables_of(settings: Settings) -> tuple[str, ...]:
     """The tables with services enabled, each once."""
-    found: dict[str, str] = {}
+    urls: dict[str, str] = {}
     for stream in settings.streams:
         for url in stream.tables:
-            if all(one.table_services.enabled for one in _streams_of(settings, url)):
-                found.setdefault(comparable(url), url)
-    return tuple(found.values())
+            if all(settings_of_stream.table_services.enabled for settings_of_stream in _streams_of(settings, url)):
+                urls.setdefault(comparable(url), url)
+    return tuple(urls.values())
 
 
 def first_stream_of(settings: Settings, url: str) -> str:
@@ -60,9 +67,9 @@ def rules_of(settings: Settings, url: str) -> TableRules:
     """The settings for one table (rule 2)."""
     streams, wanted = _streams_of(settings, url), settings.table_services
     given = [stream.table_services.quiet_s for stream in streams]
-    quiet_s = max(wanted.optimize.quiet_s if one is None else one for one in given) if given else 0.0
-    of_rows = [one for one in streams if comparable(url) in {comparable(found) for found in one.row_tables}]
-    given_orders = (one.at(url).table_services.z_order for one in of_rows)
+    quiet_s = max(wanted.optimize.quiet_s if quiet_s is None else quiet_s for quiet_s in given) if given else 0.0
+    of_rows = [stream for stream in streams if comparable(url) in {comparable(table) for table in stream.row_tables}]
+    given_orders = (stream.at(url).table_services.z_order for stream in of_rows)
     z_order = next((columns for columns in given_orders if columns), ())
     flushed_s = longest_flush_after_s(settings) + settings.writer.revoke_timeout_s
     return TableRules(wanted, quiet_s, z_order, flushed_s + RETRIES_S)
@@ -70,7 +77,7 @@ def rules_of(settings: Settings, url: str) -> TableRules:
 
 def _streams_of(settings: Settings, url: str) -> list[Stream]:
     wanted = comparable(url)
-    return [stream for stream in settings.streams if wanted in {comparable(found) for found in stream.tables}]
+    return [stream for stream in settings.streams if wanted in {comparable(table) for table in stream.tables}]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +97,7 @@ class FactsReader:
         if state is None:
             return None
         is_clustered = "clustering" in state.features and bool(clustering_columns(store))
-        gathering = Gathering(
+        gathering = PartitionTotals(
             rules.small_below_bytes,
             self.clock.wall_ms() - int(rules.quiet_s * 1000),
             {_name_in_log(state, name): name for name in state.partition_by},
@@ -107,27 +114,27 @@ class FactsReader:
         )
 
     def _waiting_ms(self, url: str) -> int | None:
-        found: list[int] = []
+        waits_ms: list[int] = []
         for stream in _streams_of(self.stage.settings_now(self.settings), url):
             store = self.open_store(stream.table)
             state = read_table_state(store)
             identity = read_identity(stream, state, store)
             oldest = oldest_waiting_ms(self.stage, stream, state, identity)
-            found += [] if oldest is None else [oldest]
-        return min(found, default=None)
+            waits_ms += [] if oldest is None else [oldest]
+        return min(waits_ms, default=None)
 
     def _runs(self, store: ObjectStore, newest: int) -> tuple[ServiceRun, ...]:
         """The last runs, newest first (rule 1)."""
-        found: list[ServiceRun] = []
+        runs: list[ServiceRun] = []
         for start in range(newest, max(-1, newest - _MOST_COMMITS), -_AT_A_TIME):
             versions = list(range(start, max(-1, start - _AT_A_TIME), -1))
             read = self.parallel(lambda version: store.read(commit_path(version)), versions)
             infos = [(version, _commit_info(data)) for version, data in zip(versions, read, strict=True) if data]
-            found += [run for version, info in infos if (run := run_of(version, info)) is not None]
-            met = {run.service for run in found if run.completed or run.service is not Service.VACUUM}
+            runs += [run for version, info in infos if (run := run_of(version, info)) is not None]
+            met = {run.service for run in runs if run.completed or run.service is not Service.VACUUM}
             if met >= _LOGGED or any(data is None for data in read):
                 break
-        return _some_of_each(joined_vacuums(found))
+        return _some_of_each(joined_vacuums(runs))
 
 
 def _some_of_each(runs: Sequence[ServiceRun]) -> tuple[ServiceRun, ...]:
@@ -148,11 +155,11 @@ def _commit_info(data: bytes) -> Mapping[str, object]:
 
 
 def _log_facts(store: ObjectStore, state: TableState) -> LogFacts:
-    found = list(store.list(LOG))
+    listed = list(store.list(LOG))
     commits: dict[int, StoredObject] = {
-        int(match[1]): item for item in found if (match := COMMIT.fullmatch(item.path)) is not None
+        int(match[1]): item for item in listed if (match := COMMIT.fullmatch(item.path)) is not None
     }
-    base, _ = newest_checkpoint(store, found)
+    base, _ = newest_checkpoint(store, listed)
     oldest = min(commits, default=state.version)
     return LogFacts(
         version=state.version,
@@ -160,7 +167,7 @@ def _log_facts(store: ObjectStore, state: TableState) -> LogFacts:
         commits=len(commits),
         oldest_version=oldest,
         oldest_ms=commits[oldest].modified_ms if oldest in commits else 0,
-        size_bytes=sum(item.size_bytes for item in found),
+        size_bytes=sum(item.size_bytes for item in listed),
     )
 
 

@@ -20,7 +20,14 @@ from common import metrics as catalogue
 from common.errors import KafkaDeltaExpressError
 from delta_loader.maintenance.services.due import NOTHING, due
 from delta_loader.maintenance.services.facts import Service
-from delta_loader.maintenance.services.outcomes import Done, GivenUp, PieceReport, RunReport, TableSnapshot, TaskFailed
+from delta_loader.maintenance.services.outcomes import (
+    Done,
+    RunReport,
+    TableSnapshot,
+    TaskAborted,
+    TaskFailed,
+    TaskReport,
+)
 from delta_loader.maintenance.services.reading import first_stream_of, rules_of, tables_of
 
 if TYPE_CHECKING:
@@ -31,7 +38,7 @@ if TYPE_CHECKING:
     from common.metrics import Metrics
     from common.ports import Clock
     from common.settings import Settings
-    from delta_loader.maintenance.services.due import CommitPiece, TableRules
+    from delta_loader.maintenance.services.due import MaintenanceTask, TableRules
     from delta_loader.maintenance.services.facts import TableFacts
     from delta_loader.maintenance.services.outcomes import Outcome
 
@@ -39,11 +46,11 @@ if TYPE_CHECKING:
 class ServiceWork(Protocol):
     """Carries out maintenance tasks."""
 
-    def carry_out(self, piece: CommitPiece, rules: TableRules) -> Outcome:
+    def carry_out(self, task: MaintenanceTask, rules: TableRules) -> Outcome:
         """Carry out a task to its end; never raises for a table's errors."""
 
     def cancel(self) -> None:
-        """End the running task, from another thread; it then results in `GivenUp`."""
+        """End the running task, from another thread; it then results in `TaskAborted`."""
 
 
 class TableInspector(Protocol):
@@ -55,8 +62,8 @@ class TableInspector(Protocol):
 
 @dataclass(slots=True)
 class _Progress:
-    done: list[PieceReport] = field(default_factory=list)
-    left: list[CommitPiece] = field(default_factory=list)
+    done: list[TaskReport] = field(default_factory=list)
+    left: list[MaintenanceTask] = field(default_factory=list)
     stopped_by: str = ""
 
 
@@ -64,7 +71,7 @@ class TableServices:
     def __init__(
         self,
         settings: Settings,
-        looker: TableInspector,
+        inspector: TableInspector,
         work: ServiceWork,
         clock: Clock,
         *,
@@ -80,7 +87,7 @@ class TableServices:
         self._now = now
         self._may_load = may_load
         self._settings = settings
-        self._looker = looker
+        self._inspector = inspector
         self._work = work
         self._clock = clock
         self._log = log
@@ -94,30 +101,30 @@ class TableServices:
         self._settings = self._now(self._settings)
         here = [url for url in tables_of(self._settings) if self._may_load(first_stream_of(self._settings, url))]
         urls = here if only is None else [only]
-        looks = list(_looks(self._settings, self._looker, self._clock, urls))
-        self._report_inspections(looks)
+        snapshots = list(_inspected(self._settings, self._inspector, self._clock, urls))
+        self._report_inspections(snapshots)
         progress, began_s = _Progress(), self._clock.monotonic_s()
-        for look in sorted(looks, key=self._served_ms):
+        for snapshot in sorted(snapshots, key=self._maintained_ms):
             failed: set[Service] = set()
-            for piece in look.due.pieces:
+            for task in snapshot.due.tasks:
                 if not progress.stopped_by:
                     progress.stopped_by = self._why_not(may_begin, began_s, at_any_time=at_any_time)
-                if progress.stopped_by or piece.service in failed:
-                    progress.left.append(piece)
+                if progress.stopped_by or task.service in failed:
+                    progress.left.append(task)
                     continue
-                report = self._carry_out(piece, look.rules)
+                report = self._carry_out(task, snapshot.rules)
                 progress.done.append(report)
                 if not isinstance(report.outcome, Done):
-                    failed.add(piece.service)
-        return self._ended(looks, progress)
+                    failed.add(task.service)
+        return self._ended(snapshots, progress)
 
     def cancel(self) -> None:
         """End the running task, from another thread."""
         self._work.cancel()
 
-    def _served_ms(self, look: TableSnapshot) -> int:
-        served_ms = 0 if look.facts is None else look.facts.served_ms
-        return max(served_ms, self._failed_ms.get(look.url, 0))
+    def _maintained_ms(self, snapshot: TableSnapshot) -> int:
+        maintained_ms = 0 if snapshot.facts is None else snapshot.facts.maintained_ms
+        return max(maintained_ms, self._failed_ms.get(snapshot.url, 0))
 
     def _why_not(self, may_begin: Callable[[], bool], began_s: float, *, at_any_time: bool) -> str:
         """Why no task may start now; empty when one may (rule 2)."""
@@ -130,12 +137,12 @@ class TableServices:
             return "window"
         return "budget" if self._clock.monotonic_s() - began_s >= wanted.budget_s else ""
 
-    def _carry_out(self, piece: CommitPiece, rules: TableRules) -> PieceReport:
+    def _carry_out(self, task: MaintenanceTask, rules: TableRules) -> TaskReport:
         began_s = self._clock.monotonic_s()
-        outcome = self._work.carry_out(piece, rules)
-        report = PieceReport(piece, outcome, self._clock.monotonic_s() - began_s)
-        log = self._log.bind(table_service=piece.service.value, table=piece.url, duration_s=round(report.duration_s, 3))
-        service = piece.service.value
+        outcome = self._work.carry_out(task, rules)
+        report = TaskReport(task, outcome, self._clock.monotonic_s() - began_s)
+        log = self._log.bind(table_service=task.service.value, table=task.url, duration_s=round(report.duration_s, 3))
+        service = task.service.value
         self._metrics.observe(catalogue.SERVICES_SECONDS, report.duration_s, service=service)
         match outcome:
             case Done():
@@ -146,57 +153,63 @@ class TableServices:
                 self._metrics.add(catalogue.SERVICES_BYTES_ADDED, outcome.bytes_added, service=service)
                 log.info(
                     "table served",
-                    why=piece.why,
+                    why=task.why,
                     files_before=outcome.files_removed,
                     files_after=outcome.files_added,
                     bytes_before=outcome.bytes_removed,
                     bytes_after=outcome.bytes_added,
                 )
-            case GivenUp(problem):
+            case TaskAborted(problem):
                 self._metrics.add(catalogue.SERVICES_PIECES, service=service, outcome="given_up")
                 log.info("table service given up; the next run looks again", problem=problem)
             case TaskFailed(problem):
                 self._metrics.add(catalogue.SERVICES_PIECES, service=service, outcome="failed")
-                self._failed_ms[piece.url] = self._clock.wall_ms()
+                self._failed_ms[task.url] = self._clock.wall_ms()
                 log.error("table service failed", problem=problem)
             case _:
                 assert_never(outcome)
         return report
 
-    def _report_inspections(self, looks: Sequence[TableSnapshot]) -> None:
-        for look in looks:
-            if look.failure is not None:
-                self._log.error("table cannot be looked at by its services", table=look.url, problem=look.failure)
-            for refused in look.due.refused:
+    def _report_inspections(self, snapshots: Sequence[TableSnapshot]) -> None:
+        for snapshot in snapshots:
+            if snapshot.failure is not None:
+                self._log.error(
+                    "table cannot be looked at by its services", table=snapshot.url, problem=snapshot.failure
+                )
+            for refused in snapshot.due.refused:
                 self._log.warning(
                     "table service refused",
                     table_service=refused.service.value,
-                    table=look.url,
+                    table=snapshot.url,
                     problem=refused.why,
                     remedy=refused.remedy,
                 )
 
-    def _ended(self, looks: Sequence[TableSnapshot], progress: _Progress) -> RunReport:
+    def _ended(self, snapshots: Sequence[TableSnapshot], progress: _Progress) -> RunReport:
         for service in Service:
-            count = sum(piece.service is service for piece in progress.left)
+            count = sum(task.service is service for task in progress.left)
             self._metrics.set(catalogue.SERVICES_LEFT, count, service=service.value)
         self._metrics.set(catalogue.SERVICES_LAST_RUN, self._clock.wall_ms() / 1000)
         if progress.left:
             self._log.info("table services left work for the next run", pieces=len(progress.left))
-        return RunReport(tuple(progress.done), tuple(looks), tuple(progress.left), progress.stopped_by)
+        return RunReport(tuple(progress.done), tuple(snapshots), tuple(progress.left), progress.stopped_by)
 
 
-def look_at(settings: Settings, looker: TableInspector, clock: Clock, only: str | None = None) -> list[TableSnapshot]:
-    return list(_looks(settings, looker, clock, [only] if only is not None else tables_of(settings)))
+def inspect_tables(
+    settings: Settings, inspector: TableInspector, clock: Clock, only: str | None = None
+) -> list[TableSnapshot]:
+    return list(_inspected(settings, inspector, clock, [only] if only is not None else tables_of(settings)))
 
 
-def _looks(settings: Settings, looker: TableInspector, clock: Clock, urls: Sequence[str]) -> Iterator[TableSnapshot]:
+def _inspected(
+    settings: Settings, inspector: TableInspector, clock: Clock, urls: Sequence[str]
+) -> Iterator[TableSnapshot]:
     for url in urls:
         rules = rules_of(settings, url)
         try:
-            facts = looker.read(url, rules)
+            facts = inspector.read(url, rules)
         except KafkaDeltaExpressError as error:
             yield TableSnapshot(url, None, rules, failure=error.problem)
             continue
-        found = NOTHING if facts is None else due(facts, rules, clock.wall_ms())
-        yield TableSnapshot(url, facts, rules, found)
+        tasks_due = NOTHING if facts is None else due(facts, rules, clock.wall_ms())
+        yield TableSnapshot(url, facts, rules, tasks_due)

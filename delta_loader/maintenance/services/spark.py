@@ -6,7 +6,7 @@ Rules:
    finds a free one), commits are split by size, VACUUM logs its work in the table's log, and a table's state is built
    in parts that match its size.
 2. All their jobs are in one group, which `cancel` ends, and in one scheduler pool separate from the loads'.
-3. A conflict that Delta does not resolve by itself is `GivenUp`. Blind appends are not conflicts: a load and an
+3. A conflict that Delta does not resolve by itself is `TaskAborted`. Blind appends are not conflicts: a load and an
    OPTIMIZE commit one after the other, in either order.
 4. VACUUM is never given a retention: Delta's own check and the table's own property decide.
 5. Statistics are added by `DeltaBridge.java`.
@@ -24,7 +24,7 @@ from pyspark.errors import PySparkException
 from common.schema import quote_name, schema_from_json
 from common.settings.services import VacuumMode
 from delta_loader.maintenance.services.facts import Service
-from delta_loader.maintenance.services.outcomes import Done, GivenUp, Outcome, TaskFailed
+from delta_loader.maintenance.services.outcomes import Done, Outcome, TaskAborted, TaskFailed
 from delta_loader.maintenance.services.sql import where, z_order_by
 from delta_loader.spark.bridge import CONFLICTS, Bridge, first_line, table_errors
 from delta_loader.spark.session_conf import spark_url
@@ -32,7 +32,7 @@ from delta_loader.spark.session_conf import spark_url
 if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession
 
-    from delta_loader.maintenance.services.due import CommitPiece, TableRules
+    from delta_loader.maintenance.services.due import MaintenanceTask, TableRules
 
 POOL = "table_services"
 _GROUP = "kafka-delta-express-table-services"
@@ -50,23 +50,23 @@ class SparkServices:
         self._bridge = Bridge(self._spark)
         self._cancelled = False
 
-    def carry_out(self, piece: CommitPiece, rules: TableRules) -> Outcome:
+    def carry_out(self, task: MaintenanceTask, rules: TableRules) -> Outcome:
         context = self._spark.sparkContext
         context.setLocalProperty("spark.scheduler.pool", POOL)
-        context.setJobGroup(_GROUP, f"{piece.service.value} of {piece.url}", False)  # noqa: FBT003 - Spark's own
+        context.setJobGroup(_GROUP, f"{task.service.value} of {task.url}", False)  # noqa: FBT003 - Spark's own
         try:
-            self._set_up(piece.url, rules)
-            return self._done(piece, rules)
+            self._set_up(task.url, rules)
+            return self._done(task, rules)
         except CONFLICTS as error:
-            return GivenUp(first_line(error))
+            return TaskAborted(first_line(error))
         except (Py4JError, PySparkException) as error:
-            return GivenUp("it was stopped") if self._cancelled else TaskFailed(first_line(error))
+            return TaskAborted("it was stopped") if self._cancelled else TaskFailed(first_line(error))
 
-    def would_take(self, piece: CommitPiece) -> str:
+    def would_take(self, task: MaintenanceTask) -> str:
         """The result of a dry run of a task that only deletes. Raises TableError."""
-        mode = VacuumMode.FULL if piece.mode is VacuumMode.FULL else VacuumMode.LITE
-        with table_errors("ask VACUUM about", piece.url, "see Spark's log"):
-            count = self._vacuum(piece.url, mode, " DRY RUN", fall_back=piece.mode is VacuumMode.AUTO)
+        mode = VacuumMode.FULL if task.mode is VacuumMode.FULL else VacuumMode.LITE
+        with table_errors("ask VACUUM about", task.url, "see Spark's log"):
+            count = self._vacuum(task.url, mode, " DRY RUN", fall_back=task.mode is VacuumMode.AUTO)
         return f"{len(count):,} files would be deleted"
 
     def cancel(self) -> None:
@@ -74,7 +74,7 @@ class SparkServices:
         self._spark.sparkContext.cancelJobGroup(_GROUP)
 
     def _set_up(self, url: str, rules: TableRules) -> None:
-        self._bridge.fit_session(url)
+        self._bridge.size_session(url)
         wanted = rules.settings.optimize
         for key, value in {
             "optimize.maxThreads": 1,
@@ -86,29 +86,29 @@ class SparkServices:
         }.items():
             self._spark.conf.set(_DELTA + key, str(value))
 
-    def _done(self, piece: CommitPiece, rules: TableRules) -> Outcome:
-        match piece.service:
+    def _done(self, task: MaintenanceTask, rules: TableRules) -> Outcome:
+        match task.service:
             case Service.OPTIMIZE:
-                return self._optimize(piece)
+                return self._optimize(task)
             case Service.VACUUM:
-                mode = VacuumMode.FULL if piece.mode is VacuumMode.FULL else VacuumMode.LITE
-                before = self._bridge.version(piece.url)
-                self._vacuum(piece.url, mode, "", fall_back=piece.mode is VacuumMode.AUTO)
-                return self._deleted(piece.url, before)
+                mode = VacuumMode.FULL if task.mode is VacuumMode.FULL else VacuumMode.LITE
+                before = self._bridge.version(task.url)
+                self._vacuum(task.url, mode, "", fall_back=task.mode is VacuumMode.AUTO)
+                return self._deleted(task.url, before)
             case Service.CHECKPOINT:
-                self._bridge.checkpoint(piece.url)
+                self._bridge.checkpoint(task.url)
                 return Done()
             case Service.STATISTICS:
-                self._bridge.add_statistics(piece.url, _STATISTICS_FILES, rules.settings.statistics.max_bytes)
+                self._bridge.add_statistics(task.url, _STATISTICS_FILES, rules.settings.statistics.max_bytes)
                 return Done()
             case _:
-                assert_never(piece.service)
+                assert_never(task.service)
 
-    def _optimize(self, piece: CommitPiece) -> Outcome:
-        schema = schema_from_json(self._spark.read.format("delta").load(spark_url(piece.url)).schema.json())
-        condition = where(piece.partitions, {field.name: field.type for field in schema})
+    def _optimize(self, task: MaintenanceTask) -> Outcome:
+        schema = schema_from_json(self._spark.read.format("delta").load(spark_url(task.url)).schema.json())
+        condition = where(task.partitions, {field.name: field.type for field in schema})
         restricted = f" WHERE {condition}" if condition else ""
-        (row,) = self._sql(f"OPTIMIZE {_table(piece.url)}{restricted}{z_order_by(piece.z_order)}")
+        (row,) = self._sql(f"OPTIMIZE {_table(task.url)}{restricted}{z_order_by(task.z_order)}")
         metrics = row["metrics"]
         return Done(
             int(metrics["numFilesRemoved"]),
@@ -138,8 +138,8 @@ class SparkServices:
         return Done(files_removed=files, bytes_removed=size_bytes)
 
     def _sql(self, text: str) -> list[Row]:
-        found: list[Row] = self._spark.sql(text).collect()
-        return found
+        rows: list[Row] = self._spark.sql(text).collect()
+        return rows
 
 
 def _table(url: str) -> str:

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 def where(partitions: Sequence[PartitionValues], types: Mapping[str, DataType]) -> str:
     """The condition that selects these partitions; empty for the whole table."""
-    found = [" AND ".join(_is(name, value, types.get(name)) for name, value in values) for values in partitions]
-    return " OR ".join(f"({text})" for text in found if text)
+    conditions = [" AND ".join(_is(name, value, types.get(name)) for name, value in values) for values in partitions]
+    return " OR ".join(f"({text})" for text in conditions if text)
 
 
 def _is(name: str, value: str | None, data_type: DataType | None) -> str:

@@ -10,25 +10,25 @@ from typing import TYPE_CHECKING, assert_never
 from common.json_value import Json  # noqa: TC001 - an alias of a union
 from common.sizes import size_text, time_text
 from delta_loader.maintenance.services.facts import Service, ServiceRun
-from delta_loader.maintenance.services.outcomes import Done, GivenUp, TaskFailed
+from delta_loader.maintenance.services.outcomes import Done, TaskAborted, TaskFailed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from delta_loader.maintenance.services.due import CommitPiece
+    from delta_loader.maintenance.services.due import MaintenanceTask
     from delta_loader.maintenance.services.facts import TableFacts
-    from delta_loader.maintenance.services.outcomes import Outcome, PieceReport, RunReport, TableSnapshot
+    from delta_loader.maintenance.services.outcomes import Outcome, RunReport, TableSnapshot, TaskReport
 
 
-def tables_to_json(looks: Sequence[TableSnapshot]) -> Json:
-    return {"tables": [_table_json(look) for look in looks]}
+def tables_to_json(snapshots: Sequence[TableSnapshot]) -> Json:
+    return {"tables": [_table_json(snapshot) for snapshot in snapshots]}
 
 
-def _table_json(look: TableSnapshot) -> Json:
-    facts = look.facts
+def _table_json(snapshot: TableSnapshot) -> Json:
+    facts = snapshot.facts
     return {
-        "table": look.url,
-        "failure": look.failure,
+        "table": snapshot.url,
+        "failure": snapshot.failure,
         "version": None if facts is None else facts.log.version,
         "files": None if facts is None else facts.files,
         "bytes": None if facts is None else facts.size_bytes,
@@ -36,12 +36,12 @@ def _table_json(look: TableSnapshot) -> Json:
         "small_files": None if facts is None else sum(partition.small_files for partition in facts.partitions),
         "log": None if facts is None else _log_json(facts),
         "runs": [] if facts is None else [_run_json(run) for run in facts.runs],
-        "due": [_piece_json(piece) for piece in look.due.pieces],
+        "due": [_task_json(task) for task in snapshot.due.tasks],
         "refused": [
             {"service": refused.service.value, "problem": refused.why, "remedy": refused.remedy}
-            for refused in look.due.refused
+            for refused in snapshot.due.refused
         ],
-        "vacuum_waits": look.due.vacuum_waits or None,
+        "vacuum_waits": snapshot.due.vacuum_waits or None,
     }
 
 
@@ -70,40 +70,40 @@ def _run_json(run: ServiceRun) -> Json:
     }
 
 
-def _piece_json(piece: CommitPiece) -> Json:
+def _task_json(task: MaintenanceTask) -> Json:
     return {
-        "service": piece.service.value,
-        "why": piece.why,
-        "bytes": piece.size_bytes,
-        "partitions": [dict(values) for values in piece.partitions],
-        "z_order": list(piece.z_order),
+        "service": task.service.value,
+        "why": task.why,
+        "bytes": task.size_bytes,
+        "partitions": [dict(values) for values in task.partitions],
+        "z_order": list(task.z_order),
     }
 
 
-def tables_to_text(looks: Sequence[TableSnapshot]) -> str:
+def tables_to_text(snapshots: Sequence[TableSnapshot]) -> str:
     nothing = "no table: `table_services.enabled` is false for each stream"
-    return "\n".join(line for look in looks for line in _table_lines(look)) or nothing
+    return "\n".join(line for snapshot in snapshots for line in _table_lines(snapshot)) or nothing
 
 
-def _table_lines(look: TableSnapshot) -> Iterator[str]:
-    if look.facts is None:
-        yield f"{look.url}: " + (f"unknown: {look.failure}" if look.failure else "not created yet")
+def _table_lines(snapshot: TableSnapshot) -> Iterator[str]:
+    if snapshot.facts is None:
+        yield f"{snapshot.url}: " + (f"unknown: {snapshot.failure}" if snapshot.failure else "not created yet")
         return
-    facts = look.facts
+    facts = snapshot.facts
     parts = f" in {len(facts.partitions):,} partitions" if facts.partition_by else ""
-    yield f"{look.url} (version {facts.log.version})"
+    yield f"{snapshot.url} (version {facts.log.version})"
     yield f"  {facts.files:,} files{parts}, {size_text(facts.size_bytes)}"
     yield f"  log: {_log_words(facts)}"
     yield from (f"  last {_run_words(run)}" for run in _last_of_each(facts))
-    for piece in look.due.pieces:
-        yield f"  due: {piece.service.value}: {piece.why}"
-    for refused in look.due.refused:
+    for task in snapshot.due.tasks:
+        yield f"  due: {task.service.value}: {task.why}"
+    for refused in snapshot.due.refused:
         yield f"  refused: {refused.service.value}: {refused.why}"
         yield f"  → {refused.remedy}"
-    if not look.due.pieces and not look.due.refused:
+    if not snapshot.due.tasks and not snapshot.due.refused:
         yield "  nothing is due"
-    if look.due.vacuum_waits:
-        yield f"  no vacuum is due: {look.due.vacuum_waits}"
+    if snapshot.due.vacuum_waits:
+        yield f"  no vacuum is due: {snapshot.due.vacuum_waits}"
 
 
 def _log_words(facts: TableFacts) -> str:
@@ -117,7 +117,7 @@ def _log_words(facts: TableFacts) -> str:
 
 def _last_of_each(facts: TableFacts) -> Iterator[ServiceRun]:
     for service in Service:
-        run = next((one for one in facts.runs if one.service is service), None)
+        run = next((run for run in facts.runs if run.service is service), None)
         if run is not None:
             yield run
 
@@ -146,14 +146,14 @@ def run_to_json(run: RunReport) -> Json:
     return {
         "done": [
             {
-                "table": report.piece.url,
-                **_as_dict(_piece_json(report.piece)),
+                "table": report.task.url,
+                **_as_dict(_task_json(report.task)),
                 **_as_dict(_outcome_json(report.outcome)),
                 "duration_s": round(report.duration_s, 3),
             }
-            for report in run.pieces
+            for report in run.tasks
         ],
-        "left": [{"table": piece.url, **_as_dict(_piece_json(piece))} for piece in run.left],
+        "left": [{"table": task.url, **_as_dict(_task_json(task))} for task in run.left],
         "stopped_by": run.stopped_by or None,
     }
 
@@ -172,7 +172,7 @@ def _outcome_json(outcome: Outcome) -> Json:
                 "bytes_before": outcome.bytes_removed,
                 "bytes_after": outcome.bytes_added,
             }
-        case GivenUp(problem):
+        case TaskAborted(problem):
             return {"outcome": "given_up", "problem": problem}
         case TaskFailed(problem):
             return {"outcome": "failed", "problem": problem}
@@ -182,26 +182,26 @@ def _outcome_json(outcome: Outcome) -> Json:
 
 def run_to_text(run: RunReport) -> str:
     lines = [
-        f"{report.piece.url}: {report.piece.service.value}: {_outcome_words(report)} ({report.duration_s:.1f} s)"
-        for report in run.pieces
+        f"{report.task.url}: {report.task.service.value}: {_outcome_words(report)} ({report.duration_s:.1f} s)"
+        for report in run.tasks
     ]
     why = run.stopped_by or "failed"
-    lines += [f"{piece.url}: {piece.service.value}: left for the next run ({why})" for piece in run.left]
+    lines += [f"{task.url}: {task.service.value}: left for the next run ({why})" for task in run.left]
     return "\n".join(lines) or "nothing was due"
 
 
-def _outcome_words(report: PieceReport) -> str:
+def _outcome_words(report: TaskReport) -> str:
     match report.outcome:
         case Done() as done:
-            if report.piece.service is Service.OPTIMIZE:
+            if report.task.service is Service.OPTIMIZE:
                 return (
                     f"{done.files_removed:,} files became {done.files_added:,}, "
                     f"{size_text(done.bytes_removed)} became {size_text(done.bytes_added)}"
                 )
-            if report.piece.service is Service.VACUUM:
+            if report.task.service is Service.VACUUM:
                 return f"{done.files_removed:,} files deleted, {size_text(done.bytes_removed)}"
             return "done"
-        case GivenUp(problem):
+        case TaskAborted(problem):
             return f"given up, another commit came in between: {problem}"
         case TaskFailed(problem):
             return f"failed: {problem}"

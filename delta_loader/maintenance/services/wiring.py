@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from common.clock import SystemClock
 from common.settings.stores import stage_store, table_stores
-from common.stage.topic_owners import OwnerBook
+from common.stage.topic_owners import StageTopicOwners
 from delta_loader.maintenance.services.reading import FactsReader
 from delta_loader.maintenance.services.runs import TableServices
 from delta_loader.maintenance.services.spark import SparkServices
@@ -46,11 +46,11 @@ def scheduled_services(
     if not settings.table_services.is_on:
         return None
     store = stage_store(settings)
-    stage = Stage(store, parallel, OwnerBook(settings, store, make=False))
-    looker = FactsReader(settings, stage, table_stores(settings), parallel, SystemClock())
+    stage = Stage(store, parallel, StageTopicOwners(settings, store, make=False))
+    inspector = FactsReader(settings, stage, table_stores(settings), parallel, SystemClock())
     services = TableServices(
         settings,
-        looker,
+        inspector,
         SparkServices(spark),
         SystemClock(),
         log=log,

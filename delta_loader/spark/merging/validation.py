@@ -26,7 +26,7 @@ from delta_loader.tables.merging.unmatched_deletes import (
     JUDGED_PLACE,
     UnmatchedDeletes,
     judged_order,
-    kept_columns_asked,
+    kept_columns_needed,
 )
 
 if TYPE_CHECKING:
@@ -56,8 +56,8 @@ class MergeValidator:
         events = events_of(bridge, writes, by, stage_url, lossless=True)
         if by.truncate is not None:
             events = events.where(~functions.col(by.truncate))
-        places = zip(JUDGED_PLACE, by.place, strict=True)
-        self._events = events.withColumns({name: functions.col(quote_name(place)) for name, place in places})
+        columns = zip(JUDGED_PLACE, by.place, strict=True)
+        self._events = events.withColumns({name: functions.col(quote_name(column)) for name, column in columns})
 
     def refused(self) -> DataFrame | None:
         """Record identities (`JUDGED_PLACE`) of forbidden events and their problems; None: the table has no checks."""
@@ -66,17 +66,17 @@ class MergeValidator:
         makes_row = functions.lit(True) if has_versions else ~deletes  # noqa: FBT003 - Spark's
         upserts = self._events.where(makes_row).select(*self._quoted(self._columns.names), *JUDGED_PLACE)
         failing = (self._failing(rows, JUDGED_PLACE) for rows in self._as_written(upserts))
-        found = [frame for frame in failing if frame is not None]
+        refused = [frame for frame in failing if frame is not None]
         if soft_delete is not None and not has_versions and not self._by.replaces_records:
-            found += self._deletes(self._events.where(deletes), soft_delete, found)
-        return reduce(DataFrame.unionByName, found) if found else None
+            refused += self._deletes(self._events.where(deletes), soft_delete, refused)
+        return reduce(DataFrame.unionByName, refused) if refused else None
 
     def _as_written(self, upserts: DataFrame) -> list[DataFrame]:
         """The upserts with the values that the table's rows keep, as far as checks use them (rule 4).
 
         Where the table keeps every version, a new one takes no values of the one before it.
         """
-        kept = kept_columns_asked(self._expressions(), self._target.shape.schema, self._columns.names)
+        kept = kept_columns_needed(self._expressions(), self._target.shape.schema, self._columns.names)
         if not kept or self._by.history:
             return [upserts]
         keys = {f"{RESERVED}key_{number}": functions.col(key) for number, key in enumerate(self._by.sql_keys)}
@@ -105,8 +105,8 @@ class MergeValidator:
         fine = self._events.join(bad, list(JUDGED_PLACE), "left_anti")
         with self._views(together, fine) as (doubtful_view, fine_view):
             table = f"delta.{quote_name(spark_url(self._target.url))}"
-            lonely = UnmatchedDeletes(doubtful_view, fine_view, table, self._by, self._bounds).text
-            refused = self._spark.sql(lonely).select(*JUDGED_PLACE, PROBLEM)
+            unmatched = UnmatchedDeletes(doubtful_view, fine_view, table, self._by, self._bounds).text
+            refused = self._spark.sql(unmatched).select(*JUDGED_PLACE, PROBLEM)
             return [refused] if always is None else [refused, always]
 
     def _failing(self, rows: DataFrame, kept: Sequence[str], only: Collection[str] | None = None) -> DataFrame | None:

@@ -102,23 +102,25 @@ def casts_of(table_schema: str, staged_schema: str) -> tuple[Cast, ...]:
 
 
 @lru_cache(maxsize=256)
-def merged_schema(table_schema: str, staged_schema: str, owned: frozenset[str]) -> str:
+def merged_schema(table_schema: str, staged_schema: str, complete_columns: frozenset[str]) -> str:
     """The staged columns with those that the table also fills from the stream's rows, null in these files.
 
-    These are the table's columns among ``owned`` and, within a staged column, all fields of the table's: an event says
-    what the whole row is, so what it lacks must not keep an older event's value.
+    These are the table's columns among ``complete_columns`` and, within a staged column, all fields of the table's: an
+    event says what the whole row is, so what it lacks must not keep an older event's value.
     """
     try:
         table, staged = staged_form(schema_from_json(table_schema)), schema_from_json(staged_schema)
     except SchemaError:
         return staged_schema
-    wanted = StructType(tuple(field for field in table if field.name in staged.names or _is_filled(field, owned)))
+    wanted = StructType(
+        tuple(field for field in table if field.name in staged.names or _is_filled(field, complete_columns))
+    )
     added = additions(staged, wanted)
     return schema_to_json(with_additions(staged, added)) if added else staged_schema
 
 
-def _is_filled(field: Field, owned: frozenset[str]) -> bool:
-    return field.name in owned and not any(made in field.metadata_json for made in (GENERATED, IDENTITY))
+def _is_filled(field: Field, complete_columns: frozenset[str]) -> bool:
+    return field.name in complete_columns and not any(made in field.metadata_json for made in (GENERATED, IDENTITY))
 
 
 def cast_type(table: DataType, staged: DataType) -> DataType | None:
@@ -179,12 +181,12 @@ def _is_number(data_type: DataType) -> bool:
 
 def widenings(table: StructType, staged: StructType) -> tuple[Widening, ...]:
     """The changes that a table's columns need to accept staged ones, as far as Delta widens them (rule 3)."""
-    found: list[Widening] = []
+    needed: list[Widening] = []
     for field in staged:
         there = table.field(field.name)
         if there is not None:
-            found += _widenings((field.name,), there.type, field.type)
-    return tuple(found)
+            needed += _widenings((field.name,), there.type, field.type)
+    return tuple(needed)
 
 
 def _widenings(path: tuple[str, ...], table: DataType, staged: DataType) -> Iterator[Widening]:

@@ -46,20 +46,28 @@ _MADE_BY_DELTA = frozenset({GENERATED, IDENTITY, DEFAULT})
 
 
 def require_compatible(
-    table: TableShape, staged: TableShape, url: str, way: LoadMode = PLAIN, *, casting: bool = False, restage: str = ""
+    table: TableShape,
+    staged: TableShape,
+    url: str,
+    load_mode: LoadMode = PLAIN,
+    *,
+    casting: bool = False,
+    restage: str = "",
 ) -> None:
     """Raises NotCompatibleError, with the differences, when staged files are incompatible with the table.
 
     ``restage`` has the commands that stage the records again, once the stream's columns have changed.
     """
-    found = differences(table, staged, way, casting=casting)
-    if found:
-        msg = f"what is staged does not fit the Delta table {url}: {'; '.join(found)}"
-        raise NotCompatibleError(msg, remedy_for(table, staged, url, "the stream's columns", way, restage=restage))
+    problems = differences(table, staged, load_mode, casting=casting)
+    if problems:
+        msg = f"what is staged does not fit the Delta table {url}: {'; '.join(problems)}"
+        raise NotCompatibleError(
+            msg, remedy_for(table, staged, url, "the stream's columns", load_mode, restage=restage)
+        )
 
 
 def remedy_for(
-    table: TableShape, staged: TableShape, url: str, setting: str, way: LoadMode = PLAIN, *, restage: str = ""
+    table: TableShape, staged: TableShape, url: str, setting: str, load_mode: LoadMode = PLAIN, *, restage: str = ""
 ) -> str:
     """The remedy for a difference: the statement itself where columns are missing, or another value of ``setting``.
 
@@ -88,7 +96,7 @@ def remedy_for(
     renamed = ", ".join(_renamed("", there, columns))
     if renamed:
         settings.append(f"rename: {{{renamed}}}")
-    if not through_spark(way) and table.partition_by != staged.partition_by:
+    if not through_spark(load_mode) and table.partition_by != staged.partition_by:
         settings.append(f"partition_by: [{', '.join(table.partition_by)}]")
     if settings:
         remedies.append(
@@ -106,26 +114,26 @@ def _has_kafkas(columns: StructType) -> bool:
 
 
 def differences(
-    table: TableShape, staged: TableShape, way: LoadMode = PLAIN, *, casting: bool = False
+    table: TableShape, staged: TableShape, load_mode: LoadMode = PLAIN, *, casting: bool = False
 ) -> tuple[str, ...]:
     """The differences that keep files of one shape out of a table of another; empty when they are compatible."""
     try:
         columns, staged_columns = schema_from_json(table.schema), schema_from_json(staged.schema)
     except SchemaError as error:
         return (error.problem,)
-    form = staged_form(columns) if through_spark(way) else columns
+    form = staged_form(columns) if through_spark(load_mode) else columns
     if casting:
         staged_columns = _cast(form, staged_columns)
-    found = list(_struct_differences("", form, staged_columns))
+    problems = list(_struct_differences("", form, staged_columns))
     if _overwrites_versions(columns, staged):
-        found.append(
+        problems.append(
             f"it keeps every version of a row ({', '.join(HISTORY_COLUMNS)}), and its rows would be overwritten"
         )
-    if through_spark(way):
-        found += _not_made(columns, staged_columns, table.partition_by)
+    if through_spark(load_mode):
+        problems += _not_made(columns, staged_columns, table.partition_by)
     elif problem := partitioning_problem(table.partition_by, staged.partition_by):
-        found.append(problem)
-    return tuple(found)
+        problems.append(problem)
+    return tuple(problems)
 
 
 def _overwrites_versions(table: StructType, staged: TableShape) -> bool:
@@ -161,19 +169,19 @@ def _not_made(table: StructType, staged: StructType, partition_by: tuple[str, ..
     yield from _nested_not_made("", table, staged)
 
 
-def _nested_not_made(place: str, table: StructType, staged: StructType) -> Iterator[str]:
+def _nested_not_made(path: str, table: StructType, staged: StructType) -> Iterator[str]:
     for field in table:
         known = staged.field(field.name)
         if known is None:
-            if place and not field.nullable:
-                yield f"the column {place}{field.name} is NOT NULL, and is not staged"
+            if path and not field.nullable:
+                yield f"the column {path}{field.name} is NOT NULL, and is not staged"
         elif isinstance(field.type, StructType) and isinstance(known.type, StructType):
-            yield from _nested_not_made(f"{place}{field.name}.", field.type, known.type)
+            yield from _nested_not_made(f"{path}{field.name}.", field.type, known.type)
 
 
-def _struct_differences(place: str, table: StructType, staged: StructType) -> Iterator[str]:
+def _struct_differences(path: str, table: StructType, staged: StructType) -> Iterator[str]:
     for field in staged:
-        name, known = f"{place}{field.name}", table.field(field.name)
+        name, known = f"{path}{field.name}", table.field(field.name)
         if known is None:
             alike = _alike(field.name, table)
             yield f"the column {name} is not in it" + (f" (it has {alike})" if alike else "")
@@ -185,14 +193,14 @@ def _alike(name: str, table: StructType) -> str | None:
     return next((other for other in table.names if other.casefold() == name.casefold()), None)
 
 
-def _renamed(place: str, table: StructType, staged: StructType) -> Iterator[str]:
+def _renamed(path: str, table: StructType, staged: StructType) -> Iterator[str]:
     """Fields that the table has in another case, and its names, as the setting `rename` wants them."""
     for field in staged:
         known = table.field(field.name)
         if known is None and field.name not in KAFKA_COLUMNS and (alike := _alike(field.name, table)):
-            yield f"{place}{field.name}: {alike}"
+            yield f"{path}{field.name}: {alike}"
         elif known is not None and isinstance(known.type, StructType) and isinstance(field.type, StructType):
-            yield from _renamed(f"{place}{field.name}.", known.type, field.type)
+            yield from _renamed(f"{path}{field.name}.", known.type, field.type)
 
 
 def _type_differences(name: str, table: DataType, staged: DataType) -> Iterator[str]:

@@ -100,26 +100,26 @@ def _merging(state: TableState) -> Merge | Refused:
     return Merge("load is merge", may_refuse_rows(state))
 
 
-def through_spark(way: LoadMode) -> bool:
+def through_spark(load_mode: LoadMode) -> bool:
     """Whether Spark reads all staged rows."""
-    return isinstance(way, Append | Merge)
+    return isinstance(load_mode, Append | Merge)
 
 
-def checks_rows(way: LoadMode) -> bool:
+def checks_rows(load_mode: LoadMode) -> bool:
     """Whether the table may refuse rows."""
-    return isinstance(way, Append | Merge) and way.checks_rows
+    return isinstance(load_mode, Append | Merge) and load_mode.checks_rows
 
 
-def require_loadable(way: LoadMode, url: str) -> None:
+def require_loadable(load_mode: LoadMode, url: str) -> None:
     """Raises TableError when rows may not be loaded into the table."""
-    if isinstance(way, Refused):
-        msg = f"rows cannot be loaded into the Delta table {url}: {way.reason}"
-        raise NotCompatibleError(msg, of_table(way.remedy, url))
+    if isinstance(load_mode, Refused):
+        msg = f"rows cannot be loaded into the Delta table {url}: {load_mode.reason}"
+        raise NotCompatibleError(msg, of_table(load_mode.remedy, url))
 
 
-def load_mode_name(way: LoadMode) -> str:
+def load_mode_name(load_mode: LoadMode) -> str:
     """The mode's name in status and metrics."""
-    match way:
+    match load_mode:
         case Add():
             return "add"
         case Append():
@@ -129,4 +129,4 @@ def load_mode_name(way: LoadMode) -> str:
         case Refused():
             return "refused"
         case _:
-            assert_never(way)
+            assert_never(load_mode)

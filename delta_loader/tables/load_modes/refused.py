@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from common.tables.counts import Counts
     from common.tables.transactions import TxnIds
     from delta_loader.tables.commits import DeadLetterRow, Target
-    from delta_loader.tables.file_split import RecordPlace, SparkWrite
+    from delta_loader.tables.file_split import RecordPosition, SparkWrite
 
 REFUSED_BY_TABLE = "refused_by_table"
 """The error class of their dead letters."""
@@ -54,7 +54,7 @@ class RefusedRecord:
     """How many rows it would have had; None if not counted."""
 
     @property
-    def place(self) -> RecordPlace:
+    def position(self) -> RecordPosition:
         return self.partition, self.offset
 
 
@@ -79,15 +79,19 @@ def chains_of(partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Topi
     return {partition: chain for chain in partitions for partition in inputs_of(chain)}
 
 
-def letters_commit(
-    target: Target, ids: TxnIds, letters: Sequence[DeadLetterRow], spans: Mapping[TopicPartition, Span], commit_id: str
+def dead_letters_commit(
+    target: Target,
+    ids: TxnIds,
+    dead_letters: Sequence[DeadLetterRow],
+    spans: Mapping[TopicPartition, Span],
+    commit_id: str,
 ) -> TableCommit:
     """The commit of a load's refused records to the dead-letter table; ``spans`` are what the load covers."""
     chains = chains_of(spans)
     highest: dict[TopicPartition, int] = {}
-    for letter in letters:
-        chain = chains[letter.partition]
-        last: int = spans[chain].last_offset if is_merged(chain.topic) else letter.offset
+    for dead_letter in dead_letters:
+        chain = chains[dead_letter.partition]
+        last: int = spans[chain].last_offset if is_merged(chain.topic) else dead_letter.offset
         highest[chain] = max(last, highest.get(chain, last))
     advances: dict[str, int] = {}
     for chain, last in highest.items():
@@ -101,7 +105,7 @@ def letters_commit(
         expected={name: target.transactions.get(name) for name in advances},
         advances=advances,
         metadata=CommitMetadata(commit_id, ids.app_id, {}, None),
-        letters=tuple(letters),
+        dead_letter_rows=tuple(dead_letters),
     )
 
 
@@ -112,21 +116,21 @@ def without_refused(commit: TableCommit, refused: Iterable[RefusedRecord], *, co
     the Kafka partition has no counts.
     """
     chains = chains_of(commit.metadata.spans)
-    by_chain: dict[TopicPartition, dict[RecordPlace, int | None]] = {}
+    by_chain: dict[TopicPartition, dict[RecordPosition, int | None]] = {}
     for record in refused:
-        by_chain.setdefault(chains[record.partition], {})[record.place] = record.rows
+        by_chain.setdefault(chains[record.partition], {})[record.position] = record.rows
     if not by_chain:
         return commit
     written = tuple(_without(write, by_chain.get(write.partition, {})) for write in commit.written)
     counts: dict[TopicPartition, Counts] = {}
-    for chain, found in commit.metadata.counts.items():
-        rows = [one for one in by_chain.get(chain, {}).values() if one is not None]
+    for chain, counted_refusals in commit.metadata.counts.items():
+        rows = [refused for refused in by_chain.get(chain, {}).values() if refused is not None]
         if len(rows) == len(by_chain.get(chain, {})) and (counted or not rows):
-            counts[chain] = _without_rows(found, rows)
+            counts[chain] = _without_rows(counted_refusals, rows)
     return replace(commit, written=written, metadata=replace(commit.metadata, counts=counts))
 
 
-def _without(write: SparkWrite, records: Iterable[RecordPlace]) -> SparkWrite:
+def _without(write: SparkWrite, records: Iterable[RecordPosition]) -> SparkWrite:
     return replace(write, without=tuple(sorted({*write.without, *records})))
 
 

@@ -32,7 +32,7 @@ def key_bounds(
 ) -> tuple[str, ...]:
     """Conditions on the table ``t`` that are true for every row with a key of these files."""
     statistics = [_statistics(file) for file in files]
-    found: list[str] = []
+    conditions: list[str] = []
     for key in keys:
         field = columns.field(key)
         lows = [lowest.get(key) for lowest, _ in statistics]
@@ -42,8 +42,8 @@ def key_bounds(
         literals = _literals(field.type, lows), _literals(field.type, highs)
         if literals[0] and literals[1]:
             name = f"t.{quote(key)}"
-            found += [f"{name} >= {min(literals[0])[1]}", f"{name} <= {max(literals[1])[1]}"]
-    return tuple(found)
+            conditions += [f"{name} >= {min(literals[0])[1]}", f"{name} <= {max(literals[1])[1]}"]
+    return tuple(conditions)
 
 
 def bounded_keys(by: MergeBy) -> tuple[str, ...]:

@@ -129,11 +129,11 @@ class HistoryStatement(MergeStatement):
             f"AND {self._t(VALID_TO)} IS NOT NULL"
         )
         # What happened at one time: an event of the load counts before what the table has, and a version before an end.
-        at = f"OVER (PARTITION BY {self._keys()}, {q(_AT)}"
-        is_there = f"max(CASE WHEN {q(_IS_VERSION)} AND NOT {q(_IS_EVENT)} THEN 1 ELSE 0 END) {at}) = 1"
+        window = f"OVER (PARTITION BY {self._keys()}, {q(_AT)}"
+        is_there = f"max(CASE WHEN {q(_IS_VERSION)} AND NOT {q(_IS_EVENT)} THEN 1 ELSE 0 END) {window}) = 1"
         together = (
-            f"SELECT *, row_number() {at} ORDER BY {q(_IS_EVENT)} DESC, {q(_IS_VERSION)} DESC) AS {q(_NUMBER)}, "
-            f"{is_there} AS {q(_IS_THERE)}, max({q(_END)}) {at}) AS {q(_LATEST)} "
+            f"SELECT *, row_number() {window} ORDER BY {q(_IS_EVENT)} DESC, {q(_IS_VERSION)} DESC) AS {q(_NUMBER)}, "
+            f"{is_there} AS {q(_IS_THERE)}, max({q(_END)}) {window}) AS {q(_LATEST)} "
             f"FROM ({changes} UNION ALL {there} UNION ALL {ends}) AS changes"
         )
         following = f"lead({q(_AT)}) OVER (PARTITION BY {self._keys()} ORDER BY {q(_AT)} NULLS FIRST)"
@@ -174,8 +174,8 @@ class HistoryStatement(MergeStatement):
         on = " AND ".join((self._same("t", "s"), *self.bounds, condition))
         return "\n".join((f"MERGE INTO {self.target} AS t", f"USING ({source}) AS s", f"ON {on}", *clauses, inserted))
 
-    def _same(self, one: str, other: str) -> str:
-        return " AND ".join(f"{one}.{self._q(key)} = {other}.{self._q(key)}" for key in self.by.keys)
+    def _same(self, first: str, other: str) -> str:
+        return " AND ".join(f"{first}.{self._q(key)} = {other}.{self._q(key)}" for key in self.by.keys)
 
     def _of(self, table: str, names: Iterable[str]) -> str:
         return ", ".join(f"{table}.{self._q(name)}" if table else self._q(name) for name in names)

@@ -32,10 +32,10 @@ from common.tables.table_features import GENERATED
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
-    from common.stage.row_places import Place
+    from common.stage.identity_columns import IdentityColumns
     from common.tables.changes import MergeBy
 
-JUDGED_PLACE: Place = (f"{RESERVED}of_topic", f"{RESERVED}of_partition", f"{RESERVED}of_offset")
+JUDGED_PLACE: IdentityColumns = (f"{RESERVED}of_topic", f"{RESERVED}of_partition", f"{RESERVED}of_offset")
 """An event's record identity next to its row: the row of a soft delete has Kafka's columns empty."""
 
 
@@ -74,7 +74,7 @@ class UnmatchedDeletes:
         return ", ".join(f"{table}.{self.quote(name)}" for name in judged_order(self.by))
 
 
-def kept_columns_asked(texts: Iterable[str], schema: str, staged: Collection[str]) -> tuple[str, ...]:
+def kept_columns_needed(texts: Iterable[str], schema: str, staged: Collection[str]) -> tuple[str, ...]:
     """The table's columns that are neither staged nor computed and that these expressions may use (rule 4)."""
     words = set(_words(" ".join(texts)))
     known = {name.casefold() for name in staged}

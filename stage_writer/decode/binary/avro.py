@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from stage_writer.decode.binary.texts import MakeRecordReader
-    from stage_writer.decode.reading import Reading
+    from stage_writer.decode.decode_options import DecodeOptions
 
 _EXTRA = "pip install 'kafka-delta-express[avro]'"
 _NO_COLUMNS = StructType(())
@@ -63,7 +63,7 @@ class AvroReader:
         self,
         writer: AvroSchema,
         columns: StructType,
-        reading: Reading,
+        reading: DecodeOptions,
         *,
         reader: AvroSchema | None = None,
         make_pass: MakeAvroPass = no_avro_pass,
@@ -88,31 +88,31 @@ class AvroReader:
 
     def read(self, bodies: pa.LargeBinaryArray) -> Texts:
         if self._pass is None:
-            found, refused = self._one_by_one(bodies, range(len(bodies)))
-            return Texts(pa.array(found, pa.large_binary()), refused)
+            documents, refused = self._one_by_one(bodies, range(len(bodies)))
+            return Texts(pa.array(documents, pa.large_binary()), refused)
         taken, is_taken = self._pass.read(bodies)
         if len(taken) == len(bodies):
             return Texts(taken, ())
         left = np.flatnonzero(~is_taken)
-        found, refused = self._one_by_one(bodies, left.tolist())
-        place = np.empty(len(bodies), np.int64)
-        place[is_taken] = np.arange(len(taken))
-        place[left] = len(taken) + np.arange(len(left))
-        return Texts(pa.concat_arrays([taken, pa.array(found, pa.large_binary())]).take(pa.array(place)), refused)
+        documents, refused = self._one_by_one(bodies, left.tolist())
+        order = np.empty(len(bodies), np.int64)
+        order[is_taken] = np.arange(len(taken))
+        order[left] = len(taken) + np.arange(len(left))
+        return Texts(pa.concat_arrays([taken, pa.array(documents, pa.large_binary())]).take(pa.array(order)), refused)
 
     def _one_by_one(
-        self, bodies: pa.LargeBinaryArray, places: Sequence[int]
+        self, bodies: pa.LargeBinaryArray, indexes: Sequence[int]
     ) -> tuple[list[bytes | None], list[tuple[int, Refusal]]]:
-        found: list[bytes | None] = []
+        documents: list[bytes | None] = []
         refused: list[tuple[int, Refusal]] = []
-        for place in places:
-            outcome = self._one(bodies[place].as_py())
+        for index in indexes:
+            outcome = self._one(bodies[index].as_py())
             if isinstance(outcome, Refusal):
-                refused.append((place, outcome))
-                found.append(None)
+                refused.append((index, outcome))
+                documents.append(None)
             else:
-                found.append(outcome)
-        return found, refused
+                documents.append(outcome)
+        return documents, refused
 
     def _one(self, body: bytes) -> bytes | Refusal:
         try:
@@ -151,7 +151,12 @@ _MALFORMED = (
 
 
 def make_avro_reader(
-    columns: StructType, reading: Reading, reader: AvroSchema | None, make_pass: MakeAvroPass, *, is_key: bool = False
+    columns: StructType,
+    reading: DecodeOptions,
+    reader: AvroSchema | None,
+    make_pass: MakeAvroPass,
+    *,
+    is_key: bool = False,
 ) -> MakeRecordReader:
     """Readers of records for the same columns."""
 
@@ -203,16 +208,16 @@ class _Plain:
     def _complex(self, schema: dict[str, object]) -> Schema:
         if isinstance(schema["type"], dict | list):
             return self.schema(cast("Schema", schema["type"]))
-        found = {key: value for key, value in schema.items() if key in _KEPT}
-        if "name" in found:
-            self._defined.add(str(found["name"]))
-        if "fields" in found:
-            fields = cast("list[dict[str, object]]", found["fields"])
-            found["fields"] = [{**each, "type": self.schema(cast("Schema", each["type"]))} for each in fields]
+        plain = {key: value for key, value in schema.items() if key in _KEPT}
+        if "name" in plain:
+            self._defined.add(str(plain["name"]))
+        if "fields" in plain:
+            fields = cast("list[dict[str, object]]", plain["fields"])
+            plain["fields"] = [{**each, "type": self.schema(cast("Schema", each["type"]))} for each in fields]
         for key in ("items", "values"):
-            if key in found:
-                found[key] = self.schema(cast("Schema", found[key]))
-        return found
+            if key in plain:
+                plain[key] = self.schema(cast("Schema", plain[key]))
+        return plain
 
     def _union(self, members: list[Schema]) -> Schema:
         if promoted(self._avro, members) is not None:

@@ -34,77 +34,77 @@ def end_of(node: AvroNode, body: bytes) -> int:
     return end
 
 
-def _walk(node: AvroNode, body: bytes, at: int) -> int:  # noqa: C901, PLR0911 - one for each kind
+def _walk(node: AvroNode, body: bytes, offset: int) -> int:  # noqa: C901, PLR0911 - one for each kind
     match node.kind:
         case AvroKind.NULL:
-            return at
+            return offset
         case AvroKind.BOOLEAN:
-            if body[at] > 1:
-                msg = f"{body[at]} is no boolean"
+            if body[offset] > 1:
+                msg = f"{body[offset]} is no boolean"
                 raise DamagedError(msg)
-            return at + 1
+            return offset + 1
         case AvroKind.FLOAT:
-            return at + 4
+            return offset + 4
         case AvroKind.DOUBLE:
-            return at + 8
+            return offset + 8
         case AvroKind.ENUM:
-            return _choice(body, at, len(node.names))[1]
+            return _choice(body, offset, len(node.names))[1]
         case AvroKind.UNION:
-            place, at = _choice(body, at, len(node.parts))
-            return _walk(node.parts[place], body, at)
+            choice, offset = _choice(body, offset, len(node.parts))
+            return _walk(node.parts[choice], body, offset)
         case AvroKind.RECORD:
             for part in node.parts:
-                at = _walk(part, body, at)
-            return at
+                offset = _walk(part, body, offset)
+            return offset
         case AvroKind.ARRAY | AvroKind.MAP:
-            return _blocks(node, body, at)
+            return _blocks(node, body, offset)
         case AvroKind.OTHER if node.parts:
-            return _walk(node.parts[0], body, at)
+            return _walk(node.parts[0], body, offset)
         case _:
-            return _number(body, at, node.bits)[1] if node.bits else _sized(body, at, node.size)
+            return _number(body, offset, node.bits)[1] if node.bits else _sized(body, offset, node.size)
 
 
-def _number(body: bytes, at: int, bits: int = 64) -> tuple[int, int]:
+def _number(body: bytes, offset: int, bits: int = 64) -> tuple[int, int]:
     """A whole number, and where it ends."""
-    found = 0
-    for place in range(_LONGEST):
-        byte = body[at + place]
-        found |= (byte & 0x7F) << (7 * place)
+    encoded = 0
+    for index in range(_LONGEST):
+        byte = body[offset + index]
+        encoded |= (byte & 0x7F) << (7 * index)
         if byte < 0x80:  # noqa: PLR2004 - the bit for more
-            number = (found >> 1) ^ -(found & 1)
-            if found >= _WORD or not -(1 << (bits - 1)) <= number < 1 << (bits - 1):
+            number = (encoded >> 1) ^ -(encoded & 1)
+            if encoded >= _WORD or not -(1 << (bits - 1)) <= number < 1 << (bits - 1):
                 break
-            return number, at + place + 1
+            return number, offset + index + 1
     msg = f"a number has more than {bits} bits"
     raise DamagedError(msg)
 
 
-def _choice(body: bytes, at: int, count: int) -> tuple[int, int]:
-    place, at = _number(body, at)
-    if not 0 <= place < count:
-        msg = f"it names the choice {place} of {count}"
+def _choice(body: bytes, offset: int, count: int) -> tuple[int, int]:
+    choice, offset = _number(body, offset)
+    if not 0 <= choice < count:
+        msg = f"it names the choice {choice} of {count}"
         raise DamagedError(msg)
-    return place, at
+    return choice, offset
 
 
-def _sized(body: bytes, at: int, size: int) -> int:
+def _sized(body: bytes, offset: int, size: int) -> int:
     if size < 0:
-        size, at = _number(body, at)
-    if not 0 <= size <= len(body) - at:
-        msg = f"it names {size} bytes, and {len(body) - at} are left"
+        size, offset = _number(body, offset)
+    if not 0 <= size <= len(body) - offset:
+        msg = f"it names {size} bytes, and {len(body) - offset} are left"
         raise DamagedError(msg)
-    return at + size
+    return offset + size
 
 
-def _blocks(node: AvroNode, body: bytes, at: int) -> int:
+def _blocks(node: AvroNode, body: bytes, offset: int) -> int:
     while True:
-        items, at = _number(body, at)
+        items, offset = _number(body, offset)
         if items == 0:
-            return at
+            return offset
         if items < 0:
-            items, (_, at) = -items, _number(body, at)
-        if items > len(body) - at:
-            msg = f"it names {items} items, and {len(body) - at} bytes are left"
+            items, (_, offset) = -items, _number(body, offset)
+        if items > len(body) - offset:
+            msg = f"it names {items} items, and {len(body) - offset} bytes are left"
             raise DamagedError(msg)
         for _ in range(items):
-            at = _walk(node.parts[0], body, at if node.kind is AvroKind.ARRAY else _sized(body, at, -1))
+            offset = _walk(node.parts[0], body, offset if node.kind is AvroKind.ARRAY else _sized(body, offset, -1))

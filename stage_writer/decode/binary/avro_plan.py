@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from common.schema import DataType
-    from stage_writer.decode.reading import Reading
+    from stage_writer.decode.decode_options import DecodeOptions
 
 _TIMES = {"millis": 3, "micros": 6, "nanos": 9}
 _UUID_BYTES = 16
@@ -97,7 +97,7 @@ class Planner:
         """The names of those that are being planned."""
         self._count = 0
 
-    def plan(self, schema: Schema, path: str, column: DataType | None, reading: Reading) -> AvroNode:
+    def plan(self, schema: Schema, path: str, column: DataType | None, reading: DecodeOptions) -> AvroNode:
         """The plan of a value for a column; without one for a field that is not declared."""
         schema = self._avro.resolved(schema)
         match name := type_name(schema):
@@ -118,7 +118,7 @@ class Planner:
             case _:
                 return _leaf(schema, name, path, column, reading)
 
-    def _record(self, schema: Schema, path: str, column: DataType | None, reading: Reading) -> AvroNode:
+    def _record(self, schema: Schema, path: str, column: DataType | None, reading: DecodeOptions) -> AvroNode:
         name = str(cast("dict[str, object]", schema)["name"])
         declared = column if isinstance(column, StructType) else None
         if declared is None and (name in self._open or (name in self._natural and self._count > _MOST_RECORDS)):
@@ -141,7 +141,7 @@ class Planner:
         node.text = _record_text(node)
         return node
 
-    def _union(self, members: list[Schema], path: str, column: DataType | None, reading: Reading) -> AvroNode:
+    def _union(self, members: list[Schema], path: str, column: DataType | None, reading: DecodeOptions) -> AvroNode:
         if promoted(self._avro, members) is not None:
             parts = [self.plan(each, path, column, reading) for each in members]
             only = next(part for part in parts if part.kind is not AvroKind.NULL)
@@ -201,7 +201,7 @@ def _map(inner: AvroNode) -> AvroNode:
     return AvroNode(AvroKind.MAP, text, parts=[inner])
 
 
-def _leaf(schema: Schema, name: str, path: str, column: DataType | None, reading: Reading) -> AvroNode:  # noqa: PLR0911
+def _leaf(schema: Schema, name: str, path: str, column: DataType | None, reading: DecodeOptions) -> AvroNode:  # noqa: PLR0911
     match name:
         case "null":
             return _NULL
@@ -222,7 +222,7 @@ def _leaf(schema: Schema, name: str, path: str, column: DataType | None, reading
             return _bytes(schema, name, path, column, reading)
 
 
-def _integer(logical: str, bits: int, path: str, column: DataType | None, reading: Reading) -> AvroNode:
+def _integer(logical: str, bits: int, path: str, column: DataType | None, reading: DecodeOptions) -> AvroNode:
     plain = AvroNode(AvroKind.INTEGER, texts.integer, bits=bits)
     if logical == "date":
         text = texts.date_text(path, column)
@@ -238,11 +238,11 @@ def _integer(logical: str, bits: int, path: str, column: DataType | None, readin
     return plain
 
 
-def _bytes(schema: Schema, name: str, path: str, column: DataType | None, reading: Reading) -> AvroNode:
+def _bytes(schema: Schema, name: str, path: str, column: DataType | None, reading: DecodeOptions) -> AvroNode:
     size = int(str(cast("dict[str, object]", schema)["size"])) if name == "fixed" else -1
-    found = decimal_of(schema)
-    if found is not None:
-        scale = found[1]
+    precision_scale = decimal_of(schema)
+    if precision_scale is not None:
+        scale = precision_scale[1]
         decimal = texts.decimal
         return AvroNode(
             AvroKind.DECIMAL,

@@ -36,14 +36,14 @@ class JsonSchemaReader:
 
     def read(self, bodies: pa.LargeBinaryArray) -> Texts:
         refused: list[tuple[int, Refusal]] = []
-        for place, body in enumerate(bodies.to_pylist()):
+        for index, body in enumerate(bodies.to_pylist()):
             problem = self._problem(body)
             if problem is not None:
-                refused.append((place, Refusal(ErrorClass.AGAINST_SCHEMA, problem)))
+                refused.append((index, Refusal(ErrorClass.AGAINST_SCHEMA, problem)))
         if not refused:
             return Texts(bodies, ())
-        places = {place for place, _ in refused}
-        kept = pa.array([None if place in places else place for place in range(len(bodies))], pa.int64())
+        failing = {index for index, _ in refused}
+        kept = pa.array([None if index in failing else index for index in range(len(bodies))], pa.int64())
         return Texts(bodies.take(kept), refused)
 
     def _problem(self, body: bytes) -> str | None:
@@ -52,10 +52,10 @@ class JsonSchemaReader:
         except (ValueError, RecursionError):
             return None
         try:
-            found = next(iter(self._validator.iter_errors(record)), None)
+            violation = next(iter(self._validator.iter_errors(record)), None)
         except Exception as error:  # noqa: BLE001 - of a schema that refers to nothing, or of a pattern
             return f"the record cannot be checked: {type(error).__name__}: {error}"[:_LONGEST]
-        return None if found is None else f"{found.json_path}: {found.message}"[:_LONGEST]
+        return None if violation is None else f"{violation.json_path}: {violation.message}"[:_LONGEST]
 
 
 def _validator(schema: str, references: Sequence[tuple[str, str]]) -> Validator:
@@ -68,12 +68,12 @@ def _validator(schema: str, references: Sequence[tuple[str, str]]) -> Validator:
         msg = f"validate needs a package that is not installed ({error.name})"
         raise ConfigError(msg, _EXTRA) from error
     try:
-        found = json.loads(schema)
-        kind = validator_for(found, default=Draft7Validator)
-        kind.check_schema(found)
+        document = json.loads(schema)
+        kind = validator_for(document, default=Draft7Validator)
+        kind.check_schema(document)
         resources = [(name, DRAFT7.create_resource(json.loads(text))) for name, text in references]
     except (ValueError, TypeError, InvalidSchemaError) as error:
         msg = f"the JSON Schema is invalid: {str(error).partition(chr(10))[0]}"
         raise SchemaError(msg, "fix the schema, or register a valid one") from None
-    validator: Validator = kind(found, registry=Registry().with_resources(resources))
+    validator: Validator = kind(document, registry=Registry().with_resources(resources))
     return validator

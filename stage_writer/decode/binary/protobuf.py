@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from common.schema import DataType
     from stage_writer.decode.binary.texts import MakeRecordReader, RecordReader
-    from stage_writer.decode.reading import Reading
+    from stage_writer.decode.decode_options import DecodeOptions
 
     Text = Callable[[Any], str]
     Compile = Callable[[str | bytes, Mapping[str, str]], bytes]
@@ -49,7 +49,13 @@ class ProtobufReader:
     """A `RecordReader` of one schema's messages. Raises SchemaError for one without its message."""
 
     def __init__(
-        self, files: bytes, columns: StructType, reading: Reading, *, message: str | None = None, framed: bool = False
+        self,
+        files: bytes,
+        columns: StructType,
+        reading: DecodeOptions,
+        *,
+        message: str | None = None,
+        framed: bool = False,
     ) -> None:
         """``files`` is a descriptor set, whose last file has the message.
 
@@ -62,15 +68,15 @@ class ProtobufReader:
         self._only = None if framed else self._type_of(message or (0,))
 
     def read(self, bodies: pa.LargeBinaryArray) -> Texts:
-        found: list[bytes | None] = []
+        texts: list[bytes | None] = []
         refused: list[tuple[int, Refusal]] = []
-        for place, body in enumerate(bodies.to_pylist()):
+        for index, body in enumerate(bodies.to_pylist()):
             try:
-                found.append(self._one(body).encode())
+                texts.append(self._one(body).encode())
             except RefusedBody as why:
-                found.append(None)
-                refused.append((place, why.refusal))
-        return Texts(pa.array(found, pa.large_binary()), refused)
+                texts.append(None)
+                refused.append((index, why.refusal))
+        return Texts(pa.array(texts, pa.large_binary()), refused)
 
     def _one(self, body: bytes) -> str:
         if self._only is not None:
@@ -101,7 +107,7 @@ class ProtobufReader:
         return read
 
 
-def make_protobuf_reader(columns: StructType, reading: Reading, compile_: Compile) -> MakeRecordReader:
+def make_protobuf_reader(columns: StructType, reading: DecodeOptions, compile_: Compile) -> MakeRecordReader:
     """Readers of framed messages for the same columns."""
 
     def make(schema: str, references: Sequence[tuple[str, str]]) -> RecordReader:
@@ -112,25 +118,25 @@ def make_protobuf_reader(columns: StructType, reading: Reading, compile_: Compil
 
 def _indexes(body: bytes) -> tuple[tuple[int, ...], int]:
     """The indexes in a frame, and where the message starts."""
-    count, at = _varint(body, 0)
+    count, offset = _varint(body, 0)
     if count == 0:
-        return (0,), at
+        return (0,), offset
     if not 0 < count <= _MOST_INDEXES:
         raise RefusedBody(ErrorClass.NOT_FRAMED, f"the message has no indexes of its type: it has {count} of them")
     indexes = []
     for _ in range(count):
-        index, at = _varint(body, at)
+        index, offset = _varint(body, offset)
         indexes.append(index)
-    return tuple(indexes), at
+    return tuple(indexes), offset
 
 
-def _varint(body: bytes, at: int) -> tuple[int, int]:
+def _varint(body: bytes, offset: int) -> tuple[int, int]:
     """A number in zigzag form, and where it ends."""
-    found = 0
-    for place, byte in enumerate(body[at : at + _LONGEST_VARINT]):
-        found |= (byte & 0x7F) << (7 * place)
+    encoded = 0
+    for index, byte in enumerate(body[offset : offset + _LONGEST_VARINT]):
+        encoded |= (byte & 0x7F) << (7 * index)
         if byte < 0x80:  # noqa: PLR2004 - the bit for more
-            return (found >> 1) ^ -(found & 1), at + place + 1
+            return (encoded >> 1) ^ -(encoded & 1), offset + index + 1
     raise RefusedBody(ErrorClass.NOT_FRAMED, "the message has no indexes of its type")
 
 
@@ -141,7 +147,7 @@ class _Texts:
         self._natural: dict[str, Text] = {}
         """Of messages that no column is for, by name: each is planned once, so those that contain themselves end."""
 
-    def message(self, message: Descriptor, path: str, column: DataType | None, reading: Reading) -> Text:
+    def message(self, message: Descriptor, path: str, column: DataType | None, reading: DecodeOptions) -> Text:
         """The JSON of a message for a column; without one for a field that is not declared."""
         name: str = message.full_name
         declared = column if isinstance(column, StructType) else None
@@ -150,12 +156,12 @@ class _Texts:
         parts: list[tuple[str, str, bool, Text]] = []
 
         def text(value: Any) -> str:  # noqa: ANN401 - a message of any type
-            found = [
+            members = [
                 begin + part(getattr(value, name))
                 for name, begin, has, part in parts
                 if not has or value.HasField(name)
             ]
-            return f"{{{','.join(found)}}}"
+            return f"{{{','.join(members)}}}"
 
         if declared is None:
             self._natural[name] = text
@@ -166,7 +172,7 @@ class _Texts:
             parts.append((field.name, f"{quoted(field.name)}:", bool(field.has_presence), part))
         return text
 
-    def _field(self, field: FieldDescriptor, path: str, column: DataType | None, reading: Reading) -> Text:
+    def _field(self, field: FieldDescriptor, path: str, column: DataType | None, reading: DecodeOptions) -> Text:
         if is_map(field):
             inner = column.value if isinstance(column, MapType) else None
             part = self._value(field.message_type.fields_by_name["value"], f"{path}[]", inner, reading.at("value"))
@@ -177,7 +183,7 @@ class _Texts:
             return lambda value: f"[{','.join([part(each) for each in value])}]"
         return self._value(field, path, column, reading)
 
-    def _value(self, field: FieldDescriptor, path: str, column: DataType | None, reading: Reading) -> Text:
+    def _value(self, field: FieldDescriptor, path: str, column: DataType | None, reading: DecodeOptions) -> Text:
         if field.message_type is None:
             return _leaf(field, path, column, reading)
         name = field.message_type.full_name
@@ -192,7 +198,7 @@ class _Texts:
         return self.message(field.message_type, path, column, reading)
 
 
-def _leaf(field: FieldDescriptor, path: str, column: DataType | None, reading: Reading) -> Text:
+def _leaf(field: FieldDescriptor, path: str, column: DataType | None, reading: DecodeOptions) -> Text:
     if field.type in _FLOATS:
         return texts.number
     if field.type == _BOOLEAN:
@@ -211,8 +217,8 @@ def _json(*, as_text: bool) -> Text:
     from google.protobuf.json_format import MessageToDict  # noqa: PLC0415 - only with Protobuf
 
     def text(value: object) -> str:
-        found = json.dumps(MessageToDict(value), ensure_ascii=False, allow_nan=False)
-        return quoted(found) if as_text else found
+        document = json.dumps(MessageToDict(value), ensure_ascii=False, allow_nan=False)
+        return quoted(document) if as_text else document
 
     return text
 

@@ -6,7 +6,7 @@ Rules:
 
 1. A value's text holds it exactly, so the decoder refuses what does not fit its column, in the same words for all
    formats: numbers with all their digits, bytes as base64 or hex, times as ISO 8601 or as the epoch that `formats` asks
-   for. NaN and the infinities, which JSON lacks, are strings that a DOUBLE or FLOAT column accepts (`Reading`).
+   for. NaN and the infinities, which JSON lacks, are strings that a DOUBLE or FLOAT column accepts (`DecodeOptions`).
 2. What the column is decides the text where there is a choice: a time is its number for a column of a number.
 3. Bytes are not text: for a STRING column they are refused here.
 """
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from common.schema import DataType
-    from stage_writer.decode.reading import Reading
+    from stage_writer.decode.decode_options import DecodeOptions
 
 __all__ = ["MakeRecordReader", "RecordReader", "RefusedBody", "Texts", "quoted"]
 
@@ -109,7 +109,9 @@ def date_text(path: str, column: DataType | None) -> Callable[[object], str]:
     return text
 
 
-def time_text(path: str, column: DataType | None, reading: Reading, digits: int, zone: str) -> Callable[[object], str]:
+def time_text(
+    path: str, column: DataType | None, reading: DecodeOptions, digits: int, zone: str
+) -> Callable[[object], str]:
     """A time as the text for a column: its unit has so many decimal ``digits`` behind the seconds."""
     if is_number(column):
         return integer
@@ -150,7 +152,7 @@ def decimal(unscaled: int, scale: int) -> str:
     return f"{'-' if unscaled < 0 else ''}{digits[:-scale]}.{digits[-scale:]}"
 
 
-def bytes_text(path: str, column: DataType | None, reading: Reading) -> Callable[[object], str]:
+def bytes_text(path: str, column: DataType | None, reading: DecodeOptions) -> Callable[[object], str]:
     """Bytes as the text for a column (rule 3)."""
     if reading.format is ValueFormat.HEX:
         return lambda value: f'"{_bytes(value).hex()}"'

@@ -77,8 +77,8 @@ class Canal:
         kept = changes[owners]
         owners, within = owners[kept], within[kept]
 
-        def why(place: int) -> Refusal:
-            return _why(kind[place].as_py(), rows[place].as_py(), truncates=bool(truncates[place]))
+        def why(index: int) -> Refusal:
+            return _why(kind[index].as_py(), rows[index].as_py(), truncates=bool(truncates[index]))
 
         return RowChanges(
             Images(texts.filter(pa.array(kept)), owners, kind.take(pa.array(owners)), _at(old, owners, within)),
@@ -115,5 +115,5 @@ def _why(kind: str | None, rows: list[str | None] | None, *, truncates: bool) ->
         return not_a_change("type", kind, _ROWS)
     if not rows:
         return Refusal(ErrorClass.NOT_AN_EVENT, f"the event of type {kind} has no rows in its `data`")
-    place = next(place for place, row in enumerate(rows) if row is None or not row.startswith("{"))
-    return Refusal(ErrorClass.NOT_AN_EVENT, f"row {place + 1} of {len(rows)} in the `data` of type {kind} is no object")
+    index = next(number for number, row in enumerate(rows) if row is None or not row.startswith("{"))
+    return Refusal(ErrorClass.NOT_AN_EVENT, f"row {index + 1} of {len(rows)} in the `data` of type {kind} is no object")

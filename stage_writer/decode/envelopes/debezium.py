@@ -28,8 +28,8 @@ from common.settings.columns import CDC_COLUMN
 from common.settings.formats import forms_of
 from stage_writer.decode.batch import blocks, in_place
 from stage_writer.decode.decode import Decoder
+from stage_writer.decode.decode_options import DecodeOptions, no_first_pass
 from stage_writer.decode.json_document import Members, Object, end_of, space_end
-from stage_writer.decode.reading import Reading, no_first_pass
 from stage_writer.decode.rejects import ErrorClass, Refusal, Reject, truncated
 from stage_writer.decode.strict import document_of
 
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
     from stage_writer.decode.batch import Messages
     from stage_writer.decode.decode import Decoded, Decodes
+    from stage_writer.decode.decode_options import MakeFirstPass
     from stage_writer.decode.json_document import Json
-    from stage_writer.decode.reading import MakeFirstPass
 
     Index = NDArray[np.int64]
     Mask = NDArray[np.bool_]
@@ -86,16 +86,16 @@ class _Opened:
     abouts: pa.StructArray
     """Of the columns of `_ABOUT`; fewer than images where some of them are refused."""
     places: Index
-    about_places: Index
+    about_indexes: Index
 
 
 class EventDecoder:
     """Decodes the rows' images with a decoder, and adds `_cdc`. Not thread-safe."""
 
-    def __init__(self, inner: Decodes, first_pass: MakeFirstPass = no_first_pass) -> None:
+    def __init__(self, inner: Decodes, native_decoder: MakeFirstPass = no_first_pass) -> None:
         self._inner = inner
-        self._first = first_pass(_MESSAGE, Reading(forms_of(_MESSAGE, _MESSAGE_FORMS)))
-        self._about = Decoder(_ABOUT, Reading(forms_of(_ABOUT, _ABOUT_FORMS)))
+        self._first = native_decoder(_MESSAGE, DecodeOptions(forms_of(_MESSAGE, _MESSAGE_FORMS)))
+        self._about = Decoder(_ABOUT, DecodeOptions(forms_of(_ABOUT, _ABOUT_FORMS)))
         self.columns = inner.columns.with_fields((CDC_FIELD,))
 
     def decode(self, messages: Messages) -> Decoded:
@@ -107,17 +107,17 @@ class EventDecoder:
         decoded = self._inner.decode(replace(messages, values=images))
         rejects = {reject.index: reject for reject in (*refused, *decoded.rejects)}
         abouts = pa.concat_arrays([part.abouts for part in parts])
-        about_places = np.concatenate([part.about_places for part in parts])
-        place = np.full(len(messages), -1)
-        place[about_places] = np.arange(len(about_places))
-        found = place[decoded.row_index]
-        kept = found >= 0
+        about_places = np.concatenate([part.about_indexes for part in parts])
+        order = np.full(len(messages), -1)
+        order[about_places] = np.arange(len(about_places))
+        events = order[decoded.row_index]
+        kept = events >= 0
         rows, index = decoded.rows, decoded.row_index
         if not kept.all():
-            rows, index, found = rows.filter(pa.array(kept)), index[kept], found[kept]
+            rows, index, events = rows.filter(pa.array(kept)), index[kept], events[kept]
         return replace(
             decoded,
-            rows=rows.append_column(CDC_COLUMN, _cdc(abouts.take(pa.array(found)))),
+            rows=rows.append_column(CDC_COLUMN, _cdc(abouts.take(pa.array(events)))),
             row_index=index,
             rejects=tuple(rejects[each] for each in sorted(rejects)),
             tombstones=np.flatnonzero(nulls),
@@ -133,10 +133,10 @@ class EventDecoder:
         for start, block in blocks(values.drop_null() if len(present) < len(values) else values):
             index = present[start : start + len(block)]
             taken = self._first.read(block)
-            opened, is_event = _events(taken.rows, index[taken.is_taken])
+            opened, is_event = _events(taken.rows, index[taken.is_decoded])
             parts.append(opened)
             is_left = np.ones(len(block), np.bool_)
-            is_left[np.flatnonzero(taken.is_taken)[is_event]] = False
+            is_left[np.flatnonzero(taken.is_decoded)[is_event]] = False
             left.append(index[is_left])
         return parts, np.concatenate(left)
 
@@ -145,20 +145,20 @@ class EventDecoder:
         passed_over: list[int] = []
         images: list[str] = []
         abouts: list[bytes] = []
-        places: list[int] = []
+        indexes: list[int] = []
         rejects: list[Reject] = []
-        for place in left.tolist():
-            outcome = open_strictly(values[place].as_py())
+        for row in left.tolist():
+            outcome = open_strictly(values[row].as_py())
             if isinstance(outcome, Refusal):
-                rejects.append(Reject(place, outcome.error_class, outcome.error))
+                rejects.append(Reject(row, outcome.error_class, outcome.error))
             elif outcome is None:
-                passed_over.append(place)
+                passed_over.append(row)
             else:
                 images.append(outcome[0])
                 abouts.append(outcome[1].encode())
-                places.append(place)
+                indexes.append(row)
         about = self._about.decode(abouts)
-        index = np.array(places, np.int64)
+        index = np.array(indexes, np.int64)
         rejects += (replace(reject, index=int(index[reject.index])) for reject in about.rejects)
         columns = [column.combine_chunks() for column in about.rows.columns]
         texts = pa.array(images, pa.string()).cast(pa.large_binary())
@@ -188,8 +188,8 @@ def _chosen(mask: Mask, yes: pa.Array, no: pa.Array) -> pa.Array:
         return no
     if mask.all():
         return yes
-    places = np.arange(len(mask))
-    return pa.concat_arrays([no, yes]).take(pa.array(places + np.where(mask, len(mask), 0)))
+    indexes = np.arange(len(mask))
+    return pa.concat_arrays([no, yes]).take(pa.array(indexes + np.where(mask, len(mask), 0)))
 
 
 def _about(columns: list[pa.Array]) -> pa.StructArray:
@@ -247,11 +247,11 @@ def _refusal_of(message: bytes) -> Refusal:
 
 def _spans(text: str, begin: int) -> dict[str, tuple[int, int]]:
     """Where the values of the object that begins there are."""
-    found: dict[str, tuple[int, int]] = {}
+    spans: dict[str, tuple[int, int]] = {}
     for name, _, first in (members := Members(text, begin)):
         members.at = end_of(text, first)
-        found[name] = (first, members.at)
-    return found
+        spans[name] = (first, members.at)
+    return spans
 
 
 def _image_of(parts: Mapping[str, Json], texts: Mapping[str, str]) -> tuple[str, str] | Refusal:

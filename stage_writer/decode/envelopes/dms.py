@@ -53,9 +53,9 @@ class Dms:
         rows = is_one_of(kind, ("data",)) & is_one_of(operation, _ROWS)
         images = single_images(column_of(parts, "data"), operation, column_of(parts, "before-image"), rows)
 
-        def why(place: int) -> Refusal:
-            known, record_type = operation[place].as_py(), kind[place].as_py()
-            if truncates[place]:
+        def why(index: int) -> Refusal:
+            known, record_type = operation[index].as_py(), kind[index].as_py()
+            if truncates[index]:
                 return truncated()
             if record_type not in _RECORD_TYPES:
                 return not_a_change("metadata.record-type", record_type, _RECORD_TYPES)

@@ -117,8 +117,8 @@ class OpeningDecoder:
 
     def body_of(self, message: bytes) -> bytes | None:
         """The record of one message as JSON; None if it is refused."""
-        found: bytes | None = self._opened(pa.array([message], pa.large_binary()), None)[0][0].as_py()
-        return found
+        body: bytes | None = self._opened(pa.array([message], pa.large_binary()), None)[0][0].as_py()
+        return body
 
     def _opened(
         self, messages: pa.BinaryArray | pa.LargeBinaryArray, headers: pa.ListArray | None
@@ -177,7 +177,7 @@ class FramedDecoder(OpeningDecoder):
         named = frames.schemas()
         types = self._schemas.types_of(tuple(named.values())) if named else {}
         known = [code for code, schema in named.items() if types.get(schema) == self._kind]
-        fit = framed & ~nulls & np.isin(codes, known)
+        readable = framed & ~nulls & np.isin(codes, known)
         rejects = [
             Reject(
                 index,
@@ -187,11 +187,11 @@ class FramedDecoder(OpeningDecoder):
                     else self._not_framed(frames.values[index].as_py())
                 ),
             )
-            for index in np.flatnonzero(~(fit | nulls)).tolist()
+            for index in np.flatnonzero(~(readable | nulls)).tolist()
         ]
-        bodies = frames.bodies(fit)
+        bodies = frames.bodies(readable)
         if self._make is not None:
-            bodies, refused = self._read(bodies, np.where(fit, codes, _NO_SCHEMA), frames, self._make)
+            bodies, refused = self._read(bodies, np.where(readable, codes, _NO_SCHEMA), frames, self._make)
             rejects += refused
         return bodies, rejects
 
@@ -210,7 +210,7 @@ class FramedDecoder(OpeningDecoder):
     ) -> tuple[pa.LargeBinaryArray, list[Reject]]:
         """What the readers of the messages' schemas make of the bodies; null for the refused ones."""
         parts = [pa.array([], pa.large_binary())]
-        places = [np.zeros(0, np.int64)]
+        index_parts = [np.zeros(0, np.int64)]
         rejects: list[Reject] = []
         for code in np.unique(codes[codes != _NO_SCHEMA]).tolist():
             index, schema = np.flatnonzero(codes == code), frames.schema_of(code)
@@ -223,15 +223,15 @@ class FramedDecoder(OpeningDecoder):
                 reader, bodies if len(index) == len(bodies) else bodies.take(pa.array(index)), index
             )
             rejects += refused
-            places.append(index)
+            index_parts.append(index)
             parts.append(texts)
-        return in_place(parts, places, len(codes)), rejects
+        return in_place(parts, index_parts, len(codes)), rejects
 
     def _reader(self, schema: SchemaKey, make: MakeRecordReader) -> RecordReader | SchemaError:
         if schema not in self._readers:
-            found = self._schemas.schema_of(schema)
+            registered = self._schemas.schema_of(schema)
             try:
-                self._readers[schema] = make(found.text, found.references)
+                self._readers[schema] = make(registered.text, registered.references)
             except SchemaError as error:
                 self._readers[schema] = error
         return self._readers[schema]
@@ -294,11 +294,11 @@ class _Frames:
         """The schemas that messages name, by their codes."""
         return {code: self.schema_of(code) for code in np.unique(self.codes[self.is_framed]).tolist()}
 
-    def bodies(self, fit: Mask) -> pa.LargeBinaryArray:
+    def bodies(self, wanted_frames: Mask) -> pa.LargeBinaryArray:
         """The messages without their frames; null for those that do not fit."""
         if self.keys is None:
-            return _bodies(self.values, self.offsets, fit)
-        bodies = pc.if_else(pa.array(fit), self.values, pa.scalar(None, pa.large_binary()))
+            return _bodies(self.values, self.offsets, wanted_frames)
+        bodies = pc.if_else(pa.array(wanted_frames), self.values, pa.scalar(None, pa.large_binary()))
         if not any(self.prefixes):
             return bodies
         known = pa.array(self.prefixes, pa.large_binary())
@@ -348,7 +348,7 @@ def _texts(
 ) -> tuple[pa.LargeBinaryArray, list[Reject]]:
     """What a reader makes of the bodies of some messages, and the refused ones among these."""
     texts = reader.read(bodies)
-    return texts.values, [Reject(int(index[at]), why.error_class, why.error) for at, why in texts.refused]
+    return texts.values, [Reject(int(index[message]), why.error_class, why.error) for message, why in texts.refused]
 
 
 def _with_offsets(messages: pa.BinaryArray | pa.LargeBinaryArray) -> tuple[pa.LargeBinaryArray, Numbers]:
@@ -363,8 +363,8 @@ def _frames(values: pa.LargeBinaryArray, offsets: Numbers) -> tuple[Mask, Number
     if data is None or not long_enough.any():
         return np.zeros(len(values), np.bool_), np.zeros(len(values), np.int64)
     text = np.frombuffer(data, np.uint8)
-    places = np.where(long_enough, offsets[:-1], offsets[:-1][long_enough][0])
-    signs = text[places[:, None] + np.arange(_FRAME_BYTES)].astype(np.int64)
+    starts = np.where(long_enough, offsets[:-1], offsets[:-1][long_enough][0])
+    signs = text[starts[:, None] + np.arange(_FRAME_BYTES)].astype(np.int64)
     ids = signs[:, 1:] @ np.array([1 << 24, 1 << 16, 1 << 8, 1])
     return long_enough & (signs[:, 0] == 0), ids
 
@@ -374,13 +374,13 @@ def body_of(message: bytes) -> bytes | None:
     return message[_FRAME_BYTES:] if len(message) >= _FRAME_BYTES and message[0] == 0 else None
 
 
-def _bodies(values: pa.LargeBinaryArray, offsets: Numbers, fit: Mask) -> pa.LargeBinaryArray:
+def _bodies(values: pa.LargeBinaryArray, offsets: Numbers, wanted_frames: Mask) -> pa.LargeBinaryArray:
     """The messages without their frames; null for those without one."""
     bounds = np.empty(2 * len(values) + 1, np.int64)
     bounds[::2] = offsets
-    bounds[1::2] = np.where(fit, offsets[:-1] + _FRAME_BYTES, offsets[:-1])
+    bounds[1::2] = np.where(wanted_frames, offsets[:-1] + _FRAME_BYTES, offsets[:-1])
     parts = pa.Array.from_buffers(pa.large_binary(), 2 * len(values), [None, pa.py_buffer(bounds), values.buffers()[2]])
-    return parts.take(pa.array(np.arange(len(values)) * 2 + 1, mask=~fit))
+    return parts.take(pa.array(np.arange(len(values)) * 2 + 1, mask=~wanted_frames))
 
 
 def _not_framed(message: bytes) -> tuple[ErrorClass, str]:

@@ -51,8 +51,8 @@ class Maxwell:
         images = single_images(column_of(parts, "data"), kind, column_of(parts, "old"), is_one_of(kind, _ROWS))
         passed_over = is_one_of(kind, _PASSED_OVER)
 
-        def why(place: int) -> Refusal:
-            known = kind[place].as_py()
+        def why(index: int) -> Refusal:
+            known = kind[index].as_py()
             return no_image("type", known, "data") if known in _ROWS else not_a_change("type", known, _ROWS)
 
         return RowChanges(

@@ -52,22 +52,22 @@ class OldKeys:
         if not self.is_derived:
             named = [pc.match_substring(images.old, text) for text in (*map(_quoted, self.fields), "\\")]
             candidates = pc.and_(candidates, reduce(pc.or_, named))
-        places = np.flatnonzero(pc.fill_null(candidates, fill_value=False).to_numpy(zero_copy_only=False))
-        found = [
-            (place, text)
-            for place in places.tolist()
-            if (text := self.deleted(images.texts[place].as_py(), images.old[place].as_py())) is not None
+        indexes = np.flatnonzero(pc.fill_null(candidates, fill_value=False).to_numpy(zero_copy_only=False))
+        deletes = [
+            (index, text)
+            for index in indexes.tolist()
+            if (text := self.deleted(images.texts[index].as_py(), images.old[index].as_py())) is not None
         ]
-        if not found:
+        if not deletes:
             return images
-        before = np.array([place for place, _ in found])
+        before = np.array([index for index, _ in deletes])
         order = np.argsort(np.concatenate([np.arange(len(images.owners)) * 2 + 1, before * 2]), kind="stable")
         taken, chosen = pa.array(order), pa.array(before)
-        texts = pa.array([text for _, text in found], images.texts.type)
+        texts = pa.array([text for _, text in deletes], images.texts.type)
         return Images(
             pa.concat_arrays([images.texts, texts]).take(taken),
             np.concatenate([images.owners, images.owners[before]])[order],
-            pa.concat_arrays([images.ops, pa.array([self.op] * len(found), images.ops.type)]).take(taken),
+            pa.concat_arrays([images.ops, pa.array([self.op] * len(deletes), images.ops.type)]).take(taken),
             pa.concat_arrays([images.old, images.old.take(chosen)]).take(taken),
         )
 

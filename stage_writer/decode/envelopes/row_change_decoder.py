@@ -24,11 +24,11 @@ from common.schema import to_arrow_type
 from common.settings.columns import CDC_COLUMN
 from common.settings.formats import forms_of
 from stage_writer.decode.decode import Decoder
+from stage_writer.decode.decode_options import DecodeOptions, no_first_pass
 from stage_writer.decode.envelopes.canal import Canal
 from stage_writer.decode.envelopes.debezium import CDC_FIELD
 from stage_writer.decode.envelopes.dms import Dms
 from stage_writer.decode.envelopes.maxwell import Maxwell
-from stage_writer.decode.reading import Reading, no_first_pass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 
     from stage_writer.decode.batch import Messages
     from stage_writer.decode.decode import Decoded, Decodes
+    from stage_writer.decode.decode_options import MakeFirstPass
     from stage_writer.decode.envelopes.old_keys import OldKeys
     from stage_writer.decode.envelopes.row_changes import Envelope, Images, RowChanges
-    from stage_writer.decode.reading import MakeFirstPass
     from stage_writer.decode.rejects import Reject
 
     Index = NDArray[np.int64]
@@ -53,14 +53,14 @@ class RowChangeDecoder:
         inner: Decodes,
         envelope: Envelope,
         old_keys: OldKeys | None = None,
-        first_pass: MakeFirstPass = no_first_pass,
+        native_decoder: MakeFirstPass = no_first_pass,
     ) -> None:
         """With ``old_keys`` updates that change the key delete the old one (rule 4)."""
         self._inner = inner
         self._envelope = envelope
         self._old_keys = old_keys
         self._parts = Decoder(
-            envelope.fields, Reading(forms_of(envelope.fields, envelope.forms)), first_pass=first_pass
+            envelope.fields, DecodeOptions(forms_of(envelope.fields, envelope.forms)), native_decoder=native_decoder
         )
         self.columns = inner.columns.with_fields((CDC_FIELD,))
 
@@ -72,41 +72,41 @@ class RowChangeDecoder:
         owners = parts.row_index[images.owners]
         values = images.texts.cast(pa.large_binary())
         decoded = self._inner.decode(replace(replace(messages, values=messages.keys).taken(owners), values=values))
-        rows, places = decoded.rows, decoded.row_index
+        rows, indexes = decoded.rows, decoded.row_index
         rejects = {reject.index: reject for reject in _of_images(decoded.rejects, owners)}
         if rejects and (owners[1:] == owners[:-1]).any():
-            kept = ~np.isin(owners[places], list(rejects))
-            rows, places = rows.filter(pa.array(kept)), places[kept]
+            kept = ~np.isin(owners[indexes], list(rejects))
+            rows, indexes = rows.filter(pa.array(kept)), indexes[kept]
         of_parts = (replace(reject, index=int(parts.row_index[reject.index])) for reject in changes.refused)
         rejects |= {reject.index: reject for reject in (*parts.rejects, *of_parts)}
         return replace(
             decoded,
-            rows=rows.append_column(CDC_COLUMN, _cdc(changes, images, places)),
-            row_index=owners[places],
+            rows=rows.append_column(CDC_COLUMN, _cdc(changes, images, indexes)),
+            row_index=owners[indexes],
             rejects=tuple(rejects[each] for each in sorted(rejects)),
             tombstones=parts.tombstones,
             passed_over=parts.row_index[changes.passed_over],
         )
 
 
-def _cdc(found: RowChanges, images: Images, places: Index) -> pa.StructArray:
+def _cdc(changes: RowChanges, images: Images, indexes: Index) -> pa.StructArray:
     """The column `_cdc` for rows of these images."""
-    owners = pa.array(images.owners[places])
-    parts = [found.ts.take(owners), found.source.take(owners), found.source_ts.take(owners)]
+    owners = pa.array(images.owners[indexes])
+    parts = [changes.ts.take(owners), changes.source.take(owners), changes.source_ts.take(owners)]
     return pa.StructArray.from_arrays(
-        [images.ops.take(pa.array(places)), *parts], fields=list(to_arrow_type(CDC_FIELD.type))
+        [images.ops.take(pa.array(indexes)), *parts], fields=list(to_arrow_type(CDC_FIELD.type))
     )
 
 
 def _of_images(rejects: tuple[Reject, ...], owners: Index) -> list[Reject]:
     """The rejects of messages, each for its first image that is refused."""
-    found: dict[int, Reject] = {}
+    by_owner: dict[int, Reject] = {}
     for reject in rejects:
         owner = int(owners[reject.index])
         first, end = np.searchsorted(owners, [owner, owner + 1]).tolist()
         where = f"row {reject.index - first + 1} of {end - first}: " if end - first > 1 else ""
-        found.setdefault(owner, replace(reject, index=owner, error=where + reject.error))
-    return list(found.values())
+        by_owner.setdefault(owner, replace(reject, index=owner, error=where + reject.error))
+    return list(by_owner.values())
 
 
 ENVELOPES: Mapping[str, Envelope] = {"maxwell": Maxwell(), "canal": Canal(), "dms": Dms()}

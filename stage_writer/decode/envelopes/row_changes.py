@@ -77,9 +77,9 @@ def column_of(parts: pa.Table, name: str) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [pa.nulls(0, column.type)])
 
 
-def mask_of(found: pa.BooleanArray) -> Mask:
+def mask_of(values: pa.BooleanArray) -> Mask:
     """Booleans as a mask, in which null is false."""
-    mask: Mask = pc.fill_null(found, fill_value=False).to_numpy(zero_copy_only=False)
+    mask: Mask = pc.fill_null(values, fill_value=False).to_numpy(zero_copy_only=False)
     return mask
 
 
@@ -103,8 +103,8 @@ def single_images(texts: pa.Array, ops: pa.Array, old: pa.Array, rows: Mask) -> 
 def refused_others(owners: Index, passed_over: Mask, why: Callable[[int], Refusal]) -> tuple[Reject, ...]:
     """The messages that have no image and are not passed over; ``why`` refuses one of them."""
     others = np.setdiff1d(np.flatnonzero(~passed_over), owners).tolist()
-    refusals = ((place, why(place)) for place in others)
-    return tuple(Reject(place, refusal.error_class, refusal.error) for place, refusal in refusals)
+    refusals = ((index, why(index)) for index in others)
+    return tuple(Reject(index, refusal.error_class, refusal.error) for index, refusal in refusals)
 
 
 def not_a_change(name: str, value: object, known: Collection[str]) -> Refusal:

@@ -110,8 +110,8 @@ class FieldCensus:
                 other.rpartition(".")[2]: other for other in self.undeclared if other.rpartition(".")[0] == parent
             }
             same = next((other for other in siblings if other.casefold() == name.casefold()), None)
-            near = difflib.get_close_matches(name, siblings, n=1)
-            meant = same or (near[0] if near else None)
+            close_matches = difflib.get_close_matches(name, siblings, n=1)
+            meant = same or (close_matches[0] if close_matches else None)
             yield path, None if meant is None else siblings[meant]
 
 
@@ -119,10 +119,10 @@ def paths_of(declared: DataType, path: str = "") -> Iterator[str]:
     """The paths of all declared fields, each before those within it."""
     match declared:
         case StructType(fields):
-            for one in fields:
-                here = f"{path}.{one.name}" if path else one.name
+            for field in fields:
+                here = f"{path}.{field.name}" if path else field.name
                 yield here
-                yield from paths_of(one.type, here)
+                yield from paths_of(field.type, here)
         case ArrayType(element):
             yield from paths_of(element, f"{path}.element")
         case MapType(_, value):

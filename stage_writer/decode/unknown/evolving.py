@@ -41,14 +41,14 @@ if TYPE_CHECKING:
     Index = NDArray[np.int64]
     Mask = NDArray[np.bool_]
 
-Way = tuple[Addition, ...]
+Additions = tuple[Addition, ...]
 """Sets of gained columns, in addition to the declared ones, that some messages are decoded into."""
 EXACT_BELOW = float(1 << 53)
 """From here on a double cannot represent each whole number."""
 _MOST_WAYS = 8
 
 
-def usable(declared: StructType, gained: StructType, taken: Iterable[str]) -> Way:
+def usable(declared: StructType, gained: StructType, taken: Iterable[str]) -> Additions:
     """The gained columns of a stream that can be decoded in addition to the declared ones.
 
     The settings win: a name that they have given to another column since is not used. Nor is a type that cannot hold a
@@ -131,13 +131,13 @@ class _Part:
 class EvolvingDecoder:
     """A `ColumnDecoder` of all columns, that keeps rule 1. Not thread-safe."""
 
-    def __init__(self, declared: StructType, gained: Way, make: Callable[[StructType], ColumnDecoder]) -> None:
+    def __init__(self, declared: StructType, gained: Additions, make: Callable[[StructType], ColumnDecoder]) -> None:
         """``make`` makes a decoder, with a rescue column, for any columns."""
         self._declared = declared
         self._gained = gained
         self._make = make
-        self._decoders: dict[Way, ColumnDecoder] = {}
-        self._ways: list[Way] = []
+        self._decoders: dict[Additions, ColumnDecoder] = {}
+        self._ways: list[Additions] = []
         self.columns = self._decoder(gained).columns
         self._schema = to_arrow_schema(self.columns)
         self._may_round = tuple(addition for addition in gained if Primitive.DOUBLE in _parts(addition.type))
@@ -148,37 +148,37 @@ class EvolvingDecoder:
         rounded = self._rounded(decoded.rows, self._gained)
         if not decoded.rejects and rounded is None:
             return decoded
-        parts, left = _parted(decoded, np.arange(len(values)), rounded)
+        parts, left = _split(decoded, np.arange(len(values)), rounded)
         plain = self._decoder(()).decode(values.take(pa.array(left)))
         rejects = tuple(replace(reject, index=int(left[reject.index])) for reject in plain.rejects)
         without = _Part(plain.rows, left[plain.row_index])
-        fitting, left = self._by_ways(values, without.index)
+        fitting, left = self._by_additions(values, without.index)
         return self._merged([*parts, *fitting, without.only(left)], replace(decoded, rejects=rejects))
 
-    def _by_ways(self, values: pa.BinaryArray, left: Index) -> tuple[list[_Part], Index]:
+    def _by_additions(self, values: pa.BinaryArray, left: Index) -> tuple[list[_Part], Index]:
         """The rows of messages that are compatible with some of the gained columns, and the remaining messages."""
         parts: list[_Part] = []
-        tried: set[Way] = set()
+        tried: set[Additions] = set()
         while len(left) and len(tried) < _MOST_WAYS:
-            way = next((known for known in self._ways if known not in tried), None)
-            if way is None:
-                way = self._fitting(values[int(left[0])].as_py())
-                if way in tried:
+            additions = next((known for known in self._ways if known not in tried), None)
+            if additions is None:
+                additions = self._fitting(values[int(left[0])].as_py())
+                if additions in tried:
                     break
-                self._remember(way)
-            tried.add(way)
-            decoded = self._decoder(way).decode(values.take(pa.array(left)))
-            found, left = _parted(decoded, left, self._rounded(decoded.rows, way))
-            parts += found
+                self._remember(additions)
+            tried.add(additions)
+            decoded = self._decoder(additions).decode(values.take(pa.array(left)))
+            parts_read, left = _split(decoded, left, self._rounded(decoded.rows, additions))
+            parts += parts_read
         return parts, left
 
-    def _remember(self, way: Way) -> None:
+    def _remember(self, additions: Additions) -> None:
         """Sets that keep more columns come first; beyond a few, those that keep least are forgotten."""
-        self._ways = sorted([*self._ways, way], key=len, reverse=True)[:_MOST_WAYS]
-        kept = {(), self._gained, way, *self._ways}
+        self._ways = sorted([*self._ways, additions], key=len, reverse=True)[:_MOST_WAYS]
+        kept = {(), self._gained, additions, *self._ways}
         self._decoders = {known: decoder for known, decoder in self._decoders.items() if known in kept}
 
-    def _fitting(self, message: bytes) -> Way:
+    def _fitting(self, message: bytes) -> Additions:
         """The gained columns that are compatible with one message, each tested by itself."""
         return tuple(addition for addition in self._gained if self._fits(message, addition))
 
@@ -187,21 +187,21 @@ class EvolvingDecoder:
         row = StrictDecoder(columns).decode(message)
         return not isinstance(row, Refusal) and not rounds(row)
 
-    def _rounded(self, rows: pa.Table, way: Way) -> Mask | None:
+    def _rounded(self, rows: pa.Table, additions: Additions) -> Mask | None:
         """Which rows have a number in a gained column that may be rounded (rule 2); None if there are none."""
-        found: Mask | None = None
+        lost: Mask | None = None
         for addition in self._may_round:
-            if addition in way:
+            if addition in additions:
                 column = rows[addition.path[0]].combine_chunks()
                 mask = _beyond(column, addition.path[1:])
                 if mask is not None:
-                    found = mask if found is None else found | mask
-        return found
+                    lost = mask if lost is None else lost | mask
+        return lost
 
-    def _decoder(self, way: Way) -> ColumnDecoder:
-        if way not in self._decoders:
-            self._decoders[way] = self._make(with_additions(self._declared, way))
-        return self._decoders[way]
+    def _decoder(self, additions: Additions) -> ColumnDecoder:
+        if additions not in self._decoders:
+            self._decoders[additions] = self._make(with_additions(self._declared, additions))
+        return self._decoders[additions]
 
     def _merged(self, parts: Sequence[_Part], decoded: Decoded) -> Decoded:
         """The rows of all parts in the order of their messages, and the other outcomes."""
@@ -219,13 +219,13 @@ class EvolvingDecoder:
         return pa.table(columns, schema=self._schema)
 
 
-def _parted(decoded: Decoded, among: Index, unfit: Mask | None) -> tuple[list[_Part], Index]:
+def _split(decoded: Decoded, among: Index, incompatible: Mask | None) -> tuple[list[_Part], Index]:
     """The compatible rows, and the messages of the others, with the refused ones; ``among`` lists the messages."""
     refused = np.fromiter((reject.index for reject in decoded.rejects), np.int64, len(decoded.rejects))
-    if unfit is None:
+    if incompatible is None:
         return [_Part(decoded.rows, among[decoded.row_index])], among[refused]
-    left = np.sort(np.concatenate((refused, decoded.row_index[unfit])))
-    return [_Part(decoded.rows.filter(pa.array(~unfit)), among[decoded.row_index[~unfit]])], among[left]
+    left = np.sort(np.concatenate((refused, decoded.row_index[incompatible])))
+    return [_Part(decoded.rows.filter(pa.array(~incompatible)), among[decoded.row_index[~incompatible]])], among[left]
 
 
 def _beyond(array: pa.Array, path: tuple[str, ...]) -> Mask | None:
@@ -244,7 +244,7 @@ def _beyond(array: pa.Array, path: tuple[str, ...]) -> Mask | None:
     if pa.types.is_struct(array.type):
         parts = dict(zip((part.name for part in array.type), array.flatten(), strict=True))
         names, rest = (path[:1], path[1:]) if path else (tuple(parts), ())
-        masks = [found for name in names if (found := _beyond(parts[name], rest)) is not None]
+        masks = [outside for name in names if (outside := _beyond(parts[name], rest)) is not None]
         return np.logical_or.reduce(masks) if masks else None
     return None
 

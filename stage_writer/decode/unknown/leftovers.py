@@ -41,8 +41,8 @@ class Leftovers:
 class _Part(Protocol):
     """A value that may contain unknown fields."""
 
-    def of(self, text: str, at: int) -> tuple[str | None, int]:
-        """The unknown part of the value that starts at ``at``, and where the value ends."""
+    def of(self, text: str, offset: int) -> tuple[str | None, int]:
+        """The unknown part of the value that starts at ``offset``, and where the value ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +50,11 @@ class _Struct:
     fields: Mapping[str, _Part | None]
     """None for a field that is declared with all its content."""
 
-    def of(self, text: str, at: int) -> tuple[str | None, int]:
-        if text[at] != "{":
-            return None, end_of(text, at)
+    def of(self, text: str, offset: int) -> tuple[str | None, int]:
+        if text[offset] != "{":
+            return None, end_of(text, offset)
         left: list[str] = []
-        for name, shown, begin in (members := Members(text, at)):
+        for name, shown, begin in (members := Members(text, offset)):
             if name not in self.fields:
                 members.at = end_of(text, begin)
                 left.append(f"{shown}:{text[begin : members.at]}")
@@ -70,11 +70,11 @@ class _Struct:
 class _Map:
     value: _Part
 
-    def of(self, text: str, at: int) -> tuple[str | None, int]:
-        if text[at] != "{":
-            return None, end_of(text, at)
+    def of(self, text: str, offset: int) -> tuple[str | None, int]:
+        if text[offset] != "{":
+            return None, end_of(text, offset)
         left: list[str] = []
-        for _, shown, begin in (members := Members(text, at)):
+        for _, shown, begin in (members := Members(text, offset)):
             inner, members.at = self.value.of(text, begin)
             if inner is not None:
                 left.append(f"{shown}:{inner}")
@@ -85,20 +85,20 @@ class _Map:
 class _Array:
     element: _Part
 
-    def of(self, text: str, at: int) -> tuple[str | None, int]:
-        if text[at] != "[":
-            return None, end_of(text, at)
+    def of(self, text: str, offset: int) -> tuple[str | None, int]:
+        if text[offset] != "[":
+            return None, end_of(text, offset)
         left: list[str | None] = []
-        at = space_end(text, at + 1)
-        while text[at] != "]":
-            inner, at = self.element.of(text, at)
+        offset = space_end(text, offset + 1)
+        while text[offset] != "]":
+            inner, offset = self.element.of(text, offset)
             left.append(inner)
-            at = space_end(text, at)
-            if text[at] == ",":
-                at = space_end(text, at + 1)
+            offset = space_end(text, offset)
+            if text[offset] == ",":
+                offset = space_end(text, offset + 1)
         if all(inner is None for inner in left):
-            return None, at + 1
-        return f"[{','.join(inner or 'null' for inner in left)}]", at + 1
+            return None, offset + 1
+        return f"[{','.join(inner or 'null' for inner in left)}]", offset + 1
 
 
 def _fields(columns: StructType) -> dict[str, _Part | None]:
@@ -134,6 +134,6 @@ class Rescuer:
         """For messages where the ones that may have unknown fields are known; ``texts`` are these."""
         if len(texts) == 0:
             return pa.nulls(len(has_unknown), pa.string())
-        places = np.cumsum(has_unknown, dtype=np.int64) - 1
+        indexes = np.cumsum(has_unknown, dtype=np.int64) - 1
         left = pa.array([self._leftovers.of(text) for text in texts.to_pylist()], pa.string())
-        return left if len(left) == len(has_unknown) else left.take(pa.array(places, mask=~has_unknown))
+        return left if len(left) == len(has_unknown) else left.take(pa.array(indexes, mask=~has_unknown))

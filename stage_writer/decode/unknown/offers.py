@@ -123,10 +123,10 @@ def _type_of_number(text: Number) -> DataType | None:
 
 
 def _joined_all(types: Iterable[DataType | None]) -> DataType | None:
-    found: DataType | None = None
+    joined_type: DataType | None = None
     for data_type in types:
-        found = joined(found, data_type)
-    return found
+        joined_type = joined(joined_type, data_type)
+    return joined_type
 
 
 def _struct(types: dict[str, DataType]) -> StructType | None:

@@ -60,16 +60,16 @@ class TopicGroups:
 
     def chains(self, positions: Mapping[TopicPartition, Position]) -> dict[TopicPartition, Position]:
         """Positions of Kafka partitions as those of chains; inputs of incomplete chains stay unchanged."""
-        found: dict[TopicPartition, Position] = {}
+        by_chain: dict[TopicPartition, Position] = {}
         for topic_partition, position in positions.items():
             chain = self.chain_of(topic_partition)
             if not is_merged(chain.topic) or any(partition not in positions for partition in inputs_of(chain)):
-                found[topic_partition] = position
+                by_chain[topic_partition] = position
             else:
-                found[chain] = merged_position(
+                by_chain[chain] = merged_position(
                     InputEnd(partition, positions[partition]) for partition in inputs_of(chain)
                 )
-        return found
+        return by_chain
 
     def require_equal_counts(self, partitions: Iterable[TopicPartition]) -> None:
         """Raises ConfigError where topics of one group have different numbers of partitions; ignores missing topics."""

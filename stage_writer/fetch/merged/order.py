@@ -70,14 +70,14 @@ class MergeInput:
         """Drop everything, and continue from there."""
         self.position = self.read = position
         self.waiting.clear()
-        self.look_again()
+        self.check_again()
 
-    def look_again(self) -> None:
+    def check_again(self) -> None:
         """Its end may have moved since it was read."""
         self.end = None
         self.idle_since_s = None
 
-    def is_passed_over(self, now_s: float, longest_s: float) -> bool:
+    def is_skipped(self, now_s: float, longest_s: float) -> bool:
         """Whether it has no messages, and the wait for it is over (rule 2)."""
         if self.waiting or not self.is_at_end:
             return False
@@ -90,13 +90,15 @@ def next_messages(
     chain: TopicPartition, inputs: Sequence[MergeInput], now_s: float, longest_idle_s: float
 ) -> MergedBatch | None:
     """The messages whose order is known, from ``inputs`` sorted by topic; None when there are none."""
-    passed = [one.is_passed_over(now_s, longest_idle_s) for one in inputs]  # for each of them, to update their clocks
-    full = [(number, one) for number, one in enumerate(inputs) if one.waiting]
-    if not full or any(not one.waiting and not over for one, over in zip(inputs, passed, strict=True)):
+    skipped = [
+        chain_input.is_skipped(now_s, longest_idle_s) for chain_input in inputs
+    ]  # for each of them, to update their clocks
+    full = [(number, chain_input) for number, chain_input in enumerate(inputs) if chain_input.waiting]
+    if not full or any(not chain_input.waiting and not over for chain_input, over in zip(inputs, skipped, strict=True)):
         return None
-    times = {number: _raised(one.waiting) for number, one in full}
-    last, rank = min((int(found[-1]), number) for number, found in times.items())
-    before = [one.position for one in inputs]
+    times = {number: _raised(chain_input.waiting) for number, chain_input in full}
+    last, rank = min((int(input_times[-1]), number) for number, input_times in times.items())
+    before = [chain_input.position for chain_input in inputs]
     parts: list[tuple[int, MessageBatch]] = []
     keys = []
     for number, merge_input in full:
@@ -106,12 +108,12 @@ def next_messages(
         keys.append(times[number][:count])
     numbers = np.concatenate([np.full(len(batch), number, np.int64) for number, batch in parts])
     order = np.lexsort((numbers, np.concatenate(keys)))  # stable: an input's own order is kept
-    return merged_batch(chain, [one.partition for one in inputs], before, parts, order.astype(np.int64))
+    return merged_batch(chain, [chain_input.partition for chain_input in inputs], before, parts, order.astype(np.int64))
 
 
 def pass_holes(inputs: Sequence[MergeInput]) -> bool:
     """Whether all inputs have been passed on to their ends; if so, skips positions without records before these."""
-    if any(one.waiting or not one.is_at_end for one in inputs):
+    if any(chain_input.waiting or not chain_input.is_at_end for chain_input in inputs):
         return False
     for merge_input in inputs:
         merge_input.position = merge_input.read = Position(merge_input.end or merge_input.read)
@@ -123,15 +125,15 @@ def _raised(waiting: deque[MessageBatch]) -> np.ndarray[tuple[int], np.dtype[np.
     return np.maximum.accumulate(np.concatenate([batch.timestamps_ms for batch in waiting]))
 
 
-def _taken(one: MergeInput, count: int) -> list[MessageBatch]:
+def _taken(chain_input: MergeInput, count: int) -> list[MessageBatch]:
     """The first waiting messages."""
     taken = []
     while count:
-        batch = one.waiting.popleft()
+        batch = chain_input.waiting.popleft()
         if len(batch) > count:
-            one.waiting.appendleft(batch.part(count, len(batch)))
+            chain_input.waiting.appendleft(batch.part(count, len(batch)))
             batch = batch.part(0, count)
         count -= len(batch)
-        one.position = batch.end
+        chain_input.position = batch.end
         taken.append(batch)
     return taken

@@ -98,22 +98,22 @@ class MergingSource:
         for batch in polled.batches:
             if batch.partition in moved:
                 continue
-            if (found := self._inputs.get(batch.partition)) is not None:
-                found.take(batch)
+            if (chain_input := self._inputs.get(batch.partition)) is not None:
+                chain_input.take(batch)
             elif not is_merged(self._groups.chain_of(batch.partition).topic):
                 ours.append(batch)
         ends: dict[TopicPartition, Position] = {}
         for partition, position in polled.ends.items():
             if partition in moved:
                 continue
-            if (found := self._inputs.get(partition)) is not None:
-                found.reached_end(position)
+            if (chain_input := self._inputs.get(partition)) is not None:
+                chain_input.reached_end(position)
             elif not is_merged(self._groups.chain_of(partition).topic):
                 ends[partition] = position
         merged = self._merge()
         ends |= self._new_ends()
         self._balance()
-        faults = tuple(one for fault in polled.faults if (one := self._fault(fault)) is not None)
+        faults = tuple(own_fault for fault in polled.faults if (own_fault := self._fault(fault)) is not None)
         return Polled((*ours, *merged), ends, faults)
 
     def expect(self, last: Mapping[TopicPartition, LastRecord]) -> None:
@@ -143,7 +143,7 @@ class MergingSource:
                 chain.paused, chain.reported = False, None
                 if self._clock.monotonic_s() - chain.paused_at_s > LOOK_AGAIN_S:
                     for merge_input in chain.inputs:
-                        merge_input.look_again()
+                        merge_input.check_again()
         self._inner.resume([partition for partition in self._spread(partitions) if partition not in self._ahead])
 
     def resolve(self, topic_partition: TopicPartition, start: Start) -> Position:
@@ -165,9 +165,9 @@ class MergingSource:
 
     def topic_ids(self, topics: Collection[Topic]) -> Mapping[Topic, str | None]:
         """The ids of topics; for a chain's topic, those of all its topics. Safe to call from any thread."""
-        found = self._inner.topic_ids({one for topic in topics for one in topics_of(topic)})
-        there = [topic for topic in topics if all(one in found for one in topics_of(topic))]
-        return {topic: ids_together(topic, found) for topic in there}
+        topic_ids = self._inner.topic_ids({input_topic for topic in topics for input_topic in topics_of(topic)})
+        there = [topic for topic in topics if all(input_topic in topic_ids for input_topic in topics_of(topic))]
+        return {topic: ids_together(topic, topic_ids) for topic in there}
 
     def ownerless(self, topic_partitions: Collection[TopicPartition]) -> Collection[TopicPartition] | None:
         """The chains with an input without an owner in the group; None while the group is rebalancing."""
@@ -232,8 +232,8 @@ class MergingSource:
 
     def _touched(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
         chains = {partition: self._groups.chain_of(partition) for partition in partitions}
-        mine = {chain for partition, chain in chains.items() if chain == partition or chain in self._chains}
-        return sorted(mine)
+        touched = {chain for partition, chain in chains.items() if chain == partition or chain in self._chains}
+        return sorted(touched)
 
     def _take_up(self, topic_partition: TopicPartition) -> None:
         inputs = tuple(MergeInput(partition, Position(0), Position(0)) for partition in inputs_of(topic_partition))

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from common.ports import Clock
     from common.settings import Settings, Stream
-    from common.settings.overlap import UnreadTopics
-    from common.stage.topic_owners import OwnerBook
+    from common.settings.overlap import UnsubscribedTopics
+    from common.stage.topic_owners import StageTopicOwners
     from stage_writer.ports import RecordSource
 
 
@@ -34,8 +34,8 @@ def source_of(
     *,
     with_headers: Sequence[Stream] = (),
     native: Path | None = None,
-    unread: UnreadTopics | None = None,
-    owners: OwnerBook | None = None,
+    unsubscribed: UnsubscribedTopics | None = None,
+    owners: StageTopicOwners | None = None,
 ) -> RecordSource:
     """Kafka, with merged chains where there are groups; otherwise like `KafkaSource`. Raises ConfigError.
 
@@ -51,7 +51,7 @@ def source_of(
         with_headers=with_headers,
         co_partitioned=merges,
         native=native,
-        unread=unread,
+        unsubscribed=unsubscribed,
         sharing=sharing,
     )
     source: RecordSource = kafka

@@ -56,20 +56,20 @@ class ChainReader:
     """Whether a fault followed a move to it (rule 4)."""
     slice: int = 0
     """The last time slice in which it was read."""
-    told_end: Position | None = None
+    reported_end: Position | None = None
     """The end that was last reported."""
     staged: Position | None = None
     """The position for monitoring tools."""
 
     @property
-    def is_wanted(self) -> bool:
+    def is_needed(self) -> bool:
         """Whether it is to be read."""
         return self.position is not None and not self.paused
 
     def begin(self, position: Position | None, last: LastRecord | None) -> None:
         """Continue from there."""
         self.position, self.last = position, last
-        self.joined, self.doubted, self.told_end = False, False, None
+        self.joined, self.doubted, self.reported_end = False, False, None
         self.staged = position if self.staged is None else self.staged
 
     def meets(self, start: Position, batch: MessageBatch) -> bool:
@@ -104,7 +104,7 @@ class SharedPartition:
     @property
     def wanted(self) -> list[ChainReader]:
         """The chains that are to be read."""
-        return [chain for chain in self.chains if chain.is_wanted]
+        return [chain for chain in self.chains if chain.is_needed]
 
     @property
     def is_apart(self) -> bool:
@@ -143,7 +143,7 @@ class SharedPartition:
         self._confirm()
         taken = []
         for chain in self.chains:
-            if not chain.is_wanted:
+            if not chain.is_needed:
                 chain.joined = False
             elif not chain.joined:
                 chain.joined = chain.meets(self.position, new)
@@ -168,11 +168,11 @@ class SharedPartition:
 
     def new_ends(self) -> dict[TopicPartition, Position]:
         """The chains that are read to the end and were not told so."""
-        found: dict[TopicPartition, Position] = {}
+        ends: dict[TopicPartition, Position] = {}
         for chain in self.chains:
-            if self.end is not None and chain.is_wanted and chain.joined and chain.told_end != self.end:
-                chain.told_end = found[chain.partition] = self.end
-        return found
+            if self.end is not None and chain.is_needed and chain.joined and chain.reported_end != self.end:
+                chain.reported_end = ends[chain.partition] = self.end
+        return ends
 
     def fail(self) -> list[ChainReader]:
         """Kafka cannot serve the read position: the chains that this concerns, which now wait for a seek (rule 4)."""

@@ -71,7 +71,7 @@ class SharedTopicSource:
                 ends[partition] = end
         for partition in settling & self._partitions.keys():
             ends |= self._partitions[partition].new_ends()
-        faults = tuple(fault for found in polled.faults for fault in self._faults(found))
+        faults = tuple(fault for fault_of_kafka in polled.faults for fault in self._faults(fault_of_kafka))
         return Polled(tuple(batches), ends, faults)
 
     def expect(self, last: Mapping[TopicPartition, LastRecord]) -> None:
@@ -80,10 +80,10 @@ class SharedTopicSource:
             self._inner.expect(plain)
 
     def seek(self, partition: TopicPartition, position: Position) -> None:
-        if (found := self._readers.get(partition)) is None:
+        if (reader := self._readers.get(partition)) is None:
             self._inner.seek(partition, position)
             return
-        shared, chain = found
+        shared, chain = reader
         chain.begin(position, self._expected.pop(partition, None))
         self._unsettled.add(shared.partition)
 
@@ -110,34 +110,38 @@ class SharedTopicSource:
         }
 
     def high_watermarks(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
-        found = self._inner.high_watermarks({kafka_partition(partition) for partition in partitions})
+        watermarks = self._inner.high_watermarks({kafka_partition(partition) for partition in partitions})
         return {
-            partition: found[kafka_partition(partition)]
+            partition: watermarks[kafka_partition(partition)]
             for partition in partitions
-            if kafka_partition(partition) in found
+            if kafka_partition(partition) in watermarks
         }
 
     def topic_ids(self, topics: Collection[Topic]) -> Mapping[Topic, str | None]:
         """The ids of topics, and of the Kafka topics of chains. Safe to call from any thread."""
-        found = self._inner.topic_ids({kafka_topic(topic) for topic in topics})
-        return {topic: found[kafka_topic(topic)] for topic in topics if kafka_topic(topic) in found}
+        topic_ids = self._inner.topic_ids({kafka_topic(topic) for topic in topics})
+        return {topic: topic_ids[kafka_topic(topic)] for topic in topics if kafka_topic(topic) in topic_ids}
 
     def ownerless(self, partitions: Collection[TopicPartition]) -> Collection[TopicPartition] | None:
         """The chains whose Kafka partition has no owner in the group; None while the group is rebalancing."""
-        found = self._inner.ownerless({kafka_partition(partition) for partition in partitions})
-        return None if found is None else {partition for partition in partitions if kafka_partition(partition) in found}
+        ownerless = self._inner.ownerless({kafka_partition(partition) for partition in partitions})
+        return (
+            None
+            if ownerless is None
+            else {partition for partition in partitions if kafka_partition(partition) in ownerless}
+        )
 
     def report(self, positions: Mapping[TopicPartition, Position]) -> None:
-        found: dict[TopicPartition, Position] = {}
+        staged: dict[TopicPartition, Position] = {}
         for partition, position in positions.items():
             reader = self._readers.get(partition)
             if reader is None:
-                found[partition] = position
+                staged[partition] = position
                 continue
             shared, chain = reader
             chain.staged = position
-            found[shared.partition] = min(each.staged for each in shared.chains if each.staged is not None)
-        self._inner.report(found)
+            staged[shared.partition] = min(each.staged for each in shared.chains if each.staged is not None)
+        self._inner.report(staged)
 
     def close(self) -> None:
         self._inner.close()
@@ -179,11 +183,11 @@ class SharedTopicSource:
 
     def _spread(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
         """The chains of assigned Kafka partitions."""
-        found = []
+        chains = []
         for partition in partitions:
             shared = self._partitions.get(partition)
-            found += [partition] if shared is None else [chain.partition for chain in shared.chains]
-        return found
+            chains += [partition] if shared is None else [chain.partition for chain in shared.chains]
+        return chains
 
     def _is_shared(self, partition: TopicPartition) -> bool:
         """Whether a Kafka partition has other chains than the one of its own name alone."""
@@ -208,11 +212,11 @@ class SharedTopicSource:
         """Note it of chains; returns the partitions that pass through."""
         plain = []
         for partition in partitions:
-            if (found := self._readers.get(partition)) is None:
+            if (reader := self._readers.get(partition)) is None:
                 plain.append(partition)
                 continue
-            shared, chain = found
-            chain.paused, chain.told_end = paused, None
+            shared, chain = reader
+            chain.paused, chain.reported_end = paused, None
             self._unsettled.add(shared.partition)
         return plain
 

@@ -54,14 +54,14 @@ class Elements:
         rows = exploded(columns, self._array)
         self._inner: dict[str, tuple[str, ...]] = {}
         for steps in by.element:
-            found = naming.origin(rows, steps, made)
-            if found is None:
+            origin = naming.origin(rows, steps, made)
+            if origin is None:
                 msg = f"merge.keys names {'.'.join(steps)!r}, which is no field of the element"
                 raise SchemaError(msg, f"name a field of the elements of {self._array}")
-            self._inner[".".join(steps)] = found[1:]
-        self._own = {key: found[0] for key in by.record if (found := naming.origin(rows, (key,), made)) is not None}
-        found = None if by.sequence is None else naming.origin(rows, (by.sequence,), made)
-        self._sequence = None if found is None else found[0]
+            self._inner[".".join(steps)] = origin[1:]
+        self._own = {key: origin[0] for key in by.record if (origin := naming.origin(rows, (key,), made)) is not None}
+        origin = None if by.sequence is None else naming.origin(rows, (by.sequence,), made)
+        self._sequence = None if origin is None else origin[0]
 
     def apply(self, rows: Rows, messages: Messages) -> Rows:  # noqa: ARG002 - the port's
         """The events that may be exploded."""

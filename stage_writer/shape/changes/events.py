@@ -35,7 +35,7 @@ from common.tables.changes import (
     staged_columns,
     table_columns,
 )
-from stage_writer.decode.reading import Reading
+from stage_writer.decode.decode_options import DecodeOptions
 from stage_writer.decode.rejects import ErrorClass, Reject
 from stage_writer.shape.changes.message_keys import MessageKeys
 from stage_writer.shape.outcome import kafka_columns_of
@@ -91,12 +91,12 @@ class Events:
         if self._opener is not None:
             headers = None if messages.headers is None else messages.headers.take(pa.array(tombstones))
             keys = self._opener.keys_of(sent, headers)
-        found = self._keys.read(keys, sent)
-        rejects = (replace(reject, index=int(tombstones[reject.index])) for reject in found.rejects)
-        gone = Rows(found.rows, tombstones[found.index], tuple(rejects), tables=rows.tables)
+        decoded = self._keys.read(keys, sent)
+        rejects = (replace(reject, index=int(tombstones[reject.index])) for reject in decoded.rejects)
+        gone = Rows(decoded.rows, tombstones[decoded.index], tuple(rejects), tables=rows.tables)
         if self._routing is not None:
             gone = self._routing.apply(gone.with_table(self._as_in_record(gone.table)), messages)
-            gone = gone.with_table(gone.table.rename_columns(found.rows.column_names))
+            gone = gone.with_table(gone.table.rename_columns(decoded.rows.column_names))
         given = {name: gone.table[name] for name in gone.table.column_names}
         deletes = self._deletes(given, gone.index, messages)
         return replace(_merged(rows, deletes, gone.index), rejects=(*rows.rejects, *gone.rejects), tables=gone.tables)
@@ -127,7 +127,7 @@ class Events:
             if rows.table[key].null_count:
                 lost = rows.table[key].is_null().to_numpy()
                 why = f"its key column {key} is null"
-                rows = rows.without(lost, (_reject(place, ErrorClass.NULL_KEY, why) for place in rows.index[lost]))
+                rows = rows.without(lost, (_reject(index, ErrorClass.NULL_KEY, why) for index in rows.index[lost]))
         sequence = self._by.sequence
         if sequence is not None and rows.table[sequence].null_count:
             lost = rows.table[sequence].is_null()
@@ -135,7 +135,7 @@ class Events:
                 lost = pc.and_(lost, pc.invert(rows.table[DELETE_COLUMN]))
             lost = lost.to_numpy()
             why = f"its sequence {sequence} is null"
-            rows = rows.without(lost, (_reject(place, ErrorClass.NULL_SEQUENCE, why) for place in rows.index[lost]))
+            rows = rows.without(lost, (_reject(index, ErrorClass.NULL_SEQUENCE, why) for index in rows.index[lost]))
         return rows
 
     def _arranged(self, given: dict[str, pa.ChunkedArray], index: np.ndarray, messages: Messages) -> pa.Table:
@@ -187,14 +187,14 @@ def deletes_by_tombstones(stream: Stream) -> bool:
     return stream.merge is not None and stream.merge.tombstones == "delete"
 
 
-def _reject(place: int, error_class: ErrorClass, why: str) -> Reject:
-    return Reject(int(place), error_class, why)
+def _reject(index: int, error_class: ErrorClass, why: str) -> Reject:
+    return Reject(int(index), error_class, why)
 
 
 def _message_keys(table: StructType, stream: Stream, by: MergeBy) -> MessageKeys:
     names = record_names(stream)
     fields = {field.name: replace(field, name=names.get(field.name, field.name)) for field in table}
-    reading = Reading(stream.forms, lenient=is_lenient(stream))
+    reading = DecodeOptions(stream.forms, lenient=is_lenient(stream))
     return MessageKeys({key: fields[key] for key in by.record}, reading, framed=stream.framing == "confluent")
 
 

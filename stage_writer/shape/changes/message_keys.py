@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from common.schema import Field, Primitive, StructType, to_arrow_schema
 from common.settings.formats import Forms
 from stage_writer.decode.decode import Decoder
-from stage_writer.decode.reading import Reading
+from stage_writer.decode.decode_options import DecodeOptions
 from stage_writer.decode.rejects import ErrorClass, Reject
 
 if TYPE_CHECKING:
@@ -55,18 +55,18 @@ class Keys:
 class MessageKeys:
     """Reads message keys. Not thread-safe. Raises SchemaError for types that have no JSON form."""
 
-    def __init__(self, fields: Mapping[str, Field], reading: Reading, *, framed: bool) -> None:
+    def __init__(self, fields: Mapping[str, Field], reading: DecodeOptions, *, framed: bool) -> None:
         """``fields`` are the record's, by the name of each key column; ``reading`` is the record's."""
         named = StructType(tuple(Field(field.name, field.type, nullable=False) for field in fields.values()))
         self._schema = to_arrow_schema(StructType(tuple(Field(name, field.type) for name, field in fields.items())))
         self._framed = framed
         self._only = next(iter(fields.values())) if len(fields) == 1 else None
         self._plain = Decoder(named, reading)
-        payload = Reading(Forms(None, {_PAYLOAD: reading.forms}), lenient=reading.lenient)
+        payload = DecodeOptions(Forms(None, {_PAYLOAD: reading.forms}), lenient=reading.lenient)
         self._wrapped = Decoder(StructType((Field(_PAYLOAD, named, nullable=False),)), payload)
         self._bare = None
         if self._only is not None:
-            bare = Reading(Forms(None, {_PAYLOAD: reading.forms.at(self._only.name)}), lenient=reading.lenient)
+            bare = DecodeOptions(Forms(None, {_PAYLOAD: reading.forms.at(self._only.name)}), lenient=reading.lenient)
             self._bare = Decoder(StructType((Field(_PAYLOAD, self._only.type, nullable=False),)), bare)
 
     def read(self, keys: pa.BinaryArray | pa.LargeBinaryArray, sent: pa.BinaryArray | None = None) -> Keys:
@@ -76,19 +76,19 @@ class MessageKeys:
         texts = pc.fill_null(texts, "")
         kinds = self._kinds(texts)
         parts: list[tuple[Index, pa.Table]] = []
-        for places, table in (
+        for indexes, table in (
             self._decoded(self._plain, texts, kinds.objects),
             *self._of_connect(texts, kinds.connect),
             self._of_values(texts, kinds.values),
             (kinds.raw, pa.table([texts.take(pa.array(kinds.raw))], schema=self._schema) if len(kinds.raw) else None),
         ):
             if table is not None:
-                parts.append((places, table.rename_columns(self._schema.names).cast(self._schema)))
-        index = np.concatenate([np.zeros(0, np.int64), *(places for places, _ in parts)])
+                parts.append((indexes, table.rename_columns(self._schema.names).cast(self._schema)))
+        index = np.concatenate([np.zeros(0, np.int64), *(indexes for indexes, _ in parts)])
         order = np.argsort(index)
         rows = pa.concat_tables([self._schema.empty_table(), *(table for _, table in parts)]).take(pa.array(order))
         refused = np.setdiff1d(np.arange(len(keys)), index)
-        return Keys(rows, index[order], tuple(_reject(place, sent[place].as_py()) for place in refused.tolist()))
+        return Keys(rows, index[order], tuple(_reject(index, sent[index].as_py()) for index in refused.tolist()))
 
     def _kinds(self, texts: pa.StringArray) -> _Kinds:
         connect = _matches(texts, _CONNECT) & (_PAYLOAD not in self._schema.names)
@@ -102,29 +102,29 @@ class MessageKeys:
             values = rest & _matches(texts, _VALUE)
         return _Kinds(*map(np.flatnonzero, (objects, connect, values, raw)))
 
-    def _decoded(self, decoder: Decoder, texts: pa.StringArray, places: Index) -> tuple[Index, pa.Table | None]:
-        if not len(places):
-            return places, None
-        decoded = decoder.decode(texts.take(pa.array(places)).cast(pa.large_binary()))
-        return places[decoded.row_index], decoded.rows
+    def _decoded(self, decoder: Decoder, texts: pa.StringArray, indexes: Index) -> tuple[Index, pa.Table | None]:
+        if not len(indexes):
+            return indexes, None
+        decoded = decoder.decode(texts.take(pa.array(indexes)).cast(pa.large_binary()))
+        return indexes[decoded.row_index], decoded.rows
 
-    def _of_connect(self, texts: pa.StringArray, places: Index) -> Sequence[tuple[Index, pa.Table | None]]:
-        found, table = self._decoded(self._wrapped, texts, places)
+    def _of_connect(self, texts: pa.StringArray, indexes: Index) -> Sequence[tuple[Index, pa.Table | None]]:
+        rows_read, table = self._decoded(self._wrapped, texts, indexes)
         if table is not None:
             table = _inside(table)
         if self._bare is None:
-            return [(found, table)]
-        return [(found, table), self._decoded(self._bare, texts, np.setdiff1d(places, found))]
+            return [(rows_read, table)]
+        return [(rows_read, table), self._decoded(self._bare, texts, np.setdiff1d(indexes, rows_read))]
 
-    def _of_values(self, texts: pa.StringArray, places: Index) -> tuple[Index, pa.Table | None]:
+    def _of_values(self, texts: pa.StringArray, indexes: Index) -> tuple[Index, pa.Table | None]:
         """Bare values: wrapped in objects, and read as their members."""
-        if self._only is None or not len(places):
-            return places, None
+        if self._only is None or not len(indexes):
+            return indexes, None
         name = json.dumps(self._only.name, ensure_ascii=False)
-        chosen = texts.take(pa.array(places))
+        chosen = texts.take(pa.array(indexes))
         objects = pc.binary_join_element_wise(f"{{{name}:", chosen, "}", "")
-        found, table = self._decoded(self._plain, objects, np.arange(len(places)))
-        return places[found], table
+        objects_read, table = self._decoded(self._plain, objects, np.arange(len(indexes)))
+        return indexes[objects_read], table
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,11 +158,11 @@ def _without_frames(keys: pa.BinaryArray) -> pa.BinaryArray:
     return pc.replace_with_mask(keys, framed, pc.binary_slice(keys.filter(framed), _FRAME_BYTES))
 
 
-def _reject(place: int, key: bytes | None) -> Reject:
+def _reject(index: int, key: bytes | None) -> Reject:
     if key is None:
-        return Reject(place, ErrorClass.UNREADABLE_KEY, "the tombstone has no message key")
+        return Reject(index, ErrorClass.UNREADABLE_KEY, "the tombstone has no message key")
     shown = key[:_SHOWN_CHARACTERS].decode(errors="replace")
-    return Reject(place, ErrorClass.UNREADABLE_KEY, f"the message key {shown!r} does not give the key columns")
+    return Reject(index, ErrorClass.UNREADABLE_KEY, f"the message key {shown!r} does not give the key columns")
 
 
 def _texts_of(block: pa.BinaryArray) -> pa.StringArray:

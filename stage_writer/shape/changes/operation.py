@@ -52,8 +52,8 @@ class Operation:
     def apply(self, rows: Rows, messages: Messages) -> Rows:
         """The rows with the column; one whose expression fails becomes a reject."""
         if self._evaluator is None:
-            found = pa.repeat(pa.scalar(value=False), len(rows))
-            return rows.with_table(rows.table.append_column(DELETE_COLUMN, found))
+            deletes = pa.repeat(pa.scalar(value=False), len(rows))
+            return rows.with_table(rows.table.append_column(DELETE_COLUMN, deletes))
         evaluated = self._evaluator.evaluate(rows, messages)
         rows, (operations,) = evaluated.rows, evaluated.values
         return rows.with_table(rows.table.append_column(DELETE_COLUMN, pc.is_in(operations, value_set=self._deletes)))
@@ -70,5 +70,5 @@ class ChangeTime:
 
     def apply(self, rows: Rows, messages: Messages) -> Rows:  # noqa: ARG002 - the port's
         change = rows.table[CDC_COLUMN]
-        found = pc.coalesce(pc.struct_field(change, "source_ts"), pc.struct_field(change, "ts"))
-        return rows.with_table(rows.table.append_column(TIME_COLUMN, found))
+        change_times = pc.coalesce(pc.struct_field(change, "source_ts"), pc.struct_field(change, "ts"))
+        return rows.with_table(rows.table.append_column(TIME_COLUMN, change_times))

@@ -26,7 +26,7 @@ from common.schema.naming import Naming
 from common.stage.merged import kafka_topic
 from stage_writer.decode.batch import NO_TIMESTAMP
 from stage_writer.decode.decode import Decoded, Decoder
-from stage_writer.decode.reading import STRICT, Reading, no_first_pass
+from stage_writer.decode.decode_options import STRICT, DecodeOptions, no_first_pass
 from stage_writer.decode.rejects import Refusal, Reject
 from stage_writer.shape.expressions import refused
 from stage_writer.shape.jmespath.expressions import OfMessage, Path, Substring, assignments_of
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from common.schema.naming import Parts
     from stage_writer.decode.batch import Messages
-    from stage_writer.decode.reading import MakeFirstPass
+    from stage_writer.decode.decode_options import MakeFirstPass
     from stage_writer.shape.jmespath.expressions import Assignment, Goal, Plain
 
     Index = NDArray[np.int64]
@@ -58,22 +58,22 @@ class JmesPathDecoder:
         self,
         columns: StructType,
         expressions: Mapping[str, str],
-        reading: Reading = STRICT,
+        reading: DecodeOptions = STRICT,
         *,
         rescue_column: str | None = None,
         in_bulk: bool = True,
-        first_pass: MakeFirstPass = no_first_pass,
+        native_decoder: MakeFirstPass = no_first_pass,
     ) -> None:
         """``expressions`` by the columns that they fill; without ``in_bulk`` all messages are processed by rule 1."""
         self._assignments = assignments_of(columns, expressions)
         for assignment in self._assignments:
             _require_own_form(assignment, reading)
-        self._decoder = Decoder(columns, reading, rescue_column=rescue_column, first_pass=first_pass)
+        self._decoder = Decoder(columns, reading, rescue_column=rescue_column, native_decoder=native_decoder)
         self.columns = self._decoder.columns
         sourced = rescue_column is not None or reading.holds_json
         self._rewriter = MessageRewriter(self._assignments, sourced=sourced)
         is_plain = in_bulk and rescue_column is None and reading == STRICT
-        self._filler = _filler_of(columns, self._assignments, first_pass) if is_plain else None
+        self._filler = _filler_of(columns, self._assignments, native_decoder) if is_plain else None
 
     @property
     def is_bulk(self) -> bool:
@@ -89,23 +89,23 @@ class JmesPathDecoder:
     def _one_by_one(self, messages: Messages, index: Index) -> Decoded:
         about = _About(messages)
         rewritten: list[bytes | None] = []
-        places: list[int] = []
+        indexes: list[int] = []
         rejects: list[Reject] = []
-        for place, message in zip(index.tolist(), messages.values.take(pa.array(index)).to_pylist(), strict=True):
-            outcome = None if message is None else self._rewriter.rewritten(message, about.of(place))
+        for row, message in zip(index.tolist(), messages.values.take(pa.array(index)).to_pylist(), strict=True):
+            outcome = None if message is None else self._rewriter.rewritten(message, about.of(row))
             if isinstance(outcome, Refusal):
-                rejects.append(Reject(place, outcome.error_class, outcome.error))
+                rejects.append(Reject(row, outcome.error_class, outcome.error))
             else:
                 rewritten.append(outcome)
-                places.append(place)
+                indexes.append(row)
         decoded = self._decoder.decode(pa.array(rewritten, pa.large_binary()))
-        given = np.array(places, np.int64)
+        given = np.array(indexes, np.int64)
         rejects += (replace(reject, index=int(given[reject.index])) for reject in decoded.rejects)
         rejects.sort(key=lambda reject: reject.index)
         return Decoded(decoded.rows, given[decoded.row_index], tuple(rejects), given[decoded.tombstones])
 
 
-def _require_own_form(assignment: Assignment, reading: Reading) -> None:
+def _require_own_form(assignment: Assignment, reading: DecodeOptions) -> None:
     """Kafka's own values have one form, independent of `formats` for the record's values."""
     for step in assignment.goal.steps:
         reading = reading.at(step)
@@ -139,7 +139,7 @@ class _Fill:
     goal: Goal
 
 
-def _filler_of(columns: StructType, assignments: Sequence[Assignment], first_pass: MakeFirstPass) -> _Filler | None:
+def _filler_of(columns: StructType, assignments: Sequence[Assignment], native_decoder: MakeFirstPass) -> _Filler | None:
     """None where an expression is not plain, or is incompatible (rule 3)."""
     fills = [_Fill(assignment.plain, assignment.goal) for assignment in assignments if assignment.plain is not None]
     if len(fills) < len(assignments) or any(_is_required(columns, fill.goal.steps) for fill in fills):
@@ -159,7 +159,7 @@ def _filler_of(columns: StructType, assignments: Sequence[Assignment], first_pas
             return None
         wide = struct_type
     plan = Naming(drop=frozenset(added)).of(wide).plan if added else None
-    return _Filler(columns, Decoder(wide, first_pass=first_pass), plan, fills)
+    return _Filler(columns, Decoder(wide, native_decoder=native_decoder), plan, fills)
 
 
 def _is_required(columns: StructType, steps: Steps) -> bool:
@@ -178,19 +178,21 @@ def _with_field(
     """The struct with a field of some type at a path; None if the path has another type. New parts are ``added``."""
     name, rest = steps[0], steps[1:]
     path = (*prefix, name)
-    found = struct.field(name)
-    if found is None:
+    inner_field = struct.field(name)
+    if inner_field is None:
         for step in reversed(rest):
             wanted = StructType((Field(step, wanted),))
-        if not any(path[: len(one)] == one for one in added):
+        if not any(path[: len(path_added)] == path_added for path_added in added):
             added.append(path)
         return struct.with_fields((Field(name, wanted),))
     if not rest:
-        return struct if found.type == wanted else None
-    inner = _with_field(found.type, rest, path, wanted, added) if isinstance(found.type, StructType) else None
+        return struct if inner_field.type == wanted else None
+    inner = (
+        _with_field(inner_field.type, rest, path, wanted, added) if isinstance(inner_field.type, StructType) else None
+    )
     if inner is None:
         return None
-    return StructType(tuple(replace(field, type=inner) if field is found else field for field in struct))
+    return StructType(tuple(replace(field, type=inner) if field is inner_field else field for field in struct))
 
 
 class _Filler:
@@ -229,7 +231,7 @@ class _Filler:
         if self._plan is None:
             return pa.table(list(wide), schema=self._schema)
         kept = zip(self._schema, self._plan.kept, strict=True)
-        columns = [remade(wide[place], field.type, inner) for field, (place, inner) in kept]
+        columns = [remade(wide[index], field.type, inner) for field, (index, inner) in kept]
         return pa.table(columns, schema=self._schema)
 
 
@@ -244,10 +246,10 @@ def _value(fill: _Fill, columns: Mapping[str, pa.Array], index: Index, messages:
 
 
 def _at(columns: Mapping[str, pa.Array], steps: Steps) -> pa.Array:
-    found = columns[steps[0]]
+    column = columns[steps[0]]
     for step in steps[1:]:
-        found = pc.struct_field(found, step)
-    return found
+        column = pc.struct_field(column, step)
+    return column
 
 
 def _of_messages(name: str, data_type: DataType, index: Index, messages: Messages) -> pa.Array:
@@ -269,18 +271,18 @@ def _filled(array: pa.Array, steps: Steps, value: pa.Array) -> pa.Array:
         return value if value.null_count == 0 else pc.coalesce(value, array)
     fields = list(array.type)
     parts = array.flatten()
-    place = next(place for place, field in enumerate(fields) if field.name == steps[0])
-    parts[place] = _filled(parts[place], steps[1:], value)
+    index = next(number for number, field in enumerate(fields) if field.name == steps[0])
+    parts[index] = _filled(parts[index], steps[1:], value)
     mask = pc.and_(array.is_null(), value.is_null()) if array.null_count else None
     return pa.StructArray.from_arrays(parts, fields=fields, mask=mask)
 
 
-def _joined(one: Decoded, other: Decoded) -> Decoded:
+def _joined(first: Decoded, other: Decoded) -> Decoded:
     """The results of some messages and of others, merged in order."""
-    index = np.concatenate([one.row_index, other.row_index])
+    index = np.concatenate([first.row_index, other.row_index])
     order = np.argsort(index, kind="stable")
-    table = pa.concat_tables([one.rows, other.rows])
-    rejects = sorted([*one.rejects, *other.rejects], key=lambda reject: reject.index)
-    tombstones = np.sort(np.concatenate([one.tombstones, other.tombstones]))
+    table = pa.concat_tables([first.rows, other.rows])
+    rejects = sorted([*first.rejects, *other.rejects], key=lambda reject: reject.index)
+    tombstones = np.sort(np.concatenate([first.tombstones, other.tombstones]))
     rows = table if not len(other.row_index) else table.take(pa.array(order))
     return Decoded(rows, index[order], tuple(rejects), tombstones)

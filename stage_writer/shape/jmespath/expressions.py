@@ -103,8 +103,8 @@ class FailedExpressionError(Exception):
 def assignments_of(columns: StructType, settings: Mapping[str, str]) -> tuple[Assignment, ...]:
     """The entries of `jmespath`, checked. Raises ExpressionError, which points at the expression."""
     assignments = tuple(_assignment(columns, column, text) for column, text in settings.items())
-    for place, assignment in enumerate(assignments):
-        for other in assignments[:place]:
+    for number, assignment in enumerate(assignments):
+        for other in assignments[:number]:
             shared = min(len(assignment.goal.steps), len(other.goal.steps))
             if assignment.goal.steps[:shared] == other.goal.steps[:shared]:
                 problem = f"{other.setting} fills the same column"
@@ -139,8 +139,8 @@ def _goal(columns: StructType, column: str, setting: str, text: str) -> Goal:
         field = data_type.field(step) if isinstance(data_type, StructType) else None
         if field is None:
             names = data_type.names if isinstance(data_type, StructType) else ()
-            near = difflib.get_close_matches(step, names, 1)
-            hint = f"did you mean {near[0]}?" if near else "declare it in `columns`, with its type"
+            close_matches = difflib.get_close_matches(step, names, 1)
+            hint = f"did you mean {close_matches[0]}?" if close_matches else "declare it in `columns`, with its type"
             raise refused(setting, text, f"`{column}` is no declared column, and no field of a STRUCT", hint)
         data_type = field.type
     return Goal(steps, data_type)
@@ -162,7 +162,7 @@ def _plain(node: Mapping[str, object]) -> Plain | None:
         return None
     source, skip, take = _children(node)
     steps, numbers = _steps(source), (skip.get("value"), take.get("value"))
-    if steps is None or any(one["type"] != "literal" for one in (skip, take)):
+    if steps is None or any(operand["type"] != "literal" for operand in (skip, take)):
         return None
     first, count = (number if type(number) is int and number >= 0 else None for number in numbers)
     return None if first is None or count is None else Substring(steps, first, count)
@@ -182,8 +182,8 @@ def _check(node: Mapping[str, object], setting: str, text: str) -> None:
     name, count = str(node["value"]), len(_children(node))
     known = functions.Functions.FUNCTION_TABLE | _Functions.FUNCTION_TABLE
     if name not in known:
-        near = difflib.get_close_matches(name, known, 1)
-        hint = f"did you mean {near[0]}?" if near else f"known are: {', '.join(sorted(known))}"
+        close_matches = difflib.get_close_matches(name, known, 1)
+        hint = f"did you mean {close_matches[0]}?" if close_matches else f"known are: {', '.join(sorted(known))}"
         raise refused(setting, text, f"there is no function {name}", hint)
     signature = known[name]["signature"]
     is_open = bool(signature) and bool(signature[-1].get("variadic"))

@@ -67,8 +67,8 @@ class MessageRewriter:
         try:
             record = _seen(document)
             values = [
-                _of_message(one, about) if isinstance(one.plain, OfMessage) else one.value(record)
-                for one in self._assignments
+                _of_message(assignment, about) if isinstance(assignment.plain, OfMessage) else assignment.value(record)
+                for assignment in self._assignments
             ]
             for assignment, value in zip(self._assignments, values, strict=True):
                 if value is not None:
@@ -116,9 +116,9 @@ def _number(text: Number) -> object:
     return double if math.isfinite(double) and _same(repr(double), text) else text
 
 
-def _same(one: str, other: str) -> bool:
+def _same(first: str, other: str) -> bool:
     """Whether two numbers have the same digits, regardless of their points and exponents."""
-    return _digits(one) == _digits(other)
+    return _digits(first) == _digits(other)
 
 
 def _digits(text: str) -> tuple[str, int]:
@@ -132,25 +132,25 @@ def _digits(text: str) -> tuple[str, int]:
 
 def _put(record: Object, steps: tuple[str, ...], value: _Text) -> None:
     name, *rest = steps
-    places = [place for place, (known, _) in enumerate(record) if known == name]
+    indexes = [index for index, (known, _) in enumerate(record) if known == name]
     if rest:
-        inner = record[places[-1]][1] if places else None
+        inner = record[indexes[-1]][1] if indexes else None
         if isinstance(inner, Object):
             changed = Object(inner)  # without a source, because its content has changed
-            record[places[-1]] = (name, changed)
+            record[indexes[-1]] = (name, changed)
             _put(changed, tuple(rest), value)
             return
         made = Object()
         _put(made, tuple(rest), value)
-        _set(record, places, name, made)
+        _set(record, indexes, name, made)
     else:
-        _set(record, places, name, value)
+        _set(record, indexes, name, value)
 
 
-def _set(record: Object, places: Sequence[int], name: str, value: Json) -> None:
-    for place in reversed(places):
-        del record[place]
-    record.insert(places[0] if places else len(record), (name, value))
+def _set(record: Object, indexes: Sequence[int], name: str, value: Json) -> None:
+    for index in reversed(indexes):
+        del record[index]
+    record.insert(indexes[0] if indexes else len(record), (name, value))
 
 
 def _shown(value: Json) -> str:

@@ -51,7 +51,7 @@ def fold_of_reducer(reducer: Callable[[Value, Value], Value]) -> Fold:
 
 def merge_of_reducer(reducer: Callable[[Value, Value], Value]) -> Merge:
     """Two sessions' aggregates, each of which may be missing."""
-    return lambda _key, one, two: two if one is None else reducer(one, two)
+    return lambda _key, aggregate, two: two if aggregate is None else reducer(aggregate, two)
 
 
 def time_store(store: str) -> str:
@@ -59,7 +59,7 @@ def time_store(store: str) -> str:
     return f"{store}-time"
 
 
-class SeenTime:
+class StreamTime:
     """The highest time that an operator has seen (rule 3)."""
 
     def __init__(self, context: ProcessorContext, store: str) -> None:
@@ -110,7 +110,7 @@ class _OverTime(Processor, ABC):
     def init(self, context: ProcessorContext) -> None:
         super().init(context)
         self._store = context.store(self._table.store)
-        self._time = SeenTime(context, self._table.store)
+        self._time = StreamTime(context, self._table.store)
 
     def process(self, record: Record) -> None:
         """Fold the record in; it is dropped when it is in no group (rule 2), or has no time."""
@@ -132,8 +132,8 @@ class WindowTable(StoredTable):
         store = context.store(self.store)
 
         def get(windowed: Windowed) -> Stamped | None:
-            found: Stamped | None = store.fetch(windowed.key, windowed.start_ms)
-            return found
+            aggregate: Stamped | None = store.fetch(windowed.key, windowed.start_ms)
+            return aggregate
 
         return get
 
@@ -185,8 +185,8 @@ class SessionTable(StoredTable):
         store = context.store(self.store)
 
         def get(windowed: Windowed) -> Stamped | None:
-            found = store.fetch_session(windowed)
-            return None if found is None else [found, windowed.end_ms]
+            aggregate = store.fetch_session(windowed)
+            return None if aggregate is None else [aggregate, windowed.end_ms]
 
         return get
 
@@ -203,16 +203,16 @@ class AggregateBySession(_OverTime):
         """Forward the deletion of the sessions that are merged, and then the merged one."""
         time_ms, gap_ms = record.timestamp_ms, self._windows.gap_ms
         closed_ms = self._time.see(time_ms) - self._windows.grace_ms - gap_ms
-        found = list(self._store.find_sessions(record.key, time_ms - gap_ms, time_ms + gap_ms))
+        sessions = list(self._store.find_sessions(record.key, time_ms - gap_ms, time_ms + gap_ms))
         start_ms, end_ms, so_far = time_ms, time_ms, self._fold.initializer()
-        for session, aggregate in found:
+        for session, aggregate in sessions:
             start_ms, end_ms = min(start_ms, session.start_ms), max(end_ms, session.end_ms)
             so_far = self._fold.merge(record.key, so_far, aggregate)
         if end_ms < closed_ms:
             self.context.drop(record, LATE)
             return
         if (start_ms, end_ms) != (time_ms, time_ms):
-            for session, aggregate in found:
+            for session, aggregate in sessions:
                 self._store.remove(session)
                 self._forward(session, None, aggregate)
         merged = Windowed(record.key, start_ms, end_ms)

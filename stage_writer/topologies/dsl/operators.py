@@ -84,7 +84,7 @@ def joined_streams(
     for store in stores:
         graph.store(Stores.window(store, retention, span(1), duplicates=True, persistent=how.persistent))
     if join.keeps:
-        stores += [graph.key_value(one, how) for one in (join.waiting_store, time_store(join.waiting_store))]
+        stores += [graph.key_value(name, how) for name in (join.waiting_store, time_store(join.waiting_store))]
     sides = [f"{node}-left", f"{node}-right"]
     for side, parent in zip(sides, parents, strict=True):
         supplier = _side(join, is_left=side is sides[0])

@@ -562,7 +562,7 @@ class SessionWindowedKStream(_Grouped):
     def count(self, *, materialized: Materialized | None = None, name: str = "") -> KTable:
         """The number of records in each session."""
         return self._aggregated(
-            "count", SessionFold(_zero, _one_more, lambda _key, one, two: one + two), materialized, name
+            "count", SessionFold(_zero, _one_more, lambda _key, first, two: first + two), materialized, name
         )
 
     def reduce(self, reducer: Reducer, *, materialized: Materialized | None = None, name: str = "") -> KTable:

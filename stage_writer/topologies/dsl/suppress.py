@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from stage_writer.topologies.dsl.aggregates import SeenTime
+from stage_writer.topologies.dsl.aggregates import StreamTime
 from stage_writer.topologies.dsl.changes import Change, Table, stamped
 from stage_writer.topologies.dsl.windows import milliseconds
 from stage_writer.topologies.processors import Processor
@@ -79,13 +79,13 @@ class SuppressedTable(Table):
     def open(self, context: ProcessorContext) -> Getter:
         """The value before the held changes, whose time is no longer known; or the parent's row."""
         parent = self.parent.open(context)
-        held, places = map(context.store, self.own_stores())
+        held, times = map(context.store, self.own_stores())
 
         def get(key: Key) -> Stamped | None:
-            place = places.get((key,))
-            if place is None:
+            due_ms = times.get((key,))
+            if due_ms is None:
                 return parent(key)
-            _, old, _, _ = held.get((place, key))
+            _, old, _, _ = held.get((due_ms, key))
             return stamped(old, NEVER_MS)
 
         return get
@@ -100,28 +100,28 @@ class HoldBack(Processor):
     def init(self, context: ProcessorContext) -> None:
         super().init(context)
         self._held, self._places = map(context.store, self._table.own_stores())
-        self._time = SeenTime(context, self._table.store)
+        self._time = StreamTime(context, self._table.store)
 
     def process(self, record: Record) -> None:
         """Hold the change, and forward those that are due."""
         seen_ms = self._time.see(record.timestamp_ms)
         self._hold(record)
-        for place, key in self._due(seen_ms - self._table.wait_ms):
-            self._give_on(place, key)
+        for due_ms, key in self._due(seen_ms - self._table.wait_ms):
+            self._give_on(due_ms, key)
 
     def _hold(self, record: Record) -> None:
         change: Change = record.value
-        place, old = self._places.get((record.key,)), change.old
-        if place is None:
-            place = record.key.end_ms if self._table.is_final else record.timestamp_ms
-            self._places.put((record.key,), place)
+        due_ms, old = self._places.get((record.key,)), change.old
+        if due_ms is None:
+            due_ms = record.key.end_ms if self._table.is_final else record.timestamp_ms
+            self._places.put((record.key,), due_ms)
             self._count(1)
             earliest_ms = self._places.get(_EARLIEST)
-            if earliest_ms is None or place < earliest_ms:
-                self._places.put(_EARLIEST, place)
+            if earliest_ms is None or due_ms < earliest_ms:
+                self._places.put(_EARLIEST, due_ms)
         else:
-            _, old, _, _ = self._held.get((place, record.key))
-        self._held.put((place, record.key), (change.new, old, record.timestamp_ms, record.headers))
+            _, old, _, _ = self._held.get((due_ms, record.key))
+        self._held.put((due_ms, record.key), (change.new, old, record.timestamp_ms, record.headers))
 
     def _due(self, latest_ms: int) -> list[tuple[int, Key]]:
         """Those that are due, and the earliest others when too many wait."""
@@ -129,14 +129,14 @@ class HoldBack(Processor):
         too_many = 0 if self._table.max_records is None else self._count(0) - self._table.max_records
         if earliest_ms > latest_ms and too_many <= 0:  # the usual case; a scan of the held changes costs more
             return []
-        due = [at for at, _ in self._held.range((earliest_ms,), (max(earliest_ms, latest_ms + 1),))]
+        due = [due_ms for due_ms, _ in self._held.range((earliest_ms,), (max(earliest_ms, latest_ms + 1),))]
         if len(due) < too_many:
-            due = [at for at, _ in islice(self._held.all(), too_many)]
+            due = [due_ms for due_ms, _ in islice(self._held.all(), too_many)]
         self._places.put(_EARLIEST, max(earliest_ms, latest_ms + 1))
         return due
 
-    def _give_on(self, place: int, key: Key) -> None:
-        new, old, time_ms, headers = self._held.delete((place, key))
+    def _give_on(self, due_ms: int, key: Key) -> None:
+        new, old, time_ms, headers = self._held.delete((due_ms, key))
         self._places.delete((key,))
         self._count(-1)
         if new is not None or not self._table.is_final:

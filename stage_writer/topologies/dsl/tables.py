@@ -93,8 +93,8 @@ class FilteredTable(ViewedTable):
         """The parent's row, or None."""
 
         def get(key: Key) -> Stamped | None:
-            found = parent(key)
-            return found if found is not None and self.kept(key, found[0]) is not None else None
+            row = parent(key)
+            return row if row is not None and self.kept(key, row[0]) is not None else None
 
         return get
 
@@ -136,8 +136,8 @@ class MappedTable(ViewedTable):
         """The parent's row, mapped; None from a mapper means no row."""
 
         def get(key: Key) -> Stamped | None:
-            found = parent(key)
-            return None if found is None else stamped(self.mapped(key, found[0]), found[1])
+            row = parent(key)
+            return None if row is None else stamped(self.mapped(key, row[0]), row[1])
 
         return get
 

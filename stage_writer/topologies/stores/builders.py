@@ -42,9 +42,9 @@ class StoreKind(StrEnum):
 
 AnyStore = KeyValueStore | WindowStore | SessionStore
 _TIMED = {
-    StoreKind.WINDOW: (window.place_of, window.entry_of),
-    StoreKind.WINDOW_DUPLICATES: (window.duplicate_place_of, window.duplicate_entry_of),
-    StoreKind.SESSION: (session.place_of, session.entry_of),
+    StoreKind.WINDOW: (window.index_key_of, window.entry_of),
+    StoreKind.WINDOW_DUPLICATES: (window.duplicate_index_key_of, window.duplicate_entry_of),
+    StoreKind.SESSION: (session.index_key_of, session.entry_of),
 }
 
 

@@ -72,8 +72,8 @@ class DiskBackend:
 
     @property
     def mark(self) -> str | None:
-        found = self._now.reading.get(_MARK, db=self._now.own)
-        return None if found is None else found.decode()
+        mark = self._now.reading.get(_MARK, db=self._now.own)
+        return None if mark is None else mark.decode()
 
     def get(self, space: Space, key: bytes) -> bytes | None:
         database = self._spaces.get(space)
@@ -82,8 +82,8 @@ class DiskBackend:
         try:
             if len(key) < _LONG_BYTES:
                 return self._now.reading.get(key, db=database)
-            found = self._now.reading.get(key[:_LONG_BYTES], db=database)
-            return None if found is None else _bucket(found).get(key)
+            bucket = self._now.reading.get(key[:_LONG_BYTES], db=database)
+            return None if bucket is None else _bucket(bucket).get(key)
         except lmdb.Error as error:  # without the context manager below: this runs for every record
             raise self._error(error, verb="read") from error
 
@@ -210,8 +210,8 @@ class DiskBackend:
 
     def _is_believed(self) -> bool:
         """Rule 1."""
-        found = self._now.reading.get(_MACHINE, db=self._now.own)
-        return found == _CLOSED or (found is not None and found == self._machine.encode() != b"")
+        machine = self._now.reading.get(_MACHINE, db=self._now.own)
+        return machine == _CLOSED or (machine is not None and machine == self._machine.encode() != b"")
 
     @contextmanager
     def _errors(self, verb: str) -> Iterator[None]:
@@ -230,24 +230,24 @@ class DiskBackend:
 def open_backend(folder: Path) -> DiskBackend:
     """The backend of a task whose folder this is, in the first subfolder that no other process uses (rule 3)."""
     for number in count():
-        place = folder / str(number)
+        backend_folder = folder / str(number)
         try:
-            place.mkdir(parents=True, exist_ok=True)
-            lock = os.open(place / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            backend_folder.mkdir(parents=True, exist_ok=True)
+            lock = os.open(backend_folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            msg = f"cannot keep state in {place}: {error}"
+            msg = f"cannot keep state in {backend_folder}: {error}"
             raise StateError(msg, "give state_folder a folder that this user may write to") from error
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(lock)
             continue
-        _empty_places_above(folder, number)
-        return DiskBackend(place, lock)
+        _empty_slots_above(folder, number)
+        return DiskBackend(backend_folder, lock)
     raise AssertionError  # count() never ends
 
 
-def _empty_places_above(folder: Path, number: int) -> None:
+def _empty_slots_above(folder: Path, number: int) -> None:
     """Delete the folders of predecessors that are gone; their locks stay, for processes about to take them."""
     for above in count(number + 1):
         try:
@@ -279,8 +279,8 @@ def _put_all(writing: lmdb.Transaction[bytes], database: lmdb._Database, changed
 
 
 def _put_long(writing: lmdb.Transaction[bytes], database: lmdb._Database, key: bytes, value: bytes | None) -> None:
-    found = writing.get(key[:_LONG_BYTES], db=database)
-    bucket = {} if found is None else _bucket(found)
+    stored = writing.get(key[:_LONG_BYTES], db=database)
+    bucket = {} if stored is None else _bucket(stored)
     if value is None:
         bucket.pop(key, None)
     else:
@@ -292,8 +292,8 @@ def _put_long(writing: lmdb.Transaction[bytes], database: lmdb._Database, key: b
 
 
 def _bucket(data: bytes) -> _Bucket:
-    found: _Bucket = msgpack.unpackb(data, strict_map_key=False)
-    return found
+    bucket: _Bucket = msgpack.unpackb(data, strict_map_key=False)
+    return bucket
 
 
 def _ordered(bucket: bytes, *, reverse: bool) -> list[tuple[bytes, bytes]]:

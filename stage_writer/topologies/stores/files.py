@@ -1,6 +1,6 @@
 """The files of a task's state: the changes of a flush, or, periodically, everything (a snapshot).
 
-    changes_to_pieces(changes), snapshot_to_pieces(snapshot)            → Pieces, to be uploaded
+    changes_to_chunks(changes), snapshot_to_chunks(snapshot)            → Pieces, to be uploaded
     changes_from_bytes(path, data)                                      → Changes
     snapshot_from_bytes(path, data), snapshot_from_file(path, opened)   → parts, for `Stores.restore`
 
@@ -30,7 +30,7 @@ import msgpack
 import pyarrow as pa
 
 from common.errors import StateError
-from common.storage.pieces import Pieces
+from common.storage.chunks import ByteChunks
 from stage_writer.topologies.stores.backend import Changes
 
 if TYPE_CHECKING:
@@ -48,21 +48,21 @@ _LONGEST_BLOCK_BYTES = 2**30
 _CODEC = pa.Codec("zstd", compression_level=1)
 
 
-def changes_to_pieces(changes: Changes) -> Pieces:
+def changes_to_chunks(changes: Changes) -> ByteChunks:
     """The changes of a flush, as a file."""
     entries = (
         (space, key, changed[key]) for space, changed in sorted(changes.spaces.items()) for key in sorted(changed)
     )
-    return Pieces(_blocks(CHANGES, changes.kinds, entries))
+    return ByteChunks(_blocks(CHANGES, changes.kinds, entries))
 
 
-def snapshot_to_pieces(snapshot: Snapshot) -> Pieces:
+def snapshot_to_chunks(snapshot: Snapshot) -> ByteChunks:
     """A complete state, as a file. Reads the snapshot's entries, in the calling thread; does not close it."""
-    return Pieces(_blocks(SNAPSHOT, snapshot.kinds, snapshot.entries()))
+    return ByteChunks(_blocks(SNAPSHOT, snapshot.kinds, snapshot.entries()))
 
 
 def changes_from_bytes(path: str, data: bytes) -> Changes:
-    """The inverse of `changes_to_pieces`. Raises StateError, which names the file."""
+    """The inverse of `changes_to_chunks`. Raises StateError, which names the file."""
     spaces: dict[Space, dict[bytes, bytes | None]] = {}
     kinds: Mapping[Space, str] = {}
     for part in _parts(path, BytesIO(data), CHANGES):
@@ -165,11 +165,11 @@ def _unpacked(path: str, data: bytes, raw_length: int) -> object:
 
 def _kinds(path: str, head: object, kind: str) -> dict[Space, str]:
     match head:
-        case {"kind": str(found), "stores": dict(stores)} if all(
+        case {"kind": str(stored_kind), "stores": dict(stores)} if all(
             isinstance(name, str) and isinstance(each, str) for name, each in stores.items()
         ):
-            if found != kind:
-                raise _unreadable(path, f"it holds {found}, and {kind} were wanted")
+            if stored_kind != kind:
+                raise _unreadable(path, f"it holds {stored_kind}, and {kind} were wanted")
             return stores
         case _:
             raise _unreadable(path, "its header has an unknown format")

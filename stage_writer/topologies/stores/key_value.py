@@ -27,8 +27,8 @@ class KeyValueStore:
 
     def get(self, key: Key) -> Value:
         """The key's value, or None."""
-        found = self._layers.get(key_to_bytes(key))
-        return None if found is None else value_from_bytes(found)
+        data = self._layers.get(key_to_bytes(key))
+        return None if data is None else value_from_bytes(data)
 
     def put(self, key: Key, value: Value) -> None:
         """Set the key's value; None deletes it."""

@@ -177,8 +177,8 @@ def _decode(data: bytes, start: int) -> tuple[Key, int]:  # noqa: PLR0911 - one 
             raw = bits ^ _SIGN if bits & _SIGN else bits ^ _ALL
             return float(_DOUBLE.unpack(_TIME.pack(raw))[0]), start + 8
         case 6 | 7:
-            found, end = _decode_string(data, start)
-            return (found.decode() if tag == _TEXT else found), end
+            text, end = _decode_string(data, start)
+            return (text.decode() if tag == _TEXT else text), end
         case 8:
             elements: list[Key] = []
             while data[start] != _END:
@@ -198,8 +198,8 @@ def _decode_integer(data: bytes, start: int) -> tuple[int, int]:
     end = start + abs(length)
     if end > len(data):
         raise IndexError
-    found = int.from_bytes(data[start:end], "big")
-    return (found if length >= 0 else found - (1 << (8 * -length)) + 1), end
+    number = int.from_bytes(data[start:end], "big")
+    return (number if length >= 0 else number - (1 << (8 * -length)) + 1), end
 
 
 def _decode_string(data: bytes, start: int) -> tuple[bytes, int]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from stage_writer.topologies.stores.backend import Backend, Space, SpaceChanges
 
-    PlaceOf = Callable[[bytes], "bytes | None"]
+    IndexKeyOf = Callable[[bytes], "bytes | None"]
     """Where a key stands in an order; None when it is not in it."""
     NumberCodec = tuple[Callable[[int], bytes], Callable[[bytes], int]]
 
@@ -45,7 +45,7 @@ class Index(NamedTuple):
     """The order of entries by time: in a space of its own, whose keys start with the time, and which has no values."""
 
     space: Space
-    place_of: PlaceOf
+    index_key_of: IndexKeyOf
     key_of: Callable[[bytes], bytes]
     """The key of an entry's index position."""
 
@@ -53,10 +53,10 @@ class Index(NamedTuple):
 class _Order:
     """The index positions of a layer's keys, in order."""
 
-    __slots__ = ("_new", "_ordered", "_place_of")
+    __slots__ = ("_index_key_of", "_new", "_ordered")
 
-    def __init__(self, place_of: PlaceOf, keys: Iterable[bytes]) -> None:
-        self._place_of = place_of
+    def __init__(self, place_of: IndexKeyOf, keys: Iterable[bytes]) -> None:
+        self._index_key_of = place_of
         self._ordered: SortedList[bytes] = SortedList()
         self._new = list(keys)
         """Additions since the order was last used, in order of arrival."""
@@ -69,13 +69,13 @@ class _Order:
         if self._new:
             self._new.pop()
             return
-        place = self._place_of(key)
-        if place is not None:
-            self._ordered.remove(place)
+        index_key = self._index_key_of(key)
+        if index_key is not None:
+            self._ordered.remove(index_key)
 
     def within(self, low: bytes, high: bytes | None) -> Iterator[bytes]:
         if self._new:
-            self._ordered.update(place for place in map(self._place_of, self._new) if place is not None)
+            self._ordered.update(index_key for index_key in map(self._index_key_of, self._new) if index_key is not None)
             self._new.clear()
         return iter(self._ordered.irange(low, high, inclusive=(True, False)))
 
@@ -89,7 +89,7 @@ class Layer:
         self.values: SpaceChanges = {}
         self.size_bytes = 0
         """The size of the keys, and of all values put since the layer started."""
-        self._orders: dict[PlaceOf, _Order] = {}
+        self._orders: dict[IndexKeyOf, _Order] = {}
 
     def put(self, key: bytes, value: bytes | None) -> bytes | Missing | None:
         """Record a change; returns what the layer had for the key before."""
@@ -120,7 +120,7 @@ class Layer:
             self.size_bytes -= len(key)
         self._orders.clear()
 
-    def within(self, low: bytes, high: bytes | None, place_of: PlaceOf) -> Iterator[bytes]:
+    def within(self, low: bytes, high: bytes | None, place_of: IndexKeyOf) -> Iterator[bytes]:
         """The index positions of the keys from ``low`` (inclusive) to ``high`` (exclusive), in order."""
         order = self._orders.get(place_of)
         if order is None:
@@ -147,9 +147,9 @@ class Rising:
         """Undo the most recent change that is not undone."""
         self.value = cast("int", before)
 
-    def reread(self, found: bytes | None) -> None:
+    def reread(self, stored: bytes | None) -> None:
         """The layers hold another state now."""
-        self._written = self.value = self._start if found is None else self._from_bytes(found)
+        self._written = self.value = self._start if stored is None else self._from_bytes(stored)
 
     def write(self, layer: Layer) -> None:
         """Add it to the changes of a layer that ends, if it changed."""
@@ -171,11 +171,11 @@ class Journal:
         if self.entries:
             self.entries.clear()
 
-    def undo_to(self, place: int) -> None:
+    def undo_to(self, length: int) -> None:
         """Undo all changes since `begin` except the given number of first ones."""
-        for changed, key, before in reversed(self.entries[place:]):
+        for changed, key, before in reversed(self.entries[length:]):
             changed.undo(key, before)
-        del self.entries[place:]
+        del self.entries[length:]
 
 
 class Layers:
@@ -204,14 +204,14 @@ class Layers:
 
     def get(self, key: bytes) -> bytes | None:
         """A key's value, or None."""
-        found = self._open.values.get(key, MISSING)
-        return self._below_open(key) if found is MISSING else found
+        value = self._open.values.get(key, MISSING)
+        return self._below_open(key) if value is MISSING else value
 
     def _below_open(self, key: bytes) -> bytes | None:
         for layer in reversed(self._sealed):
-            found = layer.values.get(key, MISSING)
-            if found is not MISSING:
-                return found
+            value = layer.values.get(key, MISSING)
+            if value is not MISSING:
+                return value
         return self._backend.get(self._space, key)
 
     def put(self, key: bytes, value: bytes | None) -> None:
@@ -236,12 +236,15 @@ class Layers:
         changed: SpaceChanges = {}
         for layer in (*self._sealed, self._open):
             if layer.values:
-                changed.update((at, layer.values[index.key_of(at)]) for at in layer.within(low, high, index.place_of))
+                changed.update(
+                    (index_key, layer.values[index.key_of(index_key)])
+                    for index_key in layer.within(low, high, index.index_key_of)
+                )
         below = self._below(low, high, index.space)
-        for at, value in _merged(sorted(changed.items()), changed, below, reverse=False):
-            found = value or self._backend.get(self._space, index.key_of(at))  # the index has no values
-            if found is not None:
-                yield at, found
+        for index_key, value in _merged(sorted(changed.items()), changed, below, reverse=False):
+            data = value or self._backend.get(self._space, index.key_of(index_key))  # the index has no values
+            if data is not None:
+                yield index_key, data
 
     def expire(self, end: bytes) -> bool:
         """Delete the entries positioned below ``end``: at the end of a layer, because this is not undone (rule 5).
@@ -250,11 +253,13 @@ class Layers:
         False.
         """
         index, layer = self._indexed(), self._open
-        expired = [key for key in layer.values if (at := index.place_of(key)) is not None and at < end]
+        expired = [
+            key for key in layer.values if (index_key := index.index_key_of(key)) is not None and index_key < end
+        ]
         known = {key for key in expired if self._below_open(key) is not None}
         layer.forget(key for key in expired if key not in known)
-        for at, _ in self._backend.scan(index.space, b"", end):
-            key = index.key_of(at)
+        for index_key, _ in self._backend.scan(index.space, b"", end):
+            key = index.key_of(index_key)
             if self._below_open(key) is not None:
                 known.add(key)
         for key in known:

@@ -51,8 +51,8 @@ class SessionStore(TimedStore):
         """A session's value, or None."""
         if session.end_ms < self._expiry.live_from_ms:
             return None
-        found = self._layers.get(_entry(session))
-        return None if found is None else value_from_bytes(found)
+        data = self._layers.get(_entry(session))
+        return None if data is None else value_from_bytes(data)
 
     def fetch(self, key: Key) -> Iterator[tuple[Windowed, Value]]:
         """A key's sessions, by their ends."""
@@ -60,21 +60,21 @@ class SessionStore(TimedStore):
 
     def find_sessions(self, key: Key, earliest_end_ms: int, latest_start_ms: int) -> Iterator[tuple[Windowed, Value]]:
         """A key's sessions that end then or later and start then or earlier, by their ends and then their starts."""
-        at = key_to_bytes(key)
-        low = at + bound_to_bytes(max(earliest_end_ms, self._expiry.live_from_ms))
-        for entry, value in self._layers.scan(low, after_key(at)):
-            start_ms = time_at(entry, len(at) + TIME_BYTES)
+        prefix = key_to_bytes(key)
+        low = prefix + bound_to_bytes(max(earliest_end_ms, self._expiry.live_from_ms))
+        for entry, value in self._layers.scan(low, after_key(prefix)):
+            start_ms = time_at(entry, len(prefix) + TIME_BYTES)
             if start_ms <= latest_start_ms:
-                yield Windowed(key, start_ms, time_at(entry, len(at))), value_from_bytes(value)
+                yield Windowed(key, start_ms, time_at(entry, len(prefix))), value_from_bytes(value)
 
     def all(self) -> Iterator[tuple[Windowed, Value]]:
         """All sessions, by their ends and then by key."""
-        for at, value in self._layers.scan_by_time(bound_to_bytes(self._expiry.live_from_ms)):
-            key, end = key_at(at, TIME_BYTES)
-            yield Windowed(key, time_at(at, end), time_at(at, 0)), value_from_bytes(value)
+        for index_key, value in self._layers.scan_by_time(bound_to_bytes(self._expiry.live_from_ms)):
+            key, end = key_at(index_key, TIME_BYTES)
+            yield Windowed(key, time_at(index_key, end), time_at(index_key, 0)), value_from_bytes(value)
 
 
-def place_of(entry: bytes) -> bytes | None:
+def index_key_of(entry: bytes) -> bytes | None:
     """An entry's position in the order by time (end, key, start). None for the store's internal entries."""
     if entry < FIRST_KEY:
         return None
@@ -82,9 +82,9 @@ def place_of(entry: bytes) -> bytes | None:
     return entry[end:-TIME_BYTES] + entry[:end] + entry[-TIME_BYTES:]
 
 
-def entry_of(place: bytes) -> bytes:
-    """The inverse of `place_of`."""
-    return place[TIME_BYTES:-TIME_BYTES] + place[:TIME_BYTES] + place[-TIME_BYTES:]
+def entry_of(index_key: bytes) -> bytes:
+    """The inverse of `index_key_of`."""
+    return index_key[TIME_BYTES:-TIME_BYTES] + index_key[:TIME_BYTES] + index_key[-TIME_BYTES:]
 
 
 def _entry(session: Windowed) -> bytes:

@@ -119,17 +119,17 @@ class Stores:
 
     def store(self, name: str) -> Any:  # noqa: ANN401 - one of the three kinds, which who asks for it knows
         """A store by its name. Raises ConfigError when there is none."""
-        found = self._stores.get(name)
-        if found is None:
+        store = self._stores.get(name)
+        if store is None:
             msg = f"there is no state store {name!r}"
             raise ConfigError(msg, f"add it to the topology; there are: {', '.join(sorted(self._stores))}")
-        return found
+        return store
 
     @property
     def mark(self) -> str | None:
         """The backend's mark; None when its content cannot be reused (rule 5)."""
-        found, _, shape = (self._backend.mark or "").rpartition(_SHAPE)
-        return found if shape == self._shape and self._backend.mark is not None else None
+        mark, _, shape = (self._backend.mark or "").rpartition(_SHAPE)
+        return mark if shape == self._shape and self._backend.mark is not None else None
 
     @property
     def memory_bytes(self) -> int:
@@ -218,10 +218,14 @@ class Stores:
     def _with_indexes(
         self, changes: Mapping[Space, Mapping[bytes, bytes | None]]
     ) -> dict[Space, Mapping[bytes, bytes | None]]:
-        found = dict(changes)
+        with_indexes = dict(changes)
         for space, changed in changes.items():
             index = self._indexes.get(space)
             if index is not None:
-                places = ((index.place_of(key), value) for key, value in changed.items())
-                found[index.space] = {at: None if value is None else b"" for at, value in places if at is not None}
-        return found
+                index_keys = ((index.index_key_of(key), value) for key, value in changed.items())
+                with_indexes[index.space] = {
+                    index_key: None if value is None else b""
+                    for index_key, value in index_keys
+                    if index_key is not None
+                }
+        return with_indexes

@@ -104,8 +104,8 @@ def _from_extended(code: int, data: bytes) -> object:  # noqa: PLR0911 - one for
 
 
 def _listed(data: bytes, length: int | None) -> list[Value]:
-    found = value_from_bytes(data)
-    if not isinstance(found, list) or length not in {None, len(found)}:
+    values = value_from_bytes(data)
+    if not isinstance(values, list) or length not in {None, len(values)}:
         msg = "an extension holds something else than its elements"
         raise ValueError(msg)
-    return found
+    return values

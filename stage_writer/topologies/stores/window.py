@@ -65,33 +65,33 @@ class WindowStore(TimedStore):
             self._next.set(number + 1)
             self._layers.put(entry + number.to_bytes(_SEQUENCE_BYTES, "big"), data)
         else:
-            for one, _ in self._layers.scan(entry, after_prefix(entry)):
-                self._layers.put(one, None)
+            for row, _ in self._layers.scan(entry, after_prefix(entry)):
+                self._layers.put(row, None)
 
     def fetch(self, key: Key, window_start_ms: int) -> Value:
         """A window's value, or None. Where duplicates are kept: the first of them."""
         if self._next is not None or not NEVER_MS <= window_start_ms <= FOREVER_MS:
             return next((value for _, value in self.fetch_range(key, window_start_ms, window_start_ms)), None)
-        found = self._layers.get(self._entry(key, window_start_ms))
-        return None if found is None or window_start_ms < self._expiry.live_from_ms else value_from_bytes(found)
+        data = self._layers.get(self._entry(key, window_start_ms))
+        return None if data is None or window_start_ms < self._expiry.live_from_ms else value_from_bytes(data)
 
     def fetch_range(
         self, key: Key, from_ms: int = NEVER_MS, to_ms: int = FOREVER_MS, *, reverse: bool = False
     ) -> Iterator[tuple[int, Value]]:
         """Start and value of a key's windows that start from ``from_ms`` to ``to_ms``, both inclusive, by time."""
-        at = key_to_bytes(key)
-        low = at + bound_to_bytes(max(from_ms, self._expiry.live_from_ms))
-        high = at + bound_to_bytes(to_ms + 1)
+        prefix = key_to_bytes(key)
+        low = prefix + bound_to_bytes(max(from_ms, self._expiry.live_from_ms))
+        high = prefix + bound_to_bytes(to_ms + 1)
         for entry, value in self._layers.scan(low, high, reverse=reverse):
-            yield time_at(entry, len(at)), value_from_bytes(value)
+            yield time_at(entry, len(prefix)), value_from_bytes(value)
 
     def fetch_keys(self, from_ms: int = NEVER_MS, to_ms: int = FOREVER_MS) -> Iterator[tuple[Windowed, Value]]:
         """All keys' windows that start from ``from_ms`` to ``to_ms``, both inclusive, by time and then by key."""
         low = bound_to_bytes(max(from_ms, self._expiry.live_from_ms))
         high = bound_to_bytes(to_ms + 1)
-        for at, value in self._layers.scan_by_time(low, high):
-            start_ms = time_at(at, 0)
-            yield Windowed(key_at(at, TIME_BYTES)[0], start_ms, start_ms + self.size_ms), value_from_bytes(value)
+        for index_key, value in self._layers.scan_by_time(low, high):
+            start_ms = time_at(index_key, 0)
+            yield Windowed(key_at(index_key, TIME_BYTES)[0], start_ms, start_ms + self.size_ms), value_from_bytes(value)
 
     def all(self) -> Iterator[tuple[Windowed, Value]]:
         """All windows, by time and then by key."""
@@ -107,19 +107,19 @@ class WindowStore(TimedStore):
         return entry
 
 
-def place_of(entry: bytes) -> bytes | None:
+def index_key_of(entry: bytes) -> bytes | None:
     """An entry's position in the order by time; None for the store's internal entries."""
     if entry < FIRST_KEY:
         return None
     return entry[-TIME_BYTES:] + entry[:-TIME_BYTES]
 
 
-def entry_of(place: bytes) -> bytes:
-    """The inverse of `place_of`."""
-    return place[TIME_BYTES:] + place[:TIME_BYTES]
+def entry_of(index_key: bytes) -> bytes:
+    """The inverse of `index_key_of`."""
+    return index_key[TIME_BYTES:] + index_key[:TIME_BYTES]
 
 
-def duplicate_place_of(entry: bytes) -> bytes | None:
+def duplicate_index_key_of(entry: bytes) -> bytes | None:
     """The same where duplicates are kept."""
     if entry < FIRST_KEY:
         return None
@@ -128,6 +128,6 @@ def duplicate_place_of(entry: bytes) -> bytes | None:
     return entry[start:numbered] + entry[:start] + entry[numbered:]
 
 
-def duplicate_entry_of(place: bytes) -> bytes:
+def duplicate_entry_of(index_key: bytes) -> bytes:
     """The same where duplicates are kept."""
-    return place[TIME_BYTES:-_SEQUENCE_BYTES] + place[:TIME_BYTES] + place[-_SEQUENCE_BYTES:]
+    return index_key[TIME_BYTES:-_SEQUENCE_BYTES] + index_key[:TIME_BYTES] + index_key[-_SEQUENCE_BYTES:]

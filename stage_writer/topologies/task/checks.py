@@ -31,10 +31,10 @@ def check_values(values: Sequence[Any], kind: pa.DataType) -> None:
     """Raises TypeError for a value of another type; ValueError and OverflowError for a number beyond FLOAT's range."""
     types = set(map(type, values))
     wanted = _python_types(kind)
-    for found in types:
-        if found is not NoneType and not _fits(found, wanted):
-            shown = repr(next(value for value in values if type(value) is found))[:_SHOWN_CHARACTERS]
-            msg = f"{shown} is of the type {found.__name__}, and {kind} takes {wanted[0].__name__}"
+    for value_type in types:
+        if value_type is not NoneType and not _fits(value_type, wanted):
+            shown = repr(next(value for value in values if type(value) is value_type))[:_SHOWN_CHARACTERS]
+            msg = f"{shown} is of the type {value_type.__name__}, and {kind} takes {wanted[0].__name__}"
             raise TypeError(msg)
     if pa.types.is_float32(kind):
         _check_range(values)
@@ -74,13 +74,17 @@ def _check_fields(values: Sequence[Mapping[str, Any]], kind: pa.StructType) -> N
         check_values(inner, field.type)
 
 
-def _fits(found: type, wanted: tuple[type, ...]) -> bool:
-    return issubclass(found, wanted) and (found is not bool or bool in wanted) and not _is_time_for_date(found, wanted)
+def _fits(value_type: type, wanted: tuple[type, ...]) -> bool:
+    return (
+        issubclass(value_type, wanted)
+        and (value_type is not bool or bool in wanted)
+        and not _is_time_for_date(value_type, wanted)
+    )
 
 
-def _is_time_for_date(found: type, wanted: tuple[type, ...]) -> bool:
+def _is_time_for_date(value_type: type, wanted: tuple[type, ...]) -> bool:
     """In Python a datetime is a date; as one it would lose its time of day."""
-    return issubclass(found, datetime) and datetime not in wanted
+    return issubclass(value_type, datetime) and datetime not in wanted
 
 
 _PYTHON_TYPES: tuple[tuple[tuple[Callable[[pa.DataType], bool], ...], tuple[type, ...]], ...] = (

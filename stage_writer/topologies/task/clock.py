@@ -85,11 +85,11 @@ class Timers:
 
     def times(self) -> dict[Name, int]:
         """When each is due next."""
-        return {timer.name: at for at, _, timer in self.heap if not timer.cancelled}
+        return {timer.name: due_ms for due_ms, _, timer in self.heap if not timer.cancelled}
 
     def set_times(self, times: Mapping[Name, int], offset_ms: int = 0) -> None:
         """Set the due times of known timers; shift the others by as much."""
-        self.heap = [(times.get(timer.name, at + offset_ms), number, timer) for at, number, timer in self.heap]
+        self.heap = [(times.get(timer.name, due_ms + offset_ms), number, timer) for due_ms, number, timer in self.heap]
         heapq.heapify(self.heap)
 
     def saved(self) -> Saved:

@@ -31,14 +31,14 @@ class Collected:
     check: Callable[[dict[str, Any]], None] | None = None
     """Raises for an incompatible dict, right after it is recorded; None while all are checked together at the end."""
 
-    def is_punctuated(self, place: int) -> bool:
+    def is_punctuated(self, index: int) -> bool:
         """Whether a punctuation produced it."""
-        at = bisect_right(self.punctuated, place, key=itemgetter(0)) - 1
-        return at >= 0 and place < self.punctuated[at][1]
+        last = bisect_right(self.punctuated, index, key=itemgetter(0)) - 1
+        return last >= 0 and index < self.punctuated[last][1]
 
     def punctuated_messages(self) -> Iterator[int]:
         """The numbers of the messages with output from a punctuation."""
-        return (self.index[place] for start, end in self.punctuated for place in range(start, end))
+        return (self.index[index] for start, end in self.punctuated for index in range(start, end))
 
     def undo(self, index: int) -> None:
         """Remove a message's output."""

@@ -41,13 +41,13 @@ class LateRecordError(Exception):
 class Current:
     """The current position of a task; shared by its nodes."""
 
-    __slots__ = ("index", "input", "place", "time_ms")
+    __slots__ = ("index", "input", "input_index", "time_ms")
 
     def __init__(self) -> None:
         self.index = 0
         """The number of the message."""
         self.input: Input | None = None
-        self.place = PUNCTUATING
+        self.input_index = PUNCTUATING
         """Its index in the input."""
         self.time_ms = NO_TIME_MS
         """Its time, or the punctuation's."""
@@ -55,7 +55,7 @@ class Current:
     def where(self) -> str:
         """The message as topic/partition/offset; None during a punctuation."""
         given = self.input
-        return "?" if given is None else f"{given.topic}/{given.partition}/{int(given.offsets[self.place])}"
+        return "?" if given is None else f"{given.topic}/{given.partition}/{int(given.offsets[self.input_index])}"
 
 
 class NodeContext:
@@ -111,7 +111,7 @@ class NodeContext:
             raise ConfigError(problem, remedy) from None
 
     def drop(self, record: Record, reason: str = "late") -> None:
-        if reason == LATE and self._late_to_dead_letters and self._current.place != PUNCTUATING:
+        if reason == LATE and self._late_to_dead_letters and self._current.input_index != PUNCTUATING:
             msg = f"{self.node}: the record's time {record.timestamp_ms} is too late for its window"
             raise LateRecordError(msg)
         self._outbox.dropped.append((self._current.index, reason))
@@ -119,19 +119,19 @@ class NodeContext:
     @property
     def topic(self) -> str | None:
         current = self._current
-        return None if current.input is None or current.place == PUNCTUATING else current.input.topic
+        return None if current.input is None or current.input_index == PUNCTUATING else current.input.topic
 
     @property
     def partition(self) -> int:
         current = self._current
-        return -1 if current.input is None or current.place == PUNCTUATING else current.input.partition
+        return -1 if current.input is None or current.input_index == PUNCTUATING else current.input.partition
 
     @property
     def offset(self) -> int:
         current = self._current
-        if current.input is None or current.place == PUNCTUATING:
+        if current.input is None or current.input_index == PUNCTUATING:
             return -1
-        return int(current.input.offsets[current.place])
+        return int(current.input.offsets[current.input_index])
 
     @property
     def timestamp_ms(self) -> int:
@@ -140,9 +140,9 @@ class NodeContext:
     @property
     def headers(self) -> Headers:
         current = self._current
-        if current.input is None or current.input.headers is None or current.place == PUNCTUATING:
+        if current.input is None or current.input.headers is None or current.input_index == PUNCTUATING:
             return ()
-        return tuple(current.input.headers[current.place] or ())
+        return tuple(current.input.headers[current.input_index] or ())
 
     @property
     def stream_time_ms(self) -> int:

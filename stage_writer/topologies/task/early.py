@@ -36,16 +36,16 @@ class Exit:
     """The result of a source or an early step for one input."""
 
     node: str
-    places: Index
+    indexes: Index
     """The messages' indices in the input."""
     rows: pa.Table
 
     def without_tombstones(self, given: Input) -> tuple[Index, pa.Table]:
         """Indices and rows of the messages that have columns."""
-        gone = given.is_null[self.places]
+        gone = given.is_null[self.indexes]
         if not gone.any():
-            return self.places, self.rows
-        return self.places[~gone], self.rows.filter(pa.array(~gone))
+            return self.indexes, self.rows
+        return self.indexes[~gone], self.rows.filter(pa.array(~gone))
 
 
 @dataclass(slots=True)
@@ -59,14 +59,14 @@ class Early:
 
     def left_out(self, covered: NDArray[np.bool_]) -> Exit:
         """The messages that no processor receives. The first exit is the source's."""
-        places = np.flatnonzero(~covered)
+        indexes = np.flatnonzero(~covered)
         source = self.exits[0]
-        return Exit(source.node, places, source.rows.slice(0, 0))
+        return Exit(source.node, indexes, source.rows.slice(0, 0))
 
 
 def early_of(topology: BuiltTopology, inputs: Sequence[Input]) -> list[Early]:
     """The results of the early nodes for each input (rule 1)."""
-    found = [Early() for _ in inputs]
+    exits = [Early() for _ in inputs]
     by_topic: dict[str, list[int]] = {}
     for number, given in enumerate(inputs):
         by_topic.setdefault(given.topic, []).append(number)
@@ -74,14 +74,14 @@ def early_of(topology: BuiltTopology, inputs: Sequence[Input]) -> list[Early]:
         source = topology.sources[topic].name
         for number in numbers:
             given = inputs[number]
-            found[number].exits.append(Exit(source, np.arange(len(given)), given.rows))
+            exits[number].exits.append(Exit(source, np.arange(len(given)), given.rows))
         if any(child.name in topology.early for child in topology.children[source]):
             of_topic = [inputs[number] for number in numbers]
-            _through_steps(topology, source, of_topic, [found[number] for number in numbers])
-    return found
+            _through_steps(topology, source, of_topic, [exits[number] for number in numbers])
+    return exits
 
 
-def _through_steps(topology: BuiltTopology, source: str, inputs: Sequence[Input], found: Sequence[Early]) -> None:
+def _through_steps(topology: BuiltTopology, source: str, inputs: Sequence[Input], exits: Sequence[Early]) -> None:
     messages = Messages.of([_batch(given) for given in inputs])
     table = inputs[0].rows if len(inputs) == 1 else pa.concat_tables([given.rows for given in inputs])
     gone = inputs[0].is_null if len(inputs) == 1 else np.concatenate([given.is_null for given in inputs])
@@ -90,12 +90,12 @@ def _through_steps(topology: BuiltTopology, source: str, inputs: Sequence[Input]
     for node, given in _walk(topology, source, rows, messages):
         bounds = messages.bounds(given.index).tolist()
         for number, (start, end) in enumerate(pairwise(bounds)):
-            places = given.index[start:end] - messages.starts[number]
-            found[number].exits.append(Exit(node, places, given.table.slice(start, end - start)))
+            indexes = given.index[start:end] - messages.starts[number]
+            exits[number].exits.append(Exit(node, indexes, given.table.slice(start, end - start)))
         for reject in given.rejects:
             number = int(np.searchsorted(messages.starts, reject.index, side="right")) - 1
             of_message = int(inputs[number].index[reject.index - int(messages.starts[number])])
-            found[number].rejects.append(replace(reject, index=of_message))
+            exits[number].rejects.append(replace(reject, index=of_message))
 
 
 def _walk(topology: BuiltTopology, node: str, rows: Rows, messages: Messages) -> Iterator[tuple[str, Rows]]:

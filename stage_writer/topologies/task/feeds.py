@@ -50,18 +50,18 @@ class Feed:
 
     def records(self, refused: Collection[int], left_out: Feed | None = None) -> Iterator[Timed]:
         """Each message that is not refused. ``left_out`` are those of which only the time counts (`Timed`)."""
-        places = self._places(refused)
+        indexes = self._places(refused)
         rows = self.exit.rows
-        if len(places) < len(self.exit.places) and not self.is_left_out:
-            rows = rows.filter(pa.array(np.isin(self.exit.places, places, assume_unique=True)))
-        reader, listed = self.reader, places.tolist()
+        if len(indexes) < len(self.exit.indexes) and not self.is_left_out:
+            rows = rows.filter(pa.array(np.isin(self.exit.indexes, indexes, assume_unique=True)))
+        reader, listed = self.reader, indexes.tolist()
         keys, times = reader.keys, reader.times_ms
-        if len(places) < len(self.input):
-            keys, times = [keys[place] for place in listed], [times[place] for place in listed]
-        values = repeat(None) if self.is_left_out else reader.values(rows, places)
+        if len(indexes) < len(self.input):
+            keys, times = [keys[index] for index in listed], [times[index] for index in listed]
+        values = repeat(None) if self.is_left_out else reader.values(rows, indexes)
         fields = zip(keys, values, times, reader.headers(listed))  # noqa: B905 - headers may repeat
-        floors = repeat(NO_TIME_MS) if left_out is None else left_out.times_before(places, refused)
-        index = self.input.index[places].tolist()
+        floors = repeat(NO_TIME_MS) if left_out is None else left_out.times_before(indexes, refused)
+        index = self.input.index[indexes].tolist()
         return zip(index, listed, times, floors, map(tuple.__new__, repeat(Record), fields))  # noqa: B905 - one length
 
     @property
@@ -69,33 +69,32 @@ class Feed:
         """Whether no function takes these."""
         return self.target is _no_target
 
-    def times_before(self, places: Index, refused: Collection[int]) -> list[int]:
+    def times_before(self, indexes: Index, refused: Collection[int]) -> list[int]:
         """For other messages of the input, the highest time of this feed's messages before each."""
         own, times = self._with_times(refused)
         highest = np.maximum.accumulate(np.concatenate([[NO_TIME_MS], times]))
-        found: list[int] = highest[np.searchsorted(own, places)].tolist()
-        return found
+        highest_before: list[int] = highest[np.searchsorted(own, indexes)].tolist()
+        return highest_before
 
     def highest_time(self, refused: Collection[int]) -> int:
         return int(self._with_times(refused)[1].max(initial=NO_TIME_MS))
 
     def _with_times(self, refused: Collection[int]) -> tuple[Index, Index]:
-        places = self._places(refused)
-        return places, np.array(self.reader.times_ms, np.int64)[places]
+        indexes = self._places(refused)
+        return indexes, np.array(self.reader.times_ms, np.int64)[indexes]
 
     def _places(self, refused: Collection[int]) -> Index:
         """The indices of the messages that are not refused."""
-        places = self.exit.places
+        indexes = self.exit.indexes
         if not refused:
-            return places
-        return places[~np.isin(self.input.index[places], np.fromiter(refused, np.int64, len(refused)))]
+            return indexes
+        return indexes[~np.isin(self.input.index[indexes], np.fromiter(refused, np.int64, len(refused)))]
 
     def steps(self, number: int, refused: Collection[int]) -> Iterator[Step]:
         """The same, as one of several."""
         given, target = self.input, self.target
         return (
-            (index, number, place, time, given, target, record)
-            for index, place, time, _, record in self.records(refused)
+            (index, number, row, time, given, target, record) for index, row, time, _, record in self.records(refused)
         )
 
 
@@ -109,7 +108,7 @@ def feeds_of(
 ) -> list[Feed]:
     """The feeds of a task; messages whose key or time cannot be read are added to the rejects."""
     feeds = []
-    for given, found in zip(inputs, early, strict=True):
+    for given, exits in zip(inputs, early, strict=True):
         if len(given) == 0:
             continue
         source = topology.sources[given.topic]
@@ -118,8 +117,8 @@ def feeds_of(
             rejects.setdefault(reject.index, reject)
         covered = np.zeros(len(given), np.bool_)
         for number, target in graph.entries[source.name]:
-            covered[found.exits[number].places] = True
-            feeds.append(Feed(given, reader, found.exits[number], target))
+            covered[exits.exits[number].indexes] = True
+            feeds.append(Feed(given, reader, exits.exits[number], target))
         if not covered.all():
-            feeds.append(Feed(given, reader, found.left_out(covered), _no_target))
+            feeds.append(Feed(given, reader, exits.left_out(covered), _no_target))
     return feeds

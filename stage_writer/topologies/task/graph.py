@@ -14,7 +14,7 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from common.errors import ConfigError, KafkaDeltaExpressError
-from stage_writer.topologies.errors import said
+from stage_writer.topologies.errors import error_text
 from stage_writer.topologies.keys import kafka_headers, kafka_time, key_encoder, value_encoder
 from stage_writer.topologies.nodes import ProcessorNode, SourceNode, StepNode, TableSink, TopicSink
 from stage_writer.topologies.records import TopicRecord
@@ -48,12 +48,12 @@ class Graph:
     def node_of(self, error: BaseException) -> str:
         """The innermost node whose code raised."""
         names = {id(processor): name for name, processor in self.processors.items()}
-        found = ""
+        node = ""
         trace = error.__traceback__
         while trace is not None:
-            found = names.get(id(trace.tb_frame.f_locals.get("self")), found)
+            node = names.get(id(trace.tb_frame.f_locals.get("self")), node)
             trace = trace.tb_next
-        return found
+        return node
 
 
 class GraphMaker:
@@ -138,7 +138,7 @@ class GraphMaker:
         except KafkaDeltaExpressError:
             raise
         except Exception as error:
-            msg = f"the processor of the node {node.name!r} cannot begin: {type(error).__name__}: {said(error)}"
+            msg = f"the processor of the node {node.name!r} cannot begin: {type(error).__name__}: {error_text(error)}"
             raise ConfigError(msg, "fix the topology's code") from error
         has_begun, context.forward = True, forward
         self._processors[node.name] = processor

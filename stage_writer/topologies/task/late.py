@@ -76,7 +76,7 @@ class RowMaker:
     def fitted(self, table: str, part: Part) -> tuple[Part, list[Reject]]:
         """Rows of columns as rows of a table, without those with null in a NOT NULL column."""
         rows, problems = self.tables[table].fitted(part.rows)
-        rejects = [Reject(int(part.index[place]), ErrorClass.MISSING_FIELD, why) for place, why in problems.items()]
+        rejects = [Reject(int(part.index[index]), ErrorClass.MISSING_FIELD, why) for index, why in problems.items()]
         return Part(np.delete(part.index, list(problems)) if problems else part.index, rows), rejects
 
     def _pass_on(self, node: StepNode, part: Part, given: dict[str, list[Part]], made: Made) -> None:
@@ -92,7 +92,9 @@ class RowMaker:
         count = len(part.index)
         done = self._topology.late[node.name].apply(Rows(part.rows, np.arange(count)), _nowhere(count))
         if done.rejects:
-            of_punctuations = {at for collected in outbox.collections() for at in collected.punctuated_messages()}
+            of_punctuations = {
+                message for collected in outbox.collections() for message in collected.punctuated_messages()
+            }
             for reject in done.rejects:
                 index = int(part.index[reject.index])
                 if index in of_punctuations:
@@ -107,10 +109,10 @@ def _written(writer: RowWriter, collected: Collected, what: str, rejects: list[R
     index = np.array(collected.index, np.int64)
     if not problems:
         return Part(index, rows)
-    for place, why in problems.items():
-        if collected.is_punctuated(place):
+    for row, why in problems.items():
+        if collected.is_punctuated(row):
             raise _punctuation_refused(what, why)
-        rejects.append(Reject(collected.index[place], ErrorClass.TOPOLOGY, f"a row for {what} does not fit: {why}"))
+        rejects.append(Reject(collected.index[row], ErrorClass.TOPOLOGY, f"a row for {what} does not fit: {why}"))
     return Part(np.delete(index, list(problems)), rows)
 
 

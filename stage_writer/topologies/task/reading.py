@@ -64,25 +64,25 @@ class InputReader:
         self._headers = None if given.headers is None else [_headers(header) for header in given.headers]
         self._documents = self._read_documents() if source.columns is None else None
 
-    def values(self, rows: pa.Table, places: Index) -> Iterator[Value]:
+    def values(self, rows: pa.Table, indexes: Index) -> Iterator[Value]:
         """The values of some messages, given by their indices here, whose columns are ``rows``."""
         if self._documents is not None:
             documents = self._documents
-            return (documents[place] for place in places.tolist())
+            return (documents[index] for index in indexes.tolist())
         values = dicts_of(rows)
-        gone = self._input.is_null[places]
+        gone = self._input.is_null[indexes]
         if not gone.any():
             return values
         return (None if is_null else value for is_null, value in zip(gone.tolist(), values, strict=True))
 
-    def headers(self, places: Sequence[int]) -> Iterator[Headers]:
+    def headers(self, indexes: Sequence[int]) -> Iterator[Headers]:
         if self._headers is None:
             return repeat(())
         headers = self._headers
-        return (headers[place] for place in places)
+        return (headers[index] for index in indexes)
 
-    def _refuse(self, place: int, error_class: ErrorClass, error: str) -> None:
-        self.rejects.append(Reject(int(self._input.index[place]), error_class, error))
+    def _refuse(self, index: int, error_class: ErrorClass, error: str) -> None:
+        self.rejects.append(Reject(int(self._input.index[index]), error_class, error))
 
     def _read_keys(self, key: KeyType) -> list[Key]:
         keys = self._input.keys
@@ -94,14 +94,14 @@ class InputReader:
             except pa.ArrowInvalid:
                 pass  # one of them is not UTF-8: found below
         decode = key_decoder(key)
-        found: list[Key] = []
-        for place, data in enumerate(keys.to_pylist()):
+        read_keys: list[Key] = []
+        for index, data in enumerate(keys.to_pylist()):
             try:
-                found.append(None if data is None else decode(data))
+                read_keys.append(None if data is None else decode(data))
             except ValueError as error:
-                self._refuse(place, ErrorClass.UNREADABLE_KEY, f"the key is no {key}: {error}")
-                found.append(None)
-        return found
+                self._refuse(index, ErrorClass.UNREADABLE_KEY, f"the key is no {key}: {error}")
+                read_keys.append(None)
+        return read_keys
 
     def _read_times(self, timestamp: str | None) -> list[int]:
         """The records' times; records without one are refused, because it is unknown which window they belong to."""
@@ -113,8 +113,8 @@ class InputReader:
             of_kafka = pa.types.is_timestamp(column.type)
             whole = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64()) if of_kafka else column
             known = column.is_valid().to_numpy(zero_copy_only=False)
-            found = whole.fill_null(0).to_numpy()
-            times = found // 1000 if of_kafka else found
+            times_read = whole.fill_null(0).to_numpy()
+            times = times_read // 1000 if of_kafka else times_read
             # A tombstone has no columns: its time is Kafka's.
             times = np.where(given.is_null, given.timestamps_ms, times)
             known = np.where(given.is_null, given.timestamps_ms != NO_TIMESTAMP, known)
@@ -124,25 +124,25 @@ class InputReader:
             if timestamp is None
             else f"its time, `{timestamp}`, is null or before 1970"
         )
-        for place in np.flatnonzero(bad).tolist():
-            self._refuse(place, ErrorClass.TOPOLOGY, what)
+        for index in np.flatnonzero(bad).tolist():
+            self._refuse(index, ErrorClass.TOPOLOGY, what)
         listed: list[int] = times.tolist()
         return listed
 
     def _read_documents(self) -> list[Value]:
-        found: list[Value] = []
-        for place, data in enumerate(self._input.rows.column(0).to_pylist()):
+        documents: list[Value] = []
+        for index, data in enumerate(self._input.rows.column(0).to_pylist()):
             try:
-                found.append(None if data is None else any_json(_text(data)))
+                documents.append(None if data is None else any_json(_text(data)))
             except ValueError as error:
-                self._refuse(place, ErrorClass.INVALID_JSON, f"the value is no JSON document: {error}")
-                found.append(None)
-        return found
+                self._refuse(index, ErrorClass.INVALID_JSON, f"the value is no JSON document: {error}")
+                documents.append(None)
+        return documents
 
 
 def _text(data: bytes | str) -> str:
     return data if isinstance(data, str) else data.decode("utf-8")
 
 
-def _headers(found: KafkaHeaders | None) -> Headers:
-    return tuple(found or ())
+def _headers(headers: KafkaHeaders | None) -> Headers:
+    return tuple(headers or ())

@@ -68,9 +68,9 @@ class RowChecks:
         current = self._current
         (collected,) = alone.collections()
         collected.index, collected.values = [current.index], [row]
-        collected.punctuated = [(0, 1)] if current.place == PUNCTUATING else []
+        collected.punctuated = [(0, 1)] if current.input_index == PUNCTUATING else []
         unknown = writer.unknown(row)
-        if unknown and current.place != PUNCTUATING:
+        if unknown and current.input_index != PUNCTUATING:
             for name in sorted(unknown.difference(_data_of(current)), key=str):
                 raise _unknown_field(name, declared_by, writer, row, current)
         made = self._maker.made_of(alone)
@@ -83,8 +83,8 @@ def _unknown_field(
     name: object, declared_by: tuple[str, str], writer: RowWriter, row: Row, current: Current
 ) -> UnknownFieldError:
     what, columns = declared_by
-    near = difflib.get_close_matches(str(name), sorted(writer.names.difference(row)), 1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
+    close_matches = difflib.get_close_matches(str(name), sorted(writer.names.difference(row)), 1)
+    hint = f"did you mean {close_matches[0]!r}? " if close_matches else ""
     problem = f"the topology gives rows with the field {name!r}, and {what} has no such column"
     where = f"the first one is of the message at {current.where()}"
     return UnknownFieldError(f"{problem}; {where}", f"{hint}correct it in the topology's code, or add it to {columns}")
@@ -92,13 +92,13 @@ def _unknown_field(
 
 def _data_of(current: Current) -> set[str]:
     """Each text in a message that may have become the name of a field (rule 2)."""
-    given, place = current.input, current.place
+    given, row_index = current.input, current.input_index
     if given is None:
         return set()
-    key = given.keys[place].as_py()
+    key = given.keys[row_index].as_py()
     texts = set() if key is None else {key.decode("utf-8", "replace")}
-    if not given.is_null[place]:
-        (row,) = given.rows.slice(place, 1).to_pylist()
+    if not given.is_null[row_index]:
+        (row,) = given.rows.slice(row_index, 1).to_pylist()
         texts.update(_texts(_json_of(row) if list(row) == ["value"] else list(row.values())))
     return texts
 

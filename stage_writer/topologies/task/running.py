@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from common.errors import KafkaDeltaExpressError
 from stage_writer.decode.rejects import ErrorClass, Reject
-from stage_writer.topologies.errors import RowRefusedError, TopologyError, said
+from stage_writer.topologies.errors import RowRefusedError, TopologyError, error_text
 from stage_writer.topologies.task.context import PUNCTUATING, LateRecordError
 from stage_writer.topologies.task.feeds import in_order
 
@@ -68,7 +68,7 @@ class Runner:
         current, clock, stores = self._current, self._clock, self._stores
         journal, timers, target, stopping = clock.journal, clock.stream, feed.target, self._stopping
         current.input = feed.input
-        for current.index, current.place, current.time_ms, floor_ms, record in feed.records(rejects, left_out):
+        for current.index, current.input_index, current.time_ms, floor_ms, record in feed.records(rejects, left_out):
             if stopping.is_on:
                 stopping.require_time()
             clock.stream_time_ms = max(clock.stream_time_ms, floor_ms)
@@ -95,7 +95,7 @@ class Runner:
             before, savepoint = clock.stream_time_ms, stores.savepoint()
             clock.journal.clear()
             try:
-                for _, _, current.place, current.time_ms, current.input, target, record in steps:
+                for _, _, current.input_index, current.time_ms, current.input, target, record in steps:
                     clock.stream_time_ms = max(clock.stream_time_ms, current.time_ms)
                     target(record)
             except (Exception, RowRefusedError) as error:  # noqa: BLE001 - the user's code may raise anything
@@ -117,10 +117,10 @@ class Runner:
     def _reject(self, error: Exception) -> Reject:
         """The reason why the message is refused; raises TopologyError where a failure ends the work."""
         index, is_late = self._current.index, isinstance(error, LateRecordError)
-        text = str(error) if is_late else f"{self._graph.node_of(error)}: {type(error).__name__}: {said(error)}"
+        text = str(error) if is_late else f"{self._graph.node_of(error)}: {type(error).__name__}: {error_text(error)}"
         if self._fails_on_error and not is_late:
-            place = self._current.where()
-            msg = f"the topology failed for the message at {place}: {text}"
+            location = self._current.where()
+            msg = f"the topology failed for the message at {location}: {text}"
             raise TopologyError(msg, _REMEDY) from error
         return Reject(index, ErrorClass.LATE if is_late else ErrorClass.TOPOLOGY, text)
 
@@ -133,7 +133,7 @@ class Runner:
 
     def _punctuate(self, timers: Timers, now_ms: int) -> None:
         current = self._current
-        current.place, current.time_ms = PUNCTUATING, now_ms
+        current.input_index, current.time_ms = PUNCTUATING, now_ms
         ends = [(collected, len(collected.index)) for collected in self._outbox.collections()]
         for timer in timers.due(now_ms):
             self._stopping.require_time()
@@ -143,7 +143,7 @@ class Runner:
                 raise
             except Exception as error:
                 msg = f"the punctuation of the node {timer.name[0]!r} in the task {self._task_id} failed"
-                msg_0 = f"{msg}: {type(error).__name__}: {said(error)}"
+                msg_0 = f"{msg}: {type(error).__name__}: {error_text(error)}"
                 raise TopologyError(msg_0, _REMEDY) from error
         for collected, end in ends:
             if len(collected.index) > end:

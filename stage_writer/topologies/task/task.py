@@ -82,7 +82,8 @@ class Task:
         fails = topology.fails_on_error
         self._runner = Runner(str(task_id), self._graph, stores, shared, fails_on_error=fails, stopping=stopping)
         writers = {
-            table: found if isinstance(found, RowWriter) else RowWriter(found) for table, found in output_schema.items()
+            table: schema if isinstance(schema, RowWriter) else RowWriter(schema)
+            for table, schema in output_schema.items()
         }
         self._maker = RowMaker(topology, self.group, writers)
         self._checks = RowChecks(self._maker, self._outbox, shared[0])
@@ -107,8 +108,8 @@ class Task:
     def finish(self, inputs: Sequence[Input], early: Sequence[Early], wall_clock_ms: int) -> Output:
         """The result for the messages, after their early steps."""
         rejects: Rejects = {}
-        for found in early:
-            for reject in found.rejects:
+        for before in early:
+            for reject in before.rejects:
                 rejects.setdefault(reject.index, reject)
         tables = self._columns(inputs, early, rejects)
         if not self._is_record_wise:
@@ -126,12 +127,12 @@ class Task:
     def _columns(self, inputs: Sequence[Input], early: Sequence[Early], rejects: Rejects) -> Tables:
         """The rows that go directly from sources and early steps into tables."""
         tables = []
-        for given, found in zip(inputs, early, strict=True):
-            for one in found.exits:
-                for child in self.topology.children.get(one.node, ()):
+        for given, before in zip(inputs, early, strict=True):
+            for left_rows in before.exits:
+                for child in self.topology.children.get(left_rows.node, ()):
                     if isinstance(child, TableSink):
-                        places, rows = one.without_tombstones(given)
-                        part, refused = self._maker.fitted(child.table, Part(given.index[places], rows))
+                        indexes, rows = left_rows.without_tombstones(given)
+                        part, refused = self._maker.fitted(child.table, Part(given.index[indexes], rows))
                         tables.append((child.table, part))
                         rejects.update((reject.index, reject) for reject in refused)
         return tables

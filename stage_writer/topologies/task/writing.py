@@ -59,11 +59,11 @@ class RowWriter:
         """The rows of the compatible dicts, and why the others are not."""
         if not values:
             return self._schema.empty_table(), {}
-        found = self._together(values)
-        if isinstance(found, pa.Table):
-            return found, {}
-        problems = {place: why for place, value in enumerate(values) if (why := self._problem(value)) is not None}
-        fitting = [value for place, value in enumerate(values) if place not in problems]
+        rows = self._together(values)
+        if isinstance(rows, pa.Table):
+            return rows, {}
+        problems = {index: why for index, value in enumerate(values) if (why := self._problem(value)) is not None}
+        fitting = [value for index, value in enumerate(values) if index not in problems]
         again = self._together(fitting) if fitting else self._schema.empty_table()
         if isinstance(again, str):
             raise RuntimeError(again)  # noqa: TRY004 - rows that fit one by one fit together
@@ -88,8 +88,8 @@ class RowWriter:
         return pa.table(columns, schema=self._schema)
 
     def _problem(self, value: Row) -> str | None:
-        found = self._together([value])
-        return found if isinstance(found, str) else None
+        problem = self._together([value])
+        return problem if isinstance(problem, str) else None
 
 
 def _column(values: list[Any], field: pa.Field) -> pa.Array:

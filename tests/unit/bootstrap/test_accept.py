@@ -55,21 +55,21 @@ def test_going_on_keeps_the_tables_positions() -> None:
 
 
 def test_markers_that_are_still_there_are_used_again() -> None:
-    (found,) = plan_replay(went(), [state(chain_of(10, 20, 30, 45), table=30)], AUTHOR, complete).partitions
-    assert (found.position, found.staged_to, found.rewind) == (20, 45, None)
+    (resolution,) = plan_replay(went(), [state(chain_of(10, 20, 30, 45), table=30)], AUTHOR, complete).partitions
+    assert (resolution.position, resolution.staged_to, resolution.rewind) == (20, 45, None)
 
 
 def test_where_they_end_the_chain_is_rewound() -> None:
     whole = state(chain_of(10, 20, 30, 45, 50), table=45)
-    (found,) = plan_replay(went(), [whole], AUTHOR, lambda marker: marker.span.start != 30).partitions
-    assert found.rewind is not None
-    assert (found.position, found.staged_to, found.rewind.position) == (20, 30, 30)
-    assert [one.name.start for one in found.rewind.put_aside] == [45, 30]
+    (resolution,) = plan_replay(went(), [whole], AUTHOR, lambda marker: marker.span.start != 30).partitions
+    assert resolution.rewind is not None
+    assert (resolution.position, resolution.staged_to, resolution.rewind.position) == (20, 30, 30)
+    assert [marker.name.start for marker in resolution.rewind.put_aside] == [45, 30]
     settled = state(chain_of(30, 45), table=45)
-    (found,) = plan_replay(went(), [settled], AUTHOR, complete).partitions
-    assert found.rewind is not None
-    assert (found.position, found.rewind.position) == (20, 20)
-    assert required(found.rewind.marker).span == Span(Position(19), Position(20))
+    (resolution,) = plan_replay(went(), [settled], AUTHOR, complete).partitions
+    assert resolution.rewind is not None
+    assert (resolution.position, resolution.rewind.position) == (20, 20)
+    assert required(resolution.rewind.marker).span == Span(Position(19), Position(20))
 
 
 def test_what_kafka_no_longer_has_is_named_in_numbers() -> None:

@@ -94,7 +94,7 @@ def test_what_another_program_decides_after_a_plan_is_not_overruled(two: Setting
 def test_a_repair_of_a_topic_of_two_expressions_is_of_the_stream_that_owns_it(two: Settings) -> None:
     def look(topic: str) -> list[tuple[str, TopicPartition]]:
         work = Work(two, SystemClock())
-        return [(state.app_id, state.partition) for state in work._look(topic, None)]
+        return [(state.app_id, state.partition) for state in work._inspect(topic, None)]
 
     store = stage_store(two)
     assert [(app_id, str(chain)) for app_id, chain in look("shop.x@b")] == [("b", "shop.x@b/0")]

@@ -7,7 +7,7 @@ import typer
 
 from bootstrap.__main__ import app as bootstrap
 from common.cli import new_app, run
-from common.errors import BrokerError, ConfigError, KafkaDeltaExpressError, StoreUnfitError, UsageError
+from common.errors import BrokerError, ConfigError, KafkaDeltaExpressError, UnsafeStoreError, UsageError
 from common.http.pages import release
 from common.terminal import aligned, has_colours, progress
 
@@ -17,7 +17,7 @@ app = new_app("Try things.")
 @app.command()
 def fail(kind: str) -> None:
     """Fail."""
-    errors = {"config": ConfigError, "usage": UsageError, "unfit": StoreUnfitError, "broker": BrokerError}
+    errors = {"config": ConfigError, "usage": UsageError, "unfit": UnsafeStoreError, "broker": BrokerError}
     raise errors[kind]("something is wrong", "do something")
 
 

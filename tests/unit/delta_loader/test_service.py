@@ -158,12 +158,12 @@ def test_the_last_failure_is_told_by_status_and_the_next_loader_until_a_load_suc
     assert "is torn" in told["last_failure"]["problem"]
     following = loader_for(staging, tables)
     following.recall()
-    entry = following.book.entries["orders"]
+    entry = following.stats.entries["orders"]
     assert entry.failure is not None
     assert "is torn" in entry.failure.problem
     assert "before this loader started" in entry.failure.problem
     following.run_pass()
-    assert following.book.entries["orders"].failure is None
+    assert following.stats.entries["orders"].failure is None
     assert (status_of(staging).last_failure, exit_code([status_of(staging)])) == (None, ExitCode.DONE)
 
 
@@ -213,19 +213,19 @@ def test_a_deleted_table_is_called_that_and_a_file_that_went_alone_is_not(stagin
         assert held.reason == "missing_file"
         assert f"is gone: the table {staging.table} was deleted, or its folder emptied" in held.problem
     assert "VACUUM" in missing_file(staging.source(0), Position(0), "a.parquet").problem
-    rootless = required(held_by_plan(staging.source(0), MissingOrigin(marker), staging.table))
-    assert f"the table {staging.table} was deleted" in rootless.problem
+    without_origin = required(held_by_plan(staging.source(0), MissingOrigin(marker), staging.table))
+    assert f"the table {staging.table} was deleted" in without_origin.problem
 
 
 def test_a_stage_that_takes_no_note_of_a_failure_changes_nothing() -> None:
-    class Refusing(FsspecStore):
+    class RefusalPorts(FsspecStore):
         def write(self, path: str, data: bytes) -> None:
             raise StoreError(path, str(len(data)))
 
         def read(self, path: str) -> bytes | None:
             raise StoreError(path)
 
-    notes = FailureNotes(Refusing("memory://refusing", {}), SystemClock(), structlog.get_logger())
+    notes = FailureNotes(RefusalPorts("memory://refusing", {}), SystemClock(), structlog.get_logger())
     notes.failed("orders", TableError("no"))
     notes.succeeded("orders")
 

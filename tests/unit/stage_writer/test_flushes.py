@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from common.stage.state_files import StateFileName
-    from common.storage.pieces import Pieces
+    from common.storage.chunks import ByteChunks
     from common.storage.store import FsspecStore
     from stage_writer.ports import StateStore
 
@@ -51,7 +51,7 @@ class Tables:
     failures: int = 0
     uploaded: list[str] = field(default_factory=list)
 
-    def upload(self, path: str, data: Pieces) -> None:
+    def upload(self, path: str, data: ByteChunks) -> None:
         if len(self.uploaded) == 1 and self.failures:
             self.failures -= 1
             msg = "no answer"
@@ -83,7 +83,7 @@ class Unchanged(Change):
 
 
 @dataclass
-class Refusing:
+class RefusalPorts:
     """`TableCompatibility` that finds some tables incompatible."""
 
     urls: Sequence[str]
@@ -109,7 +109,7 @@ def stage_of(world: World, tables: Tables, refused: Sequence[str] = ()) -> Objec
         HandClock(),
         lambda: f"{next(world.numbers):032x}",
         "w",
-        compatibility=Refusing(refused),  # type: ignore[arg-type]
+        compatibility=RefusalPorts(refused),  # type: ignore[arg-type]
     )
 
 

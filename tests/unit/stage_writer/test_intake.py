@@ -35,7 +35,7 @@ def test_records_that_are_in_the_buffer_already_are_dropped(tmp_path: Path) -> N
 def test_an_end_before_what_the_buffer_has_takes_nothing_from_it(tmp_path: Path) -> None:
     world = World(tmp_path, {FIRST: 10})
     world.steps(1, 0.0)
-    world.writer.assignment.owned[FIRST].reach_end(Position(4))
+    world.writer.assignment.by_partition[FIRST].reach_end(Position(4))
     world.group.paused.add(FIRST)  # it says no later end
     world.steps()
     assert staged(world) == [(0, 10, 10)]

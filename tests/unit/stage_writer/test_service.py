@@ -127,8 +127,8 @@ class World:
         return " ".join(self.writer.health().problems)
 
 
-def write_beginning(world: World, partition: TopicPartition, beginning: ChainOrigin) -> None:
-    world.store.write(origin_path(partition), origin_to_bytes(beginning))
+def write_beginning(world: World, partition: TopicPartition, chain_origin: ChainOrigin) -> None:
+    world.store.write(origin_path(partition), origin_to_bytes(chain_origin))
 
 
 def test_a_flush_names_the_topic_that_it_is_of(tmp_path: Path) -> None:

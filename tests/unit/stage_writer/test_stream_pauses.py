@@ -72,7 +72,7 @@ def test_messages_that_arrive_for_a_paused_stream_do_not_lengthen_a_span_that_wa
     resume(world.store, StreamPart.STAGING, "orders")
     world.paused.refresh()
     world.steps(5)
-    owned = world.writer.assignment.owned[FIRST]
+    owned = world.writer.assignment.by_partition[FIRST]
     assert (owned.buffer.records, owned.buffer.end) == (20, 20)
 
 

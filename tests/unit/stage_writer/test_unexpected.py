@@ -140,7 +140,7 @@ def test_an_unexpected_exception_holds_its_partition_and_no_other(
         return job
 
     world.steps(3, 0.1)
-    orders = world.writer.assignment.owned[ORDERS]
+    orders = world.writer.assignment.by_partition[ORDERS]
     with monkeypatch.context() as patched:
         if where in {"flush", "seal"}:
             patched.setattr(world.stage, "flush_job", flush_job)

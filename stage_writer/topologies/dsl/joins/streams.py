@@ -19,7 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from stage_writer.topologies.dsl.aggregates import BEFORE_1970, SeenTime
+from stage_writer.topologies.dsl.aggregates import BEFORE_1970, StreamTime
 from stage_writer.topologies.dsl.tables import NULL_KEY
 from stage_writer.topologies.processors import Processor
 
@@ -82,7 +82,7 @@ class JoinSide(Processor):
         super().init(context)
         own, other = self._join.left_store, self._join.right_store
         self._own, self._other = map(context.store, (own, other) if self._is_left else (other, own))
-        self._time = SeenTime(context, self._join.waiting_store) if self._join.keeps else None
+        self._time = StreamTime(context, self._join.waiting_store) if self._join.keeps else None
         self._waiting = _Waiting(context, self._join) if self._join.keeps else None
 
     def process(self, record: Record) -> None:
@@ -103,13 +103,13 @@ class JoinSide(Processor):
         time_ms = record.timestamp_ms
         latest_ms = time_ms - 1 if self._join.is_prior else time_ms + self._ahead_ms
         earliest_ms = max(0, time_ms - self._back_ms)
-        found = list(self._other.fetch_range(record.key, earliest_ms, latest_ms)) if latest_ms >= 0 else []
-        for other_ms, other in found:
+        others = list(self._other.fetch_range(record.key, earliest_ms, latest_ms)) if latest_ms >= 0 else []
+        for other_ms, other in others:
             if self._waiting is not None:
                 self._waiting.forget(other_ms, record.key, is_left=not self._is_left)
             joined = self._joined(record.value, other)
             self.context.forward(record._replace(value=joined, timestamp_ms=max(time_ms, other_ms)))
-        if not found and self._keeps and self._waiting is not None:
+        if not others and self._keeps and self._waiting is not None:
             if latest_ms < seen_ms:
                 self.context.forward(record.with_value(self._joined(record.value, None)))
             else:

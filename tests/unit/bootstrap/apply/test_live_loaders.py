@@ -36,8 +36,14 @@ class Lease:
 
     def _put(self, epoch: int) -> None:
         grants = tuple(
-            Grant(one.holder, one.streams, one.lease_s, Epoch(epoch) if self._renewals else one.renewed, one.topics)
-            for one in self._grants
+            Grant(
+                grant.holder,
+                grant.streams,
+                grant.lease_s,
+                Epoch(epoch) if self._renewals else grant.renewed,
+                grant.topics,
+            )
+            for grant in self._grants
         )
         record = LeaseRecord("loader-1", released=not grants, lease_s=30.0, created_ms=0, grants=grants)
         self.store.create(epoch_path(Epoch(epoch)), record.to_bytes())

@@ -15,7 +15,7 @@ from common.ports import CreateOutcome
 from common.settings import StartAt
 from common.spans import Position
 from common.stage.chain_origins import BEGIN, ChainOrigin, origin_path
-from common.stage.repair_lock import RepairEntry, ended_path, turn_path
+from common.stage.repair_lock import RepairEntry, ended_path, repair_path
 from common.storage.store import FsspecStore
 from tests.fakes.markers import ORDERS, chain_of, put
 
@@ -60,17 +60,17 @@ class Operator:
         author = Author(name, 1_700_000_000_000)
         self.turns = RepairLocks(store, author, name, take_over=take_over)
         repairs = self.turns.read_last(ORDERS)
-        found = stage.staged_markers(store, ORDERS)
-        beginning = stage.beginning_of(store, ORDERS)
+        staged = stage.staged_markers(store, ORDERS)
+        chain_origin = stage.recorded_origin(store, ORDERS)
         ends = Ends(Position(0), Position(100))
         looked = PartitionState(
-            ORDERS, "orders", StartAt.LATEST, ends, None, found, beginning=beginning, repairs=repairs
+            ORDERS, "orders", StartAt.LATEST, ends, None, staged, chain_origin=chain_origin, repairs=repairs
         )
         self.plan: RewindPlan = plan_rewind(looked, Position(to), author)
         self.work = f"bootstrap rewind --to {to}"
 
     def act(self) -> None:
-        with self.turns.taken(ORDERS, self.work) as mine:
+        with self.turns.locked(ORDERS, self.work) as mine:
             stage.rewind(mine, self.plan)
 
 
@@ -81,7 +81,7 @@ def test_a_plan_that_another_repair_has_made_stale_is_refused(store: FsspecStore
     with pytest.raises(UsageError, match="another repair of orders/0 has begun meanwhile"):
         second.act()
     assert stage.staged_markers(store, ORDERS) == ()  # no marker says that all before 5 is done
-    assert stage.beginning_of(store, ORDERS) == ChainOrigin(Position(0), number=1)
+    assert stage.recorded_origin(store, ORDERS) == ChainOrigin(Position(0), number=1)
     with pytest.raises(UsageError, match="staged up to 0 only"):
         Operator(store, "bob", 5)
 
@@ -89,25 +89,25 @@ def test_a_plan_that_another_repair_has_made_stale_is_refused(store: FsspecStore
 def test_a_repair_that_has_not_ended_is_named_with_the_way_out(store: FsspecStore) -> None:
     put(store, *chain_of(10, 20, 30))
     first = Operator(store, "ann", 20)
-    with first.turns.taken(ORDERS, first.work):
+    with first.turns.locked(ORDERS, first.work):
         second = Operator(store, "bob", 20)
         with pytest.raises(
             UsageError, match="`bootstrap rewind --to 20` by ann, begun at 2023-11-14T22:13:20Z"
-        ) as told:
+        ) as raised:
             second.act()
-    assert turn_path(ORDERS, 1) in told.value.problem
-    assert "--take-over 1" in told.value.remedy
+    assert repair_path(ORDERS, 1) in raised.value.problem
+    assert "--take-over 1" in raised.value.remedy
     Operator(store, "bob", 20).act()
 
 
 def test_whoever_was_taken_over_changes_nothing_more(store: FsspecStore) -> None:
     put(store, *chain_of(10, 20, 30, 40))
     first = Operator(store, "ann", 20)
-    with first.turns.taken(ORDERS, first.work) as mine:
+    with first.turns.locked(ORDERS, first.work) as mine:
         Operator(store, "bob", 30, take_over=1).act()
         with pytest.raises(UsageError, match="another repair"):
             stage.rewind(mine, first.plan)
-    assert [found.name.start for found in stage.staged_markers(store, ORDERS)] == [10, 20]
+    assert [marker.name.start for marker in stage.staged_markers(store, ORDERS)] == [10, 20]
 
 
 def test_a_rewind_stays_where_requests_of_an_earlier_one_arrive_again(store: FsspecStore) -> None:
@@ -119,7 +119,7 @@ def test_a_rewind_stays_where_requests_of_an_earlier_one_arrive_again(store: Fss
     assert stage.staged_markers(store, ORDERS) == ()
     for request in first.late:
         request()
-    assert stage.beginning_of(store, ORDERS) == ChainOrigin(Position(0), number=2)
+    assert stage.recorded_origin(store, ORDERS) == ChainOrigin(Position(0), number=2)
 
 
 def test_an_origin_of_a_repair_that_was_taken_over_counts_for_less(store: FsspecStore) -> None:
@@ -132,7 +132,7 @@ def test_an_origin_of_a_repair_that_was_taken_over_counts_for_less(store: Fsspec
     for request in first.late:
         request()
     assert [item.path for item in store.list(BEGIN)] == [origin_path(ORDERS, number) for number in range(3)]
-    assert stage.beginning_of(store, ORDERS) == ChainOrigin(Position(0), number=2)
+    assert stage.recorded_origin(store, ORDERS) == ChainOrigin(Position(0), number=2)
 
 
 def test_a_repair_whose_requests_may_still_be_under_way_has_not_ended(store: FsspecStore) -> None:
@@ -146,14 +146,14 @@ def test_a_repair_whose_requests_may_still_be_under_way_has_not_ended(store: Fss
     with pytest.raises(UsageError, match="has not ended"):
         Operator(store, "ann", 20, take_over=0).act()
     Operator(store, "ann", 20, take_over=1).act()
-    assert [found.name.start for found in stage.staged_markers(store, ORDERS)] == [10]
+    assert [marker.name.start for marker in stage.staged_markers(store, ORDERS)] == [10]
     put(store, *chain_of(10, 20, 30))
     Operator(store, "ann", 20).act()  # the turn that was taken over has ended with its successor's
 
 
 def test_a_turn_that_cannot_be_read_is_a_turn_all_the_same(store: FsspecStore) -> None:
     put(store, *chain_of(10, 20, 30))
-    store.write(turn_path(ORDERS, 7), b"{")
+    store.write(repair_path(ORDERS, 7), b"{")
     with pytest.raises(UsageError, match="another repair"):
         Operator(store, "ann", 20).act()
     turn = RepairEntry("ann", 5, "skip", "u")

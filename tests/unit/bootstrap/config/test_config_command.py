@@ -27,8 +27,8 @@ def messages(*records: object) -> list[tuple[bytes | None, bytes | None]]:
 
 
 def drafted(*records: object, answers: Answers = ANSWERS) -> tuple[Draft, Stream]:
-    found = draft(answers, [sampled("shop.orders", 4, messages(*records))])
-    return found, parse_settings(found.text, {"KAFKA_SASL_PASSWORD": "x"}, "draft").streams[0]
+    draft_made = draft(answers, [sampled("shop.orders", 4, messages(*records))])
+    return draft_made, parse_settings(draft_made.text, {"KAFKA_SASL_PASSWORD": "x"}, "draft").streams[0]
 
 
 @pytest.mark.parametrize(
@@ -95,12 +95,12 @@ def test_what_has_no_one_type_is_kept_as_its_json_text(values: tuple[object, ...
 def test_one_odd_value_in_a_thousand_changes_no_type_and_is_told(
     usual: object, odd: object, expected: str, told: str | None, alternative: str | None
 ) -> None:
-    found, stream = drafted(*({"value": usual} for _ in range(999)), {"value": odd})
+    drafted_config, stream = drafted(*({"value": usual} for _ in range(999)), {"value": odd})
     assert to_ddl(stream.schema_of_columns) == f"value {expected}"
     assert stream.formats == {}
-    assert ("would be dead letters" in found.text) == (told is not None)
+    assert ("would be dead letters" in drafted_config.text) == (told is not None)
     for text in (told, alternative):
-        assert text is None or f"{text}" in found.text
+        assert text is None or f"{text}" in drafted_config.text
 
 
 def test_two_odd_values_in_a_hundred_are_taken() -> None:
@@ -118,22 +118,22 @@ def test_init_refuses_what_is_no_url(option: str, tmp_path: Path, capfd: pytest.
 
 
 def test_editors_are_told_of_the_schema() -> None:
-    found, _ = drafted({"id": 1})
-    assert found.text.startswith("# yaml-language-server: $schema=config.schema.json\n")
+    drafted_config, _ = drafted({"id": 1})
+    assert drafted_config.text.startswith("# yaml-language-server: $schema=config.schema.json\n")
 
 
 def test_names_that_no_column_can_have_are_told_and_left_out() -> None:
-    found, stream = drafted({"id": 1, "ID": 2, "a b": 3, "": 4, "${HOME}": 5, "\u2028": 8, "`": 6, "x.y": 7})
+    drafted_config, stream = drafted({"id": 1, "ID": 2, "a b": 3, "": 4, "${HOME}": 5, "\u2028": 8, "`": 6, "x.y": 7})
     assert stream.schema_of_columns.names == ("id", "`", "x.y")
-    assert "differs from id by case only" in found.text
-    assert "without column mapping" in found.text
+    assert "differs from id by case only" in drafted_config.text
+    assert "without column mapping" in drafted_config.text
 
 
 def test_epochs_and_rare_fields_are_told_as_comments() -> None:
-    found, stream = drafted({"id": 1, "sent": 1_774_927_057_260}, {"id": 2})
+    drafted_config, stream = drafted({"id": 1, "sent": 1_774_927_057_260}, {"id": 2})
     assert stream.formats == {}
-    assert "sent looks like an epoch: TIMESTAMP with formats: {sent: epoch_ms}" in found.text
-    assert "sent is in 1 of 2 records" in found.text
+    assert "sent looks like an epoch: TIMESTAMP with formats: {sent: epoch_ms}" in drafted_config.text
+    assert "sent is in 1 of 2 records" in drafted_config.text
 
 
 @pytest.mark.parametrize(
@@ -196,8 +196,10 @@ CANAL: dict[str, object] = {"database": "shop", "table": "orders", "ts": 1589373
 def test_the_envelope_of_change_events_is_recognized(
     envelope: str, columns: str | None, messages: list[dict[str, object]]
 ) -> None:
-    found = draft(ANSWERS, [sampled("orders", 1, [(json.dumps(one).encode(), None) for one in messages])])
-    stream = parse_settings(found.text, {}, "draft").streams[0]
+    drafted_config = draft(
+        ANSWERS, [sampled("orders", 1, [(json.dumps(message).encode(), None) for message in messages])]
+    )
+    stream = parse_settings(drafted_config.text, {}, "draft").streams[0]
     assert stream.envelope == envelope
     if columns is not None:
         assert to_ddl(stream.schema_of_columns) == columns
@@ -207,33 +209,37 @@ def test_frames_and_change_events_are_recognised() -> None:
     event = {"op": "u", "source": {}, "before": {"id": 1}, "after": {"id": 1, "city": "Köln"}}
     frame, key = b"\x00\x00\x00\x00\x07", json.dumps({"payload": {"id": 1}, "schema": {}}).encode()
     values = [(frame + json.dumps({"payload": event}).encode(), frame + key), (None, frame + key)]
-    found = draft(ANSWERS, [sampled("orders", 1, values)])
-    stream = parse_settings(found.text, {}, "draft").streams[0]
+    drafted_config = draft(ANSWERS, [sampled("orders", 1, values)])
+    stream = parse_settings(drafted_config.text, {}, "draft").streams[0]
     assert (stream.framing, stream.envelope) == ("confluent", "debezium")
     assert to_ddl(stream.schema_of_columns) == "id BIGINT, city STRING"
-    assert any("schema_registry.url" in line for line in found.notes)
-    merged = found.text.replace("  # load: merge", "  load: merge").replace("  # merge: {", "  merge: {")
+    assert any("schema_registry.url" in line for line in drafted_config.notes)
+    merged = drafted_config.text.replace("  # load: merge", "  load: merge").replace("  # merge: {", "  merge: {")
     stream = parse_settings(merged, {}, "draft").streams[0]
     assert (stream.load, required(stream.merge).keys) == (LoadSetting.MERGE, ("id",))
 
 
 def test_framed_messages_that_are_no_json_may_have_another_format() -> None:
     frame = b"\x00\x00\x00\x00\x07"
-    found = draft(ANSWERS, [sampled("orders", 1, [(frame + b'{"id": 1}', None), (frame + b"\x02\x04", None)])])
-    assert any("1 of 2 messages are no JSON object; where they are Avro or Protobuf" in line for line in found.notes)
+    drafted_config = draft(ANSWERS, [sampled("orders", 1, [(frame + b'{"id": 1}', None), (frame + b"\x02\x04", None)])])
+    assert any(
+        "1 of 2 messages are no JSON object; where they are Avro or Protobuf" in line for line in drafted_config.notes
+    )
 
 
 def test_no_value_and_no_secret_is_written_down() -> None:
     answers = Answers(
         {"bootstrap.servers": "b:9092", "sasl.password": "hunter2", "sasl.username": "${USER}"}, "/stage", "/tables"
     )
-    found = draft(answers, [sampled("orders", 1, [*messages({"id": 4711, "name": "Ada"}), (b"{", None), (None, None)])])
-    assert "hunter2" not in found.text
-    assert yaml.safe_load(found.text)["kafka"]["sasl.password"] == "${KAFKA_SASL_PASSWORD}"
-    assert "4711" not in found.text
-    assert "Ada" not in found.text
-    assert any("KAFKA_SASL_PASSWORD" in line for line in found.notes)
-    assert any("1 of 3 messages are no JSON object" in line for line in found.notes)
+    drafted_config = draft(
+        answers, [sampled("orders", 1, [*messages({"id": 4711, "name": "Ada"}), (b"{", None), (None, None)])]
+    )
+    assert "hunter2" not in drafted_config.text
+    assert yaml.safe_load(drafted_config.text)["kafka"]["sasl.password"] == "${KAFKA_SASL_PASSWORD}"
+    assert "4711" not in drafted_config.text
+    assert "Ada" not in drafted_config.text
+    assert any("KAFKA_SASL_PASSWORD" in line for line in drafted_config.notes)
+    assert any("1 of 3 messages are no JSON object" in line for line in drafted_config.notes)
 
 
 def test_init_asks_on_a_terminal_only(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -16,11 +16,11 @@ from tests.fakes.staging import Staging
 @pytest.fixture
 def staging(tmp_path: Path) -> Staging:
     """Two partitions of real files; the first one's chain is whole, the second one is touched only."""
-    found = Staging.below(tmp_path)
-    found.flush(0, 0, 10, days=("2026-01-01", "2026-01-02"), dead=(3,))
-    found.flush(0, 10, 25)
-    found.touch(1, 41)
-    return found
+    staging_area = Staging.below(tmp_path)
+    staging_area.flush(0, 0, 10, days=("2026-01-01", "2026-01-02"), dead=(3,))
+    staging_area.flush(0, 10, 25)
+    staging_area.touch(1, 41)
+    return staging_area
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_ls_of_a_partition_has_a_line_for_each_marker(config: str, capfd: pytest
     code, text = call(capfd, "ls", config, "--topic", "orders", "--partition", "0", "--json")
     (chain,) = json.loads(text)["chains"]
     assert (code, chain["rows"], chain["dead_letters"], chain["files"]) == (0, 24, 1, 4)
-    assert [(one["start"], one["end"], one["origin"], one["loaded"]) for one in chain["chain"]] == [
+    assert [(marker["start"], marker["end"], marker["origin"], marker["loaded"]) for marker in chain["chain"]] == [
         (0, 10, "flush", False),
         (10, 25, "flush", False),
     ]
@@ -94,10 +94,10 @@ def test_verify_names_a_file_that_is_gone_cut_or_another_one(
     assert len(files) == 3
     code, text = call(capfd, "verify", config, "--json")
     assert code == 3
-    assert {found["kind"] for found in json.loads(text)["findings"]} == {"file_gone", "file_broken"}
+    assert {finding["kind"] for finding in json.loads(text)["findings"]} == {"file_gone", "file_broken"}
     other.write_bytes(Path(staging.dead_letters).rglob("*.parquet").__next__().read_bytes())
     code, text = call(capfd, "verify", config, "--json")
-    kinds = {found["kind"] for found in json.loads(text)["findings"]}
+    kinds = {finding["kind"] for finding in json.loads(text)["findings"]}
     assert {"size", "rows"} <= kinds
     _, text = call(capfd, "verify", config)
     assert f"bootstrap rewind {config} --topic orders --partition 0 --to" in text
@@ -111,9 +111,9 @@ def test_verify_names_gaps_strays_and_what_cannot_be_read(
     put(store, flush(30, 40, 25), *chain_of(50, 60, 70), by_hand(55), flush(70, 80, 12))
     store.write("done/orders/0/90.done", b"{")
     code, text = call(capfd, "verify", config, "--json", "--no-files")
-    found = [(one["severity"], one["kind"]) for one in json.loads(text)["findings"]]
+    findings = [(finding["severity"], finding["kind"]) for finding in json.loads(text)["findings"]]
     assert code == 3
-    assert sorted(found) == [
+    assert sorted(findings) == [
         ("fault", "gap"),
         ("fault", "gap"),
         ("fault", "unreadable"),

@@ -44,11 +44,11 @@ def state(
     table: int | None = None,
     deferred_from: int | None = None,
     start: Start = StartAt.EARLIEST,
-    beginning: ChainOrigin | None = None,
+    chain_origin: ChainOrigin | None = None,
 ) -> PartitionState:
     staged = [
-        found if isinstance(found, StagedMarker) else StagedMarker(found.name.path, found.name, found)
-        for found in markers
+        marker if isinstance(marker, StagedMarker) else StagedMarker(marker.name.path, marker.name, marker)
+        for marker in markers
     ]
     return PartitionState(
         partition=ORDERS,
@@ -56,8 +56,8 @@ def state(
         start=start,
         ends=Ends(Position(low), Position(high)),
         table=None if table is None else Position(table),
-        staged=tuple(sorted(staged, key=lambda found: found.name)),
-        beginning=beginning,
+        staged=tuple(sorted(staged, key=lambda marker: marker.name)),
+        chain_origin=chain_origin,
         deferred_from=None if deferred_from is None else Position(deferred_from),
     )
 
@@ -67,8 +67,8 @@ def broken(start: int) -> StagedMarker:
     return StagedMarker(name.path, name, None)
 
 
-def planned(found: PartitionState, position: int | None, why: str = "nothing") -> PlannedPartition:
-    return plan_partition(found, None if position is None else Position(position), why, AUTHOR)
+def planned(state: PartitionState, position: int | None, why: str = "nothing") -> PlannedPartition:
+    return plan_partition(state, None if position is None else Position(position), why, AUTHOR)
 
 
 # --from
@@ -100,8 +100,8 @@ def test_a_source_without_a_name_is_refused(text: str) -> None:
 
 
 def positions(text: str, topics: tuple[str, ...] = ("orders",), *, last: bool = False) -> Mapping[str, int]:
-    found = parse_positions(text, "file", [Topic(topic) for topic in topics], last_offsets=last)
-    return {str(partition): position for partition, position in found.items()}
+    parsed = parse_positions(text, "file", [Topic(topic) for topic in topics], last_offsets=last)
+    return {str(partition): position for partition, position in parsed.items()}
 
 
 def test_a_file_holds_positions_by_partition_or_by_topic() -> None:
@@ -173,7 +173,7 @@ def test_position_zero_is_written_down_where_the_stream_begins_elsewhere(start: 
     outcome = planned(state(start=start), 0).outcome
     assert isinstance(outcome, BeginChain)
     assert outcome.path == "begin/orders/0/00000000000000000000.begin"
-    assert outcome.beginning.position == 0
+    assert outcome.chain_origin.position == 0
 
 
 @pytest.mark.parametrize("markers", [[by_hand(3)], chain_of(0, 10), [broken(7)]])
@@ -231,25 +231,25 @@ def test_a_partition_without_a_position_is_left_out_and_told_why() -> None:
 
 def test_a_rewind_to_before_a_chain_moves_its_origin_also_where_nothing_is_put_aside() -> None:
     """By it a loader sees the rewind that comes before its first load (common/stage/loading.py)."""
-    plan = rewound(state(beginning=ChainOrigin(Position(70)), start=StartAt.LATEST), 42)
+    plan = rewound(state(chain_origin=ChainOrigin(Position(70)), start=StartAt.LATEST), 42)
     assert (plan.position, plan.chain_start, aside(plan)) == (42, 70, [])
-    assert plan.beginning == ChainOrigin(Position(42), number=1)
+    assert plan.chain_origin == ChainOrigin(Position(42), number=1)
 
 
 def test_a_rewind_above_an_origin_from_which_nothing_was_staged_goes_back_to_it() -> None:
     """The rewind to the origin came while a writer claimed from a former one; another origin would hide the gap."""
     chain = [flush(60, 90), flush(90, 100, 60)]
-    gap = state(chain, beginning=ChainOrigin(Position(42), number=1))
+    gap = state(chain, chain_origin=ChainOrigin(Position(42), number=1))
     plan = rewound(gap, 90)
     assert (plan.position, aside(plan)) == (42, [90, 60])
-    assert plan.beginning == ChainOrigin(Position(42), number=2)
+    assert plan.chain_origin == ChainOrigin(Position(42), number=2)
     assert rewound(replace(gap, table=Position(60)), 90).position == 90
-    assert rewound(state(chain, beginning=ChainOrigin(Position(60))), 90).position == 90
+    assert rewound(state(chain, chain_origin=ChainOrigin(Position(60))), 90).position == 90
 
 
 def test_position_0_moves_the_origin_of_a_chain_without_a_marker() -> None:
     """As a marker does for any other position."""
-    begun = state(beginning=ChainOrigin(Position(42), 1, "new", number=3))
+    begun = state(chain_origin=ChainOrigin(Position(42), 1, "new", number=3))
     outcome = planned(replace(begun, repairs=7), 0).outcome
     assert outcome == BeginChain(ORDERS, ChainOrigin(Position(0), 0, "new", number=8))
 
@@ -281,8 +281,8 @@ def test_a_plan_is_shown_to_people_and_to_programs() -> None:
     content = json.loads(view.plans_as_json([plan], written=False))
     assert content["written"] is False
     (stream,) = content["streams"]
-    assert [found["outcome"] for found in stream["partitions"]] == ["make", "not_needed", "left_out", "refused"]
-    assert [found["position"] for found in stream["partitions"]] == [42, 0, None, 5]
+    assert [partition["outcome"] for partition in stream["partitions"]] == ["make", "not_needed", "left_out", "refused"]
+    assert [partition["position"] for partition in stream["partitions"]] == [42, 0, None, 5]
     assert stream["partitions"][0]["marker"] == "done/orders/0/00000000000000000041.done"
     assert stream["partitions"][1]["marker"] is None
 
@@ -290,8 +290,8 @@ def test_a_plan_is_shown_to_people_and_to_programs() -> None:
 # skip
 
 
-def skipped(found: PartitionState, to: int) -> tuple[Span, Position | None]:
-    plan = plan_skip(found, Position(to), AUTHOR)
+def skipped(state: PartitionState, to: int) -> tuple[Span, Position | None]:
+    plan = plan_skip(state, Position(to), AUTHOR)
     assert required(plan.marker.manifest).origin is Origin.SKIP
     return plan.marker.span, plan.marker.previous
 
@@ -301,8 +301,8 @@ def test_a_skip_goes_on_from_the_chain_s_end() -> None:
 
 
 def test_a_skip_fills_the_gap_that_holds_the_partition() -> None:
-    found = state([*chain_of(0, 10), flush(15, 20), flush(30, 40)])
-    assert skipped(found, 15) == (span(10, 15), 0)
+    partition_state = state([*chain_of(0, 10), flush(15, 20), flush(30, 40)])
+    assert skipped(partition_state, 15) == (span(10, 15), 0)
 
 
 def test_a_skip_fills_the_gap_between_the_table_and_the_chain() -> None:
@@ -318,13 +318,13 @@ def test_a_skip_gives_up_what_the_table_wants_when_there_is_no_chain() -> None:
 
 
 def test_a_skip_begins_at_the_origin_of_a_chain_without_a_marker() -> None:
-    assert skipped(state(low=50, beginning=ChainOrigin(Position(42))), 50) == (span(42, 50), None)
+    assert skipped(state(low=50, chain_origin=ChainOrigin(Position(42))), 50) == (span(42, 50), None)
 
 
 def test_a_skip_begins_where_the_lost_part_of_a_chain_did() -> None:
     # The table has nothing, and the first marker follows one that is gone.
-    found = state(chain_of(0, 10, 20, 30)[1:])
-    assert skipped(found, 10) == (span(0, 10), None)
+    partition_state = state(chain_of(0, 10, 20, 30)[1:])
+    assert skipped(partition_state, 10) == (span(0, 10), None)
 
 
 def test_a_skip_of_a_part_of_a_gap_says_what_remains() -> None:
@@ -362,43 +362,43 @@ def test_a_skip_says_which_offsets_will_never_be_loaded() -> None:
 
 def test_a_rewind_gives_up_what_kafka_no_longer_has_only_on_request() -> None:
     # The files of the first two markers are gone, and Kafka begins behind them.
-    found = state(chain_of(0, 10, 20, 80), low=50)
+    partition_state = state(chain_of(0, 10, 20, 80), low=50)
     with pytest.raises(UsageError, match=r"no longer has \[10, 50\)") as refused:
-        plan_rewind(found, Position(10), AUTHOR)
+        plan_rewind(partition_state, Position(10), AUTHOR)
     assert "--give-up" in refused.value.remedy
-    plan = plan_rewind(found, Position(10), AUTHOR, give_up=True)
+    plan = plan_rewind(partition_state, Position(10), AUTHOR, give_up=True)
     assert plan.marker is not None
     assert plan.marker.manifest is not None
     assert (plan.marker.span, plan.marker.manifest.origin) == (span(10, 50), Origin.SKIP)
     assert (plan.marker.manifest.previous, plan.position) == (0, 50)
-    assert [one.name.start for one in plan.put_aside] == [20, 10]
+    assert [marker.name.start for marker in plan.put_aside] == [20, 10]
     assert "will never be loaded" in view.rewind_as_text(plan, (), done=True)
 
 
 def test_a_rewind_to_the_origin_gives_up_what_kafka_no_longer_has() -> None:
     plan = plan_rewind(state(chain_of(0, 10), low=50), Position(0), AUTHOR, give_up=True)
     assert plan.marker is not None
-    assert plan.beginning == ChainOrigin(Position(50), number=1)
+    assert plan.chain_origin == ChainOrigin(Position(50), number=1)
     assert (plan.marker.span, plan.marker.previous) == (span(0, 50), None)
 
 
 def test_a_chain_of_several_topics_is_not_staged_again_where_the_table_has_it() -> None:
     """They may come in another order the second time."""
     joined = TopicPartition(Topic("orders+payments"), Partition(0))
-    found = replace(state(chain_of(0, 10, 20, 30), table=20), partition=joined)
+    partition_state = replace(state(chain_of(0, 10, 20, 30), table=20), partition=joined)
     for to in (10, 0):
         with pytest.raises(UsageError, match="another order") as caught:
-            plan_rewind(found, Position(to), AUTHOR, below_table=True)
+            plan_rewind(partition_state, Position(to), AUTHOR, below_table=True)
         assert "--to 20" in caught.value.remedy
-    assert plan_rewind(found, Position(20), AUTHOR).position == 20
+    assert plan_rewind(partition_state, Position(20), AUTHOR).position == 20
 
 
-def rewound(found: PartitionState, to: int, *, below_table: bool = False) -> RewindPlan:
-    return plan_rewind(found, Position(to), AUTHOR, below_table=below_table)
+def rewound(state: PartitionState, to: int, *, below_table: bool = False) -> RewindPlan:
+    return plan_rewind(state, Position(to), AUTHOR, below_table=below_table)
 
 
 def aside(plan: RewindPlan) -> list[int]:
-    return [found.name.start for found in plan.put_aside]
+    return [marker.name.start for marker in plan.put_aside]
 
 
 def test_a_rewind_to_where_a_marker_ends_puts_the_later_ones_aside() -> None:
@@ -439,8 +439,8 @@ def test_a_rewind_above_the_table_never_leaves_a_hole() -> None:
 
 
 def test_a_rewind_does_not_cover_the_last_position_of_a_gap() -> None:
-    found = state([*chain_of(0, 10), flush(15, 20)])
-    plan = rewound(found, 15)
+    partition_state = state([*chain_of(0, 10), flush(15, 20)])
+    plan = rewound(partition_state, 15)
     assert (plan.position, aside(plan), plan.marker) == (10, [15], None)
 
 
@@ -458,16 +458,16 @@ def test_a_rewind_to_the_place_of_a_lost_marker_begins_there() -> None:
 
 def test_what_an_interrupted_rewind_to_zero_was_to_stage_is_not_skipped_by_the_next_one() -> None:
     """Its beginning is written and a late claim stands above it: nothing between the two was ever staged."""
-    late = state([flush(30, 40, 20)], beginning=ChainOrigin(Position(0)))
+    late = state([flush(30, 40, 20)], chain_origin=ChainOrigin(Position(0)))
     assert rewound(late, 25).position == 0
     assert rewound(late, 40 - 1).position == 0
-    gone = state([flush(30, 40, 20)], beginning=ChainOrigin(Position(0)), low=15)
+    gone = state([flush(30, 40, 20)], chain_origin=ChainOrigin(Position(0)), low=15)
     assert rewound(gone, 25).position == 20, "as far as Kafka can bring it again"
 
 
 def test_what_a_moved_origin_left_without_a_marker_is_rewound_or_skipped() -> None:
     """As the loader says that holds it: a writer claimed where the chain began before."""
-    late = state([flush(30, 40, None)], beginning=ChainOrigin(Position(10)))
+    late = state([flush(30, 40, None)], chain_origin=ChainOrigin(Position(10)))
     assert rewound(late, 10).position == 10
     assert plan_skip(late, Position(30), AUTHOR).marker.span == Span(Position(10), Position(30))
 
@@ -477,17 +477,17 @@ def test_a_rewind_to_before_the_chain_says_what_was_loaded_meanwhile(
     to: int, table: int | None, *, is_told: bool
 ) -> None:
     """The loader passes over what it stages from there; of a rewind within the chain the table has it all."""
-    plan = rewound(state([flush(30, 40, None)], beginning=ChainOrigin(Position(30))), to)
-    found = None if table is None else Position(table)
+    plan = rewound(state([flush(30, 40, None)], chain_origin=ChainOrigin(Position(30))), to)
+    loaded_to = None if table is None else Position(table)
     if not is_told:
-        require_no_load_begun(plan, lambda: found)
-        return require_not_loaded(plan, lambda: found)
+        require_no_load_begun(plan, lambda: loaded_to)
+        return require_not_loaded(plan, lambda: loaded_to)
     with pytest.raises(UsageError, match="has orders/0 up to 40 already") as error:
-        require_no_load_begun(plan, lambda: found)
+        require_no_load_begun(plan, lambda: loaded_to)
     assert "bootstrap rewind ⟨config⟩ --topic orders --partition 0 --to 30" in error.value.remedy
     assert "stage-writer replay ⟨config⟩ --topic orders --partition 0 --from 10 --to 30 --yes" in error.value.remedy
     with pytest.raises(UsageError, match="has loaded orders/0 up to 40 since") as error:
-        require_not_loaded(plan, lambda: found)
+        require_not_loaded(plan, lambda: loaded_to)
     assert "stage-writer replay ⟨config⟩ --topic orders --partition 0 --from 10 --to 40 --yes" in error.value.remedy
     return None
 
@@ -505,8 +505,8 @@ def test_a_rewind_of_joined_topics_sees_what_only_a_secondary_table_has() -> Non
 def test_a_rewind_to_zero_leaves_no_marker_where_the_stream_begins_there() -> None:
     plan = rewound(state(chain_of(0, 10, 20)), 0)
     assert (plan.position, aside(plan), plan.marker) == (0, [10, 0], None)
-    assert plan.beginning == ChainOrigin(Position(0), number=1), "and says so, whatever the stream's start is"
-    assert rewound(state(chain_of(0, 10, 20), start=StartAt.LATEST), 0).beginning == plan.beginning
+    assert plan.chain_origin == ChainOrigin(Position(0), number=1), "and says so, whatever the stream's start is"
+    assert rewound(state(chain_of(0, 10, 20), start=StartAt.LATEST), 0).chain_origin == plan.chain_origin
 
 
 def test_a_rewind_gets_rid_of_a_marker_that_cannot_be_read() -> None:
@@ -518,11 +518,11 @@ def test_a_rewind_gets_rid_of_a_marker_that_cannot_be_read() -> None:
 
 
 def test_a_rewind_below_the_table_has_to_be_meant() -> None:
-    found = state(chain_of(0, 10, 20, 30), table=20)
+    partition_state = state(chain_of(0, 10, 20, 30), table=20)
     with pytest.raises(UsageError, match=r"\[10, 20\) are loaded") as caught:
-        rewound(found, 10)
+        rewound(partition_state, 10)
     assert "--below-table" in caught.value.remedy
-    plan = rewound(found, 10, below_table=True)
+    plan = rewound(partition_state, 10, below_table=True)
     assert plan.position == 10
     assert "passes over" in " ".join(plan.notes)
 
@@ -563,7 +563,7 @@ def test_markers_are_read_by_position_whatever_their_spelling(store: FsspecStore
     store.write("done/orders/0/notes.txt", b"")
     store.write("done/orders/1/5.done", b"")
     staged = stage.staged_markers(store, ORDERS)
-    assert [(found.name.start, found.marker is None) for found in staged] == [
+    assert [(marker.name.start, marker.marker is None) for marker in staged] == [
         (0, False),
         (9, False),
         (10, False),
@@ -581,9 +581,9 @@ def test_a_marker_that_somebody_made_meanwhile_is_not_overwritten(store: FsspecS
 
 def test_what_is_put_aside_is_kept_as_it_was(store: FsspecStore) -> None:
     put(store, *chain_of(0, 10, 20, 30))
-    before = {found.path: store.read(found.path) for found in store.list("done/")}
+    before = {item.path: store.read(item.path) for item in store.list("done/")}
     stage.rewind(store, plan_rewind(found_in(store), Position(10), AUTHOR))
-    assert [found.path for found in store.list("done/")] == ["done/orders/0/00000000000000000000.done"]
+    assert [item.path for item in store.list("done/")] == ["done/orders/0/00000000000000000000.done"]
     for start in (10, 20):
         path = f"done/orders/0/{start:020d}.done"
         assert store.read(f"stray/{path}") == before[path]
@@ -593,7 +593,7 @@ def test_nothing_that_was_put_aside_before_is_overwritten(store: FsspecStore) ->
     for end in (20, 21, 22):
         put(store, *chain_of(0, 10), flush(10, end, 0))
         stage.rewind(store, plan_rewind(found_in(store), Position(10), AUTHOR))
-    copies = sorted(found.path for found in store.list("stray/"))
+    copies = sorted(item.path for item in store.list("stray/"))
     name = "stray/done/orders/0/00000000000000000010.done"
     assert copies == [name, f"{name}.2", f"{name}.3"]
     assert len({store.read(path) for path in copies}) == 3
@@ -622,7 +622,7 @@ def test_what_is_below_the_new_end_is_no_claim_that_came_meanwhile(store: Fsspec
     """The marker before ``[10, 20)`` was settled, and a late claim of its position is among those that go."""
     put(store, flush(0, 30), flush(10, 20, 0))
     assert stage.rewind(store, plan_rewind(found_in(store, table=10), Position(20), AUTHOR)) == ()
-    assert [found.name.start for found in found_in(store).staged] == [10]
+    assert [marker.name.start for marker in found_in(store).staged] == [10]
 
 
 def test_a_claim_behind_a_marker_that_was_replaced_is_put_aside_as_well(store: FsspecStore) -> None:
@@ -644,7 +644,7 @@ def test_what_writers_stage_again_meanwhile_stays(tmp_path: Path) -> None:
     store = Followed(tmp_path.as_uri())
     put(store, *chain_of(0, 10, 20, 30))
     assert stage.rewind(store, plan_rewind(found_in(store), Position(10), AUTHOR)) == ()
-    assert [found.name.start for found in found_in(store).staged] == [0, 10, 15]
+    assert [marker.name.start for marker in found_in(store).staged] == [0, 10, 15]
 
 
 @pytest.mark.parametrize(
@@ -652,7 +652,7 @@ def test_what_writers_stage_again_meanwhile_stays(tmp_path: Path) -> None:
     [
         (state(chain_of(0, 10, 20)), 10, ChainOrigin(Position(10), number=1)),
         (
-            state(chain_of(0, 10, 20), beginning=ChainOrigin(Position(0), 2, "new")),
+            state(chain_of(0, 10, 20), chain_origin=ChainOrigin(Position(0), 2, "new")),
             10,
             ChainOrigin(Position(10), 2, "new", number=1),
         ),
@@ -661,7 +661,7 @@ def test_what_writers_stage_again_meanwhile_stays(tmp_path: Path) -> None:
 )
 def test_a_rewind_records_where_the_chain_goes_on(found: PartitionState, to: int, origin: ChainOrigin) -> None:
     """In the chain's own generation: settling may take every marker that stays."""
-    assert rewound(found, to).beginning == origin
+    assert rewound(found, to).chain_origin == origin
 
 
 def test_other_partitions_are_left_alone(store: FsspecStore) -> None:

@@ -4,7 +4,7 @@ import json
 
 from bootstrap import view
 from bootstrap.plans.repair import plan_rewind, plan_skip
-from bootstrap.plans.restart import Left, Restart
+from bootstrap.plans.restart import Restart, UnchangedPartition
 from bootstrap.plans.state import Author, Ends, PartitionState, StagedMarker
 from common.settings import StartAt
 from common.spans import Position
@@ -22,8 +22,8 @@ def state() -> PartitionState:
 
 
 def test_a_skip() -> None:
-    found = json.loads(view.skip_as_json(plan_skip(state(), Position(40), AUTHOR), done=False))
-    assert found == PLACE | {
+    record = json.loads(view.skip_as_json(plan_skip(state(), Position(40), AUTHOR), done=False))
+    assert record == PLACE | {
         "done": False,
         "given_up": {"start": 25, "end": 40, "positions": 15},
         "marker": "done/orders/0/00000000000000000025.done",
@@ -32,13 +32,16 @@ def test_a_skip() -> None:
 
 
 def test_a_rewind() -> None:
-    found = json.loads(view.rewind_as_json(plan_rewind(state(), Position(10), AUTHOR), ("late",), done=True))
-    assert (found["done"], found["position"], found["put_aside_late"]) == (True, 10, ["late"])
-    assert found["put_aside"] == ["done/orders/0/00000000000000000010.done"]
+    record = json.loads(view.rewind_as_json(plan_rewind(state(), Position(10), AUTHOR), ("late",), done=True))
+    assert (record["done"], record["position"], record["put_aside_late"]) == (True, 10, ["late"])
+    assert record["put_aside"] == ["done/orders/0/00000000000000000010.done"]
 
 
 def test_a_restart() -> None:
-    plans = (Restart(ORDERS, ChainOrigin(Position(0), 1), tuple(state().staged)), Left(ORDERS, "it is the same topic"))
+    plans = (
+        Restart(ORDERS, ChainOrigin(Position(0), 1), tuple(state().staged)),
+        UnchangedPartition(ORDERS, "it is the same topic"),
+    )
     new, left = json.loads(view.restarts_as_json(plans, done=False))["partitions"]
     assert (new["generation"], new["position"], len(new["put_aside"])) == (1, 0, 2)
     assert left == PLACE | {"left": "it is the same topic"}

@@ -28,7 +28,7 @@ OTHER = TopicPartition(Topic("orders"), Partition(1))
 def saw(*ends: tuple[float, int]) -> EndHistory:
     history = EndHistory()
     for now_s, end in ends:
-        history.saw({SOURCE: Position(end)}, now_s)
+        history.observe({SOURCE: Position(end)}, now_s)
     return history
 
 
@@ -109,8 +109,8 @@ def test_a_kafka_that_does_not_answer_costs_nothing_but_the_figures() -> None:
 
 def test_what_is_no_longer_asked_for_is_forgotten() -> None:
     history = saw((0, 10))
-    history.saw({OTHER: Position(5)}, 0)
-    history.keep({OTHER})
+    history.observe({OTHER: Position(5)}, 0)
+    history.retain({OTHER})
     assert (history.end(SOURCE), history.end(OTHER)) == (None, 5)
 
 

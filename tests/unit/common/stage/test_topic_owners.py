@@ -14,7 +14,7 @@ from common.settings import Settings
 from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.stage.chain_origins import ChainOrigin, origin_path, origin_to_bytes
 from common.stage.markers import Manifest, Marker, MarkerName, Origin, StagedTable, TableKind, marker_to_bytes
-from common.stage.topic_owners import OwnerBook, owner_path
+from common.stage.topic_owners import StageTopicOwners, owner_path
 from common.storage.store import FsspecStore
 from tests.builders import settings_of
 
@@ -48,7 +48,7 @@ def config(*app_ids: str, topics: str = "t", tables: Mapping[str, str] | None = 
 def learned(store: FsspecStore, *app_ids: str, make: bool = True, topics: str = "t") -> dict[str, str]:
     """The chains of the topic ``t`` in the eyes of a program with these streams."""
     settings = config(*app_ids, topics=topics)
-    OwnerBook(settings, store, make=make).learn()
+    StageTopicOwners(settings, store, make=make).read_all()
     return chains(settings)
 
 
@@ -115,10 +115,10 @@ def test_a_command_that_only_shows_decides_nothing(store: Racing) -> None:
     assert learned(store, "a", "b", make=False) == {"a": "t", "b": "t@b"}
     assert list(store.list("")) == []
     settings = config("a", "b")
-    OwnerBook(settings, store, make=False).learn()
+    StageTopicOwners(settings, store, make=False).read_all()
     assert settings.owners.by_topic == {}, "it is asked again once something depends on it"
     learned(store, "b", "a")
-    OwnerBook(settings, store, make=True).learn()
+    StageTopicOwners(settings, store, make=True).read_all()
     assert chains(settings) == {"a": "t@a", "b": "t"}
 
 
@@ -139,7 +139,7 @@ def test_a_stream_that_shares_and_is_renamed_does_not_load_its_records_again(sto
     for streams, gone in ((("a", "new"), "b"), (("new", "b"), "a")):
         settings = config(*streams, tables={"new": f"/{gone}"})
         with pytest.raises(ConfigError, match=f"'{gone}', which is no stream of the config any more") as caught:
-            OwnerBook(settings, store, make=True).learn()
+            StageTopicOwners(settings, store, make=True).read_all()
         assert f"write app_id: {gone} again" in caught.value.remedy
         assert learned(store, *streams)["new"] == "t@new", "with a table of its own it is another stream"
 
@@ -152,11 +152,11 @@ def test_a_renamed_stream_is_found_by_any_marker_of_its_chains(store: Racing) ->
     staged(store, "b", "t@b", None, partition=1)
     store.create("done/t@b/2/00000000000000000041.done", b"")
     with pytest.raises(ConfigError, match="'b', which is no stream of the config any more, has chains") as caught:
-        OwnerBook(settings, store, make=True).learn()
+        StageTopicOwners(settings, store, make=True).read_all()
     assert "write app_id: b again; to begin 'new' at its start" in caught.value.remedy
     staged(store, "b", "t@b", "/b")
     with pytest.raises(ConfigError, match="'b', which is no stream of the config any more, has staged the topic 't'"):
-        OwnerBook(settings, store, make=True).learn()
+        StageTopicOwners(settings, store, make=True).read_all()
     assert learned(store, "a", "new")["new"] == "t@new", "the tables are others"
 
 
@@ -167,22 +167,22 @@ def test_a_stream_alone_on_a_topic_of_another_one_is_refused_if_it_can_have_no_c
     learned(store, "a", "b")
     settings = settings_of({"app_id": app_id, "topics": ["t"], "table": "/e", "columns": "id INT", **more})
     with pytest.raises(ConfigError, match="are of the stream 'a'") as caught:
-        OwnerBook(settings, store, make=True).learn()
+        StageTopicOwners(settings, store, make=True).read_all()
     assert "into a config with a stage.url and a writer.group_id of its own" in caught.value.remedy
     store.write(owner_path("t"), json.dumps({"version": 1, "owner": app_id}).encode())
-    OwnerBook(settings, store, make=True).learn()
+    StageTopicOwners(settings, store, make=True).read_all()
 
 
 def test_a_topic_of_an_expression_that_another_stream_owns_is_refused_when_it_comes(store: Racing) -> None:
     learned(store, "a", "b")
-    book = OwnerBook(config("etl/x", topics="^."), store, make=True)
-    book.learn()
+    book = StageTopicOwners(config("etl/x", topics="^."), store, make=True)
+    book.read_all()
     assert list(book.agree(["t", "u"])) == ["t"]
 
 
 def test_the_owner_takes_no_chain_with_its_app_id(store: Racing) -> None:
     settings = config("a", "b")
-    OwnerBook(settings, store, make=True).learn()
+    StageTopicOwners(settings, store, make=True).read_all()
     assert [settings.stream_of(chain) for chain in ("t", "t@b", "t@a")] == [*settings.streams, None]
 
 
@@ -199,8 +199,8 @@ def test_chains_that_name_no_stream_are_given_to_none(store: Racing) -> None:
 
 def test_a_topic_of_two_expressions_is_agreed_on_when_it_comes(store: Racing) -> None:
     settings = config("a", "b", topics="^t.*")
-    book = OwnerBook(settings, store, make=True)
-    book.learn()
+    book = StageTopicOwners(settings, store, make=True)
+    book.read_all()
     assert list(store.list("shared/")) == []
     assert book.agree(["t", "unrelated"]) == {}
     assert chains(settings) == {"a": "t", "b": "t@b"}
@@ -209,7 +209,7 @@ def test_a_topic_of_two_expressions_is_agreed_on_when_it_comes(store: Racing) ->
 
 def test_a_topic_that_cannot_be_shared_is_given_to_none_of_its_streams(store: Racing) -> None:
     settings = config("a", "b", topics="^t.*", tables={"a": "/both", "b": "/both"})
-    refused = OwnerBook(settings, store, make=True).agree(["t"])
+    refused = StageTopicOwners(settings, store, make=True).agree(["t"])
     assert "both load into /both" in refused["t"].problem
     assert list(store.list("")) == []
 

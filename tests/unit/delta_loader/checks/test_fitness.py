@@ -8,7 +8,7 @@ import structlog
 from fsspec.implementations.memory import MemoryFileSystem
 from structlog.testing import capture_logs
 
-from common.errors import ConfigError, StoreError, StoreRefusedError, StoreUnfitError
+from common.errors import ConfigError, StoreError, StoreRefusedError, UnsafeStoreError
 from common.metrics import Metrics
 from common.storage.store import FsspecStore
 from delta_loader.check_result import Check, Level
@@ -30,9 +30,9 @@ class World:
         self.stop_after = 99
         self.stream: list[Check] = []
         self.metrics = Metrics()
-        self.fitness = ReadinessCheck(
+        self.readiness_check = ReadinessCheck(
             ["orders", "returns"],
-            look=lambda: self.looks.pop(0) if len(self.looks) > 1 else self.looks[0],
+            scan=lambda: self.looks.pop(0) if len(self.looks) > 1 else self.looks[0],
             look_at=lambda app_id: [found for found in self.stream if found.app_id == app_id],
             prove=self._prove,
             log=structlog.get_logger(),
@@ -45,15 +45,15 @@ class World:
             raise found
 
     def problems(self) -> list[str]:
-        return list(self.fitness.problems)
+        return list(self.readiness_check.problems)
 
     def begin(self, *, once: bool = False) -> None:
         def wait(seconds: float) -> bool:
             self.pauses_s.append(seconds)
-            self.seen.append(self.fitness.away)
+            self.seen.append(self.readiness_check.away)
             return len(self.pauses_s) >= self.stop_after
 
-        self.fitness.begin(once=once, wait=wait)
+        self.readiness_check.begin(once=once, wait=wait)
 
 
 def test_a_store_that_is_away_is_waited_for_and_told() -> None:
@@ -62,7 +62,7 @@ def test_a_store_that_is_away_is_waited_for_and_told() -> None:
         world.begin()
     assert world.pauses_s == [1.0, 2.0, 4.0]
     assert world.seen == ["the stage does not answer → start it"] * 2 + ["Spark cannot create"]
-    assert world.fitness.away is None
+    assert world.readiness_check.away is None
     assert world.problems() == []
     told = [line["problem"] for line in logs if line["event"] == "waiting for a store"]
     assert told == ["the stage does not answer"] * 2 + ["Spark cannot create"]
@@ -73,7 +73,7 @@ def test_a_stop_ends_the_waiting() -> None:
     world.stop_after = 8
     world.begin()
     assert world.pauses_s[-1] == 30.0
-    assert world.fitness.away is not None
+    assert world.readiness_check.away is not None
 
 
 def test_who_asked_for_one_pass_gets_the_error() -> None:
@@ -88,9 +88,9 @@ def test_what_a_person_has_to_mend_ends_the_start_with_2(*, once: bool) -> None:
     for world in (
         World([refused]),
         World([FINE], proofs=[StoreRefusedError("no rights", "")]),
-        World([FINE], proofs=[StoreUnfitError("ignores conditions", "")]),
+        World([FINE], proofs=[UnsafeStoreError("ignores conditions", "")]),
     ):
-        with pytest.raises((ConfigError, StoreUnfitError)) as caught:
+        with pytest.raises((ConfigError, UnsafeStoreError)) as caught:
             world.begin(once=once)
         assert caught.value.exit_code == 2
         assert world.pauses_s == []
@@ -110,10 +110,10 @@ def test_a_stream_that_is_not_fit_is_told_until_it_is_and_the_other_is_loaded() 
         assert told == [("error", UNFIT.message)]
         assert world.problems() == ["not ready to load: orders: the column id is not in it → ALTER TABLE"]
         world.stream = [UNFIT]
-        world.fitness.look_again()
+        world.readiness_check.check_again()
         assert len(world.problems()) == 1
         world.stream = [Check("columns", Level.OK, "fine", "", "orders")]
-        world.fitness.look_again()
+        world.readiness_check.check_again()
     assert world.problems() == []
     assert [line["app_id"] for line in logs if line["event"] == "stream is ready to load"] == ["orders"]
 
@@ -155,8 +155,8 @@ def test_a_store_that_says_no_is_told_from_one_that_is_away(
 
 def test_streams_that_are_not_fit_are_a_metric() -> None:
     world = World([FINE, UNFIT])
-    world.fitness.begin(once=True, wait=lambda _: False)
+    world.readiness_check.begin(once=True, wait=lambda _: False)
     assert 'delta_loader_unfit{app_id="orders"} 1.0' in world.metrics.exposition().decode()
     assert 'delta_loader_unfit{app_id="returns"} 0.0' in world.metrics.exposition().decode()
-    world.fitness.look_again()
+    world.readiness_check.check_again()
     assert 'delta_loader_unfit{app_id="orders"} 0.0' in world.metrics.exposition().decode()

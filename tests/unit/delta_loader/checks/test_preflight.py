@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from common.clock import SystemClock
-from common.errors import ConfigError, ExitCode, StoreError, StoreRefusedError, StoreUnfitError
+from common.errors import ConfigError, ExitCode, StoreError, StoreRefusedError, UnsafeStoreError
 from common.schema.spark_json import schema_to_json
 from common.schema.types import Field, Primitive, StructType
 from common.settings import Settings, Stream
@@ -280,7 +280,7 @@ def test_streams_that_share_a_table_are_told() -> None:
     assert "orders, returns" in found.message
 
 
-class Refusing:
+class RefusalPorts:
     """A stage that may not be written to, or that is away."""
 
     def __init__(self, inner: object, kind: type[StoreError]) -> None:
@@ -306,7 +306,7 @@ def preflight(
     return list(
         Preflight(
             settings,
-            Refusing(store, refusing) if refusing else store,  # type: ignore[arg-type]
+            RefusalPorts(store, refusing) if refusing else store,  # type: ignore[arg-type]
             Stage(store, in_turn),
             staging.store,
             kafka_ends,
@@ -336,7 +336,7 @@ def test_a_silent_kafka_and_a_missing_topic_are_told_apart(
     assert problem in kafka.message
 
 
-@pytest.mark.parametrize(("kind", "away"), [(StoreRefusedError, False), (StoreUnfitError, False), (StoreError, True)])
+@pytest.mark.parametrize(("kind", "away"), [(StoreRefusedError, False), (UnsafeStoreError, False), (StoreError, True)])
 def test_a_stage_that_fails_is_everybodys_error_and_a_silent_kafka_a_warning(
     kind: type[StoreError], *, away: bool
 ) -> None:

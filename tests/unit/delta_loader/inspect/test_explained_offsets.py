@@ -11,7 +11,7 @@ from common.tables.commit_metadata import CommitMetadata
 from common.tables.counts import Counts, Replaced
 from common.tables.history import LoggedCommit
 from delta_loader.inspect.explain.loaded import LoadedRange, RecordQuery, find_loading_commit
-from delta_loader.inspect.explain.offsets import Holder, OffsetPlace, OffsetStory
+from delta_loader.inspect.explain.offsets import Holder, OffsetLocation, OffsetStory
 from delta_loader.inspect.explain.view import offset_to_json, offset_to_text
 from delta_loader.plan.held import Held
 from tests.builders import span
@@ -102,43 +102,43 @@ ROW = Holder("s3://lake/orders", "day=1/a.parquet", rows=1)
 @pytest.mark.parametrize(
     ("found", "place", "sentence"),
     [
-        (story(5, *LOADED, holders=(ROW,)), OffsetPlace.ROW, "its row is in the table"),
-        (story(5, *LOADED, holders=(replace(ROW, rows=3),)), OffsetPlace.ROW, "its 3 rows are in the table"),
+        (story(5, *LOADED, holders=(ROW,)), OffsetLocation.ROW, "its row is in the table"),
+        (story(5, *LOADED, holders=(replace(ROW, rows=3),)), OffsetLocation.ROW, "its 3 rows are in the table"),
         (
             story(5, *LOADED, holders=(replace(ROW, is_dead_letters=True, error="not_json: no"),)),
-            OffsetPlace.DEAD_LETTER,
+            OffsetLocation.DEAD_LETTER,
             "a.parquet of s3://lake/orders, not_json: no",
         ),
         (
             story(5, *LOADED, holders=(replace(ROW, rows=0),)),
-            OffsetPlace.NO_ROW,
+            OffsetLocation.NO_ROW,
             "a tombstone (2 in that span), or no record at all",
         ),
-        (story(5, *LOADED, kafka_columns=False), OffsetPlace.BROUGHT, "is unknown"),
+        (story(5, *LOADED, kafka_columns=False), OffsetLocation.BROUGHT, "is unknown"),
         (
             story(5, *LOADED, holders=(replace(ROW, rows=None, problem="it is gone"),)),
-            OffsetPlace.BROUGHT,
+            OffsetLocation.BROUGHT,
             "it is gone",
         ),
-        (story(5, other(0), load(1, 0, 20, given_up=(span(0, 9),))), OffsetPlace.GIVEN_UP, "given up"),
-        (story(15, *LOADED, other(2, "RESTORE", 0)), OffsetPlace.TAKEN_BACK, "what version 1 had loaded, version 2"),
+        (story(5, other(0), load(1, 0, 20, given_up=(span(0, 9),))), OffsetLocation.GIVEN_UP, "given up"),
+        (story(15, *LOADED, other(2, "RESTORE", 0)), OffsetLocation.TAKEN_BACK, "what version 1 had loaded, version 2"),
         (
             story(2, other(0), load(1, 10, 20)),
-            OffsetPlace.BEFORE_BEGINNING,
+            OffsetLocation.BEFORE_BEGINNING,
             "this stream loads, which began at 10",
         ),
-        (story(2, load(9, 10, 20)), OffsetPlace.FORGOTTEN, "the log begins with version 9"),
-        (story(2, load(9, 10, 20), holders=(ROW,)), OffsetPlace.ROW, "which version loaded it is no longer known"),
-        (story(30, *LOADED, kafka_end=Position(25)), OffsetPlace.NOT_IN_KAFKA, "ends at 25"),
+        (story(2, load(9, 10, 20)), OffsetLocation.FORGOTTEN, "the log begins with version 9"),
+        (story(2, load(9, 10, 20), holders=(ROW,)), OffsetLocation.ROW, "which version loaded it is no longer known"),
+        (story(30, *LOADED, kafka_end=Position(25)), OffsetLocation.NOT_IN_KAFKA, "ends at 25"),
         (
             story(30, *LOADED, kafka_end=Position(35)),
-            OffsetPlace.NOT_STAGED,
+            OffsetLocation.NOT_STAGED,
             "the table wants 20 next; nothing is staged",
         ),
-        (story(30, *LOADED, staged_to=Position(50)), OffsetPlace.GAP, "it is not staged, although"),
+        (story(30, *LOADED, staged_to=Position(50)), OffsetLocation.GAP, "it is not staged, although"),
     ],
 )
-def test_each_place_has_its_words(found: OffsetStory, place: OffsetPlace, sentence: str) -> None:
+def test_each_place_has_its_words(found: OffsetStory, place: OffsetLocation, sentence: str) -> None:
     assert found.place is place
     assert sentence in offset_to_text(found)
     assert f"'place': '{place.value}'" in str(offset_to_json(found))
@@ -148,10 +148,10 @@ def test_what_is_staged_names_its_marker_and_why_it_is_held() -> None:
     manifest = Manifest(span(20, 40), Position(0), "orders", Origin.FLUSH, "w", 0)
     marker = Marker(MarkerName(SOURCE, Position(20)), manifest)
     waiting = story(30, *LOADED, staged=marker, staged_to=Position(40))
-    assert waiting.place is OffsetPlace.STAGED
+    assert waiting.place is OffsetLocation.STAGED
     assert "done/orders/0/00000000000000000020.done" in offset_to_text(waiting)
     held = replace(waiting, held=Held("missing_file", "a file is gone", "rewind"))
-    assert held.place is OffsetPlace.HELD
+    assert held.place is OffsetLocation.HELD
     assert "→ rewind" in offset_to_text(held)
     skipped = replace(waiting, staged=Marker(marker.name, replace(manifest, origin=Origin.SKIP)))
-    assert skipped.place is OffsetPlace.GIVEN_UP
+    assert skipped.place is OffsetLocation.GIVEN_UP

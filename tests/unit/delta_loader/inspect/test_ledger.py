@@ -7,13 +7,13 @@ from common.spans import Partition, Position, Topic, TopicPartition
 from common.tables.commit_metadata import CommitMetadata, Decision, Resolved
 from common.tables.counts import Counts, Replaced
 from common.tables.transactions import TxnIds
+from delta_loader.inspect.verify.count_findings import exploded_findings
 from delta_loader.inspect.verify.findings import Finding, Verdict
 from delta_loader.inspect.verify.ledger import Ledger
 from delta_loader.inspect.verify.offset_ranges import offset_ranges
 from delta_loader.inspect.verify.offsets import BUCKET, Bucket
 from delta_loader.inspect.verify.reconcile import kafka_findings, reconcile, walk
-from delta_loader.inspect.verify.reconcile_facts import Explained, LeftOut, Shape, Tables
-from delta_loader.inspect.verify.shaped import exploded_findings
+from delta_loader.inspect.verify.reconcile_facts import Explained, FilteredRecords, Shape, Tables
 from delta_loader.tables.history import parse_version
 from tests.builders import span
 
@@ -92,9 +92,9 @@ def judged(
     """``settings`` are what the stream's say of its records."""
     tables = Tables(history.ledger, None, "t", "d", Shape() if settings is None else settings)
     found = offset_ranges(history.ledger, None, SOURCE)
-    spans = [one for region in found for one in region.spans]
+    spans = [one for offset_range in found for one in offset_range.spans]
     shape = tables.shape.of(found)
-    left_out = LeftOut.of(found, shape)
+    left_out = FilteredRecords.of(found, shape)
     position = history.ledger.positions[SOURCE]
     records = [] if kafka is None else [(bucket(*kafka), Bucket(0, 0, 0))]
     seen = walk(spans, position, [bucket(*rows)], [bucket(*dead)], kafka=records, left_out=left_out)
@@ -342,7 +342,7 @@ def test_filtered_records_of_a_region_whose_dead_letters_were_cleaned_up_are_not
     letters.commit(remove("d"), operation="DELETE")
     tables = Tables(history.ledger, letters.ledger, "t", "d", Shape(filters=True))
     found = tables.offset_ranges(SOURCE)
-    left_out = LeftOut.of(found, tables.shape)
+    left_out = FilteredRecords.of(found, tables.shape)
     kafka = [(bucket(*range(10)), Bucket(0, 0, 0))]
     rows = [bucket(0, 2, 4, 6, 7, 8)]
     seen = walk([one.span for one in found], Position(10), rows, [], kafka=kafka, left_out=left_out)

@@ -133,7 +133,7 @@ def test_a_released_lease_is_taken_at_the_next_look() -> None:
 
 def test_who_released_holds_no_more() -> None:
     state = observed(sending(holding(), Epoch(2), 102.0), Epoch(2), record(), 102.0)
-    assert not state.is_mine
+    assert not state.holds_grant
     assert not state.held(102.0)
 
 

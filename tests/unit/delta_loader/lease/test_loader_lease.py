@@ -149,10 +149,10 @@ def test_a_release_is_one_epoch_and_a_standbys_is_none(store: Store, clock: Hand
 def test_a_stream_is_waited_for_twice_as_long_as_the_longest_lease(store: Store, clock: HandClock) -> None:
     holder(store, "other", clock, lease_s=60.0)
     loader, stranger = contender(store, "me", clock), contender(store, "stranger", clock, "returns")
-    assert loader.patience_s == 30.0
+    assert loader.backoff_s == 30.0
     loader.step()
     stranger.step()
-    assert (loader.patience_s, stranger.patience_s) == (120.0, 30.0)
+    assert (loader.backoff_s, stranger.backoff_s) == (120.0, 30.0)
 
 
 def test_of_several_other_loaders_the_first_by_name_is_the_holder(store: Store, clock: HandClock) -> None:

@@ -18,7 +18,7 @@ from common.errors import UsageError
 from common.spans import Position
 from common.stage.chain_origins import ChainOrigin
 from common.stage.loading import LOADING, LoadNote, loading_path
-from common.stage.repair_lock import ended_path, turn_path
+from common.stage.repair_lock import ended_path, repair_path
 from delta_loader.load.merged import MergedLoads
 from delta_loader.ports import in_turn
 from delta_loader.stage.reading import Stage
@@ -96,7 +96,7 @@ class World:
         ends = Ends(Position(0), Position(100))
         state = partition_state(self.stage, stream, self.partition, ends=ends, table=None, topic_id=None)
         plan = plan_rewind(state, Position(to), AUTHOR)
-        with self.locks().taken(self.partition, "rewind") as store:
+        with self.locks().locked(self.partition, "rewind") as store:
             require_not_loading(store, plan, lambda: None)
             operator.rewind(store, plan)
 
@@ -120,7 +120,7 @@ def test_a_rewind_to_before_a_chain_is_refused_during_its_first_load() -> None:
 
 def test_a_first_load_waits_for_a_repair_that_may_be_a_rewind_to_before_it() -> None:
     world = World()
-    with world.locks().taken(world.partition, "rewind"):
+    with world.locks().locked(world.partition, "rewind"):
         held = world.load().held[world.partition]
         assert (held.reason, "--take-over 1" in held.remedy) == ("under_repair", True)
         (stream,) = settings_for(world.staging).streams
@@ -186,7 +186,7 @@ def test_a_repair_after_the_check_has_the_plan_made_again(monkeypatch: pytest.Mo
             positions: Mapping[TopicPartition, Position | None],
             origin_of: Callable[[TopicPartition], Position | None],
         ) -> bool:
-            world.stage.create(turn_path(world.partition, 1), b"{}")
+            world.stage.create(repair_path(world.partition, 1), b"{}")
             world.stage.create(ended_path(world.partition, 1), b"{}")
             return super().begin(load, positions, origin_of)
 

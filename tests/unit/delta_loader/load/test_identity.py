@@ -9,13 +9,13 @@ import pytest
 
 from bootstrap.apply.partition_state import partition_state
 from bootstrap.apply.stage import restart
-from bootstrap.plans.restart import Left, Restart, plan_restart
+from bootstrap.plans.restart import Restart, UnchangedPartition, plan_restart
 from bootstrap.plans.state import Ends, PartitionState
 from common.errors import UsageError
 from common.settings import Settings
 from common.spans import Position, Span, TopicPartition
 from common.tables.commit_metadata import CommitMetadata
-from common.tables.identity import KnownChain, TableIdentity, identity_of
+from common.tables.identity import TableChain, TableIdentity, identity_of
 from common.tables.transactions import TxnIds
 from delta_loader.load.report import StreamReport
 from delta_loader.tables.commits import CommitOutcome, TableCommit
@@ -254,17 +254,17 @@ def test_ids_that_become_known_are_recorded_and_those_that_are_not_are_compared_
     orders = pipeline.staging()
     flushes(orders, 0, 10)
     pipeline.load("orders")
-    assert pipeline.identity.chains[orders.source(0)] == KnownChain(0, Position(10), None)
+    assert pipeline.identity.chains[orders.source(0)] == TableChain(0, Position(10), None)
     pipeline.forget()
     orders.topic_id = "A"
     flushes(orders, 10, 20)
     assert not reasons(pipeline.load("orders"))
-    assert pipeline.identity.chains[orders.source(0)] == KnownChain(0, Position(20), "A")
+    assert pipeline.identity.chains[orders.source(0)] == TableChain(0, Position(20), "A")
     orders.topic_id = None  # a broker that has no ids took over
     flushes(orders, 20, 30)
     orders.flush(1, 0, 5)
     assert not reasons(pipeline.load("orders"))
-    known = {orders.source(0): KnownChain(0, Position(30), "A"), orders.source(1): KnownChain(0, Position(5))}
+    known = {orders.source(0): TableChain(0, Position(30), "A"), orders.source(1): TableChain(0, Position(5))}
     assert pipeline.identity.chains == known  # of all partitions, in each commit
     assert set(pipeline.tables.tables[orders.table].commits[-1].metadata.positions) == set(known)
 
@@ -380,8 +380,8 @@ def test_a_renamed_topic_is_taken_too_by_a_chain_of_its_own(pipeline: Pipeline) 
     renamed = pipeline.staging("orders_v2")
     flushes(renamed, 0, 8, 25)
     plan = begin_anew(pipeline, renamed, give_up=False)
-    assert plan.beginning is not None
-    assert (plan.beginning.position, plan.beginning.generation, len(plan.put_aside)) == (0, 1, 2)
+    assert plan.chain_origin is not None
+    assert (plan.chain_origin.position, plan.chain_origin.generation, len(plan.put_aside)) == (0, 1, 2)
     stage_again(renamed, 0, 12, 25)
     assert not reasons(pipeline.load("orders_v2"))
     assert pipeline.begun("orders_v2") == [0, 12]
@@ -399,7 +399,7 @@ def test_another_app_id_begins_behind_what_the_first_one_has(pipeline: Pipeline)
     with pytest.raises(UsageError, match=r"\[30, 35\)"):
         begin_anew(pipeline, orders, "orders_prod", give_up=False, at=Position(35))
     plan = begin_anew(pipeline, orders, "orders_prod", give_up=False)
-    assert required(plan.beginning).position == 30
+    assert required(plan.chain_origin).position == 30
     orders.app_id = "orders_prod"
     stage_again(orders, 30, 40)
     assert not reasons(pipeline.load("orders", app_id="orders_prod"))
@@ -418,8 +418,8 @@ def test_a_chain_behind_another_streams_marker_begins_behind_what_its_own_has(
     flushes(orders, 30, 40)
     assert reasons(pipeline.load("orders")) == {"orders/0": "other_stream"}
     plan = begin_anew(pipeline, orders, give_up=False)
-    assert plan.beginning is not None
-    assert plan.beginning.position == 30
+    assert plan.chain_origin is not None
+    assert plan.chain_origin.position == 30
     orders.app_id = "orders"
     stage_again(orders, 30, 40)
     assert not reasons(pipeline.load("orders"))
@@ -437,7 +437,7 @@ def test_a_chain_under_the_app_id_of_another_topic_begins_behind_what_the_table_
     flushes(orders, 20, 30)
     assert reasons(pipeline.load("orders", app_id="shared")) == {"orders/0": "other_stream"}
     plan = begin_anew(pipeline, orders, "shared", give_up=False)
-    assert required(plan.beginning).position == 20
+    assert required(plan.chain_origin).position == 20
     orders.app_id = "shared"
     stage_again(orders, 20, 30)
     assert not reasons(pipeline.load("orders", app_id="shared"))
@@ -461,7 +461,7 @@ def test_a_chain_that_is_the_tables_own_is_left_as_it_is(pipeline: Pipeline) -> 
     orders = pipeline.staging(topic_id="A")
     flushes(orders, 0, 10)
     pipeline.load("orders")
-    assert isinstance(plan_restart(state_of(pipeline, orders, ["orders"]), give_up=False), Left)
+    assert isinstance(plan_restart(state_of(pipeline, orders, ["orders"]), give_up=False), UnchangedPartition)
 
 
 def test_an_id_says_whose_it_is() -> None:

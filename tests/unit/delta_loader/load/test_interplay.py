@@ -129,7 +129,7 @@ def test_an_answer_that_was_obeyed_meanwhile_is_not_obeyed_again(staging: Stagin
         stopped = True
 
         def commit(self, commit: TableCommit) -> CommitOutcome:
-            if commit.is_answer and self.stopped:
+            if commit.is_resolution and self.stopped:
                 self.stopped = False
                 loader_for(staging, self).run_pass()
             return super().commit(commit)
@@ -396,7 +396,7 @@ def test_conflicts_that_a_stop_ends_are_no_failure(staging: Staging) -> None:
         tries = 0
 
         def commit(self, commit: TableCommit) -> CommitOutcome:
-            if not commit.is_answer:
+            if not commit.is_resolution:
                 return super().commit(commit)
             self.tries += 1
             return Conflicted("as ever")

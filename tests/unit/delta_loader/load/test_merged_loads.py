@@ -19,7 +19,7 @@ from bootstrap.plans.state import Author, Ends
 from common.errors import StoreError, TableError, UsageError
 from common.spans import Position
 from common.stage.loading import LOADING, LoadNote, loading_path
-from common.stage.repair_lock import ended_path, turn_path
+from common.stage.repair_lock import ended_path, repair_path
 from delta_loader.load.merged import MergedLoads
 from delta_loader.ports import in_turn
 from delta_loader.stage.reading import Stage
@@ -112,7 +112,7 @@ class World:
         turns = RepairLocks(self.stage, Author("operator", 1), uuid.uuid4().hex)
         turns.read_last(self.partition)
         plan = RewindPlan(Position(to), Position(to), (), None, self.partition)
-        with turns.taken(self.partition, "rewind") as store:
+        with turns.locked(self.partition, "rewind") as store:
             require_not_loading(store, plan, lambda: self.table)
 
 
@@ -138,7 +138,7 @@ def test_nothing_is_loaded_while_a_repair_goes_on() -> None:
     world = World()
     turns = RepairLocks(world.stage, Author("operator", 1), "a")
     turns.read_last(world.partition)
-    with turns.taken(world.partition, "rewind"):
+    with turns.locked(world.partition, "rewind"):
         held = world.load().held[world.partition]
         assert (held.reason, "--take-over 1" in held.remedy) == ("under_repair", True)
         assert world.status_says() == held
@@ -157,7 +157,7 @@ def test_a_repair_that_begins_after_the_markers_were_read_is_seen_before_the_com
         """At whose first load a repair begins."""
 
         def begin(self, load: Load, positions: Positions, origin_of: Origins) -> bool:
-            world.stage.create(turn_path(world.partition, 1), b"{}")
+            world.stage.create(repair_path(world.partition, 1), b"{}")
             if ends:
                 world.stage.create(ended_path(world.partition, 1), b"{}")
             return super().begin(load, positions, origin_of)

@@ -109,7 +109,7 @@ def staged(columns: str, by: MergeBy = BY) -> Marker:
 
 def read(marker: Marker, table: str, *owned: str) -> SparkWrite:
     schema = schema_to_json(parse_ddl(table))
-    (write,) = split_files_at("/t", marker, Position(0), schema=schema, owned=frozenset(owned)).written
+    (write,) = split_files_at("/t", marker, Position(0), schema=schema, complete_columns=frozenset(owned)).written
     return write
 
 
@@ -124,7 +124,9 @@ def test_what_an_older_file_lacks_of_the_stream_s_columns_is_null_and_other_colu
 def test_a_column_that_delta_computes_is_left_to_delta_also_where_the_stream_has_it() -> None:
     made = Field("made", Primitive.INTEGER, metadata_json=json.dumps({GENERATED: "id + 1"}))
     schema = schema_to_json(StructType((*parse_ddl("id INT"), made)))
-    (write,) = split_files_at("/t", staged("id INT"), Position(0), schema=schema, owned=frozenset({"made"})).written
+    (write,) = split_files_at(
+        "/t", staged("id INT"), Position(0), schema=schema, complete_columns=frozenset({"made"})
+    ).written
     assert schema_from_json(write.shape.schema).names == ("id",)
 
 

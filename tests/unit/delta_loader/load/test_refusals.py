@@ -11,7 +11,7 @@ from common.settings import Settings
 from common.spans import Offset, Partition, Position, Span, Topic, TopicPartition
 from common.stage.merged import ends_at, inputs_of
 from common.tables.state import TableState
-from delta_loader.load.ports import Original, Refusing
+from delta_loader.load.ports import Original, RefusalPorts
 from delta_loader.load.report import StreamReport
 from delta_loader.plan.plan import TableShape
 from delta_loader.tables.commits import CommitOutcome, Conflicted, TableCommit, Target, Unknown
@@ -47,7 +47,7 @@ class World(MemoryDeltaTables):
         if self.dies and commit.target.url == self.staging.table:
             raise TableError("the loader dies")
         outcome = super().commit(commit)
-        if commit.letters and self.breaks:
+        if commit.dead_letter_rows and self.breaks:
             self.unreadable.add(commit.target.url)
             return Conflicted("another commit was first")
         return Unknown("no response") if commit.target.url in self.lost else outcome
@@ -71,7 +71,7 @@ class World(MemoryDeltaTables):
         return found[:most]
 
     def dead(self, url: str, partition: TopicPartition, start: Position) -> list[RefusedRecord]:
-        letters = [letter for commit in self.tables[url].commits for letter in commit.letters]
+        letters = [letter for commit in self.tables[url].commits for letter in commit.dead_letter_rows]
         begins = {one.partition: one.position for one in ends_at(partition, start)}
         return [
             RefusedRecord(one.partition, one.offset, one.error, None)
@@ -85,13 +85,15 @@ class World(MemoryDeltaTables):
         return {one: Original(1, None, b"sent %d" % one) for one in offsets if one in self.in_kafka}
 
     def run(self, settings: Settings | None = None) -> StreamReport:
-        (report,) = loader_for(self.staging, self, settings, refusing=Refusing(self, self.originals)).run_pass()
+        (report,) = loader_for(self.staging, self, settings, refusing=RefusalPorts(self, self.originals)).run_pass()
         return report
 
     @property
     def buried(self) -> list[int]:
         table = self.tables.get(self.staging.dead_letters)
-        return sorted(letter.offset for commit in (table.commits if table else ()) for letter in commit.letters)
+        return sorted(
+            letter.offset for commit in (table.commits if table else ()) for letter in commit.dead_letter_rows
+        )
 
     @property
     def left_out(self) -> list[int]:
@@ -228,7 +230,7 @@ def test_a_record_of_a_chain_of_several_topics_is_a_dead_letter_of_its_own_topic
     world.refuses, world.dies = {2}, True
     staging.flush(0, 4, 10)
     assert world.run().failure is not None
-    (buried,) = (letter for commit in world.tables[staging.dead_letters].commits for letter in commit.letters)
+    (buried,) = (letter for commit in world.tables[staging.dead_letters].commits for letter in commit.dead_letter_rows)
     assert (buried.partition, buried.offset, buried.value) == (SOURCE, 2, b"sent 2")
     world.dies, world.refuses = False, set()
     report = world.run()

@@ -35,8 +35,8 @@ from delta_loader.load.replace_steps import (
     RequestStep,
     behind,
     is_superseded,
-    misfit,
-    taken_back,
+    rolled_back,
+    rows_incompatibility,
     txn_id,
     waits,
 )
@@ -626,8 +626,8 @@ def test_a_step_is_taken_back_where_the_last_one_of_the_request_is(world: World)
         LoggedCommit(1, "WRITE", metadata=said),
         LoggedCommit(0, "CREATE TABLE"),
     ]
-    assert required(taken_back(request, world.rows, history)).reason == "replacement_refused"
-    assert taken_back(request, world.rows, history[1:]) is None
+    assert required(rolled_back(request, world.rows, history)).reason == "replacement_refused"
+    assert rolled_back(request, world.rows, history[1:]) is None
 
 
 @pytest.mark.parametrize(("files", "is_refused"), [(1, True), (0, False), (None, False)])
@@ -637,7 +637,7 @@ def test_only_a_table_that_gets_rows_has_to_take_them(world: World, files: int |
     staged = (ReplacementFile("data/one", 1, 1),) * (files or 0)
     request = replace(request, content=replace(request.content, tables=(replace(table, files=staged),)))
     target = Target(world.rows, "1", TableShape(_schema(DEAD_LETTERS), ()), {})
-    assert (misfit(request, target) is not None) == is_refused
+    assert (rows_incompatibility(request, target) is not None) == is_refused
 
 
 OVERLAPS = pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from common.errors import StoreError, TableError
 from common.spans import Position, Span
 from common.tables.state import TableState
-from delta_loader.load.deferred import left_out
+from delta_loader.load.deferred import excluded_spans
 from delta_loader.load.report import StreamReport
 from delta_loader.plan.plan import Load, Overlap, TableShape
 from delta_loader.tables.commits import CommitOutcome, TableCommit
@@ -242,4 +242,4 @@ def test_a_table_that_is_left_out_lacks_nothing_below_the_tables_position(stagin
     marker = staging.flush(0, 5, 20)
     partition = marker.name.topic_partition
     load = Load({partition: Overlap(Position(12), marker)})
-    assert left_out(load, staging.table, [partition]) == {partition: Span(Position(12), Position(20))}
+    assert excluded_spans(load, staging.table, [partition]) == {partition: Span(Position(12), Position(20))}

@@ -23,7 +23,7 @@ from delta_loader.load.settle import (
     valid_through_ms,
 )
 from delta_loader.load.settling import Settling
-from delta_loader.plan.plan import Found, UnreadableMarker
+from delta_loader.plan.plan import AnyMarker, UnreadableMarker
 from delta_loader.ports import in_turn
 from delta_loader.stage.identity import StreamIdentity
 from delta_loader.stage.listed import listing_of
@@ -84,7 +84,7 @@ def test_a_table_is_complete_through_the_slowest_partition() -> None:
 
 def test_the_highest_timestamp_is_that_of_what_is_loaded() -> None:
     timed = [of_time(marker(0, 10), 6), of_time(marker(10, 20), 8), of_time(marker(20, 30), 99)]
-    found: list[Found] = [UNREADABLE, by_hand(3), of_time(marker(0, 10), None), *timed]
+    found: list[AnyMarker] = [UNREADABLE, by_hand(3), of_time(marker(0, 10), None), *timed]
     assert highest_timestamp_ms(found, Position(20)) == 8
     assert highest_timestamp_ms(found, Position(19)) == 6
     assert highest_timestamp_ms(found, None) is None
@@ -116,7 +116,7 @@ def test_the_newest_fact_of_the_stream_counts() -> None:
     ],
 )
 def test_a_partition_that_only_a_hand_named_and_that_does_not_exist_is_unknown(
-    partition: int, partitions: int | None, markers: list[Found], *, is_unknown: bool
+    partition: int, partitions: int | None, markers: list[AnyMarker], *, is_unknown: bool
 ) -> None:
     topic_partition = TopicPartition(SOURCE.topic, Partition(partition))
     known = None if partitions is None else StreamFact("app", 0, {SOURCE.topic: partitions})

@@ -46,7 +46,7 @@ class Watched:
     most_beside: int = 0
     lock: Lock = field(default_factory=Lock)
 
-    def run(self, app_id: str, gives_way: Callable[[], bool], /) -> bool:
+    def run(self, app_id: str, should_yield: Callable[[], bool], /) -> bool:
         with self.lock:
             self.story.append(app_id)
             self.beside += 1
@@ -57,7 +57,7 @@ class Watched:
         with self.lock:
             self.beside -= 1
             self.slices[app_id] = self.slices.get(app_id, 1) - 1
-            return self.slices[app_id] > 0 and gives_way()
+            return self.slices[app_id] > 0 and should_yield()
 
     def progress(self, app_id: str, /) -> object:
         return self.story.count(app_id)
@@ -232,7 +232,7 @@ def test_a_property_that_cannot_be_set_keeps_no_other_stream_from_loading() -> N
     turns = StreamScheduler(2, patience_s=0.5)
     told = settings_of(stagings, valid_through_property="1s").streams
     valid_through = ValidThrough(told, properties, SystemClock(), structlog.get_logger())
-    ports = replace(ports_of(hanging, tables, parallel), turns=turns, valid_through=valid_through)
+    ports = replace(ports_of(hanging, tables, parallel), run_streams=turns, valid_through=valid_through)
     ports = replace(
         ports, partitions=lambda one: StreamFact(one.app_id, MAX_POSITION, {Topic(topic): 1 for topic in one.topics})
     )
@@ -255,7 +255,9 @@ def test_a_stream_of_another_loader_is_looked_at_and_not_loaded() -> None:
     other, broken, *own = stagings.values()
     tables, parallel, turns = BrokenTables("", broken.table), OwnPools(2), StreamScheduler(2)
     elsewhere = {NAMES[0], NAMES[1]}
-    ports = replace(ports_of(other, tables, parallel), turns=turns, may_load=lambda app_id: app_id not in elsewhere)
+    ports = replace(
+        ports_of(other, tables, parallel), run_streams=turns, may_load=lambda app_id: app_id not in elsewhere
+    )
     service = service_of(stagings, ports)
     for staging in stagings.values():
         staging.flush(0, 0, 10)
@@ -264,18 +266,18 @@ def test_a_stream_of_another_loader_is_looked_at_and_not_loaded() -> None:
 
     service.inspect(elsewhere)
     end_s = time.monotonic() + 180
-    while not all(service.book.entries[name].is_known for name in elsewhere):
+    while not all(service.stats.entries[name].is_known for name in elsewhere):
         assert time.monotonic() < end_s
         assert service.collect() == [], "a look is no load"
-    seen = service.book.entries[NAMES[0]].seen[other.source(0)]
+    seen = service.stats.entries[NAMES[0]].seen[other.source(0)]
     assert (seen.lag, seen.waiting) == (10, 1)
-    assert service.book.entries[NAMES[1]].failure is not None
+    assert service.stats.entries[NAMES[1]].failure is not None
     assert service.problems == ()
     assert tables.tables.keys() == {staging.table for staging in own}
 
     elsewhere.clear()  # the other loader has ended
     service.run_pass(to_the_end=True)
-    assert service.book.entries[NAMES[0]].seen[other.source(0)].lag == 0
+    assert service.stats.entries[NAMES[0]].seen[other.source(0)].lag == 0
     assert turns.close(5.0) == ()
     parallel.close()
 
@@ -287,7 +289,7 @@ def test_a_commit_that_hangs_and_a_table_that_is_broken_hold_no_other_stream(
     hanging, broken, *well = stagings.values()
     tables, parallel = BrokenTables(hanging.table, broken.table), OwnPools(2)
     turns = StreamScheduler(2, patience_s=3.0)
-    service = service_of(stagings, replace(ports_of(hanging, tables, parallel), turns=turns))
+    service = service_of(stagings, replace(ports_of(hanging, tables, parallel), run_streams=turns))
     for begin in (0, 10, 20):
         for staging in stagings.values():
             staging.flush(0, begin, begin + 10)

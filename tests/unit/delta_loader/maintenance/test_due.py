@@ -7,11 +7,11 @@ import pytest
 
 from common.schema import Primitive
 from common.settings.services import TableServicesSettings, VacuumMode
-from delta_loader.maintenance.services.due import CommitPiece, TableRules, due
+from delta_loader.maintenance.services.due import MaintenanceTask, TableRules, due
 from delta_loader.maintenance.services.facts import (
-    Gathering,
     LogFacts,
     PartitionFacts,
+    PartitionTotals,
     Service,
     ServiceRun,
     TableFacts,
@@ -50,8 +50,8 @@ def part(day: str, small: int, hours_ago: int, size_bytes: int = 10 * KIB) -> Pa
     return PartitionFacts((("day", day),), small, total, small, total, NOW_MS - hours_ago * HOUR_MS)
 
 
-def pieces(facts: TableFacts, wanted: TableRules) -> tuple[CommitPiece, ...]:
-    return due(facts, wanted, NOW_MS).pieces
+def pieces(facts: TableFacts, wanted: TableRules) -> tuple[MaintenanceTask, ...]:
+    return due(facts, wanted, NOW_MS).tasks
 
 
 def test_only_quiet_partitions_with_enough_small_files_are_optimized() -> None:
@@ -107,9 +107,9 @@ def test_checkpoints_and_statistics() -> None:
     assert found[1].why == "2 files without statistics, 2.0 GiB, 1.0 GiB of them now"
 
 
-def vacuum(facts: TableFacts, **settings: object) -> tuple[tuple[CommitPiece, ...], tuple[str, ...]]:
+def vacuum(facts: TableFacts, **settings: object) -> tuple[tuple[MaintenanceTask, ...], tuple[str, ...]]:
     found = due(facts, rules(vacuum=settings), NOW_MS)
-    return found.pieces, tuple(refused.why for refused in found.refused)
+    return found.tasks, tuple(refused.why for refused in found.refused)
 
 
 def waits(facts: TableFacts) -> str:
@@ -152,7 +152,7 @@ def test_a_vacuum_that_lists_waits_for_what_waits_to_be_loaded() -> None:
 
 
 def test_files_are_added_up_by_partition() -> None:
-    gathering = Gathering(100, NOW_MS - HOUR_MS, {"col-1": "day"})
+    gathering = PartitionTotals(100, NOW_MS - HOUR_MS, {"col-1": "day"})
     old, new = NOW_MS - 2 * HOUR_MS, NOW_MS
     found = gathering.add(
         [

@@ -14,10 +14,10 @@ from common.errors import ConfigError, TableError
 from common.metrics import Metrics
 from common.settings import Settings
 from common.settings.services import TableServicesSettings
-from delta_loader.maintenance.services.due import CommitPiece, TableRules
+from delta_loader.maintenance.services.due import MaintenanceTask, TableRules
 from delta_loader.maintenance.services.facts import LogFacts, PartitionFacts, Service, ServiceRun, TableFacts
-from delta_loader.maintenance.services.outcomes import Done, GivenUp, Outcome, RunReport, TaskFailed
-from delta_loader.maintenance.services.runs import TableServices, look_at
+from delta_loader.maintenance.services.outcomes import Done, Outcome, RunReport, TaskAborted, TaskFailed
+from delta_loader.maintenance.services.runs import TableServices, inspect_tables
 from delta_loader.maintenance.services.thread import ScheduledServices
 from delta_loader.maintenance.services.view import run_to_json, run_to_text, tables_to_json, tables_to_text
 from delta_loader.scheduling.jobs import Jobs
@@ -72,7 +72,7 @@ class World:
         )
         return TableFacts(url, LogFacts(9, 1, 10, 0, 0, 10), ("day",), {}, False, partitions, runs)  # noqa: FBT003
 
-    def carry_out(self, piece: CommitPiece, rules: TableRules) -> Outcome:  # noqa: ARG002 - the port's
+    def carry_out(self, piece: MaintenanceTask, rules: TableRules) -> Outcome:  # noqa: ARG002 - the port's
         self.clock.sleep_s(600)
         self.done.append(piece.url)
         self.served_one.set()
@@ -124,7 +124,7 @@ def test_nothing_begins_outside_of_the_window() -> None:
 
 @pytest.mark.parametrize(("window", "begins"), [("22:00-02:30", True), ("22:00-02:00", False), ("02:00-02:01", True)])
 def test_a_window_may_go_over_midnight(window: str, *, begins: bool) -> None:
-    assert bool(run(World(), settings("a", window=window)).pieces) is begins
+    assert bool(run(World(), settings("a", window=window)).tasks) is begins
 
 
 def test_a_stop_is_obeyed_before_the_next_piece() -> None:
@@ -144,19 +144,19 @@ def test_tables_of_streams_that_another_loader_loads_are_left_to_it() -> None:
         metrics=Metrics(),
         may_load=lambda app_id: app_id == wanted.streams[1].app_id,
     )
-    assert {look.url for look in services.run().looks} == {*wanted.streams[1].tables}
+    assert {look.url for look in services.run().snapshots} == {*wanted.streams[1].tables}
     assert set(world.done) == {wanted.streams[1].table}
 
 
 def test_a_table_that_fails_costs_the_others_nothing_and_comes_last_the_next_time() -> None:
     world = World(
-        broken={"memory://a": TaskFailed("no room"), "memory://b": GivenUp("a MERGE")}, unreadable={"memory://d"}
+        broken={"memory://a": TaskFailed("no room"), "memory://b": TaskAborted("a MERGE")}, unreadable={"memory://d"}
     )
     wanted, metrics = settings("a", "b", "c", "d"), Metrics()
     services = services_of(world, wanted, metrics)
     report = services.run()
     assert world.done == ["memory://a", "memory://b", "memory://c"]
-    assert [look.failure for look in report.looks if look.failure] == ["its log is torn"]
+    assert [look.failure for look in report.snapshots if look.failure] == ["its log is torn"]
     text = metrics.exposition().decode()
     assert 'delta_loader_services_pieces_total{outcome="failed",service="optimize"} 1.0' in text
     assert 'delta_loader_services_files_removed_total{service="optimize"} 20.0' in text
@@ -168,7 +168,7 @@ def test_a_table_that_fails_costs_the_others_nothing_and_comes_last_the_next_tim
 
 def test_the_command_shows_runs_and_what_is_due() -> None:
     world = World(served={"memory://a": 2}, unreadable={"memory://b"})
-    looks = look_at(settings("a", "b"), world, world.clock)
+    looks = inspect_tables(settings("a", "b"), world, world.clock)
     text = tables_to_text(looks)
     assert "last optimize at 2026-03-01T00:00:00+00:00 (version 3): 9 files became 1, 0 B became 0 B" in text
     assert "due: optimize: 40 small files, 2.0 MiB, in 2 partition(s)" in text
@@ -231,8 +231,8 @@ def test_no_piece_begins_next_to_a_load_that_outlived_its_pass() -> None:
     ends, began = Event(), Event()
 
     class LongLoad:
-        def run(self, app_id: str, gives_way: Callable[[], bool]) -> bool:
-            del app_id, gives_way
+        def run(self, app_id: str, should_yield: Callable[[], bool]) -> bool:
+            del app_id, should_yield
             began.set()
             assert ends.wait(30)
             return False

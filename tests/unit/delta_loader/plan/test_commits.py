@@ -9,7 +9,7 @@ from common.stage.markers import Marker, StagedFile, StagedTable, TableKind
 from common.tables.changes import MergeBy
 from common.tables.commit_metadata import CommitMetadata, Decision, Resolved
 from common.tables.counts import Counts
-from common.tables.identity import KnownChain, TableIdentity
+from common.tables.identity import TableChain, TableIdentity
 from common.tables.transactions import TxnIds
 from delta_loader.plan.plan import Load, Run, TableShape
 from delta_loader.tables.commits import (
@@ -85,7 +85,7 @@ def test_a_dead_letter_table_ahead_whose_txn_action_expired_is_known_by_its_comm
     generation: int, added: list[str]
 ) -> None:
     """A position of another generation says nothing of this chain."""
-    identity = TableIdentity("t", {SOURCE: KnownChain(generation, Position(10))})
+    identity = TableIdentity("t", {SOURCE: TableChain(generation, Position(10))})
     load = Load({SOURCE: Run((with_dead_letters(marker(0, 10)), with_dead_letters(marker(10, 20))))})
     commit = required(side_commit(replace(DEAD, transactions={}, identity=identity), NAMING, load))
     assert [file.path for file in commit.files] == added
@@ -93,7 +93,7 @@ def test_a_dead_letter_table_ahead_whose_txn_action_expired_is_known_by_its_comm
 
 def test_a_txn_action_is_believed_before_what_older_commits_say() -> None:
     """A tool that knows only txn actions has moved it on."""
-    identity = TableIdentity("orders", {SOURCE: KnownChain(0, Position(5))})
+    identity = TableIdentity("orders", {SOURCE: TableChain(0, Position(5))})
     load = Load({SOURCE: Run((with_dead_letters(marker(0, 10)), with_dead_letters(marker(10, 20))))})
     commit = required(side_commit(replace(DEAD, transactions={"app-0": 9}, identity=identity), NAMING, load))
     assert commit.metadata.spans == {SOURCE: Span(Position(10), Position(20))}
@@ -131,6 +131,6 @@ def test_what_two_commits_loaded_is_their_sum() -> None:
 def test_a_commit_that_answers_says_so() -> None:
     metadata = CommitMetadata("c1", "app", {}, None)
     commit = TableCommit(ROWS, "app", (), {}, {}, metadata)
-    assert not commit.is_answer
+    assert not commit.is_resolution
     answers = Resolved(1, Decision.REPLAY, {})
-    assert replace(commit, metadata=replace(metadata, answers=answers)).is_answer
+    assert replace(commit, metadata=replace(metadata, answers=answers)).is_resolution

@@ -13,8 +13,8 @@ from delta_loader.plan.plan import (
     MissingOrigin,
     Overlap,
     Run,
-    Uncuttable,
     UnreadableMarker,
+    UnsplittableOverlap,
     UpToDate,
     cuttable,
     for_tables,
@@ -143,7 +143,7 @@ def test_what_is_held_names_the_command_that_mends_it(
 
 
 def test_a_straddle_without_offsets_is_held_and_names_the_command_that_mends_it() -> None:
-    found = required(held(SOURCE, Uncuttable(Position(10), marker(5, 30))))
+    found = required(held(SOURCE, UnsplittableOverlap(Position(10), marker(5, 30))))
     assert found.reason == "straddle"
     assert "kafka_columns" in found.problem
     assert "rewind ⟨config⟩ --topic orders --partition 0 --to 10" in found.remedy
@@ -274,7 +274,7 @@ def test_a_load_that_stops_before_its_first_marker_is_none() -> None:
 def test_a_straddle_of_two_tables_is_held_where_either_has_rows_without_offsets() -> None:
     straddle = Overlap(Position(10), marker(5, 30, table="/t"))
     for urls in (["/t", "/other"], ["/other", "/t"]):
-        assert cuttable(straddle, urls, kafka_columns=False) == Uncuttable(Position(10), straddle.marker)
+        assert cuttable(straddle, urls, kafka_columns=False) == UnsplittableOverlap(Position(10), straddle.marker)
     assert cuttable(straddle, ["/other"], kafka_columns=False) == straddle
     assert cuttable(straddle, ["/t"], kafka_columns=True) == straddle
 

@@ -254,10 +254,10 @@ def test_times_that_passed_while_a_pass_lasted_are_not_made_up_for() -> None:
 
 def test_a_request_is_answered_by_a_load_that_begins_after_it() -> None:
     world = World("15m")
-    under_way = world.next()
+    repair_running = world.next()
     asked = world.requests.ask()
-    assert under_way is not None
-    world.turns.ended(under_way, [], world.now)
+    assert repair_running is not None
+    world.turns.ended(repair_running, [], world.now)
     assert asked.wait(0) is None, "that load may have passed over what the asker means"
     turn = world.next()
     assert turn is not None
@@ -390,7 +390,7 @@ def test_what_costs_no_request_is_taken_at_once() -> None:
         clock,
         Metrics(),
         notifications=notifications,
-        look_every_s=0,
+        check_every_s=0,
         app_ids=STREAMS,
     )
     first = turns.next(NOON)

@@ -27,7 +27,7 @@ class Store:
         self.most_of_all = 0
         self.began = Event()
         self.let_go = Event()
-        self._under_way: list[str] = []
+        self._in_flight: list[str] = []
         self._lock = Lock()
 
     def due(self, url: str, version: int) -> DueCheckpoint:
@@ -36,13 +36,13 @@ class Store:
     def _write(self, url: str, version: int) -> Callable[[], None]:
         def write() -> None:
             with self._lock:
-                self._under_way.append(url)
-                self.most[url] = max(self.most.get(url, 0), self._under_way.count(url))
-                self.most_of_all = max(self.most_of_all, len(self._under_way))
+                self._in_flight.append(url)
+                self.most[url] = max(self.most.get(url, 0), self._in_flight.count(url))
+                self.most_of_all = max(self.most_of_all, len(self._in_flight))
             self.began.set()
             assert self.let_go.wait(_LONG_S)
             with self._lock:
-                self._under_way.remove(url)
+                self._in_flight.remove(url)
                 self.written.append((url, version))
 
         return write

@@ -50,10 +50,10 @@ def test_names_come_by_position_in_whatever_spelling_and_order_they_were_listed(
 
 def test_a_window_begins_with_the_marker_before_the_position() -> None:
     listed = _listing(*((_name(start).path, start) for start in range(0, 100, 10)))[SOURCE]
-    assert listed.around(None, 2) == [_name(0), _name(10)]
-    assert listed.around(Position(30), 2) == [_name(20), _name(30), _name(40)]
-    assert listed.around(Position(35), 2) == [_name(30), _name(40), _name(50)]
-    assert listed.around(Position(100), 2) == [_name(90)]
+    assert listed.window_at(None, 2) == [_name(0), _name(10)]
+    assert listed.window_at(Position(30), 2) == [_name(20), _name(30), _name(40)]
+    assert listed.window_at(Position(35), 2) == [_name(30), _name(40), _name(50)]
+    assert listed.window_at(Position(100), 2) == [_name(90)]
     assert [listed.waiting(Position(at)) for at in (0, 30, 35, 100)] == [10, 7, 6, 0]
     assert listed.waiting(None) == 10
 

@@ -8,7 +8,7 @@ from common.errors import StoreError
 from common.spans import Position
 from common.stage.markers import Marker, MarkerName
 from delta_loader.service import LoaderService
-from delta_loader.stage.stray_rules import SKEW_MS, LowEnd, NoStray, StrayBranch, UnreadMarkers, lowest_branch
+from delta_loader.stage.stray_rules import SKEW_MS, LowEnd, MarkersToRead, NoStray, StrayBranch, lowest_branch
 from delta_loader.status.values import to_json, to_text
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.loading import loader_for, status_of
@@ -219,4 +219,4 @@ def test_what_ends_at_the_position_of_a_table_that_waits_for_more_stays() -> Non
 def test_nothing_is_read_where_the_lowest_marker_is_the_oldest() -> None:
     lowest, above = flush(0, 10), flush(10, 20, 0)
     assert lowest_branch(low_end((lowest, 1_000), (above, 2_001), known=False)) == NoStray()
-    assert lowest_branch(low_end((lowest, 1_000), (above, 2_000), known=False)) == UnreadMarkers((lowest.name,))
+    assert lowest_branch(low_end((lowest, 1_000), (above, 2_000), known=False)) == MarkersToRead((lowest.name,))

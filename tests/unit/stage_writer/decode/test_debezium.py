@@ -15,7 +15,7 @@ from stage_writer.decode.decode import Decoded, Decoder
 from stage_writer.decode.envelopes.debezium import EventDecoder
 from stage_writer.decode.rejects import ErrorClass
 from stage_writer.layers import PlainRecords
-from tests.fakes.native import first_passes
+from tests.fakes.native import native_decoders
 
 COLUMNS = parse_ddl("id BIGINT NOT NULL, name STRING")
 SOURCE = {"db": "shop", "schema": "public", "table": "orders", "ts_ms": 1774927057000, "lsn": 7}
@@ -38,8 +38,8 @@ def event(op: str, before: object, after: object, **more: object) -> dict[str, o
 def decode(messages: Sequence[object], rescue_column: str | None = None) -> Decoded:
     values = [message if isinstance(message, bytes | None) else json.dumps(message).encode() for message in messages]
     found: list[Decoded] = []
-    for one in first_passes():
-        decoder = EventDecoder(PlainRecords(Decoder(COLUMNS, rescue_column=rescue_column, first_pass=one)), one)
+    for one in native_decoders():
+        decoder = EventDecoder(PlainRecords(Decoder(COLUMNS, rescue_column=rescue_column, native_decoder=one)), one)
         found.append(decoder.decode(messages_of(pa.array(values, pa.binary()))))
         assert found[-1].rejects == found[0].rejects
         assert found[-1].rows.to_pylist() == found[0].rows.to_pylist()

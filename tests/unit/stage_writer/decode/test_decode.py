@@ -17,11 +17,11 @@ from common.schema import (
 )
 from common.settings.formats import forms_of
 from stage_writer.decode.decode import Decoder
-from stage_writer.decode.reading import MakeFirstPass, Reading
+from stage_writer.decode.decode_options import DecodeOptions, MakeFirstPass
 from stage_writer.decode.rejects import ErrorClass, Refusal
 from stage_writer.decode.strict import StrictDecoder
 from tests.builders import instance
-from tests.fakes.native import first_passes
+from tests.fakes.native import native_decoders
 
 EVERYTHING = parse_ddl(
     "b BYTE, s SHORT, i INT, l BIGINT, f FLOAT, d DOUBLE, m DECIMAL(5,2), t STRING, y BINARY, o BOOLEAN, a DATE, "
@@ -229,7 +229,7 @@ def test_formats_say_how_values_are_written() -> None:
     message = rb"""{"at": 1774927057.260514, "n": "1774927057260.5", "b": "00fF",
         "j": {"b" : 1.10, "a":"\u0041\n",
               "c":[ ]}, "p": {"js": [1e5, null, "x"]}, "g": {"k": {"deep": [true]}, "n": null}}"""
-    decoded = Decoder(KEPT, Reading(forms_of(KEPT, FORMS))).decode([message])
+    decoded = Decoder(KEPT, DecodeOptions(forms_of(KEPT, FORMS))).decode([message])
     assert decoded.rejects == ()
     assert decoded.rows.to_pylist() == [
         {
@@ -256,7 +256,7 @@ def test_formats_say_how_values_are_written() -> None:
     ],
 )
 def test_what_has_not_its_format_is_refused(message: bytes, error_class: ErrorClass) -> None:
-    decoded = Decoder(KEPT, Reading(forms_of(KEPT, FORMS))).decode([b"{}", message])
+    decoded = Decoder(KEPT, DecodeOptions(forms_of(KEPT, FORMS))).decode([b"{}", message])
     assert [(reject.index, reject.error_class) for reject in decoded.rejects] == [(1, error_class)]
 
 
@@ -272,7 +272,7 @@ LENIENT: list[tuple[bytes, dict[str, object]]] = [
 
 
 def test_lenient_reading_takes_what_means_the_same() -> None:
-    decoded = Decoder(EVERYTHING, Reading(lenient=True)).decode([message for message, _ in LENIENT])
+    decoded = Decoder(EVERYTHING, DecodeOptions(lenient=True)).decode([message for message, _ in LENIENT])
     assert decoded.rejects == ()
     rows = [
         {name: row[name] for name in wanted} for row, (_, wanted) in zip(decoded.rows.to_pylist(), LENIENT, strict=True)
@@ -283,7 +283,7 @@ def test_lenient_reading_takes_what_means_the_same() -> None:
 def test_lenient_reading_loses_nothing() -> None:
     lossy = [b'{"l":1.5}', b'{"i":"x"}', b'{"i":""}', b'{"o":1}', b'{"o":"True"}', b'{"d":"NaN"}', b'{"b":"128"}']
     lossy += [b'{"z":1600000000}', b'{"a":"2020-01-01T00:00:00Z"}', b'{"m":"1.555"}', b'{"i":"07"}']
-    decoded = Decoder(EVERYTHING, Reading(lenient=True)).decode(lossy)
+    decoded = Decoder(EVERYTHING, DecodeOptions(lenient=True)).decode(lossy)
     assert [reject.index for reject in decoded.rejects] == list(range(len(lossy)))
 
 
@@ -307,12 +307,12 @@ def test_columns_that_no_json_can_fill_are_refused(columns: StructType, told: st
     assert raised.value.remedy
 
 
-@pytest.mark.parametrize("first_pass", first_passes())
-def test_an_offset_from_utc_ends_at_23_59(first_pass: MakeFirstPass) -> None:
+@pytest.mark.parametrize("native_decoder", native_decoders())
+def test_an_offset_from_utc_ends_at_23_59(native_decoder: MakeFirstPass) -> None:
     columns = parse_ddl("at TIMESTAMP")
     offsets = ["+23:59", "-2359", "+24:00", "-24:00", "+2400", "+23:60"]
     messages = [f'{{"at": "2021-01-01T12:00:00{offset}"}}'.encode() for offset in offsets]
-    decoded = Decoder(columns, first_pass=first_pass).decode(messages)
+    decoded = Decoder(columns, native_decoder=native_decoder).decode(messages)
     assert [reject.index for reject in decoded.rejects] == [2, 3, 4, 5]
     strict = [StrictDecoder(columns).decode(message) for message in messages]
     assert [isinstance(row, Refusal) for row in strict] == [False] * 2 + [True] * 4

@@ -30,8 +30,8 @@ from stage_writer.convert import StreamConverter
 from stage_writer.converters import record_inputs
 from stage_writer.decode.batch import headers_column
 from stage_writer.decode.binary.avro import AvroReader, no_avro_pass
+from stage_writer.decode.decode_options import STRICT
 from stage_writer.decode.envelopes.framing import SchemaWait
-from stage_writer.decode.reading import STRICT
 from stage_writer.decode.rejects import ErrorClass
 from stage_writer.fetch.schema_registry import SchemaRegistry
 from stage_writer.layers import RecordInputs, decoder_of

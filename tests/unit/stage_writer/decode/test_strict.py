@@ -10,7 +10,7 @@ import pytest
 
 from common.schema import parse_ddl
 from common.settings.formats import forms_of
-from stage_writer.decode.reading import STRICT, Reading
+from stage_writer.decode.decode_options import STRICT, DecodeOptions
 from stage_writer.decode.rejects import ErrorClass, Refusal
 from stage_writer.decode.strict import StrictDecoder
 from tests.builders import instance
@@ -25,14 +25,14 @@ def utc(*parts: int) -> dt.datetime:
     return dt.datetime(*parts, tzinfo=dt.UTC)  # type: ignore[arg-type,misc]
 
 
-def read(ddl: str, text: str, reading: Reading = STRICT) -> object:
+def read(ddl: str, text: str, reading: DecodeOptions = STRICT) -> object:
     """The value, or why there is none."""
     row = StrictDecoder(parse_ddl(f"c {ddl}"), reading).decode(f'{{"c": {text}}}'.encode())
     return (row.error_class, row.error) if isinstance(row, Refusal) else row["c"]
 
 
-def of_format(name: str, ddl: str) -> Reading:
-    return Reading(forms_of(parse_ddl(f"c {ddl}"), {"c": name}))
+def of_format(name: str, ddl: str) -> DecodeOptions:
+    return DecodeOptions(forms_of(parse_ddl(f"c {ddl}"), {"c": name}))
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def test_a_format_says_how_a_value_is_written(name: str, ddl: str, text: str, va
 
 def test_formats_and_leniency_reach_into_arrays_and_maps() -> None:
     columns = parse_ddl("a ARRAY<BINARY>, m MAP<STRING, BINARY>, s STRUCT<b: BINARY>")
-    reading = Reading(forms_of(columns, {"a.element": "hex", "m.value": "hex", "s.b": "hex"}))
+    reading = DecodeOptions(forms_of(columns, {"a.element": "hex", "m.value": "hex", "s.b": "hex"}))
     row = StrictDecoder(columns, reading).decode(b'{"a": ["00"], "m": {"k": "01"}, "s": {"b": "02"}}')
     assert row == {"a": [b"\x00"], "m": [("k", b"\x01")], "s": {"b": b"\x02"}}
 
@@ -240,7 +240,7 @@ def test_formats_and_leniency_reach_into_arrays_and_maps() -> None:
     ],
 )
 def test_lenient_reading_means_the_same(ddl: str, text: str, value: object) -> None:
-    found = read(ddl, text, Reading(lenient=True))
+    found = read(ddl, text, DecodeOptions(lenient=True))
     assert found == value
     assert isinstance(found, type(value))
 
@@ -258,9 +258,9 @@ def test_lenient_reading_means_the_same(ddl: str, text: str, value: object) -> N
     ],
 )
 def test_the_json_of_binary_formats_has_numbers_that_json_has_not(ddl: str, text: str, value: object) -> None:
-    assert read(ddl, text, Reading(non_finite=True)) == value
-    assert math.isnan(instance(float, read("DOUBLE", '"NaN"', Reading(non_finite=True))))
-    assert read("FLOAT", '"1.5"', Reading(lenient=True, non_finite=True)) == 1.5
+    assert read(ddl, text, DecodeOptions(non_finite=True)) == value
+    assert math.isnan(instance(float, read("DOUBLE", '"NaN"', DecodeOptions(non_finite=True))))
+    assert read("FLOAT", '"1.5"', DecodeOptions(lenient=True, non_finite=True)) == 1.5
 
 
 @pytest.mark.parametrize(

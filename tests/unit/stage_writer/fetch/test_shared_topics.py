@@ -7,7 +7,7 @@ from structlog.testing import capture_logs
 from common.errors import ConfigError
 from common.metrics import Metrics
 from common.settings import Settings
-from common.settings.overlap import UnreadTopics
+from common.settings.overlap import UnsubscribedTopics
 from stage_writer.fetch import kafka
 from stage_writer.fetch.kafka import KafkaSource
 from stage_writer.telemetry import WriterTelemetry
@@ -24,7 +24,7 @@ class Consumer:
 
 
 def source_of(
-    monkeypatch: pytest.MonkeyPatch, *topics: str, unread: UnreadTopics | None = None
+    monkeypatch: pytest.MonkeyPatch, *topics: str, unread: UnsubscribedTopics | None = None
 ) -> tuple[KafkaSource, Consumer, dict[str, list[int]]]:
     consumer = Consumer()
     monkeypatch.setattr(kafka, "Consumer", lambda *_args, **_more: consumer)
@@ -35,7 +35,7 @@ def source_of(
     settings = Settings.model_validate(
         {"kafka": {"bootstrap.servers": "localhost:1"}, "stage": {"url": "file:///stage"}, "streams": streams}
     )
-    source = KafkaSource(settings, HandClock(), structlog.get_logger(), unread=unread)
+    source = KafkaSource(settings, HandClock(), structlog.get_logger(), unsubscribed=unread)
     source._streams = settings.streams
     there = {topic: [0] for topic in topics}
     monkeypatch.setattr(source, "_metadata", lambda: there)
@@ -54,8 +54,8 @@ def test_a_topic_that_two_expressions_take_is_refused_at_the_start_and_by_check(
 
 
 def test_one_that_comes_while_a_writer_runs_is_not_read_and_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    unread = UnreadTopics()
-    telemetry = WriterTelemetry(HandClock(), structlog.get_logger(), Metrics(), unread=unread)
+    unread = UnsubscribedTopics()
+    telemetry = WriterTelemetry(HandClock(), structlog.get_logger(), Metrics(), unsubscribed=unread)
     source, consumer, there = source_of(monkeypatch, "shop-cart", unread=unread)
     source._refresh_topics()
     assert telemetry.notes == ()

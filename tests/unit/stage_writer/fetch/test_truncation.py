@@ -76,7 +76,7 @@ class Consumer:
 
 
 @dataclass
-class Reading:
+class DecodeOptions:
     """A source of one partition, whose chain ends at 100."""
 
     source: KafkaSource
@@ -93,7 +93,7 @@ class Reading:
 
 
 @pytest.fixture
-def reading(monkeypatch: pytest.MonkeyPatch) -> Reading:
+def reading(monkeypatch: pytest.MonkeyPatch) -> DecodeOptions:
     consumer, clock = Consumer(), HandClock()
     monkeypatch.setattr(kafka, "Consumer", lambda *_args, **_more: consumer)
     settings = Settings.model_validate(
@@ -119,10 +119,10 @@ def reading(monkeypatch: pytest.MonkeyPatch) -> Reading:
     source._listener = Listener()  # what `subscribe` does, without a cluster
     source._on_assign(consumer, [KafkaPartition("orders", 0)])
     assert consumer.offsets == [(99, 2)], "reading begins with the last record that was read"
-    return Reading(source, consumer, clock)
+    return DecodeOptions(source, consumer, clock)
 
 
-def ends_at(monkeypatch: pytest.MonkeyPatch, reading: Reading, low: int, high: int) -> None:
+def ends_at(monkeypatch: pytest.MonkeyPatch, reading: DecodeOptions, low: int, high: int) -> None:
     """What the brokers say when they are asked."""
     answers = iter([low, high])
 
@@ -133,14 +133,14 @@ def ends_at(monkeypatch: pytest.MonkeyPatch, reading: Reading, low: int, high: i
 
 
 @pytest.mark.parametrize("known", [record(99), record(99, epoch=-1)], ids=["epoch", "no epoch"])
-def test_a_record_that_is_still_there_is_passed_over(reading: Reading, known: Message) -> None:
+def test_a_record_that_is_still_there_is_passed_over(reading: DecodeOptions, known: Message) -> None:
     assert reading.poll(known, record(100, 6_000, 3)) == ([100], [], [])
     assert reading.poll(record(101)) == ([101], [], [])
     assert reading.consumer.offsets == [(99, 2)]
 
 
 @pytest.mark.parametrize("other", [record(99, timestamp_ms=5_001), record(99, epoch=3)], ids=["timestamp", "epoch"])
-def test_another_record_in_its_place_is_a_truncation(reading: Reading, other: Message) -> None:
+def test_another_record_in_its_place_is_a_truncation(reading: DecodeOptions, other: Message) -> None:
     assert reading.poll(other, record(100)) == ([], [], []), "librdkafka is asked first: it may know since when"
     assert reading.consumer.offsets == [(99, 2), (99, 2)]
     offsets, ((reason, text),), _ = reading.poll(other, record(100), record(101, epoch=4))
@@ -149,27 +149,29 @@ def test_another_record_in_its_place_is_a_truncation(reading: Reading, other: Me
     assert "bootstrap restart ⟨config⟩ --topic orders --partition 0 --at" in text
 
 
-def test_where_the_records_differ_is_told_as_librdkafka_knows_it(reading: Reading) -> None:
+def test_where_the_records_differ_is_told_as_librdkafka_knows_it(reading: DecodeOptions) -> None:
     offsets, ((reason, text),), _ = reading.poll(problem(RESET, -1001, TRUNCATION))
     assert (offsets, reason) == ([], TRUNCATED)
     assert "other ones from 50 on" in text
     assert "--at 50 --yes" in text
 
 
-def test_a_record_that_compaction_took_is_left_to_the_leader_epochs(reading: Reading) -> None:
+def test_a_record_that_compaction_took_is_left_to_the_leader_epochs(reading: DecodeOptions) -> None:
     assert reading.poll(record(104)) == ([], [], [])
     assert reading.consumer.offsets == [(99, 2), (99, 2)], "by a seek, with its epoch"
     assert reading.poll(record(104)) == ([104], [], [])
 
 
-def test_a_record_that_retention_took_is_no_gap(reading: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_that_retention_took_is_no_gap(reading: DecodeOptions, monkeypatch: pytest.MonkeyPatch) -> None:
     ends_at(monkeypatch, reading, 100, 120)
     assert reading.poll(problem(RESET, 99)) == ([], [], [])
     assert reading.consumer.offsets[-1] == (100, None)
     assert reading.poll(record(100)) == ([100], [], [])
 
 
-def test_records_that_retention_took_behind_it_are_a_gap(reading: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_that_retention_took_behind_it_are_a_gap(
+    reading: DecodeOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ends_at(monkeypatch, reading, 110, 120)
     _, ((reason, text),), _ = reading.poll(problem(RESET, 99))
     assert reason == OUT_OF_RANGE
@@ -178,7 +180,7 @@ def test_records_that_retention_took_behind_it_are_a_gap(reading: Reading, monke
 
 @pytest.mark.parametrize("code", [RESET, END])
 def test_a_topic_that_ends_before_its_chain_has_lost_records(
-    reading: Reading, monkeypatch: pytest.MonkeyPatch, code: int
+    reading: DecodeOptions, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     """It may end right where the last record was, which is no position out of range."""
     ends_at(monkeypatch, reading, 0 if code == RESET else 99, 99)
@@ -188,14 +190,14 @@ def test_a_topic_that_ends_before_its_chain_has_lost_records(
 
 
 def test_a_new_leader_that_does_not_know_its_end_yet_is_asked_again(
-    reading: Reading, monkeypatch: pytest.MonkeyPatch
+    reading: DecodeOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ends_at(monkeypatch, reading, 100, 100)
     assert reading.poll(problem(END, 99)) == ([], [], [])
     assert reading.poll(record(99), problem(END, 100)) == ([], [], [100])
 
 
-def test_everything_is_compared_again_once_all_brokers_were_away(reading: Reading) -> None:
+def test_everything_is_compared_again_once_all_brokers_were_away(reading: DecodeOptions) -> None:
     reading.poll(record(99), record(100), record(101, 7_000, 3))
     reading.source._hear(KafkaError(KafkaError._ALL_BROKERS_DOWN))
     assert reading.poll(record(101, 7_000, 3), record(102, 7_000, 3)) == ([102], [], [])
@@ -205,7 +207,7 @@ def test_everything_is_compared_again_once_all_brokers_were_away(reading: Readin
     assert len(reading.consumer.offsets) == 2, "one broker that goes away is nothing to be wondered at"
 
 
-def test_a_place_that_is_sought_is_not_behind_what_was_read_before(reading: Reading) -> None:
+def test_a_place_that_is_sought_is_not_behind_what_was_read_before(reading: DecodeOptions) -> None:
     """A writer that drops messages reads them again: from where it says, also when the brokers go away meanwhile."""
     reading.poll(record(99), record(100), record(101))
     reading.source.seek(ORDERS, Position(100))
@@ -215,7 +217,7 @@ def test_a_place_that_is_sought_is_not_behind_what_was_read_before(reading: Read
 
 
 def test_a_record_that_is_there_and_does_not_come_ends_the_process(
-    reading: Reading, monkeypatch: pytest.MonkeyPatch
+    reading: DecodeOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """librdkafka believes no leader whose epoch is lower than the one that it has seen."""
     ends_at(monkeypatch, reading, 110, 110)
@@ -229,7 +231,7 @@ def test_a_record_that_is_there_and_does_not_come_ends_the_process(
         later(reading)
 
 
-def test_it_is_also_found_where_two_chains_take_turns(reading: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_also_found_where_two_chains_take_turns(reading: DecodeOptions, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each move of the read position begins another check."""
     chains = {Topic("orders"): Position(100), Topic("orders@b"): Position(50)}
     shared = SharedTopicSource(reading.source, lambda _: list(chains), reading.clock)
@@ -259,7 +261,7 @@ def test_it_is_also_found_where_two_chains_take_turns(reading: Reading, monkeypa
         wait()
 
 
-def test_one_that_is_not_there_either_is_a_truncation(reading: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_is_not_there_either_is_a_truncation(reading: DecodeOptions, monkeypatch: pytest.MonkeyPatch) -> None:
     ends_at(monkeypatch, reading, 60, 60)
     later(reading)
     _, faults, _ = later(reading)
@@ -268,7 +270,7 @@ def test_one_that_is_not_there_either_is_a_truncation(reading: Reading, monkeypa
     assert "ends at 60 in Kafka" in text
 
 
-def later(reading: Reading) -> tuple[list[int], list[tuple[str, str]], list[int]]:
+def later(reading: DecodeOptions) -> tuple[list[int], list[tuple[str, str]], list[int]]:
     """A poll that brings nothing, when it is time to look again."""
     reading.clock.now_s += OVERDUE_S
     return reading.poll()

@@ -11,7 +11,7 @@ import pytest
 from common.errors import ConfigError
 from common.schema import parse_ddl
 from common.settings import Native, Settings
-from stage_writer.decode.reading import STRICT
+from stage_writer.decode.decode_options import STRICT
 from stage_writer.native import library
 from stage_writer.native.compiler import CompileError, compile_library
 from tests.fakes.native import required_library

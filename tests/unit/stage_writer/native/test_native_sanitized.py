@@ -18,7 +18,7 @@ from common.schema import StructType, parse_ddl
 from common.schema.avro import parse_avro
 from common.settings.formats import forms_of
 from stage_writer.decode.binary.avro_plan import Planner
-from stage_writer.decode.reading import STRICT, Reading
+from stage_writer.decode.decode_options import STRICT, DecodeOptions
 from stage_writer.native.avro import avro_parts
 from stage_writer.native.plan import plan_of
 from stage_writer.native.reader import powers_of_five
@@ -39,7 +39,7 @@ COLUMNS = parse_ddl(
     "p STRUCT<q: STRUCT<x: INT, `a name of more than sixteen bytes`: STRING>, o: BOOLEAN>, "
     "v ARRAY<ARRAY<DOUBLE>>, w ARRAY<STRUCT<t: STRING, o: BOOLEAN>>, g MAP<STRING, ARRAY<INT>>"
 )
-READING = Reading(forms_of(COLUMNS, {"h": "hex", "e": "epoch_ms", "j": "json"}))
+READING = DecodeOptions(forms_of(COLUMNS, {"h": "hex", "e": "epoch_ms", "j": "json"}))
 MESSAGES = (
     b'{"b":-128,"s":1,"i":2147483647,"l":-9223372036854775808,"f":1.5,"d":0.30000000000000004,"m":"-12.5","t":""}',
     b'{"t":"\\u00e9\\ud83d\\ude00 \xc3\xa9\xf0\x9f\x98\x80\\n","y":"aGk=","h":"00fF","o":true,"a":"2024-02-29"}',

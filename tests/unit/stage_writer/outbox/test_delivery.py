@@ -13,8 +13,8 @@ from common.stage.merged import InputEnd, ends_at, inputs_of, merged_position
 from common.stage.outboxes import OutboxName
 from common.storage.store import FsspecStore
 from stage_writer.outbox.delivery import Delivery
-from stage_writer.outbox.ports import Delivered, DeliveryPlace
-from stage_writer.outbox.records import SCHEMA, Outgoing, outgoing_to_pieces
+from stage_writer.outbox.ports import Delivered, DeliveryIdentity
+from stage_writer.outbox.records import SCHEMA, Outgoing, outgoing_to_chunks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +30,7 @@ class Kafka:
     delivered: dict[TopicPartition, Delivered] = field(default_factory=dict)
     records: list[tuple[int, int]] = field(default_factory=list)
 
-    def begin(self, _place: DeliveryPlace, _at: Callable[[str], None]) -> Kafka:
+    def begin(self, _place: DeliveryIdentity, _at: Callable[[str], None]) -> Kafka:
         return self
 
     def transact(self, records: pa.Table, ends: Mapping[TopicPartition, Position], generation: int) -> None:
@@ -50,8 +50,8 @@ def deliver(kafka: Kafka, made: Sequence[tuple[int, int]], orders: int, payments
     table = pa.table([pa.array(one, kind.type) for one, kind in zip(columns, SCHEMA, strict=True)], schema=SCHEMA)
     end = merged_position([InputEnd(ORDERS, Position(orders)), InputEnd(PAYMENTS, Position(payments))])
     name = OutboxName(BOTH, Position(0), generation, "1")
-    store.upload(name.path, outgoing_to_pieces(Outgoing(BOTH, generation, ends_at(BOTH, end), table)))
-    Delivery(DeliveryPlace({}, "writers", "shop", BOTH), store, begin=kafka.begin).deliver(name.path)
+    store.upload(name.path, outgoing_to_chunks(Outgoing(BOTH, generation, ends_at(BOTH, end), table)))
+    Delivery(DeliveryIdentity({}, "writers", "shop", BOTH), store, begin=kafka.begin).deliver(name.path)
 
 
 def test_a_chain_that_was_rewound_and_goes_on_in_another_order_tells_of_each_message_once() -> None:

@@ -22,7 +22,7 @@ from stage_writer.outbox.records import (
     Outgoing,
     outgoing_from_bytes,
     outgoing_table,
-    outgoing_to_pieces,
+    outgoing_to_chunks,
     undelivered,
     with_dead_letters_sent,
 )
@@ -55,7 +55,7 @@ def outgoing() -> Outgoing:
 
 
 def test_an_outbox_is_read_as_it_was_written() -> None:
-    found = outgoing_from_bytes(NAME.path, outgoing_to_pieces(outgoing()).to_bytes())
+    found = outgoing_from_bytes(NAME.path, outgoing_to_chunks(outgoing()).to_bytes())
     assert found == outgoing()
     assert found.records["offset"].to_pylist() == [4, 3, 6]
     assert found.records["input"].to_pylist() == [0, 1, 0]
@@ -81,7 +81,7 @@ def test_what_was_delivered_is_known_message_by_message() -> None:
 )
 def test_a_damaged_or_newer_outbox_is_refused_by_name(change: object, problem: str) -> None:
     assert callable(change)
-    data = change(outgoing_to_pieces(outgoing()).to_bytes())
+    data = change(outgoing_to_chunks(outgoing()).to_bytes())
     with pytest.raises(StateError, match=problem) as refused:
         outgoing_from_bytes(NAME.path, data)
     assert NAME.path in refused.value.problem

@@ -11,7 +11,7 @@ from stage_writer.partitions.flush_decision import (
     FlushDecision,
     FlushLimits,
     FlushReason,
-    age_share_of,
+    age_fraction_of,
     decide,
 )
 from tests.fakes.streams import stream_of
@@ -36,7 +36,7 @@ def sources(decision: FlushDecision) -> tuple[set[int], set[int]]:
     """The partitions to flush, and those to pause."""
     return (
         {int(flush.partition.partition) for flush in decision.flushes},
-        {int(found.partition) for found in decision.pressure.paused},
+        {int(found.partition) for found in decision.backpressure.paused},
     )
 
 
@@ -67,14 +67,14 @@ def test_a_streams_limits_are_its_own_or_the_writers() -> None:
 
 
 def test_ages_are_staggered_within_what_is_allowed() -> None:
-    shares = [age_share_of(source(partition)) for partition in range(1000)]
+    shares = [age_fraction_of(source(partition)) for partition in range(1000)]
     assert LEAST_AGE_SHARE <= min(shares) <= max(shares) <= 1
-    together = [filling(number, first_record_at_s=0.0, age_share=share) for number, share in enumerate(shares)]
+    together = [filling(number, first_record_at_s=0.0, age_fraction=share) for number, share in enumerate(shares)]
     for second in range(48, 60):
         due = len(flushes(*together, now_s=second + 1.0)) - len(flushes(*together, now_s=second))
         assert 40 < due < 130, "a thousand partitions go out over twelve seconds"
     assert len(flushes(*together, now_s=60.0)) == 1000
-    assert age_share_of(source(7)) == age_share_of(source(7)) != age_share_of(source(8))
+    assert age_fraction_of(source(7)) == age_fraction_of(source(7)) != age_fraction_of(source(8))
 
 
 def test_bytes_and_records_come_before_age() -> None:
@@ -101,7 +101,7 @@ def test_short_memory_flushes_the_largest_and_no_more_than_needed() -> None:
     ]
     decision = decide(fillings, LIMITS, now_s=0.0)
     assert decision.flushes == (Flush(source(1), FlushReason.MEMORY),)
-    assert decision.pressure == BackpressureState(frozenset({source(1)})), "small ones are read on"
+    assert decision.backpressure == BackpressureState(frozenset({source(1)})), "small ones are read on"
 
 
 def test_the_small_are_not_flushed_because_a_large_one_cannot_be() -> None:
@@ -118,7 +118,7 @@ def test_what_is_on_its_way_out_is_waited_for() -> None:
 def test_reading_goes_on_only_with_room_to_spare() -> None:
     def full(used: int, *, before: bool) -> bool:
         leaving = filling(flushing=True, flushing_bytes=used)
-        return decide([leaving], LIMITS, 0.0, BackpressureState(is_full=before)).pressure.is_full
+        return decide([leaving], LIMITS, 0.0, BackpressureState(is_full=before)).backpressure.is_full
 
     assert not full(10_000, before=False)
     assert full(10_001, before=False)
@@ -141,11 +141,11 @@ def test_whatever_fills_the_memory_goes_out() -> None:
         decision = decide(fillings, LIMITS, 0.0)
         out = {flush.partition for flush in decision.flushes}
         assert sum(one.memory_bytes for one in fillings if one.partition not in out) <= LIMITS.memory_bytes * 0.6
-        assert decision.pressure.is_full
+        assert decision.backpressure.is_full
 
 
 def test_one_buffer_that_is_larger_than_the_bound_goes_out_alone() -> None:
     decision = decide([filling(0, first_record_at_s=0.0, memory_bytes=50_000), filling(1)], LIMITS, 0.0)
     assert sources(decision) == ({0}, {0, 1})
-    after = decide([filling(0), filling(1)], LIMITS, 0.0, decision.pressure)
+    after = decide([filling(0), filling(1)], LIMITS, 0.0, decision.backpressure)
     assert after == FlushDecision((), BackpressureState())

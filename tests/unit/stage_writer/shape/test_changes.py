@@ -14,7 +14,7 @@ from common.spans import Position
 from common.stage.markers import TableKind
 from common.tables.changes import HISTORY_COLUMNS, MergeBy
 from stage_writer.convert import StreamConverter
-from stage_writer.decode.reading import STRICT
+from stage_writer.decode.decode_options import STRICT
 from stage_writer.parquet.buffer import Buffer, StagedRows
 from stage_writer.replay.records import replayable
 from stage_writer.shape.changes.message_keys import MessageKeys

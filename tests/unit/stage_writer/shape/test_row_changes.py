@@ -12,10 +12,10 @@ from pydantic import ValidationError
 from common.settings import Stream
 from stage_writer.convert import StreamConverter
 from stage_writer.convert_by_table import converter_of
-from stage_writer.decode.reading import MakeFirstPass, no_first_pass
+from stage_writer.decode.decode_options import MakeFirstPass, no_first_pass
 from stage_writer.parquet.buffer import StagedRows
 from stage_writer.shape.opening import opener_of
-from tests.fakes.native import first_passes
+from tests.fakes.native import native_decoders
 from tests.fakes.streams import batch_of, stream_of
 
 COLUMNS = "id BIGINT, name STRING"
@@ -23,9 +23,9 @@ AT = dt.datetime(2026, 3, 31, 3, 17, 37, tzinfo=dt.UTC)
 AT_MS = 1774927057000
 
 
-def staged_of(stream: Stream, messages: Sequence[object], first_pass: MakeFirstPass = no_first_pass) -> StagedRows:
+def staged_of(stream: Stream, messages: Sequence[object], native_decoder: MakeFirstPass = no_first_pass) -> StagedRows:
     values = [one if isinstance(one, bytes | None) else json.dumps(one).encode() for one in messages]
-    (staged,) = StreamConverter(stream, first_pass=first_pass).convert([batch_of(values)])
+    (staged,) = StreamConverter(stream, native_decoder=native_decoder).convert([batch_of(values)])
     assert staged.records == len(messages)
     return staged
 
@@ -78,8 +78,8 @@ CHANGES: Mapping[str, Mapping[str, object]] = {
 @pytest.mark.parametrize("envelope", sorted(CHANGES))
 def test_each_operation_is_a_row_with_what_the_event_says_about_it(envelope: str) -> None:
     messages = [*CHANGES[envelope].values(), None]
-    for one in first_passes():
-        staged = staged_of(streaming(envelope), messages, first_pass=one)
+    for one in native_decoders():
+        staged = staged_of(streaming(envelope), messages, native_decoder=one)
         assert errors_of(staged) == []
         assert (staged.tombstones, staged.filtered) == (1, 0)
         wanted = [(1, "x", {"op": operation, **ABOUT[envelope]}) for operation in CHANGES[envelope]]
@@ -316,8 +316,8 @@ DOCUMENTED: list[tuple[str, str, dict[str, object], dict[str, object]]] = [
 def test_the_messages_that_the_projects_document_become_rows(
     envelope: str, columns: str, message: dict[str, object], expected: dict[str, object]
 ) -> None:
-    for one in first_passes():
-        (row,) = staged_of(streaming(envelope, columns=columns), [message], first_pass=one).rows[0].to_pylist()
+    for one in native_decoders():
+        (row,) = staged_of(streaming(envelope, columns=columns), [message], native_decoder=one).rows[0].to_pylist()
         assert expected.items() <= {**row, **row["_cdc"]}.items()
 
 

@@ -83,7 +83,7 @@ def test_slices_are_together_what_they_would_be_at_once(slice_bytes: int) -> Non
     for place, (batch, staged) in enumerate(zip(given, whole, strict=True)):
         mine = [one for found in slices for part, one in found if part.partition == batch.partition]
         assert summed(mine) == summed([staged]), place
-        assert not mine[-1].is_piece
+        assert not mine[-1].is_segment
     assert (len(slices) == 1) == (slice_bytes == 10**9)
 
 
@@ -102,7 +102,7 @@ def test_pieces_of_a_record_go_into_one_buffer_whole() -> None:
     converter = StreamConverter(STREAM, limits=ExplodeLimits(500))
     buffer = Buffer.begin(batch_of([None]).end, converter.formats)
     (found,) = [[one for part in converter.slices([batch_of([message(0, 1000)])]) for _, one in part]]
-    assert [one.is_piece for one in found[-3:]] == [True, True, False]
+    assert [one.is_segment for one in found[-3:]] == [True, True, False]
     for staged in found:
         buffer.add(staged, 0.0)
     assert (buffer.records, buffer.exploded, len(found) > 10) == (1, 999, True)

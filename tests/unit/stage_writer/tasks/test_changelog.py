@@ -14,7 +14,7 @@ from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.stage.changelogs import spans_of
 from common.stage.state_files import StateFiles
 from stage_writer.assignment import LOOK_AT_HELD_S
-from stage_writer.changelog.topic import retention_s, snapshot_after_s, unfit
+from stage_writer.changelog.topic import retention_s, snapshot_after_s, suitability_problem
 from stage_writer.changelog.watch import ChangelogWatch
 from stage_writer.partitions.state_renewal import StateRenewal
 from stage_writer.tasks.shared import SnapshotsWhen
@@ -196,12 +196,12 @@ def test_a_writer_that_wrote_a_stand_in_goes_on_from_it(tmp_path: Path) -> None:
 
 
 def test_while_a_topic_is_not_fit_states_go_to_the_stage_and_nothing_more_goes_there(tmp_path: Path) -> None:
-    world, unfit_topics = World(tmp_path, 10), set[str]()
-    world.new_writer(HOUR, topic=CHANGES, unfit=unfit_topics)
+    world, unsuitable_topics = World(tmp_path, 10), set[str]()
+    world.new_writer(HOUR, topic=CHANGES, unfit=unsuitable_topics)
     world.grow(10)
     world.grow(15)
     assert len(world.states()[-1].files.in_topics) == 1
-    unfit_topics.add(CHANGES)
+    unsuitable_topics.add(CHANGES)
     messages = len(world.topics.logs[CHANGES])
     world.clock.sleep_s(61.0)
     world.steps()  # no record comes, and a stand-in is written
@@ -211,7 +211,7 @@ def test_while_a_topic_is_not_fit_states_go_to_the_stage_and_nothing_more_goes_t
     assert [state.files.in_topics for state in world.states()[-2:]] == [(), ()]
     assert len(world.topics.logs[CHANGES]) == messages
     assert world.states()[-2].before.in_topics == ()
-    unfit_topics.clear()
+    unsuitable_topics.clear()
     world.grow(25)
     assert len(world.topics.logs[CHANGES]) > messages
     assert world.staged() == counted(25)
@@ -233,11 +233,11 @@ def test_a_topic_that_takes_nothing_any_more_ends_no_writer(tmp_path: Path) -> N
 
 
 def test_topics_are_looked_at_again_and_told_for_as_long_as_they_are_not_fit() -> None:
-    clock, metrics, unfit_topics = HandClock(), Metrics(), set[str]()
+    clock, metrics, unsuitable_topics = HandClock(), Metrics(), set[str]()
     answers: dict[str, Exception | None] = dict.fromkeys((CHANGES, "others"))
 
     class Topics:
-        def require_fit(self, topic: Topic) -> int:
+        def require_suitable(self, topic: Topic) -> int:
             error = answers[topic]
             if error is not None:
                 raise error
@@ -245,7 +245,7 @@ def test_topics_are_looked_at_again_and_told_for_as_long_as_they_are_not_fit() -
 
     both = [CHANGES, Topic("others")]
     log = structlog.get_logger()
-    watch = ChangelogWatch(Topics(), both, unfit_topics, InTurn(), clock=clock, log=log, metrics=metrics)
+    watch = ChangelogWatch(Topics(), both, unsuitable_topics, InTurn(), clock=clock, log=log, metrics=metrics)
 
     def told_after(**given: Exception | None) -> tuple[set[str], int, list[str]]:
         answers.update(given)
@@ -253,7 +253,7 @@ def test_topics_are_looked_at_again_and_told_for_as_long_as_they_are_not_fit() -
         watch.check()
         watch.check()
         gauges = [line for line in metrics.exposition().decode().splitlines() if "changelog_topic_fit{" in line]
-        return unfit_topics.copy(), len(watch.notes), [line[-3:] for line in sorted(gauges)]
+        return unsuitable_topics.copy(), len(watch.notes), [line[-3:] for line in sorted(gauges)]
 
     assert told_after() == (set(), 0, ["1.0", "1.0"])
     short = ConfigError("it forgets", "let it not")
@@ -264,7 +264,7 @@ def test_topics_are_looked_at_again_and_told_for_as_long_as_they_are_not_fit() -
     assert told_after(changes=None, others=short) == ({"others"}, 1, ["1.0", "0.0"])
     answers["others"] = None
     watch.check()
-    assert unfit_topics, "a minute has not passed"
+    assert unsuitable_topics, "a minute has not passed"
     assert told_after() == (set(), 0, ["1.0", "1.0"])
 
 
@@ -319,7 +319,7 @@ def test_a_state_that_cannot_be_written_to_the_stage_does_not_keep_others_back()
     def idle(number: int) -> SimpleNamespace:
         partition = TopicPartition(Topic("orders"), Partition(number))
         tail, buffer = SimpleNamespace(state=StateFiles()), SimpleNamespace(is_empty=True)
-        return SimpleNamespace(partition=partition, task=Task(number), tail=tail, buffer=buffer, flight=None)
+        return SimpleNamespace(partition=partition, task=Task(number), tail=tail, buffer=buffer, in_flight=None)
 
     stage = SimpleNamespace(states=None)
     renewing = StateRenewal(stage, InTurn(), clock, structlog.get_logger())
@@ -343,9 +343,9 @@ def test_a_state_that_cannot_be_written_to_the_stage_does_not_keep_others_back()
 )
 def test_a_topic_that_does_not_keep_them_is_refused(key: str, value: str, told: str) -> None:
     good = {"cleanup.policy": "delete", "retention.ms": "604800000", "retention.bytes": "-1"}
-    assert unfit(CHANGES, good, 86_400.0) is None
-    assert unfit(CHANGES, good | {"retention.ms": "-1"}, 86_400.0) is None
-    found = unfit(CHANGES, good | {key: value}, 86_400.0)
+    assert suitability_problem(CHANGES, good, 86_400.0) is None
+    assert suitability_problem(CHANGES, good | {"retention.ms": "-1"}, 86_400.0) is None
+    found = suitability_problem(CHANGES, good | {key: value}, 86_400.0)
     assert isinstance(found, ConfigError)
     assert f"'changes', which has {key}={value}" in found.problem
     assert f"set the topic's {key} to {told}" in found.remedy

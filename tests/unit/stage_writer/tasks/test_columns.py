@@ -95,7 +95,7 @@ def test_a_message_becomes_what_a_task_makes_of_it(
     routes = {"ones": "memory://1", "twos": "memory://2"}
     (stream,) = settings_of(routes, kafka_columns=kafka_columns, route_tables=route_tables).streams
     around = Surroundings(lambda: 0, Metrics())
-    ours, tasks = ColumnsConverter(stream, built, around.first_pass), TopologyConverter(stream, built, around)
+    ours, tasks = ColumnsConverter(stream, built, around.native_decoder), TopologyConverter(stream, built, around)
     assert ours.formats == tasks.formats
     dice = random.Random(3)  # noqa: S311 - a test's dice
     partitions = [TopicPartition(Topic(topic), Partition(number)) for topic in TOPICS for number in range(3)]

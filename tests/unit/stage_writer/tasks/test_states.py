@@ -139,11 +139,13 @@ def with_outboxes(marker: Marker, *starts: int) -> Marker:
     return replace(marker, manifest=replace(required(marker.manifest), outboxes=tuple(map(box, starts))))
 
 
-def partition(markers: list[Marker], table: int | None = None, beginning: ChainOrigin | None = None) -> PartitionState:
+def partition(
+    markers: list[Marker], table: int | None = None, chain_origin: ChainOrigin | None = None
+) -> PartitionState:
     staged = tuple(StagedMarker(marker.name.path, marker.name, marker) for marker in markers)
     end = None if table is None else Position(table)
     ends = Ends(Position(0), Position(100))
-    return PartitionState(ORDERS, "orders", StartAt.EARLIEST, ends, end, staged, beginning=beginning)
+    return PartitionState(ORDERS, "orders", StartAt.EARLIEST, ends, end, staged, chain_origin=chain_origin)
 
 
 def outboxes_of(marker: Marker | None) -> tuple[str, ...]:
@@ -188,12 +190,12 @@ def test_a_rewind_s_origin_has_the_state_and_the_outboxes_of_its_place() -> None
     first, second, third = stateful(0, 5, 9, 20)
     chain = [with_outboxes(first, 0), with_outboxes(second, 0, 5), with_outboxes(third, 5, 9)]
     for staged in (chain, chain[1:]):
-        beginning = plan_rewind(partition(staged), Position(9), AUTHOR).beginning
-        assert beginning == replace(BEGUN, outboxes=(box(0), box(5)))
-    assert required(plan_rewind(partition(chain), Position(0), AUTHOR).beginning).outboxes == ()
+        chain_origin = plan_rewind(partition(staged), Position(9), AUTHOR).chain_origin
+        assert chain_origin == replace(BEGUN, outboxes=(box(0), box(5)))
+    assert required(plan_rewind(partition(chain), Position(0), AUTHOR).chain_origin).outboxes == ()
     # Where the marker that ended there is settled, the next one says what was not delivered before it.
     plan = plan_rewind(partition(chain[2:], table=9), Position(9), AUTHOR)
-    assert plan.beginning == replace(BEGUN, outboxes=(box(5),))
+    assert plan.chain_origin == replace(BEGUN, outboxes=(box(5),))
     assert outboxes_of(plan.marker) == (box(5),)
 
 
@@ -201,19 +203,19 @@ def test_a_rewind_into_a_flush_keeps_its_outbox_for_what_it_does_not_stage_again
     first, second = chain_of(0, 10, 20)
     chain = [with_outboxes(first, 0), with_outboxes(second, 10)]
     plan = plan_rewind(partition(chain, table=20), Position(15), AUTHOR, below_table=True)
-    assert outboxes_of(plan.marker) == required(plan.beginning).outboxes == (box(0), box(10))
+    assert outboxes_of(plan.marker) == required(plan.chain_origin).outboxes == (box(0), box(10))
 
 
 def test_repairs_of_a_chain_that_has_but_an_origin_keep_what_it_has() -> None:
-    begun = partition([], table=9, beginning=BEGUN)
+    begun = partition([], table=9, chain_origin=BEGUN)
     skip = required(plan_skip(begun, Position(12), AUTHOR).marker.manifest)
     assert (skip.state, skip.outboxes) == (MarkedState(files(0, 5), files(0, 5)), BEGUN.outboxes)
     written = plan_partition(begun, Position(9), "", AUTHOR).outcome
     assert isinstance(written, Make)
     assert required(written.marker.manifest).state == skip.state
     assert outboxes_of(written.marker) == BEGUN.outboxes
-    late = partition([flush(30, 40)], table=9, beginning=BEGUN)  # a late claim, which is not loaded
-    assert plan_rewind(late, Position(9), AUTHOR).beginning == replace(BEGUN, number=2)
+    late = partition([flush(30, 40)], table=9, chain_origin=BEGUN)  # a late claim, which is not loaded
+    assert plan_rewind(late, Position(9), AUTHOR).chain_origin == replace(BEGUN, number=2)
 
 
 def test_a_skip_in_a_gap_keeps_the_outboxes_below_it() -> None:

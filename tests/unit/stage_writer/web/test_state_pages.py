@@ -17,8 +17,8 @@ from common.settings.model import WriterSettings
 from common.spans import Partition, Topic, TopicPartition
 from stage_writer.tasks.look_ups import LookUps, OpenTask
 from stage_writer.topologies.stores import MemoryBackend, Stores, Windowed
-from stage_writer.web.crew_pages import merged_state
 from stage_writer.web.state_pages import state_reads
+from stage_writer.web.worker_pool_pages import merged_state
 
 TOKEN = "a token of some length"
 BUILDERS = (

@@ -2,7 +2,7 @@
 
 Rules:
 
-1. A `Reading` is for one value and its content; `at` gives the reading one level inside it.
+1. A `DecodeOptions` is for one value and its content; `at` gives the reading one level inside it.
 2. What a first pass takes is the row that the strict decoder would give, formats and NOT NULL included. It takes
    nothing that the strict decoder refuses; leaving a message proves nothing about it.
 3. It may be missing, for a schema or on a machine: then the decoder does all the work.
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class DecodeOptions:
     """``lenient`` is the stream's ``coerce``.
 
     With ``non_finite`` DOUBLE and FLOAT take the strings NaN, Infinity and -Infinity: the JSON of binary formats.
@@ -35,9 +35,9 @@ class Reading:
     lenient: bool = False
     non_finite: bool = False
 
-    def at(self, step: str) -> Reading:
+    def at(self, step: str) -> DecodeOptions:
         """The reading of a field, of an ARRAY's ``element`` or a MAP's ``value``."""
-        return Reading(self.forms.at(step), self.lenient, self.non_finite)
+        return DecodeOptions(self.forms.at(step), self.lenient, self.non_finite)
 
     @property
     def format(self) -> ValueFormat | None:
@@ -54,7 +54,7 @@ class Reading:
         return _holds_json(self.forms)
 
 
-STRICT = Reading()
+STRICT = DecodeOptions()
 
 
 def _holds_json(forms: Forms) -> bool:
@@ -67,7 +67,7 @@ class Taken:
 
     rows: pa.StructArray
     """The rows taken, in the order of their messages."""
-    is_taken: NDArray[np.bool_]
+    is_decoded: NDArray[np.bool_]
     """For each message of the block."""
     has_unknown: NDArray[np.bool_]
     """For each row: whether its message has fields, at any depth, that have no columns."""
@@ -80,10 +80,10 @@ class FirstPass(Protocol):
         """The messages that it takes; none of the input is null."""
 
 
-MakeFirstPass = Callable[["StructType", Reading], FirstPass | None]
+MakeFirstPass = Callable[["StructType", DecodeOptions], FirstPass | None]
 """Makes a first pass for columns, or None if there is none (rule 3)."""
 
 
-def no_first_pass(columns: StructType, reading: Reading) -> FirstPass | None:  # noqa: ARG001 - a port's arguments
+def no_first_pass(columns: StructType, reading: DecodeOptions) -> FirstPass | None:  # noqa: ARG001 - a port's arguments
     """A `MakeFirstPass` that makes none."""
     return None

@@ -9,12 +9,12 @@ from pydantic import ValidationError
 from common.schema import parse_ddl, schema_from_json, schema_to_json
 from common.spans import Position
 from common.stage.data_files import DataFileName, waiting_path
+from common.stage.identity_columns import STAGED_IDENTITY
 from common.stage.markers import StagedFile, StagedTable, TableKind, manifest_from_bytes, manifest_to_bytes
-from common.stage.row_places import STAGED_PLACE
 from common.tables.changes import MergeBy
 from delta_loader.plan.held import not_written
 from delta_loader.tables.file_split import place_of, split_files_at
-from delta_loader.tables.merging.unmatched_deletes import kept_columns_asked
+from delta_loader.tables.merging.unmatched_deletes import kept_columns_needed
 from stage_writer.convert import StreamConverter
 from tests.builders import required
 from tests.fakes.markers import ORDERS, flush
@@ -22,16 +22,16 @@ from tests.fakes.streams import batch_of, stream_of
 
 KAFKAS = ("_kafka_topic", "_kafka_partition", "_kafka_offset")
 FILE = StagedFile(waiting_path("/t", DataFileName(ORDERS, Position(0), "0")), None, 1, 1, "")
-TABLE = StagedTable("/t", TableKind.ROWS, schema_to_json(parse_ddl("id INT")), (), (FILE,), place=STAGED_PLACE)
+TABLE = StagedTable("/t", TableKind.ROWS, schema_to_json(parse_ddl("id INT")), (), (FILE,), place=STAGED_IDENTITY)
 
 
 def test_rows_that_wait_for_spark_without_kafkas_columns_have_their_place_beside_the_table_s_columns() -> None:
     stream = stream_of(columns="id INT, many ARRAY<INT>", load="append", kafka_columns=False, explode="many")
     converter = StreamConverter(stream)
     own = converter.formats[0]
-    assert (schema_from_json(own.schema).names, own.place, own.waits) == (("id", "many"), STAGED_PLACE, True)
+    assert (schema_from_json(own.schema).names, own.place, own.waits) == (("id", "many"), STAGED_IDENTITY, True)
     (staged,) = converter.convert([batch_of([b'{"id": 1, "many": [1, 2]}', b"not JSON", b'{"id": 2, "many": [3]}'])])
-    places = staged.rows[0].select(STAGED_PLACE).to_pylist()
+    places = staged.rows[0].select(STAGED_IDENTITY).to_pylist()
     assert [tuple(place.values()) for place in places] == [("orders", 3, offset) for offset in (100, 100, 102)]
 
 
@@ -58,11 +58,11 @@ def test_a_marker_names_the_columns_and_costs_no_byte_without_them() -> None:
     without = manifest_to_bytes(ORDERS, replace(manifest, tables=(replace(TABLE, place=None),)))
     assert b"place" not in without
     content = json.loads(stored)
-    assert content["tables"][0]["place"] == list(STAGED_PLACE)
+    assert content["tables"][0]["place"] == list(STAGED_IDENTITY)
 
 
 def test_where_a_row_s_place_is_found() -> None:
-    assert place_of(TABLE) == STAGED_PLACE
+    assert place_of(TABLE) == STAGED_IDENTITY
     kafkas = schema_to_json(parse_ddl("id INT, _kafka_topic STRING, _kafka_partition INT, _kafka_offset BIGINT"))
     assert place_of(replace(TABLE, place=None, schema=kafkas)) == KAFKAS
     assert place_of(replace(TABLE, place=None)) is None
@@ -70,7 +70,9 @@ def test_where_a_row_s_place_is_found() -> None:
     assert place_of(replace(TABLE, place=None, merge=MergeBy(("id",), own, None, None))) == own
     marker = flush(0, 3)
     marker = replace(marker, manifest=replace(required(marker.manifest), tables=(TABLE,)))
-    assert [write.place for write in split_files_at("/t", marker, Position(0), by_spark=True).written] == [STAGED_PLACE]
+    assert [write.identity for write in split_files_at("/t", marker, Position(0), by_spark=True).written] == [
+        STAGED_IDENTITY
+    ]
 
 
 def test_what_is_held_because_a_row_cannot_be_tied_names_the_way_out() -> None:
@@ -83,5 +85,5 @@ def test_what_is_held_because_a_row_cannot_be_tied_names_the_way_out() -> None:
 def test_a_check_is_about_columns_that_nobody_stages_where_it_names_them() -> None:
     schema = schema_to_json(parse_ddl("id INT, value STRING, mine STRING, `my own` INT, other INT"))
     texts = ["(value <> MINE)", "`my own` > 3"]
-    assert kept_columns_asked(texts, schema, ("id", "value")) == ("mine", "my own")
-    assert kept_columns_asked(["value > 'a'"], schema, ("id", "value")) == ()
+    assert kept_columns_needed(texts, schema, ("id", "value")) == ("mine", "my own")
+    assert kept_columns_needed(["value > 'a'"], schema, ("id", "value")) == ()

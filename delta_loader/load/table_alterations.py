@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from delta_loader.tables.load_modes.casting import Widening
 
 
-class Shaper:
+class TableAlterations:
     """Changes one stream's tables, in one pass."""
 
     def __init__(self, stream: Stream, ports: Ports, adder: ColumnAdder, log: FilteringBoundLogger) -> None:
@@ -45,7 +45,7 @@ class Shaper:
         self._refused: set[tuple[str, Widening]] = set()
 
     @classmethod
-    def of(cls, stream: Stream, ports: Ports, log: FilteringBoundLogger) -> Shaper | None:
+    def of(cls, stream: Stream, ports: Ports, log: FilteringBoundLogger) -> TableAlterations | None:
         """The stream's shaper; None for a stream that changes no table."""
         if stream.evolution is Evolution.STRICT or ports.columns is None:
             return None

@@ -53,7 +53,7 @@ def _in_thread(run: Callable[[], None]) -> RunningAttempt:
     return thread
 
 
-class RouteBook:
+class RouteRegistry:
     """A `stage_writer.shape.route.AppearingRoutes`."""
 
     def __init__(
@@ -75,7 +75,7 @@ class RouteBook:
         self._log = log.bind(app_id=stream.app_id)
         self._known = AppearedRoutes(stream.app_id, 0, ())
         self._asking: RunningAttempt | None = None
-        self._ask_at_s = 0.0
+        self._request_at_s = 0.0
         self._backoff = Backoff()
         self.away: KafkaDeltaExpressError | None = None
         """Why the stage has not answered last."""
@@ -114,7 +114,14 @@ class RouteBook:
         template, limit = self._stream.route_table or "", self._stream.route_limit
         if comparable(table_of(template, route)) == comparable(self._stream.dead_letters):
             return "which would lead to the stream's dead_letters"
-        other = next((one for one in known.routes if one != route and one.casefold() == route.casefold()), None)
+        other = next(
+            (
+                known_route
+                for known_route in known.routes
+                if known_route != route and known_route.casefold() == route.casefold()
+            ),
+            None,
+        )
         if other is not None:
             return f"which differs from the route {other!r} in case only"
         return f"and there are {len(known.routes)} tables already (route_limit)" if len(known.routes) >= limit else ""
@@ -129,7 +136,7 @@ class RouteBook:
         self._log.info("tables appear", routes=[route for route in self._known.routes if route not in before.routes])
 
     def _begin(self, wanted: Collection[str]) -> RunningAttempt | None:
-        if (self._asking is not None and self._asking.is_alive()) or self._clock.monotonic_s() < self._ask_at_s:
+        if (self._asking is not None and self._asking.is_alive()) or self._clock.monotonic_s() < self._request_at_s:
             return None
         self._asking = self._start(partial(self._ask, tuple(wanted)))
         return self._asking
@@ -141,7 +148,7 @@ class RouteBook:
         except (StoreError, MarkerError) as error:
             pause_s = self._backoff.next_s()
             self._log.warning("tables cannot appear, trying again", problem=error.problem, retry_in_s=pause_s)
-            self._ask_at_s = self._clock.monotonic_s() + pause_s
+            self._request_at_s = self._clock.monotonic_s() + pause_s
             self.away = error
         else:
             self.away = None
@@ -152,20 +159,20 @@ class RouteBook:
 class RouteWait(Dependency):
     """Waits for the tables of some routes, which have the columns of the others."""
 
-    book: RouteBook = field(repr=False)
+    registry: RouteRegistry = field(repr=False)
     routes: tuple[str, ...]
 
     @property
     def error(self) -> KafkaDeltaExpressError:
         msg = f"the stage has not taken the new routes {', '.join(map(repr, self.routes[:5]))} yet"
-        return self.book.away or StoreError(msg, "see whether the stage's store answers")
+        return self.registry.away or StoreError(msg, "see whether the stage's store answers")
 
     def is_over(self) -> bool:
-        return self.book.decides(self.routes)
+        return self.registry.decides(self.routes)
 
 
-def book_of(settings: Settings, stream: Stream, *, preview: bool) -> RouteBook | None:
+def route_registry_of(settings: Settings, stream: Stream, *, preview: bool) -> RouteRegistry | None:
     """The book of a stream; None without a `route_table`."""
     if stream.route_table is None:
         return None
-    return RouteBook(stream, partial(stage_store, settings), SystemClock(), get_logger(), preview=preview)
+    return RouteRegistry(stream, partial(stage_store, settings), SystemClock(), get_logger(), preview=preview)

@@ -16,7 +16,7 @@ from common.storage.store import FsspecStore
 from stage_writer.__main__ import app
 from stage_writer.convert import StreamConverter
 from stage_writer.decode.batch import NO_TIMESTAMP, MessageBatch
-from stage_writer.replay.dead_letters import MOST_OFFSETS, MOST_REQUESTS, Letters
+from stage_writer.replay.dead_letters import MOST_OFFSETS, MOST_REQUESTS, DeadLetterExport
 from stage_writer.replay.records import Range, Replay
 from tests.builders import config_file, span
 from tests.fakes.group import HandClock
@@ -53,7 +53,7 @@ def test_a_request_covers_offsets_of_the_export_and_nothing_else(tmp_path: Path)
         ("orders", 0, 7),
         ("clicks", 0, 5),
     ]
-    letters = Letters.read(export(tmp_path, places), 2)
+    letters = DeadLetterExport.read(export(tmp_path, places), 2)
     assert letters.topics() == ["clicks", "orders"]
     assert letters.requests("orders") == [Range(source(0), span(6, 9)), Range(source(1), span(9, 10))]
     batches = list(letters.batches(source(0), span(6, 9)))
@@ -66,7 +66,7 @@ def test_letters_that_stand_alone_share_a_request_and_a_long_run_has_its_own(tmp
     long = range(1_000, 1_000 + MOST_OFFSETS + 1)
     behind = range(10_000, 10_000 + 2 * MOST_OFFSETS + 2, 2)
     export(tmp_path, [("orders", 0, offset) for offset in (*alone, *long, *behind)])
-    found = Letters.read(tmp_path / "letters.parquet", 10).requests("orders")
+    found = DeadLetterExport.read(tmp_path / "letters.parquet", 10).requests("orders")
     runs = (*(span(offset, offset + 1) for offset in range(0, 20, 2)), span(100, 103))
     assert found[:2] == [Range(source(0), span(0, 103), runs), Range(source(0), span(long.start, long.stop))]
     assert [one.positions for one in found] == [13, MOST_OFFSETS + 1, MOST_OFFSETS, 1]
@@ -81,7 +81,7 @@ def test_too_many_requests_are_refused_with_what_to_do(tmp_path: Path, monkeypat
     monkeypatch.setattr("stage_writer.replay.dead_letters.MOST_OFFSETS", 2)
     places = [("orders", 0, 2 * index) for index in range(2 * MOST_REQUESTS + 1)]
     with pytest.raises(UsageError, match="1,001 requests") as refused:
-        Letters.read(export(tmp_path, places), 10).requests("orders")
+        DeadLetterExport.read(export(tmp_path, places), 10).requests("orders")
     assert "stage-writer replay" in refused.value.remedy
 
 
@@ -112,10 +112,10 @@ def test_a_replay_that_a_clean_up_may_overtake_makes_no_request(tmp_path: Path) 
 def test_what_is_no_export_is_refused(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("no parquet")
     with pytest.raises(UsageError, match="no export of dead letters"):
-        Letters.read(tmp_path / "text", 10)
+        DeadLetterExport.read(tmp_path / "text", 10)
     pq.write_table(pa.table({"a": [1]}), tmp_path / "other")
     with pytest.raises(UsageError, match="no export of dead letters"):
-        Letters.read(tmp_path / "other", 10)
+        DeadLetterExport.read(tmp_path / "other", 10)
 
 
 def test_letters_and_a_range_exclude_each_other(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from common import metrics as catalogue
 from common.errors import SchemaError, TableError
 from common.schema import schema_from_json
-from common.schema.agreement import Agreement, Known, agree, joined_offers
+from common.schema.agreement import Agreement, PublishedColumns, agree, joined_offers
 from common.schema.evolution import NO_COLUMNS, restricted
 from common.stage.evolved import Evolved
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _ROUNDS = 3
 
 
-class Evolver:
+class SchemaEvolution:
     """Adds columns to one stream's tables, in one pass."""
 
     def __init__(self, stream: Stream, ports: Ports, adder: ColumnAdder, log: FilteringBoundLogger) -> None:
@@ -55,7 +55,7 @@ class Evolver:
         self._refused: set[Addition] = set()
 
     @classmethod
-    def of(cls, stream: Stream, ports: Ports, log: FilteringBoundLogger) -> Evolver | None:
+    def of(cls, stream: Stream, ports: Ports, log: FilteringBoundLogger) -> SchemaEvolution | None:
         """The stream's evolver; None for a stream that gains no columns."""
         return cls(stream, ports, ports.columns, log) if stream.evolves and ports.columns is not None else None
 
@@ -79,7 +79,7 @@ class Evolver:
         for _ in range(_ROUNDS):
             published = self._stage.evolved(self._stream.app_id)
             before = NO_COLUMNS if published is None else published.columns
-            known = Known(self._declared, before, self._stream.evolve_limit)
+            known = PublishedColumns(self._declared, before, self._stream.evolve_limit)
             agreement = agree(columns, known, joined_offers(offers.values()), staged, self._refused)
             if agreement.added:
                 self._add(table.url, agreement.added)
@@ -89,15 +89,15 @@ class Evolver:
         return changed
 
     def _offers(self, markers: Sequence[Marker]) -> dict[str, StructType]:
-        found: dict[str, StructType] = {}
+        offered: dict[str, StructType] = {}
         for marker in markers:
             text = None if marker.manifest is None else marker.manifest.offered
             if text is not None:
                 try:
-                    found[marker.name.path] = schema_from_json(text)
+                    offered[marker.name.path] = schema_from_json(text)
                 except SchemaError as error:
                     self._log.warning("offer not understood", marker=marker.name.path, problem=error.problem)
-        return found
+        return offered
 
     def _columns(self, url: str) -> StructType:
         state = self._tables.state(url)
@@ -117,7 +117,7 @@ class Evolver:
                 self._add(url, added[middle:])
         else:
             self._metrics.add(catalogue.LOADER_COLUMNS_GAINED, len(added), app_id=self._stream.app_id)
-            self._log.info("columns added", table=url, columns=[str(one) for one in added])
+            self._log.info("columns added", table=url, columns=[str(column) for column in added])
 
     def _publish(self, published: Evolved | None, agreement: Agreement, offers: dict[str, StructType]) -> bool:
         """Publish what is agreed to writers; False when another loader was faster and its publication must be read."""
@@ -131,7 +131,7 @@ class Evolver:
             self._log.info(
                 "columns published",
                 version=new.version,
-                columns=[one.column for one in gained],
-                offered_by=sorted({one.offered_by for one in gained}),
+                columns=[gained_column.column for gained_column in gained],
+                offered_by=sorted({gained_column.offered_by for gained_column in gained}),
             )
         return is_published

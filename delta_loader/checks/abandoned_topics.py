@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from delta_loader.stage.reading import Stage
 
 
-def left_behind(
+def abandoned_topics(
     stage: Stage, streams: Sequence[Stream], open_store: OpenStore, app_id: str | None = None
 ) -> Iterator[Check]:
     """An error for each topic with waiting markers, of all streams or one. Raises StoreError for the stage.
@@ -64,10 +64,10 @@ def _checks(stream: Stream, chains: Iterable[tuple[Listed, Manifest]], open_stor
         known = identity.chains.get(listed.partition)
         if known is not None and known.generation > newest.generation:
             continue  # of a deleted topic: strays
-        at = replace(ids, generations={listed.partition: newest.generation})
-        position = at.position(transactions, listed.partition)
+        current_ids = replace(ids, generations={listed.partition: newest.generation})
+        position = current_ids.position(transactions, listed.partition)
         if position is not None:
-            position = deferred.floor(at, stream.side_tables, listed.partition, position)
+            position = deferred.floor(current_ids, stream.side_tables, listed.partition, position)
         if position is None or newest.span.end > position:
             waiting.setdefault(str(listed.partition.topic), {})[listed.partition] = max(1, listed.waiting(position))
     for topic, markers in waiting.items():
@@ -77,7 +77,9 @@ def _checks(stream: Stream, chains: Iterable[tuple[Listed, Manifest]], open_stor
 def _check(stream: Stream, topic: str, markers: Mapping[TopicPartition, int]) -> Check:
     first, count = min(markers), sum(markers.values())
     more = f" and {len(markers) - 1:,} more" if len(markers) > 1 else ""
-    named = ", ".join([*stream.topics, *(one for one in topics_of(topic) if one not in stream.topics)])
+    named = ", ".join(
+        [*stream.topics, *(chain_input for chain_input in topics_of(topic) if chain_input not in stream.topics)]
+    )
     return Check(
         "topics",
         Level.ERROR,

@@ -66,17 +66,17 @@ def workers_of(settings: Settings) -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def settings_of(settings: Settings, seat: WorkerSlot) -> Settings:
+def settings_of(settings: Settings, slot: WorkerSlot) -> Settings:
     """The settings of one worker (rules 1 and 5). Raises ConfigError."""
-    memory_bytes = settings.writer.memory_bytes // seat.count
+    memory_bytes = settings.writer.memory_bytes // slot.count
     if memory_bytes < LEAST_MEMORY_BYTES:
-        msg = f"writer.memory is {settings.writer.memory_bytes} bytes for {seat.count} writer.workers"
+        msg = f"writer.memory is {settings.writer.memory_bytes} bytes for {slot.count} writer.workers"
         raise ConfigError(msg, "give at least 1MiB for each worker")
     http = None if settings.writer.http is None else "127.0.0.1:0"
     writer = settings.writer.model_copy(update={"memory_bytes": memory_bytes, "http": http, "workers": 1})
     kafka = dict(settings.kafka)
     if kafka.get("group.instance.id"):
-        kafka["group.instance.id"] = f"{kafka['group.instance.id']}-{seat.index}"
+        kafka["group.instance.id"] = f"{kafka['group.instance.id']}-{slot.index}"
     return settings.model_copy(update={"writer": writer, "kafka": kafka})
 
 
@@ -102,7 +102,7 @@ def report_port(port: int) -> None:
 class Worker:
     """One process, as the parent sees it."""
 
-    seat: WorkerSlot
+    slot: WorkerSlot
     process: subprocess.Popen[bytes]
     port: int | None = None
     """The worker's port, once it has reported it."""
@@ -115,7 +115,7 @@ class Worker:
 
 
 @dataclass(slots=True)
-class Crew:
+class WorkerPool:
     command: Sequence[str]
     """The program and its arguments, without `--worker`."""
     count: int
@@ -130,15 +130,15 @@ class Crew:
         signal.signal(signal.SIGTERM, self._pass_on)
         signal.signal(signal.SIGINT, self._pass_on)
         for index in range(self.count):
-            seat = WorkerSlot(index, self.count)
+            slot = WorkerSlot(index, self.count)
             # A session of its own, so that Ctrl+C reaches only the parent, which passes one signal on.
             process = subprocess.Popen(  # noqa: S603 - this very program
-                [*self.command, "--worker", str(seat)],
+                [*self.command, "--worker", str(slot)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 start_new_session=True,
             )
-            worker = Worker(seat, process)
+            worker = Worker(slot, process)
             self.workers.append(worker)
             threading.Thread(target=worker.listen, args=(process.stdout,), daemon=True).start()
         self.log.info("workers started", workers=self.count)
@@ -151,13 +151,13 @@ class Crew:
         while any(worker.process.poll() is None for worker in self.workers):
             failed = failed or self._first_failed()
             if failed is not None and not self._stopping:
-                self.log.error("worker ended", worker=str(failed.seat), code=failed.process.returncode)
+                self.log.error("worker ended", worker=str(failed.slot), code=failed.process.returncode)
                 self._stop_all()
             time.sleep(_LOOK_EVERY_S)
         failed = failed or self._first_failed()
         if failed is not None:
             code = failed.process.returncode
-            msg = f"worker {failed.seat} ended with {code}, and the others were stopped"
+            msg = f"worker {failed.slot} ended with {code}, and the others were stopped"
             remedy = "its log says why; nothing is lost, start the command again"
             raise ConfigError(msg, remedy) if code == ExitCode.USAGE else KafkaDeltaExpressError(msg, remedy)
         if any(worker.process.returncode == ExitCode.HELD for worker in self.workers):

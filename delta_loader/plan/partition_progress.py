@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from common.spans import Position
     from common.stage.markers import Manifest
     from common.stage.undeclared import UndeclaredFields
-    from delta_loader.plan.plan import Found
+    from delta_loader.plan.plan import AnyMarker
 
 
 @dataclass(frozen=True, slots=True)
-class SeenPartition:
+class PartitionProgress:
     """How far one Kafka partition is at the end of a pass."""
 
     begins: Position
@@ -44,18 +44,18 @@ class SeenPartition:
         return max(0, self.staged - (self.begins if self.loaded is None else self.loaded))
 
 
-def undeclared_of(found: Iterable[Found]) -> UndeclaredFields | None:
+def undeclared_of(markers: Iterable[AnyMarker]) -> UndeclaredFields | None:
     """The sum over these markers; None if none of them has such a field."""
-    return together(manifest.undeclared for manifest in _manifests(found) if manifest.undeclared is not None)
+    return together(manifest.undeclared for manifest in _manifests(markers) if manifest.undeclared is not None)
 
 
-def violations_of(found: Iterable[Found]) -> Counter[str]:
+def violations_of(markers: Iterable[AnyMarker]) -> Counter[str]:
     """The sum over these markers, by rule."""
     violations: Counter[str] = Counter()
-    for manifest in _manifests(found):
+    for manifest in _manifests(markers):
         violations.update(manifest.violations)
     return violations
 
 
-def _manifests(found: Iterable[Found]) -> Iterator[Manifest]:
-    return (marker.manifest for marker in found if isinstance(marker, Marker) and marker.manifest is not None)
+def _manifests(markers: Iterable[AnyMarker]) -> Iterator[Manifest]:
+    return (marker.manifest for marker in markers if isinstance(marker, Marker) and marker.manifest is not None)

@@ -17,7 +17,7 @@ from common.stage.appeared_routes import agree_on, appeared
 from common.storage.store import FsspecStore
 from stage_writer.convert_by_table import RecordConverter, converter_of
 from stage_writer.parquet.buffer import StagedRows
-from stage_writer.stage.route_book import RouteBook
+from stage_writer.stage.route_registry import RouteRegistry
 from tests.fakes.streams import batch_of, stream_of
 
 
@@ -47,7 +47,7 @@ def templated(**settings: object) -> Stream:
 
 def writer(store: FsspecStore, *, preview: bool = False, **settings: object) -> RecordConverter:
     stream = templated(**settings)
-    book = RouteBook(stream, lambda: store, SystemClock(), structlog.get_logger(), preview=preview)
+    book = RouteRegistry(stream, lambda: store, SystemClock(), structlog.get_logger(), preview=preview)
     return converter_of(stream, appearing=book)
 
 

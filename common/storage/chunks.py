@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-class Pieces:
+class ByteChunks:
     """An immutable sequence of bytes, held in the original pieces."""
 
     __slots__ = ("_ends", "_pieces")
 
-    def __init__(self, pieces: Iterable[bytes] = ()) -> None:
-        self._pieces = tuple(piece for piece in pieces if piece)
+    def __init__(self, chunks: Iterable[bytes] = ()) -> None:
+        self._pieces = tuple(chunk for chunk in chunks if chunk)
         self._ends = tuple(accumulate(map(len, self._pieces)))
 
     @property
@@ -32,19 +32,19 @@ class Pieces:
     def __len__(self) -> int:
         return self.size_bytes
 
-    def __getitem__(self, place: slice) -> bytes:
+    def __getitem__(self, bounds: slice) -> bytes:
         """The bytes ``[start:stop]``; without a step."""
-        start, stop, step = place.indices(self.size_bytes)
+        start, stop, step = bounds.indices(self.size_bytes)
         if step != 1:
             msg = "pieces cannot be sliced with a step"
             raise ValueError(msg)
-        found: list[bytes] = []
+        parts: list[bytes] = []
         index = bisect_right(self._ends, start)
         while start < stop:
             piece_start = self._ends[index] - len(self._pieces[index])
-            found.append(self._pieces[index][start - piece_start : stop - piece_start])
+            parts.append(self._pieces[index][start - piece_start : stop - piece_start])
             start, index = self._ends[index], index + 1
-        return b"".join(found)
+        return b"".join(parts)
 
     def to_bytes(self) -> bytes:
         """All bytes, as a copy unless it is one piece."""

@@ -8,7 +8,7 @@ import pytest
 from common.settings import Settings
 from common.spans import Partition, Position, Topic, TopicPartition
 from delta_loader.check_result import Check, Level
-from delta_loader.checks.left_behind import left_behind
+from delta_loader.checks.abandoned_topics import abandoned_topics
 from delta_loader.ports import in_turn
 from delta_loader.stage.reading import Stage
 from tests.fakes.loading import settings_for
@@ -48,7 +48,7 @@ class World:
         streams = Settings.model_validate(given).streams
         staging = self.staging()
         stage = Stage(staging.store(staging.stage_url), in_turn)
-        return list(left_behind(stage, streams, staging.store, only))
+        return list(abandoned_topics(stage, streams, staging.store, only))
 
 
 @pytest.fixture

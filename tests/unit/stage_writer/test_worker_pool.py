@@ -17,8 +17,8 @@ from common.http.server import HttpServer, Routes
 from common.metrics import Metrics
 from common.settings import Settings
 from common.stage.paused import StreamPart
-from stage_writer.crew import Crew, Worker, WorkerSlot, settings_of, workers_of
-from stage_writer.web.crew_pages import crew_routes, merged
+from stage_writer.web.worker_pool_pages import merged, worker_pool_routes
+from stage_writer.worker_pool import Worker, WorkerPool, WorkerSlot, settings_of, workers_of
 from tests.fakes.group import HandClock
 from tests.fakes.pauses import paused_streams
 
@@ -50,15 +50,15 @@ def test_too_little_memory_for_all_is_refused() -> None:
 
 
 def test_a_worker_that_was_still_starting_when_all_were_stopped_did_not_fail() -> None:
-    crew = Crew([sys.executable, "-c", "input()"], 2, structlog.get_logger(), ends_by_itself=False)
+    pool = WorkerPool([sys.executable, "-c", "input()"], 2, structlog.get_logger(), ends_by_itself=False)
     before = signal.getsignal(signal.SIGTERM)
     try:
-        crew.start()
+        pool.start()
         signal.raise_signal(signal.SIGTERM)
-        crew.run()
+        pool.run()
     finally:
         signal.signal(signal.SIGTERM, before)
-    assert [one.process.returncode for one in crew.workers] == [-signal.SIGTERM] * 2
+    assert [one.process.returncode for one in pool.workers] == [-signal.SIGTERM] * 2
 
 
 @pytest.mark.parametrize(("codes", "error"), [((0, 0), None), ((3, 0), HeldError), ((3, 1), KafkaDeltaExpressError)])
@@ -66,13 +66,13 @@ def test_a_worker_that_holds_partitions_stops_no_other_and_is_told(
     codes: tuple[int, int], error: type[KafkaDeltaExpressError] | None
 ) -> None:
     program = f"import sys; sys.exit({codes}[int(sys.argv[-1][0])])"
-    crew = Crew([sys.executable, "-c", program], 2, structlog.get_logger(), ends_by_itself=True)
-    crew.start()
+    pool = WorkerPool([sys.executable, "-c", program], 2, structlog.get_logger(), ends_by_itself=True)
+    pool.start()
     if error is None:
-        crew.run()
+        pool.run()
         return
     with pytest.raises(KafkaDeltaExpressError) as caught:
-        crew.run()
+        pool.run()
     assert type(caught.value) is error
 
 
@@ -122,8 +122,8 @@ def test_workers_are_asked_without_the_environment_s_proxy(worker: Worker, monke
         monkeypatch.setenv(name, "http://127.0.0.1:1")
     for name in ("NO_PROXY", "no_proxy"):
         monkeypatch.delenv(name, raising=False)
-    crew = Crew([], 1, structlog.get_logger(), ends_by_itself=False, workers=[worker])
-    routes = crew_routes(crew, TOKEN, HandClock())
+    pool = WorkerPool([], 1, structlog.get_logger(), ends_by_itself=False, workers=[worker])
+    routes = worker_pool_routes(pool, TOKEN, HandClock())
 
     def asked(path: str) -> tuple[int, str]:
         page = routes.pages[path]
@@ -132,27 +132,27 @@ def test_workers_are_asked_without_the_environment_s_proxy(worker: Worker, monke
         return answer.status, answer.body.decode()
 
     assert asked("/healthcheck") == (200, "ok\n")
-    assert asked("/ready") == (503, f"worker {worker.seat}: not ready\n")
+    assert asked("/ready") == (503, f"worker {worker.slot}: not ready\n")
     paused = routes.calls["/pause"]({})
     assert (paused.status, json.loads(paused.body)) == (200, {"paused": True})
     assert 'stage_writer_paused_by_request{worker="0"} 1.0' in asked("/metrics")[1]
-    refused = crew_routes(crew, "another-token-than-theirs", HandClock()).calls["/resume"]({})
+    refused = worker_pool_routes(pool, "another-token-than-theirs", HandClock()).calls["/resume"]({})
     assert (refused.status, "bearer token" in refused.body.decode()) == (503, True)
 
 
 def test_a_crew_is_not_ready_before_each_worker_is_there(worker: Worker) -> None:
-    crew = Crew([], 2, structlog.get_logger(), ends_by_itself=False, workers=[worker])
-    page = crew_routes(crew, TOKEN, HandClock()).pages["/healthcheck"]
+    pool = WorkerPool([], 2, structlog.get_logger(), ends_by_itself=False, workers=[worker])
+    page = worker_pool_routes(pool, TOKEN, HandClock()).pages["/healthcheck"]
     assert callable(page)
     answer = page()
     assert (answer.status, answer.body.decode()) == (503, "worker 1/2: not yet started\n")
 
 
 def test_a_worker_that_does_not_answer_is_a_problem_with_its_name(worker: Worker) -> None:
-    crew = Crew([], 1, structlog.get_logger(), ends_by_itself=False, workers=[worker])
+    pool = WorkerPool([], 1, structlog.get_logger(), ends_by_itself=False, workers=[worker])
     for port, problem in ((None, "not yet started"), (1, "does not answer")):
         worker.port = port
-        page = crew_routes(crew, TOKEN, HandClock()).pages["/healthcheck"]
+        page = worker_pool_routes(pool, TOKEN, HandClock()).pages["/healthcheck"]
         assert callable(page)
         answer = page()
-        assert (answer.status, f"worker {worker.seat}: {problem}" in answer.body.decode()) == (503, True)
+        assert (answer.status, f"worker {worker.slot}: {problem}" in answer.body.decode()) == (503, True)

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from common.spans import Span, TopicPartition
-    from delta_loader.inspect.verify.reconcile_facts import LeftOut, Tables
+    from delta_loader.inspect.verify.reconcile_facts import FilteredRecords, Tables
 
 
 def filtered_findings(
-    tables: Tables, partition: TopicPartition, left_out: LeftOut, excused: Sequence[Span]
+    tables: Tables, partition: TopicPartition, left_out: FilteredRecords, excused: Sequence[Span]
 ) -> Iterator[Finding]:
     """Whether no more records are in Kafka and in no table than were filtered (rule 1).
 
@@ -31,21 +31,23 @@ def filtered_findings(
     """
     offset_ranges = tables.offset_ranges(partition) if left_out.spans else []
     shape = tables.shape.of(offset_ranges)
-    for region in offset_ranges:
-        have, most = left_out.tally.within(region.span), region.filtered(may_be=shape.filters)
-        text = f"Kafka has {have:,} records of {region.span} of {partition} that are in neither table"
+    for offset_range in offset_ranges:
+        have, most = left_out.tally.within(offset_range.span), offset_range.filtered(may_be=shape.filters)
+        text = f"Kafka has {have:,} records of {offset_range.span} of {partition} that are in neither table"
         if have and most is None:
             text += "; the commits that loaded the others do not count those that `where` left out"
-            yield Finding(Verdict.UNPROVED, "filtered_uncounted", text, tables.url, partition, (region.span,))
+            yield Finding(Verdict.UNPROVED, "filtered_uncounted", text, tables.url, partition, (offset_range.span,))
         elif most is not None and have > most:
-            versions = ", ".join(str(load.version) for load in region.loaded)
+            versions = ", ".join(str(load.version) for load in offset_range.loaded)
             text += f"; version {versions} of {tables.url} counted {most:,} that `where` left out"
-            by_right = [removal.by_right for _, removal in tables.touching(partition, region.span)]
-            is_excused = any(span.start <= region.span.start and region.span.end <= span.end for span in excused)
+            by_right = [removal.by_right for _, removal in tables.touching(partition, offset_range.span)]
+            is_excused = any(
+                span.start <= offset_range.span.start and offset_range.span.end <= span.end for span in excused
+            )
             verdict, kind = Verdict.FAULT, "missing_from_tables"
             if is_excused or (by_right and all(by_right)):
                 verdict, kind = Verdict.UNPROVED, "may_be_deleted"
-            yield Finding(verdict, kind, text, tables.url, partition, (region.span,), region.version)
+            yield Finding(verdict, kind, text, tables.url, partition, (offset_range.span,), offset_range.version)
 
 
 def exploded_findings(tables: Tables, partition: TopicPartition, extra_rows: int) -> Iterator[Finding]:
@@ -54,8 +56,8 @@ def exploded_findings(tables: Tables, partition: TopicPartition, extra_rows: int
     shape = tables.shape.of(offset_ranges)
     if not shape.explodes:
         return
-    counted = [region.exploded(may_be=True) for region in offset_ranges]
-    staged = sum(one for one in counted if one is not None)
+    counted = [offset_range.exploded(may_be=True) for offset_range in offset_ranges]
+    staged = sum(counts for counts in counted if counts is not None)
     text = f"{partition} has {extra_rows:,} more rows than records"
     if None in counted:
         text += "; not every commit that loaded them counts the rows that it made of a record"
@@ -69,13 +71,13 @@ def exploded_findings(tables: Tables, partition: TopicPartition, extra_rows: int
 
 def _fewer(tables: Tables, partition: TopicPartition, text: str) -> Finding:
     """Rows beyond the first one of a record are missing."""
-    spans = [region.span for region in tables.offset_ranges(partition)]
+    spans = [offset_range.span for offset_range in tables.offset_ranges(partition)]
     removals = [removal for span in spans for _, removal in tables.touching(partition, span)]
     if any(tables.tables_lacking(partition, span, dead=False) for span in spans):
         text += "; a table still waits for some"
         return Finding(Verdict.UNPROVED, "table_waits", text, tables.url, partition)
-    if removals and all(one.by_right for one in removals):
+    if removals and all(removal.by_right for removal in removals):
         text += "; another program has deleted rows since, so the rest cannot be counted"
         return Finding(Verdict.UNPROVED, "exploded_deleted", text, tables.url, partition)
-    version = max((one.version for one in removals), default=None)
+    version = max((removal.version for removal in removals), default=None)
     return Finding(Verdict.FAULT, "rows_missing", f"{text}: some are missing", tables.url, partition, (), version)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from common.ports import Clock
-    from stage_writer.crew import Crew, Worker
+    from stage_writer.worker_pool import Worker, WorkerPool
 
 
 _TIMEOUT_S = 5.0
@@ -35,42 +35,42 @@ _UNKNOWN = 404
 _AWAY = 503
 
 
-def crew_routes(crew: Crew, token: str | None, clock: Clock, *, looks_up: bool = False) -> Routes:
+def worker_pool_routes(pool: WorkerPool, token: str | None, clock: Clock, *, looks_up: bool = False) -> Routes:
     """The parent's routes; a call goes to every worker, and so does a lookup."""
     started_ms = clock.wall_ms()
 
     def status() -> Status:
-        found = [status_from_json(text) for _, text in _texts(crew, "status.json")]
-        return merged_status(found, len(crew.workers), clock.wall_ms(), started_ms)
+        statuses = [status_from_json(text) for _, text in _texts(pool, "status.json")]
+        return merged_status(statuses, len(pool.workers), clock.wall_ms(), started_ms)
 
     pages = service_pages(
         "stage-writer",
-        lambda: _all(crew, "healthcheck"),
-        lambda: _all(crew, "ready"),
-        lambda: merged(_texts(crew, "metrics")),
+        lambda: _all(pool, "healthcheck"),
+        lambda: _all(pool, "ready"),
+        lambda: merged(_texts(pool, "metrics")),
     )
     pages |= status_pages(status)
 
     def call(name: str) -> Callable[[Mapping[str, str]], Page]:
-        return lambda query: _call_all(crew, name, query, token or "")
+        return lambda query: _call_all(pool, name, query, token or "")
 
     calls = {f"/{name}": call(name) for name in ("pause", "resume")}
-    reads = {"/state": lambda rest, query: read_all(crew, f"state{rest}", query, token or "")} if looks_up else {}
+    reads = {"/state": lambda rest, query: read_all(pool, f"state{rest}", query, token or "")} if looks_up else {}
     return Routes(pages, calls, token, reads)
 
 
-def read_all(crew: Crew, path: str, query: Mapping[str, str], token: str) -> Page:
+def read_all(pool: WorkerPool, path: str, query: Mapping[str, str], token: str) -> Page:
     """The states of all workers: their lists, one after the other; or the error of one of them."""
-    answers = [_read(worker, f"{path}?{urlencode(query)}" if query else path, token) for worker in crew.workers]
-    refused = next((answer for answer in answers if answer.status != _OK), None)
-    return refused or json_page(_OK, merged_state([json.loads(answer.body) for answer in answers]))
+    responses = [_read(worker, f"{path}?{urlencode(query)}" if query else path, token) for worker in pool.workers]
+    refused = next((response for response in responses if response.status != _OK), None)
+    return refused or json_page(_OK, merged_state([json.loads(response.body) for response in responses]))
 
 
-def merged_state(answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def merged_state(responses: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The tasks of several workers as those of one."""
-    first, *others = answers
+    first, *others = responses
     if "streams" in first:
-        streams = zip(*(answer["streams"] for answer in answers), strict=True)  # all have the same config
+        streams = zip(*(response["streams"] for response in responses), strict=True)  # all have the same config
         return {"streams": [merged_state(of_one) for of_one in streams]}
     return {**first, "tasks": [*first["tasks"], *(task for other in others for task in other["tasks"])]}
 
@@ -78,39 +78,39 @@ def merged_state(answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def _read(worker: Worker, path: str, token: str) -> Page:
     status, text = _ask(worker, "GET", path, token)
     if status != _OK:
-        return text_page(status, f"worker {worker.seat}: {text.strip()}\n")
+        return text_page(status, f"worker {worker.slot}: {text.strip()}\n")
     return Page(status, "application/json", text.encode())
 
 
-def _call_all(crew: Crew, name: str, query: Mapping[str, str], token: str) -> Page:
+def _call_all(pool: WorkerPool, name: str, query: Mapping[str, str], token: str) -> Page:
     path = f"{name}?{urlencode(query)}" if query else name
-    answers = [(worker.seat, *_ask(worker, "POST", path, token)) for worker in crew.workers]
-    problems = [(status, f"worker {seat}: {text.strip()}\n") for seat, status, text in answers if status != _OK]
-    if not answers:
+    responses = [(worker.slot, *_ask(worker, "POST", path, token)) for worker in pool.workers]
+    problems = [(status, f"worker {slot}: {text.strip()}\n") for slot, status, text in responses if status != _OK]
+    if not responses:
         return text_page(_AWAY, "not yet started\n")
     if problems:
         refused = {status for status, _ in problems}
         return text_page(_UNKNOWN if refused == {_UNKNOWN} else _AWAY, "".join(text for _, text in problems))
-    return Page(_OK, "application/json", answers[0][2].encode())
+    return Page(_OK, "application/json", responses[0][2].encode())
 
 
-def _all(crew: Crew, page: str) -> Health:
+def _all(pool: WorkerPool, page: str) -> Health:
     problems = [
-        f"worker {worker.seat}: {line}"
-        for worker in crew.workers
+        f"worker {worker.slot}: {line}"
+        for worker in pool.workers
         for ok, text in [_get(worker, page)]
         if not ok
         for line in text.splitlines()
     ]
-    missing = [f"worker {index}/{crew.count}: not yet started" for index in range(len(crew.workers), crew.count)]
+    missing = [f"worker {index}/{pool.count}: not yet started" for index in range(len(pool.workers), pool.count)]
     return Health((*problems, *missing))
 
 
-def _texts(crew: Crew, page: str) -> Iterator[tuple[str, str]]:
-    for worker in crew.workers:
+def _texts(pool: WorkerPool, page: str) -> Iterator[tuple[str, str]]:
+    for worker in pool.workers:
         ok, text = _get(worker, page)
         if ok:
-            yield str(worker.seat.index), text
+            yield str(worker.slot.index), text
 
 
 def _get(worker: Worker, page: str, token: str | None = None) -> tuple[bool, str]:
@@ -126,8 +126,8 @@ def _ask(worker: Worker, method: str, path: str, token: str | None) -> tuple[int
     connection = HTTPConnection("127.0.0.1", worker.port, timeout=_TIMEOUT_S)
     try:
         connection.request(method, f"/{path}", headers={} if token is None else {"Authorization": f"Bearer {token}"})
-        answer = connection.getresponse()
-        return answer.status, answer.read().decode()
+        response = connection.getresponse()
+        return response.status, response.read().decode()
     except (OSError, HTTPException) as error:
         return _AWAY, f"does not answer: {error}"
     finally:
@@ -140,13 +140,13 @@ def merged(texts: Iterable[tuple[str, str]]) -> bytes:
 
 
 def _families(texts: Iterable[tuple[str, str]]) -> Iterable[Metric]:
-    found: dict[str, Metric] = {}
+    families: dict[str, Metric] = {}
     for worker, text in texts:
         for family in text_string_to_metric_families(text):
-            made = found.setdefault(family.name, Metric(family.name, family.documentation, family.type))
+            made = families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
             for sample in family.samples:
                 made.add_sample(sample.name, {**sample.labels, "worker": worker}, sample.value)
-    return found.values()
+    return families.values()
 
 
 class _Merged:
@@ -168,40 +168,45 @@ def status_from_json(text: str) -> Status:
     return _STATUS.validate_json(text)
 
 
-def merged_status(found: Sequence[Status], workers: int, now_ms: int, started_ms: int) -> Status:
-    """``found`` are the statuses of the workers that answered."""
+def merged_status(statuses: Sequence[Status], workers: int, now_ms: int, started_ms: int) -> Status:
+    """``statuses`` are the statuses of the workers that answered."""
     flows: dict[str, list[StreamFlow]] = {}
-    for flow in (flow for status in found for flow in status.streams):
+    for flow in (flow for status in statuses for flow in status.streams):
         flows.setdefault(flow.app_id, []).append(flow)
     partitions = sorted(
-        (row for status in found for row in status.partitions), key=lambda row: (row.stream, row.topic, row.partition)
+        (row for status in statuses for row in status.partitions),
+        key=lambda row: (row.stream, row.topic, row.partition),
     )
-    states = {status.state for status in found}
+    states = {status.state for status in statuses}
     return Status(
         service="stage-writer",
         version=release(),
         now_ms=now_ms,
         started_ms=started_ms,
         state=states.pop() if len(states) == 1 else ", ".join(sorted(states)) or "starting",
-        verdict=f"{len(found)} of {workers} workers answer; they stage {counted(len(partitions), 'Kafka partition')}.",
-        figures=_figures(found),
-        problems=tuple(dict.fromkeys(problem for status in found for problem in status.problems)),
+        verdict=(
+            f"{len(statuses)} of {workers} workers answer; they stage {counted(len(partitions), 'Kafka partition')}."
+        ),
+        figures=_figures(statuses),
+        problems=tuple(dict.fromkeys(problem for status in statuses for problem in status.problems)),
         streams=tuple(_flow(same) for _, same in sorted(flows.items())),
-        stops=found[0].stops if found else (),
+        stops=statuses[0].stops if statuses else (),
         partitions=tuple(partitions),
         events_title="Recent flushes",
         events=tuple(
-            sorted((event for status in found for event in status.events), key=lambda one: -one.time_ms)[:_EVENTS]
+            sorted((event for status in statuses for event in status.events), key=lambda event: -event.time_ms)[
+                :_EVENTS
+            ]
         ),
-        dead_letters=_dead_letters(found),
-        violations=_violations(found),
-        is_known=len(found) == workers and all(status.is_known for status in found),
+        dead_letters=_dead_letters(statuses),
+        violations=_violations(statuses),
+        is_known=len(statuses) == workers and all(status.is_known for status in statuses),
     )
 
 
-def _figures(found: Sequence[Status]) -> tuple[Figure, ...]:
+def _figures(statuses: Sequence[Status]) -> tuple[Figure, ...]:
     by_label: dict[str, list[Figure]] = {}
-    for figure in (figure for status in found for figure in status.figures):
+    for figure in (figure for status in statuses for figure in status.figures):
         by_label.setdefault(figure.label, []).append(figure)
     return tuple(_figure(same) for same in by_label.values())
 
@@ -235,20 +240,20 @@ def _stop(same: Sequence[FlowStep]) -> FlowStep:
     return replace(same[0], lag=added(lags) if lags else None)
 
 
-def _dead_letters(found: Sequence[Status]) -> tuple[DeadLetters, ...]:
+def _dead_letters(statuses: Sequence[Status]) -> tuple[DeadLetters, ...]:
     counts: Counter[tuple[str, str]] = Counter()
     samples: dict[tuple[str, str], DeadLetters] = {}
-    for letters in (letters for status in found for letters in status.dead_letters):
-        counts[letters.stream, letters.error_class] += letters.count
-        if letters.samples:
-            samples[letters.stream, letters.error_class] = letters
+    for group in (entry for status in statuses for entry in status.dead_letters):
+        counts[group.stream, group.error_class] += group.count
+        if group.samples:
+            samples[group.stream, group.error_class] = group
     return tuple(
         DeadLetters(*key, count, samples[key].samples if key in samples else ()) for key, count in counts.most_common()
     )
 
 
-def _violations(found: Sequence[Status]) -> tuple[Violations, ...]:
+def _violations(statuses: Sequence[Status]) -> tuple[Violations, ...]:
     counts: Counter[tuple[str, str]] = Counter()
-    for each in (each for status in found for each in status.violations):
+    for each in (each for status in statuses for each in status.violations):
         counts[each.stream, each.rule] += each.count
     return tuple(Violations(*key, count) for key, count in counts.most_common())

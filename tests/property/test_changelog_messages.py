@@ -12,7 +12,7 @@ from common.metrics import Metrics
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.changelogs import TopicChanges, changes_digest, spans_of
 from common.stage.state_files import StateFileName, StateKind
-from common.storage.pieces import Pieces
+from common.storage.chunks import ByteChunks
 from stage_writer.changelog.changelog import TopicChangelog, cut, joined
 from stage_writer.changelog.ports import iterate
 from tests.fakes.changelog import MemoryTopics
@@ -25,7 +25,7 @@ sizes = st.integers(1, 50)
 
 @given(parts, sizes)
 def test_messages_are_short_and_together_what_was_cut(data: list[bytes], piece_bytes: int) -> None:
-    pieces = cut("shop", NAME, Pieces(data), piece_bytes)
+    pieces = cut("shop", NAME, ByteChunks(data), piece_bytes)
     assert b"".join(piece.value for piece in pieces) == b"".join(data)
     assert max(len(piece.value) for piece in pieces) <= piece_bytes
 
@@ -35,21 +35,21 @@ def test_flushes_among_others_are_read_as_they_were_written(
     flushes: list[list[bytes]], piece_bytes: int, data: st.DataObject
 ) -> None:
     changelog = TopicChangelog(MemoryTopics(), HandClock(), Metrics(), piece_bytes)
-    found = [changelog.write(Topic("changes"), "shop", NAME, Pieces(one)) for one in flushes]
+    changes = [changelog.write(Topic("changes"), "shop", NAME, ByteChunks(flush)) for flush in flushes]
     wanted = data.draw(st.permutations(range(len(flushes))))
     with changelog.reading() as reading:
-        assert [reading.read(found[one]) for one in wanted] == [b"".join(flushes[one]) for one in wanted]
+        assert [reading.read(changes[index]) for index in wanted] == [b"".join(flushes[index]) for index in wanted]
 
 
 @given(st.binary(min_size=1, max_size=200), sizes, st.data())
 def test_what_is_not_as_it_was_is_refused(value: bytes, piece_bytes: int, data: st.DataObject) -> None:
-    pieces = cut("shop", NAME, Pieces([value]), piece_bytes)
+    pieces = cut("shop", NAME, ByteChunks([value]), piece_bytes)
     place = TopicPartition(Topic("changes"), Partition(0))
     changes = TopicChanges(place, None, spans_of(range(5, 5 + len(pieces))), len(value), changes_digest(value), 0)
     offsets = list(iterate(changes))
     assert joined(changes, zip(offsets, pieces, strict=True)) == value
     at = data.draw(st.integers(0, len(pieces) - 1))
-    (other,) = cut("shop", NAME, Pieces([data.draw(st.binary(max_size=piece_bytes))]), piece_bytes)
+    (other,) = cut("shop", NAME, ByteChunks([data.draw(st.binary(max_size=piece_bytes))]), piece_bytes)
     wrong = data.draw(st.sampled_from([other, replace(pieces[at], headers=()), replace(pieces[at], value=b"")]))
     damaged = [*pieces[:at], wrong, *pieces[at + 1 :]]
     if damaged != pieces:
@@ -59,6 +59,6 @@ def test_what_is_not_as_it_was_is_refused(value: bytes, piece_bytes: int, data: 
 
 @given(st.lists(st.integers(0, 1_000), min_size=1, unique=True).map(sorted))
 def test_runs_have_the_offsets_that_they_were_made_of(offsets: list[int]) -> None:
-    found = spans_of(offsets)
-    assert [offset for span in found for offset in range(span.start, span.end)] == offsets
-    assert all(one.end < other.start for one, other in pairwise(found))
+    spans = spans_of(offsets)
+    assert [offset for span in spans for offset in range(span.start, span.end)] == offsets
+    assert all(span.end < other.start for span, other in pairwise(spans))
