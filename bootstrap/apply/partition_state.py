@@ -9,6 +9,7 @@ from bootstrap.apply.stage import recorded_origin, staged_markers
 from bootstrap.plans.state import PartitionState
 from common.errors import UsageError
 from common.remedies import quoted
+from common.stage.chain_origins import is_superseded
 from common.tables.deferred_ranges import deferred_of
 from common.tables.identity import NO_IDENTITY, overlap
 from common.tables.transactions import TxnIds
@@ -49,7 +50,9 @@ def partition_state(
     deferred = deferred_of(ids, transactions, stream.side_tables, [partition])
     markers = staged_markers(store, partition)
     begun = 0 if chain_origin is None else chain_origin.generation
-    older = tuple(staged for staged in markers if staged.marker is not None and staged.marker.is_older_than(begun))
+    older = tuple(
+        staged for staged in markers if staged.marker is not None and is_superseded(staged.marker, chain_origin)
+    )
     state = PartitionState(
         partition=partition,
         app_id=stream.app_id,

@@ -59,7 +59,7 @@ class PartitionChain:
     generation: int = 0
     chain_origin: ChainOrigin | None = None
     older: int = 0
-    """Markers of a previous topic."""
+    """How many markers are from before the chain's newest origin."""
     modified_ms: Mapping[str, int] = field(default_factory=dict)
     """The modification time of each object."""
 
@@ -108,7 +108,7 @@ def link_findings(partition_chain: PartitionChain) -> Iterator[ChainFinding]:
         text = f"{stray.name.path} is of no chain: a late claim of positions that others have staged"
         yield ChainFinding(partition, Severity.NOTED, "stray", text, "the loader puts it aside", stray.name.path)
     if partition_chain.older:
-        text = f"{partition_chain.older:,} markers are of a topic that was there before"
+        text = f"{partition_chain.older:,} markers are from before the chain's newest origin"
         yield ChainFinding(partition, Severity.NOTED, "older", text)
 
 

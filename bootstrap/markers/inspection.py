@@ -29,6 +29,7 @@ from bootstrap.markers.chains import (
 from bootstrap.plans.state import StagedMarker
 from common.errors import KafkaDeltaExpressError, MarkerError, NewerFormatError, UsageError
 from common.settings.stores import stage_store, table_stores
+from common.stage.chain_origins import is_superseded
 from common.stage.data_files import STAGED
 from common.stage.markers import DONE, MarkerName, marker_from_bytes
 from common.stage.topic_owners import StageTopicOwners
@@ -112,7 +113,10 @@ class ChainInspector:
         ids = ids.at(begun, transactions, [partition])
         generation = ids.generations[partition]
         own_markers = tuple(
-            marker for marker in staged if marker.marker is None or not marker.marker.is_older_than(generation)
+            marker
+            for marker in staged
+            if marker.marker is None
+            or not (marker.marker.is_older_than(generation) or is_superseded(marker.marker, chain_origin))
         )
         return PartitionChain(
             partition,

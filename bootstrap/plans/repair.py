@@ -178,6 +178,8 @@ def plan_rewind(
     chain_origin = None
     if aside or chain_start is not None or (at_zero and not state.begins_at_zero()):
         chain_origin = replace(_origin(state, rest, end), outboxes=of_task.outboxes, state=of_task.state)
+        if marker is not None and marker.manifest is not None:
+            marker = replace(marker, manifest=replace(marker.manifest, chain_origin=chain_origin.number))
     if not aside and marker is None and chain_origin is None:
         msg = f"the chain of {state.partition} ends at {position} already"
         raise UsageError(msg, "there is nothing to rewind")

@@ -52,7 +52,7 @@ class PartitionState:
     staged: Sequence[StagedMarker] = field(default=())
     """The markers of the chain in the stage, in the order of their positions."""
     older: Sequence[StagedMarker] = field(default=())
-    """Markers of a lower generation, which no longer belong to a chain."""
+    """Markers from before the chain's origin, which no longer belong to it."""
     chain_origin: ChainOrigin | None = None
     """The recorded origin of the chain (common/stage/chain_origins.py)."""
     generation: int = 0
@@ -173,6 +173,7 @@ class Author:
             generation=state.generation,
             outboxes=of_task.outboxes,
             state=None if of_task.state is None else MarkedState(of_task.state, of_task.state),
+            chain_origin=0 if state.chain_origin is None else state.chain_origin.number,
         )
         return Marker(MarkerName(state.partition, span.start), manifest)
 

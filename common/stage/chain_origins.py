@@ -13,7 +13,7 @@ Rules:
 2. A topic that was deleted and recreated has other records at the same offsets. Its chain is a new one: it has the next
    *generation*, which its origin, each of its markers and its txn actions name. Only an origin starts a generation
    (``bootstrap restart``), so a partition's generation is its origin's, and 0 where there is none.
-3. A marker of a generation lower than the partition's is a stray, at any position.
+3. A marker of a generation lower than the partition's is a stray, at any position (`is_superseded`).
 4. Kafka gives each topic an id when it is created, and never the same one twice. Where both the broker's and the
    chain's are known, they have to be the same.
 5. The origin of a chain of several topics (common/stage/merged.py) has the positions of its inputs in addition to their
@@ -21,6 +21,10 @@ Rules:
 6. An origin that a rewind writes has what the next marker needs from the one before it: the undelivered outboxes, and
    the state of the partition's task. Every marker below it may be settled before a writer reads the chain. With either,
    an origin has version 2: a writer that does not know them would continue without them.
+7. A marker that an operator's command makes (one that says where the chain starts, or a skip) names the number of the
+   origin that counts then, 0 where there is none. A rewind puts all markers aside that reach beyond its own origin, so
+   one that reaches beyond the newest origin and names a lower number was created again by a late request. It is a stray
+   too: where the table has no position, loading would start at it. One that names no number is the chain's.
 """
 
 from __future__ import annotations
@@ -43,6 +47,7 @@ if TYPE_CHECKING:
 
     from common.ports import ObjectStore
     from common.spans import Position, TopicPartition
+    from common.stage.markers import Marker
 
 BEGIN = "begin"
 _SUPERSEDED = 3
@@ -73,6 +78,16 @@ class ChainOrigin:
     def version(self) -> int:
         """The lowest version of the format that expresses it."""
         return 2 if self.outboxes or self.state not in (None, EMPTY_STATE) else 1
+
+
+def is_superseded(marker: Marker, origin: ChainOrigin | None) -> bool:
+    """Whether a marker is from before the newest origin of its chain, and not part of the chain (rules 3 and 7)."""
+    manifest = marker.manifest
+    if origin is None or manifest is None or manifest.generation > origin.generation:
+        return False
+    named = manifest.chain_origin
+    was_put_aside = named is not None and named < origin.number and manifest.span.end > origin.position
+    return was_put_aside or marker.is_older_than(origin.generation)
 
 
 def origin_path(partition: TopicPartition, number: int = 0) -> str:

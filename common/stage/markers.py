@@ -35,6 +35,8 @@ Rules:
     what is loaded: older readers ignore them.
 14. Records that break rules of `expect` are counted by rule, whether they were staged or became dead letters. Older
     readers ignore that: the counts that add up to ``records`` have them already.
+15. A marker of an operator's command names the number of the chain origin that it belongs to, so a reader recognizes
+    one that a late request has created again (common/stage/chain_origins.py, rule 7). Older readers ignore it.
 """
 
 from __future__ import annotations
@@ -230,6 +232,8 @@ class Manifest:
     """What a sample of its records shows; None if it shows nothing, or nothing was sampled."""
     violations: Mapping[str, int] = field(default_factory=dict)
     """Records by the rule of the stream's `expect` that they break (rule 14); a record may break several."""
+    chain_origin: int | None = None
+    """The number of the chain origin that an operator's marker belongs to (rule 15); None for a flush."""
 
     @property
     def inputs(self) -> tuple[InputEnd, ...]:
@@ -313,8 +317,9 @@ class _StoredManifest:
     last_record: LastRecord | None = None
     undeclared: UndeclaredFields | None = None
     violations: Mapping[str, Count] = field(default_factory=dict)
+    chain_origin: Count | None = None
 
-    _without_empty = lean("inputs", "state", "outboxes", "last_record", "undeclared", "violations")
+    _without_empty = lean("inputs", "state", "outboxes", "last_record", "undeclared", "violations", "chain_origin")
 
 
 _FORM = TypeAdapter(_StoredManifest)

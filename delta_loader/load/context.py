@@ -55,7 +55,8 @@ class LoadContext:
         self.listing: Listing = {}
         self.generations: Mapping[TopicPartition, int] = {}
         """By Kafka partition, the generation of the chain that the stage has now."""
-        self._origins: Mapping[TopicPartition, ChainOrigin] = {}
+        self.origins: Mapping[TopicPartition, ChainOrigin] = {}
+        """The newest origin of each chain that has one."""
         self.idle: tuple[IdleFact, ...] = ()
         self.partitions: StreamFact | None = None
         """The partitions that the stream's topics have; None where neither Kafka nor a writer says."""
@@ -100,12 +101,12 @@ class LoadContext:
 
     def _read_origins(self) -> None:
         """After the listing: a marker that was claimed behind a repair is then listed with the repair's origin."""
-        self._origins = self.ports.stage.origins(self.stream)
-        self.generations = {partition: origin.generation for partition, origin in self._origins.items()}
+        self.origins = self.ports.stage.origins(self.stream)
+        self.generations = {partition: origin.generation for partition, origin in self.origins.items()}
 
     def origin(self, partition: TopicPartition) -> Position | None:
         """The recorded origin of a Kafka partition's chain."""
-        chain_origin = self._origins.get(partition)
+        chain_origin = self.origins.get(partition)
         return None if chain_origin is None else chain_origin.position
 
     def position(self, partition: TopicPartition) -> Position | None:
@@ -125,7 +126,7 @@ class LoadContext:
         return self._window.of(partition)
 
     def markers(self, partition: TopicPartition) -> list[AnyMarker]:
-        """Those of its newest generation."""
+        """Those that are not from before its chain's newest origin."""
         return self.identity.younger(partition, self._window.of(partition))
 
     def is_foreign(self, partition: TopicPartition) -> bool:
@@ -138,7 +139,7 @@ class LoadContext:
         targets, own = self.tables.targets, self.tables.own
         identities = {url: target.identity for url, target in targets.items()}
         transactions = {} if own is None else own.transactions
-        return StreamIdentity(self.stream, self.ids, self.generations, identities, transactions)
+        return StreamIdentity(self.stream, self.ids, self.origins, identities, transactions)
 
     @property
     def staged(self) -> int:

@@ -1,10 +1,11 @@
-"""Markers of a topic that no longer exists: recognized by their generation, and moved aside.
+"""Markers from before a chain's newest origin: of a topic that no longer exists, or created again by a late request.
 
 Rules (common/stage/chain_origins.py has the others):
 
 1. A marker of a generation lower than the one the stage has started is neither loadable nor covered: its positions are
    another topic's. It is a stray at any position, and is moved as soon as it is seen. A marker that only the table is
-   ahead of stays: it belongs to another stage (delta_loader/stage/identity.py).
+   ahead of stays: it belongs to another stage (delta_loader/stage/identity.py). A marker of an operator that a rewind
+   had put aside (chain_origins.py, rule 7) is moved too.
 2. Writers continue from a partition's highest marker, which is never settled. It must therefore belong to the chain:
    older markers above the chain are moved first. So are older markers at the low end, where they would keep all above
    them.
@@ -16,12 +17,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from common.stage.chain_origins import is_superseded
 from common.stage.markers import Marker
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from common.spans import TopicPartition
+    from common.stage.chain_origins import ChainOrigin
     from delta_loader.plan.plan import AnyMarker
     from delta_loader.stage.listed import Listing
     from delta_loader.stage.reading import Stage
@@ -30,21 +33,23 @@ if TYPE_CHECKING:
 def put_older_aside(
     stage: Stage,
     listing: Listing,
-    generations: Mapping[TopicPartition, int],
+    origins: Mapping[TopicPartition, ChainOrigin],
     markers: Iterable[AnyMarker],
     tables: Mapping[str, str],
 ) -> tuple[Listing, tuple[Marker, ...]]:
-    """The listing without the markers of older generations that are in ``markers`` or at its ends, and these markers.
+    """The listing without the markers from before their chains' origins, and these markers.
+
+    Only ``markers`` are checked, and, where a chain has a generation, those at the ends of the listing.
 
     Raises StoreError.
     """
-    gone = list(older(markers, generations))
+    gone = list(_superseded(markers, origins))
     listing = stage.put_aside(listing, [marker.name for marker in gone])
-    for partition in [partition for partition, generation in generations.items() if generation]:
+    for partition in [partition for partition, origin in origins.items() if origin.generation]:
         while partition in listing:
             ends = {listing[partition].names[0], listing[partition].names[-1]}
             read = stage.read(listing, ends, tables)
-            strays = older([marker for markers in read.values() for marker in markers], generations)
+            strays = _superseded([marker for markers in read.values() for marker in markers], origins)
             if not strays:
                 break
             listing = stage.put_aside(listing, [marker.name for marker in strays])
@@ -52,11 +57,11 @@ def put_older_aside(
     return listing, tuple(gone)
 
 
-def older(markers: Iterable[AnyMarker], generations: Mapping[TopicPartition, int]) -> tuple[Marker, ...]:
-    """The markers of lower generations than their partitions', highest first."""
-    strays = (marker for marker in markers if isinstance(marker, Marker) and _is_older(marker, generations))
+def _superseded(markers: Iterable[AnyMarker], origins: Mapping[TopicPartition, ChainOrigin]) -> tuple[Marker, ...]:
+    """The markers from before their chains' origins, highest first."""
+    strays = (
+        marker
+        for marker in markers
+        if isinstance(marker, Marker) and is_superseded(marker, origins.get(marker.name.topic_partition))
+    )
     return tuple(sorted(strays, key=lambda marker: marker.name, reverse=True))
-
-
-def _is_older(marker: Marker, generations: Mapping[TopicPartition, int]) -> bool:
-    return marker.is_older_than(generations.get(marker.name.topic_partition, 0))

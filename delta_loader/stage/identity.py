@@ -5,7 +5,7 @@ Rules (common/tables/identity.py has the others):
 1. A marker names the stream and, where the broker has ids, the topic that it was staged from. A marker of another
    stream is held as ``other_stream``; a marker of a topic other than the one that a table's positions belong to, as
    ``other_topic``. Neither is loaded or covered, so neither is settled, and its files stay.
-2. A marker of a generation lower than the one the stage has started is a stray (delta_loader/stage/generations.py). A
+2. A marker from before its chain's newest origin is a stray (delta_loader/stage/generations.py). A
    marker of a generation lower than the *table's*, in a stage that has not started that one, belongs to another stage:
    `other_topic`.
 3. Nothing is compared with an unknown value: a marker made by hand, or one without a topic id, is judged by its topic's
@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from common.remedies import repair
+from common.stage.chain_origins import is_superseded
 from common.stage.markers import Marker
 from common.stage.merged import known_as
 from delta_loader.plan.plan import AnyMarker, ForeignMarker, UnreadableMarker
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from common.settings import Stream
     from common.spans import TopicPartition
+    from common.stage.chain_origins import ChainOrigin
     from common.stage.markers import Manifest, MarkerName
     from common.tables.identity import TableIdentity
     from common.tables.transactions import TxnIds
@@ -42,19 +44,19 @@ class StreamIdentity:
     stream: Stream
     ids: TxnIds
     """With the newest generations, of the stage or of the main table."""
-    begun: Mapping[TopicPartition, int] = field(default_factory=dict)
-    """The generations that the stage has started."""
+    origins: Mapping[TopicPartition, ChainOrigin] = field(default_factory=dict)
+    """The newest origin of each chain that has one."""
     tables: Mapping[str, TableIdentity] = field(default_factory=dict)
     """By URL, the identity of the positions in each of the stream's tables."""
     transactions: Mapping[str, int] = field(default_factory=dict)
     """The main table's txn actions."""
 
     def younger(self, partition: TopicPartition, markers: Iterable[AnyMarker]) -> list[AnyMarker]:
-        """The markers of one Kafka partition that are checked, without the strays of older generations."""
-        begun = self.begun.get(partition, 0)
+        """The markers of one Kafka partition that are checked, without those from before its chain's origin."""
+        origin = self.origins.get(partition)
         return self.judged(
             partition,
-            (marker for marker in markers if not (isinstance(marker, Marker) and marker.is_older_than(begun))),
+            (marker for marker in markers if not (isinstance(marker, Marker) and is_superseded(marker, origin))),
         )
 
     def judged(self, partition: TopicPartition, markers: Iterable[AnyMarker]) -> list[AnyMarker]:

@@ -151,7 +151,7 @@ def _stream_status(stream: Stream, stage: Stage, open_store: OpenStore, kafka: K
     wanted = {partition: _wanted(listed, positions[partition]) for partition, listed in listing.items()}
     tables = {comparable(url): url for url in reversed(stream.tables)}
     read = stage.read(listing, [name for names in wanted.values() for name in names], tables)
-    identity = StreamIdentity(stream, ids, begun, identities, transactions)
+    identity = StreamIdentity(stream, ids, origins, identities, transactions)
     markers_of = {
         partition: identity.younger(partition, (marker for name in names for marker in read.get(name, ())))
         for partition, names in wanted.items()

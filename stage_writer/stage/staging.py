@@ -18,7 +18,8 @@ Rules:
    its new end. A byte-identical copy below ``stray/`` distinguishes such a marker from a settled one; copies that the
    loader makes of late claims have other names. A partition's only marker is never withdrawn where it has no origin,
    even if there is a copy: it may be the only record of where reading continues.
-5. Markers of a lower generation than the partition's are ignored: they are of a topic that no longer exists.
+5. Markers from before the chain's newest origin are ignored (common/stage/chain_origins.py, rules 3 and 7): they are of
+   a topic that no longer exists, or a late request created them again.
 6. Right before a claim, after every other request, a guard is called: after a pause that may have cost the group
    membership, a job waits; and records that may come from a recreated topic are not staged into the old one's chain.
 7. The first claim of a chain has no marker before it that could show a rewind. The chain's origin is read before it
@@ -39,7 +40,7 @@ from common.errors import MarkerError, StoreError
 from common.ports import AlreadyExists, Clock, ObjectStore
 from common.schema import schema_to_json
 from common.spans import Span
-from common.stage.chain_origins import ChainOrigin, newest_origin, origin_path, origin_to_bytes
+from common.stage.chain_origins import ChainOrigin, is_superseded, newest_origin, origin_path, origin_to_bytes
 from common.stage.data_files import LONGEST_FLUSH_S, DataFileName, waiting_path
 from common.stage.evolved import latest
 from common.stage.idle import facts_to_bytes, idle_path
@@ -151,7 +152,7 @@ class ObjectStage:
                 if data is None:
                     break  # an operator has just put it aside: list again
                 marker = marker_from_bytes(name, data)
-                if not marker.is_older_than(generation):
+                if not is_superseded(marker, origin):
                     tail = Tail.of(marker, path, digest_of(data), generation)
                     return replace(tail, outboxes=self._outboxes(listed[number:])) if tail.is_bare else tail
             else:

@@ -1,0 +1,136 @@
+"""A marker of an operator that a late request creates again, after a rewind has put it aside."""
+
+import json
+import uuid
+from dataclasses import replace
+
+import pytest
+
+from bootstrap.apply import stage as operator
+from bootstrap.apply.partition_state import partition_state
+from bootstrap.plans.plan import Make, plan_partition
+from bootstrap.plans.repair import plan_rewind, plan_skip
+from bootstrap.plans.state import Author, Ends, PartitionState
+from common.clock import SystemClock
+from common.errors import MarkerError
+from common.ports import ObjectStore
+from common.spans import Position
+from common.stage.chain_origins import ChainOrigin, is_superseded
+from common.stage.markers import Marker, MarkerName, Origin, manifest_from_bytes, manifest_to_bytes
+from stage_writer.stage.staging import ObjectStage
+from tests.builders import instance, required
+from tests.fakes.delta_tables import MemoryDeltaTables
+from tests.fakes.loading import loader_for, settings_for
+from tests.fakes.markers import ORDERS, by_hand, flush
+from tests.fakes.staging import Staging
+
+AUTHOR = Author("operator", 1_000)
+
+
+@pytest.fixture
+def staging() -> Staging:
+    return Staging(f"memory://{uuid.uuid4().hex}")
+
+
+@pytest.fixture
+def store(staging: Staging) -> ObjectStore:
+    return staging.store(staging.stage_url)
+
+
+def state(staging: Staging, store: ObjectStore) -> PartitionState:
+    (stream,) = settings_for(staging).streams
+    ends = Ends(Position(0), Position(100))
+    return partition_state(store, stream, staging.source(0), ends=ends, table=None, topic_id=None)
+
+
+def start_at(staging: Staging, store: ObjectStore, position: int) -> Marker:
+    """`bootstrap write`."""
+    planned = plan_partition(state(staging, store), Position(position), "", AUTHOR)
+    marker = instance(Make, planned.outcome).marker
+    operator.make(store, marker)
+    return marker
+
+
+def rewind(staging: Staging, store: ObjectStore, to: int) -> Marker | None:
+    plan = plan_rewind(state(staging, store), Position(to), AUTHOR)
+    operator.rewind(store, plan)
+    return plan.marker
+
+
+def test_an_operator_s_marker_names_the_origin_that_it_belongs_to(staging: Staging, store: ObjectStore) -> None:
+    first = start_at(staging, store, 20)
+    skip = plan_skip(state(staging, store), Position(30), AUTHOR).marker
+    lower = required(rewind(staging, store, 9))
+    assert [required(marker.manifest).chain_origin for marker in (first, skip, lower)] == [0, 0, 1]
+    assert operator.recorded_origin(store, staging.source(0)) == ChainOrigin(Position(9), number=1)
+
+
+@pytest.mark.parametrize("by", ["write", "rewind"])
+def test_one_that_is_created_again_after_a_later_rewind_is_a_stray(
+    staging: Staging, store: ObjectStore, by: str
+) -> None:
+    again = start_at(staging, store, 20)
+    if by == "rewind":
+        again = required(rewind(staging, store, 9))
+    rewind(staging, store, 0)
+    operator.make(store, again)
+    writer = ObjectStage(store, lambda _: store, SystemClock(), lambda: "0b4a", "writer")
+    assert writer.tail(staging.source(0)) is None, "writers read from the origin on"
+    assert state(staging, store).staged == ()
+    tables = MemoryDeltaTables()
+    (report,) = loader_for(staging, tables).run_pass()
+    assert (report.strays, dict(report.held), staging.markers()) == (1, {}, [])
+    staging.flush(0, 0, 25)
+    loader_for(staging, tables).run_pass()
+    assert tables.tables[staging.table].transactions == {"orders-0": 24}
+    assert tables.tables[staging.table].commits[-1].metadata.spans[staging.source(0)].start == 0
+
+
+def test_one_that_a_rewind_has_kept_is_part_of_the_chain(staging: Staging, store: ObjectStore) -> None:
+    start_at(staging, store, 9)
+    staging.previous[0] = Position(8)
+    staging.flush(0, 9, 20)
+    staging.flush(0, 20, 30)
+    rewind(staging, store, 20)
+    assert [marker.name.start for marker in state(staging, store).staged] == [8, 9]
+    tables = MemoryDeltaTables()
+    (report,) = loader_for(staging, tables).run_pass()
+    assert (report.strays, dict(report.held)) == (0, {})
+    assert tables.tables[staging.table].transactions == {"orders-0": 19}
+
+
+def named(number: int | None, start: int = 8, end: int = 9, generation: int = 0) -> Marker:
+    manifest = replace(required(flush(start, end).manifest), origin=Origin.BOOTSTRAP)
+    return Marker(MarkerName(ORDERS, Position(start)), replace(manifest, chain_origin=number, generation=generation))
+
+
+@pytest.mark.parametrize(
+    ("marker", "is_stray"),
+    [
+        (named(2), True),
+        (named(0), True),
+        (named(3), False),  # the origin's own
+        (named(4), False),  # of a later origin, which the reader has not seen
+        (named(None), False),  # by an older release
+        (by_hand(8), False),
+        (named(2, 3, 6), False),  # the rewind kept it
+        (named(2, 3, 7), True),
+        (named(2, generation=2), False),  # the origin was lost
+        (named(3, generation=0), False),
+    ],
+)
+def test_a_stray_reaches_beyond_a_later_origin(marker: Marker, *, is_stray: bool) -> None:
+    assert is_superseded(marker, ChainOrigin(Position(6), number=3)) is is_stray
+    assert not is_superseded(marker, None)
+    assert is_superseded(marker, ChainOrigin(Position(6), 3, number=3)) is (marker.manifest is not None)
+
+
+def test_the_number_is_stored_where_an_operator_made_the_marker() -> None:
+    for number in (None, 0, 7):
+        marker = named(number)
+        data = manifest_to_bytes(ORDERS, required(marker.manifest))
+        assert manifest_from_bytes(marker.name, data) == marker.manifest
+        assert json.loads(data).get("chain_origin", None) == number
+        assert ("chain_origin" in json.loads(data)) is (number is not None), "a flush costs no bytes"
+    with pytest.raises(MarkerError, match="chain_origin"):
+        manifest_from_bytes(marker.name, data.replace(b'"chain_origin":7', b'"chain_origin":-1'))
