@@ -67,6 +67,9 @@ def partition_state(
         repairs=repairs,
         deferred_from=min((missing.span.start for missing in deferred), default=None),
     )
+    first = next(iter(state.chain.markers), None)
+    if state.table is None and first is not None and first.previous is not None:
+        state = replace(state, loaded_under=identity.other_stream(partition, generation))
     foreign = _foreign(state, stream, ids, begun, identity)
     if foreign is None:
         return state
@@ -137,7 +140,8 @@ def _foreign(state: PartitionState, stream: Stream, ids: TxnIds, begun: int, ide
     partition = state.partition
     others = _others(state, stream)
     if others:
-        return f"it was staged for the app_id {others[0]}, and the stream's is {stream.app_id}"
+        was = "loaded under" if others[0] == state.loaded_under else "staged for"
+        return f"it was {was} the app_id {others[0]}, and the stream's is {stream.app_id}"
     other = identity.in_its_place(partition, ids.generation_of(partition), several_topics=stream.several_topics)
     if other is not None:
         position = identity.chains[other].position

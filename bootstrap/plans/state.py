@@ -63,6 +63,8 @@ class PartitionState:
     """Why the chain is not the one of the table's positions (common/tables/identity.py); None where it is."""
     elsewhere: Position | None = None
     """Where ``foreign``: how far the table has this topic, under this app_id or one that the chain was staged for."""
+    loaded_under: str | None = None
+    """The app_id of the other stream that loaded the chain's settled start (common/tables/identity.py, rule 5)."""
     replaced_generation: int = 0
     """The highest generation of the chains that the table has instead."""
     deferred_from: Position | None = None
@@ -96,7 +98,8 @@ class PartitionState:
     def staged_for(self) -> tuple[str, ...]:
         """The app_ids of the streams that the chain was staged for, each once."""
         manifests = (staged.marker.manifest for staged in self.staged if staged.marker is not None)
-        return tuple(dict.fromkeys(manifest.app_id for manifest in manifests if manifest is not None))
+        named = [manifest.app_id for manifest in manifests if manifest is not None]
+        return tuple(dict.fromkeys(named if self.loaded_under is None else [self.loaded_under, *named]))
 
     @property
     def staged_generation(self) -> int:

@@ -12,7 +12,9 @@ Rules:
 3. A table without own commits is new, or kafka-delta-ingest's: its txn actions are the stream's.
 4. The ids of one topic, the *plain* one, do not name it (common/tables/transactions.py, rule 3). It is the topic of the
    stream that had one topic when it first committed.
-5. No record is in two chains: once a chain of joined topics is loaded, the chains of its single topics are not
+5. A chain whose start is gone, which no own commit names and other streams' commits do, was loaded under the app_id of
+   the newest of these: the stream's app_id was edited, and the table was not recreated.
+6. No record is in two chains: once a chain of joined topics is loaded, the chains of its single topics are not
    continued, and the other way round, except from a new generation.
 """
 
@@ -61,15 +63,29 @@ class TableIdentity:
     """Whether ``chains`` are all that the table has; false if the newest own commits are of an older release."""
     merged_by: MergedBy | None = None
     """How all of the table's rows were merged; None if some were added, or if it is unknown."""
+    loaded_under: Mapping[tuple[TopicPartition, int], str] = field(default_factory=dict)
+    """By chain and generation, the app_id of the other stream that loaded it last."""
+
+    def other_stream(self, partition: TopicPartition, generation: int) -> str | None:
+        """The app_id that loaded a chain whose start is gone and that has no position (rule 5)."""
+        known = self.chains.get(partition)
+        is_own = known is not None and known.generation == generation
+        return None if is_own else self.loaded_under.get((partition, generation))
 
     def after(self, metadata: CommitMetadata) -> TableIdentity:
         """The table's identity once a commit with this metadata is in it."""
         if not metadata.positions:
             return self
-        return TableIdentity(metadata.plain_topic, _named_by(metadata), metadata.unproved, merged_by=metadata.merged_by)
+        return TableIdentity(
+            metadata.plain_topic,
+            _named_by(metadata),
+            metadata.unproved,
+            merged_by=metadata.merged_by,
+            loaded_under=self.loaded_under,
+        )
 
     def with_chains(self, moved: Mapping[TopicPartition, TableChain]) -> dict[TopicPartition, TableChain]:
-        """All chains once some have moved; those that they replace are left out (rule 5)."""
+        """All chains once some have moved; those that they replace are left out (rule 6)."""
         kept = {
             partition: known
             for partition, known in self.chains.items()
@@ -116,6 +132,7 @@ def identity_of(
     unproved: frozenset[tuple[TopicPartition, int]] = frozenset()
     is_whole, merged_by = False, None
     plain = None if any(_is_plain(name, ids.app_id) for name in transactions) else _no_plain(ids, transactions)
+    loaded_under: dict[tuple[TopicPartition, int], str] = {}
     own = 0
     for number, (commit, on_lineage) in enumerate(with_lineage(history), 1):
         metadata = commit.metadata
@@ -129,9 +146,14 @@ def identity_of(
             if metadata.positions and on_lineage:
                 merged_by = metadata.merged_by
                 break
+        elif metadata is not None:
+            for partition, known in _named_by(metadata).items():
+                loaded_under.setdefault((partition, known.generation), metadata.app_id)
         if number >= FARTHEST or (own and number - own >= MOST_OLDER):
             break
-    table_identity = TableIdentity(plain, chains, unproved, is_whole=is_whole or not own, merged_by=merged_by)
+    table_identity = TableIdentity(
+        plain, chains, unproved, is_whole=is_whole or not own, merged_by=merged_by, loaded_under=loaded_under
+    )
     return with_transactions(table_identity, stream, ids, transactions)
 
 

@@ -354,7 +354,7 @@ def without_txn(
 ) -> tuple[Rollback, ...]:
     """Why Kafka partitions that have markers have no txn action: those that expired, and those that never were.
 
-    ``unplaced`` have none; of these, ``rootless`` have a chain whose start was settled, so some table had it.
+    ``unplaced`` have none; of these, ``without_origin`` have a chain whose start was settled, so some table had it.
     ``first_ms`` is when the first markers of chains with their start were made. A table without own commits that has
     all of its log is not the one that was loaded. ``generations`` are the chains' own (0 where none is given): commits
     of another generation are about another topic.

@@ -21,10 +21,11 @@ from common.remedies import repair
 from common.stage.chain_origins import is_superseded
 from common.stage.markers import Marker
 from common.stage.merged import known_as
+from common.tables.identity import NO_IDENTITY
 from delta_loader.plan.plan import AnyMarker, ForeignMarker, UnreadableMarker
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from common.settings import Stream
     from common.spans import TopicPartition
@@ -61,11 +62,12 @@ class StreamIdentity:
 
     def judged(self, partition: TopicPartition, markers: Iterable[AnyMarker]) -> list[AnyMarker]:
         """The markers of one Kafka partition; those that are not the stream's as `ForeignMarker`."""
-        instead = self._with_chain(partition)
+        ordered = sorted(markers, key=lambda each: each.name)
+        instead, loaded_under = self._with_chain(partition), self._loaded_under(partition, ordered)
         topic_id: str | None = None
         judged: list[AnyMarker] = []
-        for marker in sorted(markers, key=lambda each: each.name):
-            foreign = self._other_stream(marker) or (
+        for marker in ordered:
+            foreign = self._other_stream(marker, loaded_under) or (
                 None if instead is None else self._other_chain(marker.name, *instead)
             )
             if foreign is None and isinstance(marker, Marker) and marker.manifest is not None:
@@ -83,18 +85,31 @@ class StreamIdentity:
                 return url, other
         return None
 
-    def _other_stream(self, marker: AnyMarker) -> ForeignMarker | None:
-        app_id = _staged_for(marker)
-        if app_id is None or app_id == self.stream.app_id:
+    def _loaded_under(self, partition: TopicPartition, ordered: Sequence[AnyMarker]) -> str | None:
+        """The app_id of the other stream that loaded a chain's settled start; None where this stream loaded it."""
+        first = ordered[0] if ordered else None
+        if not isinstance(first, Marker) or first.previous is None:
+            return None
+        if self.ids.position(self.transactions, partition) is not None:
+            return None
+        known = self.tables.get(self.stream.table, NO_IDENTITY)
+        return known.other_stream(partition, self.ids.generation_of(partition))
+
+    def _other_stream(self, marker: AnyMarker, loaded_under: str | None) -> ForeignMarker | None:
+        staged_for = _staged_for(marker)
+        app_id = loaded_under if staged_for in (None, self.stream.app_id) else staged_for
+        if app_id is None:
             return None
         partition, table = marker.name.topic_partition, self.stream.table
         theirs = replace(self.ids, app_id=app_id).position(self.transactions, partition)
         loaded = "" if theirs is None else f"; {table} has {partition} up to {theirs} under that app_id"
+        reason = f"was staged for the app_id {app_id}"
+        if app_id != staged_for:
+            reason = f"continues a chain that was loaded under the app_id {app_id}"
         return ForeignMarker(
             marker.name,
             OTHER_STREAM,
-            f"the marker {marker.name.path} was staged for the app_id {app_id}, and this stream's app_id is "
-            f"{self.stream.app_id}{loaded}",
+            f"the marker {marker.name.path} {reason}, and this stream's app_id is {self.stream.app_id}{loaded}",
             f"write app_id: {app_id} again; or begin a new chain for {self.stream.app_id} behind what its table has: "
             f"`{_restart(partition)} --yes`",
         )

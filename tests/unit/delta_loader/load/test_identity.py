@@ -406,6 +406,26 @@ def test_another_app_id_begins_behind_what_the_first_one_has(pipeline: Pipeline)
     assert pipeline.begun("orders") == [0, 10, 20, 30]
 
 
+def test_an_app_id_that_is_edited_while_its_loader_runs_is_no_table_that_was_recreated(pipeline: Pipeline) -> None:
+    """The old loader settles its last marker once a writer with the new app_id has staged more."""
+    orders = pipeline.staging(topic_id="A")
+    flushes(orders, 0, 10, 20)
+    pipeline.load("orders")
+    orders.app_id = "orders_prod"
+    flushes(orders, 20, 30)
+    while len(orders.markers()) > 1:
+        assert reasons(pipeline.load("orders")) == {"orders/0": "other_stream"}
+    (held,) = pipeline.load("orders", app_id="orders_prod").held.values()
+    assert held.reason == "other_stream"
+    assert "loaded under the app_id orders, and this stream's app_id is orders_prod" in held.problem
+    assert "orders/0 up to 20 under that app_id" in held.problem
+    plan = begin_anew(pipeline, orders, "orders_prod", give_up=False)
+    assert required(plan.chain_origin).position == 20
+    stage_again(orders, 20, 30)
+    assert not reasons(pipeline.load("orders", app_id="orders_prod"))
+    assert pipeline.begun("orders") == [0, 10, 20]
+
+
 @pytest.mark.parametrize("topic_id", ["A", None])
 def test_a_chain_behind_another_streams_marker_begins_behind_what_its_own_has(
     pipeline: Pipeline, topic_id: str | None
