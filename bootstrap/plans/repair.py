@@ -15,7 +15,8 @@ Rules:
    so a writer that reads it at any time stages again, and leaves nothing out. The lowest of them is removed last, after
    the marker for the new start was written. Before the first of them goes, the new end is recorded as the chain's
    origin: a loader that listed the chain earlier may settle every marker that stays, and a partition without a marker
-   and an origin would begin at the stream's ``start``, which may be ``latest``.
+   and an origin would begin at the stream's ``start``, which may be ``latest``. Markers from before the newest origin
+   are put aside with the others: a rewind that was interrupted leaves some.
 4. In a stream with a topology, the position is also one at which its task's state is known (plans/task_states.py). The
    origin has that state, and the undelivered outboxes, as the settled markers had them.
 5. Positions that the table has are not staged again except on request: the loader skips them.
@@ -156,7 +157,8 @@ def plan_rewind(
         msg = f"{state.partition} ends at {state.ends.high} in Kafka, before {position}"
         raise UsageError(msg, "check that the topic is still the one that was staged")
     kept = tuple(staged for staged in state.staged if state.end_of(staged) <= position)
-    aside = tuple(staged for staged in reversed(state.staged) if state.end_of(staged) > position)
+    there = sorted((*state.staged, *state.older), key=lambda staged: (staged.name, staged.path), reverse=True)
+    aside = tuple(staged for staged in there if state.end_of(staged) > position)
     rest = replace(state, staged=kept)
     at_zero = position == 0 and rest.chain.end is None and not is_gone
     of_task = states.point(position)

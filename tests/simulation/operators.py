@@ -174,7 +174,7 @@ class Operator:
 
     def _rewind(self, state: PartitionState, to: Position, *, below_table: bool) -> None:
         plan = plan_rewind(state, to, self._author(), below_table=below_table)
-        if state.table is None and plan.marker is not None and len(plan.put_aside) == len(state.staged):
+        if state.table is None and plan.marker is not None and all(marker in plan.put_aside for marker in state.staged):
             # Nothing is left below: it says where the chain begins, and what comes before that is not asked for.
             self._given_up.give(state.partition, 0, int(plan.position))
         self._world.faults[Fault.REWIND] += 1

@@ -134,3 +134,14 @@ def test_the_number_is_stored_where_an_operator_made_the_marker() -> None:
         assert ("chain_origin" in json.loads(data)) is (number is not None), "a flush costs no bytes"
     with pytest.raises(MarkerError, match="chain_origin"):
         manifest_from_bytes(marker.name, data.replace(b'"chain_origin":7', b'"chain_origin":-1'))
+
+
+def test_a_rewind_that_was_interrupted_is_completed_by_the_next(staging: Staging, store: ObjectStore) -> None:
+    """Its origin is recorded, and the marker that it was to put aside is still there."""
+    start_at(staging, store, 20)
+    operator.begin(store, staging.source(0), ChainOrigin(Position(0), number=1))
+    assert state(staging, store).staged == ()
+    assert rewind(staging, store, 0) is None
+    assert staging.markers() == []
+    assert [item.path for item in store.list("stray")] == [f"stray/done/orders/0/{19:020d}.done"]
+    assert operator.recorded_origin(store, staging.source(0)) == ChainOrigin(Position(0), number=2)
