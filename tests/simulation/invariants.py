@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from common.errors import MarkerError
-from common.stage.chain_origins import BEGIN, ChainOrigin, newest_paths, origin_from_bytes
+from common.stage.chain_origins import BEGIN, ChainOrigin, is_superseded, newest_paths, origin_from_bytes
 from common.stage.markers import STRAY, MarkerName, Origin, marker_from_bytes, stray_path
 from common.stage.merged import is_merged
 from common.tables.transactions import TxnIds
@@ -127,10 +127,12 @@ class StageInvariants:
             if data not in self._seen:
                 self._require_files(objects, marker)
             self._require_link(marker, claims)
+        origin = newest(objects, self.stage, partition)
         above = tuple(
             other
             for start, other in claims.items()
             if start > marker.name.start and _generation(other.marker) >= _generation(marker)
+            if not is_superseded(other.marker, origin)  # by a rewind that has not put it aside yet
         )
         claims[marker.name.start] = _Claim(marker, above, self._seen.get(data, False))
         if manifest is not None:
@@ -245,9 +247,11 @@ class StageInvariants:
         return None if below == path or below.startswith(f"{STRAY}/") else MarkerName.parse(below)
 
     def _is_put_aside(self, objects: Objects, path: str, data: bytes) -> bool:
+        """Whether there is a copy: of all of it, or of the half that was left when it was copied (hostile.py)."""
         below = path.removeprefix(f"{self.stage}/")
         start = f"{self.stage}/{stray_path(below)}"
-        return any(copy == data for other, (copy, _) in objects.items() if other.startswith(start))
+        copies = (copy for other, (copy, _) in objects.items() if other.startswith(start))
+        return any(copy in {data, data[: len(data) // 2]} for copy in copies)
 
 
 def _generation(marker: Marker) -> int:
