@@ -18,8 +18,14 @@ from typing import TYPE_CHECKING, TypeVar, assert_never
 from bootstrap.accepting import Accepting, require_whole
 from bootstrap.apply import stage as staging
 from bootstrap.apply.kafka import KafkaView
-from bootstrap.apply.loaders import require_no_load_begun, require_no_loader, require_not_loaded, require_not_loading
-from bootstrap.apply.partition_state import partition_state, require_even, table_position
+from bootstrap.apply.loaders import (
+    require_loaded_alike,
+    require_no_load_begun,
+    require_no_loader,
+    require_not_loaded,
+    require_not_loading,
+)
+from bootstrap.apply.partition_state import lacking_in_others, partition_state, require_even, table_position
 from bootstrap.apply.repair_lock import RepairLocks
 from bootstrap.merged import ends_of, require_plain, with_chain
 from bootstrap.plans.plan import StreamPlan, check_known, plan_partition
@@ -38,7 +44,7 @@ from common.errors import UsageError
 from common.http.pages import release
 from common.settings import FromTimestamp, StartAt
 from common.settings.stores import stage_store, table_stores
-from common.spans import Partition, Position, Topic, TopicPartition
+from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.stage.merged import ids_together, is_merged, kafka_partition, kafka_topic, topics_of
 from common.stage.topic_owners import StageTopicOwners
 from common.storage.store import prove_exclusive_create
@@ -283,6 +289,7 @@ class Work:
             require_no_load_begun(plan, lambda: self._highest_position(plan.partition))
             late = staging.rewind(store, plan)
             require_not_loaded(plan, lambda: self._highest_position(plan.partition))
+            require_loaded_alike(plan, lambda: self._lacking_in_others(plan.partition))
             return late
 
     # accept
@@ -332,6 +339,14 @@ class Work:
             return None
         table = self._table(stream)
         return table_position(self._store, stream, partition, table, self._identity(stream, table))
+
+    def _lacking_in_others(self, partition: TopicPartition) -> Span | None:
+        """What the main table has of a partition, and another table of the stream lacks."""
+        stream = self._settings.stream_of(partition.topic)
+        if stream is None:
+            return None
+        table = self._table(stream)
+        return lacking_in_others(self._store, stream, partition, table, self._identity(stream, table))
 
     def _highest_position(self, partition: TopicPartition) -> Position | None:
         """The highest position that a table of the stream has."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from bootstrap.plans.repair import RewindPlan
     from common.ports import Clock, ObjectStore
-    from common.spans import Position
+    from common.spans import Position, Span
     from common.stage.leases import Epoch, Grant
 
 
@@ -93,6 +93,24 @@ def require_not_loaded(plan: RewindPlan, tables: Callable[[], Position | None]) 
         )
         command = replay(plan.partition, plan.position, position)
         raise UsageError(msg, f"load these records by themselves: `{command}`")
+
+
+def require_loaded_alike(plan: RewindPlan, lacking: Callable[[], Span | None]) -> None:
+    """Call this after a rewind's last change; ``lacking`` reads what the main table has and another one lacks.
+
+    Raises UsageError where a load since the plan left another table out: that one gets what is staged again, by the
+    config as it is then (bootstrap/plans/repair.py, rule 5).
+    """
+    span = None if plan.to_replay is not None else lacking()
+    if span is None or span.end <= plan.position:
+        return
+    start = max(span.start, plan.position)
+    msg = (
+        f"{plan.partition} is rewound to {plan.position}; since the chain was read, a loader has loaded it up to "
+        f"{span.end}, and not into every table of the stream"
+    )
+    command = replay(plan.partition, start, span.end)
+    raise UsageError(msg, f"if routes or conditions have changed since then, load these records again: `{command}`")
 
 
 _LOOKS = 10  # per lease time

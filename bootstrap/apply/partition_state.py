@@ -9,6 +9,7 @@ from bootstrap.apply.stage import recorded_origin, staged_markers
 from bootstrap.plans.state import PartitionState
 from common.errors import UsageError
 from common.remedies import quoted
+from common.spans import Span
 from common.stage.chain_origins import is_superseded
 from common.tables.deferred_ranges import deferred_of
 from common.tables.identity import NO_IDENTITY, overlap
@@ -155,6 +156,20 @@ def _foreign(state: PartitionState, stream: Stream, ids: TxnIds, begun: int, ide
     if begun == known.generation and None not in {known.topic_id, staged_id} and known.topic_id != staged_id:
         return f"its topic has the id {staged_id}, and the table {stream.table} has one with the id {known.topic_id}"
     return None
+
+
+def lacking_in_others(
+    store: ObjectStore,
+    stream: Stream,
+    partition: TopicPartition,
+    table: TableState | None,
+    identity: TableIdentity = NO_IDENTITY,
+) -> Span | None:
+    """From the first record to the last that the main table has and another lacks. Raises StoreError, MarkerError."""
+    transactions = {} if table is None else table.transactions
+    ids = _ids(stream, partition, recorded_origin(store, partition), transactions, identity)
+    spans = [missing.span for missing in deferred_of(ids, transactions, stream.side_tables, [partition])]
+    return Span(min(span.start for span in spans), max(span.end for span in spans)) if spans else None
 
 
 def table_position(

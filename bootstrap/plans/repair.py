@@ -20,6 +20,9 @@ Rules:
 4. In a stream with a topology, the position is also one at which its task's state is known (plans/task_states.py). The
    origin has that state, and the undelivered outboxes, as the settled markers had them.
 5. Positions that the table has are not staged again except on request: the loader skips them.
+   Where the main table has records that another table of the stream lacks, that one gets what is staged again, by the
+   config as it is then. If routes or conditions were edited since, the tables do not agree on where these records
+   belong: the plan names the range, and the command that loads it again into all of them.
 6. In a chain of several topics they never are: where topics were read to their ends, the order of their messages
    depended on timing, and would differ the next time.
 """
@@ -31,7 +34,7 @@ from typing import TYPE_CHECKING
 
 from bootstrap.plans.task_states import TaskStates
 from common.errors import UsageError
-from common.remedies import CONFIG, repair
+from common.remedies import CONFIG, repair, replay
 from common.spans import Position, Span
 from common.stage.chain_origins import ChainOrigin
 from common.stage.markers import Marker, MarkerName, Origin
@@ -65,6 +68,8 @@ class RewindPlan:
     """The chain's origin, recorded before anything else; None where nothing is removed or comes before the chain."""
     chain_start: Position | None = None
     """Where the chain started, if records from before that are staged; None if no table may lack such records."""
+    to_replay: Span | None = None
+    """What another table gets by a config that may differ from the main table's (rule 5); None where nothing is."""
     notes: tuple[str, ...] = ()
 
 
@@ -185,10 +190,19 @@ def plan_rewind(
     if not aside and marker is None and chain_origin is None:
         msg = f"the chain of {state.partition} ends at {position} already"
         raise UsageError(msg, "there is nothing to rewind")
-    notes = (*_rewind_notes(state, to, position), *states.note(position))
+    to_replay = _by_another_config(state, position)
+    notes = (*_rewind_notes(state, to, position, to_replay), *states.note(position))
     if is_gone:
         notes = (*notes, f"Kafka no longer has [{position}, {state.ends.low}): it will never be loaded")
-    return RewindPlan(to, end, aside, marker, state.partition, chain_origin, chain_start, notes)
+    return RewindPlan(to, end, aside, marker, state.partition, chain_origin, chain_start, to_replay, notes)
+
+
+def _by_another_config(state: PartitionState, position: Position) -> Span | None:
+    """What is staged again of the records that the main table has and another one lacks (rule 5)."""
+    if state.table is None or state.deferred_from is None:
+        return None
+    start = max(position, state.deferred_from)
+    return Span(start, state.table) if start < state.table else None
 
 
 def _previous(chain: PartitionState, position: Position) -> Position | None:
@@ -275,12 +289,18 @@ def _root(state: PartitionState) -> Position:
     return root
 
 
-def _rewind_notes(state: PartitionState, to: Position, position: Position) -> tuple[str, ...]:
+def _rewind_notes(state: PartitionState, to: Position, position: Position, to_replay: Span | None) -> tuple[str, ...]:
     notes: list[str] = []
     if position < to:
         notes.append(f"{to} lies within a marker or a gap; the chain is rewound to {position}, so that nothing is lost")
     if state.table is not None and position < state.table:
         notes.append(f"the table has [{position}, {state.table}) already; the loader passes over what is staged of it")
+    if to_replay is not None:
+        command = replay(state.partition, to_replay.start, to_replay.end)
+        notes.append(
+            f"another table of the stream lacks records of {to_replay} that the main table has; if routes or "
+            f"conditions of the stream have changed since those were loaded, load them again after this: `{command}`"
+        )
     return tuple(notes)
 
 

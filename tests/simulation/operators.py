@@ -13,8 +13,13 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from bootstrap.apply import stage as staging
-from bootstrap.apply.loaders import require_no_load_begun, require_not_loaded, require_not_loading
-from bootstrap.apply.partition_state import partition_state, table_position
+from bootstrap.apply.loaders import (
+    require_loaded_alike,
+    require_no_load_begun,
+    require_not_loaded,
+    require_not_loading,
+)
+from bootstrap.apply.partition_state import lacking_in_others, partition_state, table_position
 from bootstrap.apply.repair_lock import RepairLocks
 from bootstrap.plans.repair import plan_rewind, plan_skip
 from bootstrap.plans.restart import Restart, plan_restart
@@ -29,9 +34,10 @@ from tests.simulation.world import Crash, Fault
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from bootstrap.plans.repair import RewindPlan
     from bootstrap.plans.state import PartitionState
     from common.settings import Stream
-    from common.spans import TopicPartition
+    from common.spans import Span, TopicPartition
     from tests.simulation.delta_log import SimulatedTables
     from tests.simulation.kafka import Broker
     from tests.simulation.store import SimulatedStore
@@ -179,6 +185,8 @@ class Operator:
             self._given_up.give(state.partition, 0, int(plan.position))
         self._world.faults[Fault.REWIND] += 1
         self._world.tell(f"an operator rewinds {state.partition} to {plan.position}")
+        if plan.to_replay is not None:
+            self._replay(plan.partition, plan.to_replay)
         with self._turns.locked(state.partition, "rewind") as store:
             require_not_loading(store, plan, partial(self._position, state.partition, [self._stream.table]))
             everywhere = partial(self._position, state.partition, self._stream.tables)
@@ -186,8 +194,18 @@ class Operator:
             staging.rewind(store, plan)
             require_not_loaded(plan, everywhere)
             self._done(state.partition)
+            require_loaded_alike(plan, partial(self._lacking_in_others, plan))
         if plan.chain_start is not None:
             self._given_up.want(state.partition, int(plan.position))
+
+    def _lacking_in_others(self, plan: RewindPlan) -> Span | None:
+        span = lacking_in_others(self._store, self._stream, plan.partition, self._tables.state(self._stream.table))
+        if span is not None and span.end > plan.position:
+            self._replay(plan.partition, span)
+        return span
+
+    def _replay(self, partition: TopicPartition, span: Span) -> None:
+        """Do what a rewind says: the config may have been edited."""
 
     def _position(self, partition: TopicPartition, urls: Iterable[str]) -> Position | None:
         """The highest position that one of these tables has."""

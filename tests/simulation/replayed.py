@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, cast
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -33,6 +34,7 @@ from tests.simulation.converter import BAD, GOOD, LEFT, RIGHT, ROUTES, PlainConv
 from tests.simulation.delta_log import DeltaLog, Place, SimulatedTables, places_of
 from tests.simulation.invariants import StageInvariants
 from tests.simulation.kinds import DEAD_LETTERS, STAGE, TABLE, Around, Routed
+from tests.simulation.operators import Operator
 from tests.simulation.store import SimulatedStore
 from tests.simulation.world import Fault, WorldClock
 
@@ -270,6 +272,17 @@ class ReplayedInvariants(StageInvariants):
         return [url for url in StageInvariants._lacking(self, marker) if url == TABLE]
 
 
+class Reading(Operator):
+    """One who does what the notes of a rewind say."""
+
+    def __init__(self, world: World, broker: Broker, *, replay: Callable[[Range], None], **more: Any) -> None:  # noqa: ANN401
+        super().__init__(world, broker, **more)
+        self._note = replay
+
+    def _replay(self, partition: TopicPartition, span: Span) -> None:
+        self._note(Range(partition, span))
+
+
 class Replayed(Routed):
     """Several tables, configs that are edited, and replays."""
 
@@ -281,6 +294,8 @@ class Replayed(Routed):
         self.log: ReplacedLog = ReplacedLog(around.bucket, STAGE)
         self._edition = world.rng.randrange(_EDITIONS)
         self._last: Range | None = None
+        self._noted: list[Range] = []
+        self.operator = partial(Reading, replay=self._note)
 
     def invariants(self) -> ReplayedInvariants:
         """Of the main table."""
@@ -311,6 +326,21 @@ class Replayed(Routed):
         if world.rng.random() < world.chances.replayed:
             world.faults[Fault.REPLAYED] += 1
             self.around.spawn("replay", self._replay_dead_letters if world.rng.random() < 0.4 else self._replay_range)
+
+    def ends_war(self) -> None:
+        """Operators do what the notes of rewinds said: then no process dies before it has done so."""
+        for noted in self._noted:
+            self._replay_noted(noted)
+
+    def _note(self, noted: Range) -> None:
+        if self.around.world.healed:
+            self._replay_noted(noted)
+        else:
+            self._noted.append(noted)
+
+    def _replay_noted(self, noted: Range) -> None:
+        world, broker = self.around.world, self.around.broker
+        self.around.spawn("replay", lambda: self._tell(self._work(LogRecords(world, broker)).stage(noted)))
 
     def _replay_range(self) -> None:
         """`stage-writer replay --from --to`."""

@@ -9,7 +9,7 @@ import pytest
 
 from bootstrap import view
 from bootstrap.apply import stage
-from bootstrap.apply.loaders import require_no_load_begun, require_not_loaded
+from bootstrap.apply.loaders import require_loaded_alike, require_no_load_begun, require_not_loaded
 from bootstrap.plans.plan import (
     BeginChain,
     Make,
@@ -425,6 +425,28 @@ def test_a_rewind_keeps_staged_what_another_table_of_the_stream_lacks() -> None:
     # And what all of them have is sound.
     plan = rewound(state(chain_of(0, 10, 20, 30), table=17, deferred_from=4), 3, below_table=True)
     assert (plan.position, aside(plan)) == (3, [20, 10, 0])
+
+
+@pytest.mark.parametrize(("to", "to_replay"), [(3, (4, 17)), (10, (10, 17)), (20, None)])
+def test_a_rewind_names_what_another_table_gets_by_a_later_config(to: int, to_replay: tuple[int, int] | None) -> None:
+    """The main table keeps what it has: if routes were edited since, a record would be in both tables, or in none."""
+    plan = rewound(state(chain_of(0, 10, 20, 30), table=17, deferred_from=4), to, below_table=True)
+    assert plan.to_replay == (None if to_replay is None else span(*to_replay))
+    command = f"stage-writer replay ⟨config⟩ --topic orders --partition 0 --from {max(to, 4)} --to 17 --yes"
+    assert any(f"load them again after this: `{command}`" in note for note in plan.notes) is (to_replay is not None)
+    alike = rewound(state(chain_of(0, 10, 20, 30), table=17), to, below_table=True)
+    assert alike.to_replay is None
+
+
+def test_a_load_during_a_rewind_that_left_a_table_out_is_named() -> None:
+    plan = rewound(state(chain_of(0, 10, 20, 30), table=5), 10)
+    with pytest.raises(UsageError, match="a loader has loaded it up to 30, and not into every table") as error:
+        require_loaded_alike(plan, lambda: span(5, 30))
+    assert "--from 10 --to 30 --yes" in error.value.remedy
+    require_loaded_alike(plan, lambda: span(5, 10))  # what is not staged again
+    require_loaded_alike(plan, lambda: None)
+    known = rewound(state(chain_of(0, 10, 20, 30), table=17, deferred_from=4), 10, below_table=True)
+    require_loaded_alike(known, lambda: span(4, 17))  # the notes of the plan have named it
 
 
 def test_a_skip_does_not_leave_out_what_another_table_of_the_stream_lacks() -> None:
