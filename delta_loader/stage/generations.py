@@ -5,7 +5,8 @@ Rules (common/stage/chain_origins.py has the others):
 1. A marker of a generation lower than the one the stage has started is neither loadable nor covered: its positions are
    another topic's. It is a stray at any position, and is moved as soon as it is seen. A marker that only the table is
    ahead of stays: it belongs to another stage (delta_loader/stage/identity.py). A marker of an operator that a rewind
-   had put aside (chain_origins.py, rule 7) is moved too.
+   had put aside (chain_origins.py, rule 7) is moved too, unless a repair of its partition is unfinished: that repair
+   moves it, and a writer may then claim its name before the loader deletes it.
 2. Writers continue from a partition's highest marker, which is never settled. It must therefore belong to the chain:
    older markers above the chain are moved first. So are older markers at the low end, where they would keep all above
    them.
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from common.stage.chain_origins import is_superseded
 from common.stage.markers import Marker
+from common.stage.repair_lock import last_repair, repairs_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -43,13 +45,13 @@ def put_older_aside(
 
     Raises StoreError.
     """
-    gone = list(_superseded(markers, origins))
+    gone = _to_move(stage, markers, origins)
     listing = stage.put_aside(listing, [marker.name for marker in gone])
     for partition in [partition for partition, origin in origins.items() if origin.generation]:
         while partition in listing:
             ends = {listing[partition].names[0], listing[partition].names[-1]}
             read = stage.read(listing, ends, tables)
-            strays = _superseded([marker for markers in read.values() for marker in markers], origins)
+            strays = _to_move(stage, [marker for markers in read.values() for marker in markers], origins)
             if not strays:
                 break
             listing = stage.put_aside(listing, [marker.name for marker in strays])
@@ -57,11 +59,24 @@ def put_older_aside(
     return listing, tuple(gone)
 
 
-def _superseded(markers: Iterable[AnyMarker], origins: Mapping[TopicPartition, ChainOrigin]) -> tuple[Marker, ...]:
-    """The markers from before their chains' origins, highest first."""
-    strays = (
-        marker
+def _to_move(stage: Stage, markers: Iterable[AnyMarker], origins: Mapping[TopicPartition, ChainOrigin]) -> list[Marker]:
+    """The markers from before their chains' origins, highest first, but for those that a repair is moving (rule 1)."""
+    strays = [
+        (marker, origin.generation)
         for marker in markers
-        if isinstance(marker, Marker) and is_superseded(marker, origins.get(marker.name.topic_partition))
-    )
-    return tuple(sorted(strays, key=lambda marker: marker.name, reverse=True))
+        if isinstance(marker, Marker)
+        and (origin := origins.get(marker.name.topic_partition)) is not None
+        and is_superseded(marker, origin)
+    ]
+    put_aside = {marker.name.topic_partition for marker, generation in strays if not marker.is_older_than(generation)}
+    under_repair = {partition for partition in put_aside if _is_under_repair(stage, partition)}
+    moved = [
+        marker
+        for marker, generation in strays
+        if marker.is_older_than(generation) or marker.name.topic_partition not in under_repair
+    ]
+    return sorted(moved, key=lambda marker: marker.name, reverse=True)
+
+
+def _is_under_repair(stage: Stage, partition: TopicPartition) -> bool:
+    return not last_repair(item.path for item in stage.store.list(repairs_folder(partition))).ended

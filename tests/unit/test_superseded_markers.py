@@ -8,6 +8,7 @@ import pytest
 
 from bootstrap.apply import stage as operator
 from bootstrap.apply.partition_state import partition_state
+from bootstrap.apply.repair_lock import RepairLocks
 from bootstrap.plans.plan import Make, plan_partition
 from bootstrap.plans.repair import plan_rewind, plan_skip
 from bootstrap.plans.state import Author, Ends, PartitionState
@@ -86,6 +87,20 @@ def test_one_that_is_created_again_after_a_later_rewind_is_a_stray(
     assert tables.tables[staging.table].commits[-1].metadata.spans[staging.source(0)].start == 0
 
 
+def test_one_that_a_repair_is_moving_is_left_to_it(staging: Staging, store: ObjectStore) -> None:
+    """A writer may claim its name as soon as the repair has moved it: the loader would delete that claim."""
+    start_at(staging, store, 20)
+    locks = RepairLocks(store, AUTHOR, "0b4a")
+    locks.read_last(staging.source(0))
+    with locks.locked(staging.source(0), "rewind"):
+        operator.begin(store, staging.source(0), ChainOrigin(Position(0), number=1))
+        (report,) = loader_for(staging, MemoryDeltaTables()).run_pass()
+        assert (report.strays, len(staging.markers())) == (0, 1)
+        assert [held.reason for held in report.held.values()] == ["under_repair"]
+    (report,) = loader_for(staging, MemoryDeltaTables()).run_pass()
+    assert (report.strays, staging.markers()) == (1, [])
+
+
 def test_one_that_a_rewind_has_kept_is_part_of_the_chain(staging: Staging, store: ObjectStore) -> None:
     start_at(staging, store, 9)
     staging.previous[0] = Position(8)
@@ -125,15 +140,14 @@ def test_a_stray_reaches_beyond_a_later_origin(marker: Marker, *, is_stray: bool
     assert is_superseded(marker, ChainOrigin(Position(6), 3, number=3)) is (marker.manifest is not None)
 
 
-def test_the_number_is_stored_where_an_operator_made_the_marker() -> None:
-    for number in (None, 0, 7):
-        marker = named(number)
-        data = manifest_to_bytes(ORDERS, required(marker.manifest))
-        assert manifest_from_bytes(marker.name, data) == marker.manifest
-        assert json.loads(data).get("chain_origin", None) == number
-        assert ("chain_origin" in json.loads(data)) is (number is not None), "a flush costs no bytes"
+@pytest.mark.parametrize("number", [None, 0, 7])
+def test_the_number_is_stored_where_an_operator_made_the_marker(number: int | None) -> None:
+    marker = named(number)
+    data = manifest_to_bytes(ORDERS, required(marker.manifest))
+    assert manifest_from_bytes(marker.name, data) == marker.manifest
+    assert ("chain_origin" in json.loads(data)) is (number is not None), "a flush costs no bytes"
     with pytest.raises(MarkerError, match="chain_origin"):
-        manifest_from_bytes(marker.name, data.replace(b'"chain_origin":7', b'"chain_origin":-1'))
+        manifest_from_bytes(marker.name, json.dumps({**json.loads(data), "chain_origin": -1}).encode())
 
 
 def test_a_rewind_that_was_interrupted_is_completed_by_the_next(staging: Staging, store: ObjectStore) -> None:
