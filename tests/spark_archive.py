@@ -22,8 +22,10 @@ from pathlib import Path
 from devservices.java import java
 
 # What the second compiler makes of a process that lives for seconds does not pay in that time, nor does a small heap.
+# Without that compiler, Java keeps little room for code, and would look through it for what it can drop.
 JAVA_OPTIONS = (
     "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:InitialRAMPercentage=100 -XX:NewRatio=1 -XX:MetaspaceSize=256m"
+    " -XX:ReservedCodeCacheSize=240m -XX:-UseCodeCacheFlushing"
 )
 _VARIABLE = "SPARK_SUBMIT_OPTS"
 _SILENT = "-Xlog:disable"  # what Java has to say of archives, it would say on standard output
