@@ -1,4 +1,4 @@
-"""A few hundred histories of the real services; `make simulate` runs thousands."""
+"""A few hundred histories of the real services; `make nightly` runs more, and `make simulate` thousands."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.simulation.sweep import counts_of_page
 from tests.simulation.world import Fault
 from tests.simulation.worlds import Worlds
 
-HISTORIES_A_TEST = 25
+HISTORIES_A_TEST = 75
 HISTORIES_OF_OTHERS = 24
 MOST_HISTORIES_OF_OTHERS = 100
 HISTORIES_THAT_ARE_NEW = 4
@@ -28,6 +28,7 @@ _OF_ONE_WORLD = {
 _FAULTS_OF = {**_OF_ONE_WORLD, Worlds.HOSTILE: set(Fault).difference(*_OF_ONE_WORLD.values())}
 
 
+@pytest.mark.in_turn("plain histories")
 @pytest.mark.parametrize("first", range(0, 150, HISTORIES_A_TEST))
 def test_every_record_once_in_every_history(first: int) -> None:
     for seed in range(first, first + HISTORIES_A_TEST):
