@@ -27,7 +27,7 @@ from common.errors import SchemaError
 from common.schema import StructType, schema_to_json, to_arrow_schema
 from common.schema.agreement import PublishedColumns
 from common.settings.columns import made_columns, naming_of
-from common.settings.merging import merge_by_of, operation_of
+from common.settings.merging import merge_by_of, operation_of, settings_of_columns
 from common.stage.markers import TableKind
 from common.tables.changes import RESERVED, table_columns
 from common.tables.dead_letters import DEAD_LETTER_SCHEMA, kafka_fields_of
@@ -370,7 +370,7 @@ def rows_format(stream: Stream, schema: StructType) -> TableFormat:
     if identity is not None:
         table = StructType(tuple(field for field in schema if field.name not in identity))
         made = replace(made, schema=schema_to_json(table), place=identity)
-    return replace(made, waits=stream.load.waits_for_spark)
+    return replace(made, waits=stream.load.waits_for_spark, settings=settings_of_columns(stream))
 
 
 def table_format(

@@ -73,6 +73,18 @@ def columns_of_rows(stream: Stream) -> tuple[str, ...]:
     return (*table_columns_of(stream).names, *added)
 
 
+def settings_of_columns(stream: Stream) -> dict[str, str]:
+    """The keys of the settings that give the table columns which no field of a record is, by the columns' names."""
+    keys = {name: f"derive.{name}" for name in stream.derive}
+    if stream.rescues:
+        keys[stream.rescue_column] = "rescue_column"
+    if stream.merge is not None and stream.merge.soft_delete is not None:
+        keys[stream.merge.soft_delete] = "merge.soft_delete"
+    if stream.merge is not None and stream.merge.history:
+        keys |= dict.fromkeys(HISTORY_COLUMNS, "merge.sequence")
+    return {name.casefold(): key for name, key in keys.items()}
+
+
 def operation_of(stream: Stream) -> tuple[str, tuple[str, ...]] | None:
     """The expression and the values that delete; None where every record is an upsert."""
     if stream.merge is None:

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 
 from common.schema.ddl import type_to_ddl
 from common.schema.types import INTEGER_BITS, ArrayType, DataType, DecimalType, MapType, Primitive, StructType
+from common.tables.changes import IS_CURRENT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 _FLOATS = (Primitive.FLOAT, Primitive.DOUBLE)
 _DAYS = frozenset({Primitive.DATE, Primitive.TIMESTAMP_NTZ})
@@ -35,7 +36,7 @@ def columns_text(names: Sequence[str]) -> str:
     return ", ".join(names) or "nothing"
 
 
-def type_problems(table: StructType, staged: StructType, path: str = "") -> Iterator[tuple[str, str]]:
+def type_problems(table: StructType, staged: StructType) -> Iterator[tuple[str, str]]:
     """The difference of each staged column whose values the table's type can never take, and the table's column.
 
     Columns that the table lacks are left out: they can be added.
@@ -43,26 +44,52 @@ def type_problems(table: StructType, staged: StructType, path: str = "") -> Iter
     for field in staged:
         there = table.field(field.name)
         if there is not None:
-            yield from _problems(f"{path}{field.name}", there.type, field.type)
+            for problem in _problems(field.name, there.type, field.type):
+                yield problem, f"{field.name} {type_to_ddl(there.type)}"
 
 
-def columns_setting(wanted: Sequence[str]) -> str:
-    """How a stream declares the given columns of a table; records of another type are dead letters without coerce."""
-    return f"columns: {', '.join(wanted)} (with coerce: lenient, where records have another type)"
+def columns_setting(wanted: Sequence[str], settings: Mapping[str, str]) -> str:
+    """What a stream has to say for columns of a table that it gives other types.
+
+    ``settings`` has the keys of the settings that make columns, by the columns' names in lower case. The others are
+    fields of records, of which those of another type are dead letters without coerce.
+    """
+    declared: list[str] = []
+    made: dict[str, str] = {}
+    for column in dict.fromkeys(wanted):
+        name, _, kind = column.partition(" ")
+        key = settings.get(name.casefold())
+        if key is None:
+            declared.append(column)
+        elif key == "merge.sequence":
+            if name != IS_CURRENT:
+                none = "none, or " if kind == type_to_ddl(Primitive.TIMESTAMP) else ""
+                made[key] = f"the merge.sequence of the table's versions ({none}a column of type {kind})"
+        elif key.startswith("derive."):
+            made[column] = f"an expression of type {kind} in {key} (CAST(… AS {kind}))"
+        else:
+            made[column] = f"another column in {key}"
+    texts = list(made.values())
+    if declared:
+        named = ", ".join(declared)
+        texts.insert(0, f"{named} in columns (with coerce: lenient, where records have another type)")
+    return " and ".join(texts)
 
 
-def _problems(name: str, table: DataType, staged: DataType) -> Iterator[tuple[str, str]]:
+def _problems(name: str, table: DataType, staged: DataType) -> Iterator[str]:
     match table, staged:
         case StructType(), StructType():
-            yield from type_problems(table, staged, f"{name}.")
+            for field in staged:
+                there = table.field(field.name)
+                if there is not None:
+                    yield from _problems(f"{name}.{field.name}", there.type, field.type)
         case ArrayType(), ArrayType():
             yield from _problems(f"{name}.element", table.element, staged.element)
         case MapType(), MapType():
             yield from _problems(f"{name}.key", table.key, staged.key)
             yield from _problems(f"{name}.value", table.value, staged.value)
         case _ if not _may_become(table, staged):
-            kind = type_to_ddl(table)
-            yield f"the column {name} is {kind}, staged as {type_to_ddl(staged)}", f"{name} {kind}"
+            yield f"the column {name} is {type_to_ddl(table)}, staged as {type_to_ddl(staged)}"
 
 
 def _may_become(table: DataType, staged: DataType) -> bool:

@@ -10,7 +10,7 @@ from common.schema.evolution import extended
 from common.schema.spark_json import schema_from_json, schema_to_json
 from common.settings.columns import declared_columns_of_table, table_columns_of
 from common.settings.loading import Evolution
-from common.settings.merging import merge_by_of
+from common.settings.merging import merge_by_of, settings_of_columns
 from common.settings.overlap import shared_topics
 from common.tables.changes import made_fields
 from common.tables.dead_letters import kafka_fields_of
@@ -123,7 +123,9 @@ def _columns(stream: Stream, state: TableState, url: str, load_mode: LoadMode) -
             "columns",
             Level.ERROR,
             f"{stream.app_id}: {url} does not fit what the stream declares: {'; '.join(problems)}",
-            remedy_for(table, declared, url, stream.key_of(url, "columns"), load_mode),
+            remedy_for(
+                table, declared, url, stream.key_of(url, "columns"), load_mode, settings=settings_of_columns(stream)
+            ),
             stream.app_id,
         )
     return Check("columns", Level.OK, f"{stream.app_id}: its columns take what the stream declares", "", stream.app_id)

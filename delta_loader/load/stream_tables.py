@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from common.errors import KafkaDeltaExpressError
-from common.settings.merging import columns_of_rows
+from common.settings.merging import columns_of_rows, settings_of_columns
 from common.tables.deferred_ranges import DeferredRanges
 from common.tables.identity import TableChain
 from common.tables.rollback import RollbackKind
@@ -202,7 +202,15 @@ class StreamTables:
 
     def _require_compatible(self, table: Target, staged: TableShape, restage: str) -> None:
         casting = self._alterations is not None and table.url != self._stream.dead_letters
-        require_compatible(table.shape, staged, table.url, table.load_mode, casting=casting, restage=restage)
+        require_compatible(
+            table.shape,
+            staged,
+            table.url,
+            table.load_mode,
+            casting=casting,
+            restage=restage,
+            settings=settings_of_columns(self._stream.at(table.url)),
+        )
         if self._ports.merged_keys is not None and staged.merge is not None:
             self._ports.merged_keys.require(table, staged.merge)
 

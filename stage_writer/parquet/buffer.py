@@ -124,6 +124,8 @@ class TableFormat:
     """How its rows change the table's; they have columns for that (changes.py). None to append."""
     place: IdentityColumns | None = None
     """Columns of its rows that the table does not have (common/stage/identity_columns.py)."""
+    settings: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """The keys of the settings that make columns which no field of a record is, by the columns' names in lower case."""
 
 
 class _Sink:

@@ -61,7 +61,7 @@ def incompatibility(table: TableFormat, state: TableState) -> Incompatibility | 
     columns = list(type_problems(schema_from_json(state.schema), schema_from_json(table.schema)))
     if columns:
         problems += [what for what, _ in columns]
-        settings.append(columns_setting([column for _, column in columns]))
+        settings.append(columns_setting([column for _, column in columns], table.settings))
     if not problems:
         return None
     return Incompatibility(

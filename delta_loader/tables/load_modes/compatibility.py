@@ -38,7 +38,7 @@ from delta_loader.tables.load_modes.load_mode import PLAIN, LoadMode, through_sp
 from delta_loader.tables.load_modes.variants import staged_form
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from delta_loader.plan.plan import TableShape
 
@@ -53,26 +53,35 @@ def require_compatible(
     *,
     casting: bool = False,
     restage: str = "",
+    settings: Mapping[str, str] | None = None,
 ) -> None:
     """Raises NotCompatibleError, with the differences, when staged files are incompatible with the table.
 
-    ``restage`` has the commands that stage the records again, once the stream's columns have changed.
+    ``restage`` has the commands that stage the records again, once the stream's columns have changed. ``settings`` has
+    the keys of the settings that make columns (`columns_setting`).
     """
     problems = differences(table, staged, load_mode, casting=casting)
     if problems:
         msg = f"what is staged does not fit the Delta table {url}: {'; '.join(problems)}"
         raise NotCompatibleError(
-            msg, remedy_for(table, staged, url, "the stream's columns", load_mode, restage=restage)
+            msg, remedy_for(table, staged, url, "the stream's columns", load_mode, restage=restage, settings=settings)
         )
 
 
 def remedy_for(
-    table: TableShape, staged: TableShape, url: str, setting: str, load_mode: LoadMode = PLAIN, *, restage: str = ""
+    table: TableShape,
+    staged: TableShape,
+    url: str,
+    setting: str,
+    load_mode: LoadMode = PLAIN,
+    *,
+    restage: str = "",
+    settings: Mapping[str, str] | None = None,
 ) -> str:
     """The remedy for a difference: the statement itself where columns are missing, or another value of ``setting``.
 
-    For a difference that no statement can remove, the setting that matches the table. ``restage`` is as in
-    `require_compatible`.
+    For a difference that no statement can remove, the setting that matches the table. ``restage`` and
+    ``settings`` are as in `require_compatible`.
     """
     and_again = f" and {restage}" if restage else ""
     otherwise = f"{setting}{and_again}"
@@ -92,16 +101,16 @@ def remedy_for(
         without += f"; or leave {' and '.join(included)} out of include" if included else ""
         remedies.append(f"{statement}; or evolution: add, and the loader adds them{without}; or change {otherwise}")
     wanted = [column for _, column in type_problems(there, columns)]
-    settings = [columns_setting(wanted)] if wanted else []
+    written = [columns_setting(wanted, settings or {})] if wanted else []
     renamed = ", ".join(_renamed("", there, columns))
     if renamed:
-        settings.append(f"rename: {{{renamed}}}")
+        written.append(f"rename: {{{renamed}}}")
     if not through_spark(load_mode) and table.partition_by != staged.partition_by:
-        settings.append(f"partition_by: [{', '.join(table.partition_by)}]")
-    if settings:
+        written.append(f"partition_by: [{', '.join(table.partition_by)}]")
+    if written:
         remedies.append(
             "what no ALTER TABLE changes, the stream has to say as the table does: write "
-            f"{' and '.join(settings)}{and_again}; or load into a new table (another table, app_id and stage)"
+            f"{' and '.join(written)}{and_again}; or load into a new table (another table, app_id and stage)"
         )
     return "; and ".join(remedies) or (
         f"change the table by what ALTER TABLE {delta_table(url)} can (a wider type, DROP NOT NULL, a name), or write "

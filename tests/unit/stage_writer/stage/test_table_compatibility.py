@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -59,8 +60,39 @@ def test_a_type_that_no_statement_can_make_of_the_tables_is_refused_by_its_name(
     refused = found({"columns": staged}, state_of(table + KAFKA))
     assert refused is not None
     assert "the column qty" in refused.problem
-    assert "columns: qty" in refused.remedy
+    assert refused.remedy.startswith(f"write {table} in columns (with coerce")
     assert "ALTER TABLE" not in refused.remedy
+
+
+@pytest.mark.parametrize(
+    ("stream", "table", "remedy"),
+    [
+        ({"derive": {"day": "id + 1"}}, "id INT, day STRING", "an expression of type STRING in derive.day (CAST(… AS "),
+        ({"unknown_fields": "rescue"}, "id INT, _rescued INT", "another column in rescue_column"),
+        ({"merge": {"soft_delete": "gone"}}, "id INT, gone STRING", "another column in merge.soft_delete"),
+        (
+            {"merge": {"history": True, "sequence": "id"}},
+            "id INT, valid_from TIMESTAMP, valid_to TIMESTAMP, is_current BOOLEAN",
+            "the merge.sequence of the table's versions (none, or a column of type TIMESTAMP)",
+        ),
+        (
+            {"merge": {"history": True}},
+            "id INT, valid_from STRING, valid_to STRING, is_current BOOLEAN",
+            "the merge.sequence of the table's versions (a column of type STRING)",
+        ),
+        (
+            {"columns": "id INT, qty BIGINT", "derive": {"day": "id"}},
+            "id INT, qty STRING, day STRING",
+            "qty STRING in columns (with coerce: lenient, where records have another type) and an expression of type ",
+        ),
+    ],
+)
+def test_the_remedy_is_the_setting_that_makes_the_column(stream: dict[str, Any], table: str, remedy: str) -> None:
+    merge: dict[str, object] = stream.get("merge", {})
+    of_merge = {"load": "merge", "merge": {"keys": ["id"], "tombstones": "ignore", **merge}} if merge else {}
+    refused = found({"columns": "id INT", **stream, **of_merge}, state_of(table + KAFKA))
+    assert refused is not None
+    assert refused.remedy.startswith(f"write {remedy}")
 
 
 @pytest.mark.parametrize(
@@ -109,7 +141,7 @@ def test_nothing_is_staged_for_such_a_table_and_it_goes_on_once_the_table_takes_
     world.steps()
     assert [one.reason for one in held(world)] == ["table_incompatible"] * 2
     assert "the column id is STRING, staged as INT" in world.problems()
-    assert "columns: id STRING (with coerce: lenient" in world.problems(), "numbers stay out of a STRING otherwise"
+    assert "write id STRING in columns (with coerce: lenient" in world.problems(), "numbers stay out otherwise"
     assert not data_files(tmp_path)
     assert not world.chain()
 
