@@ -37,6 +37,7 @@ from delta_loader.load.replace_steps import (
     rows_incompatibility,
     txn_id,
     waits,
+    would_double,
     would_lose,
 )
 from delta_loader.plan.held import Held
@@ -61,6 +62,9 @@ class Replacer(Protocol):
     def lost(self, request: Request, urls: tuple[str, ...]) -> int:
         """How many records of the range some tables have and the request does not."""
 
+    def unnamed(self, request: Request, urls: tuple[str, ...]) -> int:
+        """How many records of the request no table names; 0 where every table's rows name their records."""
+
     def replace(self, request: Request, url: str, step: RequestStep, *, keep_stale: bool, metadata: str) -> bool:
         """One commit; False when another commit conflicted with it."""
 
@@ -79,6 +83,9 @@ class _Stepping:
         lost = self.replacer.lost(request, urls)
         self.stepped()
         return lost
+
+    def unnamed(self, request: Request, urls: tuple[str, ...]) -> int:
+        return self.replacer.unnamed(request, urls)
 
     def replace(self, request: Request, url: str, step: RequestStep, *, keep_stale: bool, metadata: str) -> bool:
         done = self.replacer.replace(request, url, step, keep_stale=keep_stale, metadata=metadata)
@@ -259,7 +266,10 @@ class Replacements:
         refused = next((reason for target in wide if (reason := rows_incompatibility(request, target))), None)
         if refused is not None or _done(rows, request):
             return refused
-        return would_lose(request, self.replacer.lost(request, tuple(target.url for target in targets)))
+        urls = tuple(target.url for target in targets)
+        return would_lose(request, self.replacer.lost(request, urls)) or would_double(
+            request, self.replacer.unnamed(request, urls)
+        )
 
     def _append_only(self, request: Request, target: Target) -> Held | None:
         """Why a table's rows cannot be replaced, before any table has a row of the request."""

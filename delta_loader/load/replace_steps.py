@@ -19,6 +19,8 @@ Rules:
    would skip it) and not continued from: the request is refused, and a new request repairs everything.
 6. A record that a table has and the request does not was deleted from Kafka since (compaction): such a request is
    refused, because replacing would lose the record.
+7. Rows without offset columns (kafka_columns was off when they were loaded) cannot be found by their offsets, so they
+   would stay next to the new ones. If a table has such rows, a request for records that no table names is refused.
 """
 
 from __future__ import annotations
@@ -198,6 +200,18 @@ def behind(request: Request, earlier: Iterable[Request]) -> Held | None:
             problem = f"{other.name.path}, which replaces {theirs}, was asked for before it and is not done"
             return request.held("replacement_waits", problem, f"wait for that one, or {other.give_up}")
     return None
+
+
+def would_double(request: Request, records: int) -> Held | None:
+    """The refusal of rule 7."""
+    if not records:
+        return None
+    return request.held(
+        "replacement_refused",
+        f"no table names {records:,} of its records, and a table has rows that do not say which records they are "
+        "(kafka_columns was off when they were loaded): these may be the same records, and would be there twice",
+        f"{request.give_up}, and choose a range of records that the tables name",
+    )
 
 
 def would_lose(request: Request, records: int) -> Held | None:

@@ -61,6 +61,16 @@ class SparkReplacer:
             read = [frame for frame in known if frame is not None]
             return int((have.join(_offsets(read), _OFFSET, "left_anti") if read else have).count())
 
+    def unnamed(self, request: Request, urls: tuple[str, ...]) -> int:
+        """How many records of the request no table names; 0 where every table's rows name their records."""
+        with _errors("read", urls[0]):
+            tables = [self._spark.read.format("delta").load(spark_url(url)) for url in urls]
+            staged = [frame for frame in map(self._staged, request.content.tables) if frame is not None]
+            if not staged or all(frame.where(f"{_OFFSET} IS NULL").isEmpty() for frame in tables):
+                return 0
+            have = _offsets([self._old(request, url) for url in urls])
+            return int(_offsets(staged).distinct().join(have, _OFFSET, "left_anti").count())
+
     def replace(self, request: Request, url: str, step: RequestStep, *, keep_stale: bool, metadata: str) -> bool:
         """One commit; False when another commit conflicted with it.
 

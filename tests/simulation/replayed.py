@@ -186,6 +186,9 @@ class SimulatedReplacer:
     log: ReplacedLog
     tables: SimulatedTables
 
+    def unnamed(self, _request: Request, _urls: tuple[str, ...]) -> int:
+        return 0  # every table's rows name their records
+
     def lost(self, request: Request, urls: tuple[str, ...]) -> int:
         """How many records of the range some tables have and the request does not."""
         filtered = [offset for run in request.content.filtered for offset in range(run.start, run.end)]

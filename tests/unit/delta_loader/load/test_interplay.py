@@ -273,6 +273,9 @@ class Replacer:
         self.fails = fails
         self.done: list[str] = []
 
+    def unnamed(self, _request: Request, _urls: tuple[str, ...]) -> int:
+        return 0
+
     def lost(self, request: Request, _urls: tuple[str, ...]) -> int:
         if request.name.request == self.fails:
             raise TableError("cannot read the Delta table: a staged file is damaged", "look at it")

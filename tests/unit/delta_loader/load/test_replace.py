@@ -90,11 +90,18 @@ class Replacer:
         self.staged = staged
         self.routed: dict[tuple[str, str], frozenset[int]] = {}
         """By request and table of a route, what is staged for that."""
+        self.nameless: frozenset[int] = frozenset()
+        """Records whose rows have no offsets."""
         self.before: dict[tuple[str, TableKind, RequestStep], Callable[[], bool]] = {}
 
     def lost(self, request: Request, urls: tuple[str, ...]) -> int:
         staged = frozenset[int]().union(*(self._new(request, url) for url in urls))
         return len(frozenset[int]().union(*(self._inside(request, url) for url in urls)) - staged)
+
+    def unnamed(self, request: Request, urls: tuple[str, ...]) -> int:
+        new = frozenset[int]().union(*(self._new(request, url) for url in urls))
+        named = frozenset[int]().union(*(self._inside(request, url) for url in urls))
+        return len(new - named) if self.nameless else 0
 
     def deletes(self, request: Request, url: str, step: RequestStep) -> bool:
         kept = self._new(request, url) if step is RequestStep.DROP else frozenset()
@@ -704,3 +711,17 @@ def test_an_append_only_table_without_rows_of_the_range_gets_some(world: World) 
     world.ask("1", {0, 2, 4, 6}, {8})
     assert world.run() == []
     assert world.now() == ({0, 2, 4, 6}, {8})
+
+
+def test_records_that_may_be_rows_without_offsets_are_not_added_again(world: World) -> None:
+    world.replacer.nameless = frozenset({3})
+    world.books.contents[world.dead].append(frozenset(ODD - {3}))
+    world.ask("1", ODD | EVEN, set())
+    (held,) = world.run()
+    assert held.reason == "replacement_refused"
+    assert "no table names 1 of its records" in held.problem
+    assert world.now() == (EVEN, ODD - {3})
+    world.store.delete(world.requests())
+    world.ask("2", EVEN, {5, 7, 9}, start=4)
+    world.replacer.staged["2" * 32] = frozenset({4, 6, 8}), frozenset({5, 7, 9})
+    assert world.run() == []
