@@ -17,7 +17,7 @@ import pyarrow as pa
 from common.schema import parse_ddl
 from common.settings import Native
 from stage_writer.decode.decode import Decoder
-from stage_writer.decode.decode_options import no_first_pass
+from stage_writer.decode.decode_options import no_native_decoder
 from stage_writer.native.library import find_reader
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def _messages_per_cpu_s(decoder: Decoder, messages: Sequence[bytes]) -> float:
 def _report(name: str, columns: str, messages: Sequence[bytes]) -> None:
     rates = [
         _messages_per_cpu_s(Decoder(parse_ddl(columns), native_decoder=native_decoder), messages)
-        for native_decoder in (find_reader(Native.ON).make, no_first_pass)
+        for native_decoder in (find_reader(Native.ON).make, no_native_decoder)
     ]
     sys.stdout.write(f"{name:24} {rates[0]:12,.0f} {rates[1]:12,.0f} messages per CPU-second, with C and without\n")
     sys.stdout.flush()

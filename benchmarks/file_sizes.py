@@ -19,7 +19,7 @@ from common.settings import Settings
 from common.spans import Partition, Position, Topic, TopicPartition
 from stage_writer.convert import StreamConverter
 from stage_writer.decode.batch import MessageBatch
-from stage_writer.parquet.buffer import FIRST_GUESS, Buffer, FilePolicy
+from stage_writer.parquet.buffer import INITIAL_RATIO, Buffer, FilePolicy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,7 +58,7 @@ def _batches(kind: Kind) -> Iterator[MessageBatch]:
 
 def flushes(kind: Kind) -> Iterator[tuple[int, int, int]]:
     """Of each flush: its records, what it was thought to come to, and what it came to, in bytes."""
-    converter, guess, batches = _converter(kind), FIRST_GUESS, _batches(kind)
+    converter, guess, batches = _converter(kind), INITIAL_RATIO, _batches(kind)
     for _ in range(_FLUSHES):
         buffer = Buffer.begin(Position(0), converter.formats, _FILING, guess)
         while buffer.parquet_bytes < _TARGET_BYTES:

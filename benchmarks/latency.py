@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 _PARTITIONS = 4
 _TICK_S = 0.01
-_LOOK_S = 0.005
+_POLL_S = 0.005
 _START_S = 300  # a cold Spark on a machine that others use
 _TAIL_S = 60
 _NOW_AND_THEN_S = 0.5
@@ -100,7 +100,7 @@ class Watch:
 
     def _look(self) -> None:
         version = 0
-        while not self._ended.wait(_LOOK_S):
+        while not self._ended.wait(_POLL_S):
             while self._commit(version).exists():
                 self.seen_s[version] = time.time()
                 version += 1

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _OURS = r"\x1b\[(?:0|3[1-3]|90)m"
-_UNFIT = r"\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
-_TEXT = re.compile(f"{_OURS}|[{_UNFIT}]")
-_LINE = re.compile(f"{_OURS}|[{_UNFIT}\t\n]")
+_UNPRINTABLE = r"\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
+_TEXT = re.compile(f"{_OURS}|[{_UNPRINTABLE}]")
+_LINE = re.compile(f"{_OURS}|[{_UNPRINTABLE}\t\n]")
 
 
 def printable(text: str) -> str:

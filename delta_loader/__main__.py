@@ -70,7 +70,7 @@ _CLEAN_UP_LOOK_EVERY_S = 30.0
 _SPARK_LOOK_EVERY_S = 5.0
 _MAINTENANCE_LOOK_EVERY_S = 1.0
 _EXIT_WITHIN_S = 10.0
-_LOOK_S = 0.1  # how long a change of the lease may go unnoticed within the process
+_POLL_S = 0.1  # how long a change of the lease may go unnoticed within the process
 
 app = new_app("Load staged files into Delta tables.")
 for command, calls in (
@@ -318,7 +318,7 @@ def _run(loader: Loader, stopped: Event) -> None:
         due_load = loader.trigger.next(datetime.now(UTC), paused=loader.pausing.is_on) if here else None
         if due_load is None:
             loader.trigger.collected(loader.service.collect())
-            (stopped.wait if loader.control is None else loader.control.wait)(_LOOK_S)
+            (stopped.wait if loader.control is None else loader.control.wait)(_POLL_S)
             continue
         with loader.loading():
             reports = loader.service.run_pass(stop, due_load.app_ids, hurries=loader.trigger.hurries)
@@ -333,7 +333,7 @@ def _wait_for_lease_once(loader: Loader, stopped: Event, log: FilteringBoundLogg
     """
     began_s = time.monotonic()
     streams = loader.service.stats.entries.keys()
-    while loader.lease is not None and loader.lease.held() < streams and not stopped.wait(_LOOK_S):
+    while loader.lease is not None and loader.lease.held() < streams and not stopped.wait(_POLL_S):
         if time.monotonic() - began_s > loader.lease.backoff_s:
             log.warning("loading although another loader holds the lease", holder=loader.lease.holder)
             return

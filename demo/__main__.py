@@ -44,7 +44,7 @@ TOPIC = "flights"
 PARTITIONS = 4
 WRITERS = 2
 TIMEOUT_S = 600
-LOOK_EVERY_S = 0.5
+CHECK_EVERY_S = 0.5
 # As a busy topic would bring them, and not all at once: so there is something to watch, and more than one commit.
 RECORDS_PER_S = 15_000
 
@@ -131,14 +131,14 @@ def _run(servers: str, watch: Watch, programs: list[processes.Child]) -> Produce
             while (ahead_s := sent / RECORDS_PER_S - (time.monotonic() - begin)) > 0:
                 producer.poll(ahead_s)
             progress.update(bars["produced"], completed=sum(counts.values()))
-            if time.monotonic() - looked > LOOK_EVERY_S:
+            if time.monotonic() - looked > CHECK_EVERY_S:
                 _look(watch, progress, bars)
                 looked = time.monotonic()
         producer.flush()
         progress.update(bars["produced"], completed=sum(counts.values()))
         while _look(watch, progress, bars) < total:
             _check_alive(programs, begin)
-            time.sleep(LOOK_EVERY_S)
+            time.sleep(CHECK_EVERY_S)
     return Produced(flights, counts, time.monotonic() - begin)
 
 

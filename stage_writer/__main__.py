@@ -133,7 +133,9 @@ def _run_worker_pool(settings: Settings, config: Path, count: int, *, until_caug
     log = set_up_logs(settings.logs, "stage-writer")
     command = [*cli.stage_writer_command(), "run", str(config)]
     pool = WorkerPool([*command, *(["--until-caught-up"] if until_caught_up else [])], count, log, until_caught_up)
-    routes = worker_pool_routes(pool, settings.writer.http_token, SystemClock(), looks_up=settings.writer.state_queries)
+    routes = worker_pool_routes(
+        pool, settings.writer.http_token, SystemClock(), reads_state=settings.writer.state_queries
+    )
     address, hosts = settings.writer.http, settings.writer.http_hosts
     server = None if address is None else HttpServer(address, routes, hosts)
     if server is not None:

@@ -75,7 +75,7 @@ class Outage:
         self._since_s = None
 
 
-LOOK_AT_HELD_S = 30.0
+CHECK_HELD_EVERY_S = 30.0
 
 
 class AssignedPartitions:
@@ -252,7 +252,7 @@ class AssignedPartitions:
         if partition in self.by_partition:
             self.drop([partition], "held")
             self._source.pause([partition])
-        check_at_s = self._clock.monotonic_s() + LOOK_AT_HELD_S
+        check_at_s = self._clock.monotonic_s() + CHECK_HELD_EVERY_S
         self.held[partition] = HeldPartition(
             fault.problem, converter, resume_point, check_at_s, fault.remedy, fault.reason, incompatible
         )
@@ -262,7 +262,7 @@ class AssignedPartitions:
         now_s = self._clock.monotonic_s()
         for partition in [partition for partition, held in self.held.items() if now_s >= held.check_at_s]:
             held = self.held[partition]
-            held.check_at_s = now_s + LOOK_AT_HELD_S
+            held.check_at_s = now_s + CHECK_HELD_EVERY_S
             try:
                 resume_point = self._resume_points.of(partition, held.converter.stream)
                 reached = held.reason == OUT_OF_RANGE and self._resume_points.is_reached(partition, resume_point)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from common.settings import Stream
     from stage_writer.decode.batch import Messages
     from stage_writer.decode.decode import Decodes
-    from stage_writer.decode.decode_options import MakeFirstPass
+    from stage_writer.decode.decode_options import MakeNativeDecoder
     from stage_writer.decode.envelopes.framing import SchemaTypes
     from stage_writer.shape.rows import Step
 
@@ -39,7 +39,7 @@ class RecordChoice:
         self,
         stream: Stream,
         schemas: SchemaTypes | None,
-        native_decoder: MakeFirstPass,
+        native_decoder: MakeNativeDecoder,
         inputs: RecordInputs = NO_INPUTS,
     ) -> None:
         seen = _seen_by_expressions(stream)

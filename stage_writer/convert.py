@@ -33,7 +33,7 @@ from common.tables.changes import RESERVED, table_columns
 from common.tables.dead_letters import DEAD_LETTER_SCHEMA, kafka_fields_of
 from stage_writer.choice import RecordChoice
 from stage_writer.decode.batch import Messages
-from stage_writer.decode.decode_options import no_first_pass
+from stage_writer.decode.decode_options import no_native_decoder
 from stage_writer.decode.envelopes.framing import FramedDecoder, OpeningDecoder
 from stage_writer.decode.unknown.evolving import usable
 from stage_writer.decode.unknown.offers import Offers
@@ -46,7 +46,7 @@ from stage_writer.shape.changes.operation import ChangeTime, Operation
 from stage_writer.shape.evaluation import Condition, Deriver
 from stage_writer.shape.expectations import Expectations
 from stage_writer.shape.explode import Exploder
-from stage_writer.shape.kafka_columns import KafkaColumns, Places
+from stage_writer.shape.kafka_columns import AddIdentityColumns, KafkaColumns
 from stage_writer.shape.names import Names
 from stage_writer.shape.outcome import Outcome, Part, index_of, staged_of
 from stage_writer.shape.route import Router, ToAllTables, parted, routing_of
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from common.stage.state_files import StateFiles
     from common.tables.changes import MergeBy
     from stage_writer.decode.batch import MessageBatch
-    from stage_writer.decode.decode_options import MakeFirstPass
+    from stage_writer.decode.decode_options import MakeNativeDecoder
     from stage_writer.decode.dependency import Dependency
     from stage_writer.decode.envelopes.framing import SchemaTypes
     from stage_writer.decode.unknown.evolving import Additions
@@ -85,7 +85,7 @@ class RecordPipeline:
         stream: Stream,
         schemas: SchemaTypes | None = None,
         gained: Additions = (),
-        native_decoder: MakeFirstPass = no_first_pass,
+        native_decoder: MakeNativeDecoder = no_native_decoder,
         inputs: RecordInputs = NO_INPUTS,
         *,
         appearing: AppearingRoutes | None = None,
@@ -161,7 +161,7 @@ class StreamConverter:
         gained: Additions = (),
         room: int | None = None,
         taken: frozenset[str] = frozenset(),
-        native_decoder: MakeFirstPass = no_first_pass,
+        native_decoder: MakeNativeDecoder = no_native_decoder,
         inputs: RecordInputs = NO_INPUTS,
         limits: ExplodeLimits = ExplodeLimits(),  # noqa: B008 - frozen
         appearing: AppearingRoutes | None = None,
@@ -178,7 +178,9 @@ class StreamConverter:
         self._inputs = inputs
         self._limits = limits
         self._appearing = appearing
-        self._look = None if appearing is None else RecordChoice(_to_route(stream), schemas, native_decoder, inputs)
+        self._route_choice = (
+            None if appearing is None else RecordChoice(_to_route(stream), schemas, native_decoder, inputs)
+        )
         self._pipeline = RecordPipeline(stream, schemas, gained, native_decoder, inputs, appearing=appearing)
         schema = self._pipeline.columns
         self._row_formats: list[TableFormat] = []
@@ -233,9 +235,9 @@ class StreamConverter:
     def waits(self, batch: MessageBatch) -> Dependency | None:
         """What must be available before this batch can be converted: schemas, and tables of routes that appear."""
         dependency = self._pipeline.waits(batch)
-        if dependency is not None or self._look is None or self._appearing is None:
+        if dependency is not None or self._route_choice is None or self._appearing is None:
             return dependency
-        return self._appearing.waits(self._look.routes(Messages.of([batch])))
+        return self._appearing.waits(self._route_choice.routes(Messages.of([batch])))
 
     def restores(self, partition: TopicPartition, state: StateFiles, store: object) -> None:
         """There is no state."""
@@ -320,7 +322,7 @@ def _steps(
     if by is not None:
         yield Events(columns, stream, by, keys, routing)
     if stream.staged_identity is not None:
-        yield Places(columns, stream.staged_identity)
+        yield AddIdentityColumns(columns, stream.staged_identity)
 
 
 def _record_steps(stream: Stream, columns: StructType, appearing: AppearingRoutes | None) -> Iterator[Step]:

@@ -28,7 +28,7 @@ from stage_writer.convert import (
     rows_format,
 )
 from stage_writer.decode.batch import Messages
-from stage_writer.decode.decode_options import no_first_pass
+from stage_writer.decode.decode_options import no_native_decoder
 from stage_writer.layers import NO_INPUTS, RecordInputs
 from stage_writer.shape.outcome import Part, staged_of, together
 from stage_writer.shape.route import parted
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from common.spans import TopicPartition
     from common.stage.state_files import StateFiles
     from stage_writer.decode.batch import MessageBatch
-    from stage_writer.decode.decode_options import MakeFirstPass
+    from stage_writer.decode.decode_options import MakeNativeDecoder
     from stage_writer.decode.dependency import Dependency
     from stage_writer.decode.envelopes.framing import SchemaTypes
     from stage_writer.decode.rejects import Reject
@@ -70,7 +70,7 @@ class TablesConverter:
     """A `stage_writer.ports.Converter`. Raises SchemaError and ExpressionError for an invalid stream."""
 
     def __init__(
-        self, stream: Stream, schemas: SchemaTypes | None = None, native_decoder: MakeFirstPass = no_first_pass
+        self, stream: Stream, schemas: SchemaTypes | None = None, native_decoder: MakeNativeDecoder = no_native_decoder
     ) -> None:
         """``schemas`` is the registry of a stream whose messages have frames."""
         self.stream = stream
@@ -153,7 +153,7 @@ RecordConverter = StreamConverter | TablesConverter
 def converter_of(
     stream: Stream,
     schemas: SchemaTypes | None = None,
-    native_decoder: MakeFirstPass = no_first_pass,
+    native_decoder: MakeNativeDecoder = no_native_decoder,
     inputs: RecordInputs = NO_INPUTS,
     limits: ExplodeLimits = ExplodeLimits(),  # noqa: B008 - frozen
     *,

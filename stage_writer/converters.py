@@ -12,7 +12,7 @@ from common.protoc import compile_protobuf
 from stage_writer.columns.wiring import pending
 from stage_writer.convert_by_table import RecordConverter, converter_of
 from stage_writer.decode.binary.avro import no_avro_pass
-from stage_writer.decode.decode_options import no_first_pass
+from stage_writer.decode.decode_options import no_native_decoder
 from stage_writer.fetch.schema_registry import schemas_of
 from stage_writer.layers import RecordInputs
 from stage_writer.memory_shares import MemoryShares
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from common.settings import Settings, Stream
     from stage_writer.columns.following import PendingConverter
     from stage_writer.decode.binary.avro import MakeAvroPass
-    from stage_writer.decode.decode_options import MakeFirstPass
+    from stage_writer.decode.decode_options import MakeNativeDecoder
     from stage_writer.decode.envelopes.framing import Covers
     from stage_writer.fetch.schema_registry import SchemaRegistry
     from stage_writer.stopping import Stopping
@@ -67,9 +67,9 @@ def _is_installed(package: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Passes:
-    """The first passes over records that the native library has, or those without one."""
+    """The native decoders of records that the native library has, or those without one."""
 
-    json: MakeFirstPass = no_first_pass
+    json: MakeNativeDecoder = no_native_decoder
     avro: MakeAvroPass = no_avro_pass
 
 

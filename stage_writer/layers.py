@@ -18,7 +18,7 @@ from stage_writer.decode.binary.avro import AvroReader, make_avro_reader, no_avr
 from stage_writer.decode.binary.json_schema import JsonSchemaReader
 from stage_writer.decode.binary.protobuf import ProtobufReader, make_protobuf_reader
 from stage_writer.decode.decode import Decoder
-from stage_writer.decode.decode_options import DecodeOptions, no_first_pass
+from stage_writer.decode.decode_options import DecodeOptions, no_native_decoder
 from stage_writer.decode.envelopes.debezium import EventDecoder
 from stage_writer.decode.envelopes.framing import (
     FramedDecoder,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from stage_writer.decode.binary.protobuf import Compile
     from stage_writer.decode.binary.texts import MakeRecordReader, RecordReader
     from stage_writer.decode.decode import Decoded, Decodes
-    from stage_writer.decode.decode_options import MakeFirstPass
+    from stage_writer.decode.decode_options import MakeNativeDecoder
     from stage_writer.decode.envelopes.framing import Covers, SchemaTypes
     from stage_writer.decode.unknown.evolving import Additions
 
@@ -73,7 +73,7 @@ def decoder_of(
     stream: Stream,
     schemas: SchemaTypes | None,
     gained: Additions = (),
-    native_decoder: MakeFirstPass = no_first_pass,
+    native_decoder: MakeNativeDecoder = no_native_decoder,
     inputs: RecordInputs = NO_INPUTS,
 ) -> Decodes:
     """The decoder of a stream's messages, including columns that it has ``gained``.
@@ -102,7 +102,7 @@ def decoder_of(
     return framed(decoder, schemas, stream.format.upper(), _make_reader(stream, inputs), inputs.covers)
 
 
-def _of_events(stream: Stream, decoder: Decodes, native_decoder: MakeFirstPass) -> Decodes:
+def _of_events(stream: Stream, decoder: Decodes, native_decoder: MakeNativeDecoder) -> Decodes:
     envelope = ENVELOPES.get(stream.envelope)
     if envelope is None:
         return EventDecoder(decoder, native_decoder)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-_LOOKS = 32
+_THREADS = 32
 
 
 class ThreadWorkers:
@@ -30,7 +30,7 @@ class ThreadWorkers:
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
         """Apply the function to each item; uses separate threads, because flushes may occupy theirs for a while."""
-        with ThreadPoolExecutor(_LOOKS, thread_name_prefix="look") as pool:
+        with ThreadPoolExecutor(_THREADS, thread_name_prefix="look") as pool:
             return list(pool.map(function, items))
 
     def close(self) -> None:

@@ -113,7 +113,7 @@ def require_loaded_alike(plan: RewindPlan, lacking: Callable[[], Span | None]) -
     raise UsageError(msg, f"if routes or conditions have changed since then, load these records again: `{command}`")
 
 
-_LOOKS = 10  # per lease time
+_CHECKS = 10  # per lease time
 
 
 def require_no_loader(
@@ -141,7 +141,7 @@ def require_no_loader(
             loads = ", ".join(sorted(app_id for app_id in streams if renewed.has(app_id, frozenset())))
             msg = f"the loader {renewed.holder} still loads the stream {loads}: what it adds would be loaded twice"
             raise UsageError(msg, "stop it, or restart it with the config as it is now; then run this command again")
-        clock.sleep_s(waits_s / _LOOKS)
+        clock.sleep_s(waits_s / _CHECKS)
 
 
 def _grants(

@@ -59,7 +59,7 @@ def init(
         msg = f"{output} is there already"
         raise UsageError(msg, "choose another file, or say --force")
     given = _properties(kafka or [])
-    given["bootstrap.servers"] = _asked(servers or given.get("bootstrap.servers"), "--bootstrap-servers", "Kafka at")
+    given["bootstrap.servers"] = _prompted(servers or given.get("bootstrap.servers"), "--bootstrap-servers", "Kafka at")
     given = {"bootstrap.servers": given.pop("bootstrap.servers"), **given}
     properties = {key: str(substituted(value, ("kafka", key), os.environ)) for key, value in given.items()}
     chosen = topics or _chosen(topics_of(properties))
@@ -88,7 +88,7 @@ def _properties(given: Sequence[str]) -> dict[str, str]:
     return {key: value for key, _, value in pairs}
 
 
-def _asked(value: str | None, option: str, question: str) -> str:
+def _prompted(value: str | None, option: str, question: str) -> str:
     if value:
         return value
     if not is_interactive():
@@ -100,7 +100,7 @@ def _asked(value: str | None, option: str, question: str) -> str:
 
 def _asked_url(value: str | None, option: str, question: str) -> str:
     """The same for a URL. Raises UsageError for an invalid one; one with a reference is checked in the draft."""
-    url = _asked(value, option, question)
+    url = _prompted(value, option, question)
     try:
         return url if "${" in url else require_url(url)
     except ValueError as error:

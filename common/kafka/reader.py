@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from common.spans import Span
 
 _TIMEOUT_S = 30.0
-_LOOK_S = 0.5
+_POLL_S = 0.5
 _REFUSED_S = 2.0
 _NEWEST_S = 10.0
 # librdkafka's own codes start with an underscore.
@@ -103,7 +103,7 @@ class KafkaReader:
         while not ended:
             with self._errors(f"read {partition}", kafka_partition.topic):
                 # It waits for that many or the timeout, even at the partition's end.
-                messages = self._consumer.consume(self._at_a_time, _LOOK_S)
+                messages = self._consumer.consume(self._at_a_time, _POLL_S)
                 for problem in (message.error() for message in messages):
                     if problem is not None and problem.code() not in {_END, NO_GROUP}:
                         raise KafkaException(problem)
@@ -135,7 +135,7 @@ class KafkaReader:
         left, heard_s = set(spans), time.monotonic()
         while left and time.monotonic() - heard_s < _NEWEST_S:
             with self._errors("read the newest records"):
-                messages = self._consumer.consume(self._at_a_time, _LOOK_S)
+                messages = self._consumer.consume(self._at_a_time, _POLL_S)
                 for problem in (message.error() for message in messages):
                     if problem is not None and problem.code() not in {_END, NO_GROUP}:
                         raise KafkaException(problem)
@@ -173,7 +173,7 @@ def topics_of(
     left_s = timeout_s
     while True:
         try:
-            metadata = consumer.list_topics(topic, timeout=left_s if client_error is None else min(left_s, _LOOK_S))
+            metadata = consumer.list_topics(topic, timeout=left_s if client_error is None else min(left_s, _POLL_S))
         except KafkaException as error:
             # The clock is read once: later the remaining time could be negative, which librdkafka treats as infinite.
             passed_s = time.monotonic() - began_s

@@ -36,7 +36,7 @@ _IN_TEXT = (
     ),
 )
 _ONLY_REFERENCES = re.compile(r"(\$\{[^}]*\})+")
-_TELLING_CHARACTERS = 6
+_LEAST_CHARACTERS = 6
 
 
 def sounds_secret(key: str) -> bool:
@@ -81,7 +81,7 @@ class References:
     def restored(self, text: str) -> str:
         """Text with references in place of their values, except for values too short to recognize."""
         for text_found in sorted(self.texts, key=len, reverse=True):
-            if len(text_found) >= _TELLING_CHARACTERS:
+            if len(text_found) >= _LEAST_CHARACTERS:
                 text = text.replace(text_found, self.texts[text_found])
         return text
 

@@ -66,13 +66,13 @@ def _problem(topic: str, first: Stream, two: Stream) -> str | None:
         return f"and a topic that {together.app_id!r} has a topology for cannot be shared"
     unnamable = next((stream for stream in (first, two) if not may_name_chain(topic, stream.app_id)), None)
     if unnamable is not None:
-        return _unfit(unnamable)
+        return _unnamable(unnamable)
     theirs = {comparable(url) for url in two.tables}
     both = next((url for url in first.tables if comparable(url) in theirs), None)
     return None if both is None else f"and both load into {both}, where nothing says which of them a row is from"
 
 
-def _unfit(stream: Stream) -> str:
+def _unnamable(stream: Stream) -> str:
     return (
         f"and {stream.app_id!r} cannot be part of a folder's name next to the topic's: only letters, digits, "
         "'.', '_' and '-' can, 248 with the topic's name"
@@ -97,7 +97,7 @@ def owned_by_others(
         for stream in streams:
             if stream.app_id == owner or not stream.reads(topic):
                 continue
-            problem = None if may_name_chain(topic, stream.app_id) else _unfit(stream)
+            problem = None if may_name_chain(topic, stream.app_id) else _unnamable(stream)
             if stream.topology is not None:
                 problem = f"and {stream.app_id!r} has a topology, whose chains cannot be named otherwise"
             if problem is not None:

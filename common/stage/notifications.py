@@ -20,7 +20,7 @@ from __future__ import annotations
 from common.stage.data_files import escape, shortened
 
 NOTIFICATIONS = "news"
-TELL_EVERY_S = 1.0
+NOTIFY_EVERY_S = 1.0
 """Rule 1."""
 MESSAGE = b"kafka-delta-express:news:1"
 """The value of a message; another version of it would end in another number."""

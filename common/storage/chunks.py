@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 class ByteChunks:
     """An immutable sequence of bytes, held in the original pieces."""
 
-    __slots__ = ("_ends", "_pieces")
+    __slots__ = ("_chunks", "_ends")
 
     def __init__(self, chunks: Iterable[bytes] = ()) -> None:
-        self._pieces = tuple(chunk for chunk in chunks if chunk)
-        self._ends = tuple(accumulate(map(len, self._pieces)))
+        self._chunks = tuple(chunk for chunk in chunks if chunk)
+        self._ends = tuple(accumulate(map(len, self._chunks)))
 
     @property
     def size_bytes(self) -> int:
@@ -41,15 +41,15 @@ class ByteChunks:
         parts: list[bytes] = []
         index = bisect_right(self._ends, start)
         while start < stop:
-            piece_start = self._ends[index] - len(self._pieces[index])
-            parts.append(self._pieces[index][start - piece_start : stop - piece_start])
+            piece_start = self._ends[index] - len(self._chunks[index])
+            parts.append(self._chunks[index][start - piece_start : stop - piece_start])
             start, index = self._ends[index], index + 1
         return b"".join(parts)
 
     def to_bytes(self) -> bytes:
         """All bytes, as a copy unless it is one piece."""
-        return self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+        return self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
 
     @property
     def parts(self) -> tuple[bytes, ...]:
-        return self._pieces
+        return self._chunks

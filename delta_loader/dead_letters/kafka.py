@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from common.errors import BrokerError
 from common.spans import Offset, Position, Span
 from common.stage.merged import kafka_topic
-from delta_loader.load.ports import Original
+from delta_loader.load.ports import RawRecord
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -33,7 +33,7 @@ class RawRecordFetcher:
 
     def __call__(
         self, partition: TopicPartition, offsets: Collection[Offset], topic_id: str | None, /
-    ) -> Mapping[Offset, Original]:
+    ) -> Mapping[Offset, RawRecord]:
         """The records that Kafka still has; none if the topic has a new id. Raises BrokerError, ConfigError."""
         try:
             from common.kafka.reader import KafkaReader  # noqa: PLC0415 - the loader works without Kafka's client
@@ -56,19 +56,19 @@ class RawRecordFetcher:
             reader.close()
 
 
-def _read(reader: KafkaReader, partition: TopicPartition, offsets: Collection[Offset]) -> dict[Offset, Original]:
+def _read(reader: KafkaReader, partition: TopicPartition, offsets: Collection[Offset]) -> dict[Offset, RawRecord]:
     low, high = reader.ends(partition)
     wanted = {offset for offset in offsets if low <= offset < high}
-    originals: dict[Offset, Original] = {}
+    raw_records: dict[Offset, RawRecord] = {}
     for span in _spans(sorted(wanted)):
         for message in (message for some in reader.messages(partition, span) for message in some):
             offset = Offset(int(message.offset() or 0))
             if offset in wanted:
                 kind, timestamp_ms = message.timestamp()
-                originals[offset] = Original(
+                raw_records[offset] = RawRecord(
                     timestamp_ms if kind else None, _bytes(message.key()), _bytes(message.value())
                 )
-    return originals
+    return raw_records
 
 
 def _bytes(value: bytes | str | None) -> bytes | None:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 _RENEWALS = 3  # per lease time: two may fail
-_LOOKS = 10  # per lease time
+_CHECKS = 10  # per lease time
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ class LeaseState:
     @property
     def check_every_s(self) -> float:
         """The interval at which the highest epoch is read."""
-        return self.lease_s / _LOOKS
+        return self.lease_s / _CHECKS
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from common.stage.merged import is_merged
 from common.tables.commit_metadata import CommitMetadata
 from delta_loader.load.deferred import first_part, with_caught_up
 from delta_loader.plan.held import START_OVER
-from delta_loader.plan.plan import Overlap, Run, cuttable, next_run, plan_load
+from delta_loader.plan.plan import Overlap, Run, next_run, plan_load, require_splittable
 from delta_loader.tables.commits import CommitNaming, TableCommit
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class CatchUp:
             read = self.ports.stage.read(listing, names, self.tables.urls)
         markers = self.identity.younger(missing.partition, [marker for name in names for marker in read.get(name, ())])
         has_offsets = self.stream.kafka_columns or missing.url == self.stream.dead_letters
-        return cuttable(next_run(start, markers), [missing.url], kafka_columns=has_offsets)
+        return require_splittable(next_run(start, markers), [missing.url], kafka_columns=has_offsets)
 
     def _whole(self, missing: DeferredRange, load: Load) -> Load:
         """The load up to the first marker with a missing file. Raises TableError when that is the first of all."""

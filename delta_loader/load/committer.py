@@ -102,9 +102,9 @@ class Committer:
             self._context.one_at_a_time = True
             return After.PLAN_AGAIN
         (partition,) = partitions
-        tied = all(write.identity is not None for write in commit.written)
+        has_identity = all(write.identity is not None for write in commit.written)
         flags = [write.shape.merge.soft_delete for write in commit.written if write.shape.merge is not None]
         start = commit.metadata.spans[partition].start
-        reason = not_written(partition, start, problem, url, tied=tied, flag=next(iter(flags), None))
+        reason = not_written(partition, start, problem, url, has_identity=has_identity, flag=next(iter(flags), None))
         self._context.reporter.held(partition, reason)
         return After.PLAN_AGAIN

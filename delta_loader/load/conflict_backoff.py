@@ -26,7 +26,7 @@ CONFLICTS_TO_FAILURE = 10
 SECONDS_TO_FAILURE = 60.0
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 5.0
-_LOOK_S = 0.1  # how long a stop may go unnoticed
+_POLL_S = 0.1  # how long a stop may go unnoticed
 
 
 class ConflictBackoff:
@@ -53,7 +53,7 @@ class ConflictBackoff:
             return False
         until_s = self._clock.monotonic_s() + self._pause_s()
         while (left_s := until_s - self._clock.monotonic_s()) > 0 and not stop():
-            self._clock.sleep_s(min(left_s, _LOOK_S))
+            self._clock.sleep_s(min(left_s, _POLL_S))
         return True
 
     def _pause_s(self) -> float:

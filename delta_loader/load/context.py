@@ -71,7 +71,7 @@ class LoadContext:
         context can be used then.
         """
         stage, stream = self.ports.stage, self.stream
-        self.report.looked_s = self.ports.clock.monotonic_s()
+        self.report.refreshed_s = self.ports.clock.monotonic_s()
         self.listing = stage.listing(stream)
         if stage.appeared(stream) != stream:
             return False
@@ -87,7 +87,7 @@ class LoadContext:
 
     def inspect(self) -> None:
         """Report how far the stream is without changing anything. Raises KafkaDeltaExpressError."""
-        self.report.looked_s = self.ports.clock.monotonic_s()
+        self.report.refreshed_s = self.ports.clock.monotonic_s()
         self.listing = self.ports.stage.listing(self.stream)
         self._read_origins()
         own, *_ = self.ports.parallel(self.ports.tables.state, self.stream.tables)

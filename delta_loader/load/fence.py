@@ -69,7 +69,7 @@ class RollbackFence:
         context.log.warning(
             "applying a resolution", table=target.url, version=resolution.version, decision=str(resolution.decision)
         )
-        self._committer.commit(context.rollbacks.obedience(target, resolution, context.ports.new_id))
+        self._committer.commit(context.rollbacks.resolution_commit(target, resolution, context.ports.new_id))
         context.tables.refresh()
 
     def _without_position(self, target: Target) -> list[Rollback]:

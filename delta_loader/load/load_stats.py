@@ -35,7 +35,7 @@ class StreamStats:
     version: int | None = None
     valid_through_ms: int | None = None
     left_out: int = 0
-    looked_s: float | None = None
+    refreshed_s: float | None = None
     """When ``seen`` was read, by the monotonic clock; None before the first time."""
     is_known: bool = False
     """Whether a pass over it has finished."""
@@ -75,7 +75,7 @@ def _entry(before: StreamStats, report: StreamReport) -> StreamStats:
         before,
         is_known=True,
         seen=report.seen or before.seen,
-        looked_s=report.looked_s if report.seen or not failed else before.looked_s,
+        refreshed_s=report.refreshed_s if report.seen or not failed else before.refreshed_s,
         held=dict(report.held),
         failure=report.failure,
         failures=(before.failures if before.is_known else 0) + 1 if failed else 0,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from delta_loader.plan.held import held, unknown_partition
-from delta_loader.plan.plan import Overlap, Run, cuttable, has_mixed, next_run, plan_load
+from delta_loader.plan.plan import Overlap, Run, has_mixed, next_run, plan_load, require_splittable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,7 +34,7 @@ def _runs(context: LoadContext, lost: Mapping[TopicPartition, Held]) -> dict[Top
         if partition in context.report.held:
             continue
         outcome = next_run(context.position(partition), markers, context.origin(partition))
-        outcome = cuttable(outcome, stream.row_tables, kafka_columns=stream.kafka_columns)
+        outcome = require_splittable(outcome, stream.row_tables, kafka_columns=stream.kafka_columns)
         absent = None if stream.table in context.tables.targets else stream.table
         reason = lost.get(partition) or held(partition, outcome, absent)
         if isinstance(outcome, Run | Overlap) and partition not in lost:

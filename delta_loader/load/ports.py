@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from delta_loader.tables.load_modes.refused import RefusedRecord
 
 
-class Screener(Protocol):
+class RefusalReader(Protocol):
     """Checks rows before they are written. Raises TableError."""
 
     def refused(self, target: Target, writes: Sequence[SparkWrite], most: int) -> list[RefusedRecord]:
@@ -42,7 +42,7 @@ class Screener(Protocol):
         """
 
 
-FetchesRawRecords: TypeAlias = "Callable[[TopicPartition, Collection[Offset], str | None], Mapping[Offset, Original]]"
+FetchesRawRecords: TypeAlias = "Callable[[TopicPartition, Collection[Offset], str | None], Mapping[Offset, RawRecord]]"
 """Fetches records of a topic with this id as they were sent: those that Kafka still has, none under another id.
 
 Raises KafkaDeltaExpressError when Kafka does not answer.
@@ -50,7 +50,7 @@ Raises KafkaDeltaExpressError when Kafka does not answer.
 
 
 @dataclass(frozen=True, slots=True)
-class Original:
+class RawRecord:
     """A Kafka record's bytes."""
 
     timestamp_ms: int | None
@@ -62,8 +62,8 @@ class Original:
 class RefusalPorts:
     """The ports that refusals need."""
 
-    screener: Screener
-    originals: FetchesRawRecords
+    refusal_reader: RefusalReader
+    raw_records: FetchesRawRecords
 
 
 @dataclass(frozen=True, slots=True)

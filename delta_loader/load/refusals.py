@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from common.tables.transactions import TxnIds
     from delta_loader.load.committer import Committer
     from delta_loader.load.context import LoadContext
-    from delta_loader.load.ports import Original, RefusalPorts
+    from delta_loader.load.ports import RawRecord, RefusalPorts
     from delta_loader.load.stream_tables import StreamTables
     from delta_loader.plan.held import Held
     from delta_loader.ports import DeltaTables, NewId
@@ -85,7 +85,7 @@ class Refusals:
             commit, known = without_refused(commit, gone, counted=alone), []
         records: list[RefusedRecord] = []
         if checks_rows(commit.target.load_mode) or any(write.casts for write in commit.written):
-            records = self.refusing.screener.refused(commit.target, commit.written, MOST_REFUSED + 1)
+            records = self.refusing.refusal_reader.refused(commit.target, commit.written, MOST_REFUSED + 1)
         if len(records) > MOST_REFUSED:
             chains = chains_of(commit.metadata.spans)
             for partition in {chains[record.partition] for record in records}:
@@ -112,7 +112,7 @@ class Refusals:
         records: list[RefusedRecord] = []
         for partition, span in commit.metadata.spans.items():
             if RefusalIds.of(ids, partition).half_done(dead_letter_table.transactions, span.start):
-                dead = self.refusing.screener.dead(dead_letter_table.url, partition, span.start)
+                dead = self.refusing.refusal_reader.dead(dead_letter_table.url, partition, span.start)
                 ends = {input_end.partition: input_end.position for input_end in ends_at(partition, span.end)}
                 records += [record for record in dead if record.offset < ends.get(record.partition, span.end)]
         return list({record.position: record for record in records}.values())
@@ -163,13 +163,13 @@ class Refusals:
 
     def _sent(
         self, partition: TopicPartition, offsets: Collection[Offset], commit: TableCommit
-    ) -> Mapping[Offset, Original]:
+    ) -> Mapping[Offset, RawRecord]:
         chain = chains_of(commit.metadata.spans)[partition]
         ids = {write.topic_id for write in commit.written if write.partition == chain}
         named = {id_of_input(chain.topic, partition.topic, input_partition) for input_partition in ids} - {None}
         if len(named) > 1:
             return {}  # the rows do not say which topic these belong to
-        return self.refusing.originals(partition, offsets, next(iter(named), None))
+        return self.refusing.raw_records(partition, offsets, next(iter(named), None))
 
     def _hold_all(self, fresh: Iterable[RefusedRecord], commit: TableCommit, why: str) -> None:
         chains = chains_of(commit.metadata.spans)
@@ -178,7 +178,7 @@ class Refusals:
             self.hold(chain, without_bytes(record, commit.target.url, why))
 
 
-def _letter(record: RefusedRecord, sent: Original) -> DeadLetterRow:
+def _letter(record: RefusedRecord, sent: RawRecord) -> DeadLetterRow:
     return DeadLetterRow(
         record.partition, record.offset, sent.timestamp_ms, sent.key, sent.value, REFUSED_BY_TABLE, record.problem
     )

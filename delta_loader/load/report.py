@@ -47,7 +47,7 @@ class StreamReport:
     """How many replacement requests were carried out."""
     steps: int = 0
     """Progress other than commits, such as the steps of a request; a pass that hangs makes none."""
-    looked_s: float = 0.0
+    refreshed_s: float = 0.0
     """When the stage was listed, by the monotonic clock."""
     settled: int = 0
     strays: int = 0

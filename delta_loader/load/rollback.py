@@ -154,7 +154,7 @@ class RollbackDetector:
         data = self._stage.object(path)
         return None if data is None else Resolution.from_bytes(path, data)
 
-    def obedience(self, target: Target, resolution: Resolution, new_id: NewId) -> TableCommit:
+    def resolution_commit(self, target: Target, resolution: Resolution, new_id: NewId) -> TableCommit:
         """The commit that carries out a resolution (rule 2)."""
         positions: Mapping[TopicPartition, Position] = resolution.positions
         ids = target.ids(self.ids)

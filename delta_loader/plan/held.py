@@ -159,15 +159,22 @@ def missing_file(partition: TopicPartition, start: Position, path: str, deleted:
 
 
 def not_written(
-    partition: TopicPartition, position: Position, problem: str, url: str, *, tied: bool = True, flag: str | None = None
+    partition: TopicPartition,
+    position: Position,
+    problem: str,
+    url: str,
+    *,
+    has_identity: bool = True,
+    flag: str | None = None,
 ) -> Held:
     """Spark could not write a marker's rows to the table ``url``.
 
-    ``tied``: the rows carry the identity of their records. ``flag`` is the column of soft deletes, if there is one.
+    ``has_identity``: the rows carry the identity of their records. ``flag`` is the column of soft deletes, if there is
+    one.
     """
     again = rewind(partition, position)
     dead = ""
-    if not tied:
+    if not has_identity:
         dead = (
             " or, because with kafka_columns: false staged rows do not name their record, write "
             f"load: append and stage its records again with `{again}`: then the record becomes a dead letter;"

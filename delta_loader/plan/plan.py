@@ -5,9 +5,9 @@ Rules:
 1. A marker is loadable only when its start is exactly the table's position. A run therefore never skips a position and
    never loads one twice, regardless of the listing's order.
 2. Covered markers are passed over. So is a marker that straddles the position, as long as another marker starts exactly
-   there: Kafka's records are the same, whichever writer staged them. When no other marker starts there, the straddling
+   there: Kafka's records are the same, whichever writer staged them. When no other marker starts there, the overlapping
    marker is loadable from the position on: Spark filters out the rows below it by their offset column. (This does not
-   apply to a chain of several topics, where the rows may have been in another order: `cuttable`.)
+   apply to a chain of several topics, where the rows may have been in another order: `require_splittable`.)
 3. When a table has no position for a Kafka partition, loading starts at the chain's first marker, if that marker is a
    root. If the first marker names a marker before it, the start of the chain was lost and the partition is held. If a
    writer made it, and the chain's origin is recorded at a lower position, a rewind moved the origin while that writer
@@ -15,7 +15,7 @@ Rules:
 4. One commit loads one schema, the one that has waited longest; a marker with another schema ends its run.
 5. A commit stays within its limits, except for a single marker that is larger than they are: progress comes first.
    Partitions take turns, the one that has waited longest first, so a backlog of one does not starve the others.
-6. A straddling marker is loaded by itself, after all runs: it costs a Spark job, and if Spark cannot read its files,
+6. A overlapping marker is loaded by itself, after all runs: it costs a Spark job, and if Spark cannot read its files,
    only its own Kafka partition may be held.
 7. A marker of another stream or topic holds its Kafka partition at any position: it may not be passed over even where
    the table's position seems to cover it.
@@ -164,7 +164,7 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class UnsplittableOverlap:
-    """A straddling marker whose rows do not carry their offsets."""
+    """A overlapping marker whose rows do not carry their offsets."""
 
     position: Position
     marker: Marker
@@ -207,19 +207,19 @@ def _foreign(ordered: Iterable[AnyMarker], position: Position) -> ForeignMarker 
 
 def _run_from(position: Position, ordered: Iterable[AnyMarker]) -> NextRun:
     run: list[Marker] = []
-    straddling: Marker | None = None
+    overlapping: Marker | None = None
     for marker in ordered:
         if _start(marker) > position:
-            return _end_of_run(run) or _overlap(position, straddling) or Gap(position, _start(marker))
+            return _end_of_run(run) or _overlap(position, overlapping) or Gap(position, _start(marker))
         if not isinstance(marker, Marker):
             if marker.name.start == position:
                 return _end_of_run(run) or marker
         elif marker.span.start == position:
             run.append(marker)
-            position, straddling = marker.span.end, None
+            position, overlapping = marker.span.end, None
         elif marker.span.end > position:
-            straddling = marker
-    return _end_of_run(run) or _overlap(position, straddling) or UpToDate()
+            overlapping = marker
+    return _end_of_run(run) or _overlap(position, overlapping) or UpToDate()
 
 
 def _start(marker: AnyMarker) -> Position:
@@ -239,7 +239,7 @@ def _overlap(position: Position, marker: Marker | None) -> Overlap | None:
     return Overlap(position, marker) if marker is not None else None
 
 
-def cuttable(outcome: NextRun, urls: Iterable[str], *, kafka_columns: bool) -> NextRun:
+def require_splittable(outcome: NextRun, urls: Iterable[str], *, kafka_columns: bool) -> NextRun:
     """The outcome itself, or `UnsplittableOverlap` for a straddle whose rows for ``urls`` have no offset column.
 
     ``urls`` are tables for rows. Any straddle of a chain of several topics is `UnsplittableOverlap` too: its position

@@ -42,7 +42,7 @@ REMEDY = (
     f"no load waits for it; `delta-loader check {CONFIG}` says whether the stores of the stage and the tables answer"
 )
 _CLOSE_WITHIN_S = 10.0
-_LOOK_S = 0.05
+_POLL_S = 0.05
 
 
 class _OwnThreads(BaseExecutor):  # type: ignore[misc,unused-ignore]
@@ -105,7 +105,7 @@ class Jobs:
             self._scheduler.shutdown(wait=False)
         end_s = time.monotonic() + last_wait_s
         while self._running and time.monotonic() < end_s:
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
         for name in sorted(self._running):
             self._log.warning("stopping while a job hangs", job=name)
 

@@ -10,7 +10,7 @@ Rules:
    with growing pauses, and logged once; meanwhile `is_connected` is false, so the stage is checked more often. Each try
    has a new client: a client that knew a topic before it was recreated may ask the new one for an epoch that it has not
    reached, and is refused for minutes.
-4. A deleted topic, or one with more partitions, is noticed within `LOOK_EVERY_S`. A topic that was deleted and
+4. A deleted topic, or one with more partitions, is noticed within `CHECK_EVERY_S`. A topic that was deleted and
    recreated between two checks is read on, by an offset of its own or from its end.
 """
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 _TIMEOUT_S = 5.0
 _POLL_S = 0.5
-LOOK_EVERY_S = 10.0
+CHECK_EVERY_S = 10.0
 """How often the partitions are checked: librdkafka takes long to report a deleted topic."""
 _CLOSE_WITHIN_S = 10.0
 
@@ -62,7 +62,7 @@ class Listener:
         *,
         log: FilteringBoundLogger,
         metrics: Metrics,
-        check_every_s: float = LOOK_EVERY_S,
+        check_every_s: float = CHECK_EVERY_S,
     ) -> None:
         """Starts at once, and waits for no broker. Raises ConfigError for properties that librdkafka refuses."""
         self._topic = topic

@@ -22,7 +22,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from common import metrics as catalogue
-from delta_loader.scheduling.notifications import LOOK_EVERY_S
+from delta_loader.scheduling.notifications import CHECK_EVERY_S
 from delta_loader.scheduling.pacing import Pace
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class LoadTrigger:
         metrics: Metrics,
         *,
         notifications: Notifications | None = None,
-        check_every_s: float = LOOK_EVERY_S,
+        check_every_s: float = CHECK_EVERY_S,
         app_ids: Collection[str] = (),
         loads_per_minute: int = 6,
         own: Mapping[str, StreamTrigger] | None = None,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from common.ports import Clock, ObjectStore
 
-LOOK_EVERY_S = 1.0
+CHECK_EVERY_S = 1.0
 """How often the stage is checked."""
 LOOK_SELDOM_EVERY_S = 10.0
 """The same while a control topic is being read."""
@@ -85,7 +85,7 @@ class PolledNotifications:
     """
 
     def __init__(self, notifications: Notifications, clock: Clock, request: Callable[[], None]) -> None:
-        """``request`` schedules a call of `fetch` in another thread; at most once in `LOOK_EVERY_S`."""
+        """``request`` schedules a call of `fetch` in another thread; at most once in `CHECK_EVERY_S`."""
         self._notifications = notifications
         self._clock = clock
         self._ask = request
@@ -99,7 +99,7 @@ class PolledNotifications:
         now_s = self._clock.monotonic_s()
         with self._lock:
             streams, self._found = self._found, frozenset()
-            is_due = not self._is_looking and (self._requested_s is None or now_s >= self._requested_s + LOOK_EVERY_S)
+            is_due = not self._is_looking and (self._requested_s is None or now_s >= self._requested_s + CHECK_EVERY_S)
             self._requested_s = now_s if is_due else self._requested_s
         if is_due:
             self._ask()
@@ -128,7 +128,7 @@ class ControlTopicNotifications:
     def take(self) -> frozenset[str]:
         """The notified streams; also lists the stage, if that is due."""
         notified, now_s = self._control.take(), self._clock.monotonic_s()
-        every_s = LOOK_SELDOM_EVERY_S if self._control.is_connected else LOOK_EVERY_S
+        every_s = LOOK_SELDOM_EVERY_S if self._control.is_connected else CHECK_EVERY_S
         if self._checked_s is not None and now_s < self._checked_s + every_s:
             return notified
         self._checked_s = now_s

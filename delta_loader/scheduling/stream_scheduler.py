@@ -6,7 +6,7 @@ Rules:
 2. A stream with a backlog yields once it has had its slice and another stream waits: between two commits, to the end of
    the line. A backlog of one stream therefore costs the others one slice, and no more loads run than there are slots.
 3. A turn that makes no progress for `patience_s` (a commit that hangs) frees its slot for the next in line, and
-   continues in its thread. At most `_MOST_LENT` slots are freed this way, so that turns that are merely slow do not
+   continues in its thread. At most `_MOST_FREED` slots are freed this way, so that turns that are merely slow do not
    exhaust the memory.
 4. A pass ends once each of its streams has ended its turn or has been running for longer than `patience_s`, or once
    another pass is due (``hurries``). Turns still running continue, and when another pass wants one of their streams, it
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 PATIENCE_S = 30.0
 SLICE_S = 30.0
-_MOST_LENT = 16
+_MOST_FREED = 16
 _LAST_WAIT_S = 60.0
-_LOOK_S = 0.1
+_POLL_S = 0.1
 
 
 @dataclass(slots=True)
@@ -41,7 +41,7 @@ class _Running:
     began_s: float
     progress: object
     progressed_s: float
-    has_lent: bool = False
+    is_freed: bool = False
 
 
 def _a_thread(work: Callable[[], None]) -> Thread:
@@ -88,10 +88,10 @@ class StreamScheduler:
                 unfinished = frozenset(self._stream_work)
                 if self._is_over(app_ids, to_the_end=to_the_end):
                     return unfinished
-                self._lend()
+                self._free_hung_slots()
                 self._staff()
                 self._changed.notify_all()
-                self._changed.wait(min(_LOOK_S, self._backoff_s))
+                self._changed.wait(min(_POLL_S, self._backoff_s))
                 unfinished = frozenset(self._stream_work)
             if hurries(unfinished):  # may ask a store, so without the lock
                 return unfinished
@@ -118,7 +118,7 @@ class StreamScheduler:
             self._line.clear()
             self._changed.notify_all()
             while self._running and time.monotonic() < end_s:
-                self._changed.wait(_LOOK_S)
+                self._changed.wait(_POLL_S)
             return tuple(sorted(self._running))
 
     def _is_over(self, app_ids: Sequence[str], *, to_the_end: bool) -> bool:
@@ -128,22 +128,22 @@ class StreamScheduler:
             return not unfinished
         return all(self._since_s.get(app_id, late_s + 1) <= late_s for app_id in unfinished)
 
-    def _lend(self) -> None:
+    def _free_hung_slots(self) -> None:
         """Free the slots of turns that hang (rule 3)."""
         now_s = self._now_s()
         for app_id, running in self._running.items():
             progress = self._stream_work[app_id].progress(app_id)
             if progress != running.progress:
                 running.progress, running.progressed_s = progress, now_s
-                running.has_lent = False
-            elif now_s - running.progressed_s > self._backoff_s and self._lent() < _MOST_LENT:
-                running.has_lent = True
+                running.is_freed = False
+            elif now_s - running.progressed_s > self._backoff_s and self._freed() < _MOST_FREED:
+                running.is_freed = True
 
-    def _lent(self) -> int:
-        return sum(running.has_lent for running in self._running.values())
+    def _freed(self) -> int:
+        return sum(running.is_freed for running in self._running.values())
 
     def _free(self) -> int:
-        return self._slots + self._lent() - len(self._running)
+        return self._slots + self._freed() - len(self._running)
 
     def _staff(self) -> None:
         """Start threads up to the number of turns that could run now."""
@@ -158,7 +158,7 @@ class StreamScheduler:
         with self._changed:
             while not self._closed:
                 if not self._line or self._free() <= 0:
-                    if self._threads > self._slots + self._lent():
+                    if self._threads > self._slots + self._freed():
                         break
                     self._idle += 1
                     self._changed.wait()

@@ -39,7 +39,7 @@ FAILING_REMEDY = (
 )
 _MOST_THREADS = 2
 _LAST_WAIT_S = 10.0
-_LOOK_S = 0.1
+_POLL_S = 0.1
 _RESTS_FOR = 4.0
 """Times the duration of its last checkpoint (rule 3)."""
 _LOOK_AT_RESTING_S = 1.0
@@ -133,7 +133,7 @@ class BackgroundCheckpoints:
             self._finishing = True
             self._changed.notify_all()
             while self._threads and not stopped():
-                self._changed.wait(_LOOK_S)
+                self._changed.wait(_POLL_S)
             self._finishing = False
 
     def close(self, last_wait_s: float = _LAST_WAIT_S) -> None:
@@ -144,7 +144,7 @@ class BackgroundCheckpoints:
             self._due.clear()
             self._changed.notify_all()
             while self._threads and time.monotonic() < end_s:
-                self._changed.wait(_LOOK_S)
+                self._changed.wait(_POLL_S)
             left = sorted(self._written)
         for url in left:
             self._log.warning("stopping while a checkpoint is written", table=url)

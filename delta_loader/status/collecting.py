@@ -36,7 +36,7 @@ from delta_loader.plan.held import (
     unknown_partition,
 )
 from delta_loader.plan.partition_progress import undeclared_of, violations_of
-from delta_loader.plan.plan import ForeignMarker, MissingOrigin, Overlap, Run, cuttable, next_run
+from delta_loader.plan.plan import ForeignMarker, MissingOrigin, Overlap, Run, next_run, require_splittable
 from delta_loader.stage.identity import StreamIdentity
 from delta_loader.status.values import Aside, PartitionStatus, StreamStatus
 from delta_loader.tables.load_modes.load_mode import choose_load_mode
@@ -238,7 +238,7 @@ def _outcome(
     stream: Stream, position: Position | None, markers: Sequence[AnyMarker], origin: ChainOrigin | None
 ) -> NextRun:
     outcome = next_run(position, markers, None if origin is None else origin.position)
-    return cuttable(outcome, stream.row_tables, kafka_columns=stream.kafka_columns)
+    return require_splittable(outcome, stream.row_tables, kafka_columns=stream.kafka_columns)
 
 
 def _lacking_a_file(

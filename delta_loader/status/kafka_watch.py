@@ -47,7 +47,7 @@ class KafkaRefresher:
         self._ends = KafkaEnds(settings.kafka, log)
         self._clock = clock
         self._requested_s: float | None = None
-        self._asked: frozenset[TopicPartition] = frozenset()
+        self._requested: frozenset[TopicPartition] = frozenset()
         self.is_answering = False
         """Whether the last query was answered."""
         self.firsts = EndHistory()
@@ -65,13 +65,17 @@ class KafkaRefresher:
             self.is_answering = False
             raise
         self.is_answering = True
-        if self._requested_s is None or now_s - self._requested_s >= EVERY_S or not self._asked.issuperset(partitions):
-            self._requested_s, self._asked = now_s, frozenset(partitions)
+        if (
+            self._requested_s is None
+            or now_s - self._requested_s >= EVERY_S
+            or not self._requested.issuperset(partitions)
+        ):
+            self._requested_s, self._requested = now_s, frozenset(partitions)
             with suppress(KafkaException):  # earlier values stay; the ends do not wait for it
-                self._look(partitions, now_s)
+                self._refresh(partitions, now_s)
         return positions
 
-    def _look(self, partitions: Collection[TopicPartition], now_s: float) -> None:
+    def _refresh(self, partitions: Collection[TopicPartition], now_s: float) -> None:
         self.partitions = self._partitions()
         plain = {partition for partition in partitions if not is_merged(partition.topic)}
         self.firsts.retain(plain)

@@ -171,7 +171,7 @@ def _stream_json(stream: StreamStatus) -> Json:
         "table": stream.table,
         "catalog_table": stream.name,
         "version": stream.version,
-        "way": None if stream.load_mode is None else _way_json(stream.load_mode),
+        "way": None if stream.load_mode is None else _load_mode_json(stream.load_mode),
         "failure": stream.failure,
         "last_failure": None if stream.last_failure is None else _failure_json(stream.last_failure),
         "unfit": [{"problem": check.message, "remedy": check.remedy} for check in stream.unfit],
@@ -205,7 +205,7 @@ def _failure_json(failure: LastFailure) -> Json:
     return {"failed_ms": failure.failed_ms, "problem": failure.problem, "remedy": failure.remedy}
 
 
-def _way_json(load_mode: LoadMode) -> Json:
+def _load_mode_json(load_mode: LoadMode) -> Json:
     return {"kind": load_mode_name(load_mode), "reason": load_mode.reason}
 
 

@@ -56,7 +56,7 @@ class Chains:
     """A stream's chains at one point in time."""
 
     seen: Mapping[TopicPartition, PartitionProgress]
-    looked_s: float
+    refreshed_s: float
     """That time, by the monotonic clock."""
 
 
@@ -86,7 +86,7 @@ def held_by_writers(chains: Chains, reports: KafkaReports) -> dict[TopicPartitio
     for partition, seen in chains.seen.items():
         reason = topic_recreated(partition, seen.topic_id, ids_together(partition.topic, reports.topic_ids))
         if reason is None and seen.ends:
-            reason = gone_from_kafka(partition, seen.staged, reports.firsts.end_at(partition, chains.looked_s))
+            reason = gone_from_kafka(partition, seen.staged, reports.firsts.end_at(partition, chains.refreshed_s))
         if reason is not None:
             held[partition] = reason
     return held
@@ -114,8 +114,8 @@ def unstaged(
     positions |= {partition: start_positions.first(partition) for partition in unbegun}
     lags: list[Unstaged] = []
     for partition, position in positions.items():
-        seconds = reports.ends.lag_s(partition, position, chains.looked_s)
-        end = reports.ends.end_at(partition, chains.looked_s)
+        seconds = reports.ends.lag_s(partition, position, chains.refreshed_s)
+        end = reports.ends.end_at(partition, chains.refreshed_s)
         if seconds is None or position is None or end is None or end <= position:
             continue
         word = [
@@ -123,7 +123,7 @@ def unstaged(
             for idle in reports.idle
             if idle.partition == partition and (partition in unbegun or idle.position <= position)
         ]
-        seconds = min([seconds, *(chains.looked_s - idle.moment_s for idle in word)])
+        seconds = min([seconds, *(chains.refreshed_s - idle.moment_s for idle in word)])
         if seconds > limit_s:
             lags.append(Unstaged(partition, end - position, seconds))
     return sorted(lags, key=lambda lag: (-lag.seconds, lag.partition))

@@ -92,11 +92,11 @@ class WritersView:
 
     def of(self, entry: StreamStats) -> OfWriters:
         """The problems of one stream's writers."""
-        if entry.looked_s is None:
+        if entry.refreshed_s is None:
             return OfWriters({}, ())
         stream, facts = self._streams[entry.app_id], self._facts
         chains, reports = (
-            Chains(entry.seen, entry.looked_s),
+            Chains(entry.seen, entry.refreshed_s),
             KafkaReports(self._ends, facts.firsts, facts.topic_ids, facts.idle),
         )
         held = held_by_writers(chains, reports)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from stage_writer.changelog.ports import ChangelogReader, ChangelogTopics
 
 
-PIECE_BYTES = 256 * 2**10
+MESSAGE_BYTES = 256 * 2**10
 APP, TASK, FLUSH, PIECE, CHECKSUM = "kdx.app", "kdx.task", "kdx.flush", "kdx.piece", "kdx.crc32"
 
 
@@ -84,7 +84,7 @@ class TopicChangelog:
     topics: ChangelogTopics
     clock: Clock
     metrics: Metrics
-    piece_bytes: int = PIECE_BYTES
+    piece_bytes: int = MESSAGE_BYTES
     unsuitable: Collection[str] = frozenset()
 
     def write(self, topic: Topic, app_id: str, name: StateFileName, data: ByteChunks) -> TopicChanges:

@@ -32,7 +32,7 @@ from common.kafka.errors import LastClientError, broker_error
 from common.kafka.properties import taking_properties
 from common.kafka.reader import topic_ids
 from common.spans import Partition, Position, TopicPartition
-from stage_writer.changelog.changelog import PIECE_BYTES
+from stage_writer.changelog.changelog import MESSAGE_BYTES
 from stage_writer.changelog.ports import Appended, ChangelogMessage, missing_messages
 from stage_writer.changelog.topic import LEAST_MESSAGE_BYTES, partitions_of, require_suitable
 from stage_writer.partitions.claim_guards import TopicMonitor
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 _TIMEOUT_S = 30.0
 _DELIVERY_S = 60
-_LOOK_S = 0.1
+_POLL_S = 0.1
 _GONE_AFTER_S = 5.0
 _QUEUE_BYTES = 32 * 2**20
 """Messages in flight; further ones wait."""
@@ -71,7 +71,7 @@ class KafkaChangelogs:
         self._producer: Producer | None = None
         self._asking: AdminClient | None = None
         self._partitions: dict[Topic, int] = {}
-        self._look = TopicMonitor(self, SystemClock())
+        self._monitor = TopicMonitor(self, SystemClock())
 
     def require_suitable(self, topic: Topic, rights: Collection[Right] = ()) -> int:
         """The number of partitions of a topic that is suitable (rule 4) and that this user may write to.
@@ -102,7 +102,7 @@ class KafkaChangelogs:
                 self._producer = None if self._producer is producer else self._producer
             self._partitions.pop(topic, None)  # the topic may have been recreated
             raise
-        return Appended(partition, self._look.since(topic, time.monotonic()), offsets)
+        return Appended(partition, self._monitor.since(topic, time.monotonic()), offsets)
 
     @contextmanager
     def reader(self) -> Iterator[KafkaChangelogReader]:
@@ -144,7 +144,7 @@ class KafkaChangelogs:
         fixed: dict[str, Option] = {
             "enable.idempotence": True,
             "acks": "all",
-            "batch.size": PIECE_BYTES,  # max.message.bytes of a topic limits a batch
+            "batch.size": MESSAGE_BYTES,  # max.message.bytes of a topic limits a batch
             "queue.buffering.max.kbytes": _QUEUE_BYTES // 2**10,
         }
         with taking_properties():
@@ -212,12 +212,12 @@ class KafkaChangelogReader:
         while (now_s := time.monotonic()) < deadline_s:
             if ended_s and now_s - ended_s > _GONE_AFTER_S:
                 raise self._missing(partition, offset)
-            message = self._consumer.poll(_LOOK_S)
+            message = self._consumer.poll(_POLL_S)
             if message is None or (message.topic(), message.partition()) != (partition.topic, partition.partition):
                 continue  # the rest of a response that was already read
             error, read_offset = message.error(), message.offset()
             if error is None and read_offset == offset:
-                return _piece(message)
+                return _changelog_message(message)
             if (error is None and (read_offset or 0) > offset) or (error is not None and error.code() == _OUT_OF_RANGE):
                 raise self._missing(partition, offset)
             if error is not None:
@@ -232,7 +232,7 @@ class KafkaChangelogReader:
         return missing_messages(partition, offset, Position(low), Position(high))
 
 
-def _piece(message: Message) -> ChangelogMessage:
+def _changelog_message(message: Message) -> ChangelogMessage:
     headers = [(name, value) for name, value in message.headers() or () if isinstance(value, bytes)]
     return ChangelogMessage(message.value() or b"", tuple(headers))
 
@@ -264,12 +264,12 @@ def _written(
                 )
                 break
             except BufferError:
-                producer.poll(_LOOK_S)
+                producer.poll(_POLL_S)
         producer.poll(0)
     while len(offsets) < len(messages):
         if errors:
             raise KafkaException(errors[0])
-        producer.poll(_LOOK_S)  # a report arrives for each, at the latest after its timeout
+        producer.poll(_POLL_S)  # a report arrives for each, at the latest after its timeout
     return tuple(offsets[index] for index in range(len(messages)))
 
 

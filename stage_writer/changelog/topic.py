@@ -19,7 +19,7 @@ from confluent_kafka.admin import ConfigResource, ResourceType
 from common.errors import ConfigError
 from common.kafka.bounded import result_of
 from common.kafka.rights import Right, described, require_right
-from stage_writer.changelog.changelog import PIECE_BYTES
+from stage_writer.changelog.changelog import MESSAGE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -43,7 +43,7 @@ def retention_s(keep_s: float) -> float:
 
 
 _TIMEOUT_S = 10.0
-LEAST_MESSAGE_BYTES = 2 * PIECE_BYTES
+LEAST_MESSAGE_BYTES = 2 * MESSAGE_BYTES
 
 
 def partitions_of(admin: AdminClient, topic: Topic, rights: Collection[Right] = ()) -> int:
@@ -95,7 +95,7 @@ def suitability_problem(topic: Topic, has: Mapping[str, str], keep_s: float) -> 
         why = f"with writer.state_keep of {keep_s:g} s it has to keep them for {retention_s(keep_s):g} s at least"
         return _refused(topic, "retention.ms", has["retention.ms"], why, f"{least_ms} or more, or to -1")
     if int(has.get("max.message.bytes", LEAST_MESSAGE_BYTES)) < LEAST_MESSAGE_BYTES:
-        why = f"changes come in messages of up to {PIECE_BYTES} bytes"
+        why = f"changes come in messages of up to {MESSAGE_BYTES} bytes"
         return _refused(topic, "max.message.bytes", has["max.message.bytes"], why, f"{LEAST_MESSAGE_BYTES} or more")
     return None
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from stage_writer.changelog.ports import ChecksTopics
     from stage_writer.ports import Running, Workers
 
-LOOK_EVERY_S = 60.0
+CHECK_EVERY_S = 60.0
 
 TopicProblems = dict["Topic", ConfigError | None]
 """The problem of each topic that answered."""
@@ -71,7 +71,7 @@ class ChangelogWatch(TopicWatch):
         """Start a check, if it is due, and collect the result of the last."""
         if self._now is not None:
             self._end(self._now)
-        elif self._clock.monotonic_s() - self._checked_s >= LOOK_EVERY_S:
+        elif self._clock.monotonic_s() - self._checked_s >= CHECK_EVERY_S:
             self._now = self._workers.start(self._problems_now)
 
     def _end(self, running: Running[TopicProblems]) -> None:

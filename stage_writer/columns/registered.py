@@ -90,7 +90,7 @@ class RegistryFinder:
 
     def _next(self, agreed: AgreedColumns | None, ids: frozenset[SchemaKey]) -> AgreedColumns | None:
         """The columns with those of more schemas; what is agreed on where these add no schema. Raises RegistryError."""
-        schemas = self._asked(agreed, ids)
+        schemas = self._fetched(agreed, ids)
         if not schemas:
             return agreed
         known = (NO_COLUMNS, {}) if agreed is None else (agreed.columns, agreed.formats)
@@ -101,7 +101,7 @@ class RegistryFinder:
             self.stream.app_id, version + 1, columns, source, now_ms, dict(formats), (*before, *schemas)
         )
 
-    def _asked(self, agreed: AgreedColumns | None, ids: frozenset[SchemaKey]) -> dict[SchemaKey, RegisteredSchema]:
+    def _fetched(self, agreed: AgreedColumns | None, ids: frozenset[SchemaKey]) -> dict[SchemaKey, RegisteredSchema]:
         """The schemas that are not agreed on yet, by their ids (rule 1)."""
         registry, kind = self.open_registry(), self.stream.format.upper()
         schemas: dict[SchemaKey, RegisteredSchema] = {}

@@ -1,12 +1,12 @@
 """Messages into rows: every message ends as a row, a reject or a tombstone.
 
-    bytes ─► first pass, in C ─► rows
+    bytes ─► native decoder, in C ─► rows
                  └─► the strict decoder ─► rows and rejects
 
 Rules:
 
-1. The first pass (`stage_writer.decode.decode_options`) takes ordinary messages, which cost no Python object. The
-   others go one at a time to the strict decoder, and only that refuses. The first pass does not affect the result:
+1. The native decoder (`stage_writer.decode.decode_options`) takes ordinary messages, which cost no Python object. The
+   others go one at a time to the strict decoder, and only that refuses. The native decoder does not affect the result:
    without it each message has the same outcome, at many times the cost. Property tests enforce that.
 2. Rows stay in the order of their messages, and `Decoded.row_index` gives each row's message.
 3. Messages are taken in blocks of ``block_bytes``, which bounds memory; one message may be larger than a block.
@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from common.schema import StructType, nullable_columns, to_arrow_field, to_arrow_schema
 from stage_writer.decode.batch import BLOCK_BYTES, blocks
-from stage_writer.decode.decode_options import STRICT, DecodeOptions, no_first_pass
+from stage_writer.decode.decode_options import STRICT, DecodeOptions, no_native_decoder
 from stage_writer.decode.rejects import ErrorClass, Refusal, Reject
 from stage_writer.decode.strict import Row, StrictDecoder
 from stage_writer.decode.unknown.leftovers import Rescuer
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from stage_writer.decode.batch import Messages
-    from stage_writer.decode.decode_options import MakeFirstPass
+    from stage_writer.decode.decode_options import MakeNativeDecoder
 
     Index = NDArray[np.int64]
 
@@ -92,7 +92,7 @@ class Decoder:
         *,
         rescue_column: str | None = None,
         block_bytes: int = BLOCK_BYTES,
-        native_decoder: MakeFirstPass = no_first_pass,
+        native_decoder: MakeNativeDecoder = no_native_decoder,
     ) -> None:
         """With a ``rescue_column`` the rows have it after the declared ones (see `Rescuer`)."""
         self._block_bytes = block_bytes

@@ -3,7 +3,7 @@
 Rules:
 
 1. A `DecodeOptions` is for one value and its content; `at` gives the reading one level inside it.
-2. What a first pass takes is the row that the strict decoder would give, formats and NOT NULL included. It takes
+2. What a native decoder takes is the row that the strict decoder would give, formats and NOT NULL included. It takes
    nothing that the strict decoder refuses; leaving a message proves nothing about it.
 3. It may be missing, for a schema or on a machine: then the decoder does all the work.
 """
@@ -62,8 +62,8 @@ def _holds_json(forms: Forms) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
-    """The messages of a block that a first pass took."""
+class DecodedBlock:
+    """The messages of a block that a native decoder took."""
 
     rows: pa.StructArray
     """The rows taken, in the order of their messages."""
@@ -73,17 +73,17 @@ class Taken:
     """For each row: whether its message has fields, at any depth, that have no columns."""
 
 
-class FirstPass(Protocol):
+class NativeDecoder(Protocol):
     """Reads blocks into the columns it was made for. Not thread-safe."""
 
-    def read(self, block: pa.BinaryArray) -> Taken:
+    def read(self, block: pa.BinaryArray) -> DecodedBlock:
         """The messages that it takes; none of the input is null."""
 
 
-MakeFirstPass = Callable[["StructType", DecodeOptions], FirstPass | None]
-"""Makes a first pass for columns, or None if there is none (rule 3)."""
+MakeNativeDecoder = Callable[["StructType", DecodeOptions], NativeDecoder | None]
+"""Makes a native decoder for columns, or None if there is none (rule 3)."""
 
 
-def no_first_pass(columns: StructType, reading: DecodeOptions) -> FirstPass | None:  # noqa: ARG001 - a port's arguments
-    """A `MakeFirstPass` that makes none."""
+def no_native_decoder(columns: StructType, reading: DecodeOptions) -> NativeDecoder | None:  # noqa: ARG001 - a port's arguments
+    """A `MakeNativeDecoder` that makes none."""
     return None

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from common.ports import Clock
 
-_FIRST_GUESS_BYTES = 64 * 1024
+_INITIAL_BYTES = 64 * 1024
 """The assumed size of a message before any was seen."""
 
 
@@ -50,7 +50,7 @@ class Fetcher:
         self._clock = clock
         self._most = most
         self._most_bytes = most_bytes
-        self._size_bytes = min(_FIRST_GUESS_BYTES, most_bytes)
+        self._size_bytes = min(_INITIAL_BYTES, most_bytes)
         """Bytes per message, estimated from the previous ones."""
         self._taken: list[Message] = []
         self.moved: set[tuple[str, int]] = set()

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _LONGEST_WAIT_S = 0.05
 _FORWARD_EVERY_S = 0.1
-_SERVED = 100
+_MOST_MESSAGES = 100
 
 
 class NativeFetcher:
@@ -62,7 +62,7 @@ class NativeFetcher:
         held, self.moved = 0, set()
         while True:
             self._moved_now = set()
-            fresh = self._consumer.consume(_SERVED, 0.0)
+            fresh = self._consumer.consume(_MOST_MESSAGES, 0.0)
             self.moved |= self._moved_now
             if self._moved_now and (held or strays):
                 return self._fetched(strays, self._moved_now, fresh)

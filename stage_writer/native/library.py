@@ -23,7 +23,7 @@ from common.settings import Native
 from stage_writer.decode.binary.avro import no_avro_pass
 from stage_writer.decode.binary.avro_plan import AvroKind, AvroNode
 from stage_writer.decode.binary.texts import quoted
-from stage_writer.decode.decode_options import STRICT, no_first_pass
+from stage_writer.decode.decode_options import STRICT, no_native_decoder
 from stage_writer.native.avro import AvroLibrary
 from stage_writer.native.compiler import FOLDER, NAME, fingerprint
 from stage_writer.native.reader import Library
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from stage_writer.decode.binary.avro import MakeAvroPass
-    from stage_writer.decode.decode_options import MakeFirstPass
+    from stage_writer.decode.decode_options import MakeNativeDecoder
 
 REMEDY = "run `python -m stage_writer.native`, which compiles it in a moment"
 _RECORD = b'{"a":[1.5,null],"b":"\\u00e9"}'
@@ -41,9 +41,9 @@ _RECORD = b'{"a":[1.5,null],"b":"\\u00e9"}'
 
 @dataclass(frozen=True, slots=True)
 class NativeDecoders:
-    """The first pass of a writer."""
+    """The native decoder of a writer."""
 
-    make: MakeFirstPass
+    make: MakeNativeDecoder
     make_avro: MakeAvroPass
     problem: str | None
     """Why there is none, if one is wanted."""
@@ -65,7 +65,7 @@ def cached_path(environ: Mapping[str, str] = os.environ) -> Path:
 def find_reader(wanted: Native, environ: Mapping[str, str] = os.environ) -> NativeDecoders:
     """The reader for a value of `writer.native`. Raises ConfigError when it is required and missing."""
     if wanted is Native.OFF:
-        return NativeDecoders(no_first_pass, no_avro_pass, None)
+        return NativeDecoders(no_native_decoder, no_avro_pass, None)
     problem = None
     try:
         path = library_path(environ)
@@ -75,7 +75,7 @@ def find_reader(wanted: Native, environ: Mapping[str, str] = os.environ) -> Nati
     if wanted is Native.ON:
         msg = f"writer.native is on, and {problem}"
         raise ConfigError(msg, REMEDY)
-    return NativeDecoders(no_first_pass, no_avro_pass, problem)
+    return NativeDecoders(no_native_decoder, no_avro_pass, problem)
 
 
 def load(path: Path) -> Library:

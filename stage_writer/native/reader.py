@@ -1,4 +1,4 @@
-"""The `FirstPass` in C: passes it the schema and the messages' buffers, and makes Arrow arrays of the result.
+"""The `NativeDecoder` in C: passes it the schema and the messages' buffers, and makes Arrow arrays of the result.
 
 Rules:
 
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from stage_writer.decode.decode_options import Taken
+from stage_writer.decode.decode_options import DecodedBlock
 from stage_writer.native.plan import plan_of
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Library:
         self.take.restype, self.take.argtypes = None, [pointer, pointer]
 
     def native_decoder(self, columns: StructType, reading: DecodeOptions) -> NativeReader | None:
-        """A `MakeFirstPass`."""
+        """A `MakeNativeDecoder`."""
         plan = plan_of(columns, reading)
         return None if plan is None else NativeReader(self, plan)
 
@@ -76,7 +76,7 @@ class NativeReader:
             raise MemoryError(msg)
         weakref.finalize(self, library.free, self._handle)
 
-    def read(self, block: pa.BinaryArray) -> Taken:
+    def read(self, block: pa.BinaryArray) -> DecodedBlock:
         """The ordinary messages' rows."""
         count = len(block)
         verdicts = np.zeros(count, np.uint8)
@@ -90,7 +90,7 @@ class NativeReader:
                 msg = f"no memory for the columns of {data.size} bytes of messages"
                 raise MemoryError(msg)
         is_taken = verdicts != 0
-        return Taken(self._taken(), is_taken, verdicts[is_taken] == _TAKEN_WITH_UNKNOWN)
+        return DecodedBlock(self._taken(), is_taken, verdicts[is_taken] == _TAKEN_WITH_UNKNOWN)
 
     def _taken(self) -> pa.StructArray:
         """The columns, out of the library."""

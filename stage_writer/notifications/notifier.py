@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 from common import metrics as catalogue
 from common.errors import StoreError
 from common.settings.on_marker import streams_on_marker
-from common.stage.notifications import TELL_EVERY_S
+from common.stage.notifications import NOTIFY_EVERY_S
 from stage_writer.notifications.topic import KafkaControlTopic
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class LoaderNotifier(Notifier):
 
     def _send(self, due: set[str], now_s: float) -> None:
         self._unsent -= due
-        self._not_before_s.update(dict.fromkeys(due, now_s + TELL_EVERY_S))
+        self._not_before_s.update(dict.fromkeys(due, now_s + NOTIFY_EVERY_S))
         if self._control is None:
             self._unsigned |= due
             return

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from stage_writer.decode.batch import MessageBatch
     from stage_writer.decode.unknown.census import FieldCensus
 
-FIRST_GUESS = 0.25
+INITIAL_RATIO = 0.25
 """Parquet bytes per Arrow byte, until something was encoded."""
 _JOINED_PIECES = 8
 """This many pieces of similar size are joined into one."""
@@ -236,7 +236,7 @@ class TableRows:
         self,
         table: TableFormat,
         file_policy: FilePolicy = FilePolicy(),
-        guess: float = FIRST_GUESS,
+        guess: float = INITIAL_RATIO,
         budget: FileBudget | None = None,
     ) -> None:
         """``guess`` is the expected number of Parquet bytes per Arrow byte, until something was encoded.
@@ -351,7 +351,7 @@ class Buffer:
     _routed: dict[str, TableRows] = field(default_factory=dict)
     """Also in ``tables``, from their first rows on."""
     _file_policy: FilePolicy = FilePolicy()
-    _compression_ratio: float = FIRST_GUESS
+    _compression_ratio: float = INITIAL_RATIO
     _budget: FileBudget = field(default_factory=FileBudget)
 
     @classmethod
@@ -360,7 +360,7 @@ class Buffer:
         start: Position,
         formats: Sequence[TableFormat],
         file_policy: FilePolicy = FilePolicy(),
-        guess: float = FIRST_GUESS,
+        guess: float = INITIAL_RATIO,
     ) -> Buffer:
         """An empty buffer whose span starts at ``start``; ``guess`` as in `TableRows`."""
         budget = FileBudget()

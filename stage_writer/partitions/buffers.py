@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from common.stage.markers import MarkerName
-from stage_writer.parquet.buffer import FIRST_GUESS, Buffer
+from stage_writer.parquet.buffer import INITIAL_RATIO, Buffer
 
 if TYPE_CHECKING:
     from common.schema import StructType
@@ -30,7 +30,7 @@ class Buffers:
     def new(self, start: Position, converter: Converter) -> Buffer:
         """An empty buffer for rows of this converter."""
         stream = converter.stream
-        ratio = self._compression.get(stream.app_id, FIRST_GUESS)
+        ratio = self._compression.get(stream.app_id, INITIAL_RATIO)
         file_policy = (
             self._file_policy if stream.compression is None else replace(self._file_policy, codec=stream.compression)
         )

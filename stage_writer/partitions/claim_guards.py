@@ -64,14 +64,14 @@ class TopicMonitor:
         Raises BrokerError.
         """
         with self._lock:
-            asked_s, known = self._known.get(topic, (moment_s, None))
-        if asked_s > moment_s:
+            checked_s, known = self._known.get(topic, (moment_s, None))
+        if checked_s > moment_s:
             return known
-        asked_s = self._clock.monotonic_s()
+        checked_s = self._clock.monotonic_s()
         topic_id = self._source.topic_ids([topic]).get(topic)
         with self._lock:
-            if asked_s >= self._known.get(topic, (asked_s, None))[0]:
-                self._known[topic] = (asked_s, topic_id)
+            if checked_s >= self._known.get(topic, (checked_s, None))[0]:
+                self._known[topic] = (checked_s, topic_id)
         return topic_id
 
 

@@ -113,30 +113,33 @@ class FlushDecision:
 
 
 def decide(
-    fillings: Sequence[BufferStats], limits: FlushLimits, now_s: float, before: BackpressureState = BackpressureState()
+    buffer_stats: Sequence[BufferStats],
+    limits: FlushLimits,
+    now_s: float,
+    before: BackpressureState = BackpressureState(),
 ) -> FlushDecision:
     """What to flush now, and what not to read from now on; ``before`` is the previous decision."""
-    due = {stats.partition: reason for stats in fillings if (reason := _own_reason(stats, limits, now_s))}
+    due = {stats.partition: reason for stats in buffer_stats if (reason := _own_reason(stats, limits, now_s))}
     flushes = {
         stats.partition: Flush(stats.partition, due[stats.partition])
-        for stats in fillings
+        for stats in buffer_stats
         if stats.partition in due and not stats.flushing
     }
-    used = sum(stats.memory_bytes + stats.flushing_bytes for stats in fillings)
+    used = sum(stats.memory_bytes + stats.flushing_bytes for stats in buffer_stats)
     is_full = used > limits.memory_bytes * (SHORT_SHARE if before.is_full else 1.0)
     ahead = {
         stats.partition
-        for stats in fillings
+        for stats in buffer_stats
         if stats.flushing and due.get(stats.partition) in {FlushReason.BYTES, FlushReason.RECORDS}
     }
     if used > limits.memory_bytes * SHORT_SHARE:
-        for stats in _largest(fillings, flushes, limits):
+        for stats in _largest(buffer_stats, flushes, limits):
             ahead.add(stats.partition)
             if not stats.flushing:
                 flushes[stats.partition] = Flush(stats.partition, FlushReason.MEMORY)
     if used > limits.memory_bytes * RESUME_SHARE and not before.is_full:
-        ahead |= {stats.partition for stats in fillings if stats.flushing and stats.partition in before.paused}
-    paused = frozenset(stats.partition for stats in fillings) if is_full else frozenset(ahead)
+        ahead |= {stats.partition for stats in buffer_stats if stats.flushing and stats.partition in before.paused}
+    paused = frozenset(stats.partition for stats in buffer_stats) if is_full else frozenset(ahead)
     return FlushDecision(tuple(flushes.values()), BackpressureState(paused, is_full))
 
 
@@ -146,12 +149,12 @@ def age_fraction_of(partition: TopicPartition) -> float:
 
 
 def _largest(
-    fillings: Sequence[BufferStats], flushes: dict[TopicPartition, Flush], limits: FlushLimits
+    buffer_stats: Sequence[BufferStats], flushes: dict[TopicPartition, Flush], limits: FlushLimits
 ) -> list[BufferStats]:
     """The largest buffers, as many as must be flushed until the rest has spare room."""
-    held = sum(stats.memory_bytes for stats in fillings if stats.partition not in flushes)
+    held = sum(stats.memory_bytes for stats in buffer_stats if stats.partition not in flushes)
     largest: list[BufferStats] = []
-    for largest_stats in sorted(fillings, key=lambda stats: stats.memory_bytes, reverse=True):
+    for largest_stats in sorted(buffer_stats, key=lambda stats: stats.memory_bytes, reverse=True):
         if held <= limits.memory_bytes * SPARE_SHARE or largest_stats.memory_bytes == 0:
             break
         if largest_stats.partition not in flushes:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from stage_writer.partitions.partition import AssignedPartition
     from stage_writer.ports import PartitionTask, Running, Workers, WriterStage
 
-LOOK_EVERY_S = 60.0
+CHECK_EVERY_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class StateRenewal:
         """Start the next renewal if one is due, and collect the result of the last."""
         if self._now is not None:
             self._end(self._now)
-        elif self._clock.monotonic_s() - self._checked_s >= LOOK_EVERY_S:
+        elif self._clock.monotonic_s() - self._checked_s >= CHECK_EVERY_S:
             self._begin(assigned)
 
     def _begin(self, partitions: Collection[AssignedPartition]) -> None:

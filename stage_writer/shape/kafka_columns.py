@@ -64,17 +64,17 @@ def made_of(names: tuple[str, ...], messages: Messages, index: Index) -> list[pa
     return [*identity_columns, *(makers[name]() for name in names[of_place:])]
 
 
-class Places:
+class AddIdentityColumns:
     """Adds the columns: the last `Step` of such a stream."""
 
     needs_headers = False
 
     def __init__(self, columns: StructType, identity: IdentityColumns) -> None:
-        self._place = identity
+        self._identity = identity
         self.columns = columns.with_fields(identity_fields(identity))
 
     def apply(self, rows: Rows, messages: Messages) -> Rows:
         table = rows.table
-        for name, column in zip(self._place, kafka_columns_of(messages, rows.index)[:3], strict=True):
+        for name, column in zip(self._identity, kafka_columns_of(messages, rows.index)[:3], strict=True):
             table = table.append_column(name, column)
         return rows.with_table(table)

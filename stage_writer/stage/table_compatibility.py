@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from stage_writer.parquet.buffer import TableFormat
 
 
-LOOK_AGAIN_S = 600.0
+CHECK_AGAIN_S = 600.0
 """After the check was inconclusive."""
-LOOK_AT_REFUSED_S = 20.0
+CHECK_REFUSED_EVERY_S = 20.0
 """For a table that can never accept what is staged, independent of how many partitions wait for it."""
 
 
@@ -96,7 +96,7 @@ class TableCompatibility:
         except Exception as error:  # noqa: BLE001 - rule 2: a broken log costs staging nothing
             self._log.warning("table not inspected", table=quoted(table.url), problem=str(error))
             state, result = None, None
-        holds_s = LOOK_AT_REFUSED_S if result is not None else LOOK_AGAIN_S if state is None else inf
+        holds_s = CHECK_REFUSED_EVERY_S if result is not None else CHECK_AGAIN_S if state is None else inf
         self._known[key] = (self._clock.monotonic_s() + holds_s, result)
         return result
 

@@ -23,7 +23,7 @@ from common.schema import to_arrow_schema
 from common.tables.urls import comparable
 from stage_writer.decode.batch import Messages
 from stage_writer.decode.rejects import ErrorClass, Reject
-from stage_writer.shape.kafka_columns import KafkaColumns, Places
+from stage_writer.shape.kafka_columns import AddIdentityColumns, KafkaColumns
 from stage_writer.shape.outcome import Outcome, Part, staged_of, together
 from stage_writer.shape.rows import Rows
 from stage_writer.tasks.tables import OfTopology, decoders_of, formats_of, row_format
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from common.spans import TopicPartition
     from common.stage.state_files import StateFiles
     from stage_writer.decode.batch import MessageBatch
-    from stage_writer.decode.decode_options import MakeFirstPass
+    from stage_writer.decode.decode_options import MakeNativeDecoder
     from stage_writer.parquet.buffer import StagedRows, TableFormat
     from stage_writer.ports import StateStore
     from stage_writer.shape.rows import Step
@@ -59,13 +59,15 @@ class _Arrived:
 class ColumnsConverter(OfTopology):
     """A `stage_writer.ports.Converter`. ``topology.is_columns_only`` holds. Raises SchemaError."""
 
-    def __init__(self, stream: Stream, topology: BuiltTopology, native_decoder: MakeFirstPass) -> None:
+    def __init__(self, stream: Stream, topology: BuiltTopology, native_decoder: MakeNativeDecoder) -> None:
         self.stream = stream
         self.topology = topology
         self.needs_headers = topology.needs_headers
         self.formats = formats_of(stream)
         self._row_formats = tuple(row_format(stream, url) for url in stream.row_tables)
-        self._ways = tuple(_WayIn(stream.at(table_format.url), table_format) for table_format in self._row_formats)
+        self._row_makers = tuple(
+            _RowMaker(stream.at(table_format.url), table_format) for table_format in self._row_formats
+        )
         numbers = {comparable(url): number for number, url in enumerate(stream.row_tables)}
         self._numbers = {name: numbers[comparable(url)] for name, url in stream.routes.items()}
         self._numbers[""] = numbers[comparable(stream.table)]
@@ -104,12 +106,12 @@ class ColumnsConverter(OfTopology):
         for child in self.topology.children.get(node, ()):
             if isinstance(child, TableSink):
                 number = self._numbers[child.table]
-                yield _Arrived(number, self._ways[number].fitted(rows, messages))
+                yield _Arrived(number, self._row_makers[number].fitted(rows, messages))
             else:
                 yield from self._walk(child.name, self.topology.early[child.name].apply(rows, messages), messages)
 
 
-class _WayIn:
+class _RowMaker:
     """Makes rows of one table."""
 
     def __init__(self, stream: Stream, table: TableFormat) -> None:
@@ -118,7 +120,7 @@ class _WayIn:
         self._writer = RowWriter(to_arrow_schema(stream.schema_of_columns))
         self._more: list[Step] = [KafkaColumns(stream.schema_of_columns, stream)]
         if stream.staged_identity is not None:
-            self._more.append(Places(self._more[0].columns, stream.staged_identity))
+            self._more.append(AddIdentityColumns(self._more[0].columns, stream.staged_identity))
 
     def fitted(self, rows: Rows, messages: Messages) -> Rows:
         """The rows with the table's columns, without those with null in a NOT NULL column."""

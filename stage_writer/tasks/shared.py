@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from common import metrics as catalogue
 from stage_writer.decode.batch import Messages, header_lists
-from stage_writer.decode.decode_options import no_first_pass
+from stage_writer.decode.decode_options import no_native_decoder
 from stage_writer.stopping import NEVER_STOPPING, Stopping
 from stage_writer.tasks.keeping import Keeping
 from stage_writer.tasks.tables import decoders_of, formats_of, row_format
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from common.spans import TopicPartition
     from common.stage.state_files import StateFiles
     from stage_writer.decode.batch import MessageBatch
-    from stage_writer.decode.decode_options import MakeFirstPass
+    from stage_writer.decode.decode_options import MakeNativeDecoder
     from stage_writer.decode.rejects import Reject
     from stage_writer.ports import Restores, StateStore
     from stage_writer.tasks.look_ups import LookUps
@@ -61,7 +61,7 @@ class Surroundings:
 
     wall_ms: Callable[[], int]
     metrics: Metrics
-    native_decoder: MakeFirstPass = no_first_pass
+    native_decoder: MakeNativeDecoder = no_native_decoder
     state_folder: str | None = None
     when: SnapshotsWhen = field(default_factory=SnapshotsWhen)
     look_ups: LookUps | None = None

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from common.schema import StructType
     from common.settings import Stream
     from stage_writer.decode.batch import MessageBatch
-    from stage_writer.decode.decode_options import MakeFirstPass
+    from stage_writer.decode.decode_options import MakeNativeDecoder
     from stage_writer.parquet.buffer import TableFormat
     from stage_writer.topologies.built import BuiltTopology
 
@@ -54,7 +54,7 @@ def row_format(stream: Stream, url: str) -> TableFormat:
     return rows
 
 
-def decoders_of(stream: Stream, topology: BuiltTopology, native_decoder: MakeFirstPass) -> dict[str, Decoder]:
+def decoders_of(stream: Stream, topology: BuiltTopology, native_decoder: MakeNativeDecoder) -> dict[str, Decoder]:
     """By topic; none for a source without columns, which accepts any JSON value. Raises SchemaError."""
     reading = DecodeOptions(lenient=stream.coerce == "lenient")
     return {

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     Work = tuple[TaskConverter, MessageBatch]
     Decoded = tuple[list[Input], list[Reject], NDArray[np.int64]]
 
-_PORTION = 10_000
+_MOST_MESSAGES = 10_000
 
 
 def together(fresh: Mapping[Converter, list[MessageBatch]]) -> Iterator[tuple[Together, list[MessageBatch]]]:
@@ -59,7 +59,7 @@ class Together:
 
     def slices(self, batches: Sequence[MessageBatch]) -> Iterator[list[tuple[MessageBatch, StagedRows]]]:
         """The batches in portions, with their rows."""
-        for chunk in _portions(list(zip(self._tasks, batches, strict=True)), _PORTION):
+        for chunk in _batches(list(zip(self._tasks, batches, strict=True)), _MOST_MESSAGES):
             alive = [(task, part) for task, part in chunk if not task.is_closed]
             if alive:
                 yield self._converted(alive)
@@ -77,7 +77,7 @@ class Together:
         ]
 
 
-def _portions(work: Sequence[Work], size: int) -> Iterator[list[Work]]:
+def _batches(work: Sequence[Work], size: int) -> Iterator[list[Work]]:
     """Parts of the batches, in order, with a bounded number of messages each."""
     chunk: list[Work] = []
     room = size

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from common.settings import Settings, Stream
-    from stage_writer.decode.decode_options import MakeFirstPass
+    from stage_writer.decode.decode_options import MakeNativeDecoder
     from stage_writer.stopping import Stopping
     from stage_writer.tasks.columns import ColumnsConverter
     from stage_writer.tasks.look_ups import LookUps
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 def topology_converter(
     settings: Settings,
     stream: Stream,
-    native_decoder: MakeFirstPass,
+    native_decoder: MakeNativeDecoder,
     *,
     metrics: Metrics | None,
     look_ups: LookUps | None,

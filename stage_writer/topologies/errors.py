@@ -9,7 +9,7 @@ from common.errors import ExitCode, KafkaDeltaExpressError
 if TYPE_CHECKING:
     from stage_writer.decode.rejects import Reject
 
-_SAID_CHARACTERS = 4_000
+_MOST_CHARACTERS = 4_000
 """The maximum length of an error's text: it may quote all of a record."""
 
 
@@ -41,4 +41,4 @@ def error_text(error: Exception) -> str:
         text = str(error)
     except Exception as another:  # noqa: BLE001 - the user's code may raise anything
         text = f"its text raises {type(another).__name__}"
-    return text[:_SAID_CHARACTERS].encode("utf-8", "backslashreplace").decode()
+    return text[:_MOST_CHARACTERS].encode("utf-8", "backslashreplace").decode()

@@ -53,7 +53,7 @@ def _answer(look_ups: LookUps, rest: str, query: Mapping[str, str]) -> Page:
     if kind is None:
         return text_page(404, "there is no such stream or store here: GET /state lists them\n")
     try:
-        query_of_store = _asked(parts[_STORE_PARTS:], query)
+        query_of_store = _parsed_query(parts[_STORE_PARTS:], query)
     except (ValueError, TypeError, RecursionError) as error:
         return text_page(400, f"{error}\n")
     return json_page(
@@ -88,7 +88,7 @@ def _entry(entry: StoreEntry) -> dict[str, object]:
     return {"key": _plain(entry.key), **times, "value": _plain(entry.value)}
 
 
-def _asked(keys: list[str], query: Mapping[str, str]) -> StoreQuery:
+def _parsed_query(keys: list[str], query: Mapping[str, str]) -> StoreQuery:
     unknown = sorted(set(query) - _KNOWN)
     if unknown:
         msg = f"{unknown[0]} is not known; there are {', '.join(sorted(_KNOWN))}"

@@ -35,7 +35,7 @@ _UNKNOWN = 404
 _AWAY = 503
 
 
-def worker_pool_routes(pool: WorkerPool, token: str | None, clock: Clock, *, looks_up: bool = False) -> Routes:
+def worker_pool_routes(pool: WorkerPool, token: str | None, clock: Clock, *, reads_state: bool = False) -> Routes:
     """The parent's routes; a call goes to every worker, and so does a lookup."""
     started_ms = clock.wall_ms()
 
@@ -55,7 +55,7 @@ def worker_pool_routes(pool: WorkerPool, token: str | None, clock: Clock, *, loo
         return lambda query: _call_all(pool, name, query, token or "")
 
     calls = {f"/{name}": call(name) for name in ("pause", "resume")}
-    reads = {"/state": lambda rest, query: read_all(pool, f"state{rest}", query, token or "")} if looks_up else {}
+    reads = {"/state": lambda rest, query: read_all(pool, f"state{rest}", query, token or "")} if reads_state else {}
     return Routes(pages, calls, token, reads)
 
 

@@ -127,13 +127,13 @@ def test_an_answer_is_obeyed_only_at_the_version_that_was_looked_at(tables: Delt
     assert state is not None
     stale = replace(target(tables, url), version=state.version)
     answers = Resolved(state.version, Decision.REPLAY, {SOURCE: Position(10)})
-    obedience = replace(
+    resolution_commit = replace(
         commit_to(stale, last=9, files=0), metadata=CommitMetadata("answer", "a", {}, None, answers=answers)
     )
-    assert isinstance(tables.commit(obedience), Committed)
+    assert isinstance(tables.commit(resolution_commit), Committed)
     assert target(tables, url).transactions == {"a-0": 9}
     assert isinstance(tables.commit(commit_to(target(tables, url), last=19)), Committed)
-    assert isinstance(tables.commit(obedience), Conflicted)
+    assert isinstance(tables.commit(resolution_commit), Conflicted)
     assert target(tables, url).transactions == {"a-0": 19}
 
 

@@ -18,7 +18,7 @@ from common.settings import Settings
 from common.spans import Offset, Partition, Position, Topic, TopicPartition
 from common.storage.store import FsspecStore, stores_of
 from delta_loader.load.merged_keys import MergedKeys
-from delta_loader.load.ports import Original, Ports, RefusalPorts
+from delta_loader.load.ports import Ports, RawRecord, RefusalPorts
 from delta_loader.ports import in_turn
 from delta_loader.service import LoaderService
 from delta_loader.spark.constraint_check import ConstraintChecker
@@ -65,7 +65,7 @@ class ChangeStream:
     expected: Table = field(default_factory=dict)
     refused: set[tuple[str, int, int]] = field(default_factory=set)
     """Where the events were that it did not take."""
-    sent: dict[tuple[TopicPartition, Offset], Original] = field(default_factory=dict)
+    sent: dict[tuple[TopicPartition, Offset], RawRecord] = field(default_factory=dict)
     """What Kafka has."""
     _waiting: list[Event] = field(default_factory=list)
 
@@ -120,7 +120,9 @@ class ChangeStream:
             content = {"id": key, "name": "k", "value": given, "at": at, "op": op}
             values.append(None if tombstone else json.dumps(content).encode())
             keys.append(json.dumps({"id": key, "name": "k"}).encode())
-            self.sent[topic_partition, Offset(start + place)] = Original(_MADE_MS + start + place, keys[-1], values[-1])
+            self.sent[topic_partition, Offset(start + place)] = RawRecord(
+                _MADE_MS + start + place, keys[-1], values[-1]
+            )
         offsets = np.arange(start, start + len(events))
         times = _MADE_MS + offsets
         keys_of = pa.array(keys, pa.binary())
@@ -151,13 +153,13 @@ class ChangeStream:
         )
         self._waiting.clear()
 
-    def originals(
+    def raw_records(
         self,
         partition: TopicPartition,
         offsets: Collection[Offset],
         topic_id: str | None,  # noqa: ARG002 - the port's
         /,
-    ) -> dict[Offset, Original]:
+    ) -> dict[Offset, RawRecord]:
         """What Kafka has."""
         return {offset: self.sent[partition, offset] for offset in offsets}
 
@@ -166,7 +168,7 @@ class ChangeStream:
     ) -> LoaderService:
         """A new loader; with ``spark`` one that makes dead letters of what the table refuses."""
         numbers = itertools.count(1)
-        refusing = RefusalPorts(ConstraintChecker(spark, self.settings.stage.url), self.originals) if spark else None
+        refusing = RefusalPorts(ConstraintChecker(spark, self.settings.stage.url), self.raw_records) if spark else None
         ports = Ports(
             stage=Stage(self.store, in_turn),
             tables=tables,

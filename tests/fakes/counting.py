@@ -28,7 +28,7 @@ from tests.staged import manifests
 
 ORDERS = Topic("orders")
 FIRST = TopicPartition(ORDERS, Partition(0))
-PIECE_BYTES = 20
+MESSAGE_BYTES = 20
 """Of changes in a topic: a flush has several."""
 
 
@@ -95,7 +95,7 @@ class World:
             self.clock,
             lambda: f"{next(self.names):032x}",
             "w",
-            changelog=TopicChangelog(self.topics, self.clock, self.metrics, PIECE_BYTES, unfit),
+            changelog=TopicChangelog(self.topics, self.clock, self.metrics, MESSAGE_BYTES, unfit),
         )
         stream = self.settings.streams[0].model_copy(update={"state_changelog": topic})
         self.group.joined = False

@@ -5,7 +5,7 @@ from functools import cache
 import pytest
 
 from stage_writer.decode.binary.avro import MakeAvroPass
-from stage_writer.decode.decode_options import MakeFirstPass, no_first_pass
+from stage_writer.decode.decode_options import MakeNativeDecoder, no_native_decoder
 from stage_writer.native.compiler import CompileError, compile_library
 from stage_writer.native.library import library_path, load, load_avro
 from stage_writer.native.reader import Library
@@ -37,7 +37,7 @@ def required_avro_pass() -> MakeAvroPass:
     return load_avro(library_path()).avro_pass
 
 
-def native_decoders() -> list[MakeFirstPass]:
+def native_decoders() -> list[MakeNativeDecoder]:
     """None, and the one in C where there is one: what holds for a decoder holds with each."""
     library = native_library()
-    return [no_first_pass] if library is None else [no_first_pass, library.native_decoder]
+    return [no_native_decoder] if library is None else [no_native_decoder, library.native_decoder]

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 # What a program imports only where it needs it, and most runs do: pyarrow looks for pandas with its first array.
 _LATER = {"stage_writer": ("pandas",), "delta_loader": ("delta_loader.spark.session", "delta_loader.wiring")}
-_LOOK_S = 0.02
+_POLL_S = 0.02
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
@@ -138,7 +138,7 @@ class Started:
         while (code := self.poll()) is None:
             if until_s is not None and time.monotonic() > until_s:
                 raise subprocess.TimeoutExpired(str(self.ended), timeout or 0)
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
         return code
 
     def send_signal(self, sig: int) -> None:

@@ -9,7 +9,7 @@ from deltalake import DeltaTable
 
 from common.clock import SystemClock
 from common.tables.history import read_history, store_lines
-from delta_loader.load.ports import Original, RefusalPorts
+from delta_loader.load.ports import RawRecord, RefusalPorts
 from delta_loader.spark.constraint_check import ConstraintChecker
 from delta_loader.spark.delta import SparkDeltaTables
 from tests.fakes.loading import loader_for
@@ -45,13 +45,13 @@ def load(
     """One pass; ``kafka`` is what Kafka still has of partition 0."""
     tables = tables or SparkDeltaTables(spark, SystemClock(), staging.stage_url)
 
-    def originals(
+    def raw_records(
         partition: TopicPartition, offsets: Collection[Offset], _topic_id: str | None
-    ) -> dict[Offset, Original]:
+    ) -> dict[Offset, RawRecord]:
         have = kafka if kafka is not None and partition.partition == 0 else {}
-        return {offset: Original(1_767_225_600_123, b"key", have[offset]) for offset in offsets if offset in have}
+        return {offset: RawRecord(1_767_225_600_123, b"key", have[offset]) for offset in offsets if offset in have}
 
-    refusing = RefusalPorts(ConstraintChecker(spark, staging.stage_url), originals)
+    refusing = RefusalPorts(ConstraintChecker(spark, staging.stage_url), raw_records)
     (report,) = loader_for(staging, tables, refusing=refusing).run_pass()
     assert report.failure is None
     return report

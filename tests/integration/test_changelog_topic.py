@@ -30,7 +30,7 @@ from common.storage.chunks import ByteChunks
 from common.storage.store import FsspecStore
 from devservices import processes
 from stage_writer.__main__ import app as writer
-from stage_writer.changelog.changelog import PIECE_BYTES, TopicChangelog
+from stage_writer.changelog.changelog import MESSAGE_BYTES, TopicChangelog
 from stage_writer.changelog.kafka import KafkaChangelogs
 from stage_writer.changelog.topic import LEAST_MESSAGE_BYTES
 from stage_writer.changelog.wiring import changelog_of
@@ -108,7 +108,7 @@ def test_what_many_write_at_once_is_read_as_it_was_written(written: Written) -> 
 def test_large_changes_go_into_the_smallest_topic_that_is_fit(
     kafka: KafkaCluster, new_topic: Callable[..., str]
 ) -> None:
-    written = Written(kafka, new_topic(1, {"max.message.bytes": str(LEAST_MESSAGE_BYTES)}), PIECE_BYTES)
+    written = Written(kafka, new_topic(1, {"max.message.bytes": str(LEAST_MESSAGE_BYTES)}), MESSAGE_BYTES)
     given = random.Random(7).randbytes(50 * 2**20)  # noqa: S311 - more than waits in a producer's queue
     assert written.read(written.write(given)) == [given]
 

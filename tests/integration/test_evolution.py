@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 from common.clock import SystemClock
 from common.schema import Primitive, schema_from_json
 from common.settings.loading import Evolution
-from delta_loader.load.ports import Original, RefusalPorts
+from delta_loader.load.ports import RawRecord, RefusalPorts
 from delta_loader.spark.constraint_check import ConstraintChecker
 from delta_loader.spark.delta import SparkDeltaTables
 from delta_loader.tables.load_modes.casting import Cast
@@ -39,13 +39,13 @@ def columns(**types: pa.DataType) -> pa.Schema:
 
 
 def load(staging: Staging, spark: SparkSession, evolution: str) -> StreamReport:
-    def originals(_source: TopicPartition, offsets: Collection[Offset], _id: str | None) -> dict[Offset, Original]:
-        return {offset: Original(1, None, b"sent %d" % offset) for offset in offsets}
+    def raw_records(_source: TopicPartition, offsets: Collection[Offset], _id: str | None) -> dict[Offset, RawRecord]:
+        return {offset: RawRecord(1, None, b"sent %d" % offset) for offset in offsets}
 
     tables = SparkDeltaTables(spark, SystemClock(), staging.stage_url)
     settings = settings_for(staging)
     streams = tuple(stream.model_copy(update={"evolution": Evolution(evolution)}) for stream in settings.streams)
-    refusing = RefusalPorts(ConstraintChecker(spark, staging.stage_url), originals)
+    refusing = RefusalPorts(ConstraintChecker(spark, staging.stage_url), raw_records)
     (report,) = loader_for(
         staging, tables, settings.model_copy(update={"streams": streams}), refusing=refusing, columns=tables
     ).run_pass()

@@ -146,7 +146,7 @@ def test_a_rewind_loses_nothing_whenever_it_is_cut_off_and_can_be_run_again(
         return
     assert found.ends.low <= plan.position <= to
     missing = never_staged(found)
-    originals = contents(fill(found))
+    raw_records = contents(fill(found))
     # To before the chain: what lies between is a gap, or was given up by the marker that began the chain by hand, until
     # the rewind is run again.
     between = set(range(plan.position, begin_of(found)))
@@ -159,7 +159,7 @@ def test_a_rewind_loses_nothing_whenever_it_is_cut_off_and_can_be_run_again(
         after = look(store, found)
         assert never_staged(after) <= missing, f"run again after {lives} changes"
         assert writer_begins_at(after) <= to
-        assert originals <= contents(store)
+        assert raw_records <= contents(store)
         if not died:
             return
 

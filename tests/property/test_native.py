@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from common.schema import StructType, parse_ddl, to_arrow_schema
-from stage_writer.decode.decode_options import STRICT, DecodeOptions, FirstPass
+from stage_writer.decode.decode_options import STRICT, DecodeOptions, NativeDecoder
 from stage_writer.decode.rejects import Refusal
 from stage_writer.decode.strict import StrictDecoder
 from tests.builders import required
@@ -22,7 +22,7 @@ from tests.property.test_decode_agrees import READINGS, batches
 ALL = list(READINGS.values())
 
 
-def reader_of(columns: StructType, reading: DecodeOptions = STRICT) -> FirstPass:
+def reader_of(columns: StructType, reading: DecodeOptions = STRICT) -> NativeDecoder:
     return required(required_library().native_decoder(columns, reading))
 
 

@@ -20,9 +20,9 @@ from delta_loader.plan.plan import (
     TableShape,
     UnsplittableOverlap,
     UpToDate,
-    cuttable,
     next_run,
     plan_load,
+    require_splittable,
 )
 from delta_loader.tables.commits import CommitNaming, TableCommit, Target, rows_commit, side_commit
 from delta_loader.tables.file_split import split_files_at
@@ -162,12 +162,14 @@ def test_a_file_that_does_not_tell_its_offsets_goes_through_spark() -> None:
 @given(st.integers(6, 14))
 def test_rows_without_offsets_are_not_cut(position: int) -> None:
     straddle = Overlap(Position(position), marker(5, 15, table=ROWS))
-    assert cuttable(straddle, [ROWS], kafka_columns=True) == straddle
-    assert cuttable(straddle, [ROWS], kafka_columns=False) == UnsplittableOverlap(straddle.position, straddle.marker)
+    assert require_splittable(straddle, [ROWS], kafka_columns=True) == straddle
+    assert require_splittable(straddle, [ROWS], kafka_columns=False) == UnsplittableOverlap(
+        straddle.position, straddle.marker
+    )
     # Dead letters have the columns in any case, and a marker without files moves the position alone.
-    assert cuttable(straddle, [DEAD], kafka_columns=False) == straddle
+    assert require_splittable(straddle, [DEAD], kafka_columns=False) == straddle
     without = replace(straddle, marker=marker(5, 15, files=0, table=ROWS))
-    assert cuttable(without, [ROWS], kafka_columns=False) == without
+    assert require_splittable(without, [ROWS], kafka_columns=False) == without
     commit = rows_commit(Target(ROWS, "id", SHAPE, {"orders-0": position - 1}), NAMING, Load({SOURCE: without}), None)
     assert (commit.files, commit.written, commit.advances) == ((), (), {"orders-0": 14})
     assert commit.metadata.spans == {SOURCE: Span(Position(position), Position(15))}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow.compute as pc
 
-from delta_loader.load.ports import Original
+from delta_loader.load.ports import RawRecord
 from delta_loader.load.ports import RefusalPorts as RefusingPorts
 from stage_writer.parquet.buffer import FilePolicy
 from tests.simulation.converter import BAD, PlainConverter
@@ -59,18 +59,20 @@ def refusing_ports(around: Around, tables: SimulatedTables) -> RefusingPorts:
     """Delta's checks, and Kafka for the bytes."""
     world, broker = around.world, around.broker
 
-    def originals(
+    def raw_records(
         partition: TopicPartition, offsets: Collection[Offset], topic_id: str | None
-    ) -> Mapping[Offset, Original]:
+    ) -> Mapping[Offset, RawRecord]:
         if topic_id != str(broker.topic_id):
             return {}
         sent = {record.offset: record for record in broker.logs[partition]}
-        return {offset: Original(sent[offset].timestamp_ms, sent[offset].key, sent[offset].value) for offset in offsets}
+        return {
+            offset: RawRecord(sent[offset].timestamp_ms, sent[offset].key, sent[offset].value) for offset in offsets
+        }
 
     def asked(
         partition: TopicPartition, offsets: Collection[Offset], topic_id: str | None
-    ) -> Mapping[Offset, Original]:
-        return world.effect(f"records of {partition}", lambda: originals(partition, offsets, topic_id))
+    ) -> Mapping[Offset, RawRecord]:
+        return world.effect(f"records of {partition}", lambda: raw_records(partition, offsets, topic_id))
 
     return RefusingPorts(tables, asked)
 

@@ -97,7 +97,7 @@ class FactsReader:
         if state is None:
             return None
         is_clustered = "clustering" in state.features and bool(clustering_columns(store))
-        gathering = PartitionTotals(
+        totals = PartitionTotals(
             rules.small_below_bytes,
             self.clock.wall_ms() - int(rules.quiet_s * 1000),
             {_name_in_log(state, name): name for name in state.partition_by},
@@ -108,7 +108,7 @@ class FactsReader:
             partition_by=state.partition_by,
             properties=state.properties,
             is_clustered=is_clustered,
-            partitions=gathering.add(live_files(store, self.parallel)),
+            partitions=totals.add(live_files(store, self.parallel)),
             runs=self._runs(store, state.version),
             waiting_ms=self._waiting_ms(url),
         )

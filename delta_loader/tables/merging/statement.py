@@ -276,15 +276,15 @@ class MergeStatement:
         given = self._s(name)
         if name not in self._patched:
             return given
-        known, starts_anew = f"{given} IS NOT NULL", [self._s(_RESET)]
+        known, resets = f"{given} IS NOT NULL", [self._s(_RESET)]
         sequence = self.by.sequence
         if sequence is not None:
             known += f" AND {self._newer(self._s(self._came_with(self._patched.index(name))), sequence)}"
             deleted = self._s(_RESET_SEQUENCE)
-            starts_anew.append(f"({deleted} IS NOT NULL AND {self._newer(deleted, sequence)})")
+            resets.append(f"({deleted} IS NOT NULL AND {self._newer(deleted, sequence)})")
         if self.by.soft_delete is not None:
-            starts_anew.append(f"coalesce({self._t(self.by.soft_delete)}, false)")
-        return f"CASE WHEN {known} THEN {given} WHEN {' OR '.join(starts_anew)} THEN NULL ELSE {self._t(name)} END"
+            resets.append(f"coalesce({self._t(self.by.soft_delete)}, false)")
+        return f"CASE WHEN {known} THEN {given} WHEN {' OR '.join(resets)} THEN NULL ELSE {self._t(name)} END"
 
     def _insert(self) -> str:
         names, values = map(self._q, self.columns), map(self._s, self.columns)

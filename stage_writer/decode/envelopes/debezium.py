@@ -8,8 +8,8 @@ Rules:
    unknown fields apply to its fields. The other image is ignored. `_cdc` is made of ``op``, ``ts_ms`` and ``source``.
 3. An event with another op, or without its image, is refused: it is not a row change (m, a message); t, a truncated
    table, has a class of its own. So is one with a duplicate part or payload.
-4. The first pass reads ordinary events into columns of which the images are JSON text. The others are opened one at a
-   time, and only that refuses.
+4. The native decoder reads ordinary events into columns of which the images are JSON text. The others are opened one at
+   a time, and only that refuses.
 5. Records of the topics for schema changes, for transactions and for heartbeats are passed over: such topics have the
    connector's prefix, so a pattern that matches its tables matches them too.
 """
@@ -28,7 +28,7 @@ from common.settings.columns import CDC_COLUMN
 from common.settings.formats import forms_of
 from stage_writer.decode.batch import blocks, in_place
 from stage_writer.decode.decode import Decoder
-from stage_writer.decode.decode_options import DecodeOptions, no_first_pass
+from stage_writer.decode.decode_options import DecodeOptions, no_native_decoder
 from stage_writer.decode.json_document import Members, Object, end_of, space_end
 from stage_writer.decode.rejects import ErrorClass, Refusal, Reject, truncated
 from stage_writer.decode.strict import document_of
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from stage_writer.decode.batch import Messages
     from stage_writer.decode.decode import Decoded, Decodes
-    from stage_writer.decode.decode_options import MakeFirstPass
+    from stage_writer.decode.decode_options import MakeNativeDecoder
     from stage_writer.decode.json_document import Json
 
     Index = NDArray[np.int64]
@@ -92,7 +92,7 @@ class _Opened:
 class EventDecoder:
     """Decodes the rows' images with a decoder, and adds `_cdc`. Not thread-safe."""
 
-    def __init__(self, inner: Decodes, native_decoder: MakeFirstPass = no_first_pass) -> None:
+    def __init__(self, inner: Decodes, native_decoder: MakeNativeDecoder = no_native_decoder) -> None:
         self._inner = inner
         self._first = native_decoder(_MESSAGE, DecodeOptions(forms_of(_MESSAGE, _MESSAGE_FORMS)))
         self._about = Decoder(_ABOUT, DecodeOptions(forms_of(_ABOUT, _ABOUT_FORMS)))
@@ -125,7 +125,7 @@ class EventDecoder:
         )
 
     def _opened(self, values: pa.BinaryArray, present: Index) -> tuple[list[_Opened], Index]:
-        """The events that the first pass takes, by block, and the indices of the other messages."""
+        """The events that the native decoder takes, by block, and the indices of the other messages."""
         parts: list[_Opened] = []
         if self._first is None:
             return parts, present
@@ -207,7 +207,7 @@ def _cdc(about: pa.StructArray) -> pa.StructArray:
 def open_strictly(message: bytes) -> tuple[str, str] | Refusal | None:
     """The image of one message and its other fields, or why it has none; None if it is passed over (rule 5).
 
-    The first pass must agree with it.
+    The native decoder must agree with it.
     """
     document = document_of(message, sourced=False)
     if isinstance(document, Refusal):

@@ -24,7 +24,7 @@ from common.schema import to_arrow_type
 from common.settings.columns import CDC_COLUMN
 from common.settings.formats import forms_of
 from stage_writer.decode.decode import Decoder
-from stage_writer.decode.decode_options import DecodeOptions, no_first_pass
+from stage_writer.decode.decode_options import DecodeOptions, no_native_decoder
 from stage_writer.decode.envelopes.canal import Canal
 from stage_writer.decode.envelopes.debezium import CDC_FIELD
 from stage_writer.decode.envelopes.dms import Dms
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from stage_writer.decode.batch import Messages
     from stage_writer.decode.decode import Decoded, Decodes
-    from stage_writer.decode.decode_options import MakeFirstPass
+    from stage_writer.decode.decode_options import MakeNativeDecoder
     from stage_writer.decode.envelopes.old_keys import OldKeys
     from stage_writer.decode.envelopes.row_changes import Envelope, Images, RowChanges
     from stage_writer.decode.rejects import Reject
@@ -53,7 +53,7 @@ class RowChangeDecoder:
         inner: Decodes,
         envelope: Envelope,
         old_keys: OldKeys | None = None,
-        native_decoder: MakeFirstPass = no_first_pass,
+        native_decoder: MakeNativeDecoder = no_native_decoder,
     ) -> None:
         """With ``old_keys`` updates that change the key delete the old one (rule 4)."""
         self._inner = inner

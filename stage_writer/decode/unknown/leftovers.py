@@ -122,7 +122,7 @@ def _part(data_type: DataType) -> _Part | None:
 class Rescuer:
     """Makes the rescue column, for `unknown_fields: rescue` and `evolve`: null for a record without undeclared fields.
 
-    Records that the first pass took and that have none cost no Python object each; the others are read one at a time.
+    Records that the native decoder took and that have none cost no Python object each; the others are read singly.
     """
 
     def __init__(self, name: str, columns: StructType) -> None:

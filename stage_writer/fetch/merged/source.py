@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 INCOMPLETE_S = 120.0
 """How long to wait for the other inputs of a chain before their topics' partitions are counted."""
-LOOK_AGAIN_S = 1.0
+CHECK_AGAIN_S = 1.0
 """After a longer pause, the end that an input was read to may be outdated."""
 
 
@@ -71,7 +71,7 @@ class MergingSource:
         self._chains: dict[TopicPartition, MergedChain] = {}
         self._inputs: dict[TopicPartition, MergeInput] = {}
         """The inputs of our chains."""
-        self._lonely: dict[TopicPartition, float] = {}
+        self._incomplete: dict[TopicPartition, float] = {}
         """Assigned inputs whose chain is incomplete, and since when."""
         self._ahead: set[TopicPartition] = set()
         """Inputs that are paused because their messages wait."""
@@ -141,7 +141,7 @@ class MergingSource:
         for topic_partition in partitions:
             if (chain := self._chains.get(topic_partition)) is not None:
                 chain.paused, chain.reported = False, None
-                if self._clock.monotonic_s() - chain.paused_at_s > LOOK_AGAIN_S:
+                if self._clock.monotonic_s() - chain.paused_at_s > CHECK_AGAIN_S:
                     for merge_input in chain.inputs:
                         merge_input.check_again()
         self._inner.resume([partition for partition in self._spread(partitions) if partition not in self._ahead])
@@ -198,11 +198,11 @@ class MergingSource:
             for topic_partition in partitions
             if not is_merged(self._groups.chain_of(topic_partition).topic)
         ]
-        self._lonely |= {topic_partition: now_s for topic_partition in partitions if topic_partition not in plain}
-        complete = {self._groups.chain_of(topic_partition) for topic_partition in self._lonely}
-        complete = {chain for chain in complete if all(partition in self._lonely for partition in inputs_of(chain))}
+        self._incomplete |= {topic_partition: now_s for topic_partition in partitions if topic_partition not in plain}
+        complete = {self._groups.chain_of(topic_partition) for topic_partition in self._incomplete}
+        complete = {chain for chain in complete if all(partition in self._incomplete for partition in inputs_of(chain))}
         for topic_partition in sorted(complete):
-            self._take_up(topic_partition)
+            self._start_partition(topic_partition)
         positions = self._listening.assigned([*plain, *sorted(complete)])
         begun = {
             topic_partition: positions[topic_partition] for topic_partition in plain if topic_partition in positions
@@ -235,13 +235,13 @@ class MergingSource:
         touched = {chain for partition, chain in chains.items() if chain == partition or chain in self._chains}
         return sorted(touched)
 
-    def _take_up(self, topic_partition: TopicPartition) -> None:
+    def _start_partition(self, topic_partition: TopicPartition) -> None:
         inputs = tuple(MergeInput(partition, Position(0), Position(0)) for partition in inputs_of(topic_partition))
         self._chains[topic_partition] = MergedChain(
             topic_partition, inputs, self._groups.longest_idle_s(topic_partition)
         )
         for merge_input in inputs:
-            del self._lonely[merge_input.partition]
+            del self._incomplete[merge_input.partition]
             self._stopping.discard(merge_input.partition)
 
     def _begin(self, chain: MergedChain, position: Position) -> None:
@@ -259,10 +259,10 @@ class MergingSource:
             for merge_input in () if chain is None else chain.inputs:
                 self._inputs.pop(merge_input.partition, None)
                 if merge_input.partition not in gone:
-                    self._lonely[merge_input.partition] = self._clock.monotonic_s()
+                    self._incomplete[merge_input.partition] = self._clock.monotonic_s()
                     self._stopping.add(merge_input.partition)
         for partition in gone:
-            self._lonely.pop(partition, None)
+            self._incomplete.pop(partition, None)
             self._starting.pop(partition, None)
             self._stopping.discard(partition)
         self._ahead &= self._inputs.keys()
@@ -277,11 +277,11 @@ class MergingSource:
             self._inner.pause(list(self._stopping))
         self._starting, self._stopping = {}, set()
         now_s = self._clock.monotonic_s()
-        if any(now_s - since_s > INCOMPLETE_S for since_s in self._lonely.values()):
-            named = ", ".join(str(partition) for partition in sorted(self._lonely)[:5])
+        if any(now_s - since_s > INCOMPLETE_S for since_s in self._incomplete.values()):
+            named = ", ".join(str(partition) for partition in sorted(self._incomplete)[:5])
             self._log.warning("inputs wait for the others of their chain", partitions=named)
             self._groups.require_equal_counts(self._inner.end_positions(self._streams))
-            self._lonely = dict.fromkeys(self._lonely, now_s)
+            self._incomplete = dict.fromkeys(self._incomplete, now_s)
 
     # Merging.
 

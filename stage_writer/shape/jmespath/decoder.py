@@ -26,7 +26,7 @@ from common.schema.naming import Naming
 from common.stage.merged import kafka_topic
 from stage_writer.decode.batch import NO_TIMESTAMP
 from stage_writer.decode.decode import Decoded, Decoder
-from stage_writer.decode.decode_options import STRICT, DecodeOptions, no_first_pass
+from stage_writer.decode.decode_options import STRICT, DecodeOptions, no_native_decoder
 from stage_writer.decode.rejects import Refusal, Reject
 from stage_writer.shape.expressions import refused
 from stage_writer.shape.jmespath.expressions import OfMessage, Path, Substring, assignments_of
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from common.schema.naming import Parts
     from stage_writer.decode.batch import Messages
-    from stage_writer.decode.decode_options import MakeFirstPass
+    from stage_writer.decode.decode_options import MakeNativeDecoder
     from stage_writer.shape.jmespath.expressions import Assignment, Goal, Plain
 
     Index = NDArray[np.int64]
@@ -62,7 +62,7 @@ class JmesPathDecoder:
         *,
         rescue_column: str | None = None,
         in_bulk: bool = True,
-        native_decoder: MakeFirstPass = no_first_pass,
+        native_decoder: MakeNativeDecoder = no_native_decoder,
     ) -> None:
         """``expressions`` by the columns that they fill; without ``in_bulk`` all messages are processed by rule 1."""
         self._assignments = assignments_of(columns, expressions)
@@ -139,7 +139,9 @@ class _Fill:
     goal: Goal
 
 
-def _filler_of(columns: StructType, assignments: Sequence[Assignment], native_decoder: MakeFirstPass) -> _Filler | None:
+def _filler_of(
+    columns: StructType, assignments: Sequence[Assignment], native_decoder: MakeNativeDecoder
+) -> _Filler | None:
     """None where an expression is not plain, or is incompatible (rule 3)."""
     fills = [_Fill(assignment.plain, assignment.goal) for assignment in assignments if assignment.plain is not None]
     if len(fills) < len(assignments) or any(_is_required(columns, fill.goal.steps) for fill in fills):

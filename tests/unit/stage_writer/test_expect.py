@@ -12,7 +12,7 @@ from common.spans import Position, Span, TopicPartition
 from common.stage.chain_origins import origin_path
 from common.stage.markers import Origin
 from common.storage.store import FsspecStore
-from stage_writer.assignment import LOOK_AT_HELD_S
+from stage_writer.assignment import CHECK_HELD_EVERY_S
 from stage_writer.convert import StreamConverter
 from stage_writer.decode.batch import MessageBatch
 from stage_writer.parquet.buffer import StagedRows
@@ -181,7 +181,7 @@ def test_a_partition_is_held_in_front_of_the_record_with_all_before_it_staged(tm
     assert "--to 8 --yes" in held.remedy
     assert world.chain(SECOND), "others go on"
     world.group.ends[FIRST] = 30
-    world.clock.now_s += LOOK_AT_HELD_S + 1
+    world.clock.now_s += CHECK_HELD_EVERY_S + 1
     world.steps(40)
     assert spans(world)[-1][1] == 7, "nothing past it is staged"
 
@@ -191,7 +191,7 @@ def test_a_held_partition_goes_on_when_the_record_is_given_up(tmp_path: Path) ->
     world.steps(20)
     last = spans(world)[-1][0]
     put(world.store, flush(7, 8, last, partition=FIRST, origin=Origin.SKIP))
-    world.clock.now_s += LOOK_AT_HELD_S + 1
+    world.clock.now_s += CHECK_HELD_EVERY_S + 1
     world.steps(40)
     assert not world.writer.snapshot().held
     assert [span for span in spans(world) if span[1] > 7] == [(7, 8), (8, 20)]

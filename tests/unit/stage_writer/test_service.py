@@ -18,7 +18,7 @@ from common.stage.idle import MARGIN_MS, StreamFact, facts_from_bytes
 from common.stage.markers import MarkerName
 from common.stage.paused_streams import PausedStreams
 from common.storage.store import FsspecStore
-from stage_writer.assignment import LOOK_AT_HELD_S
+from stage_writer.assignment import CHECK_HELD_EVERY_S
 from stage_writer.background import LOOK_AT_QUIET_S, LOOK_AT_TOPICS_S
 from stage_writer.convert import StreamConverter
 from stage_writer.loop import StageWriter
@@ -317,7 +317,7 @@ def test_what_is_read_of_a_topic_that_was_created_again_is_never_claimed(tmp_pat
     assert "orders was deleted and created again" in world.problems()
     write_beginning(world, FIRST, ChainOrigin(Position(0), 1, "second"))  # as `bootstrap restart` does
     world.store.delete([MarkerName(FIRST, Position(0)).path])
-    world.clock.now_s += LOOK_AT_HELD_S
+    world.clock.now_s += CHECK_HELD_EVERY_S
     world.steps(40)
     assert world.chain() == [(0, records, "second", 1)]
     assert world.problems() == ""
@@ -349,7 +349,7 @@ def test_a_marker_that_was_made_ahead_of_kafka_is_waited_for(
     for reached in (41, end):
         assert "out of range" in world.problems()
         world.group.ends[FIRST] = reached
-        world.clock.now_s += LOOK_AT_HELD_S
+        world.clock.now_s += CHECK_HELD_EVERY_S
         world.steps(40)
     assert world.problems() == ""
     world.store.delete([typed])
@@ -369,7 +369,7 @@ def test_a_topic_that_is_shorter_than_its_chain_is_not_read_on_when_it_has_grown
     world.writer = world.new_writer()
     world.steps()
     world.group.ends[FIRST] = 20
-    world.clock.now_s += LOOK_AT_HELD_S
+    world.clock.now_s += CHECK_HELD_EVERY_S
     world.steps(40)
     assert "out of range" in world.problems()
     assert [(start, end) for start, end, *_ in world.chain()] == [(0, 10)]
@@ -382,14 +382,14 @@ def test_records_that_kafka_has_lost_hold_their_partition_until_a_new_chain_begi
     world.group.ends[FIRST] = 25
     world.writer = world.new_writer()
     world.steps()
-    world.clock.now_s += LOOK_AT_HELD_S
+    world.clock.now_s += CHECK_HELD_EVERY_S
     world.steps()
     assert "records are lost" in world.problems()
     assert [held.reason for held in world.writer.snapshot().held.values()] == ["topic_truncated"]
     assert world.chain() == [(0, 10, "first", 0)]
     write_beginning(world, FIRST, ChainOrigin(Position(5), 1, "first"))  # as `bootstrap restart --at 5` does
     world.store.delete([MarkerName(FIRST, Position(0)).path])
-    world.clock.now_s += LOOK_AT_HELD_S
+    world.clock.now_s += CHECK_HELD_EVERY_S
     world.steps(40)
     assert world.chain() == [(5, 25, "first", 1)]
     assert world.problems() == ""

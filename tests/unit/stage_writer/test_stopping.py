@@ -85,7 +85,7 @@ def test_the_loop_is_in_a_step_only_while_it_is(tmp_path: Path, monkeypatch: pyt
 def test_nothing_more_is_converted_once_a_stop_was_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(tmp_path, 0)
     seen = counts_slowly(world, monkeypatch, stop_at=5, seconds=0.0)
-    monkeypatch.setattr(together, "_PORTION", 10)
+    monkeypatch.setattr(together, "_MOST_MESSAGES", 10)
     world.group.ends[FIRST] = 40
     world.writer.run(until_caught_up=False)
     assert seen == list(range(10)), "the portion under way is the last one"

@@ -13,7 +13,7 @@ from common.spans import Partition, Topic, TopicPartition
 from common.stage.evolved import Evolved
 from common.stage.markers import TableKind
 from common.storage.store import FsspecStore
-from stage_writer.assignment import LOOK_AT_HELD_S
+from stage_writer.assignment import CHECK_HELD_EVERY_S
 from stage_writer.convert import StreamConverter, table_format
 from stage_writer.decode.batch import MessageBatch
 from stage_writer.parquet.buffer import TableRows
@@ -157,6 +157,6 @@ def test_an_unexpected_exception_holds_its_partition_and_no_other(
     world.group.produce(BOMBS, {"id": 1, "items": [1]})
     world.steps(6)
     assert world.markers(BOMBS) == 1, "the others go on"
-    world.clock.now_s += LOOK_AT_HELD_S
+    world.clock.now_s += CHECK_HELD_EVERY_S
     world.steps(8)
     assert (world.markers(ORDERS), world.writer.health().problems) == (1, ()), "it is read again from its chain's end"

@@ -11,7 +11,7 @@ from common.settings import Settings
 from common.spans import Offset, Partition, Position, Span, Topic, TopicPartition
 from common.stage.merged import ends_at, inputs_of
 from common.tables.state import TableState
-from delta_loader.load.ports import Original, RefusalPorts
+from delta_loader.load.ports import RawRecord, RefusalPorts
 from delta_loader.load.report import StreamReport
 from delta_loader.plan.plan import TableShape
 from delta_loader.tables.commits import CommitOutcome, Conflicted, TableCommit, Target, Unknown
@@ -79,13 +79,13 @@ class World(MemoryDeltaTables):
             if one.offset >= begins[one.partition]
         ]
 
-    def originals(
+    def raw_records(
         self, _source: TopicPartition, offsets: Collection[Offset], _topic_id: str | None
-    ) -> dict[Offset, Original]:
-        return {one: Original(1, None, b"sent %d" % one) for one in offsets if one in self.in_kafka}
+    ) -> dict[Offset, RawRecord]:
+        return {one: RawRecord(1, None, b"sent %d" % one) for one in offsets if one in self.in_kafka}
 
     def run(self, settings: Settings | None = None) -> StreamReport:
-        (report,) = loader_for(self.staging, self, settings, refusing=RefusalPorts(self, self.originals)).run_pass()
+        (report,) = loader_for(self.staging, self, settings, refusing=RefusalPorts(self, self.raw_records)).run_pass()
         return report
 
     @property

@@ -16,11 +16,11 @@ from delta_loader.plan.plan import (
     UnreadableMarker,
     UnsplittableOverlap,
     UpToDate,
-    cuttable,
     for_tables,
     has_mixed,
     next_run,
     plan_load,
+    require_splittable,
 )
 from tests.builders import instance, required
 
@@ -152,7 +152,7 @@ def test_a_straddle_without_offsets_is_held_and_names_the_command_that_mends_it(
 def test_a_straddle_of_a_chain_of_several_topics_is_held() -> None:
     partition = TopicPartition(Topic("orders+payments"), Partition(0))
     straddling = replace(marker(5, 30), name=MarkerName(partition, Position(5)))
-    found = required(held(partition, cuttable(Overlap(Position(10), straddling), ["/t"], kafka_columns=True)))
+    found = required(held(partition, require_splittable(Overlap(Position(10), straddling), ["/t"], kafka_columns=True)))
     assert found.reason == "straddle"
     assert "another order" in found.problem
     assert "stray/" in found.remedy
@@ -274,9 +274,11 @@ def test_a_load_that_stops_before_its_first_marker_is_none() -> None:
 def test_a_straddle_of_two_tables_is_held_where_either_has_rows_without_offsets() -> None:
     straddle = Overlap(Position(10), marker(5, 30, table="/t"))
     for urls in (["/t", "/other"], ["/other", "/t"]):
-        assert cuttable(straddle, urls, kafka_columns=False) == UnsplittableOverlap(Position(10), straddle.marker)
-    assert cuttable(straddle, ["/other"], kafka_columns=False) == straddle
-    assert cuttable(straddle, ["/t"], kafka_columns=True) == straddle
+        assert require_splittable(straddle, urls, kafka_columns=False) == UnsplittableOverlap(
+            Position(10), straddle.marker
+        )
+    assert require_splittable(straddle, ["/other"], kafka_columns=False) == straddle
+    assert require_splittable(straddle, ["/t"], kafka_columns=True) == straddle
 
 
 def test_a_marker_is_mixed_when_any_of_its_files_is() -> None:

@@ -17,7 +17,7 @@ from common.schema import (
 )
 from common.settings.formats import forms_of
 from stage_writer.decode.decode import Decoder
-from stage_writer.decode.decode_options import DecodeOptions, MakeFirstPass
+from stage_writer.decode.decode_options import DecodeOptions, MakeNativeDecoder
 from stage_writer.decode.rejects import ErrorClass, Refusal
 from stage_writer.decode.strict import StrictDecoder
 from tests.builders import instance
@@ -308,7 +308,7 @@ def test_columns_that_no_json_can_fill_are_refused(columns: StructType, told: st
 
 
 @pytest.mark.parametrize("native_decoder", native_decoders())
-def test_an_offset_from_utc_ends_at_23_59(native_decoder: MakeFirstPass) -> None:
+def test_an_offset_from_utc_ends_at_23_59(native_decoder: MakeNativeDecoder) -> None:
     columns = parse_ddl("at TIMESTAMP")
     offsets = ["+23:59", "-2359", "+24:00", "-24:00", "+2400", "+23:60"]
     messages = [f'{{"at": "2021-01-01T12:00:00{offset}"}}'.encode() for offset in offsets]

@@ -28,8 +28,8 @@ def filling(partition: int = 0, **changes: object) -> BufferStats:
     return replace(empty, **changes)  # type: ignore[arg-type]
 
 
-def flushes(*fillings: BufferStats, now_s: float = 0.0) -> tuple[Flush, ...]:
-    return decide(fillings, LIMITS, now_s).flushes
+def flushes(*buffer_stats: BufferStats, now_s: float = 0.0) -> tuple[Flush, ...]:
+    return decide(buffer_stats, LIMITS, now_s).flushes
 
 
 def sources(decision: FlushDecision) -> tuple[set[int], set[int]]:
@@ -94,12 +94,12 @@ def test_a_partition_that_is_far_ahead_of_the_store_is_paused_and_the_others_are
 
 
 def test_short_memory_flushes_the_largest_and_no_more_than_needed() -> None:
-    fillings = [
+    buffer_stats = [
         filling(0, first_record_at_s=0.0, memory_bytes=1000),
         filling(1, first_record_at_s=0.0, memory_bytes=5000),
         filling(2, first_record_at_s=0.0, memory_bytes=3000),
     ]
-    decision = decide(fillings, LIMITS, now_s=0.0)
+    decision = decide(buffer_stats, LIMITS, now_s=0.0)
     assert decision.flushes == (Flush(source(1), FlushReason.MEMORY),)
     assert decision.backpressure == BackpressureState(frozenset({source(1)})), "small ones are read on"
 
@@ -111,8 +111,11 @@ def test_the_small_are_not_flushed_because_a_large_one_cannot_be() -> None:
 
 
 def test_what_is_on_its_way_out_is_waited_for() -> None:
-    fillings = [filling(0, first_record_at_s=0.0, memory_bytes=3000), filling(1, flushing=True, flushing_bytes=9000)]
-    assert sources(decide(fillings, LIMITS, 0.0)) == (set(), {0, 1})
+    buffer_stats = [
+        filling(0, first_record_at_s=0.0, memory_bytes=3000),
+        filling(1, flushing=True, flushing_bytes=9000),
+    ]
+    assert sources(decide(buffer_stats, LIMITS, 0.0)) == (set(), {0, 1})
 
 
 def test_reading_goes_on_only_with_room_to_spare() -> None:
@@ -137,10 +140,10 @@ def test_a_large_one_is_read_again_when_its_flush_has_landed_or_there_is_room() 
 def test_whatever_fills_the_memory_goes_out() -> None:
     """Or reading would stay paused until the buffers are old."""
     for count in (1, 2, 3, 7, 100):
-        fillings = [filling(number, first_record_at_s=0.0, memory_bytes=10_100 // count) for number in range(count)]
-        decision = decide(fillings, LIMITS, 0.0)
+        buffer_stats = [filling(number, first_record_at_s=0.0, memory_bytes=10_100 // count) for number in range(count)]
+        decision = decide(buffer_stats, LIMITS, 0.0)
         out = {flush.partition for flush in decision.flushes}
-        assert sum(one.memory_bytes for one in fillings if one.partition not in out) <= LIMITS.memory_bytes * 0.6
+        assert sum(one.memory_bytes for one in buffer_stats if one.partition not in out) <= LIMITS.memory_bytes * 0.6
         assert decision.backpressure.is_full
 
 

@@ -12,10 +12,10 @@ from common.ports import StoredObject
 from common.schema import parse_ddl, schema_from_json, schema_to_json
 from common.storage.store import FsspecStore
 from common.tables.state import TableState
-from stage_writer.assignment import LOOK_AT_HELD_S
+from stage_writer.assignment import CHECK_HELD_EVERY_S
 from stage_writer.convert import StreamConverter
 from stage_writer.partitions.partition import HeldPartition
-from stage_writer.stage.table_compatibility import LOOK_AGAIN_S, Incompatibility, incompatibility
+from stage_writer.stage.table_compatibility import CHECK_AGAIN_S, Incompatibility, incompatibility
 from tests.fakes.streams import stream_of
 from tests.unit.stage_writer.test_service import FIRST, SECOND, World
 
@@ -145,12 +145,12 @@ def test_nothing_is_staged_for_such_a_table_and_it_goes_on_once_the_table_takes_
     assert not data_files(tmp_path)
     assert not world.chain()
 
-    world.clock.now_s += LOOK_AT_HELD_S + 1
+    world.clock.now_s += CHECK_HELD_EVERY_S + 1
     world.steps()
     assert len(held(world)) == 2  # looked at, and as it was
 
     write_log(world.table, f"id INT{KAFKA}", version=1)
-    world.clock.now_s += LOOK_AT_HELD_S + 1
+    world.clock.now_s += CHECK_HELD_EVERY_S + 1
     world.steps(40)
     assert not held(world)
     assert [(start, end) for start, end, *_ in world.chain(FIRST)] == [(0, 5)]
@@ -181,7 +181,7 @@ def test_what_cannot_be_known_stops_nothing_and_is_looked_at_again(tmp_path: Pat
     world.group.ends[FIRST] = 9
     world.steps()
     assert not held(world)  # it is not asked at each flush
-    world.clock.now_s += LOOK_AGAIN_S
+    world.clock.now_s += CHECK_AGAIN_S
     world.group.ends[FIRST] = 12
     world.steps(40)
     assert len(held(world)) == 1
@@ -193,7 +193,7 @@ def test_a_table_that_takes_the_rows_is_read_once(tmp_path: Path) -> None:
     world.steps()
     world.table.delete([f"_delta_log/{0:020d}.json"])
     write_log(world.table, f"id STRING{KAFKA}")
-    world.clock.now_s += 10 * LOOK_AGAIN_S
+    world.clock.now_s += 10 * CHECK_AGAIN_S
     world.group.ends[FIRST] = 9
     world.steps(40)
     assert [(start, end) for start, end, *_ in world.chain()] == [(0, 5), (5, 9)]

@@ -13,7 +13,7 @@ from common.settings import Settings
 from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.stage.changelogs import spans_of
 from common.stage.state_files import StateFiles
-from stage_writer.assignment import LOOK_AT_HELD_S
+from stage_writer.assignment import CHECK_HELD_EVERY_S
 from stage_writer.changelog.topic import retention_s, snapshot_after_s, suitability_problem
 from stage_writer.changelog.watch import ChangelogWatch
 from stage_writer.partitions.state_renewal import StateRenewal
@@ -130,7 +130,7 @@ def test_pieces_that_are_gone_hold_the_partition_and_say_where_to_rewind_to(tmp_
     assert "--to 10 --below-table" in remedy
     assert world.staged() == counted(20)
     world.topics.low = 0  # as if they were back: nothing else was done meanwhile
-    world.clock.sleep_s(LOOK_AT_HELD_S)
+    world.clock.sleep_s(CHECK_HELD_EVERY_S)
     world.steps()
     assert world.staged() == counted(24)
 
@@ -144,7 +144,7 @@ def test_other_messages_or_another_topic_in_their_place_hold_the_partition(tmp_p
     world.grow(20)
     assert "offset 1 of changes/0 is not the piece that a marker names there" in held(world)[0]
     log[1], world.topics.topic_id = good, "second"
-    world.clock.sleep_s(LOOK_AT_HELD_S)
+    world.clock.sleep_s(CHECK_HELD_EVERY_S)
     world.steps()
     assert "made again" in held(world)[0]
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from stage_writer.assignment import LOOK_AT_HELD_S
+from stage_writer.assignment import CHECK_HELD_EVERY_S
 from stage_writer.tasks.look_ups import LookUps, StoreQuery
 from stage_writer.tasks.shared import SnapshotsWhen
 from stage_writer.topologies.stores import StoreKind
@@ -80,11 +80,11 @@ def test_a_state_that_is_gone_holds_the_partition_until_it_is_back(tmp_path: Pat
     assert (held.reason, path in held.problem) == ("state", True)
     assert "--to 0 --below-table" in held.remedy
     world.store.write(path, data[:-3])
-    world.clock.sleep_s(LOOK_AT_HELD_S)
+    world.clock.sleep_s(CHECK_HELD_EVERY_S)
     world.steps()
     assert "cannot be read" in world.writer.snapshot().held[FIRST].problem
     world.store.write(path, data)
-    world.clock.sleep_s(LOOK_AT_HELD_S)
+    world.clock.sleep_s(CHECK_HELD_EVERY_S)
     world.steps()
     assert world.staged() == counted(12)
 
