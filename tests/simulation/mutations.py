@@ -732,7 +732,6 @@ MUTATIONS: tuple[Mutation, ...] = (
         Mutation(rule, breaking, chances, Worlds.BACKFILLED)
         for rule, breaking, chances in (
             ("a moved origin is noticed", origins.a_moved_origin_goes_unnoticed, OPERATED_EARLY),
-            ("a chain begins at its origin", origins.what_lies_before_the_first_marker_is_nobodys, OPERATED_EARLY),
             ("a rewind sees a first load on its way", origins.a_first_load_on_its_way_goes_unnoticed, FIRST_LOADS),
         )
     ),
@@ -750,6 +749,12 @@ RARE: tuple[Mutation, ...] = (
     Mutation(
         "a rewind sees a first load",
         origins.a_first_load_during_a_rewind_goes_unnoticed,
+        OPERATED_EARLY,
+        Worlds.BACKFILLED,
+    ),
+    Mutation(
+        "a chain begins at its origin",
+        origins.what_lies_before_the_first_marker_is_nobodys,
         OPERATED_EARLY,
         Worlds.BACKFILLED,
     ),
