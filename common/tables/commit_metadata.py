@@ -14,7 +14,9 @@ Rules:
 5. Every commit that moves positions also says how *all* rows of the table were merged, itself or the commits before it;
    one that adds rows without merging them says nothing. After a RESTORE, the commits on the table's lineage say it
    (identity.py), and the commit that carries out a resolution repeats it. Rows of other programs are not considered.
-6. Positions are those of one *generation* of a Kafka partition (common/tables/transactions.py). A missing generation is
+6. A commit to the main table names the other tables that its spans have rows or dead letters in (``other_tables``): the
+   settings may no longer name them when the table is verified. Older releases did not.
+7. Positions are those of one *generation* of a Kafka partition (common/tables/transactions.py). A missing generation is
    0, so metadata of a topic that was never recreated is unchanged.
 """
 
@@ -30,6 +32,7 @@ from pydantic import BaseModel, Field, TypeAdapter
 from pydantic_core import to_json
 
 from common.spans import Partition, Position, Span, Topic, TopicPartition
+from common.stage.markers import TableKind
 from common.stored_types import StoredAs, StoredForm, StoredPositions, StoredSpan, lean, stored_by_topic
 from common.tables.changes import MergedBy
 from common.tables.counts import Counts, Replaced
@@ -91,10 +94,13 @@ class CommitMetadata:
     merged_by: MergedBy | None = None
     """How all of the table's rows were merged; None if some were added, or if it is unknown (rule 5)."""
 
+    other_tables: Mapping[str, TableKind] = field(default_factory=dict)
+    """The other tables that have rows or dead letters of its spans, by URL (rule 6)."""
+
     _without_defaults = lean()
 
     def generation(self, partition: TopicPartition) -> int:
-        """The generation of a Kafka partition's chain in this commit (rule 6)."""
+        """The generation of a Kafka partition's chain in this commit (rule 7)."""
         return self.generations.get(partition, 0)
 
     def to_json(self) -> str:

@@ -193,7 +193,10 @@ class CommitNaming:
 
 def rows_commit(target: Target, naming: CommitNaming, load: Load, valid_through_ms: int | None) -> TableCommit:
     """The commit of a load to the stream's main table: every marker counts (rule 3)."""
-    return _commit(target, naming, load, load.markers, valid_through_ms)
+    commit = _commit(target, naming, load, load.markers, valid_through_ms)
+    tables = {table.url: table.kind for marker in load.markers for table in marker.tables if table.rows}
+    others = {url: kind for url, kind in sorted(tables.items()) if url != target.url}
+    return replace(commit, metadata=replace(commit.metadata, other_tables=others))
 
 
 def side_commit(target: Target, naming: CommitNaming, load: Load) -> TableCommit | None:

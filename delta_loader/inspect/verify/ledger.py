@@ -8,7 +8,8 @@ Rules:
    that the loader was asked for. Any other commit that removes files is named when rows are missing because of it.
 3. A commit that says that it only rearranges rows must add as many as it removes.
 4. A commit of this product adds as many rows as it counts, and its txn actions are its spans' last offsets. A commit
-   that merges events changes rows, which are not counted here.
+   that merges events changes rows, which are not counted here. Whether it merged is what the commit says, not the
+   current settings; an older release's commit does not say, and merged if it removed rows.
 5. A recreated topic starts a new generation (common/tables/transactions.py): its positions start over, and the older
    generation's loads are no longer followed. A commit's spans are of the generation that its metadata names, and move
    that generation's txn action; a late commit of an older generation is noted, and moves nothing here.
@@ -30,7 +31,8 @@ from delta_loader.tables.history import DataFile, TableVersion, total_rows
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from common.tables.commit_metadata import Resolved
+    from common.stage.markers import TableKind
+    from common.tables.commit_metadata import CommitMetadata, Resolved
     from common.tables.counts import Counts, Replaced
     from common.tables.transactions import TxnIds
 
@@ -46,6 +48,10 @@ class LoadedSpan:
     """None for a commit that does not count: by an older release or another program."""
     is_foreign: bool = False
     """Whether another program moved the txn action, as kafka-delta-ingest does."""
+    has_places: bool = True
+    """Whether the rows may name their records: false if no file of the commit has offsets in its statistics."""
+    other_tables: tuple[str, ...] = ()
+    """The URLs of the other tables that the commit names; none in an older release's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +96,7 @@ class Ledger:
         """``topics`` are those of the stream's chains; if there is only one, txn ids do not contain it.
 
         A ``sparse`` table, such as one for dead letters, gets a commit only for spans with rows for it, so gaps between
-        its spans are legitimate. Events are merged into a ``merged`` table.
+        its spans are legitimate. ``merged`` says whether the stream merges events into the table now.
         """
         self.url = url
         self._dead_letters = dead_letters
@@ -115,6 +121,10 @@ class Ledger:
         self.transactions: dict[str, int] = {}
         """All txn actions in the history, of any program."""
         self.removals: list[Removal] = []
+        self.last_merge = -1
+        """The newest version that merged events; -1 for none."""
+        self.other_tables: dict[str, TableKind] = {}
+        """All other tables that the stream's commits name."""
         self.findings: list[Finding] = []
 
     def take(self, version: TableVersion) -> None:
@@ -139,9 +149,17 @@ class Ledger:
         self._take_positions(version, ours=ours)
         if ours and version.metadata is not None and version.metadata.positions:
             self.topic_ids = version.metadata.topic_ids  # of all of the table's chains
-        if ours:
+        if ours and version.metadata is not None:
+            self.other_tables |= version.metadata.other_tables
+            if _merges(version, version.metadata):
+                self.last_merge = version.version
             self._take_counts(version)
             self._take_replacements(version, removed)
+
+    @property
+    def has_foreign_rows(self) -> bool:
+        """Whether another program added or removed rows."""
+        return bool(self.removals) or any(finding.kind == "foreign_rows" for finding in self.findings)
 
     def added_by(self, path: str) -> int | None:
         """The version that added a file, if it is in the history."""
@@ -268,7 +286,10 @@ class Ledger:
             self._fault("txn_action_differs", text, version, partition, (span,))
         metadata = version.metadata
         counts = None if metadata is None else metadata.counts.get(partition)
-        self.loaded.setdefault(partition, []).append(LoadedSpan(version.version, span, counts))
+        has_places = not version.added or any(file.reach.offsets is not None for file in version.added)
+        others = () if metadata is None else tuple(metadata.other_tables)
+        loaded = LoadedSpan(version.version, span, counts, has_places=has_places, other_tables=others)
+        self.loaded.setdefault(partition, []).append(loaded)
         self.positions[partition] = position
 
     def _move_foreign(self, version: TableVersion, partition: TopicPartition, position: Position) -> None:
@@ -313,7 +334,7 @@ class Ledger:
         counted = sum(
             count.dead_letters if self._dead_letters else count.rows_here for count in metadata.counts.values()
         )
-        if rows is not None and counted != rows and not self._merged:
+        if rows is not None and counted != rows and not self._merged and not _merges(version, metadata):
             text = f"version {version.version} counts {counted:,} rows, and its files hold {rows:,}"
             self._fault("files_differ_from_counts", text, version, files=tuple(file.path for file in version.added))
 
@@ -355,3 +376,9 @@ class Ledger:
         *spans: Span,
     ) -> None:
         self.findings.append(Finding(verdict, kind, text, self.url, partition, spans, version.version))
+
+
+def _merges(version: TableVersion, metadata: CommitMetadata) -> bool:
+    """Whether one of this product's commits merged events (rule 4)."""
+    removes = bool(version.removed) and not metadata.replaced and metadata.answers is None
+    return version.changes_data and bool(metadata.spans) and (metadata.merged_by is not None or removes)

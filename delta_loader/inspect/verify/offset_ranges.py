@@ -3,7 +3,8 @@
 Rules:
 
 1. Spans that a replacement joined are one *offset range*: expected rows = staged rows + changes by replacements.
-2. A replacement's change is known in rows. Where a record can have several rows, or legitimately none, an offset range
+2. Of a range that events were merged into, or whose rows a later merge may have changed, no rows are expected.
+3. A replacement's change is known in rows. Where a record can have several rows, or legitimately none, an offset range
    can be counted only without replacements, or when the last one replaced all of it; otherwise nothing is claimed.
 """
 
@@ -32,6 +33,10 @@ class OffsetRange:
     dead_letter_replacements: tuple[ReplacedSpan, ...]
     routed_replacements: tuple[ReplacedSpan, ...] = ()
     """In the tables of the stream's routes, by the same requests as those in the main table."""
+    is_merged: bool = False
+    """Whether events were merged into its table with it or later (rule 2)."""
+    side_loads: tuple[LoadedSpan, ...] = ()
+    """What was loaded of it into the known tables of the stream's routes."""
 
     @property
     def version(self) -> int:
@@ -40,7 +45,9 @@ class OffsetRange:
         return min([*(load.version for load in self.loaded), *(replacement.version for replacement in replacements)])
 
     def expected(self, *, dead_letters: bool) -> int | None:
-        """How many records one of the tables should have; None when a commit does not count, or by rule 2."""
+        """How many records one of the tables should have; None when a commit does not count, or by rules 2 and 3."""
+        if self.is_merged and not dead_letters:
+            return None
         replacements = self.dead_letter_replacements if dead_letters else self.replacements
         if not dead_letters and replacements and self._any(_exploded):
             whole = self._whole_replacement
@@ -60,6 +67,22 @@ class OffsetRange:
     def rows_elsewhere(self) -> int:
         """Rows that the main table's commits count and that went to the tables of routes."""
         return sum(load.counts.rows - load.counts.rows_here for load in self.loaded if load.counts is not None)
+
+    @property
+    def rows_unaccounted(self) -> int:
+        """Of these, those that no known table's commits count."""
+        return self.rows_elsewhere - sum(load.counts.rows_here for load in self.side_loads if load.counts is not None)
+
+    @property
+    def other_tables(self) -> frozenset[str]:
+        """The other tables that the main table's commits name."""
+        return frozenset(url for load in self.loaded for url in load.other_tables)
+
+    @property
+    def lacks_places(self) -> bool:
+        """Whether no file that was added for it has offsets in its statistics: its rows may not name their records."""
+        own = [load for load in self.loaded if not load.is_foreign]
+        return bool(own) and not any(load.has_places for load in own)
 
     def filtered(self, *, may_be: bool) -> int | None:
         """Records that the stream's condition left out; None when a commit that may have left some out has no count."""
@@ -125,7 +148,15 @@ def offset_ranges(
     loaded = rows.loaded.get(partition, [])
     replaced = rows.replacements.get(partition, [])
     dead = [] if dead_letters is None else dead_letters.replacements.get(partition, [])
-    others = [replacement for ledger in routed for replacement in ledger.replacements.get(partition, [])]
+    ledgers = (rows, *routed)
+    others = [replacement for ledger in ledgers[1:] for replacement in ledger.replacements.get(partition, [])]
+    merged = [
+        load.span
+        for ledger in ledgers
+        for load in ledger.loaded.get(partition, [])
+        if load.version <= ledger.last_merge
+    ]
+    side = [load for ledger in ledgers[1:] for load in ledger.loaded.get(partition, [])]
     spans = [
         *(load.span for load in loaded),
         *(replacement.replaced.span for replacement in (*replaced, *dead, *others)),
@@ -143,6 +174,8 @@ def offset_ranges(
             tuple(replacement for replacement in replaced if span.covers(replacement.replaced.span.start)),
             tuple(replacement for replacement in dead if span.covers(replacement.replaced.span.start)),
             tuple(replacement for replacement in others if span.covers(replacement.replaced.span.start)),
+            any(other.start < span.end and span.start < other.end for other in merged),
+            tuple(load for load in side if span.covers(load.span.start)),
         )
         for span in joined
     ]

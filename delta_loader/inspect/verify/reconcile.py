@@ -14,6 +14,9 @@ Rules:
 5. Where records are routed to several tables, their rows are counted together: each offset is in one of them, once. A
    table's deferred ranges (common/tables/deferred_ranges.py) are not proved; rows that a secondary table has past the
    main table's position belong to a load that has not reached the main table yet.
+6. The settings that a range was loaded with count, not the current ones. Where events were merged, no rows are
+   expected; rows that were loaded without offset columns are counted over all partitions; and tables that the settings
+   no longer name are read as far as the commits name them. What these say of a range that is not known is not proved.
 """
 
 from __future__ import annotations
@@ -136,18 +139,23 @@ def reconcile(
     findings: list[Finding] = []
     unproved = 0
     for offset_range in ranges:
-        findings += _replaced_as_counted(tables, partition, offset_range, seen)
+        if not offset_range.is_merged:
+            findings += _replaced_as_counted(tables, partition, offset_range, seen)
         for dead in (False, True):
             expected = offset_range.expected(dead_letters=dead)
             if expected is None:
-                unproved += not dead
+                unproved += not dead and not offset_range.is_merged
                 continue
             have = (seen.dead_letters if dead else seen.rows).within(offset_range.span)
+            if expected and not have and not dead and offset_range.lacks_places:
+                explained.nameless += expected
+                continue
             if have != expected:
                 account = explained_dead if dead else explained
                 findings.append(_difference(tables, partition, offset_range, (expected, have), account, dead=dead))
     if unproved:
         findings.append(_uncounted(tables, partition, ranges, unproved))
+    findings += _loaded_otherwise(tables, partition, ranges, seen)
     findings += _strangers(tables, partition, ranges, seen)
     findings += _given_up(tables, partition)
     counts = [loaded.counts for loaded in ledger.loaded.get(partition, [])]
@@ -197,9 +205,17 @@ def _difference(
         tables_waiting = ", ".join(waiting)
         text = f"{fewer:,} of {expected:,} {what} in {location} are staged, and may be deferred for {tables_waiting}"
         return Finding(Verdict.UNPROVED, "table_waits", text, waiting[0], partition, (offset_range.span,))
-    explanations = tables.touching(partition, offset_range.span, after) if not dead else []
-    if dead and ledger is not None:
-        explanations = [(ledger, removal) for removal in ledger.touching(partition, offset_range.span, after)]
+    elsewhere = _elsewhere(tables, partition, offset_range, fewer, dead=dead)
+    if elsewhere is not None:
+        text = (
+            f"{fewer:,} of {expected:,} {what} in {location} are not in the tables that the stream names: {elsewhere}"
+        )
+        return Finding(Verdict.UNPROVED, "in_other_tables", text, url, partition, (offset_range.span,))
+    explanations = (
+        tables.dead_touching(partition, offset_range.span)
+        if dead
+        else tables.touching(partition, offset_range.span, after)
+    )
     removals = [removal for _, removal in explanations]
     wrong = [(by, removal) for by, removal in explanations if not removal.by_right]
     if wrong:
@@ -223,9 +239,6 @@ def _difference(
         f"{fewer:,} of {expected:,} {what} in {location} are missing: version {versions} of {tables.url} counted them, "
         "and no later commit removed them"
     )
-    elsewhere = 0 if dead else offset_range.rows_elsewhere
-    if elsewhere:
-        text += f"; {elsewhere:,} went to other tables, which are not read if the stream no longer names them"
     return Finding(
         Verdict.FAULT, "rows_missing", text, url, partition, (offset_range.span,), offset_range.version, files
     )
@@ -245,10 +258,65 @@ def _replaced_as_counted(
     ):
         have = tally.within(span)
         touched = tables.touching(partition, span) if ledger is tables.rows else []
-        deleted = touched or (ledger is not None and ledger.touching(partition, span, -1))
+        deleted = touched or (ledger is not tables.rows and tables.dead_touching(partition, span))
         if have > expected or (have < expected and not deleted):
             text = f"{span} of {partition} has {have:,} {what}; version {last.version} replaced them by {expected:,}"
             yield Finding(Verdict.FAULT, "replaced_otherwise", text, url, partition, (span,), last.version)
+
+
+def _elsewhere(
+    tables: Tables, partition: TopicPartition, offset_range: OffsetRange, fewer: int, *, dead: bool
+) -> str | None:
+    """Where missing rows may be that the stream put into tables which it no longer names; None for nowhere (rule 6)."""
+    unread = sorted(offset_range.other_tables & tables.unread)
+    ledger = tables.dead_letters
+    loaded = () if ledger is None else ledger.loaded.get(partition, ())
+    accounted = meets(offset_range.span, [load.span for load in loaded]) if dead else not offset_range.rows_unaccounted
+    if unread and not accounted:
+        return f"its commits name {', '.join(unread)} too, which could not be read"
+    if offset_range.other_tables:
+        return None
+    text = "an older release put them into other tables and did not name them"
+    if not dead:
+        return text if tables.is_whole and fewer <= offset_range.rows_unaccounted else None
+    begins = None if ledger is None else ledger.begins.get(partition, offset_range.span.end)
+    return text if begins is not None and begins >= offset_range.span.end else None
+
+
+def _loaded_otherwise(
+    tables: Tables, partition: TopicPartition, ranges: list[OffsetRange], seen: BucketTotals
+) -> Iterator[Finding]:
+    """The ranges that were loaded with settings by which their rows cannot be named or counted (rule 6)."""
+    merged = [offset_range.span for offset_range in ranges if offset_range.is_merged]
+    if merged:
+        text = (
+            f"{_text(merged)} of {partition} were merged by key, or merged into later, so their rows cannot be "
+            "counted; that each was loaded once is proved by the log alone"
+        )
+        yield Finding(Verdict.UNPROVED, "merged", text, tables.url, partition, tuple(merged))
+    nameless = [span for span, by_another_program in _nameless(ranges, seen) if not by_another_program]
+    if nameless:
+        text = (
+            f"{_text(nameless)} of {partition} were loaded without the offset columns: their rows are only counted, "
+            "together with those of all partitions"
+        )
+        yield Finding(Verdict.UNPROVED, "no_offset_columns", text, tables.url, partition, tuple(nameless))
+
+
+def _joined(spans: Iterable[Span]) -> list[Span]:
+    """Spans in order, those that touch joined."""
+    joined: list[Span] = []
+    for span in sorted(spans):
+        if joined and span.start <= joined[-1].end:
+            joined[-1] = Span(joined[-1].start, max(joined[-1].end, span.end))
+        else:
+            joined.append(span)
+    return joined
+
+
+def _text(spans: Iterable[Span]) -> str:
+    joined = _joined(spans)
+    return ", ".join(map(str, joined[:20])) + (" …" if len(joined) > 20 else "")  # noqa: PLR2004 - a screenful
 
 
 def _uncounted(tables: Tables, partition: TopicPartition, ranges: list[OffsetRange], unproved: int) -> Finding:
@@ -302,16 +370,16 @@ def kafka_findings(
     tables: Tables, partition: TopicPartition, seen: BucketTotals, findings: Iterable[Finding]
 ) -> Iterator[Finding]:
     """What Kafka has and the tables do not, distinguished by what the other findings explain."""
-    excused = [
+    excused = _joined(
         span
         for finding in findings
         if finding.partition == partition
-        and finding.kind in ("deleted", "given_up", "older_than_history", "table_waits")
+        and finding.kind in ("deleted", "given_up", "older_than_history", "table_waits", "in_other_tables")
         for span in finding.spans
-    ]
+    )
     start, ranges = tables.rows.begins.get(partition), tables.offset_ranges(partition)
     uncounted = [offset_range.span for offset_range in ranges if offset_range.expected(dead_letters=False) is None]
-    nameless = _nameless(ranges, seen)
+    nameless = [span for span, _ in _nameless(ranges, seen)]
     older, lost, deleted, unnamed = Ranges(MOST_RANGES), list[Span](), list[Span](), list[Span]()
     for span in seen.missing.spans:
         if start is not None and span.start < start:
@@ -329,8 +397,8 @@ def kafka_findings(
     if unnamed:
         count = sum(span.positions for span in unnamed)
         text = (
-            f"{count:,} records of {partition} were loaded by another program, whose rows do not say which records "
-            "they are: whether one is missing cannot be proved"
+            f"{count:,} records of {partition} were loaded in rows that do not say which records they are: which one "
+            "is missing, if any, cannot be proved"
         )
         yield Finding(Verdict.UNPROVED, "brought_without_offsets", text, tables.url, partition, tuple(unnamed))
     if deleted:
@@ -348,8 +416,9 @@ def kafka_findings(
     filtered = list(filtered_findings(tables, partition, seen.left_out, excused))
     yield from filtered
     if not lost and seen.missing.is_whole and not filtered and not seen.other_times.count:
-        left_out = seen.left_out.tally.total
+        left_out = sum(seen.left_out.tally.within(span.span) for span in ranges if not span.is_merged)
         others = f"{seen.kafka_tombstones:,} tombstones" + (f" or {left_out:,} filtered records" if left_out else "")
+        others += " or a merged event" if any(span.is_merged for span in ranges) else ""
         text = (
             f"each of the {seen.kafka_records - older.count:,} records of {partition} that Kafka has from "
             f"{start or 0} up to the table's position is a row, a dead letter or one of {others}, unless another "
@@ -358,19 +427,20 @@ def kafka_findings(
         yield Finding(Verdict.PROVED, "all_in_tables", text, tables.url, partition)
 
 
-def _nameless(ranges: Iterable[OffsetRange], seen: BucketTotals) -> list[Span]:
-    """Positions that another program loaded in rows that do not name their records, neighbors joined (rule 4)."""
-    joined: list[Span] = []
+def _nameless(ranges: Iterable[OffsetRange], seen: BucketTotals) -> list[tuple[Span, bool]]:
+    """Positions that were loaded in rows that do not name their records, and whether another program did (rule 4).
+
+    Neighbors are joined.
+    """
+    joined: list[tuple[Span, bool]] = []
     for offset_range in ranges:
-        if (
-            all(load.is_foreign for load in offset_range.loaded)
-            and offset_range.loaded
-            and not seen.rows.within(offset_range.span)
-        ):
-            if joined and joined[-1].end == offset_range.span.start:
-                joined[-1] = Span(joined[-1].start, offset_range.span.end)
-            else:
-                joined.append(offset_range.span)
+        by_another_program = bool(offset_range.loaded) and all(load.is_foreign for load in offset_range.loaded)
+        if offset_range.is_merged or seen.rows.within(offset_range.span):
+            continue
+        if by_another_program or (offset_range.lacks_places and offset_range.expected(dead_letters=False)):
+            joins = joined and joined[-1] == (Span(joined[-1][0].start, offset_range.span.start), by_another_program)
+            start = joined.pop()[0].start if joins else offset_range.span.start
+            joined.append((Span(start, offset_range.span.end), by_another_program))
     return joined
 
 

@@ -27,6 +27,26 @@ class Explained:
     rows: int = 0
     removals: dict[tuple[str, int], Removal] = field(default_factory=dict)
     """By table and version."""
+    nameless: int = 0
+    """Rows of ranges that were loaded without offset columns."""
+
+    def nameless_findings(self, tables: Tables, nameless: int) -> Iterator[Finding]:
+        """Whether the tables have as many rows without offsets, ``nameless``, as were loaded."""
+        if nameless > self.nameless:
+            more, foreign = nameless - self.nameless, any(ledger.has_foreign_rows for ledger in tables.row_ledgers)
+            text = f"{more:,} rows name no record of Kafka: another program added them"
+            verdict = Verdict.NOTED if foreign or not self.nameless else Verdict.FAULT
+            yield Finding(verdict, "rows_without_offsets", text, tables.url)
+        elif self.nameless:
+            text = f"{nameless:,} rows name no record; the commits without offset columns loaded {self.nameless:,}"
+            removals = [removal for ledger in tables.row_ledgers for removal in ledger.removals]
+            verdict, kind = Verdict.PROVED, "rows_reconciled"
+            if nameless < self.nameless:
+                verdict, kind = Verdict.FAULT, "rows_missing"
+                if removals and all(removal.by_right for removal in removals):
+                    verdict, kind = Verdict.UNPROVED, "may_be_deleted"
+                    text += "; another program has deleted rows since"
+            yield Finding(verdict, kind, text, tables.url)
 
     def findings(self, url: str) -> Iterator[Finding]:
         """Whether these commits removed as many rows as that."""
@@ -70,11 +90,11 @@ class FilteredRecords:
 
     @classmethod
     def of(cls, ranges: Iterable[OffsetRange], shape: Shape) -> FilteredRecords:
-        filtered = (
-            [offset_range for offset_range in ranges if offset_range.filtered(may_be=shape.filters) != 0]
-            if shape.filters
-            else []
-        )
+        filtered = [
+            offset_range
+            for offset_range in ranges
+            if offset_range.is_merged or (shape.filters and offset_range.filtered(may_be=shape.filters) != 0)
+        ]
         spans = [span for offset_range in filtered for span in offset_range.without_given_up()]
         return cls(spans, SpanTally([*spans, *(offset_range.span for offset_range in filtered)]))
 
@@ -132,7 +152,13 @@ class Tables:
     dead_letters_url: str
     shape: Shape = field(default_factory=Shape)
     routed: tuple[Ledger, ...] = ()
-    """Of the existing tables of its routes."""
+    """Of the existing tables of its routes, and of those that its commits name."""
+    former_dead_letters: tuple[Ledger, ...] = ()
+    """Of the tables for dead letters that it had before."""
+    unread: frozenset[str] = frozenset()
+    """Tables that its commits name, and that it no longer names, which could not be read."""
+    is_whole: bool = True
+    """Whether all tables that the settings name for its rows exist."""
     deferred: tuple[DeferredRange, ...] = ()
     """The ranges that tables may still lack (rule 5)."""
 
@@ -149,6 +175,15 @@ class Tables:
         """Foreign commits that may have removed rows of a span; in the main table, those after a version."""
         own = [(self.rows, removal) for removal in self.rows.touching(partition, span, after)]
         return own + [(ledger, removal) for ledger in self.routed for removal in ledger.touching(partition, span, -1)]
+
+    def dead_touching(self, partition: TopicPartition, span: Span) -> list[tuple[Ledger, Removal]]:
+        """Foreign commits that may have removed dead letters of a span."""
+        return [(ledger, removal) for ledger in self.dead_ledgers for removal in ledger.touching(partition, span, -1)]
+
+    @property
+    def dead_ledgers(self) -> tuple[Ledger, ...]:
+        """The ledgers of all tables for dead letters."""
+        return (*(() if self.dead_letters is None else (self.dead_letters,)), *self.former_dead_letters)
 
     def tables_lacking(self, partition: TopicPartition, span: Span, *, dead: bool) -> list[str]:
         """The tables for rows, or for dead letters, that may lack records of a span."""

@@ -9,9 +9,11 @@ Rules:
    Only this check detects a VACUUM that deleted a file while it was committed (tables/vacuum.py).
 4. A stream that cannot be verified does not hide the others.
 5. For a stream that merges only the log can be checked: no table records which events a row comes from. That each key
-   has one row, or one current version, is checked in the table.
+   has one row, or one current version, is checked in the table, by the keys that its rows were merged by.
 6. A topic whose id in Kafka differs from the id that a position belongs to is named, and not read: its offsets say
    nothing about the table (delta_loader/inspect/verify/same_records.py).
+7. Tables that the commits name and the settings no longer do are read too (delta_loader/inspect/verify/reconcile.py,
+   rule 6).
 """
 
 from __future__ import annotations
@@ -19,16 +21,21 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
-from common.errors import KafkaDeltaExpressError, UsageError
+from common.errors import KafkaDeltaExpressError, StoreError, UsageError
 from common.remedies import CONFIG, delta_table, quoted
+from common.schema import schema_from_json
+from common.schema.ddl import backticks
 from common.settings.envelopes import is_envelope_open, may_have_several_rows
 from common.settings.merging import merge_by_of
 from common.spans import Position, Span
+from common.stage.markers import TableKind
 from common.stage.merged import ids_together, inputs_of, is_merged, topics_of
 from common.tables.changes import IS_CURRENT, MergeBy
 from common.tables.deferred_ranges import deferred_of
 from common.tables.delta_log import read_table_state
+from common.tables.stream_history import read_identity
 from common.tables.transactions import TxnIds
+from common.tables.urls import comparable
 from delta_loader.inspect.history import read_history
 from delta_loader.inspect.verify.count_findings import exploded_findings
 from delta_loader.inspect.verify.findings import Finding, PartitionReport, Verdict, VerifiedStream, unlooked
@@ -38,6 +45,7 @@ from delta_loader.inspect.verify.reconcile import kafka_findings, reconcile, wal
 from delta_loader.inspect.verify.reconcile_facts import BucketTotals, Explained, FilteredRecords, Shape, Tables
 from delta_loader.inspect.verify.same_records import other_records, other_topic, staged_spans
 from delta_loader.load.merged_keys import KeyReader
+from delta_loader.tables.merging.merged_before import how_merged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -152,9 +160,11 @@ class Verifier:
         dead = self._ledger(stream, stream.dead_letters, dead_letters=True)
         has_dead = dead.version is not None
         routed = [self._ledger(stream, url, own=rows) for url in stream.row_tables[1:]]
-        gone = [
-            finding for ledger in (rows, *routed, dead) if ledger.version is not None for finding in self._gone(ledger)
-        ]
+        former, unread = self._former(stream, rows)
+        former_rows = tuple(ledger for ledger, kind in former if kind is TableKind.ROWS)
+        former_dead = tuple(ledger for ledger, kind in former if kind is TableKind.DEAD_LETTERS)
+        every = (rows, *routed, *former_rows, dead, *former_dead)
+        gone = [finding for ledger in every if ledger.version is not None for finding in self._gone(ledger)]
         if gone:
             not_inspected = tuple(
                 unlooked(partition, rows.begins.get(partition), position)
@@ -173,19 +183,23 @@ class Verifier:
             stream.table,
             stream.dead_letters,
             shape,
-            tuple(ledger for ledger in routed if ledger.version is not None),
+            (*(ledger for ledger in routed if ledger.version is not None), *former_rows),
+            former_dead,
+            unread,
+            all(ledger.version is not None for ledger in routed),
             self._deferred(stream, rows),
         )
-        findings = [finding for ledger in (*tables.row_ledgers, dead) for finding in ledger.findings]
+        findings = [finding for ledger in (*tables.row_ledgers, dead, *former_dead) for finding in ledger.findings]
         other_topics = self._other_topics(tables)
         findings += [*_cleaned(tables), *_deferred_findings(tables), *other_topics.values()]
+        findings += _former_findings(tables, [ledger.url for ledger, _ in former])
         by = merge_by_of(stream)
         if by is not None:
-            partitions, more = self._merged(tables, by)
+            partitions, more = self._merged(stream, tables, by)
         elif not stream.kafka_columns:
             partitions, more = self._without_columns(tables, rows.version)
         else:
-            partitions, more = self._with_columns(stream, tables, dead.version, other_topics)
+            partitions, more = self._with_columns(stream, tables, other_topics)
         report = VerifiedStream(stream.app_id, stream.table, rows.version, rows.first_version, partitions)
         versions = {ledger.url: ledger.version for ledger in tables.routed if ledger.version is not None}
         return replace(report, findings=tuple(findings + more), routed=versions)
@@ -207,6 +221,35 @@ class Verifier:
                 break
             ledger.take(version)
         return ledger
+
+    def _former(self, stream: Stream, own: Ledger) -> tuple[list[tuple[Ledger, TableKind]], frozenset[str]]:
+        """The ledgers of tables that the commits name and the settings no longer do, and those that cannot be read.
+
+        A table that was copied to where the settings name it now is not read a second time.
+        """
+        known = {comparable(url) for url in stream.tables}
+        ids: set[str] | None = None
+        former: list[tuple[Ledger, TableKind]] = []
+        unread: set[str] = set()
+        for url, kind in own.other_tables.items():
+            if comparable(url) in known:
+                continue
+            dead_letters = kind is TableKind.DEAD_LETTERS
+            try:
+                state = read_table_state(self.open_store(url))
+                if ids is None and state is not None:
+                    states = [read_table_state(self.open_store(named)) for named in stream.tables]
+                    ids = {named.table_id for named in states if named is not None}
+                if state is not None and state.table_id in (ids or ()):
+                    continue
+                ledger = self._ledger(stream, url, dead_letters=dead_letters, own=None if dead_letters else own)
+            except StoreError:
+                ledger = None
+            if ledger is None or ledger.version is None:
+                unread.add(url)
+            else:
+                former.append((ledger, kind))
+        return former, frozenset(unread)
 
     def _gone(self, ledger: Ledger) -> Iterator[Finding]:
         """Findings for files of the table that do not exist."""
@@ -244,40 +287,64 @@ class Verifier:
         }
         return {partition: finding for partition, finding in findings.items() if finding is not None}
 
-    def _merged(self, tables: Tables, by: MergeBy) -> tuple[tuple[PartitionReport, ...], list[Finding]]:
+    def _merged(self, stream: Stream, tables: Tables, by: MergeBy) -> tuple[tuple[PartitionReport, ...], list[Finding]]:
         """The report on tables whose rows are the last of many events (rule 5)."""
         text = (
             "events are merged by key, so their rows cannot be counted; that each was merged once is proved by the "
             "log alone, whose spans have no gap and no overlap"
         ) + self._unasked()
         findings = [Finding(Verdict.UNPROVED, "merged", text, tables.url)]
-        where = f"coalesce({IS_CURRENT}, true)" if by.history else None
         for ledger in tables.row_ledgers:
-            version = ledger.version
-            twice = [] if version is None else self.contents.keys_twice(ledger.url, version, by.sql_keys, where)
-            if not twice:
-                continue
-            named = ", ".join(twice[:_NAMED]) + (f" and {len(twice) - _NAMED:,} more" if len(twice) > _NAMED else "")
-            text = f"several rows have the same key, so another program wrote some of them: {named}"
-            findings.append(Finding(Verdict.FAULT, "keys_twice", text, ledger.url, version=version))
+            findings += self._keys_twice(stream, ledger, by)
+            for removal in (removal for removal in ledger.removals if removal.rows and not removal.by_right):
+                text = f"version {removal.version} ({removal.words}) removed {removal.rows:,} rows"
+                findings.append(Finding(Verdict.UNPROVED, "rows_removed", text, ledger.url, version=removal.version))
         return _by_the_log(tables), findings
+
+    def _keys_twice(self, stream: Stream, ledger: Ledger, by: MergeBy) -> Iterator[Finding]:
+        """Whether several rows of a table have one key of those by which it was merged (rule 5)."""
+        version, store = ledger.version, self.open_store(ledger.url)
+        state = read_table_state(store)
+        if version is None or state is None:
+            return
+        before = read_identity(stream, state, store).merged_by
+        keys, history = by.sql_keys, by.history
+        if before is not None:
+            history = before.history
+            if before.keys != by.keys:
+                keys = tuple(map(backticks, before.keys))
+                names = {name.casefold() for name in schema_from_json(state.schema).names}
+                if not names.issuperset(key.casefold() for key in before.keys):
+                    text = f"its rows were {how_merged(before)}: whether each has one row is not checked"
+                    yield Finding(Verdict.UNPROVED, "merged_otherwise", text, ledger.url, version=version)
+                    return
+        twice = self.contents.keys_twice(
+            ledger.url, version, keys, f"coalesce({IS_CURRENT}, true)" if history else None
+        )
+        if not twice:
+            return
+        named = ", ".join(twice[:_NAMED]) + (f" and {len(twice) - _NAMED:,} more" if len(twice) > _NAMED else "")
+        text = f"several rows have the same key, so another program wrote some of them: {named}"
+        verdict = Verdict.FAULT
+        if before is None:
+            verdict = Verdict.UNPROVED
+            text = (
+                f"several rows have the same key: {named}. As far as the commits say, the rows were not merged; the "
+                "loader merges nothing into them before each key has one row"
+            )
+        yield Finding(verdict, "keys_twice", text, ledger.url, version=version)
 
     def _without_columns(self, tables: Tables, version: int) -> tuple[tuple[PartitionReport, ...], list[Finding]]:
         """The report on a table whose rows do not name their records."""
         text = "the stream's kafka_columns are off; that each record is there once is proved by the log alone"
         text += self._unasked()
         findings = [Finding(Verdict.UNPROVED, "no_offset_columns", text, tables.url)]
-        counts = [loaded.counts for loads in tables.rows.loaded.values() for loaded in loads]
-        known = [count.rows for count in counts if count is not None]
-        expected = sum(known) if len(known) == len(counts) and tables.rows.first_version == 0 else None
+        expected = _counted(tables)
         have = self.contents.count(tables.url, version)
         have += sum(
             self.contents.count(ledger.url, ledger.version) for ledger in tables.routed if ledger.version is not None
         )
-        foreign = tables.deferred or any(
-            ledger.removals or any(finding.kind == "foreign_rows" for finding in ledger.findings)
-            for ledger in tables.row_ledgers
-        )
+        foreign = tables.deferred or any(ledger.has_foreign_rows for ledger in tables.row_ledgers)
         if expected is not None and expected == have:
             text = f"the table has {have:,} rows, as many as the commits loaded"
             findings.append(Finding(Verdict.PROVED, "rows_reconciled", text, tables.url))
@@ -298,22 +365,17 @@ class Verifier:
         self,
         stream: Stream,
         tables: Tables,
-        dead_version: int | None,
         other_topics: Collection[TopicPartition],
     ) -> tuple[tuple[PartitionReport, ...], list[Finding]]:
-        versions = [(ledger.url, ledger.version) for ledger in tables.row_ledgers if ledger.version is not None]
         stamped = self.kafka is not None
-        rows = self.contents.offsets(*versions, stamped=stamped)
-        dead_letter_table = (tables.dead_letters_url, dead_version or 0)
-        dead = None if dead_version is None else self.contents.offsets(dead_letter_table, stamped=stamped)
+        rows = self.contents.offsets(*_versions(tables.row_ledgers), stamped=stamped)
+        dead_letter_tables = _versions(tables.dead_ledgers)
+        dead = self.contents.offsets(*dead_letter_tables, stamped=stamped) if dead_letter_tables else None
         explained, explained_dead = Explained(), Explained()
         partitions: list[PartitionReport] = []
         findings: list[Finding] = []
         try:
             nameless = rows.nameless()
-            if nameless:
-                text = f"{nameless:,} rows name no record of Kafka: another program added them"
-                findings.append(Finding(Verdict.NOTED, "rows_without_offsets", text, tables.url))
             merged = {
                 partition for chain in tables.rows.positions if is_merged(chain.topic) for partition in inputs_of(chain)
             }
@@ -349,9 +411,14 @@ class Verifier:
             rows.close()
             if dead is not None:
                 dead.close()
+        findings += explained.nameless_findings(tables, nameless)
         findings += explained.findings(tables.url)
         findings += explained_dead.findings(tables.dead_letters_url)
         return tuple(partitions), findings
+
+
+def _versions(ledgers: Iterable[Ledger]) -> list[tuple[str, int]]:
+    return [(ledger.url, ledger.version) for ledger in ledgers if ledger.version is not None]
 
 
 def _walk(
@@ -391,6 +458,21 @@ def _other_records(
         yield other_records(tables, partition, seen, loaded_ms, kafka.timestamp_ms(partition, start))
 
 
+def _counted(tables: Tables) -> int | None:
+    """How many rows the commits loaded; None if they do not say it, or some were merged or cannot be read."""
+    if tables.rows.first_version or tables.unread or any(ledger.last_merge >= 0 for ledger in tables.row_ledgers):
+        return None
+    counts = [loaded.counts for loads in tables.rows.loaded.values() for loaded in loads]
+    rows = [None if count is None else count.rows for count in counts]
+    rows += [
+        replacement.net_rows
+        for ledger in tables.row_ledgers
+        for replacements in ledger.replacements.values()
+        for replacement in replacements
+    ]
+    return None if None in rows else sum(count for count in rows if count is not None)
+
+
 def _by_the_log(tables: Tables) -> tuple[PartitionReport, ...]:
     """Kafka partitions that are judged by the log alone."""
     positions = sorted(tables.rows.positions.items())
@@ -402,6 +484,15 @@ def _cleaned(tables: Tables) -> Iterator[Finding]:
         if ledger is not None and ledger.first_version:
             text = f"the history begins with version {ledger.first_version}: what came before was cleaned up"
             yield Finding(Verdict.UNPROVED, "history_cleaned", text, ledger.url, version=ledger.first_version)
+
+
+def _former_findings(tables: Tables, read: Sequence[str]) -> Iterator[Finding]:
+    for url in read:
+        text = f"the stream no longer names {url}, which has some of its records, and is read too"
+        yield Finding(Verdict.NOTED, "former_table", text, url)
+    for url in sorted(tables.unread):
+        text = f"the stream no longer names {url}, which has some of its records, and it cannot be read"
+        yield Finding(Verdict.UNPROVED, "former_table", text, url)
 
 
 def _deferred_findings(tables: Tables) -> Iterator[Finding]:
@@ -446,7 +537,7 @@ def _duplicates(
     yield from exploded_findings(tables, partition, seen.total - seen.distinct)
     for ranges, offsets, ledgers, url in (
         (Ranges(0) if explodes else seen.twice, rows, tables.row_ledgers, tables.url),
-        (seen.twice_dead, dead, (tables.dead_letters,), tables.dead_letters_url),
+        (seen.twice_dead, dead, tables.dead_ledgers, tables.dead_letters_url),
     ):
         if ranges.count and offsets is not None:
             repeated = offsets.twice(partition, ranges.spans)
@@ -471,10 +562,10 @@ def _duplicates(
         yield Finding(verdict, "row_and_dead_letter", text, tables.url, partition, tuple(seen.both.spans))
 
 
-def _known(ledgers: Iterable[Ledger | None], files: Iterable[str]) -> list[tuple[str, int | None]]:
+def _known(ledgers: Iterable[Ledger], files: Iterable[str]) -> list[tuple[str, int | None]]:
     """Files by their names in the logs, from several tables with their URLs, and the versions that added them."""
     by_name: dict[str, list[tuple[str, str, int | None]]] = {}
-    known = [ledger for ledger in ledgers if ledger is not None]
+    known = list(ledgers)
     for ledger in known:
         for path in ledger.known_paths():
             shown = path if len(known) == 1 else f"{ledger.url}/{path}"

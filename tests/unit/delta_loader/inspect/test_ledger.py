@@ -2,8 +2,11 @@
 
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 
 from common.spans import Partition, Position, Topic, TopicPartition
+from common.stage.markers import TableKind
+from common.tables.changes import MergedBy
 from common.tables.commit_metadata import CommitMetadata, Decision, Resolved
 from common.tables.counts import Counts, Replaced
 from common.tables.transactions import TxnIds
@@ -38,6 +41,10 @@ def remove(name: str) -> dict[str, object]:
 def quietly(action: dict[str, object]) -> dict[str, object]:
     found: dict[str, object] = json.loads(json.dumps(action).replace('"dataChange": true', '"dataChange": false'))
     return found
+
+
+def without_offsets(name: str, rows: int) -> dict[str, object]:
+    return {"add": {"path": name, "partitionValues": {}, "dataChange": True, "stats": f'{{"numRecords":{rows}}}'}}
 
 
 def txn(last: int, app_id: str = "app-0") -> dict[str, object]:
@@ -352,3 +359,95 @@ def test_filtered_records_of_a_region_whose_dead_letters_were_cleaned_up_are_not
         ("noted", "deleted"),
         ("not proved", "may_be_deleted"),
     ]
+
+
+def merge(history: History, start: int, end: int, rows: int, *actions: dict[str, object]) -> None:
+    """A commit that merges as many events as its span has positions; the table has so many rows of them."""
+    metadata = replace(loaded(start, end, end - start), merged_by=MergedBy(("id",)))
+    history.commit(add(f"m{start}", start, end - 1, rows), *actions, txn(end - 1), ours=metadata)
+
+
+def test_of_events_that_were_merged_no_rows_are_expected_whatever_the_stream_does_now() -> None:
+    history = History()
+    merge(history, 0, 10, 4)
+    merge(history, 10, 20, 6, remove("m0"))
+    history.load(20, 30, 10)
+    rows = [12, 14, 17, 19, *range(20, 30)]
+    assert history.faults() == []
+    assert kinds(judged(history, rows, kafka=range(30))) == [
+        ("not proved", "merged", None),
+        ("proved", "all_in_tables", None),
+    ]
+    found = judged(history, rows, kafka=range(30))
+    assert found[0].spans == (span(0, 10), span(10, 20))
+    # What was appended since is counted.
+    lost = judged(history, rows[:-1], kafka=range(30))
+    assert [(one.kind, one.spans) for one in lost if one.verdict is Verdict.FAULT] == [
+        ("rows_missing", (span(20, 30),)),
+        ("missing_from_tables", (span(29, 30),)),
+    ]
+
+
+def test_rows_that_were_appended_before_a_merge_may_be_changed_by_it() -> None:
+    history = History((0, 10, 10))
+    merge(history, 10, 20, 12, remove("f0"))
+    assert history.faults() == []
+    assert kinds(judged(history, [3, *range(10, 20)], kafka=range(20))) == [
+        ("not proved", "merged", None),
+        ("proved", "all_in_tables", None),
+    ]
+
+
+def test_an_older_release_s_commit_that_removed_rows_has_merged() -> None:
+    history = History((0, 10, 10))
+    history.commit(add("m", 0, 19, 13), remove("f0"), txn(19), ours=loaded(10, 20, 10))
+    assert history.faults() == []
+    assert kinds(judged(history, range(13))) == [("not proved", "merged", None)]
+
+
+def nameless(history: History, rows: int) -> list[tuple[str, str, int | None]]:
+    """The findings where so many rows name no record, and those from 10 to 20 do."""
+    tables = Tables(history.ledger, None, "t", "d")
+    seen = walk([span(0, 10), span(10, 20)], Position(20), [bucket(*range(10, 20))], [], kafka=KAFKA)
+    explained = Explained()
+    _, findings = reconcile(tables, SOURCE, seen, explained, Explained())
+    findings += kafka_findings(tables, SOURCE, seen, findings)
+    return kinds([*findings, *explained.nameless_findings(tables, rows)])
+
+
+KAFKA = [(bucket(*range(20)), Bucket(0, 0, 0))]
+NAMELESS = [
+    ("not proved", "no_offset_columns", None),
+    ("not proved", "brought_without_offsets", None),
+    ("proved", "all_in_tables", None),
+]
+
+
+def test_rows_that_were_loaded_without_offset_columns_are_counted_together() -> None:
+    history = History()
+    history.commit(without_offsets("f0", 10), txn(9), ours=loaded(0, 10, 10))
+    history.load(10, 20, 10)
+    assert nameless(history, 10) == [*NAMELESS, ("proved", "rows_reconciled", None)]
+    assert nameless(history, 9) == [*NAMELESS, ("fault", "rows_missing", None)]
+    assert nameless(history, 11) == [*NAMELESS, ("fault", "rows_without_offsets", None)]
+    history.commit(without_offsets("theirs", 1))
+    assert nameless(history, 11) == [*NAMELESS, ("noted", "rows_without_offsets", None)]
+    history.commit(remove("theirs"), operation="DELETE")
+    assert nameless(history, 9) == [*NAMELESS, ("not proved", "may_be_deleted", None)]
+
+
+def test_rows_whose_files_have_offsets_are_not_taken_for_rows_without() -> None:
+    history = History((0, 10, 10), (10, 20, 10))
+    assert ("fault", "rows_missing", 0) in nameless(history, 10)
+
+
+def test_records_in_tables_that_cannot_be_read_are_excused_across_commits() -> None:
+    history = History()
+    for start in (0, 10):
+        metadata = replace(loaded(start, start + 10, 0, 10), other_tables={"gone": TableKind.DEAD_LETTERS})
+        history.commit(txn(start + 9), ours=metadata)
+    tables = Tables(history.ledger, None, "t", "d", unread=frozenset({"gone"}))
+    seen = walk([span(0, 10), span(10, 20)], Position(20), [], [], kafka=KAFKA)
+    _, findings = reconcile(tables, SOURCE, seen, Explained(), Explained())
+    findings += kafka_findings(tables, SOURCE, seen, findings)
+    assert [verdict for verdict, *_ in kinds(findings)] == ["not proved", "not proved", "proved"]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from common.spans import Partition, Position, Span, Topic, TopicPartition
+from common.stage.markers import TableKind
 from common.storage.store import FsspecStore
 from common.tables.commit_metadata import CommitMetadata
 from common.tables.counts import Counts
@@ -22,7 +23,7 @@ from tests.fakes.loading import routed_settings_for
 from tests.fakes.staging import Staging
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from common.settings import Stream
     from delta_loader.inspect.verify.findings import VerifiedStream
@@ -85,12 +86,24 @@ class Logs:
         self.stream: Stream = settings.streams[0].model_copy(update={"kafka_columns": True})
         self.versions: dict[str, int] = {}
 
-    def load(self, url: str, start: int, end: int, here: int, rows: int, *, exploded: int = 0, **txns: int) -> None:
-        """A commit of ours: of so many rows ``here`` are in this table."""
+    def load(
+        self,
+        url: str,
+        start: int,
+        end: int,
+        here: int,
+        rows: int,
+        *,
+        exploded: int = 0,
+        dead: int = 0,
+        others: Mapping[str, TableKind] | None = None,
+        txns: Mapping[str, int] | None = None,
+    ) -> None:
+        """A commit of ours: of so many rows ``here`` are in this table, which names ``others``."""
         span = Span(Position(start), Position(end))
-        others = end - start - (rows - exploded)
-        counts = Counts(end - start, rows, others, 0, exploded=exploded, here=None if here == rows else here)
-        metadata = CommitMetadata("c", "orders", {SOURCE: span}, None, {SOURCE: counts})
+        gone = end - start - (rows - exploded) - dead
+        counts = Counts(end - start, rows, gone, dead, exploded=exploded, here=None if here == rows else here)
+        metadata = CommitMetadata("c", "orders", {SOURCE: span}, None, {SOURCE: counts}, other_tables=others or {})
         version = self.versions.get(url, 0)
         bounds = {"_kafka_topic": "orders", "_kafka_partition": 0}
         statistics = {
@@ -103,14 +116,15 @@ class Logs:
             url,
             {"commitInfo": {"operation": "STREAMING UPDATE", "userMetadata": metadata.to_json()}},
             {"add": {"path": path, "partitionValues": {}, "stats": json.dumps(statistics), "dataChange": True}},
-            *(_txn(name, last) for name, last in {"orders-0": end - 1, **txns}.items()),
+            *(_txn(name, last) for name, last in {"orders-0": end - 1, **(txns or {})}.items()),
         )
         FsspecStore(url).write(path, b"rows")
 
     def write(self, url: str, *actions: dict[str, object]) -> None:
         version = self.versions.get(url, 0)
         self.versions[url] = version + 1
-        lines = "\n".join(map(json.dumps, actions)).encode()
+        is_made = any("metaData" in action for action in actions)
+        lines = "\n".join(map(json.dumps, actions if version or is_made else (*actions, *_made(url)))).encode()
         FsspecStore(url).write(f"_delta_log/{version:020d}.json", lines)
 
     def verify(self, contents: Contents) -> VerifiedStream:
@@ -192,7 +206,7 @@ def test_a_record_that_one_table_has_lost_is_a_fault(logs: Logs) -> None:
     report = logs.verify(Contents(**{**WHOLE, "orders_b": [7, 8]}))
     assert kinds(report, Verdict.FAULT) == [("rows_missing", "orders")]
     (fault,) = (each for each in report.findings if each.verdict is Verdict.FAULT)
-    assert fault.text.endswith("6 went to other tables, which are not read if the stream no longer names them")
+    assert fault.text.endswith("counted them, and no later commit removed them")
 
 
 def test_what_was_deleted_from_a_routes_table_is_noted_with_that(logs: Logs) -> None:
@@ -208,7 +222,7 @@ def test_what_was_deleted_from_a_routes_table_is_noted_with_that(logs: Logs) -> 
 
 def test_what_a_table_is_owed_is_not_proved_and_no_fault(logs: Logs) -> None:
     ids = DeferredIds.of(TxnIds("orders", several_topics=False), SOURCE, logs.route("b"))
-    logs.load(logs.own, 10, 20, here=5, rows=10, **{ids.start: 9, ids.end: 19})
+    logs.load(logs.own, 10, 20, here=5, rows=10, txns={ids.start: 9, ids.end: 19})
     rows = {**WHOLE, "orders": [0, 1, 2, 3, 10, 11, 12, 13, 14]}
     report = logs.verify(Contents(**rows))
     assert kinds(report, Verdict.FAULT) == []
@@ -248,3 +262,92 @@ def test_files_with_more_rows_than_their_commit_counts_are_a_fault(logs: Logs) -
     logs.load(logs.own, 10, 20, here=8, rows=10)
     rows = {**WHOLE, "orders": [0, 1, 2, 3, *range(10, 18)], "orders_a": [4, 5, 6, 18, 19]}
     assert kinds(logs.verify(Contents(**rows)), Verdict.FAULT) == [("files_differ_from_counts", "orders_a")]
+
+
+def without(logs: Logs, *gone: str) -> Logs:
+    """The same, once the settings no longer name some routes, and name another table for dead letters."""
+    kept = {name: table for name, table in logs.stream.route_settings.items() if name not in gone}
+    update = {"route_settings": kept, "dead_letters": f"{logs.staging.dead_letters}_new"}
+    logs.stream = logs.stream.model_copy(update=update)
+    return logs
+
+
+@pytest.fixture
+def edited() -> Logs:
+    """Ten records: four rows in the own table, three in a's, two in b's, and a dead letter; b is no longer named."""
+    made = Logs()
+    dead, routes = made.staging.dead_letters, {name: made.route(name) for name in ("a", "b")}
+    made.load(routes["a"], 0, 10, here=3, rows=9, dead=1)
+    made.load(routes["b"], 0, 10, here=2, rows=9, dead=1)
+    made.load(dead, 0, 10, here=1, rows=9, dead=1)
+    others = {**dict.fromkeys(routes.values(), TableKind.ROWS), dead: TableKind.DEAD_LETTERS}
+    made.load(made.own, 0, 10, here=4, rows=9, dead=1, others=others)
+    return without(made, "b")
+
+
+def contents_of(logs: Logs, **changed: Sequence[int]) -> Contents:
+    dead = logs.staging.dead_letters.rpartition("/")[2]
+    return Contents(**{**WHOLE, "orders_b": [7, 8], dead: [9], **changed})
+
+
+def test_tables_that_the_settings_no_longer_name_are_read_if_the_commits_name_them(edited: Logs) -> None:
+    report = edited.verify(contents_of(edited))
+    assert (kinds(report, Verdict.FAULT), kinds(report, Verdict.UNPROVED)) == ([], [])
+    assert [one.kind for one in report.findings if one.verdict is Verdict.NOTED] == ["former_table"] * 2
+    assert report.partitions[0].proved
+    report = edited.verify(contents_of(edited, orders_b=[7]))
+    assert kinds(report, Verdict.FAULT) == [("rows_missing", "orders")]
+    report = edited.verify(contents_of(edited, orders_b=[7, 8, 8]))
+    assert ("rows_twice", "orders") in kinds(report, Verdict.FAULT)
+    dead = edited.staging.dead_letters.rpartition("/")[2]
+    report = edited.verify(contents_of(edited, **{dead: []}))
+    assert [kind for kind, _ in kinds(report, Verdict.FAULT)] == ["rows_missing"]
+
+
+def test_a_former_table_that_cannot_be_read_is_named_and_no_fault(edited: Logs) -> None:
+    for url in (edited.route("b"), edited.staging.dead_letters):
+        FsspecStore(url).delete([f"_delta_log/{0:020d}.json"])
+    report = edited.verify(Contents(**WHOLE))
+    assert kinds(report, Verdict.FAULT) == []
+    assert sorted(kind for kind, _ in kinds(report, Verdict.UNPROVED)) == [
+        "former_table",
+        "former_table",
+        "in_other_tables",
+        "in_other_tables",
+    ]
+
+
+def test_rows_of_an_older_release_in_other_tables_are_not_proved_and_those_of_known_ones_are(
+    logs: Logs,
+) -> None:
+    report = without(logs, "b").verify(Contents(**{**WHOLE, "orders_b": []}))
+    assert (kinds(report, Verdict.FAULT), kinds(report, Verdict.UNPROVED)) == ([], [("in_other_tables", "orders")])
+    report = logs.verify(Contents(**{**WHOLE, "orders_a": [4, 5], "orders_b": []}))
+    assert kinds(report, Verdict.FAULT) == [("rows_missing", "orders")]
+
+
+def _made(table_id: str) -> tuple[dict[str, object], ...]:
+    made = {
+        "id": table_id,
+        "schemaString": '{"type":"struct","fields":[]}',
+        "partitionColumns": [],
+        "configuration": {},
+    }
+    return {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}, {"metaData": made}
+
+
+def test_a_table_that_was_copied_to_another_place_is_read_once() -> None:
+    made = Logs()
+    dead, copy = made.staging.dead_letters, f"{made.staging.dead_letters}_copy"
+    for url in (dead, copy):
+        made.write(url, {"commitInfo": {"operation": "CREATE TABLE"}}, *_made("the dead letters"))
+        made.load(url, 0, 10, here=1, rows=9, dead=1)
+    made.load(made.own, 0, 10, here=9, rows=9, dead=1, others={dead: TableKind.DEAD_LETTERS})
+    made.stream = made.stream.model_copy(update={"dead_letters": copy})
+    names = {url.rpartition("/")[2]: [9] for url in (dead, copy)}
+    report = made.verify(Contents(orders=range(9), **names))
+    assert (report.findings, report.partitions[0].proved) == ((), True)
+    # Once the original is gone, what the copy lacks is missing.
+    FsspecStore(dead).delete([f"_delta_log/{version:020d}.json" for version in (0, 1)])
+    report = made.verify(Contents(orders=range(9), **{copy.rpartition("/")[2]: []}))
+    assert kinds(report, Verdict.FAULT) == [("rows_missing", copy.rpartition("/")[2])]

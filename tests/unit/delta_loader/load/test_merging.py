@@ -16,7 +16,7 @@ from common.settings.loading import LoadSetting
 from common.spans import Position, Span
 from common.stage.markers import MarkerName, StagedFile, StagedTable, TableKind
 from common.storage.store import FsspecStore
-from common.tables.changes import MergeBy
+from common.tables.changes import MergeBy, MergedBy
 from common.tables.commit_metadata import CommitMetadata
 from common.tables.counts import Counts
 from common.tables.state import TableState
@@ -168,6 +168,9 @@ def test_nothing_is_merged_into_a_table_with_texts_that_spark_pads(spark_says: s
         assert ("ALTER COLUMN `c.d` TYPE STRING" in way.remedy) == (spark_says == "char(3)")
 
 
+BY_ID = MergedBy(("id",))
+
+
 class Twice(Rows):
     """A table in which somebody else wrote a key's row once more."""
 
@@ -175,14 +178,20 @@ class Twice(Rows):
         return ['{"id":7}'] if (version, tuple(keys)) == (1, ("`id`",)) else []
 
 
-def written_log(table: str) -> FsspecStore:
+def written_log(table: str, merged_by: MergedBy | None = BY_ID) -> FsspecStore:
     """A table into which two loads of events were merged."""
     store = FsspecStore(table)
+    schema = schema_to_json(parse_ddl("id INT, is_current BOOLEAN"))
+    made = {"metaData": {"id": "t", "schemaString": schema, "partitionColumns": [], "configuration": {}}}
     for version, (start, end) in enumerate(((0, 10), (10, 30))):
         span = Span(Position(start), Position(end))
         counts = {ORDERS: Counts(end - start, end - start, 0, 0)}
-        metadata = CommitMetadata(f"c{version}", "orders", {ORDERS: span}, None, counts)
+        positions = {ORDERS: span.end}
+        metadata = CommitMetadata(
+            f"c{version}", "orders", {ORDERS: span}, None, counts, positions=positions, merged_by=merged_by
+        )
         actions = (
+            *(() if version else ({"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}, made)),
             {"commitInfo": {"operation": "STREAMING UPDATE", "userMetadata": metadata.to_json()}},
             {"txn": {"appId": "orders-0", "version": end - 1}},
             {"add": {"path": f"{version}.parquet", "stats": '{"numRecords":4}', "dataChange": True}},
@@ -231,9 +240,55 @@ def test_of_a_table_that_keeps_every_version_one_row_of_a_key_is_the_current_one
     stream = stream_of(
         columns="id INT", table=f"memory://{uuid.uuid4().hex}", load="merge", merge={"keys": ["id"], "history": True}
     )
-    written_log(stream.table)
+    written_log(stream.table, MergedBy(("id",), history=True))
     report = Verifier(FsspecStore, in_turn, Currents(), None).verify(stream)
     assert [one.kind for one in report.faults] == ["keys_twice"]
+
+
+@pytest.mark.parametrize(
+    ("merged_by", "looked_for"),
+    [
+        (MergedBy(("id",), history=True), (("`id`",), "coalesce(is_current, true)")),
+        (MergedBy(("is_current",)), (("`is_current`",), None)),
+    ],
+)
+def test_keys_are_looked_for_as_the_rows_were_merged_and_not_as_the_settings_say_now(
+    merged_by: MergedBy, looked_for: tuple[tuple[str, ...], str | None]
+) -> None:
+    class Table(Rows):
+        def keys_twice(self, _url: str, _version: int, keys: Sequence[str], where: str | None) -> list[str]:
+            asked.append((tuple(keys), where))
+            return found
+
+    asked: list[tuple[tuple[str, ...], str | None]] = []
+    found: list[str] = []
+    stream = stream_of(columns="id INT", table=f"memory://{uuid.uuid4().hex}", load="merge", merge={"keys": ["id"]})
+    written_log(stream.table, merged_by)
+    assert Verifier(FsspecStore, in_turn, Table(), None).verify(stream).is_clean
+    assert asked == [looked_for]
+    found.append('{"id":7}')
+    assert [one.kind for one in Verifier(FsspecStore, in_turn, Table(), None).verify(stream).faults] == ["keys_twice"]
+
+
+def test_keys_twice_in_rows_that_were_never_merged_are_no_fault_and_keys_that_are_gone_are_not_looked_for() -> None:
+    stream = stream_of(columns="id INT", table=f"memory://{uuid.uuid4().hex}", load="merge", merge={"keys": ["id"]})
+    written_log(stream.table, None)
+    report = Verifier(FsspecStore, in_turn, Twice(), None).verify(stream)
+    assert (report.is_clean, report.findings[-1].kind) == (True, "keys_twice")
+    assert "the rows were not merged" in report.findings[-1].text
+    overwritten = (
+        {"commitInfo": {"operation": "WRITE", "operationParameters": {"mode": "Overwrite"}}},
+        {"remove": {"path": "1.parquet", "dataChange": True}},
+    )
+    store = FsspecStore(stream.table)
+    store.write(f"_delta_log/{2:020d}.json", "\n".join(map(json.dumps, overwritten)).encode())
+    report = Verifier(FsspecStore, in_turn, Rows(), None).verify(stream)
+    assert [(one.kind, one.version) for one in report.findings][1:] == [("rows_removed", 2)]
+    store.delete([f"_delta_log/{2:020d}.json"])
+    written_log(stream.table, MergedBy(("gone",)))
+    report = Verifier(FsspecStore, in_turn, Twice(), None).verify(stream)
+    assert (report.is_clean, report.findings[-1].kind) == (True, "merged_otherwise")
+    assert "merged by gone" in report.findings[-1].text
 
 
 def test_versions_are_not_merged_by_key_alone_once_history_is_off() -> None:

@@ -134,3 +134,12 @@ def test_a_commit_that_answers_says_so() -> None:
     assert not commit.is_resolution
     answers = Resolved(1, Decision.REPLAY, {})
     assert replace(commit, metadata=replace(metadata, answers=answers)).is_resolution
+
+
+def test_the_main_tables_commit_names_the_other_tables_and_theirs_name_none() -> None:
+    load = Load({SOURCE: Run((with_dead_letters(marker(0, 10)), marker(10, 20)))})
+    assert rows_commit(ROWS, NAMING, load, None).metadata.other_tables == {"/dead": TableKind.DEAD_LETTERS}
+    side = side_commit(DEAD, NAMING, load)
+    assert side is not None
+    assert side.metadata.other_tables == {}
+    assert rows_commit(ROWS, NAMING, Load({SOURCE: Run((marker(0, 10),))}), None).metadata.other_tables == {}
