@@ -18,6 +18,7 @@ import yaml
 
 from common.errors import UsageError
 from common.settings import FromTimestamp, StartAt
+from common.settings.strict_yaml import load_yaml, yaml_problem
 from common.settings.values import parse_timestamp_ms
 from common.spans import MAX_POSITION, Partition, Position, Topic, TopicPartition
 
@@ -91,9 +92,9 @@ def parse_positions(
 ) -> Mapping[TopicPartition, Position]:
     """The positions of a file's text (rule 2); ``topics`` are the stream's. Raises UsageError that names ``source``."""
     try:
-        content: object = yaml.safe_load(text)
+        content = load_yaml(text)
     except yaml.YAMLError as error:
-        msg = f"{source} is neither YAML nor JSON: {' '.join(str(error).split())}"
+        msg = f"{source} is neither YAML nor JSON: {yaml_problem(error)}"
         raise UsageError(msg, _SHAPES) from None
     if isinstance(content, list):
         entries, last_offsets = _pairs(content, source), True

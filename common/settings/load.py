@@ -7,9 +7,7 @@ Rules:
    stands for ``${``.
 2. Such a value is shown as its reference, and a value under a key that sounds secret is never shown: neither in
    ``--print-config`` nor in an error (`common.settings.masking`).
-3. Unknown keys are refused with the nearest known one; so are keys given twice. What a map takes over from another one
-   (``<<: *name``) is not given twice by being given again.
-4. ``15:00`` is text. YAML 1.1 reads it as a number in base 60, so ``schedule: 15:00`` would load every 900 seconds.
+3. Unknown keys are refused with the nearest known one; so are keys given twice (`common.settings.strict_yaml`).
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ import inspect
 import re
 import typing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -27,6 +25,7 @@ from pydantic import BaseModel, ValidationError
 from common.errors import ConfigError
 from common.settings.masking import MASK, References, masked_urls, sounds_secret
 from common.settings.model import Settings
+from common.settings.strict_yaml import load_yaml, yaml_problem
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,8 +33,6 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 _REFERENCE = re.compile(r"\$\$\{|\$\{(?P<file>file:)?(?P<name>[^}]*)\}")
-_QUOTES_A_VALUE = re.compile(r"\b(alias|anchor|tag|tag handle) '")
-_MERGE, _INT, _FLOAT = (f"tag:yaml.org,2002:{kind}" for kind in ("merge", "int", "float"))
 _WHOLE = "is not a whole number; write digits only, for example 1000"
 _EITHER = "is neither true nor false; write one of them"
 _TEXT = "is not text; put it in quotes"
@@ -80,9 +77,9 @@ def load_settings(path: Path | str, environ: Mapping[str, str]) -> Settings:
 def parse_settings(text: str, environ: Mapping[str, str], source: str) -> Settings:
     """The same for text; ``source`` names it in errors."""
     try:
-        raw = yaml.load(text, _StrictLoader)  # noqa: S506 - a subclass of SafeLoader
+        raw = load_yaml(text)
     except yaml.YAMLError as error:
-        msg = f"{source} is not YAML: {_yaml_problem(error)}"
+        msg = f"{source} is not YAML: {yaml_problem(error)}"
         remedy = (
             "fix that line, or the one before it: what belongs together is indented by the same number of spaces, not "
             "by tabs, and a value with special characters needs quotes"
@@ -120,50 +117,6 @@ def print_settings(settings: Settings) -> str:
 def substituted(value: str, path: tuple[object, ...], environ: Mapping[str, str]) -> object:
     """A value with its references replaced (rule 1). Raises ConfigError."""
     return _substitute(value, path, environ, "the command line", References())
-
-
-def _yaml_problem(error: yaml.YAMLError) -> str:
-    """The problem and its place, without the line itself and YAML's quotes of it: it may hold a password."""
-    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
-        return "it holds a character that YAML does not allow"
-    mark = error.problem_mark
-    problem = error.problem or "it cannot be read"
-    if not isinstance(error, _RepeatedKeyError) and _QUOTES_A_VALUE.search(problem):
-        problem = problem.partition("'")[0].rstrip()
-    return f"{problem} at line {mark.line + 1}, column {mark.column + 1}"
-
-
-class _RepeatedKeyError(yaml.constructor.ConstructorError):
-    """A duplicate key in a map."""
-
-
-class _StrictLoader(yaml.SafeLoader):
-    """SafeLoader that refuses duplicate keys, and reads no number in base 60."""
-
-    def compose_mapping_node(self, anchor: dict[Any, yaml.Node]) -> yaml.MappingNode:
-        """The map as it was written: construction puts in what it takes over from others."""
-        node: yaml.MappingNode = super().compose_mapping_node(anchor)
-        seen: set[object] = set()
-        for key_node, _ in node.value:
-            if key_node.tag == _MERGE or not isinstance(key_node, yaml.ScalarNode):
-                continue
-            key = self.construct_object(key_node)
-            if key in seen:
-                raise _RepeatedKeyError(None, None, f"the key {key!r} is given twice", key_node.start_mark)
-            seen.add(key)
-        return node
-
-    def construct_number(self, node: yaml.ScalarNode) -> int | float | str:
-        """A number, or the text itself if it has a colon (rule 4)."""
-        if ":" in node.value:
-            return str(node.value)
-        construct = self.construct_yaml_int if node.tag == _INT else self.construct_yaml_float
-        number: int | float = construct(node)
-        return number
-
-
-for _tag in (_INT, _FLOAT):
-    _StrictLoader.add_constructor(_tag, _StrictLoader.construct_number)
 
 
 def _substitute(

@@ -272,7 +272,12 @@ def parse_start(value: object) -> Start:
         except ValueError:
             raise ValueError(START_HELP) from None
     if isinstance(value, dict) and value:
-        return FromOffsets(dict(_pairs(value, None)))
+        pairs = _pairs(value, None)
+        positions = dict(pairs)
+        if len(positions) < len(pairs):
+            msg = "has two positions of one partition; name each partition once"
+            raise ValueError(msg)
+        return FromOffsets(positions)
     raise ValueError(START_HELP)
 
 
@@ -281,7 +286,12 @@ def _pairs(value: dict[object, object], topic: Topic | None) -> list[tuple[tuple
     for key, entry in value.items():
         if isinstance(entry, dict) and topic is None:
             pairs += _pairs(entry, Topic(str(key)))
-        elif str(key).isdecimal() and isinstance(entry, int) and 0 <= entry <= MAX_POSITION:
+        elif (
+            str(key).isdecimal()
+            and isinstance(entry, int)
+            and not isinstance(entry, bool)
+            and 0 <= entry <= MAX_POSITION
+        ):
             pairs.append(((topic, Partition(int(str(key)))), Position(entry)))
         else:
             raise ValueError(START_HELP)

@@ -132,6 +132,9 @@ def test_kafka_delta_ingest_s_seek_offsets_are_last_offsets() -> None:
         ("[[0]]", "[0]"),
         ("[0, 1]", "0"),
         ("[[0, 1], [0, 2]]", "twice"),
+        ('{"0": 1, "0": 2}', "the key '0' is given twice at line 1, column 10"),
+        ("{0: 0120}", "begins with 0"),
+        ("{0: 2:00}", "'2:00'"),
         ("orders: {0: {1: 2}}", "{1: 2}"),
     ],
 )

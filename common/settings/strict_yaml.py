@@ -1,0 +1,71 @@
+"""YAML in which nothing is taken for something else.
+
+Rules:
+
+1. A key given twice in a map is refused. What a map takes over from another one (``<<: *name``) is not given twice by
+   being given again.
+2. ``15:00`` is text. YAML 1.1 reads it as a number in base 60, so ``schedule: 15:00`` would load every 900 seconds.
+3. A number that begins with a zero is refused. YAML 1.1 reads ``0120`` as 80, and most readers since do not.
+4. Errors have the place of the problem and not the line itself, nor YAML's quotes of it: it may hold a password.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import yaml
+
+_QUOTES_A_VALUE = re.compile(r"\b(alias|anchor|tag|tag handle) '")
+_OCTAL = re.compile("[-+]?0[0-7_]+")
+_MERGE, _INT, _FLOAT = (f"tag:yaml.org,2002:{kind}" for kind in ("merge", "int", "float"))
+
+
+def load_yaml(text: str) -> object:
+    """The content of a text. Raises yaml.YAMLError, and RecursionError if it is nested too deeply."""
+    return yaml.load(text, _StrictLoader)  # noqa: S506 - a subclass of SafeLoader
+
+
+def yaml_problem(error: yaml.YAMLError) -> str:
+    """The problem and its place (rule 4)."""
+    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
+        return "it holds a character that YAML does not allow"
+    mark = error.problem_mark
+    problem = error.problem or "it cannot be read"
+    if not isinstance(error, _RefusedError) and _QUOTES_A_VALUE.search(problem):
+        problem = problem.partition("'")[0].rstrip()
+    return f"{problem} at line {mark.line + 1}, column {mark.column + 1}"
+
+
+class _RefusedError(yaml.constructor.ConstructorError):
+    """A refusal of our own."""
+
+
+class _StrictLoader(yaml.SafeLoader):
+    def compose_mapping_node(self, anchor: dict[Any, yaml.Node]) -> yaml.MappingNode:
+        """The map as it was written: construction puts in what it takes over from others."""
+        node: yaml.MappingNode = super().compose_mapping_node(anchor)
+        seen: set[object] = set()
+        for key_node, _ in node.value:
+            if key_node.tag == _MERGE or not isinstance(key_node, yaml.ScalarNode):
+                continue
+            key = self.construct_object(key_node)
+            if key in seen:
+                raise _RefusedError(None, None, f"the key {key!r} is given twice", key_node.start_mark)
+            seen.add(key)
+        return node
+
+    def construct_number(self, node: yaml.ScalarNode) -> int | float | str:
+        """A number, or the text itself if it has a colon (rules 2 and 3)."""
+        if ":" in node.value:
+            return str(node.value)
+        if _OCTAL.fullmatch(node.value):
+            problem = "a number begins with 0, which YAML reads as octal; leave the 0 out, or put text in quotes,"
+            raise _RefusedError(None, None, problem, node.start_mark)
+        construct = self.construct_yaml_int if node.tag == _INT else self.construct_yaml_float
+        number: int | float = construct(node)
+        return number
+
+
+for _tag in (_INT, _FLOAT):
+    _StrictLoader.add_constructor(_tag, _StrictLoader.construct_number)
