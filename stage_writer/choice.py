@@ -8,7 +8,8 @@ import numpy as np
 import pyarrow as pa
 
 from common.schema import Field, Primitive, StructType, to_ddl
-from common.settings.columns import made_columns
+from common.settings.columns import CDC_COLUMN, made_columns
+from common.settings.columns_from import ColumnsFrom
 from common.settings.formats import path_steps
 from common.settings.stream import UnknownFields
 from stage_writer.decode.decode import Decoded
@@ -112,12 +113,13 @@ def _seen_by_expressions(stream: Stream) -> Stream | None:
         named |= before.check(f"derive.{name}", text).fields
     if not named and not derive:
         return None
+    named.discard(CDC_COLUMN)  # each message of an envelope has it
     kept = StructType(tuple(field for field in columns if field.name.casefold() in named))
-    if len(kept) < len(named) or not kept:  # others are made of the whole record
+    if not named.issubset(map(str.casefold, kept.names)):  # others are made of the whole record
         return stream.model_copy(update={"derive": derive})
     own = {field.name for field in kept}
     update: dict[str, object] = {
-        "columns": to_ddl(kept),
+        "columns": to_ddl(kept) if kept.fields else ColumnsFrom.RECORDS.value,  # which has none
         "derive": derive,
         "unknown_fields": UnknownFields.IGNORE,
         "formats": {path: form for path, form in stream.formats.items() if path_steps(path)[0] in own},

@@ -99,6 +99,7 @@ class RecordPipeline:
         self._router = next((step for step in self._steps if isinstance(step, Router)), None)
         self.exploder = next((step for step in self._steps if isinstance(step, Exploder)), None)
         self._before = len(self._steps) if self.exploder is None else self._steps.index(self.exploder)
+        self._events = next((step for step in self._steps if isinstance(step, Events)), None)
         self.columns = self._steps[-1].columns if self._steps else self._decoder.columns
         """The columns of its rows."""
         self._arrow_schema = to_arrow_schema(self.columns)
@@ -133,6 +134,10 @@ class RecordPipeline:
         tombstones = batch.values.is_null()
         headers = None if batch.headers is None else batch.headers.filter(tombstones)
         return self._keys.waits(batch.keys.filter(tombstones), headers)
+
+    def routes_of_tombstones(self, messages: Messages) -> list[str]:
+        """The routes that tombstones take and that are none of the stream's, each once."""
+        return [] if self._events is None else self._events.routes_of_tombstones(messages)
 
     def begin(self, messages: Messages) -> Slice:
         """The steps before a row may become several."""
@@ -237,7 +242,9 @@ class StreamConverter:
         dependency = self._pipeline.waits(batch)
         if dependency is not None or self._route_choice is None or self._appearing is None:
             return dependency
-        return self._appearing.waits(self._route_choice.routes(Messages.of([batch])))
+        messages = Messages.of([batch])
+        routes = self._route_choice.routes(messages)
+        return self._appearing.waits([*routes, *self._pipeline.routes_of_tombstones(messages)])
 
     def restores(self, partition: TopicPartition, state: StateFiles, store: object) -> None:
         """There is no state."""

@@ -29,7 +29,6 @@ def check_template(stream: Stream) -> None:
     excluded = {
         "topology": stream.topology is not None,
         "tables": bool(stream.other_tables),
-        "merge": stream.merge is not None,
         "columns in a section of routes": stream.has_several_columns,
     }
     other = next((key for key, is_given in excluded.items() if is_given), None)

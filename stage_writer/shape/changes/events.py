@@ -39,6 +39,7 @@ from stage_writer.decode.decode_options import DecodeOptions
 from stage_writer.decode.rejects import ErrorClass, Reject
 from stage_writer.shape.changes.message_keys import MessageKeys
 from stage_writer.shape.outcome import kafka_columns_of
+from stage_writer.shape.route import Router
 from stage_writer.shape.rows import Rows
 
 if TYPE_CHECKING:
@@ -82,24 +83,36 @@ class Events:
         rows = self._without_nulls(rows)
         made = self._arranged({name: rows.table[name] for name in rows.table.column_names}, rows.index, messages)
         rows = self._with_deletes_of_all(rows.with_table(made), messages)
-        if self._keys is None:
+        decoded = self._keys_of_tombstones(messages)
+        if decoded is None:
             return rows
+        gone = replace(decoded, tables=rows.tables)
+        if self._routing is not None:
+            gone = self._routing.apply(gone.with_table(self._as_in_record(gone.table)), messages)
+            gone = gone.with_table(gone.table.rename_columns(decoded.table.column_names))
+        given = {name: gone.table[name] for name in gone.table.column_names}
+        deletes = self._deletes(given, gone.index, messages)
+        return replace(_merged(rows, deletes, gone.index), rejects=(*rows.rejects, *gone.rejects), tables=gone.tables)
+
+    def routes_of_tombstones(self, messages: Messages) -> list[str]:
+        """The routes that tombstones take and that are none of the stream's, each once."""
+        decoded = self._keys_of_tombstones(messages)
+        if decoded is None or not isinstance(self._routing, Router):
+            return []
+        return self._routing.routes_of(decoded.with_table(self._as_in_record(decoded.table)), messages)
+
+    def _keys_of_tombstones(self, messages: Messages) -> Rows | None:
+        """The key columns of the rows that tombstones delete; None where there is no tombstone."""
         tombstones = np.flatnonzero(messages.values.is_null().to_numpy(zero_copy_only=False))
-        if not len(tombstones):
-            return rows
+        if self._keys is None or not len(tombstones):
+            return None
         sent = keys = messages.keys.take(pa.array(tombstones))
         if self._opener is not None:
             headers = None if messages.headers is None else messages.headers.take(pa.array(tombstones))
             keys = self._opener.keys_of(sent, headers)
         decoded = self._keys.read(keys, sent)
         rejects = (replace(reject, index=int(tombstones[reject.index])) for reject in decoded.rejects)
-        gone = Rows(decoded.rows, tombstones[decoded.index], tuple(rejects), tables=rows.tables)
-        if self._routing is not None:
-            gone = self._routing.apply(gone.with_table(self._as_in_record(gone.table)), messages)
-            gone = gone.with_table(gone.table.rename_columns(decoded.rows.column_names))
-        given = {name: gone.table[name] for name in gone.table.column_names}
-        deletes = self._deletes(given, gone.index, messages)
-        return replace(_merged(rows, deletes, gone.index), rejects=(*rows.rejects, *gone.rejects), tables=gone.tables)
+        return Rows(decoded.rows, tombstones[decoded.index], tuple(rejects))
 
     def _with_deletes_of_all(self, rows: Rows, messages: Messages) -> Rows:
         """The rows with those of rule 6."""

@@ -10,7 +10,7 @@ import pytest
 import structlog
 
 from common.clock import SystemClock
-from common.errors import StoreError
+from common.errors import ExpressionError, StoreError
 from common.ports import StoredObject
 from common.settings import Stream
 from common.stage.appeared_routes import agree_on, appeared
@@ -163,3 +163,54 @@ def test_a_preview_shows_the_tables_and_adds_none(store: Away) -> None:
     assert ids(shown) == {"/tables/by/a": [0], "/tables/by/b": [1], "/tables/by/late": [2]}
     assert len(errors(shown)) == 1
     assert appeared(store, "orders").routes == ("late", "other")
+
+
+MERGE: dict[str, Any] = {"load": "merge", "merge": {"keys": ["kind", "id"], "operation": "op", "deletes": ["d"]}}
+
+
+def test_events_of_a_key_are_in_the_table_of_its_value_and_its_tombstone_too(store: Away) -> None:
+    converter = writer(store, **MERGE, columns="id INT, kind STRING, op STRING")
+    values = [b'{"id":1,"kind":"a","op":"u"}', None, b'{"id":1,"kind":"a","op":"d"}', None, b'{"id":2,"op":"u"}']
+    keys = [None, b'{"kind":"b","id":3}', None, b'{"kind":"../c","id":4}', None]
+    batch = batch_of(values, keys=keys)
+    assert converter.waits(batch) is None
+    assert appeared(store, "orders").routes == ("a", "b"), "a tombstone has its table before it is converted"
+    asked = store.asked
+    ((_, staged),) = (each for part in converter.slices([batch]) for each in part)
+    assert store.asked == asked, "converting asks the stage nothing"
+    assert {table.url: rows["_merge_delete"].to_pylist() for table, rows in staged.routed} == {
+        "/tables/by/a": [False, True],
+        "/tables/by/b": [True],
+    }
+    (table, other) = (table for table, _ in staged.routed)
+    assert table.merge is not None
+    assert table.merge == other.merge
+    assert dict(staged.dead_letters) == {"unrouted": 1, "null_key": 1}
+
+
+@pytest.mark.parametrize("names", [(), ("gone",)])
+def test_changes_of_many_source_tables_are_merged_into_a_table_for_each(store: Away, names: Sequence[str]) -> None:
+    merge = {"keys": ["id"], "tombstones": "ignore"}
+    settings: dict[str, Any] = {"envelope": "debezium", "load": "merge", "merge": merge}
+    route = "regexp_extract(_cdc.source, '[^.]+$')"
+    where: dict[str, Any] = {"where": "id > 0"} if names else {}
+    converter = writer(store, **settings, columns="id INT, kind STRING", route=route, **where)
+
+    def change(table: str, number: int) -> bytes:
+        row = {"id": number, "kind": "k"}
+        return json.dumps({"before": None, "after": row, "op": "c", "source": {"db": "shop", "table": table}}).encode()
+
+    values = [change("customers", 1), None, change("orders", 1), change("customers", 2), b"{}"]
+    values += [change(name, 0) for name in names]
+    batch = batch_of(values)
+    assert converter.waits(batch) is None
+    assert appeared(store, "orders").routes == ("customers", "orders")
+    ((_, staged),) = (each for part in converter.slices([batch]) for each in part)
+    assert ids(staged) == {"/tables/by/customers": [1, 2], "/tables/by/orders": [1]}
+    assert (staged.tombstones, dict(staged.dead_letters)) == (1, {"not_an_event": 1})
+
+
+def test_a_route_that_may_move_a_key_is_refused(store: Away) -> None:
+    for route in ("kind", "kafka.offset::VARCHAR"):
+        with pytest.raises(ExpressionError, match="might go to several tables"):
+            writer(store, route=route, load="merge", merge={"keys": ["id"]})

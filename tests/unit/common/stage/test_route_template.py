@@ -8,6 +8,7 @@ from common.errors import ConfigError, MarkerError, NewerFormatError
 from common.ports import Created, CreateOutcome
 from common.settings.appearing import with_routes
 from common.settings.load import print_settings
+from common.settings.loading import LoadSetting
 from common.settings.route_template import is_name
 from common.stage.appeared_routes import AppearedRoutes, agree_on, appeared, with_appeared
 from common.storage.store import FsspecStore
@@ -74,7 +75,6 @@ def test_a_value_names_a_folder_or_is_no_route(name: str, *, good: bool) -> None
         ({"route_table": "s3://{route}/data"}, "once"),
         ({"route_table": "lake.{route}"}, "once"),
         ({"routes": {"x": {"table": "/data/x", "columns": "id INT"}}}, "so is columns in a section of routes"),
-        ({"load": "merge", "merge": {"keys": ["id"]}}, "so is merge"),
         ({"route": None, "tables": ["/data/x"]}, "so is tables"),
         (
             {"route_table": None, "routes": {"x": "/data/x"}, "route_limit": 5},
@@ -160,3 +160,8 @@ def test_what_is_unreadable_or_newer_is_not_overwritten(store: FsspecStore) -> N
         with pytest.raises(error):
             agree_on(store, "or/ders", ["b"], 3)
         store.delete([f"routes/or%2Fders/{2:020d}.json"])
+
+
+def test_a_stream_that_merges_may_have_a_template() -> None:
+    (stream,) = parse(templated(load="merge", merge={"keys": ["id"]})).streams
+    assert with_routes(stream, ["a"]).load_of("/data/by_city/a") is LoadSetting.MERGE
