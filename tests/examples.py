@@ -1,20 +1,15 @@
 """Messages for the examples' topologies, and what a batch over all of them gives, without any of their code."""
 
-from __future__ import annotations
-
 import random
 from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from common.settings import Stream
 from stage_writer.topologies.testing import Message
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from common.settings import Stream
 
 Row = dict[str, Any]
 BEGAN = datetime(2026, 3, 1, tzinfo=UTC)

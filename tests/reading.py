@@ -3,15 +3,11 @@
 A read by Spark costs as much CPU as four loads. Spark reads where that is what a test is about.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 def rows_of(url: str, storage_options: Mapping[str, object] | None = None, sql: str = "TRUE") -> list[dict[str, Any]]:

@@ -1,19 +1,13 @@
 """The Spark session of tests that load in their own process."""
 
-from __future__ import annotations
+from pathlib import Path
 
-from typing import TYPE_CHECKING
+from pyspark.sql import SparkSession
 
 from common.settings.model import Settings
 from delta_loader.spark.session import build_session, s3_options
 from delta_loader.spark.session_conf import STATE_PARTITIONS
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from pyspark.sql import SparkSession
-
-    from devservices.s3 import S3Server
+from devservices.s3 import S3Server
 
 # Tables of tests have a few rows: what Spark compiles for each query, and tasks without rows, are half of its CPU.
 # Loaders that are processes of their own have Spark's own values.

@@ -7,8 +7,6 @@ without it where it does not.
 ``python -m tests.spark_archive`` does in a session what a loader does, for the archive that its Java then writes.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import hashlib

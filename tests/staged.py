@@ -1,13 +1,7 @@
 """What a stage holds, read back by the formats' own reader."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
+from common.ports import ObjectStore
 from common.stage.markers import Manifest, Marker, MarkerName, marker_from_bytes
-
-if TYPE_CHECKING:
-    from common.ports import ObjectStore
 
 
 def markers(stage: ObjectStore, below: str = "done") -> list[Marker]:

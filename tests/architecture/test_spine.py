@@ -1,7 +1,5 @@
 """The files to read before trusting the system are named, exist, and stay few (docs/architecture.md)."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

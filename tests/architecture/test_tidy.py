@@ -1,18 +1,13 @@
 """The parts of the style that a machine can see and ruff does not."""
 
-from __future__ import annotations
-
 import ast
 import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 ROOT = Path(__file__).parent.parent.parent
 PACKAGES = ("common", "stage_writer", "delta_loader", "bootstrap", "devservices", "benchmarks", "demo", "model")
@@ -51,7 +46,7 @@ _A_WORKPLACE = re.compile(r"(?<![\w./~*}])/(?:home/\w+|Users/\w+|root|work|tmp/w
 
 MODULES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 _OF_USERS = [path for path in MODULES if path.relative_to(ROOT).parts[0] in PACKAGES[:4]]
-LAWS: list[tuple[Callable[[Module], Iterator[str]], list[Path]]] = []
+LAWS: list[tuple["Callable[[Module], Iterator[str]]", list[Path]]] = []
 
 
 @dataclass(frozen=True, slots=True)

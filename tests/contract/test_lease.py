@@ -1,9 +1,6 @@
 """The loader's lease over real stores: a local disk and S3."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
 
 import pytest
 import structlog
@@ -12,9 +9,7 @@ from common.metrics import Metrics
 from common.stage.leases import Epoch, epoch_path
 from common.storage.store import FsspecStore
 from delta_loader.lease.holder import LoaderLease, lease_status
-
-if TYPE_CHECKING:
-    from tests.conftest import Lake
+from tests.conftest import Lake
 
 LEASE_S = 15.0
 

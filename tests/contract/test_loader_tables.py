@@ -1,9 +1,7 @@
 """What the loader relies on in a Delta table, over the fake and over Spark."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -15,14 +13,10 @@ from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.stage.markers import StagedFile
 from common.tables.commit_metadata import CommitMetadata, Decision, Resolved
 from delta_loader.plan.plan import TableShape
+from delta_loader.ports import DeltaTables
+from delta_loader.spark.delta import SparkDeltaTables
 from delta_loader.tables.commits import AlreadyLoaded, Committed, Conflicted, TableCommit, Target
 from tests.fakes.delta_tables import MemoryDeltaTables
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from delta_loader.ports import DeltaTables
-    from delta_loader.spark.delta import SparkDeltaTables
 
 SCHEMA = '{"type":"struct","fields":[{"name":"id","type":"long","nullable":true,"metadata":{}}]}'
 SHAPE = TableShape(SCHEMA, ())

@@ -1,27 +1,20 @@
 """One suite for the backends of state stores: in memory, and on disk."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from common.errors import StateError
-from stage_writer.topologies.stores import MemoryBackend, disk
+from stage_writer.topologies.stores import Backend, MemoryBackend, disk
 from stage_writer.topologies.stores.disk import open_backend
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from stage_writer.topologies.stores import Backend
 
 LONG = b"\x07" + b"x" * 520
 LONGS = [LONG[:499], LONG[:500], LONG[:501], LONG, LONG + b"y"]

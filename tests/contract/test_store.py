@@ -1,38 +1,29 @@
 """What every object store must do for the chain: one suite, over memory, a disk, S3 servers and emulated clouds."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os
 import time
 import uuid
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING
 
 import pytest
 
 from common.clock import SystemClock
 from common.errors import ConfigError, StoreError, StoreRefusedError, UnsafeStoreError
-from common.ports import AlreadyExists, Created, CreateOutcome
+from common.ports import AlreadyExists, Created, CreateOutcome, ObjectStore
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.data_files import DataFileName
 from common.storage.chunks import ByteChunks
 from common.storage.listing_s3 import S3Listing
 from common.storage.store import PART_BYTES, FsspecStore, normalised, prove_exclusive_create, prove_writable
-from devservices.clouds import running_cloud, there
-from devservices.proxy import Pass, Refuse, running_proxy
+from devservices.clouds import Cloud, running_cloud, there
+from devservices.proxy import Pass, Refuse, Request, Verdict, running_proxy
+from devservices.s3 import S3Server
 from tests.conftest import built
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from common.ports import ObjectStore
-    from devservices.clouds import Cloud
-    from devservices.proxy import Request, Verdict
-    from devservices.s3 import S3Server
 
 ROOT = Path(__file__).parents[2]
 

@@ -1,7 +1,5 @@
 """How containers are confined when images are tried, and what a build is told of this machine's registries."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

@@ -3,8 +3,6 @@
 What comes in seconds is fetched here; what takes minutes is skipped where `make deploy-check` has not built it.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

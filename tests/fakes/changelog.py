@@ -1,19 +1,12 @@
 """Changelog topics in memory."""
 
-from __future__ import annotations
-
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from common.errors import BrokerError, ConfigError, StateError
 from common.spans import Partition, Position, Topic, TopicPartition
-from stage_writer.changelog.ports import Appended, missing_messages
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from stage_writer.changelog.ports import ChangelogMessage
+from stage_writer.changelog.ports import Appended, ChangelogMessage, missing_messages
 
 
 @dataclass(slots=True)
@@ -46,7 +39,7 @@ class MemoryTopics:
         return Appended(TopicPartition(topic, Partition(0)), self.topic_id, offsets)
 
     @contextmanager
-    def reader(self) -> Iterator[MemoryTopics]:
+    def reader(self) -> "Iterator[MemoryTopics]":
         """It is one."""
         yield self
 

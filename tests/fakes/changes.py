@@ -1,25 +1,25 @@
 """A stream of change events staged by the writer's own code, without Kafka: events in, markers and files out."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import uuid
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import structlog
+from pyspark.sql import SparkSession
 
 from common.clock import SystemClock
 from common.metrics import Metrics
 from common.settings import Settings
 from common.spans import Offset, Partition, Position, Topic, TopicPartition
 from common.storage.store import FsspecStore, stores_of
-from delta_loader.load.merged_keys import MergedKeys
+from delta_loader.load.merged_keys import KeyReader, MergedKeys
 from delta_loader.load.ports import Ports, RawRecord, RefusalPorts
-from delta_loader.ports import in_turn
+from delta_loader.ports import DeltaTables, in_turn
 from delta_loader.service import LoaderService
 from delta_loader.spark.constraint_check import ConstraintChecker
 from delta_loader.spark.delta import SparkDeltaTables
@@ -31,15 +31,6 @@ from stage_writer.ports import Sealed
 from stage_writer.stage.staging import ObjectStage
 from tests.fakes.events import Event, Forbids, Row, Table, replay
 from tests.reading import place_of, rows_of
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-    from pathlib import Path
-
-    from pyspark.sql import SparkSession
-
-    from delta_loader.load.merged_keys import KeyReader
-    from delta_loader.ports import DeltaTables
 
 _MADE_MS = 1_700_000_000_000
 NULL = "null"

@@ -1,23 +1,17 @@
 """The pauses of streams, in a stage in memory or in a folder."""
 
-from __future__ import annotations
-
 import uuid
-from typing import TYPE_CHECKING
+from collections.abc import Collection
 
 import structlog
 
 from common import metrics as catalogue
 from common.metrics import Metrics
+from common.ports import ObjectStore
 from common.stage.paused import StreamPart
 from common.stage.paused_streams import PausedStreams
 from common.storage.store import FsspecStore
 from tests.fakes.group import HandClock
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from common.ports import ObjectStore
 
 
 def paused_streams(

@@ -1,15 +1,10 @@
 """What Spark did for a query: how many files of a table it opened."""
 
-from __future__ import annotations
+from collections.abc import Iterator
 
-from typing import TYPE_CHECKING
+from pyspark.sql import DataFrame
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from pyspark.sql import DataFrame
-
-    from delta_loader.spark.bridge import Java
+from delta_loader.spark.bridge import Java
 
 
 def scanned_files(frame: DataFrame) -> int:

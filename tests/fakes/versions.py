@@ -1,14 +1,9 @@
 """Every version of each key's row, in plain Python: nothing here knows how the loader merges."""
 
-from __future__ import annotations
-
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from tests.fakes.events import Event, Key
+from tests.fakes.events import Event, Key
 
 
 @dataclass

@@ -1,22 +1,16 @@
 """Stage writers for tests."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import structlog
 
 from common.metrics import Metrics
+from common.ports import Clock
 from stage_writer.loop import StageWriter
 from stage_writer.partitions.flush_decision import FlushLimits
+from stage_writer.ports import Converter, RecordSource, WriterStage
 from stage_writer.runtime import SESSION_S, Attachments, Runtime, WriterOptions
 from stage_writer.stopping import Stopping
 from stage_writer.telemetry import WriterTelemetry
 from tests.fakes.group import InTurn
-
-if TYPE_CHECKING:
-    from common.ports import Clock
-    from stage_writer.ports import Converter, RecordSource, WriterStage
 
 REVOKE_TIMEOUT_S = 5.0
 

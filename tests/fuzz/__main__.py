@@ -1,7 +1,5 @@
 """``python -m tests.fuzz [--seconds N]`` (`make fuzz`), or ``python -m tests.fuzz INPUT`` for one that was found."""
 
-from __future__ import annotations
-
 import argparse
 import resource
 import sys

@@ -4,27 +4,20 @@ Each message has to end as the strict decoder says: in its row, exactly, or in t
 error. The first byte of an input chooses the stream, and `SEPARATOR` ends a message.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import pyarrow as pa
 
 from common.schema import to_arrow_schema
+from common.settings import Stream
 from stage_writer.convert import StreamConverter
 from stage_writer.decode.decode_options import DecodeOptions
 from stage_writer.decode.rejects import Refusal
-from stage_writer.decode.strict import StrictDecoder
+from stage_writer.decode.strict import Row, StrictDecoder
 from stage_writer.decode.unknown.leftovers import Leftovers
+from stage_writer.parquet.buffer import StagedRows
 from tests.fakes.native import native_decoders
 from tests.fakes.streams import batch_of, stream_of
 
-if TYPE_CHECKING:
-    from common.settings import Stream
-    from stage_writer.decode.strict import Row
-    from stage_writer.parquet.buffer import StagedRows
-
-    Letter = tuple[int, bytes, str, str]
+Letter = tuple[int, bytes, str, str]
 
 SEPARATOR = b"\xff\xfe"
 MOST_MESSAGES = 40

@@ -1,7 +1,5 @@
 """The fuzz target in short: its seeds, and some seconds of the fuzzer where it is installed."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

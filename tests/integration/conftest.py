@@ -1,10 +1,10 @@
 """The three programs as a user runs them: processes of their own, told by a YAML file."""
 
-from __future__ import annotations
-
+import subprocess
 import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 import yaml
@@ -12,11 +12,6 @@ import yaml
 from devservices import processes
 from tests.integration.forked import Forked, forked_programs
 from tests.spark_archive import use_spark_archive
-
-if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
 _PROGRAMS = ("stage-writer", "delta-loader", "bootstrap")
 _RUN_TIMEOUT_S = 300

@@ -1,23 +1,17 @@
 """Records that a topology counts, what a batch over them gives, and the config of a pipeline that does."""
 
-from __future__ import annotations
-
 import json
 import random
 import threading
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
+from common.storage.store import FsspecStore
+from devservices.kafka import KafkaCluster
 from tests.integration.topologies import NEGATIVE, is_dead
 from tests.reading import place_of, rows_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from common.storage.store import FsspecStore
-    from devservices.kafka import KafkaCluster
 
 PARTITIONS = 4
 KEYS = [f"key-{number}" for number in range(20)]

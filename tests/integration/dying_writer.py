@@ -3,19 +3,14 @@
 Right before it claims after so many markers, when all that the flush has for Kafka and the stage is there.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys
 from itertools import count
-from typing import TYPE_CHECKING
 
+from common.stage.markers import MarkerName
 from stage_writer.__main__ import main
 from stage_writer.stage.staging import ObjectStage
-
-if TYPE_CHECKING:
-    from common.stage.markers import MarkerName
 
 _claim = ObjectStage.claim
 _claims = count(1)

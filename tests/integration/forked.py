@@ -11,8 +11,6 @@ Rules:
 3. It dies with the tests (Linux: ``PR_SET_PDEATHSIG``), and what it has forked dies with it.
 """
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import importlib
@@ -26,16 +24,14 @@ import sys
 import tempfile
 import time
 import uuid
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from devservices import processes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 # What a program imports only where it needs it, and most runs do: pyarrow looks for pandas with its first array.
 _LATER = {"stage_writer": ("pandas",), "delta_loader": ("delta_loader.spark.session", "delta_loader.wiring")}

@@ -3,8 +3,6 @@
 From then on it asks each second, and no longer each minute, for records that Kafka has and does not send.
 """
 
-from __future__ import annotations
-
 import signal
 
 from stage_writer.__main__ import main

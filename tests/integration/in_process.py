@@ -1,12 +1,12 @@
 """What `delta-loader` does, in this process: for tests that have a Spark session here already, or put traps into it."""
 
-from __future__ import annotations
-
 import os
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import structlog
+from pyspark.sql import SparkSession
 
 from common.cli import settings_from
 from common.clock import SystemClock
@@ -14,24 +14,17 @@ from common.metrics import Metrics
 from common.settings import load_settings
 from common.settings.stores import table_stores
 from common.storage.store import FsspecStore
+from delta_loader.inspect.verify.findings import VerifiedStream as Verified
 from delta_loader.inspect.verify.kafka_offsets import KafkaOffsets
 from delta_loader.inspect.verify.table_offsets import SparkContents
 from delta_loader.inspect.verify.verify import Verifier
 from delta_loader.load.replace_ranges import Replacements
+from delta_loader.load.report import StreamReport
 from delta_loader.ports import in_turn
 from delta_loader.service import LoaderService
 from delta_loader.spark.delta import SparkDeltaTables
+from delta_loader.spark.replace import SparkReplacer
 from delta_loader.wiring import new_id, spark_ports
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from pyspark.sql import SparkSession
-
-    from delta_loader.inspect.verify.findings import VerifiedStream as Verified
-    from delta_loader.load.report import StreamReport
-    from delta_loader.spark.replace import SparkReplacer
 
 
 def load(

@@ -1,13 +1,7 @@
 """A loader that dies in the middle of a commit with dead letters."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from delta_loader.spark.delta import SparkDeltaTables
-
-if TYPE_CHECKING:
-    from delta_loader.tables.commits import CommitOutcome, TableCommit
+from delta_loader.tables.commits import CommitOutcome, TableCommit
 
 
 class Death(BaseException):

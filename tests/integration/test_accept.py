@@ -1,30 +1,23 @@
 """The whole way back after a RESTORE: stopped, a dry run, the answer, and each of Kafka's records once in the table."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 from deltalake import DeltaTable
+from pyspark.sql import SparkSession
 
 from common.clock import SystemClock
 from common.settings import load_settings
+from delta_loader.load.report import StreamReport
 from delta_loader.spark.delta import SparkDeltaTables
+from devservices.kafka import KafkaCluster
 from tests.fakes.loading import loader_for
 from tests.fakes.staging import Staging
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from pyspark.sql import SparkSession
-
-    from delta_loader.load.report import StreamReport
-    from devservices.kafka import KafkaCluster
-    from tests.integration.conftest import Programs
+from tests.integration.conftest import Programs
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 

@@ -1,15 +1,17 @@
 """Tables that ask something of each row: Delta's own writer gives it to them, in the commit that moves positions."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
+from pyspark.sql import SparkSession
 
 from common.clock import SystemClock
+from common.spans import Offset, TopicPartition
 from common.tables.history import read_history, store_lines
 from delta_loader.load.ports import RawRecord, RefusalPorts
+from delta_loader.load.report import StreamReport
 from delta_loader.spark.constraint_check import ConstraintChecker
 from delta_loader.spark.delta import SparkDeltaTables
 from tests.fakes.loading import loader_for
@@ -17,15 +19,6 @@ from tests.fakes.staging import JoinedStaging, Staging
 from tests.integration.mortal import Death, Mortal
 from tests.reading import rows_of
 from tests.verifier import spark_reader
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-    from pathlib import Path
-
-    from pyspark.sql import SparkSession
-
-    from common.spans import Offset, TopicPartition
-    from delta_loader.load.report import StreamReport
 
 pytestmark = pytest.mark.spark
 

@@ -1,19 +1,14 @@
 """What waits after an outage, in short (`make backlog` is the long form): bounded commits and memory, each once."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from benchmarks.backlog import problems
 from benchmarks.loader_process import run_loader
 from benchmarks.staged import Backlog, build, write_config
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = pytest.mark.spark
 

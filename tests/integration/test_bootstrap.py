@@ -1,10 +1,9 @@
 """The bootstrap tool as an operator calls it, on a real broker and a stage on disk."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 import yaml
@@ -16,13 +15,8 @@ from bootstrap.apply.stage import staged_markers
 from common.cli import run
 from common.spans import Partition, Topic, TopicPartition
 from common.storage.store import FsspecStore
+from devservices.kafka import KafkaCluster
 from tests.fakes.markers import chain_of, put
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from devservices.kafka import KafkaCluster
 
 pytestmark = pytest.mark.broker
 

@@ -1,31 +1,24 @@
 """Tables of a catalog, with Spark's own: registered, found, and refused where a name stands for something else."""
 
-from __future__ import annotations
-
 import json
 import uuid
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from common.clock import SystemClock
 from common.errors import ConfigError, TableError
 from common.settings import Settings
 from common.tables.delta_log import read_table_state
 from delta_loader.catalog.registering import Registering, UnknownCatalogError
+from delta_loader.load.report import StreamReport
 from delta_loader.spark.catalog import SparkCatalog
 from delta_loader.spark.delta import SparkDeltaTables
 from delta_loader.tables.load_modes.load_mode import Refused, choose_load_mode
 from tests.fakes.loading import loader_for, settings_for
 from tests.fakes.staging import DECLARED, Staging
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from pyspark.sql import SparkSession
-
-    from delta_loader.load.report import StreamReport
-    from tests.integration.conftest import Programs
+from tests.integration.conftest import Programs
 
 pytestmark = pytest.mark.spark
 

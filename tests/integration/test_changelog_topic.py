@@ -1,21 +1,21 @@
 """What tasks change, in a topic of a real broker: pieces are found by what markers name, and by nothing else."""
 
-from __future__ import annotations
-
 import json
 import random
 import sys
 import threading
 import uuid
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from pyspark.sql import SparkSession
 from structlog import get_logger
 
 from bootstrap.__main__ import app as bootstrap
@@ -25,30 +25,23 @@ from common.errors import BrokerError, ConfigError, StateError
 from common.metrics import Metrics
 from common.settings import Settings
 from common.spans import Partition, Position, Topic, TopicPartition
+from common.stage.changelogs import TopicChanges
 from common.stage.state_files import StateFileName, StateKind
 from common.storage.chunks import ByteChunks
 from common.storage.store import FsspecStore
 from devservices import processes
+from devservices.kafka import KafkaCluster
 from stage_writer.__main__ import app as writer
 from stage_writer.changelog.changelog import MESSAGE_BYTES, TopicChangelog
 from stage_writer.changelog.kafka import KafkaChangelogs
 from stage_writer.changelog.topic import LEAST_MESSAGE_BYTES
 from stage_writer.changelog.wiring import changelog_of
 from tests.integration import in_process
+from tests.integration.conftest import Programs
 from tests.integration.counted import PARTITIONS, Sender, batch_of, counted_rows, flushes, settings
 from tests.reading import rows_of
 from tests.staged import manifests
 from tests.waiting import until, until_left
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from pyspark.sql import SparkSession
-
-    from common.stage.changelogs import TopicChanges
-    from devservices.kafka import KafkaCluster
-    from tests.integration.conftest import Programs
 
 pytestmark = pytest.mark.broker
 

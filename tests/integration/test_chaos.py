@@ -1,11 +1,9 @@
 """A short form of ``make chaos``, and that its supervisor leaves nothing behind."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -13,9 +11,6 @@ from devservices import processes
 from tests.chaos.plan import Kind
 from tests.chaos.services import Service, Services
 from tests.waiting import until
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _MINUTES = 1.1
 _PATIENCE_S = 840

@@ -1,16 +1,15 @@
 """Checkpoints are written beside the loads: when Delta would have written them, and no load waits for one."""
 
-from __future__ import annotations
-
 import os
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import deltalake
 import pytest
 import structlog
+from pyspark.sql import SparkSession
 
 from common.clock import SystemClock
 from common.errors import TableError
@@ -19,21 +18,15 @@ from common.storage.store import FsspecStore
 from common.tables.log_files import LOG, complete_checkpoints, newest_checkpoint
 from delta_loader.plan.plan import TableShape
 from delta_loader.spark.bridge import Bridge
+from delta_loader.spark.checkpoint_threads import Checkpoints, DueCheckpoint
 from delta_loader.spark.delta import SparkDeltaTables
 from delta_loader.spark.session_conf import LOCAL_STATE_PARTITIONS, STATE_PARTITIONS
 from delta_loader.tables.load_modes.layout import Layout
 from delta_loader.wiring import spark_checkpoints
+from tests.conftest import Lake
 from tests.fakes.loading import loader_for
 from tests.fakes.staging import DECLARED, Staging
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from pyspark.sql import SparkSession
-
-    from delta_loader.spark.checkpoint_threads import Checkpoints, DueCheckpoint
-    from tests.conftest import Lake
-    from tests.integration.conftest import Programs
+from tests.integration.conftest import Programs
 
 pytestmark = pytest.mark.spark
 

@@ -1,29 +1,22 @@
 """The clean-up on S3, as a user runs it, beside tables that Spark has made; and uploads that nobody ended."""
 
-from __future__ import annotations
-
 import json
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 import s3fs
+from pyspark.sql import SparkSession
 
 from common.settings import pace
 from common.storage.store import FsspecStore
 from delta_loader.maintenance.cleaning.clean import CleanUp
+from delta_loader.maintenance.cleaning.rules import Tally
 from delta_loader.ports import in_turn
+from devservices.s3 import S3Server
 from tests.fakes.loading import loader_for, settings_for
 from tests.fakes.staging import Staging
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from pyspark.sql import SparkSession
-
-    from delta_loader.maintenance.cleaning.rules import Tally
-    from devservices.s3 import S3Server
-    from tests.integration.conftest import Programs
+from tests.integration.conftest import Programs
 
 
 def clean_now(staging: Staging, monkeypatch: pytest.MonkeyPatch) -> dict[str, Tally]:

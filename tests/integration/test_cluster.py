@@ -1,20 +1,14 @@
 """The loader on a real cluster of two workers: what is Spark's work is done by the workers, in one commit as always."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
 
 from devservices.spark_cluster import running_cluster
 from tests.fakes.staging import DECLARED, OneOfMany
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.integration.conftest import Programs
+from tests.integration.conftest import Programs
 
 pytestmark = [pytest.mark.spark, pytest.mark.nightly]
 

@@ -1,29 +1,22 @@
 """Columns that no config declares: from the first records, then from the table, by the commands, a loader and Spark."""
 
-from __future__ import annotations
-
 import datetime as dt
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
+from pyspark.sql import SparkSession
 
 from common.errors import ExitCode
+from devservices.kafka import KafkaCluster
 from devservices.schema_registry import running_registry
 from tests.integration import in_process
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from pyspark.sql import SparkSession
-
-    from devservices.kafka import KafkaCluster
-    from tests.integration.conftest import Programs
+from tests.integration.conftest import Programs
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 MILLIS = {"type": "long", "logicalType": "timestamp-millis"}

@@ -1,26 +1,20 @@
 """`config init` as somebody new calls it: a real topic, and a config by which the writer stages every record."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
 import pty
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import Producer
 
 from bootstrap.__main__ import app
 from common.cli import run
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from devservices.kafka import KafkaCluster
+from devservices.kafka import KafkaCluster
 
 pytestmark = pytest.mark.broker
 

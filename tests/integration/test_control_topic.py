@@ -1,11 +1,10 @@
 """``loader.control_topic``: what both services do with a real one, and while it is not there."""
 
-from __future__ import annotations
-
 import time
 import uuid
+from collections.abc import Callable
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 import structlog
@@ -16,17 +15,11 @@ from common import metrics as catalogue
 from common.metrics import Metrics
 from common.stage.notifications import MESSAGE, notification_key
 from delta_loader.scheduling.listening import Listener
+from devservices.kafka import KafkaCluster
 from stage_writer.notifications.topic import KafkaControlTopic
-from tests.integration.test_on_marker import Pipeline
+from tests.integration.conftest import Programs
+from tests.integration.test_on_marker import Pipeline, Service
 from tests.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from devservices.kafka import KafkaCluster
-    from tests.integration.conftest import Programs
-    from tests.integration.test_on_marker import Service
 
 pytestmark = pytest.mark.broker
 

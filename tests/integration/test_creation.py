@@ -1,25 +1,18 @@
 """Tables that the loader makes: with properties, clustered, and after the model of another one."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from common.clock import SystemClock
+from common.tables.state import TableState
+from delta_loader.load.report import StreamReport
 from delta_loader.spark.delta import SparkDeltaTables
 from tests.fakes.loading import loader_for, settings_for
 from tests.fakes.staging import Staging
 from tests.reading import rows_of
 from tests.verifier import spark_reader
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from pyspark.sql import SparkSession
-
-    from common.tables.state import TableState
-    from delta_loader.load.report import StreamReport
 
 pytestmark = pytest.mark.spark
 

@@ -1,38 +1,27 @@
 """The real parts are what they say, and leave nothing behind."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 import s3fs
 from confluent_kafka import Consumer, Producer
+from pyspark.sql import SparkSession
 
 from common.ports import AlreadyExists
 from common.storage.store import FsspecStore, prove_exclusive_create
 from devservices import processes
-from devservices.kafka import KafkaOptions, running_kafka
+from devservices.kafka import KafkaCluster, KafkaOptions, running_kafka
 from devservices.ports import free_ports, is_open
-from devservices.s3 import running_s3
-from devservices.tcp_proxy import running_tcp_proxies
-from tests.conftest import built
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from pyspark.sql import SparkSession
-
-    from devservices.kafka import KafkaCluster
-    from devservices.s3 import S3Kind, S3Server
-    from devservices.tcp_proxy import TcpProxy
-    from tests.conftest import Lake
+from devservices.s3 import S3Kind, S3Server, running_s3
+from devservices.tcp_proxy import TcpProxy, running_tcp_proxies
+from tests.conftest import Lake, built
 
 
 @pytest.mark.broker

@@ -1,21 +1,16 @@
 """Downloads against a real HTTP server: what passes is tried again, what does not is said, nothing half is left."""
 
-from __future__ import annotations
-
 import hashlib
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING
 
 import pytest
 
 from common import downloads
 from common.downloads import Jar, ensure_jars, read_lock
 from common.errors import DownloadError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 CONTENT = b"a jar" * 1000
 JAR = Jar("org.example", "thing_2.13", "1.2.3", hashlib.sha256(CONTENT).hexdigest())

@@ -1,12 +1,12 @@
 """Framed change events from a real broker, with a registry that speaks Confluent's protocol, as a user runs it."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import urllib.error
 import urllib.request
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -15,18 +15,12 @@ from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 
 from common.stage.markers import TableKind
 from common.storage.store import FsspecStore
+from devservices.kafka import KafkaCluster
 from devservices.ports import free_ports
-from devservices.schema_registry import running_registry
+from devservices.schema_registry import Registry, running_registry
+from tests.integration.conftest import Programs
 from tests.staged import manifests
 from tests.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from devservices.kafka import KafkaCluster
-    from devservices.schema_registry import Registry
-    from tests.integration.conftest import Programs
 
 pytestmark = pytest.mark.broker
 USER_INFO = "writer:secret"

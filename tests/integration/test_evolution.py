@@ -1,17 +1,19 @@
 """`evolution: add` and `widen`: the table grows until it takes what is staged, and what it cannot take is told."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Collection
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from pyspark.sql import SparkSession
 
 from common.clock import SystemClock
 from common.schema import Primitive, schema_from_json
 from common.settings.loading import Evolution
+from common.spans import Offset, TopicPartition
 from delta_loader.load.ports import RawRecord, RefusalPorts
+from delta_loader.load.report import StreamReport
 from delta_loader.spark.constraint_check import ConstraintChecker
 from delta_loader.spark.delta import SparkDeltaTables
 from delta_loader.tables.load_modes.casting import Cast
@@ -19,15 +21,6 @@ from tests.fakes.loading import loader_for, settings_for
 from tests.fakes.staging import ORDERS, Staging
 from tests.reading import rows_of
 from tests.verifier import spark_reader
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-    from pathlib import Path
-
-    from pyspark.sql import SparkSession
-
-    from common.spans import Offset, TopicPartition
-    from delta_loader.load.report import StreamReport
 
 pytestmark = pytest.mark.spark
 

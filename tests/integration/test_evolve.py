@@ -1,16 +1,16 @@
 """Records gain fields, and their table gains columns: two writers, one loader, read by Spark and by delta-rs."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Callable
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Producer
 from deltalake import DeltaTable
+from pyspark.sql import SparkSession
 
 from common.clock import SystemClock
 from common.schema import parse_ddl, schema_to_json, to_arrow_schema
@@ -22,16 +22,9 @@ from delta_loader.plan.plan import TableShape
 from delta_loader.spark.delta import SparkDeltaTables
 from delta_loader.tables.commits import Committed, TableCommit, Target
 from delta_loader.tables.file_split import SparkWrite
+from devservices.kafka import KafkaCluster
 from tests.integration import in_process
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from pyspark.sql import SparkSession
-
-    from devservices.kafka import KafkaCluster
-    from tests.integration.conftest import Programs
+from tests.integration.conftest import Programs
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 

@@ -1,35 +1,29 @@
 """The examples' pipeline on a real broker: writers are killed and replaced, and the tables are like a batch's."""
 
-from __future__ import annotations
-
 import json
 import time
 import zlib
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from deltalake import DeltaTable
+from pyspark.sql import SparkSession
 
 from common.storage.store import FsspecStore
+from devservices.kafka import KafkaCluster
+from stage_writer.topologies.testing import Message
 from tests import examples as batch
 from tests.integration import in_process
+from tests.integration.conftest import Programs
 from tests.integration.counted import flushes
 from tests.reading import rows_of
 from tests.unit.test_examples import CONFIG
 from tests.waiting import until, until_left
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
-    from pyspark.sql import SparkSession
-
-    from devservices.kafka import KafkaCluster
-    from stage_writer.topologies.testing import Message
-    from tests.integration.conftest import Programs
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 

@@ -1,17 +1,16 @@
 """``explain`` over real tables: after loads, OPTIMIZE, RESTORE, a replay of it, and a log that was cleaned up."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.sql import SparkSession
 
 from common.clock import SystemClock
-from common.settings import Settings
-from common.spans import Offset, Position
-from delta_loader.inspect.explain.offsets import OffsetLocation
+from common.settings import Settings, Stream
+from common.spans import Offset, Position, TopicPartition
+from delta_loader.inspect.explain.offsets import OffsetLocation, OffsetStory
 from delta_loader.inspect.explain.reading import Explainer
 from delta_loader.inspect.explain.view import offset_to_text, version_to_json, version_to_text
 from delta_loader.ports import in_turn
@@ -20,15 +19,6 @@ from delta_loader.stage.reading import Stage
 from delta_loader.tables.valid_through import PROPERTY, moment_text
 from tests.fakes.loading import loader_for, settings_for
 from tests.fakes.staging import Staging
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from pyspark.sql import SparkSession
-
-    from common.settings import Stream
-    from common.spans import TopicPartition
-    from delta_loader.inspect.explain.offsets import OffsetStory
 
 pytestmark = pytest.mark.spark
 

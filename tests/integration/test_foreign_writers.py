@@ -1,17 +1,11 @@
 """The short form of `tests/soak/foreign_writers.py`: half a minute beside a customer's loop, in each isolation."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from tests.soak.foreign_writers import run
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.nightly]
 

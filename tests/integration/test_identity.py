@@ -1,34 +1,27 @@
 """Edits of a config that change whose records a position counts: held by name, and loaded once after the remedy."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
 from deltalake import DeltaTable
+from pyspark.sql import SparkSession
 
 from common.clock import SystemClock
 from common.settings import load_settings
 from common.stage.leases import Epoch, Grant, LeaseRecord, epoch_path
 from common.storage.store import FsspecStore
 from delta_loader.spark.delta import SparkDeltaTables
+from devservices.kafka import KafkaCluster
 from tests.fakes.loading import loader_for
 from tests.fakes.staging import Staging
+from tests.integration.conftest import Programs
 from tests.integration.in_process import verify
 from tests.integration.test_topic_went_back import recreated
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from pyspark.sql import SparkSession
-
-    from devservices.kafka import KafkaCluster
-    from tests.integration.conftest import Programs
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 

@@ -1,14 +1,13 @@
 """A topology that joins two topics and writes to a third, with a real broker and a process that is killed."""
 
-from __future__ import annotations
-
 import json
 import random
 import signal
 import time
 from collections import Counter
+from collections.abc import Callable
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
@@ -18,15 +17,10 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from common.stage.markers import Marker, MarkerName, marker_from_bytes
 from common.stage.merged import chain_topic, inputs_at
 from common.storage.store import FsspecStore
+from devservices.kafka import KafkaCluster
 from tests.fakes import joining
+from tests.integration.conftest import Programs
 from tests.waiting import until_left
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from devservices.kafka import KafkaCluster
-    from tests.integration.conftest import Programs
 
 pytestmark = pytest.mark.broker
 

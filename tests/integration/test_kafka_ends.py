@@ -1,9 +1,7 @@
 """What ``check`` and ``status`` ask of a real broker: once for all streams, with a deadline for each request."""
 
-from __future__ import annotations
-
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 from confluent_kafka import Producer
@@ -12,11 +10,7 @@ from confluent_kafka.admin import AdminClient
 from common.settings import Settings
 from common.spans import Partition, Position, Topic, TopicPartition
 from delta_loader.status.kafka import BrokerEnds
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from devservices.kafka import KafkaCluster
+from devservices.kafka import KafkaCluster
 
 pytestmark = pytest.mark.broker
 

@@ -3,14 +3,12 @@
 What is refused is told in one error: the servers, topic or group, what to look at, and never the secret.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 import structlog
@@ -34,17 +32,13 @@ from delta_loader.dead_letters.kafka import RawRecordFetcher
 from delta_loader.inspect.verify.kafka_offsets import KafkaOffsets
 from delta_loader.scheduling.listening import Listener
 from devservices import processes
+from devservices.processes import Child
 from devservices.secured_kafka import SecuredKafka, Way, running_secured_kafka
 from stage_writer.__main__ import app as writer
 from stage_writer.changelog.changelog import TopicChangelog
 from stage_writer.changelog.kafka import KafkaChangelogs
 from stage_writer.notifications.topic import KafkaControlTopic
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from devservices.processes import Child
-    from tests.integration.conftest import Programs
+from tests.integration.conftest import Programs
 
 pytestmark = pytest.mark.broker
 

@@ -1,10 +1,9 @@
 """The DSL beside Kafka Streams itself: the same plans on the same inputs, in both test drivers, input by input."""
 
-from __future__ import annotations
-
 from collections import Counter
+from collections.abc import Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -12,9 +11,6 @@ from common.errors import DownloadError
 from tests.conftest import FRESH_SEED
 from tests.kafka_streams import ours, theirs
 from tests.kafka_streams.cases import DIFFERENCES, PLANS, UNMATCHED_LATER, cases
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 SEEDS = range(6)
 OTHER_SEEDS = range(FRESH_SEED, FRESH_SEED + 60)

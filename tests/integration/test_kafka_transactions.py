@@ -1,10 +1,9 @@
 """Kafka's transactions and compaction on a real broker: holes in the offsets, and no gap in a chain."""
 
-from __future__ import annotations
-
 import time
+from collections.abc import Callable
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,14 +12,9 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from common.storage.store import FsspecStore
+from devservices.kafka import KafkaCluster
+from tests.integration.conftest import Programs
 from tests.staged import markers
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from devservices.kafka import KafkaCluster
-    from tests.integration.conftest import Programs
 
 pytestmark = pytest.mark.broker
 

@@ -1,7 +1,5 @@
 """``delta-loader`` as a person or an orchestrator calls it."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -9,16 +7,13 @@ import subprocess
 import sys
 import urllib.request
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from common.tables.delta_log import read_table_state
 from tests.fakes.staging import DECLARED, OneOfMany, Staging
+from tests.integration.conftest import Programs
 from tests.waiting import until
-
-if TYPE_CHECKING:
-    from tests.integration.conftest import Programs
 
 pytestmark = pytest.mark.spark
 ROOT = Path(__file__).parents[2]

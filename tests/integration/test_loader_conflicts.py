@@ -1,27 +1,20 @@
 """What others do to a table between the moment that a commit's transaction begins and the commit itself."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from common.clock import SystemClock
 from common.tables.delta_log import read_table_state
+from delta_loader.load.report import StreamReport
 from delta_loader.spark.bridge import LoadTransaction
 from delta_loader.spark.delta import SparkDeltaTables
+from delta_loader.tables.commits import CommitOutcome, TableCommit
 from tests.fakes.loading import loader_for, settings_for
 from tests.fakes.staging import Staging
 from tests.reading import offsets_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
-
-    from pyspark.sql import SparkSession
-
-    from delta_loader.load.report import StreamReport
-    from delta_loader.tables.commits import CommitOutcome, TableCommit
 
 pytestmark = pytest.mark.spark
 

@@ -1,16 +1,15 @@
 """The loader over a local disk and a real Spark: what is staged is in the table, once, for every reader."""
 
-from __future__ import annotations
-
 import shutil
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import deltalake
 import duckdb
 import pytest
 from py4j.protocol import Py4JError
+from pyspark.sql import SparkSession
 
 from common.clock import SystemClock
 from common.tables.commit_metadata import CommitMetadata
@@ -18,20 +17,13 @@ from common.tables.delta_log import read_table_state
 from delta_loader.plan.plan import TableShape
 from delta_loader.spark.bridge import LoadTransaction
 from delta_loader.spark.delta import SparkDeltaTables
-from delta_loader.tables.commits import AlreadyLoaded, Committed, Conflicted
+from delta_loader.tables.commits import AlreadyLoaded, CommitOutcome, Committed, Conflicted, TableCommit
+from tests.conftest import Lake
 from tests.fakes.loading import loader_for, settings_for
 from tests.fakes.spark_plans import scanned_files
 from tests.fakes.staging import Staging
 from tests.reading import offsets_of
 from tests.verifier import spark_reader
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from pyspark.sql import SparkSession
-
-    from delta_loader.tables.commits import CommitOutcome, TableCommit
-    from tests.conftest import Lake
 
 pytestmark = pytest.mark.spark
 

@@ -1,14 +1,12 @@
 """The writer's statistics, the loader's commit and Spark's data skipping together: few files, and the right rows."""
 
-from __future__ import annotations
-
 import uuid
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 
 from common.clock import SystemClock
 from common.schema import parse_ddl, schema_to_json, to_arrow_schema
@@ -28,9 +26,6 @@ from stage_writer.parquet.buffer import TableFormat, TableRows
 from tests.fakes.loading import loader_for
 from tests.fakes.spark_plans import scanned_files
 from tests.fakes.staging import Staging
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
 

@@ -1,23 +1,18 @@
 """Two loaders as processes: one loads, the other stands by with its Spark session started."""
 
-from __future__ import annotations
-
 import json
 import urllib.error
 import urllib.request
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from common.tables.delta_log import read_table_state
+from devservices.processes import Child
 from tests.fakes.staging import DECLARED, OneOfMany, Staging
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    from devservices.processes import Child
-    from tests.integration.conftest import Programs
+from tests.integration.conftest import Programs
 
 pytestmark = pytest.mark.spark
 LEASE_S = 5

@@ -1,27 +1,20 @@
 """A stage that was lost and staged again, over a real Spark: what the table has is left out, the rest arrives once."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import pytest
+from pyspark.sql import Row, SparkSession
 
 from common.clock import SystemClock
 from common.tables.commit_metadata import CommitMetadata
 from common.tables.delta_log import read_table_state
+from delta_loader.load.report import StreamReport
+from delta_loader.spark.bridge import LoadTransaction
 from delta_loader.spark.delta import SparkDeltaTables
 from delta_loader.spark.session_conf import spark_url
+from tests.conftest import Lake
 from tests.fakes.loading import loader_for
 from tests.fakes.staging import Staging
 from tests.reading import offsets_of, rows_of
 from tests.verifier import delta_rs_reader, spark_reader
-
-if TYPE_CHECKING:
-    from pyspark.sql import Row, SparkSession
-
-    from delta_loader.load.report import StreamReport
-    from delta_loader.spark.bridge import LoadTransaction
-    from tests.conftest import Lake
 
 pytestmark = pytest.mark.spark
 

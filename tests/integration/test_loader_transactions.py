@@ -1,26 +1,21 @@
 """How far a table is, without a look at its files: no Spark job for a load that adds, whatever the table's size."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from py4j.java_gateway import JavaObject
 from pyspark.errors.exceptions import captured
+from pyspark.errors.exceptions.captured import CapturedException
+from pyspark.sql import SparkSession
 
 from common.clock import SystemClock
 from delta_loader.spark.delta import SparkDeltaTables
 from tests.fakes.loading import loader_for
 from tests.fakes.staging import Staging
 from tests.reading import place_of, rows_of
-
-if TYPE_CHECKING:
-    from py4j.java_gateway import JavaObject
-    from pyspark.errors.exceptions.captured import CapturedException
-    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
 

@@ -1,15 +1,13 @@
 """`delta-loader verify` over real tables: what is whole is proved, and each fault is named with version and file."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import deltalake
 import pytest
 from delta import DeltaTable
+from pyspark.sql import SparkSession
 
 from common.clock import SystemClock
 from common.errors import TableError
@@ -22,9 +20,6 @@ from delta_loader.ports import in_turn
 from delta_loader.spark.delta import SparkDeltaTables
 from tests.fakes.loading import loader_for, settings_for
 from tests.fakes.staging import Staging
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
 

@@ -1,7 +1,5 @@
 """Two drivers on one Delta log in S3. A proxy forces the race: each has read the same version before either writes."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -11,16 +9,17 @@ import sys
 import threading
 import uuid
 import zipfile
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import SparkSession
 
 from common.clock import SystemClock
 from common.downloads import cache_folder
@@ -31,18 +30,12 @@ from delta_loader.spark.bridge_jar import NAME, ensure_bridge_jar, sources
 from delta_loader.spark.delta import SparkDeltaTables
 from delta_loader.spark.log_store import Probes, prove_log_stores
 from devservices.proxy import LoseAnswer, Pass, Proxy, Refuse, Request, Verdict, running_proxy
+from tests.conftest import Lake
 from tests.fakes.loading import loader_for
 from tests.fakes.staging import DECLARED, Staging
 from tests.integration import in_process
+from tests.integration.conftest import Programs
 from tests.session import reach
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from pyspark.sql import SparkSession
-
-    from tests.conftest import Lake
-    from tests.integration.conftest import Programs
 
 pytestmark = [pytest.mark.spark, pytest.mark.s3]
 

@@ -1,9 +1,7 @@
 """Claims of positions whose answers are lost on the way from a real S3 server: what is true is told."""
 
-from __future__ import annotations
-
 import uuid
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
@@ -11,11 +9,7 @@ from common.errors import StoreError
 from common.ports import AlreadyExists, Created
 from common.storage.store import FsspecStore
 from devservices.proxy import LoseAnswer, Pass, Proxy, Refuse, Request, Verdict, running_proxy
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.conftest import Lake
+from tests.conftest import Lake
 
 pytestmark = [pytest.mark.s3, pytest.mark.parametrize("lake", ["moto", "versitygw"], indirect=True)]
 

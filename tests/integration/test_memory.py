@@ -1,18 +1,12 @@
 """The writer's peak of memory, as the kernel counted it: the short form of `make memory`."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from benchmarks.memory import Bench, Case, cases, fill
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from devservices.kafka import KafkaCluster
+from devservices.kafka import KafkaCluster
 
 pytestmark = pytest.mark.broker
 

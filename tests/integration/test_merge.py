@@ -1,39 +1,30 @@
 """Change events through the writer's staging and Spark, against a replay of all events in plain Python."""
 
-from __future__ import annotations
-
 import json
 import random
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlparse
 
 import pytest
 from deltalake import DeltaTable
+from pyspark.sql import SparkSession
 
 from common.clock import SystemClock
 from common.settings import Stream
-from delta_loader.spark.bridge import CONFLICTS, Bridge
+from delta_loader.spark.bridge import CONFLICTS, Bridge, LoadTransaction
 from delta_loader.spark.delta import SparkDeltaTables
-from delta_loader.tables.commits import AlreadyLoaded, Conflicted
+from delta_loader.tables.commits import AlreadyLoaded, CommitOutcome, Conflicted, TableCommit
 from stage_writer.convert import StreamConverter
 from tests.conftest import FRESH
 from tests.fakes.changes import COLUMNS, NULL, ChangeStream
 from tests.fakes.events import Row
 from tests.reading import rows_of
 from tests.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pyspark.sql import SparkSession
-
-    from delta_loader.spark.bridge import LoadTransaction
-    from delta_loader.tables.commits import CommitOutcome, TableCommit
 
 pytestmark = pytest.mark.spark
 PATIENCE_S = 300

@@ -1,25 +1,18 @@
 """Merges where something is unlike elsewhere: on S3, without Kafka's columns, into NOT NULL columns."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from common.clock import SystemClock
 from delta_loader.check_result import Level
 from delta_loader.checks.requirements import table_checks
 from delta_loader.spark.delta import SparkDeltaTables
 from delta_loader.spark.repeated_keys import RepeatedKeys
+from tests.conftest import Lake
 from tests.fakes.changes import ChangeStream
 from tests.reading import rows_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from pyspark.sql import SparkSession
-
-    from tests.conftest import Lake
 
 pytestmark = pytest.mark.spark
 

@@ -1,29 +1,22 @@
 """Records with arrays, from a real broker into tables with a row for each element, against a model in plain Python."""
 
-from __future__ import annotations
-
 import json
 import random
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
+from pyspark.sql import SparkSession
 
 from delta_loader.inspect.verify.findings import Verdict
+from devservices.kafka import KafkaCluster
 from tests.fakes.events import Key, Row
 from tests.fakes.records import OF_ALL, RecordEvent, Records, replay_records
 from tests.integration import in_process
+from tests.integration.conftest import Programs
 from tests.reading import rows_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
-
-    from pyspark.sql import SparkSession
-
-    from devservices.kafka import KafkaCluster
-    from tests.integration.conftest import Programs
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 

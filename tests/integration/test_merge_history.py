@@ -1,32 +1,25 @@
 """Tables that keep every version of a row, through the writer's staging and Spark, against a model in plain Python."""
 
-from __future__ import annotations
-
 import json
 import random
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
+from pyspark.sql import SparkSession
 
 from delta_loader.inspect.verify.findings import Verdict
 from delta_loader.tables.commits import AlreadyLoaded
+from devservices.kafka import KafkaCluster
 from tests.fakes.changes import ChangeStream
+from tests.fakes.events import Event
 from tests.fakes.versions import Version, Versions, replay_by_sequence
 from tests.integration import in_process
+from tests.integration.conftest import Programs
 from tests.integration.test_merge import Watched
 from tests.integration.test_merge_pipeline import config_of
 from tests.reading import rows_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from pyspark.sql import SparkSession
-
-    from devservices.kafka import KafkaCluster
-    from tests.fakes.events import Event
-    from tests.integration.conftest import Programs
 
 pytestmark = pytest.mark.spark
 

@@ -1,25 +1,18 @@
 """Debezium's change events and tombstones from a real broker into a table with one row for each key."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
+from pyspark.sql import SparkSession
 
 from delta_loader.inspect.verify.findings import Verdict
+from devservices.kafka import KafkaCluster
 from tests.integration import in_process
+from tests.integration.conftest import Programs
 from tests.reading import rows_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from pyspark.sql import SparkSession
-
-    from devservices.kafka import KafkaCluster
-    from tests.integration.conftest import Programs
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 

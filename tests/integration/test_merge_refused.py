@@ -1,23 +1,16 @@
 """Merges into tables that refuse rows: such events are dead letters, and the table is that of a replay without them."""
 
-from __future__ import annotations
-
 import random
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from common.clock import SystemClock
 from delta_loader.spark.delta import SparkDeltaTables
 from tests.conftest import FRESH, FRESH_SEED
 from tests.fakes.changes import ChangeStream
 from tests.integration.mortal import Death, Mortal
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from pyspark.sql import SparkSession
-
 
 pytestmark = pytest.mark.spark
 

@@ -1,9 +1,7 @@
 """Several topics as one chain on a real broker: their order, restarts, idle inputs, and who gets what."""
 
-from __future__ import annotations
-
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 import pytest
 from confluent_kafka import Producer
@@ -14,15 +12,11 @@ from common.errors import ConfigError
 from common.settings import Settings, StartAt
 from common.spans import Position, TopicPartition
 from common.stage.merged import chain_topic, inputs_at
+from devservices.kafka import KafkaCluster
 from stage_writer.decode.merged_batch import MergedBatch
 from stage_writer.fetch.kafka import KafkaSource
 from stage_writer.fetch.merged.groups import TopicGroup, TopicGroups
 from stage_writer.fetch.merged.source import MergingSource
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
-
-    from devservices.kafka import KafkaCluster
 
 pytestmark = pytest.mark.broker
 

@@ -1,29 +1,23 @@
 """Rows of more partition values than a flush may have files: staged in few files, and parted by Spark, once."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.sql import SparkSession
 
 from common.clock import SystemClock
 from common.settings.loading import LoadSetting
 from common.stage.data_files import folder
 from common.storage.store import FsspecStore
+from delta_loader.load.report import StreamReport
 from delta_loader.maintenance.live_files import live_files
 from delta_loader.ports import in_turn
 from delta_loader.spark.delta import SparkDeltaTables
+from tests.conftest import Lake
 from tests.fakes.loading import loader_for, settings_for
 from tests.fakes.staging import Staging
 from tests.reading import offsets_of, rows_of
 from tests.verifier import delta_rs_reader, spark_reader
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from delta_loader.load.report import StreamReport
-    from tests.conftest import Lake
 
 pytestmark = pytest.mark.spark
 

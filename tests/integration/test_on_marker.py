@@ -1,24 +1,18 @@
 """``schedule: on-marker`` and the calls over HTTP, with both services as a user runs them."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Callable
 from http.client import HTTPConnection
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
 
 from common.storage.store import FsspecStore
 from common.tables.delta_log import read_table_state
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from devservices.kafka import KafkaCluster
-    from devservices.processes import Child
-    from tests.integration.conftest import Programs
+from devservices.kafka import KafkaCluster
+from devservices.processes import Child
+from tests.integration.conftest import Programs
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 TOKEN = "a-token-of-a-test"

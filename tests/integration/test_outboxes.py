@@ -1,10 +1,9 @@
 """Records for Kafka topics arrive once, whatever ends the process: a real broker, read as committed."""
 
-from __future__ import annotations
-
 import gc
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -21,19 +20,14 @@ from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.merged import InputEnd, ends_at, inputs_of, merged_position
 from common.stage.outboxes import OutboxName
 from common.storage.store import FsspecStore
+from devservices.kafka import KafkaCluster
 from stage_writer.outbox.delivery import Delivery
 from stage_writer.outbox.outlets import KafkaOutlets
 from stage_writer.outbox.ports import DeliveryIdentity, FencedError
 from stage_writer.outbox.records import SCHEMA, Outgoing, outgoing_to_chunks
 from stage_writer.outbox.transactions import KafkaTransactions
+from tests.integration.conftest import Programs
 from tests.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
-    from devservices.kafka import KafkaCluster
-    from tests.integration.conftest import Programs
 
 pytestmark = pytest.mark.broker
 

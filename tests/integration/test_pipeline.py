@@ -1,22 +1,25 @@
 """The whole way, as users run it: processes that are killed, and a verifier that shares no code with them."""
 
-from __future__ import annotations
-
 import base64
 import json
 import random
+from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import Producer
 from deltalake import DeltaTable
+from pyspark.sql import SparkSession
 
 from common.storage.store import FsspecStore
 from common.tables.delta_log import read_table_state
+from devservices.kafka import KafkaCluster
+from devservices.processes import Child
+from tests.conftest import Lake
 from tests.integration import in_process
+from tests.integration.conftest import Programs
 from tests.integration.test_on_marker import Service
 from tests.verifier import (
     GOOD,
@@ -32,16 +35,6 @@ from tests.verifier import (
     spark_reader,
     verify,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pyspark.sql import SparkSession
-
-    from devservices.kafka import KafkaCluster
-    from devservices.processes import Child
-    from tests.conftest import Lake
-    from tests.integration.conftest import Programs
 
 PARTITIONS = 4
 COLUMNS = (

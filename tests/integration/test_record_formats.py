@@ -1,11 +1,11 @@
 """Avro and Protobuf from a real broker, as Confluent's serializers write them, with a registry: as a user runs it."""
 
-from __future__ import annotations
-
 import datetime as dt
 import json
+from collections.abc import Iterator
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -18,18 +18,12 @@ from google.protobuf.message_factory import GetMessageClass
 
 from common.protoc import compile_protobuf
 from common.schema.protobuf import find_message
-from common.stage.markers import TableKind
+from common.stage.markers import Manifest, TableKind
 from common.storage.store import FsspecStore
+from devservices.kafka import KafkaCluster
 from devservices.schema_registry import running_registry
+from tests.integration.conftest import Programs
 from tests.staged import manifests
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from common.stage.markers import Manifest
-    from devservices.kafka import KafkaCluster
-    from tests.integration.conftest import Programs
 
 pytestmark = pytest.mark.broker
 COUNT = 2000

@@ -1,29 +1,22 @@
 """Kafka to a table with constraints, generated and identity columns, by `load: append`, and proved by `verify`."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
+from pyspark.sql import SparkSession
 
 from common.clock import SystemClock
 from common.spans import Partition, Topic, TopicPartition
 from common.storage.store import FsspecStore
 from delta_loader.inspect.verify.findings import Verdict
+from devservices.kafka import KafkaCluster
 from tests.integration import in_process
+from tests.integration.conftest import Programs
 from tests.integration.mortal import Death, Mortal
 from tests.reading import rows_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from pyspark.sql import SparkSession
-
-    from devservices.kafka import KafkaCluster
-    from tests.integration.conftest import Programs
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 

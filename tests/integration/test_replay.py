@@ -1,37 +1,29 @@
 """A range is made again from Kafka and replaced in the tables: exactly these rows, once, whoever dies."""
 
-from __future__ import annotations
-
 import itertools
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Producer
+from pyspark.sql import SparkSession
 
 from common.clock import SystemClock
 from common.settings import load_settings
 from common.storage.store import FsspecStore
 from delta_loader.dead_letters.filters import DeadLetterFilter
 from delta_loader.dead_letters.reading import StoredDeadLetters, write_parquet
-from delta_loader.load.replace_steps import RequestStep
+from delta_loader.load.replace_steps import Request, RequestStep
+from delta_loader.load.report import StreamReport
 from delta_loader.spark.delta import SparkDeltaTables
 from delta_loader.spark.replace import SparkReplacer
+from devservices.kafka import KafkaCluster
 from tests.integration import in_process
+from tests.integration.conftest import Programs
 from tests.reading import place_of, rows_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from pyspark.sql import SparkSession
-
-    from delta_loader.load.replace_steps import Request
-    from delta_loader.load.report import StreamReport
-    from devservices.kafka import KafkaCluster
-    from tests.integration.conftest import Programs
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
@@ -66,7 +58,7 @@ class Pipeline:
     topic: str
     servers: str
     replacer: Mortal = field(init=False)
-    numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
+    numbers: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
 
     def __post_init__(self) -> None:
         self.replacer = Mortal(self.spark, f"{self.folder}/stage")

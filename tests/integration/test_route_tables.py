@@ -1,26 +1,20 @@
 """One topic to tables of several shapes, and records to several of them, by real programs."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
+from pyspark.sql import SparkSession
 
 from common.storage.store import FsspecStore
 from delta_loader.inspect.verify.findings import Verdict
+from devservices.kafka import KafkaCluster
+from tests.conftest import Lake
 from tests.integration import in_process
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from pyspark.sql import SparkSession
-
-    from devservices.kafka import KafkaCluster
-    from tests.conftest import Lake
-    from tests.integration.conftest import Programs
+from tests.integration.conftest import Programs
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 

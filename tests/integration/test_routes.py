@@ -1,32 +1,25 @@
 """One topic to several tables, by real programs: killed between two tables, and with a broken table."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
+from pyspark.sql import SparkSession
 
 from common.clock import SystemClock
 from common.errors import TableError
 from delta_loader.inspect.verify.findings import Verdict
+from delta_loader.inspect.verify.findings import VerifiedStream as Verified
+from delta_loader.load.report import StreamReport
 from delta_loader.spark.delta import SparkDeltaTables
+from delta_loader.tables.commits import CommitOutcome, TableCommit
+from devservices.kafka import KafkaCluster
 from tests.integration import in_process
+from tests.integration.conftest import Programs
 from tests.reading import place_of, rows_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from pyspark.sql import SparkSession
-
-    from delta_loader.inspect.verify.findings import VerifiedStream as Verified
-    from delta_loader.load.report import StreamReport
-    from delta_loader.tables.commits import CommitOutcome, TableCommit
-    from devservices.kafka import KafkaCluster
-    from tests.integration.conftest import Programs
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 

@@ -2,15 +2,13 @@
 of deploy/aws. The loader's Spark is told the same, and its secrets are on nobody's command line.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import Producer
@@ -19,14 +17,10 @@ from common.cli import run
 from common.errors import StoreRefusedError
 from common.storage.chunks import ByteChunks
 from common.storage.store import FsspecStore, prove_exclusive_create, prove_writable
+from devservices.kafka import KafkaCluster
 from devservices.s3_rights import Guarded, Keys, running_guarded_s3
 from stage_writer.__main__ import app as writer
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from devservices.kafka import KafkaCluster
-    from tests.integration.conftest import Programs
+from tests.integration.conftest import Programs
 
 pytestmark = pytest.mark.s3
 

@@ -3,27 +3,21 @@
 Both services run with a password for Kafka, keys for S3 and tokens for their pages, each of which can be recognised.
 """
 
-from __future__ import annotations
-
 import json
 import urllib.error
 import urllib.request
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
 
 from common.storage.store import FsspecStore
+from devservices.kafka import KafkaCluster
+from devservices.processes import Child
+from devservices.s3 import S3Server
+from tests.integration.conftest import Programs
 from tests.integration.test_s3_credentials import command_lines
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from devservices.kafka import KafkaCluster
-    from devservices.processes import Child
-    from devservices.s3 import S3Server
-    from tests.integration.conftest import Programs
 
 pytestmark = [pytest.mark.broker, pytest.mark.s3, pytest.mark.spark]
 

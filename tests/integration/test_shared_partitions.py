@@ -1,9 +1,7 @@
 """Two chains of one Kafka partition on a real broker: each from its own position, and read once where they meet."""
 
-from __future__ import annotations
-
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 import pytest
 from confluent_kafka import Producer
@@ -13,18 +11,13 @@ from structlog import get_logger
 
 from common.clock import SystemClock
 from common.spans import Partition, Position, Topic, TopicPartition
+from common.stage.markers import LastRecord
 from common.stage.merged import shared_chain
+from devservices.kafka import KafkaCluster
 from stage_writer.fetch.kafka import KafkaSource
 from stage_writer.fetch.shared.source import SharedTopicSource
-from stage_writer.ports import OUT_OF_RANGE
+from stage_writer.ports import OUT_OF_RANGE, PartitionFault
 from tests.builders import settings_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
-
-    from common.stage.markers import LastRecord
-    from devservices.kafka import KafkaCluster
-    from stage_writer.ports import PartitionFault
 
 pytestmark = pytest.mark.broker
 

@@ -1,28 +1,21 @@
 """Two streams that read one topic, as a user runs them: each for itself, and refused where they cannot share it."""
 
-from __future__ import annotations
-
 import json
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
+from pyspark.sql import SparkSession
 
 from delta_loader.inspect.verify.findings import Verdict
+from devservices.kafka import KafkaCluster
 from tests.integration import in_process
+from tests.integration.conftest import Programs
 from tests.integration.test_on_marker import Service
 from tests.reading import rows_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from pyspark.sql import SparkSession
-
-    from devservices.kafka import KafkaCluster
-    from tests.integration.conftest import Programs
 
 pytestmark = pytest.mark.broker
 

@@ -1,12 +1,10 @@
 """The loader on the pairs of Spark and Delta before its own: it adds, appends, checks rows and merges there."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
 import uuid
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -23,13 +21,9 @@ from stage_writer.decode.batch import MessageBatch
 from stage_writer.parquet.buffer import Buffer
 from stage_writer.ports import Sealed
 from stage_writer.stage.staging import ObjectStage
+from tests.conftest import Lake
+from tests.integration.conftest import Programs
 from tests.reading import delta_rs_options, rows_of
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from tests.conftest import Lake
-    from tests.integration.conftest import Programs
 
 _MADE_MS = 1_767_225_600_000
 _WITHIN_S = 900

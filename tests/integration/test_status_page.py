@@ -1,25 +1,18 @@
 """The status page in a real browser: what somebody sees who is paged at night, on a phone, by keyboard, in the dark."""
 
-from __future__ import annotations
-
 import shutil
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
+from playwright.sync_api import Browser, Page
 
 from common.http.server import HttpServer, Routes
 from common.pages.assets import status_pages
+from common.pages.model import Status
 from tests.fakes.status import loader_status, writer_status
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from playwright.sync_api import Browser, Page
-
-    from common.pages.model import Status
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 DESKTOP, PHONE, NARROW = (1280, 900), (390, 844), (320, 640)

@@ -1,26 +1,19 @@
 """Streams of one config with a pace, a compression and a pause of their own, through the commands."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 from deltalake import DeltaTable, Schema
+from pyspark.sql import SparkSession
 
 from common.storage.store import FsspecStore
+from devservices.kafka import KafkaCluster
 from tests.integration import in_process
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
-    from pyspark.sql import SparkSession
-
-    from devservices.kafka import KafkaCluster
-    from tests.integration.conftest import Programs
+from tests.integration.conftest import Programs
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 FAST, SLOW = "alerts", "audit"

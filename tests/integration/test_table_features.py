@@ -3,13 +3,13 @@
 What has to go through Delta's writer is in test_append.py.
 """
 
-from __future__ import annotations
-
 import json
+import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from common.clock import SystemClock
 from common.tables.delta_log import read_table_state
@@ -19,12 +19,6 @@ from delta_loader.tables.load_modes.load_mode import Add, Append, Refused, choos
 from tests.fakes.loading import loader_for
 from tests.fakes.staging import Staging
 from tests.verifier import delta_rs_reader, duckdb_reader, spark_reader
-
-if TYPE_CHECKING:
-    import re
-    from pathlib import Path
-
-    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
 

@@ -1,24 +1,24 @@
 """The table services over real Spark: fewer files and the same rows, and nothing that a load would miss."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 import structlog
+from pyspark.sql import SparkSession
 
 from common.clock import SystemClock
 from common.metrics import Metrics
 from common.settings import Settings
 from delta_loader.maintenance.live_files import live_files
-from delta_loader.maintenance.services.due import TableRules, due
-from delta_loader.maintenance.services.facts import Service
-from delta_loader.maintenance.services.outcomes import Done, RunReport
+from delta_loader.maintenance.services.due import MaintenanceTask, TableRules, due
+from delta_loader.maintenance.services.facts import Service, TableFacts
+from delta_loader.maintenance.services.outcomes import Done, Outcome, RunReport
 from delta_loader.maintenance.services.reading import FactsReader
 from delta_loader.maintenance.services.runs import TableServices
 from delta_loader.maintenance.services.spark import SparkServices
@@ -26,20 +26,10 @@ from delta_loader.ports import in_turn
 from delta_loader.spark.delta import SparkDeltaTables
 from delta_loader.spark.session_conf import spark_url
 from delta_loader.stage.reading import Stage
+from tests.conftest import Lake
 from tests.fakes.loading import loader_for, settings_for
 from tests.fakes.staging import Staging
 from tests.reading import rows_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from pyspark.sql import SparkSession
-
-    from delta_loader.maintenance.services.due import MaintenanceTask
-    from delta_loader.maintenance.services.facts import TableFacts
-    from delta_loader.maintenance.services.outcomes import Outcome
-    from tests.conftest import Lake
 
 pytestmark = pytest.mark.spark
 

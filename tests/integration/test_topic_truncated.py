@@ -3,28 +3,20 @@
 Other records get the lost ones' offsets before any writer asks again, so no offset tells.
 """
 
-from __future__ import annotations
-
 import shutil
 import signal
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
+from pyspark.sql import SparkSession
 
-from devservices.kafka import running_kafka
+from devservices.kafka import KafkaCluster, running_kafka
 from tests.integration import in_process
+from tests.integration.conftest import Programs
 from tests.integration.test_topic_went_back import ends, produce, settings, wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from pyspark.sql import SparkSession
-
-    from devservices.kafka import KafkaCluster
-    from tests.integration.conftest import Programs
 
 pytestmark = pytest.mark.broker
 TOPIC = "orders"

@@ -3,32 +3,25 @@
 Each history ends with what an operator sees, the remedy carried out, and nothing lost or mixed.
 """
 
-from __future__ import annotations
-
 import json
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import NewPartitions
 from deltalake import DeltaTable
+from pyspark.sql import SparkSession
 
 from common.storage.store import FsspecStore
+from devservices.kafka import KafkaCluster
+from devservices.processes import Child
 from tests.integration import in_process
+from tests.integration.conftest import Programs
 from tests.staged import markers
 from tests.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from pyspark.sql import SparkSession
-
-    from devservices.kafka import KafkaCluster
-    from devservices.processes import Child
-    from tests.integration.conftest import Programs
 
 pytestmark = pytest.mark.broker
 

@@ -1,27 +1,20 @@
 """A stream with a topology on a real broker: writers are killed, and the table is like a batch's over the topic."""
 
-from __future__ import annotations
-
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from common.storage.store import FsspecStore
+from devservices.kafka import KafkaCluster
 from tests.integration import in_process
+from tests.integration.conftest import Programs
 from tests.integration.counted import PARTITIONS, Sender, batch_of, counted_rows, flushes, settings
 from tests.reading import rows_of
 from tests.staged import manifests
 from tests.waiting import until, until_left
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from pyspark.sql import SparkSession
-
-    from devservices.kafka import KafkaCluster
-    from tests.integration.conftest import Programs
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 

@@ -1,25 +1,18 @@
 """A stream that uses every transform, as a user runs it: the rows that a plain reading says, and all accounted for."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
+from pyspark.sql import SparkSession
 
+from devservices.kafka import KafkaCluster
 from tests.integration import in_process
+from tests.integration.conftest import Programs
 from tests.integration.test_replay import STARTED_MS, Pipeline
 from tests.reading import rows_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from pyspark.sql import SparkSession
-
-    from devservices.kafka import KafkaCluster
-    from tests.integration.conftest import Programs
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 

@@ -1,9 +1,8 @@
 """Two streams on one topic, staged by two writers while things go wrong: each chain has every record once."""
 
-from __future__ import annotations
-
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
@@ -12,15 +11,10 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient
 
 from common.storage.store import FsspecStore
+from devservices.kafka import KafkaCluster
+from tests.integration.conftest import Programs
 from tests.integration.test_on_marker import Service
 from tests.staged import manifests
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from devservices.kafka import KafkaCluster
-    from tests.integration.conftest import Programs
 
 pytestmark = pytest.mark.broker
 PARTITIONS = 2

@@ -1,23 +1,16 @@
 """A log that Delta cleaned up beyond a stream's last load: held by name, and the printed command goes on."""
 
-from __future__ import annotations
-
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.sql import SparkSession
 
+from devservices.kafka import KafkaCluster
+from tests.integration.conftest import Programs
 from tests.integration.test_identity import Edited
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pyspark.sql import SparkSession
-
-    from devservices.kafka import KafkaCluster
-    from tests.integration.conftest import Programs
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 _LONG_AGO_S = 40 * 86_400

@@ -1,25 +1,19 @@
 """A real VACUUM against files that wait for their commit, in the worst order: no committed file is missing."""
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 import pytest
+from pyspark.sql import SparkSession
 
 from common.clock import SystemClock
 from delta_loader.spark.delta import SparkDeltaTables
+from delta_loader.tables.commits import CommitOutcome, TableCommit
 from tests.fakes.loading import loader_for
 from tests.fakes.staging import Staging
 from tests.reading import rows_of
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from delta_loader.tables.commits import CommitOutcome, TableCommit
 
 pytestmark = pytest.mark.spark
 

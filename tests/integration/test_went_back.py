@@ -1,13 +1,12 @@
 """Tables that went back behind their txn actions, by real Spark: the loader stops, says so, and obeys an answer."""
 
-from __future__ import annotations
-
 import shutil
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from delta import DeltaTable
+from pyspark.sql import SparkSession
 
 from common.clock import SystemClock
 from common.spans import Position
@@ -16,22 +15,15 @@ from common.tables.commit_metadata import Decision
 from common.tables.delta_log import read_table_state
 from common.tables.history import read_history, store_lines
 from common.tables.rollback import find_rollback
+from common.tables.state import TableState
+from delta_loader.load.report import StreamReport
 from delta_loader.plan.plan import TableShape
+from delta_loader.service import LoaderService
 from delta_loader.spark.delta import SparkDeltaTables
-from delta_loader.tables.commits import Conflicted
+from delta_loader.tables.commits import CommitOutcome, Conflicted, TableCommit
 from tests.fakes.loading import loader_for, settings_for
 from tests.fakes.staging import Staging
 from tests.reading import offsets_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from pyspark.sql import SparkSession
-
-    from common.tables.state import TableState
-    from delta_loader.load.report import StreamReport
-    from delta_loader.service import LoaderService
-    from delta_loader.tables.commits import CommitOutcome, TableCommit
 
 pytestmark = pytest.mark.spark
 

@@ -1,23 +1,17 @@
 """Writes that need different settings of Spark, at the same time and in one JVM."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from common.stage.markers import StagedFile
 from delta_loader.plan.plan import TableShape
 from delta_loader.spark.bridge import Bridge
 from delta_loader.spark.spark_writes import WriteSessions
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
 

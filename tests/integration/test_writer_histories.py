@@ -1,10 +1,9 @@
 """What a writer lives through in a real consumer group, each history with its own test."""
 
-from __future__ import annotations
-
 import time
+from collections.abc import Callable, Collection, Mapping
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 import structlog
@@ -15,18 +14,13 @@ from common.clock import SystemClock
 from common.settings import Settings
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.storage.store import FsspecStore
+from devservices.kafka import KafkaCluster
 from stage_writer.fetch.fetching import Fetcher
 from stage_writer.fetch.kafka import KafkaSource
 from stage_writer.fetch.native_fetching import NativeFetcher
 from stage_writer.native.library import library_path
+from tests.integration.conftest import Programs
 from tests.staged import markers
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
-    from pathlib import Path
-
-    from devservices.kafka import KafkaCluster
-    from tests.integration.conftest import Programs
 
 pytestmark = pytest.mark.broker
 

@@ -1,7 +1,5 @@
 """Several writers of a group: workers under one command, static members, and a store that holds them back."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -10,25 +8,21 @@ import socket
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import Producer
 
 from common.storage.store import FsspecStore
+from devservices import processes
+from devservices.kafka import KafkaCluster
 from devservices.ports import free_ports
 from devservices.proxy import Pass, Refuse, Request, Verdict, running_proxy
+from devservices.s3 import S3Server
+from tests.integration.conftest import Programs
 from tests.staged import markers
 from tests.waiting import until, until_left
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from devservices import processes
-    from devservices.kafka import KafkaCluster
-    from devservices.s3 import S3Server
-    from tests.integration.conftest import Programs
 
 pytestmark = pytest.mark.broker
 

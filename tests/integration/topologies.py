@@ -1,16 +1,10 @@
 """The topologies that the writers of integration tests run."""
 
-from __future__ import annotations
-
 import json
 import os
-from typing import TYPE_CHECKING
 
-from stage_writer.topologies import Processor, Topology
+from stage_writer.topologies import Processor, ProcessorContext, Record, Topology
 from stage_writer.topologies.stores import Stores
-
-if TYPE_CHECKING:
-    from stage_writer.topologies import ProcessorContext, Record
 
 NEGATIVE = -1
 """An amount for which the code fails, once it has counted."""

@@ -5,13 +5,9 @@ operator; `Comparison.java` and ``ours.py`` read the same. Keys and values are t
 seeds, in which time mostly goes on, jumps now and then, and goes back, and keys and values are missing sometimes.
 """
 
-from __future__ import annotations
-
 import random
-from typing import TYPE_CHECKING, Any, TypeAlias
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from collections.abc import Iterable
+from typing import Any, TypeAlias
 
 Step: TypeAlias = dict[str, Any]
 Plan: TypeAlias = list[Step]

@@ -1,7 +1,5 @@
 """Runs the cases in the DSL and its test driver."""
 
-from __future__ import annotations
-
 import json
 from datetime import timedelta
 from typing import Any, TypeAlias

@@ -1,7 +1,5 @@
 """Runs the cases in Kafka Streams' own test driver: one Java program for all of them."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -13,8 +13,6 @@ Rules:
    there that fits no mutant ends the run.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import time

@@ -5,16 +5,11 @@ negation left out, a number one higher, ``+`` for ``-``, ``min`` for ``max``, ``
 a ``raise`` left out. Texts and log lines are what is said and not what is done, and stay as they are.
 """
 
-from __future__ import annotations
-
 import ast
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count, islice
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _COMPARED = {
     ast.Lt: ast.LtE,

@@ -1,7 +1,5 @@
 """The mutants that are the same program, or one that is as good: no test can see them, or should."""
 
-from __future__ import annotations
-
 _RISES = "the numbers of duplicates only have to rise"
 _RANGE = "a range of one window gives the same"
 _ONCE = "in a message that gives each field once, none is found twice"

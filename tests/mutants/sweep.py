@@ -1,7 +1,5 @@
 """Runs the tests of one module's mutants, each mutant in a forked process."""
 
-from __future__ import annotations
-
 import gc
 import importlib
 import json
@@ -13,18 +11,14 @@ import tempfile
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import CodeType, FrameType, FunctionType
-from typing import TYPE_CHECKING
 
 import pytest
+from _typeshed import TraceFunction
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from _typeshed import TraceFunction
-
-    from tests.mutants.changes import Mutant
+from tests.mutants.changes import Mutant
 
 _OK, _FAILED, _NO_TESTS = 0, 1, 5
 _CPU_S, _WALL_S = 10, 15

@@ -1,7 +1,5 @@
 """Which fast tests cover a critical module."""
 
-from __future__ import annotations
-
 _LOADER = "tests/unit/delta_loader"
 _WRITER = "tests/unit/stage_writer"
 _PLAN_LAWS = ("tests/property/test_planner_laws.py", "tests/property/test_straddle_laws.py")

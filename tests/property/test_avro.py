@@ -1,11 +1,9 @@
 """Avro that fastavro writes is read as it was, by Python and by the reader in C; other bytes are refused alike."""
 
-from __future__ import annotations
-
 import io
 import json
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import fastavro
 import pyarrow as pa
@@ -16,13 +14,11 @@ from common.schema import StructType, parse_ddl
 from common.schema.avro import avro_columns, parse_avro
 from stage_writer.decode.binary.avro import AvroReader
 from stage_writer.decode.binary.avro_plan import Planner
+from stage_writer.decode.binary.texts import Texts
 from stage_writer.decode.decode import Decoder
 from stage_writer.decode.decode_options import STRICT, DecodeOptions
 from tests.builders import required
 from tests.fakes.native import required_avro_pass
-
-if TYPE_CHECKING:
-    from stage_writer.decode.binary.texts import Texts
 
 NAMES = ("a", "b", "c")
 DOUBLES = st.floats(allow_nan=True, allow_infinity=True, width=64)

@@ -1,7 +1,5 @@
 """What C takes from a queue of librdkafka's is what the messages are: against the messages themselves."""
 
-from __future__ import annotations
-
 import ctypes
 from typing import NamedTuple
 
@@ -96,12 +94,12 @@ class Queue:
         )
         self.calls = [ctypes.cast(call, pointer).value or 0 for call in self._calls]
 
-    def _headers_of(self, message: ctypes._Pointer[_Message], given: ctypes._Pointer[ctypes.c_void_p]) -> int:
+    def _headers_of(self, message: "ctypes._Pointer[_Message]", given: "ctypes._Pointer[ctypes.c_void_p]") -> int:
         offset = message.contents.offset
         given[0] = offset + 1
         return 0 if self._headers[offset] else NO_HEADERS
 
-    def _header(self, given: int, place: int, *targets: ctypes._Pointer[ctypes.c_void_p]) -> int:
+    def _header(self, given: int, place: int, *targets: "ctypes._Pointer[ctypes.c_void_p]") -> int:
         headers = self._headers[given - 1]
         if place >= len(headers):
             return NO_HEADERS
@@ -110,7 +108,7 @@ class Queue:
             target[0] = found
         return 0
 
-    def _take(self, _queue: int, _timeout_ms: int, messages: ctypes._Pointer[ctypes.c_void_p], most: int) -> int:
+    def _take(self, _queue: int, _timeout_ms: int, messages: "ctypes._Pointer[ctypes.c_void_p]", most: int) -> int:
         chosen = self._messages[self.given : self.given + most]
         for place, message in enumerate(chosen):
             messages[place] = ctypes.addressof(message)

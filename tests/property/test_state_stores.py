@@ -3,20 +3,18 @@
 The oracle holds each store as a dict of live entries and knows nothing of bytes, layers or indexes.
 """
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from stage_writer.topologies.stores import Changes, MemoryBackend, Stores, Windowed
+from stage_writer.topologies.stores import Backend, Changes, MemoryBackend, Snapshot, Stores, Windowed, WindowStore
 from stage_writer.topologies.stores.disk import DiskBackend, open_backend
 from stage_writer.topologies.stores.files import (
     changes_from_bytes,
@@ -25,9 +23,6 @@ from stage_writer.topologies.stores.files import (
     snapshot_to_chunks,
 )
 from tests.conftest import examples
-
-if TYPE_CHECKING:
-    from stage_writer.topologies.stores import Backend, Snapshot, WindowStore
 
 Anything: TypeAlias = Any  # a key or a value
 RETENTION_MS = 40
@@ -57,7 +52,7 @@ class Timed:
     def live(self, time_ms: int) -> bool:
         return time_ms > self.highest_ms - RETENTION_MS
 
-    def copy(self) -> Timed:
+    def copy(self) -> "Timed":
         return Timed(dict(self.entries), self.highest_ms)
 
 
@@ -69,7 +64,7 @@ class Model:
     sessions: Timed = field(default_factory=Timed)
     number: int = 0
 
-    def copy(self) -> Model:
+    def copy(self) -> "Model":
         return Model(dict(self.table), self.windows.copy(), self.joins.copy(), self.sessions.copy(), self.number)
 
 

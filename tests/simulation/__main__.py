@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from tests.simulation.run import run
-from tests.simulation.world import Fault  # noqa: TC001 - typer looks at annotations
+from tests.simulation.world import Fault
 from tests.simulation.worlds import Worlds, usual
 
 _TOLD_EVERY = 500

@@ -4,24 +4,18 @@
 file STOP is there. What meets another's commit is tried again, as people do.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
+from pyspark.sql import SparkSession
 
 from common.settings import Settings
 from delta_loader.spark.bridge import CONFLICTS
 from delta_loader.spark.session import build_session
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from pyspark.sql import SparkSession
 
 _COLUMNS_AT_MOST = 20
 

@@ -5,36 +5,29 @@ conflicts and the longest wait of each, and compares the table with what was sta
 missing or twice, or when one side got nothing done.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from pyspark.sql import SparkSession
 
 from common.clock import SystemClock
+from common.tables.history import LoggedCommit
+from common.tables.state import TableState
+from delta_loader.plan.plan import TableShape
 from delta_loader.spark.delta import SparkDeltaTables
 from delta_loader.spark.session import build_session
-from delta_loader.tables.commits import Committed
+from delta_loader.tables.commits import CommitOutcome, Committed, TableCommit
 from devservices import processes
 from tests.fakes.loading import loader_for, settings_for
 from tests.fakes.staging import Staging
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from pyspark.sql import SparkSession
-
-    from common.tables.history import LoggedCommit
-    from common.tables.state import TableState
-    from delta_loader.plan.plan import TableShape
-    from delta_loader.tables.commits import CommitOutcome, TableCommit
 
 _PARTITIONS = 3
 _START_S = 600

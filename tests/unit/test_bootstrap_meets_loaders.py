@@ -3,28 +3,27 @@
 The partition keeps a marker or an origin, with the outboxes that are not delivered there, and its task's state.
 """
 
-from __future__ import annotations
-
 import uuid
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 import pytest
 
 from bootstrap.apply import stage as operator
-from bootstrap.plans.repair import plan_rewind
+from bootstrap.plans.repair import RewindPlan, plan_rewind
 from bootstrap.plans.state import Author, Ends, PartitionState
 from common.clock import SystemClock
 from common.errors import StoreError
+from common.ports import CreateOutcome, StoredObject
 from common.settings import StartAt
 from common.spans import Position
 from common.stage.markers import marker_to_bytes
 from common.stage.outboxes import OutboxName
 from common.stage.state_files import EMPTY_STATE, MarkedState, StateFileName, StateFiles, StateKind
 from common.storage.store import FsspecStore
-from stage_writer.partitions.resume_points import ResumePoints
+from stage_writer.partitions.resume_points import ResumePoint, ResumePoints
 from stage_writer.stage.staging import ObjectStage
 from tests.builders import required
 from tests.fakes.delta_tables import MemoryDeltaTables
@@ -32,13 +31,6 @@ from tests.fakes.group import HandClock, LonelyMember
 from tests.fakes.loading import loader_for, settings_for
 from tests.fakes.markers import ORDERS
 from tests.fakes.staging import Staging
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from bootstrap.plans.repair import RewindPlan
-    from common.ports import CreateOutcome, StoredObject
-    from stage_writer.partitions.resume_points import ResumePoint
 
 KAFKA_END = 100
 LISTED = 3

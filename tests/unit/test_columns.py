@@ -1,11 +1,10 @@
 """Columns that a stream does not declare: from its table, or from its first records, for writers and a loader."""
 
-from __future__ import annotations
-
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -23,6 +22,7 @@ from common.stage.evolved import latest
 from common.storage.store import FsspecStore
 from common.tables.stream_columns import found_columns, with_columns_of_files
 from delta_loader.load.ports import Ports
+from delta_loader.load.report import StreamReport
 from delta_loader.ports import in_turn
 from delta_loader.service import LoaderService
 from delta_loader.stage.reading import Stage
@@ -35,6 +35,9 @@ from stage_writer.columns.following import (
 )
 from stage_writer.columns.wiring import pending
 from stage_writer.convert_by_table import converter_of
+from stage_writer.decode.batch import MessageBatch
+from stage_writer.loop import StageWriter
+from stage_writer.ports import Converter
 from stage_writer.runtime import Attachments
 from stage_writer.stage.staging import ObjectStage
 from tests.builders import content_of, instance, required
@@ -42,16 +45,6 @@ from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.group import HandClock, LonelyMember
 from tests.fakes.writers import new_writer, runtime_of
 from tests.staged import manifests
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from delta_loader.load.report import StreamReport
-    from stage_writer.columns.following import MakeConverter
-    from stage_writer.decode.batch import MessageBatch
-    from stage_writer.loop import StageWriter
-    from stage_writer.ports import Converter
 
 FIRST, SECOND = (TopicPartition(Topic("orders"), Partition(number)) for number in range(2))
 
@@ -145,7 +138,12 @@ class World:
         return self.started(finder, made, finder.known(), partition, sample)
 
     def started(
-        self, finder: FindsColumns, make: MakeConverter, known: Stream | None, partition: TopicPartition, sample: Sample
+        self,
+        finder: FindsColumns,
+        make: Callable[[Stream, CoveredSchemas | None], Converter],
+        known: Stream | None,
+        partition: TopicPartition,
+        sample: Sample,
     ) -> Writer:
         """A writer with these columns."""
         log = structlog.get_logger()

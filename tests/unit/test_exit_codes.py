@@ -3,13 +3,15 @@
 Where a command would need Kafka or Spark, the part that asks them is replaced by what it would find.
 """
 
-from __future__ import annotations
-
 import itertools
 import sys
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
+from threading import Event
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 import pytest
 import structlog
@@ -54,13 +56,6 @@ from stage_writer.worker_pool import WorkerPool
 from tests.builders import config_file
 from tests.fakes.markers import ORDERS
 from tests.fakes.staging import Staging
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from contextlib import ExitStack
-    from pathlib import Path
-    from threading import Event
-
 
 PACKAGES = {"bootstrap", "common", "delta_loader", "stage_writer"}
 

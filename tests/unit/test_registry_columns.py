@@ -1,12 +1,11 @@
 """`columns: from_registry`: the columns of the schemas that records name, for writers with a registry over HTTP."""
 
-from __future__ import annotations
-
 import io
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import fastavro
 import pyarrow.parquet as pq
@@ -20,30 +19,23 @@ from common.clock import SystemClock
 from common.errors import ConfigError, RegistryError, SchemaError
 from common.protoc import compile_protobuf
 from common.schema import parse_ddl, to_ddl
+from common.settings import Stream
 from common.spans import Partition, Topic, TopicPartition
 from common.stage.agreed_columns import agreed_columns
 from common.storage.store import FsspecStore
-from devservices.schema_registry import running_registry
+from devservices.schema_registry import Registry, running_registry
 from stage_writer.columns.finding import columns_text
+from stage_writer.columns.following import CoveredSchemas
 from stage_writer.columns.registered import RegistryFinder, columns_of_schema, grown
 from stage_writer.convert_by_table import converter_of
 from stage_writer.decode.envelopes.framing import RegisteredSchema
 from stage_writer.fetch.schema_registry import SchemaRegistry
 from stage_writer.layers import RecordInputs
+from stage_writer.ports import Converter
 from tests.builders import required
 from tests.staged import manifests
-from tests.unit.test_columns import FIRST, SECOND, Sample, World, settings_of
+from tests.unit.test_columns import FIRST, SECOND, Sample, World, Writer, settings_of
 from tests.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from common.settings import Stream
-    from devservices.schema_registry import Registry
-    from stage_writer.columns.following import CoveredSchemas
-    from stage_writer.ports import Converter
-    from tests.unit.test_columns import Writer
 
 TYPES = ("AVRO", "JSON", "PROTOBUF")
 

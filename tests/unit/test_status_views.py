@@ -1,12 +1,12 @@
 """What the services say of themselves on their pages, from the real services over stages on a disk."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from threading import Event
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import pytest
 import structlog
@@ -20,13 +20,18 @@ from common.lagging.history import EndHistory
 from common.metrics import Metrics
 from common.pages.model import Lag, ProblemLevel, State, Status
 from common.pages.samples import Samples
+from common.ports import Clock
 from common.settings.values import StartAt
-from common.spans import Position, Topic
+from common.spans import Position, Topic, TopicPartition
 from common.stage.paused import StreamPart
 from common.stage.undeclared import UndeclaredFields
+from delta_loader.check_result import Check
+from delta_loader.checks.readiness import ReadinessCheck
+from delta_loader.lease.holder import LoaderLease
 from delta_loader.load.report import StreamReport
 from delta_loader.loader import Loader
 from delta_loader.scheduling.jobs import Jobs
+from delta_loader.scheduling.listening import Listener
 from delta_loader.scheduling.load_trigger import LoadTrigger
 from delta_loader.scheduling.requests import RequestQueue
 from delta_loader.scheduling.schedule import Schedule
@@ -34,10 +39,13 @@ from delta_loader.scheduling.stream_scheduler import StreamScheduler
 from delta_loader.service import STUCK_S, _Unfinished
 from delta_loader.spark.checkpoint_threads import BackgroundCheckpoints, DueCheckpoint
 from delta_loader.status.writers import IdleWriter
+from delta_loader.tables.commits import CommitOutcome, TableCommit
 from delta_loader.web.serving import LoaderServing
 from delta_loader.web.view import LoaderView
 from delta_loader.web.writers import WritersView
 from stage_writer.notifications.notifier import LoaderNotifier
+from stage_writer.outbox.ports import Outlets
+from stage_writer.ports import WriterStage
 from stage_writer.web.view import WriterView
 from stage_writer.web.worker_pool_pages import merged_status, status_from_json
 from tests.fakes.delta_tables import MemoryDeltaTables
@@ -47,20 +55,6 @@ from tests.fakes.pauses import paused_streams
 from tests.fakes.staging import Staging
 from tests.fakes.status import writer_status
 from tests.unit.stage_writer.test_service import FIRST, SECOND, World
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from common.ports import Clock
-    from common.spans import TopicPartition
-    from delta_loader.check_result import Check
-    from delta_loader.checks.readiness import ReadinessCheck
-    from delta_loader.lease.holder import LoaderLease
-    from delta_loader.scheduling.listening import Listener
-    from delta_loader.tables.commits import CommitOutcome, TableCommit
-    from stage_writer.outbox.ports import Outlets
-    from stage_writer.ports import WriterStage
 
 
 def as_json(status: Status) -> Status:

@@ -1,7 +1,5 @@
 """Of tests that show one thing a run has one, another one by another seed, and the nightly run has them all."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests import conftest

@@ -4,13 +4,11 @@
 made; what is there is never written again. ``files/next/`` has the formats that are newer than the last release.
 """
 
-from __future__ import annotations
-
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -44,9 +42,6 @@ from stage_writer.outbox.records import Outgoing, outgoing_to_chunks
 from stage_writer.topologies.stores.backend import Changes
 from stage_writer.topologies.stores.files import changes_to_chunks, snapshot_to_chunks
 from stage_writer.topologies.stores.stores import Snapshot
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 FILES = Path(__file__).parent / "files"
 SOURCE = TopicPartition(Topic("orders"), Partition(0))

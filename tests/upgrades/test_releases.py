@@ -4,11 +4,10 @@ Each folder of `files/` is a release (`first` is what the very first writer wrot
 does not know, and refuses a version that it does not know; so within one version no field may go, or change its type.
 """
 
-from __future__ import annotations
-
 import json
 import uuid
-from typing import TYPE_CHECKING
+from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -30,10 +29,6 @@ from stage_writer.outbox.records import outgoing_from_bytes
 from stage_writer.topologies.stores.backend import Changes
 from stage_writer.topologies.stores.files import changes_from_bytes, snapshot_from_bytes
 from tests.upgrades import formats
-
-if TYPE_CHECKING:
-    from pathlib import Path
-    from types import ModuleType
 
 FILES = sorted(formats.FILES.glob("*/*.json"))
 BINARY = sorted(path for path in formats.FILES.glob("*/*") if path.suffix in {".changes", ".snapshot", ".outbox"})

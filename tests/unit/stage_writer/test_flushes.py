@@ -1,10 +1,9 @@
 """What a flush leaves: its files, its state, and a marker that says all of it; once, however often it is tried."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -17,26 +16,19 @@ from common.stage.data_files import waiting_folder
 from common.stage.evolved import Evolved
 from common.stage.idle import IDLE, IdleFact, StreamFact, facts_from_bytes
 from common.stage.markers import LastRecord, Marker, MarkerName, Origin, TableKind, marker_from_bytes
-from common.stage.state_files import EMPTY_STATE, MarkedState, StateFiles, StateKind
+from common.stage.state_files import EMPTY_STATE, MarkedState, StateFileName, StateFiles, StateKind
 from common.stage.undeclared import UndeclaredFields
+from common.storage.chunks import ByteChunks
+from common.storage.store import FsspecStore
 from stage_writer.chain_end import Lineage, Tail
 from stage_writer.decode.unknown.census import FieldCensus
 from stage_writer.outbox.records import SCHEMA as SCHEMA_OF_OUTGOING
 from stage_writer.parquet.buffer import Buffer, StagedRows, TableFormat
-from stage_writer.ports import ClaimVerdict, Incompatible, Postponed, Sealed
+from stage_writer.ports import ClaimVerdict, Incompatible, Postponed, Sealed, StateStore
 from stage_writer.stage.staging import ObjectStage
 from stage_writer.stage.table_compatibility import Incompatibility
 from tests.fakes.group import HandClock
 from tests.unit.stage_writer.stage.test_staging import SOURCE, Waiting, World
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
-    from common.stage.state_files import StateFileName
-    from common.storage.chunks import ByteChunks
-    from common.storage.store import FsspecStore
-    from stage_writer.ports import StateStore
 
 ROWS = parse_ddl("n BIGINT, day STRING")
 NAME = MarkerName(SOURCE, Position(10))

@@ -1,23 +1,16 @@
 """`include: [key, headers]`: a message's key and headers in columns of its row."""
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
 from common.schema import schema_from_json, to_ddl
 from stage_writer.convert import StreamConverter
-from stage_writer.decode.batch import headers_column
+from stage_writer.decode.batch import Headers, MessageBatch, headers_column
+from stage_writer.parquet.buffer import StagedRows
 from tests.fakes.streams import batch_of, stream_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from stage_writer.decode.batch import Headers, MessageBatch
-    from stage_writer.parquet.buffer import StagedRows
 
 NOT_UTF8 = b"\xff".decode("utf-8", "surrogateescape")
 HEADERS: tuple[Headers | None, ...] = (

@@ -1,8 +1,6 @@
 """A stream whose staging an operator has paused, in the writer's loop; the pauses are in a real stage."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -12,9 +10,6 @@ from common.stage.paused import Pause, StreamPart, pause, pause_of, pause_path, 
 from common.storage.store import FsspecStore
 from tests.fakes.pauses import paused_streams
 from tests.unit.stage_writer.test_service import FIRST, SECOND, World
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PAUSE = Pause("orders", StreamPart.STAGING, 1_000, "a test")
 

@@ -1,7 +1,5 @@
 """The columns that a table has for records of a JSON Schema."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,10 +1,8 @@
 """The columns that a table has for records of an Avro or Protobuf schema."""
 
-from __future__ import annotations
-
 import base64
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
@@ -14,9 +12,6 @@ from common.protoc import compile_protobuf
 from common.schema import to_ddl
 from common.schema.avro import avro_columns, parse_avro
 from common.schema.protobuf import find_message, protobuf_columns
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 NESTED = {"type": "record", "name": "x.In", "fields": [{"name": "q", "type": "int"}]}
 AVRO_TYPES: dict[str, tuple[object, str]] = {

@@ -1,17 +1,11 @@
 """A stream's own pace: its keys, or those of the writer and the loader."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import pytest
 
 from common.errors import ConfigError
+from common.settings import Settings
 from common.settings.load import parse_settings
 from common.settings.pace import loader_of, longest_flush_after_s, writer_of
-
-if TYPE_CHECKING:
-    from common.settings import Settings
 
 CONFIG = """
 kafka: {{bootstrap.servers: "localhost:9092"}}

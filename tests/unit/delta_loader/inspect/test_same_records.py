@@ -1,20 +1,19 @@
 """Kafka has other records at the offsets that were loaded: timestamps and topics' ids tell."""
 
-from __future__ import annotations
-
 import json
 import uuid
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import pytest
-from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_NOT_AVAILABLE
+from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_NOT_AVAILABLE, Message
 
 from common.spans import Position, Span, Topic, TopicPartition
 from common.storage.store import FsspecStore
 from common.tables.commit_metadata import CommitMetadata
 from common.tables.counts import Counts
-from delta_loader.inspect.verify.findings import Verdict
+from delta_loader.inspect.verify.findings import Finding, Verdict, VerifiedStream
 from delta_loader.inspect.verify.kafka_offsets import KafkaOffsets
 from delta_loader.inspect.verify.offset_ranges import offset_ranges
 from delta_loader.inspect.verify.offsets import BUCKET, STAMP_DIGITS, STAMP_PRIME, Bucket, Stamps
@@ -25,13 +24,6 @@ from tests.fakes.loading import settings_for
 from tests.fakes.staging import Staging
 from tests.unit.delta_loader.inspect.test_ledger import History, add, loaded, txn
 from tests.unit.delta_loader.inspect.test_verify_shared import MINE, Rows
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
-
-    from confluent_kafka import Message
-
-    from delta_loader.inspect.verify.findings import Finding, VerifiedStream
 
 NOON = 1_700_000_000_000
 BEGINS = BUCKET - 4
@@ -46,7 +38,7 @@ class Table(Rows):
         self.times = times
         self.is_stamped: set[bool] = set()
 
-    def offsets(self, *_places: tuple[str, int], stamped: bool) -> Table:
+    def offsets(self, *_places: tuple[str, int], stamped: bool) -> "Table":
         self.is_stamped.add(stamped)
         return self
 

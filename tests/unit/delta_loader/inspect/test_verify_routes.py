@@ -1,13 +1,12 @@
 """`delta-loader verify` over a stream with routes: its tables for rows are one account."""
 
-from __future__ import annotations
-
 import json
 import uuid
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
 
 import pytest
 
+from common.settings import Stream
 from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.stage.markers import TableKind
 from common.storage.store import FsspecStore
@@ -15,18 +14,12 @@ from common.tables.commit_metadata import CommitMetadata
 from common.tables.counts import Counts
 from common.tables.deferred_ranges import DeferredIds
 from common.tables.transactions import TxnIds
-from delta_loader.inspect.verify.findings import Verdict
+from delta_loader.inspect.verify.findings import Verdict, VerifiedStream
 from delta_loader.inspect.verify.offsets import Bucket
 from delta_loader.inspect.verify.verify import Verifier
 from delta_loader.ports import in_turn
 from tests.fakes.loading import routed_settings_for
 from tests.fakes.staging import Staging
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from common.settings import Stream
-    from delta_loader.inspect.verify.findings import VerifiedStream
 
 SOURCE = TopicPartition(Topic("orders"), Partition(0))
 
@@ -38,7 +31,7 @@ class Contents:
         self.tables = tables
         self.versions: dict[str, int] = {}
 
-    def offsets(self, *places: tuple[str, int], stamped: bool) -> Offsets:
+    def offsets(self, *places: tuple[str, int], stamped: bool) -> "Offsets":
         assert not stamped
         self.versions |= {url.rpartition("/")[2]: version for url, version in places}
         return Offsets([offset for url, _ in places for offset in self.tables.get(url.rpartition("/")[2], ())])

@@ -1,10 +1,8 @@
 """A table that two streams share: each is proved by its own commits, and the other's rows are no fault of it."""
 
-from __future__ import annotations
-
 import json
 import uuid
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
 from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.storage.store import FsspecStore
@@ -17,9 +15,6 @@ from delta_loader.ports import in_turn
 from tests.fakes.loading import settings_for
 from tests.fakes.staging import Staging
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
 MINE = TopicPartition(Topic("orders"), Partition(0))
 OTHERS = TopicPartition(Topic("payments"), Partition(0))
 
@@ -30,7 +25,7 @@ class Rows:
     def __init__(self, *partitions: TopicPartition) -> None:
         self._sources = partitions
 
-    def offsets(self, *_places: tuple[str, int], stamped: bool) -> Rows:
+    def offsets(self, *_places: tuple[str, int], stamped: bool) -> "Rows":
         assert not stamped
         return self
 

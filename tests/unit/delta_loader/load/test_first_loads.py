@@ -1,10 +1,8 @@
 """The first load of a chain, and a rewind to before it: the table must not be past what the rewind stages."""
 
-from __future__ import annotations
-
 import uuid
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,28 +13,23 @@ from bootstrap.apply.repair_lock import RepairLocks
 from bootstrap.plans.repair import plan_rewind
 from bootstrap.plans.state import Author, Ends
 from common.errors import UsageError
-from common.spans import Position
+from common.spans import Position, TopicPartition
 from common.stage.chain_origins import ChainOrigin
 from common.stage.loading import LOADING, LoadNote, loading_path
+from common.stage.markers import MarkerName
 from common.stage.repair_lock import ended_path, repair_path
+from common.storage.store import FsspecStore
 from delta_loader.load.merged import MergedLoads
+from delta_loader.load.report import StreamReport
+from delta_loader.plan.plan import Load
 from delta_loader.ports import in_turn
 from delta_loader.stage.reading import Stage
 from delta_loader.status.collecting import stream_status
+from delta_loader.tables.commits import CommitOutcome, TableCommit
 from tests.fakes.clock import IdleClock
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.loading import loader_for, settings_for
 from tests.fakes.staging import Staging
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from common.spans import TopicPartition
-    from common.stage.markers import MarkerName
-    from common.storage.store import FsspecStore
-    from delta_loader.load.report import StreamReport
-    from delta_loader.plan.plan import Load
-    from delta_loader.tables.commits import CommitOutcome, TableCommit
 
 AUTHOR = Author("operator", 1)
 

@@ -1,11 +1,9 @@
 """Loads and rewinds of a chain of several topics: of two that come together, one gives way."""
 
-from __future__ import annotations
-
 import re
 import uuid
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -17,31 +15,25 @@ from bootstrap.plans.repair import RewindPlan, plan_rewind
 from bootstrap.plans.restart import Restart
 from bootstrap.plans.state import Author, Ends
 from common.errors import StoreError, TableError, UsageError
-from common.spans import Position
+from common.spans import Position, TopicPartition
 from common.stage.loading import LOADING, LoadNote, loading_path
 from common.stage.repair_lock import ended_path, repair_path
+from common.storage.store import FsspecStore
 from delta_loader.load.merged import MergedLoads
+from delta_loader.load.report import StreamReport
+from delta_loader.plan.held import Held
+from delta_loader.plan.plan import Load
 from delta_loader.ports import in_turn
 from delta_loader.stage.reading import Stage
 from delta_loader.status.collecting import stream_status
-from delta_loader.tables.commits import Committed, Failed, NotWritten, Unknown
+from delta_loader.tables.commits import CommitOutcome, Committed, Failed, NotWritten, TableCommit, Unknown
 from tests.fakes.clock import IdleClock
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.loading import loader_for, routed_settings_for, settings_for
 from tests.fakes.staging import JoinedStaging
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from common.spans import TopicPartition
-    from common.storage.store import FsspecStore
-    from delta_loader.load.report import StreamReport
-    from delta_loader.plan.held import Held
-    from delta_loader.plan.plan import Load
-    from delta_loader.tables.commits import CommitOutcome, TableCommit
-
-    Positions = Mapping[TopicPartition, Position | None]
-    Origins = Callable[[TopicPartition], Position | None]
+Positions = Mapping[TopicPartition, Position | None]
+Origins = Callable[[TopicPartition], Position | None]
 
 
 class Tables(MemoryDeltaTables):

@@ -1,11 +1,9 @@
 """Merge streams in the loader's core: bounds, shares, plans, and what a verification says."""
 
-from __future__ import annotations
-
 import json
 import uuid
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,7 +12,7 @@ from common.schema import CHAR_VARCHAR_KEY, backticks, parse_ddl, schema_from_js
 from common.schema.types import Field, Primitive, StructType
 from common.settings.loading import LoadSetting
 from common.spans import Position, Span
-from common.stage.markers import MarkerName, StagedFile, StagedTable, TableKind
+from common.stage.markers import Marker, MarkerName, StagedFile, StagedTable, TableKind
 from common.storage.store import FsspecStore
 from common.tables.changes import MergeBy, MergedBy
 from common.tables.commit_metadata import CommitMetadata
@@ -25,7 +23,7 @@ from delta_loader.inspect.verify.findings import Verdict
 from delta_loader.inspect.verify.verify import Verifier
 from delta_loader.plan.plan import Limits, Run, TableShape, plan_load, shape_of
 from delta_loader.ports import in_turn
-from delta_loader.tables.file_split import split_files_at
+from delta_loader.tables.file_split import SparkWrite, split_files_at
 from delta_loader.tables.load_modes.compatibility import require_compatible
 from delta_loader.tables.load_modes.load_mode import Append, Merge, Refused, choose_load_mode
 from delta_loader.tables.merging.bounds import bounded_keys, key_bounds
@@ -33,12 +31,6 @@ from tests.builders import required
 from tests.fakes.markers import ORDERS, flush
 from tests.fakes.streams import stream_of
 from tests.unit.delta_loader.inspect.test_verify_shared import Rows
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from common.stage.markers import Marker
-    from delta_loader.tables.file_split import SparkWrite
 
 BY = MergeBy(("id",), ("_kafka_topic", "_kafka_partition", "_kafka_offset"), None, None)
 

@@ -1,10 +1,8 @@
 """What a table's log no longer tells is held as soon as it matters, and never assumed; what it tells is found."""
 
-from __future__ import annotations
-
 import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,17 +12,13 @@ from common.stage.resolutions import Resolution
 from common.tables.commit_metadata import CommitMetadata, Decision
 from common.tables.history import LoggedCommit
 from common.tables.rollback import FARTHEST, MOST_COMMITS, find_rollback, own_past
+from delta_loader.load.report import StreamReport
 from delta_loader.plan.plan import TableShape
+from delta_loader.service import LoaderService
 from delta_loader.tables.commits import TableCommit, Target
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.loading import loader_for, settings_for
 from tests.fakes.staging import Staging
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from delta_loader.load.report import StreamReport
-    from delta_loader.service import LoaderService
 
 DAY_MS = 86_400_000
 

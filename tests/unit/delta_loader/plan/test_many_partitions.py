@@ -4,11 +4,10 @@ Operations are counted, not seconds: each test does its work once for each of te
 may be read a few times for each of them, and not once for each pair.
 """
 
-from __future__ import annotations
-
 import uuid
+from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import structlog
 
@@ -16,19 +15,15 @@ from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.stage.idle import IdleFact
 from common.tables.deferred_ranges import DeferredIds
 from common.tables.transactions import TxnIds
+from delta_loader.load.ports import Ports
+from delta_loader.load.rollback import RollbackDetector
 from delta_loader.load.settle import IdleFacts
 from delta_loader.load.stream_tables import StreamTables
+from delta_loader.load.vacuum_guard import VacuumGuard
 from delta_loader.plan.plan import TableShape
 from delta_loader.tables.commits import Target
 from tests.fakes.loading import settings_for
 from tests.fakes.staging import Staging
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from delta_loader.load.ports import Ports
-    from delta_loader.load.rollback import RollbackDetector
-    from delta_loader.load.vacuum_guard import VacuumGuard
 
 MANY = 10_000
 PARTITIONS = [TopicPartition(Topic("orders"), Partition(number)) for number in range(MANY)]

@@ -1,7 +1,5 @@
 """Which jars belong to which Spark and Delta."""
 
-from __future__ import annotations
-
 import sys
 import tomllib
 from importlib.metadata import PackageNotFoundError, version

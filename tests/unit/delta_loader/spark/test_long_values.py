@@ -1,19 +1,15 @@
 """Which partition columns may go by a digest while Spark writes: none that Delta evaluates or writes down."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import pytest
+from pyspark.sql import DataFrame
 
 from common.schema import parse_ddl, schema_to_json
 from common.schema.types import Field, Primitive, StructType
 from common.tables.state import TableState
 from delta_loader.spark.long_values import digestible
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 ROWS = cast("DataFrame", SimpleNamespace(dtypes=[("day", "string"), ("sku", "string"), ("year", "int")]))
 PLAIN = schema_to_json(parse_ddl("day STRING, sku STRING, year INT"))

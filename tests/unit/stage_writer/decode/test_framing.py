@@ -1,10 +1,8 @@
 """Frames come off, and only those with a JSON Schema; the registry is asked once for each id."""
 
-from __future__ import annotations
-
 import threading
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 import pytest
@@ -12,7 +10,8 @@ from structlog import get_logger
 
 from common.errors import ConfigError, RegistryError
 from common.schema import parse_ddl
-from devservices.schema_registry import running_registry
+from common.settings.section import Option
+from devservices.schema_registry import Registry, running_registry
 from stage_writer.decode.decode import Decoder
 from stage_writer.decode.envelopes.framing import FramedDecoder, RegisteredSchema, SchemaWait
 from stage_writer.decode.rejects import ErrorClass
@@ -21,12 +20,6 @@ from stage_writer.layers import PlainRecords
 from tests.builders import instance
 from tests.fakes.clock import IdleClock
 from tests.unit.stage_writer.decode.test_debezium import messages_of
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from common.settings.section import Option
-    from devservices.schema_registry import Registry
 
 
 class Types:

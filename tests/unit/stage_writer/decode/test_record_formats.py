@@ -1,13 +1,13 @@
 """Streams of Avro, Protobuf and validated JSON, from what real serializers write to rows and rejects."""
 
-from __future__ import annotations
-
 import datetime as dt
 import io
 import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import fastavro
@@ -20,18 +20,20 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from google.protobuf.message_factory import GetMessageClass
 from structlog import get_logger
 
-from common.errors import ConfigError, SchemaError
+from common.errors import ConfigError, RegistryError, SchemaError
 from common.protoc import compile_protobuf
 from common.schema import parse_ddl, to_ddl
 from common.schema.avro import parse_avro
 from common.schema.protobuf import find_message
-from devservices.schema_registry import running_registry
+from common.settings import Stream
+from devservices.schema_registry import Registry, running_registry
 from stage_writer.convert import StreamConverter
 from stage_writer.converters import record_inputs
-from stage_writer.decode.batch import headers_column
+from stage_writer.decode.batch import Headers, headers_column
 from stage_writer.decode.binary.avro import AvroReader, no_avro_pass
+from stage_writer.decode.decode import Decoded
 from stage_writer.decode.decode_options import STRICT
-from stage_writer.decode.envelopes.framing import SchemaWait
+from stage_writer.decode.envelopes.framing import RegisteredSchema, SchemaWait
 from stage_writer.decode.rejects import ErrorClass
 from stage_writer.fetch.schema_registry import SchemaRegistry
 from stage_writer.layers import RecordInputs, decoder_of
@@ -41,17 +43,6 @@ from tests.fakes.clock import IdleClock
 from tests.fakes.native import required_avro_pass
 from tests.fakes.streams import batch_of
 from tests.unit.stage_writer.decode.test_debezium import messages_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from common.errors import RegistryError
-    from common.settings import Stream
-    from devservices.schema_registry import Registry
-    from stage_writer.decode.batch import Headers
-    from stage_writer.decode.decode import Decoded
-    from stage_writer.decode.envelopes.framing import RegisteredSchema
 
 UTC = dt.UTC
 CONTEXT = SerializationContext("orders", MessageField.VALUE)

@@ -1,7 +1,5 @@
 """Each type's values at their ends, one message at a time: what is read, and what is refused with which words."""
 
-from __future__ import annotations
-
 import datetime as dt
 import math
 from decimal import Decimal

@@ -1,8 +1,6 @@
 """How librdkafka's batches become those of the service: what a broker cannot be made to do at will."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Mapping
 
 import pytest
 import structlog
@@ -11,14 +9,10 @@ from confluent_kafka import TopicPartition as KafkaPartition
 
 from common.clock import SystemClock
 from common.settings import Settings
+from common.spans import Position, TopicPartition
 from stage_writer.fetch import kafka
 from stage_writer.fetch.fetched import batches_of
 from stage_writer.fetch.kafka import KafkaSource
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
-
-    from common.spans import Position, TopicPartition
 
 FULL = 4
 
@@ -30,7 +24,7 @@ def message(topic: str, partition: int, offset: int, value: bytes | None = b"{}"
 class ScriptedConsumer:
     """Gives one list of messages for each call, after a rebalance where one is asked for."""
 
-    def __init__(self, calls: list[Callable[[ScriptedConsumer], list[Message]]]) -> None:
+    def __init__(self, calls: "list[Callable[[ScriptedConsumer], list[Message]]]") -> None:
         self.calls = calls
         self.timeouts: list[float] = []
 

@@ -1,10 +1,8 @@
 """Which records of an outbox are delivered, and how far its chain is then: Kafka's transactions are in memory."""
 
-from __future__ import annotations
-
 import uuid
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -15,9 +13,6 @@ from common.storage.store import FsspecStore
 from stage_writer.outbox.delivery import Delivery
 from stage_writer.outbox.ports import Delivered, DeliveryIdentity
 from stage_writer.outbox.records import SCHEMA, Outgoing, outgoing_to_chunks
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
 
 BOTH = TopicPartition(Topic("orders+payments"), Partition(0))
 ORDERS, PAYMENTS = inputs_of(BOTH)
@@ -30,7 +25,7 @@ class Kafka:
     delivered: dict[TopicPartition, Delivered] = field(default_factory=dict)
     records: list[tuple[int, int]] = field(default_factory=list)
 
-    def begin(self, _place: DeliveryIdentity, _at: Callable[[str], None]) -> Kafka:
+    def begin(self, _place: DeliveryIdentity, _at: Callable[[str], None]) -> "Kafka":
         return self
 
     def transact(self, records: pa.Table, ends: Mapping[TopicPartition, Position], generation: int) -> None:
