@@ -15,16 +15,7 @@ from pathlib import Path
 
 from devservices.s3 import S3Server
 from tests.chaos.records import PARTITIONS, Record
-from tests.verifier import (
-    Row,
-    Sent,
-    canonical,
-    copied,
-    delta_rs_reader,
-    duckdb_reader,
-    order_faults,
-    read_growth,
-)
+from tests.verifier import Row, Sent, canonical, copied, delta_rs_reader, duckdb_reader, order_faults, read_growth
 
 IDS = 600
 ROUTES = ("left", "right")

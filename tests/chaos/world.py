@@ -286,11 +286,7 @@ class World:
             session = {"session.timeout.ms": str(int(SESSION_S * 1000)), "heartbeat.interval.ms": "1000"}
         endpoint = {"endpoint_url": f"http://{HOST}:{self.s3_proxy.port}"}
         return {
-            "kafka": {
-                "bootstrap.servers": self.kafka.proxied_servers,
-                "reconnect.backoff.max.ms": 1000,
-                **session,
-            },
+            "kafka": {"bootstrap.servers": self.kafka.proxied_servers, "reconnect.backoff.max.ms": 1000, **session},
             "stage": {"url": self.stage, "storage_options": {**self.s3.storage_options, **endpoint}},
             # Half of the time that states are kept is the most that they stay in a topic: less than a run lasts.
             "writer": {
@@ -308,14 +304,7 @@ class World:
                 "spark": {"spark.master": "local[1]", "spark.driver.memory": "700m"},
             },
             "logs": {"format": "json"},
-            "streams": [
-                {
-                    "app_id": APP_ID,
-                    "topics": [TOPIC],
-                    "table": self.table,
-                    **self._made_by(),
-                }
-            ],
+            "streams": [{"app_id": APP_ID, "topics": [TOPIC], "table": self.table, **self._made_by()}],
         }
 
     def _made_by(self) -> dict[str, object]:

@@ -40,11 +40,5 @@ def new_writer(
     """A writer whose jobs run at once, in the loop's thread."""
     options = WriterOptions(limits or limits_with(), REVOKE_TIMEOUT_S, session_s=session_s)
     return StageWriter(
-        converters,
-        options,
-        source=source,
-        stage=stage,
-        workers=InTurn(),
-        runtime=runtime,
-        attachments=attachments,
+        converters, options, source=source, stage=stage, workers=InTurn(), runtime=runtime, attachments=attachments
     )

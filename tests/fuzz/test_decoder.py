@@ -16,10 +16,6 @@ def test_the_seeds_end_as_they_do_alone(place: int) -> None:
 def test_some_seconds_of_fuzzing_find_nothing() -> None:
     pytest.importorskip("atheris", reason="atheris is not installed (the extra `fuzz`)")
     done = subprocess.run(
-        [sys.executable, "-m", "tests.fuzz", "--seconds", "4"],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
+        [sys.executable, "-m", "tests.fuzz", "--seconds", "4"], capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr[-4000:]

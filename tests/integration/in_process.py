@@ -28,11 +28,7 @@ from delta_loader.wiring import new_id, spark_ports
 
 
 def load(
-    config: Path,
-    spark: SparkSession,
-    *,
-    tables: SparkDeltaTables | None = None,
-    replacer: SparkReplacer | None = None,
+    config: Path, spark: SparkSession, *, tables: SparkDeltaTables | None = None, replacer: SparkReplacer | None = None
 ) -> StreamReport:
     """One pass of a config's only stream; ``tables`` and ``replacer`` may have traps in them."""
     (report,) = load_all(config, spark, tables=tables, replacer=replacer)
@@ -40,11 +36,7 @@ def load(
 
 
 def load_all(
-    config: Path,
-    spark: SparkSession,
-    *,
-    tables: SparkDeltaTables | None = None,
-    replacer: SparkReplacer | None = None,
+    config: Path, spark: SparkSession, *, tables: SparkDeltaTables | None = None, replacer: SparkReplacer | None = None
 ) -> Sequence[StreamReport]:
     """One pass of each stream."""
     settings, log = load_settings(config, os.environ), structlog.get_logger()

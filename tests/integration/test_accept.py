@@ -35,12 +35,7 @@ class Pipeline:
                 "writer": {"http": None, "group_id": f"group-{topic}", "flush_records": 5},
                 "loader": {"http": None, "marker_retention": "0s"},
                 "streams": [
-                    {
-                        "app_id": "orders",
-                        "topics": [topic],
-                        "table": self.staging.table,
-                        "columns": "id BIGINT",
-                    }
+                    {"app_id": "orders", "topics": [topic], "table": self.staging.table, "columns": "id BIGINT"}
                 ],
             }
         )

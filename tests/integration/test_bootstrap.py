@@ -90,10 +90,7 @@ class Operator:
 
     def table(self, transactions: dict[str, int]) -> None:
         """A Delta log as kafka-delta-ingest leaves it behind."""
-        schema = {
-            "type": "struct",
-            "fields": [{"name": "id", "type": "long", "nullable": True, "metadata": {}}],
-        }
+        schema = {"type": "struct", "fields": [{"name": "id", "type": "long", "nullable": True, "metadata": {}}]}
         actions: list[dict[str, object]] = [
             {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}},
             {

@@ -106,13 +106,7 @@ def test_a_table_gains_what_records_gain(
     assert gained_values == {
         1: ({"a": 1, "size": sizes[0]}, None, 1, None, '{"bad name":1}'),
         2: (None, None, None, {"order": True}, '{"ID":3}'),
-        3: (
-            {"a": None, "size": sizes[1]},
-            [{"n": 1, "new": None}, {"n": 2, "new": "n"}],
-            2,
-            None,
-            rescued[1],
-        ),
+        3: ({"a": None, "size": sizes[1]}, [{"n": 1, "new": None}, {"n": 2, "new": "n"}], 2, None, rescued[1]),
         4: (None, None, None, None, None),
         5: ({"a": 2, "size": sizes[2]}, None, 7, None, rescued[2]),
         6: (None, None, None, {"order": False}, '{"x":"seven"}'),
@@ -179,12 +173,6 @@ def test_what_goes_through_spark_may_be_older_than_the_columns_of_its_table(
     assert isinstance(tables.commit(commit), Committed)
     rows_read = [row.asDict(recursive=True) for row in spark.read.format("delta").load(url).orderBy("id").collect()]
     assert rows_read == [
-        {
-            "id": n,
-            "meta": {"a": n, "size": None},
-            "items": [{"n": n, "new": None}, None],
-            "_kafka_offset": n,
-            "x": None,
-        }
+        {"id": n, "meta": {"a": n, "size": None}, "items": [{"n": n, "new": None}, None], "_kafka_offset": n, "x": None}
         for n in (2, 3)
     ]

@@ -117,10 +117,7 @@ def forget(world: World, keep_from: int) -> None:
     tables = SparkDeltaTables(world.spark, SystemClock())
     state = tables.state(world.staging.table)
     assert state is not None
-    log = world.spark._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(
-        world.spark._jsparkSession,
-        world.staging.table,
-    )
+    log = world.spark._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(world.spark._jsparkSession, world.staging.table)
     log.checkpoint()
     folder = Path(world.staging.table) / "_delta_log"
     for version in range(keep_from):

@@ -109,11 +109,7 @@ def with_wrong_secret(secured: SecuredKafka, way: Way) -> dict[str, str]:
 @pytest.mark.usefixtures("refused")
 @pytest.mark.parametrize("way", WAYS)
 def test_the_writer_and_the_commands_need_no_more_than_to_read(
-    way: Way,
-    config_of: Callable[..., Path],
-    programs: Programs,
-    tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
+    way: Way, config_of: Callable[..., Path], programs: Programs, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     config = config_of(way)
     assert run(writer, ["check", str(config)]) == 0, capfd.readouterr().err

@@ -51,10 +51,7 @@ def test_once_loads_what_is_there_and_status_tells(tmp_path: Path, programs: Pro
     assert [
         (partition["staged_to"], partition["loaded_to"], partition["waiting_markers"])
         for partition in before["partitions"]
-    ] == [
-        (30, None, 2),
-        (22, None, 2),
-    ]
+    ] == [(30, None, 2), (22, None, 2)]
 
     done = programs.run("delta-loader", "run", config, "--once")
     assert done.returncode == 1, done.stderr

@@ -12,15 +12,7 @@ from common.clock import SystemClock
 from common.schema import parse_ddl, schema_to_json, to_arrow_schema
 from common.spans import Position, Span
 from common.stage.data_files import DataFileName
-from common.stage.markers import (
-    Manifest,
-    MarkerName,
-    Origin,
-    StagedFile,
-    StagedTable,
-    TableKind,
-    manifest_to_bytes,
-)
+from common.stage.markers import Manifest, MarkerName, Origin, StagedFile, StagedTable, TableKind, manifest_to_bytes
 from delta_loader.spark.delta import SparkDeltaTables
 from stage_writer.parquet.buffer import TableFormat, TableRows
 from tests.fakes.loading import loader_for
@@ -52,12 +44,7 @@ EXACT = {
     "_kafka_offset": "23",
 }
 # No file can be told from the others, or one more has to be read; the rows are right all the same.
-INEXACT = {
-    "single": "CAST(23.5 AS FLOAT)",
-    "double": "23.5D",
-    "long_name": f"'{PREFIX}023'",
-    "raw": "X'17'",
-}
+INEXACT = {"single": "CAST(23.5 AS FLOAT)", "double": "23.5D", "long_name": f"'{PREFIX}023'", "raw": "X'17'"}
 
 
 def row(number: int) -> dict[str, object]:

@@ -102,10 +102,7 @@ def test_a_whole_table_is_proved(staging: Staging, spark: SparkSession) -> None:
     assert [
         (partition.begins, partition.position, partition.rows, partition.dead_letters, partition.proved)
         for partition in verified.partitions
-    ] == [
-        (32_699, 32_920, 217, 3, True),
-        (100, 160, 59, 1, True),
-    ]
+    ] == [(32_699, 32_920, 217, 3, True), (100, 160, 59, 1, True)]
     assert "proved: each record once, none missing" in to_text([verified])
 
 

@@ -37,11 +37,7 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def config(
-    kafka: KafkaCluster,
-    moto: S3Server,
-    new_topic: Callable[..., str],
-    programs: Programs,
-    tmp_path: Path,
+    kafka: KafkaCluster, moto: S3Server, new_topic: Callable[..., str], programs: Programs, tmp_path: Path
 ) -> Path:
     topic = new_topic(1)
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})

@@ -49,10 +49,7 @@ class Streams:
                 "writer": {"group_id": self.topics[0], "http": None},
                 "loader": {"http": None, "lease": "0s", "spark": {"spark.master": "local[1]"}},
                 "logs": {"format": "json"},
-                "streams": [
-                    {**common, **fast, "flush_after": "1s", "compression": "zstd"},
-                    {**common, **slow},
-                ],
+                "streams": [{**common, **fast, "flush_after": "1s", "compression": "zstd"}, {**common, **slow}],
             }
         )
 

@@ -154,11 +154,7 @@ PLANS: dict[str, Plan] = {
     "stream_left_join_later": joined("left_join", 3, 9, 5),
     "stream_outer_join": joined("outer_join", 5, 5, 0),
     "stream_outer_join_grace": joined("outer_join", 6, 6, 9),
-    "self_join": [
-        stream(),
-        step("j", "join", of="s", **{"with": "s"}, before=5, after=5, grace=3),
-        to("j"),
-    ],
+    "self_join": [stream(), step("j", "join", of="s", **{"with": "s"}, before=5, after=5, grace=3), to("j")],
     "stream_table_join": looked_up("join"),
     "stream_table_left_join": looked_up("left_join"),
     "stream_aggregate_join": [
@@ -287,26 +283,17 @@ DIFFERENCES: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
         [["OUT", "c@366/366", "1", 366]],
     ),
     "a final session, when a record exactly as late as the grace may still come": (
-        {
-            "plan": PLANS["suppress_sessions"],
-            "inputs": [("A", "c", "x", 86), ("A", "b", "x", 91)],
-        },
+        {"plan": PLANS["suppress_sessions"], "inputs": [("A", "c", "x", 86), ("A", "b", "x", 91)]},
         [],
         [["OUT", "c@86/86", "x", 86]],
     ),
     "a record without a value, which moves the time of a join's stores there": (
-        {
-            "plan": PLANS["stream_join"],
-            "inputs": [("A", "c", "x", 9), ("A", "a", None, 42), ("B", "c", "y", 12)],
-        },
+        {"plan": PLANS["stream_join"], "inputs": [("A", "c", "x", 9), ("A", "a", None, 42), ("B", "c", "y", 12)]},
         [["OUT", "c", "x/y", 12]],
         [],
     ),
     "records of the very same time, joined with no time between them": (
-        {
-            "plan": joined("join", 0, 0, 0),
-            "inputs": [("A", "c", "x", 9), ("B", "c", "y", 9)],
-        },
+        {"plan": joined("join", 0, 0, 0), "inputs": [("A", "c", "x", 9), ("B", "c", "y", 9)]},
         [["OUT", "c", "x/y", 9]],
         [],
     ),

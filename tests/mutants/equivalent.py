@@ -6,18 +6,16 @@ _ONCE = "in a message that gives each field once, none is found twice"
 _AGAIN = "what is remembered is made again"
 
 EQUIVALENT: dict[str, dict[str, str]] = {
-    "common.stage.chain": {
-        "read_chain: if marker.previous is not None: → if True:": "no segment ends at no marker",
-    },
+    "common.stage.chain": {"read_chain: if marker.previous is not None: → if True:": "no segment ends at no marker"},
     "delta_loader.lease.holder": {
         "LoaderLease._observe: if highest >= before.next_epoch: → if True:": (
             "an epoch that is known is read once more, and changes nothing"
-        ),
+        )
     },
     "delta_loader.lease.rules": {
         "observed: epoch <= state.observed.epoch → epoch < state.observed.epoch": (
             "what an epoch says never changes, and to see it again changes nothing"
-        ),
+        )
     },
     "delta_loader.plan.plan": {
         "_foreign: _start(marker) < position → _start(marker) <= position": "what begins there is held anyway",
@@ -50,7 +48,7 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         "ObjectStage.new_file: True → False": "a file has as many values as its table has partition columns",
     },
     "stage_writer.topologies.stores.expiry": {
-        "Expiry.admits: time_ms > highest_ms → time_ms >= highest_ms": "the highest time is set to what it is",
+        "Expiry.admits: time_ms > highest_ms → time_ms >= highest_ms": "the highest time is set to what it is"
     },
     "stage_writer.topologies.stores.window": {
         "index_key_of: entry < FIRST_KEY → entry <= FIRST_KEY": "no entry is one byte long",

@@ -5,14 +5,7 @@ from hypothesis import strategies as st
 from common.errors import ConfigError
 from common.settings import FromOffsets, FromTimestamp, Start, StartAt
 from common.settings.load import parse_settings, print_settings
-from common.settings.values import (
-    bytes_text,
-    duration_text,
-    parse_bytes,
-    parse_duration_s,
-    parse_start,
-    start_text,
-)
+from common.settings.values import bytes_text, duration_text, parse_bytes, parse_duration_s, parse_start, start_text
 from common.spans import MAX_POSITION, Partition, Position, Topic
 
 milliseconds = st.integers(0, 10**12)

@@ -9,15 +9,7 @@ from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.stage.chain_origins import ChainOrigin, origin_path, origin_to_bytes
 from common.stage.changelogs import TopicChanges, changes_digest
 from common.stage.markers import Marker, MarkerName, marker_to_bytes
-from common.stage.state_files import (
-    EMPTY_STATE,
-    MarkedState,
-    StateFileName,
-    StateFiles,
-    StateKind,
-    stand_in,
-    stood_in,
-)
+from common.stage.state_files import EMPTY_STATE, MarkedState, StateFileName, StateFiles, StateKind, stand_in, stood_in
 from common.storage.store import FsspecStore
 from stage_writer.stage.state_cleaning import StateCleaning
 from tests.builders import required

@@ -8,14 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from stage_writer.topologies.stores.keys import (
-    Key,
-    Windowed,
-    key_at,
-    key_from_bytes,
-    key_to_bytes,
-    prefix_bounds,
-)
+from stage_writer.topologies.stores.keys import Key, Windowed, key_at, key_from_bytes, key_to_bytes, prefix_bounds
 from stage_writer.topologies.stores.values import value_from_bytes, value_to_bytes
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=6) | st.text("a\x00\xff\U0010ffff", max_size=5)

@@ -27,12 +27,7 @@ from delta_loader.ports import in_turn
 from delta_loader.service import LoaderService
 from delta_loader.stage.reading import Stage
 from stage_writer.columns.finding import ColumnFinder, FindsColumns, columns_text
-from stage_writer.columns.following import (
-    LOOK_AT_TABLES_S,
-    CoveredSchemas,
-    FollowedColumns,
-    PendingConverter,
-)
+from stage_writer.columns.following import LOOK_AT_TABLES_S, CoveredSchemas, FollowedColumns, PendingConverter
 from stage_writer.columns.wiring import pending
 from stage_writer.convert_by_table import converter_of
 from stage_writer.decode.batch import MessageBatch
@@ -547,13 +542,7 @@ def test_absent_columns_are_from_records() -> None:
 
 
 @pytest.mark.parametrize(
-    "stream",
-    [
-        {"explode": "items"},
-        {"jmespath": {"a": "b"}},
-        {"rename": {"a": "b"}},
-        {"field_names": "snake_case"},
-    ],
+    "stream", [{"explode": "items"}, {"jmespath": {"a": "b"}}, {"rename": {"a": "b"}}, {"field_names": "snake_case"}]
 )
 def test_where_columns_cannot_evolve_what_the_sample_lacks_is_rescued(stream: dict[str, object]) -> None:
     (found,) = settings_of("/x", columns=" from_records ", **stream).streams
@@ -571,9 +560,7 @@ def test_where_columns_cannot_evolve_what_the_sample_lacks_is_rescued(stream: di
         (
             {
                 "route": "a",
-                "routes": {
-                    "x": {"table": "/x", "columns": "id BIGINT", "derive": {"trace": "kafka.headers['trace']"}},
-                },
+                "routes": {"x": {"table": "/x", "columns": "id BIGINT", "derive": {"trace": "kafka.headers['trace']"}}},
             },
             True,
         ),

@@ -440,8 +440,7 @@ def test_published_columns_are_read_as_they_were_written(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    "more",
-    [{"explode": "items"}, {"rename": {"id": "number"}}, {"field_names": "snake_case"}, {"drop": ["_rescued"]}],
+    "more", [{"explode": "items"}, {"rename": {"id": "number"}}, {"field_names": "snake_case"}, {"drop": ["_rescued"]}]
 )
 def test_settings_that_give_columns_other_names_are_refused(more: dict[str, object]) -> None:
     with pytest.raises((ConfigError, ValueError), match="evolve"):

@@ -507,11 +507,7 @@ def test_a_writer_that_has_caught_up(  # noqa: PLR0917 - the last is pytest's
     [((0, 0), UNTIL, 0), ((0, 3), UNTIL, 3), ((0, 2), UNTIL, 2), ((1, 1), UNTIL, 1), ((0, 0), [], 1)],
 )
 def test_several_writers(
-    codes: tuple[int, int],
-    arguments: list[str],
-    code: int,
-    config: str,
-    monkeypatch: pytest.MonkeyPatch,
+    codes: tuple[int, int], arguments: list[str], code: int, config: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As the gravest of them; one that runs until stopped has failed when it ends by itself."""
     without_signals_and_logs(writer_program, monkeypatch)

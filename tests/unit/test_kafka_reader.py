@@ -17,10 +17,7 @@ from delta_loader.inspect.verify.kafka_offsets import KafkaOffsets
 from stage_writer.replay.records import ReplayKafka
 from tests.builders import settings_of
 
-READERS: list[Callable[[Settings], object]] = [
-    KafkaOffsets,
-    lambda settings: ReplayKafka(settings, with_headers=False),
-]
+READERS: list[Callable[[Settings], object]] = [KafkaOffsets, lambda settings: ReplayKafka(settings, with_headers=False)]
 
 
 @pytest.mark.parametrize("made", READERS, ids=["verify", "replay"])

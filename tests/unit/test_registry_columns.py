@@ -174,10 +174,7 @@ ENCODINGS = {
         ),
         Encoding(
             "json",
-            (
-                json_schema(("id", "integer"), ("note", "string")),
-                json_schema(("price", "number"), ("id", "integer")),
-            ),
+            (json_schema(("id", "integer"), ("note", "string")), json_schema(("price", "number"), ("id", "integer"))),
             id_type="BIGINT",
         ),
     )

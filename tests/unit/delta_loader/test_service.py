@@ -176,9 +176,7 @@ def test_status_sums_up_the_rules_that_records_break(staging: Staging) -> None:
     assert "  broken rules of expect, in the newest flushes: known (4), \\x1b[2J (2)\n" in to_text([found])
 
 
-def test_status_sums_up_what_markers_tell_of_undeclared_fields_and_nothing_of_them_is_obeyed(
-    staging: Staging,
-) -> None:
+def test_status_sums_up_what_markers_tell_of_undeclared_fields_and_nothing_of_them_is_obeyed(staging: Staging) -> None:
     stream = settings_for(staging).streams[0]
     staging.undeclared = UndeclaredFields(20, {"sku": 20, "\x1b[2J\n": 1}, 2)
     staging.flush(0, 0, 10)
@@ -385,10 +383,7 @@ def test_a_partition_without_anything_to_settle_keeps_no_other_from_it(
         staging.flush(1, start, start + 10)
     (report,) = loader_for(staging, tables, settings_for(staging, marker_retention=0), Later(1)).run_pass()
     assert report.settled == 1
-    assert staging.markers() == [
-        "done/orders/0/00000000000000000000.done",
-        "done/orders/1/00000000000000000010.done",
-    ]
+    assert staging.markers() == ["done/orders/0/00000000000000000000.done", "done/orders/1/00000000000000000010.done"]
 
 
 def test_a_hand_typed_marker_is_deleted_under_the_name_it_has(staging: Staging, tables: MemoryDeltaTables) -> None:

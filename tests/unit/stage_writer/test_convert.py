@@ -26,7 +26,7 @@ def converter() -> StreamConverter:
                 "tenth": "CAST(CASE WHEN id = 10 THEN 'ten' ELSE '1' END AS INT)",
                 "key": "kafka.key_text",
             },
-        },
+        }
     )
     return StreamConverter(settings.streams[0])
 

@@ -109,10 +109,7 @@ def test_a_record_that_its_own_route_refuses_is_a_dead_letter_which_names_the_ro
             {"/tables/views": [101, 102, 103]},
         ),
         ({"derive": {"what": "'cl' || kind"}, "route": "what"}, {"own": [101, 102], "/tables/clicks": [103]}),
-        (
-            {"unknown_fields": "rescue", "where": "_rescued IS NOT NULL"},
-            {"/tables/views": [101]},
-        ),
+        ({"unknown_fields": "rescue", "where": "_rescued IS NOT NULL"}, {"/tables/views": [101]}),
     ],
 )
 def test_conditions_and_routes_see_the_streams_columns(

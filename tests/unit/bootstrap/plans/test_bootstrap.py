@@ -107,10 +107,7 @@ def positions(text: str, topics: tuple[str, ...] = ("orders",), *, last: bool = 
 def test_a_file_holds_positions_by_partition_or_by_topic() -> None:
     assert positions("{0: 120, 1: 340}") == {"orders/0": 120, "orders/1": 340}
     assert positions('{"0": 120}') == {"orders/0": 120}
-    assert positions("orders: {0: 120}\ninvoices: {0: 7}", ("orders", "invoices")) == {
-        "orders/0": 120,
-        "invoices/0": 7,
-    }
+    assert positions("orders: {0: 120}\ninvoices: {0: 7}", ("orders", "invoices")) == {"orders/0": 120, "invoices/0": 7}
 
 
 def test_kafka_delta_ingest_s_seek_offsets_are_last_offsets() -> None:
@@ -274,8 +271,7 @@ def test_one_refusal_refuses_all() -> None:
 
 def test_a_plan_is_shown_to_people_and_to_programs() -> None:
     plan = StreamPlan(
-        "orders",
-        (planned(state(), 42), planned(state(), 0), planned(state(), None), planned(state(chain_of(0, 9)), 5)),
+        "orders", (planned(state(), 42), planned(state(), 0), planned(state(), None), planned(state(chain_of(0, 9)), 5))
     )
     text = view.plans_as_text([plan])
     assert "done/orders/0/00000000000000000041.done" in text

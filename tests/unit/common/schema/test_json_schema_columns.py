@@ -89,7 +89,7 @@ def test_references_lead_into_the_schema_and_the_ones_that_come_with_it() -> Non
         {
             "$ref": "#/definitions/Order",
             "definitions": {
-                "Order": {"allOf": [{"$ref": "base.json"}, {"properties": {"line": {"$ref": "lines#/$defs/a~1b/0"}}}]},
+                "Order": {"allOf": [{"$ref": "base.json"}, {"properties": {"line": {"$ref": "lines#/$defs/a~1b/0"}}}]}
             },
         }
     )

@@ -25,10 +25,7 @@ def test_a_nested_column_list_is_read() -> None:
     )
     assert schema == StructType(
         (
-            Field(
-                "meta",
-                StructType((Field("producer", StructType((Field("timestamp", Primitive.STRING),))),)),
-            ),
+            Field("meta", StructType((Field("producer", StructType((Field("timestamp", Primitive.STRING),))),))),
             Field("method", Primitive.STRING, nullable=False, metadata_json='{"comment":"GET, \'POST\', …"}'),
             Field("odd name", Primitive.INTEGER),
             Field("amounts", ArrayType(DecimalType(12, 2))),

@@ -76,10 +76,7 @@ def test_a_value_names_a_folder_or_is_no_route(name: str, *, good: bool) -> None
         ({"route_table": "lake.{route}"}, "once"),
         ({"routes": {"x": {"table": "/data/x", "columns": "id INT"}}}, "so is columns in a section of routes"),
         ({"route": None, "tables": ["/data/x"]}, "so is tables"),
-        (
-            {"route_table": None, "routes": {"x": "/data/x"}, "route_limit": 5},
-            "route_limit is given without",
-        ),
+        ({"route_table": None, "routes": {"x": "/data/x"}, "route_limit": 5}, "route_limit is given without"),
         ({"dead_letters": "/data/by_city/dead/letters"}, "may make a table around dead_letters"),
         ({"route_table": "/data/orders/{route}"}, "lies below streams"),
     ],

@@ -310,9 +310,7 @@ def test_a_former_table_that_cannot_be_read_is_named_and_no_fault(edited: Logs) 
     ]
 
 
-def test_rows_of_an_older_release_in_other_tables_are_not_proved_and_those_of_known_ones_are(
-    logs: Logs,
-) -> None:
+def test_rows_of_an_older_release_in_other_tables_are_not_proved_and_those_of_known_ones_are(logs: Logs) -> None:
     report = without(logs, "b").verify(Contents(**{**WHOLE, "orders_b": []}))
     assert (kinds(report, Verdict.FAULT), kinds(report, Verdict.UNPROVED)) == ([], [("in_other_tables", "orders")])
     report = logs.verify(Contents(**{**WHOLE, "orders_a": [4, 5], "orders_b": []}))

@@ -371,10 +371,7 @@ def test_a_restore_to_a_version_that_has_the_step_is_harmless(world: World) -> N
 
 @pytest.mark.parametrize(
     ("before", "table"),
-    [
-        ((TableKind.ROWS, RequestStep.ROWS), "dead"),
-        ((TableKind.DEAD_LETTERS, RequestStep.DROP), "rows"),
-    ],
+    [((TableKind.ROWS, RequestStep.ROWS), "dead"), ((TableKind.DEAD_LETTERS, RequestStep.DROP), "rows")],
 )
 def test_a_restore_between_two_steps_of_one_pass_is_told(
     world: World, before: tuple[TableKind, RequestStep], table: str

@@ -94,9 +94,7 @@ def test_no_more_streams_at_a_time_than_there_are_places(turns: Patient) -> None
     assert sorted(watched.story) == sorted(NAMES * 3)
 
 
-def test_streams_that_hang_lend_their_places_and_have_one_more_turn_when_they_were_wanted(
-    turns: Patient,
-) -> None:
+def test_streams_that_hang_lend_their_places_and_have_one_more_turn_when_they_were_wanted(turns: Patient) -> None:
     hangs = {name: Event() for name in NAMES[:3]}  # more than there are places
     watched = Watched(hangs)
     turns.hangs = hangs
@@ -282,9 +280,7 @@ def test_a_stream_of_another_loader_is_looked_at_and_not_loaded() -> None:
     parallel.close()
 
 
-def test_a_commit_that_hangs_and_a_table_that_is_broken_hold_no_other_stream(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_commit_that_hangs_and_a_table_that_is_broken_hold_no_other_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     stagings = many()
     hanging, broken, *well = stagings.values()
     tables, parallel = BrokenTables(hanging.table, broken.table), OwnPools(2)

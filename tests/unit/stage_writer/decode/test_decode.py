@@ -6,15 +6,7 @@ import pyarrow as pa
 import pytest
 
 from common.errors import SchemaError
-from common.schema import (
-    CHAR_VARCHAR_KEY,
-    Field,
-    Primitive,
-    StructType,
-    nullable_columns,
-    parse_ddl,
-    to_arrow_schema,
-)
+from common.schema import CHAR_VARCHAR_KEY, Field, Primitive, StructType, nullable_columns, parse_ddl, to_arrow_schema
 from common.settings.formats import forms_of
 from stage_writer.decode.decode import Decoder
 from stage_writer.decode.decode_options import DecodeOptions, MakeNativeDecoder

@@ -199,12 +199,7 @@ VALUES: dict[str, tuple[object, object, str, object]] = {
         "STRING",
         str(UUID(int=2**100 + 7)),
     ),
-    "duration": (
-        {**logical("fixed", "duration"), "name": "L", "size": 12},
-        b"123456789012",
-        "BINARY",
-        b"123456789012",
-    ),
+    "duration": ({**logical("fixed", "duration"), "name": "L", "size": 12}, b"123456789012", "BINARY", b"123456789012"),
     "null": ("null", None, "STRING", None),
     "nullable, null": (["null", "long"], None, "BIGINT", None),
     "nullable": (["null", "long"], 7, "BIGINT", 7),

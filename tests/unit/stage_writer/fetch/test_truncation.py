@@ -31,12 +31,7 @@ TRUNCATION = (
 
 def record(offset: int, timestamp_ms: int = 5_000, epoch: int = 2) -> Message:
     return Message(
-        topic="orders",
-        partition=0,
-        offset=offset,
-        value=b"{}",
-        timestamp=(1, timestamp_ms),
-        leader_epoch=epoch,
+        topic="orders", partition=0, offset=offset, value=b"{}", timestamp=(1, timestamp_ms), leader_epoch=epoch
     )
 
 

@@ -123,8 +123,7 @@ def test_dead_letters_are_sent_as_they_came_beside_what_a_topology_sends() -> No
 
 def test_a_dead_letter_of_several_topics_names_its_own_input() -> None:
     rows = pa.table(
-        [["b"], [3], [4], [None], [None], [b"x"], ["late"], ["why"]],
-        schema=to_arrow_schema(DEAD_LETTER_SCHEMA),
+        [["b"], [3], [4], [None], [None], [b"x"], ["late"], ["why"]], schema=to_arrow_schema(DEAD_LETTER_SCHEMA)
     )
     stream = stream_of(columns="id INT", dead_letters_topic="errors")
     staged = StagedRows(Position(9), 1, 0, {"late": 1}, None, (rows,))

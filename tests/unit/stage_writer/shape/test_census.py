@@ -40,12 +40,7 @@ def test_a_field_that_is_not_declared_is_counted_at_any_depth_where_it_begins() 
         "items": [{"sku": "a", "note": 1}, {"note": 2}],
         "m": {"k1": {"a": 1, "b": 2}},
     }
-    assert census(record, record).undeclared == {
-        "extra": 2,
-        "meta.by": 2,
-        "items.element.note": 4,
-        "m.value.b": 2,
-    }
+    assert census(record, record).undeclared == {"extra": 2, "meta.by": 2, "items.element.note": 4, "m.value.b": 2}
 
 
 def test_names_are_compared_by_case() -> None:

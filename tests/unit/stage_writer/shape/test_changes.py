@@ -105,13 +105,7 @@ def test_the_operation_is_seen_before_its_field_is_dropped() -> None:
 
 def test_events_without_key_or_sequence_are_dead_letters_but_deletes_need_no_sequence() -> None:
     merge = {**BY_OP, "sequence": "at"}
-    values = [
-        record(id=None, at=1),
-        record(id=1),
-        record(id=2, op="d"),
-        record(id=3, at=4),
-        None,
-    ]
+    values = [record(id=None, at=1), record(id=1), record(id=2, op="d"), record(id=3, at=4), None]
     staged = converted(merging("id BIGINT, at BIGINT, op STRING", merge=merge), values, [None] * 4 + [b"5"])
     assert dict(staged.dead_letters) == {"null_key": 1, "null_sequence": 1}
     assert events(staged, "id", "at", "_merge_delete") == [(2, None, True), (3, 4, False), (5, None, True)]

@@ -54,9 +54,7 @@ def test_a_date_from_a_nested_text_is_a_string_at_the_end() -> None:
 
 def test_kafka_gives_what_it_knows_of_the_record() -> None:
     batch = batch_of(
-        [b"{}", b"nonsense", b"{}"],
-        keys=[b"k", None, b"\xff"],
-        headers=([("a", b"1"), ("a", b"2")], None, None),
+        [b"{}", b"nonsense", b"{}"], keys=[b"k", None, b"\xff"], headers=([("a", b"1"), ("a", b"2")], None, None)
     )
     derived = derive(
         {

@@ -34,12 +34,7 @@ def values(*kinds: object) -> list[bytes | None]:
 
 def test_each_record_goes_to_the_table_of_its_route() -> None:
     (staged,) = StreamConverter(routed()).convert([batch_of(values("b", "a", "also a", "b", "c", None, ""))])
-    assert places(staged) == {
-        "/tables/a": [101, 102],
-        "/tables/b": [100, 103],
-        "own": [104, 105, 106],
-        "dead": [],
-    }
+    assert places(staged) == {"/tables/a": [101, 102], "/tables/b": [100, 103], "own": [104, 105, 106], "dead": []}
 
 
 def test_what_has_no_route_is_a_dead_letter_where_that_is_asked_for() -> None:

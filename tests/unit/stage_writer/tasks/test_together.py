@@ -56,9 +56,7 @@ def build() -> Topology:
 
 def converter() -> TopologyConverter:
     stream = {"app_id": "orders", "topics": ["orders"], "table": "memory://t", "topology": "any:build"}
-    settings = settings_of(
-        {**stream, "columns": "n BIGINT, seen BIGINT", "routes": {"ones": "memory://ones"}},
-    )
+    settings = settings_of({**stream, "columns": "n BIGINT, seen BIGINT", "routes": {"ones": "memory://ones"}})
     return TopologyConverter(settings.streams[0], build().check(), Surroundings(lambda: 0, Metrics()))
 
 
