@@ -12,15 +12,15 @@ Rules:
    before it added (G4, G5). A repair by an operator may break this rule; nothing else may.
 """
 
+from __future__ import annotations
+
 import base64
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 from urllib.parse import unquote, urlsplit
 from urllib.request import url2pathname
 
@@ -30,9 +30,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from confluent_kafka import Consumer, TopicPartition
 from deltalake import DeltaTable
-from pyspark.sql import SparkSession
 
-from devservices.s3 import S3Server
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from devservices.s3 import S3Server
 
 GOOD = b"good"
 BAD = b"bad:"
