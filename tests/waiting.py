@@ -1,11 +1,16 @@
 """Waiting for what comes when it comes: tests know conditions, and no durations."""
 
+from __future__ import annotations
+
 import time
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from confluent_kafka import KafkaError, KafkaException
 
-from devservices.kafka import KafkaCluster
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from devservices.kafka import KafkaCluster
 
 
 def until(condition: Callable[[], object], what: str = "it", within_s: float = 180.0) -> None:

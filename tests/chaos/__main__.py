@@ -4,6 +4,8 @@ Exit 0 when every record is where it should be, once; 1 when not, with the seed,
 after Ctrl+C. No process is left behind in any case.
 """
 
+from __future__ import annotations
+
 import random
 import shutil
 import sys
@@ -12,7 +14,7 @@ import time
 from collections import Counter
 from functools import partial
 from pathlib import Path
-from typing import Annotated, cast, get_args
+from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 import typer
 
@@ -25,7 +27,10 @@ from tests.chaos.producer import record_of
 from tests.chaos.services import bugs, counted
 from tests.chaos.stateful import TOPIC, State
 from tests.chaos.world import APP_ID, CHANGES, World, running_world
-from tests.verifier import Sent, read_kafka
+from tests.verifier import read_kafka
+
+if TYPE_CHECKING:
+    from tests.verifier import Sent
 
 _CAUGHT_UP_WITHIN_S = 1800
 _END_WITHIN_S = 120

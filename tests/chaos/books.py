@@ -8,20 +8,28 @@ Rules:
    Delta log under its version and its id, and no id is there twice.
 """
 
+from __future__ import annotations
+
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from common.errors import KafkaDeltaExpressError
 from common.storage.store import FsspecStore
 from common.tables.delta_log import read_table_state
-from devservices.s3 import S3Server
 from tests.chaos.producer import ABORTED, KEPT
-from tests.chaos.records import Record, number_of
-from tests.chaos.services import Service, events
-from tests.verifier import Sent
+from tests.chaos.records import number_of
+from tests.chaos.services import events
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from devservices.s3 import S3Server
+    from tests.chaos.records import Record
+    from tests.chaos.services import Service
+    from tests.verifier import Sent
 
 _COMMIT = re.compile(r"_delta_log/(\d{20})\.json")
 

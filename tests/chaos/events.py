@@ -7,15 +7,29 @@ events cannot be read, and some delete, by their operation or as tombstones.
 The judge applies Kafka's events one by one. It shares no code with the services, as tests/verifier.py.
 """
 
+from __future__ import annotations
+
 import json
 import random
 from collections import Counter
-from collections.abc import Sequence
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from devservices.s3 import S3Server
 from tests.chaos.records import PARTITIONS, Record
-from tests.verifier import Row, Sent, canonical, copied, delta_rs_reader, duckdb_reader, order_faults, read_growth
+from tests.verifier import (
+    canonical,
+    copied,
+    delta_rs_reader,
+    duckdb_reader,
+    order_faults,
+    read_growth,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from devservices.s3 import S3Server
+    from tests.verifier import Row, Sent
 
 IDS = 600
 ROUTES = ("left", "right")

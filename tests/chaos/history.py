@@ -4,13 +4,20 @@ No log of a service, no marker, no ledger of the producer and no code of the ser
 test sees to that). What else may be wrong with a run is reported next to it (`__main__.py`).
 """
 
-from collections.abc import Sequence
-from pathlib import Path
+from __future__ import annotations
 
-from devservices.s3 import S3Server
+from typing import TYPE_CHECKING
+
 from tests.chaos.events import event_faults
 from tests.chaos.records import expected, numbered
-from tests.verifier import Sent, judge
+from tests.verifier import judge
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from devservices.s3 import S3Server
+    from tests.verifier import Sent
 
 
 def history_faults(

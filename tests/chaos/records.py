@@ -4,17 +4,22 @@ Every fortieth does not fit, every thirty-first is a tombstone. The key says wha
 tests/verifier.py wants it; a tombstone's key has its number.
 """
 
+from __future__ import annotations
+
 import itertools
 import json
 import random
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from typing import TYPE_CHECKING
 
 from tests.verifier import GOOD, Row, Sent, parse
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
 
 PARTITIONS = 6
 COLUMNS = (

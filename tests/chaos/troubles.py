@@ -1,12 +1,17 @@
 """The HTTP proxy's policy: for a while answers are lost, or creates are late."""
 
-import random
+from __future__ import annotations
+
 import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from devservices.proxy import LoseAnswer, Pass, Request, Verdict
+
+if TYPE_CHECKING:
+    import random
 
 _LOST_SHARE = 0.4
 _LONGEST_DELAY_S = 2.0

@@ -5,34 +5,43 @@ writers, loaders ─► TCP proxy (cut, stall) ─► HTTP proxy (answers lost, 
 producer, operator, verifier ─► brokers, S3 server
 """
 
+from __future__ import annotations
+
 import heapq
 import itertools
 import os
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 import typer
 import yaml
 
 from common.storage.store import FsspecStore
 from devservices import processes
-from devservices.kafka import Broker, KafkaCluster, KafkaOptions, running_kafka
+from devservices.kafka import KafkaOptions, running_kafka
 from devservices.ports import HOST
 from devservices.proxy import running_proxy
-from devservices.s3 import S3Kind, S3Server, running_s3
-from devservices.tcp_proxy import TcpProxies, TcpProxy, running_tcp_proxies
+from devservices.s3 import running_s3
+from devservices.tcp_proxy import running_tcp_proxies
 from tests.chaos import events
 from tests.chaos.plan import LEASE_S, SESSION_S, Fault, Kind
 from tests.chaos.records import COLUMNS, PARTITION_BY, PARTITIONS
-from tests.chaos.services import Service, Services
+from tests.chaos.services import Services
 from tests.chaos.stateful import SEEN, TOPIC, State
 from tests.chaos.troubles import Troubles
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from devservices.kafka import Broker, KafkaCluster
+    from devservices.s3 import S3Kind, S3Server
+    from devservices.tcp_proxy import TcpProxies, TcpProxy
+    from tests.chaos.services import Service
 
 CHANGES = "orders-changes"
 APP_ID = "orders"
@@ -286,7 +295,11 @@ class World:
             session = {"session.timeout.ms": str(int(SESSION_S * 1000)), "heartbeat.interval.ms": "1000"}
         endpoint = {"endpoint_url": f"http://{HOST}:{self.s3_proxy.port}"}
         return {
-            "kafka": {"bootstrap.servers": self.kafka.proxied_servers, "reconnect.backoff.max.ms": 1000, **session},
+            "kafka": {
+                "bootstrap.servers": self.kafka.proxied_servers,
+                "reconnect.backoff.max.ms": 1000,
+                **session,
+            },
             "stage": {"url": self.stage, "storage_options": {**self.s3.storage_options, **endpoint}},
             # Half of the time that states are kept is the most that they stay in a topic: less than a run lasts.
             "writer": {
@@ -304,7 +317,14 @@ class World:
                 "spark": {"spark.master": "local[1]", "spark.driver.memory": "700m"},
             },
             "logs": {"format": "json"},
-            "streams": [{"app_id": APP_ID, "topics": [TOPIC], "table": self.table, **self._made_by()}],
+            "streams": [
+                {
+                    "app_id": APP_ID,
+                    "topics": [TOPIC],
+                    "table": self.table,
+                    **self._made_by(),
+                }
+            ],
         }
 
     def _made_by(self) -> dict[str, object]:
