@@ -95,7 +95,7 @@ def settings_from(config: Path, *, print_config: bool = False, as_written: bool 
     if print_config:
         typer.echo(print_settings(settings), nl=False)
         raise typer.Exit
-    if as_written or all(stream.route_table is None for stream in settings.streams):
+    if as_written or all(stream.routing.route_table is None for stream in settings.streams):
         return settings
     # Only such streams need the stage to know their settings.
     from common.settings.stores import stage_store  # noqa: PLC0415

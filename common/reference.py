@@ -25,6 +25,7 @@ from common.cli import run
 from common.metrics import CATALOGUE, Metric
 from common.settings import Settings
 from common.settings.json_schema import settings_schema
+from common.settings.section import fields_of
 from common.settings.services import parse_optional_duration_s, parse_window
 from common.settings.values import (
     bytes_text,
@@ -156,18 +157,13 @@ def _section(name: str, field: FieldInfo) -> str:
 
 def _rows(prefix: str, model: type[BaseModel]) -> Iterator[str]:
     """One row for each setting, those of sections within sections too."""
-    for key, field in _fields(model):
+    for key, field in fields_of(model):
         inner = _model_in(field.annotation)
         by_name = typing.get_origin(field.annotation) is dict  # a section for each name
         if inner is None or by_name or field.default is None:  # an optional section has a row of its own
             yield _setting_row(prefix, key, field)
         if inner is not None:
             yield from _rows(f"{prefix}{key}.{'*.' if by_name else ''}", inner)
-
-
-def _fields(model: type[BaseModel]) -> Iterator[tuple[str, FieldInfo]]:
-    for name, field in model.model_fields.items():
-        yield field.alias or name, field
 
 
 def _setting_row(prefix: str, key: str, field: FieldInfo) -> str:

@@ -463,7 +463,7 @@ def _converter_now(settings: Settings, stream: Stream, *, yes: bool) -> RecordCo
     reader = find_reader(settings.writer.native)
     converter = plain_converter(settings, Passes(reader.make, reader.make_avro), stream, preview=not yes)
     store = stage_store(settings)
-    gained = latest(store, stream.app_id) if stream.evolves else None
+    gained = latest(store, stream.app_id) if stream.record.evolves else None
     return converter if gained is None else converter.at(gained.columns)
 
 

@@ -11,7 +11,7 @@ from common.schema import Field, Primitive, StructType, to_ddl
 from common.settings.columns import CDC_COLUMN, made_columns
 from common.settings.columns_from import ColumnsFrom
 from common.settings.formats import path_steps
-from common.settings.stream import UnknownFields
+from common.settings.parts.record import UnknownFields
 from stage_writer.decode.decode import Decoded
 from stage_writer.layers import NO_INPUTS, RecordInputs, decoder_of
 from stage_writer.shape.evaluation import Condition, Deriver, connect
@@ -50,13 +50,13 @@ class RecordChoice:
         self._decoder = decoder
         self._steps: list[Step] = []
         columns = decoder.columns
-        if stream.where is not None:
-            self._steps.append(Condition(columns, stream.where))
-        if seen is not None and seen.derive:
-            self._steps.append(Deriver(columns, seen.derive))
+        if stream.shaping.where is not None:
+            self._steps.append(Condition(columns, stream.shaping.where))
+        if seen is not None and seen.shaping.derive:
+            self._steps.append(Deriver(columns, seen.shaping.derive))
             columns = self._steps[-1].columns
         self._steps += routing_of(columns, stream)
-        if stream.expect:
+        if stream.shaping.expect:
             self._steps.append(Expectations(columns, stream))
 
     @property
@@ -100,14 +100,16 @@ def _seen_by_expressions(stream: Stream) -> Stream | None:
     Raises ExpressionError.
     """
     made = made_columns(stream)
-    columns = stream.schema_of_columns
-    before = ExpressionChecker(connect(), (*columns.names, *(name for name in made if name not in stream.derive)))
+    columns = stream.record.schema_of_columns
+    before = ExpressionChecker(
+        connect(), (*columns.names, *(name for name in made if name not in stream.shaping.derive))
+    )
     after = ExpressionChecker(connect(), (*columns.names, *made))
-    named = set[str]() if stream.where is None else set(before.check("where", stream.where).fields)
-    later = {} if stream.route is None else {"route": stream.route}
-    later |= {f"expect.{name}": expectation.rule for name, expectation in stream.expect.items()}
+    named = set[str]() if stream.shaping.where is None else set(before.check("where", stream.shaping.where).fields)
+    later = {} if stream.routing.route is None else {"route": stream.routing.route}
+    later |= {f"expect.{name}": expectation.rule for name, expectation in stream.shaping.expect.items()}
     by_later = {field for setting, text in later.items() for field in after.check(setting, text).fields}
-    derive = {name: text for name, text in stream.derive.items() if name.casefold() in by_later}
+    derive = {name: text for name, text in stream.shaping.derive.items() if name.casefold() in by_later}
     named |= by_later - {name.casefold() for name in derive}
     for name, text in derive.items():
         named |= before.check(f"derive.{name}", text).fields
@@ -122,7 +124,7 @@ def _seen_by_expressions(stream: Stream) -> Stream | None:
         "columns": to_ddl(kept) if kept.fields else ColumnsFrom.RECORDS.value,  # which has none
         "derive": derive,
         "unknown_fields": UnknownFields.IGNORE,
-        "formats": {path: form for path, form in stream.formats.items() if path_steps(path)[0] in own},
-        "jmespath": {path: text for path, text in stream.jmespath.items() if path_steps(path)[0] in own},
+        "formats": {path: form for path, form in stream.record.formats.items() if path_steps(path)[0] in own},
+        "jmespath": {path: text for path, text in stream.record.jmespath.items() if path_steps(path)[0] in own},
     }
     return stream.model_copy(update=update)

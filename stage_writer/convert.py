@@ -117,14 +117,14 @@ class RecordPipeline:
     @property
     def needs_headers(self) -> bool:
         """Whether a step uses the records' headers, or one names the schema."""
-        return self._stream.framing == "confluent_header" or any(step.needs_headers for step in self._steps)
+        return self._stream.record.framing == "confluent_header" or any(step.needs_headers for step in self._steps)
 
     @property
     def json_of(self) -> Opens | None:
         """Returns the JSON of the record in a message, for a format that only its schema opens."""
-        if self._stream.format == "json" or not isinstance(self._decoder, OpeningDecoder):
+        if self._stream.record.format == "json" or not isinstance(self._decoder, OpeningDecoder):
             return None
-        return self._decoder.body_of if self._stream.framing != "confluent_header" else None
+        return self._decoder.body_of if self._stream.record.framing != "confluent_header" else None
 
     def waits(self, batch: MessageBatch) -> Dependency | None:
         """What must be available before this batch can be decoded."""
@@ -193,21 +193,21 @@ class StreamConverter:
             require_can_partition(rows)
         self.formats = (self._row_formats[0], dead_letters_format(stream))
         """The stream's main table, and the one for dead letters. Those of its routes appear with their rows."""
-        self._taken = taken or frozenset({*schema.names, *stream.schema_of_columns.names})
+        self._taken = taken or frozenset({*schema.names, *stream.record.schema_of_columns.names})
         self._offers = None
-        if stream.evolves:
+        if stream.record.evolves:
             kept = StructType(tuple(field for field in self._pipeline.record_columns if schema.field(field.name)))
-            room = stream.evolve_limit if room is None else room
+            room = stream.record.evolve_limit if room is None else room
             self._offers = Offers(kept, self._taken, room, reserved="" if stream.merge is None else RESERVED)
 
     def at(self, gained: StructType) -> StreamConverter:
         """The conversion once the stream has gained columns; ignores columns that are not for it."""
-        additions = usable(self.stream.schema_of_columns, gained, self._taken)
+        additions = usable(self.stream.record.schema_of_columns, gained, self._taken)
         return StreamConverter(
             self.stream,
             self._schemas,
             gained=additions,
-            room=PublishedColumns(self.stream.schema_of_columns, gained, self.stream.evolve_limit).room,
+            room=PublishedColumns(self.stream.record.schema_of_columns, gained, self.stream.record.evolve_limit).room,
             taken=self._taken,
             native_decoder=self._native_decoder,
             inputs=self._inputs,
@@ -293,9 +293,9 @@ class StreamConverter:
         self, offers: Offers, staged: list[StagedRows], rows: Rows, messages: Messages
     ) -> list[StagedRows]:
         """The content of each batch's rescue column, as an offer; filtered rows offer nothing."""
-        if self.stream.rescue_column not in rows.table.column_names:
+        if self.stream.record.rescue_column not in rows.table.column_names:
             return staged
-        texts = rows.table[self.stream.rescue_column]
+        texts = rows.table[self.stream.record.rescue_column]
         if texts.null_count == len(texts):
             return staged
         parts = pairwise(messages.bounds(rows.index).tolist())
@@ -334,10 +334,10 @@ def _steps(
 
 def _record_steps(stream: Stream, columns: StructType, appearing: AppearingRoutes | None) -> Iterator[Step]:
     """The steps that see the record's fields by their own names."""
-    if stream.where is not None:
-        yield Condition(columns, stream.where)
-    if stream.derive:
-        deriver = Deriver(columns, stream.derive)
+    if stream.shaping.where is not None:
+        yield Condition(columns, stream.shaping.where)
+    if stream.shaping.derive:
+        deriver = Deriver(columns, stream.shaping.derive)
         yield deriver
         columns = deriver.columns
     yield from routing_of(columns, stream, appearing)
@@ -345,17 +345,17 @@ def _record_steps(stream: Stream, columns: StructType, appearing: AppearingRoute
         operation = Operation(columns, operation_of(stream))
         yield operation
         columns = operation.columns
-        if stream.merge.history and stream.merge.sequence is None and stream.has_events:
+        if stream.merge.history and stream.merge.sequence is None and stream.record.has_events:
             time = ChangeTime(columns)
             yield time
             columns = time.columns
-    if stream.expect:
+    if stream.shaping.expect:
         yield Expectations(columns, stream)
-    if stream.explode is not None:
+    if stream.shaping.explode is not None:
         by = merge_by_of(stream)
         if by is not None:
             yield Elements(columns, stream, by)
-        yield Exploder(columns, stream.explode)
+        yield Exploder(columns, stream.shaping.explode)
 
 
 def dead_letters_format(stream: Stream) -> TableFormat:
@@ -375,7 +375,7 @@ def require_can_partition(rows: TableFormat) -> None:
 def rows_format(stream: Stream, schema: StructType) -> TableFormat:
     """How the stream's main table is written; ``schema`` has all columns of the staged rows."""
     merge, identity = merge_by_of(stream), stream.staged_identity
-    made = table_format(stream.table, TableKind.ROWS, schema, stream.partition_by, merge)
+    made = table_format(stream.table, TableKind.ROWS, schema, stream.layout.partition_by, merge)
     if identity is not None:
         table = StructType(tuple(field for field in schema if field.name not in identity))
         made = replace(made, schema=schema_to_json(table), place=identity)

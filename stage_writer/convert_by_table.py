@@ -191,13 +191,13 @@ def _alone(stream: Stream) -> Stream:
 def _settings_of(stream: Stream) -> str:
     """The settings that make a table's columns of a message: streams that differ in none of them convert alike."""
     making = (
-        stream.columns,
-        stream.derive,
-        stream.drop,
-        stream.rename,
-        stream.field_names,
-        stream.formats,
-        stream.jmespath,
+        stream.record.columns,
+        stream.shaping.derive,
+        stream.shaping.drop,
+        stream.shaping.rename,
+        stream.shaping.field_names,
+        stream.record.formats,
+        stream.record.jmespath,
         stream.staged_identity,
     )
     return repr(making)

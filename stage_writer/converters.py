@@ -43,17 +43,21 @@ _PACKAGES = {"avro": ("fastavro",), "protobuf": ("google.protobuf", "grpc_tools"
 
 def record_inputs(stream: Stream, avro_pass: MakeAvroPass) -> RecordInputs:
     """Raises ConfigError for a file that cannot be read, and for a package that is not installed."""
-    extra, key = ("json-schema", "validate: true") if stream.validates else (stream.format, f"format: {stream.format}")
+    extra, key = (
+        ("json-schema", "validate: true")
+        if stream.record.validates
+        else (stream.record.format, f"format: {stream.record.format}")
+    )
     for package in _PACKAGES.get(extra, ()):
         if not _is_installed(package):
             msg = f"{key} needs the package {package}, which is not installed"
             raise ConfigError(msg, f"pip install 'kafka-delta-express[{extra}]'")
     file = None
-    if stream.schema_file is not None:
+    if stream.record.schema_file is not None:
         try:
-            file = Path(stream.schema_file).read_bytes()
+            file = Path(stream.record.schema_file).read_bytes()
         except OSError as error:
-            msg = f"schema_file {stream.schema_file} cannot be read: {error.strerror or error}"
+            msg = f"schema_file {stream.record.schema_file} cannot be read: {error.strerror or error}"
             raise ConfigError(msg, "set streams[].schema_file to a file that the writer can read") from error
     return RecordInputs(file, avro_pass, compile_protobuf)
 
@@ -116,7 +120,7 @@ def converters_of(
     converters: list[AnyConverter] = []
     for index, stream in enumerate(settings.streams):
         try:
-            if stream.columns_from is not None:
+            if stream.record.columns_from is not None:
                 converters.append(pending(stream))
             elif stream.topology is None:
                 converters.append(plain_converter(settings, passes, stream, schemas=schemas, preview=preview))

@@ -80,30 +80,32 @@ def decoder_of(
 
     Raises SchemaError and ExpressionError for an invalid stream.
     """
-    columns = stream.schema_of_columns
-    rescue_column = stream.rescue_column if stream.rescues else None
-    reading = DecodeOptions(stream.forms, lenient=is_lenient(stream), non_finite=stream.format != "json")
+    columns = stream.record.schema_of_columns
+    rescue_column = stream.record.rescue_column if stream.record.rescues else None
+    reading = DecodeOptions(stream.record.forms, lenient=is_lenient(stream), non_finite=stream.record.format != "json")
     decoder: Decodes
-    if stream.jmespath:
+    if stream.record.jmespath:
         decoder = JmesPathDecoder(
-            columns, stream.jmespath, reading, rescue_column=rescue_column, native_decoder=native_decoder
+            columns, stream.record.jmespath, reading, rescue_column=rescue_column, native_decoder=native_decoder
         )
     else:
         make = partial(Decoder, reading=reading, rescue_column=rescue_column, native_decoder=native_decoder)
         decoder = PlainRecords(EvolvingDecoder(columns, gained, make) if gained else make(columns))
-    if stream.has_events:
+    if stream.record.has_events:
         decoder = _of_events(stream, decoder, native_decoder)
-    if stream.framing == "none":
-        return decoder if stream.schema_file is None else UnframedDecoder(decoder, reader_of_file(stream, inputs))
+    if stream.record.framing == "none":
+        return (
+            decoder if stream.record.schema_file is None else UnframedDecoder(decoder, reader_of_file(stream, inputs))
+        )
     if schemas is None:
         msg = "a stream with frames needs a schema registry"
         raise TypeError(msg)
-    framed = FramedDecoder if stream.framing == "confluent" else HeaderFramedDecoder
-    return framed(decoder, schemas, stream.format.upper(), _make_reader(stream, inputs), inputs.covers)
+    framed = FramedDecoder if stream.record.framing == "confluent" else HeaderFramedDecoder
+    return framed(decoder, schemas, stream.record.format.upper(), _make_reader(stream, inputs), inputs.covers)
 
 
 def _of_events(stream: Stream, decoder: Decodes, native_decoder: MakeNativeDecoder) -> Decodes:
-    envelope = ENVELOPES.get(stream.envelope)
+    envelope = ENVELOPES.get(stream.record.envelope)
     if envelope is None:
         return EventDecoder(decoder, native_decoder)
     return RowChangeDecoder(decoder, envelope, old_keys_of(stream), native_decoder)
@@ -115,10 +117,10 @@ def reader_of_file(stream: Stream, inputs: RecordInputs) -> RecordReader:
         msg = "a stream with a schema_file needs its content"
         raise TypeError(msg)
     columns, reading = _hints(stream)
-    match stream.format:
+    match stream.record.format:
         case "protobuf":
             files = _compiler(inputs)(inputs.schema_file, {})
-            return ProtobufReader(files, columns, reading, message=stream.message)
+            return ProtobufReader(files, columns, reading, message=stream.record.message)
         case "avro":
             return AvroReader(parsed(_text(inputs.schema_file)), columns, reading, make_pass=inputs.avro_pass)
         case _:
@@ -127,16 +129,16 @@ def reader_of_file(stream: Stream, inputs: RecordInputs) -> RecordReader:
 
 def keys_decoder_of(stream: Stream, schemas: SchemaTypes | None, inputs: RecordInputs) -> FramedDecoder | None:
     """Opens message keys that have the records' format in a frame; None where keys are JSON or text."""
-    if stream.format == "json" or stream.framing == "none" or schemas is None:
+    if stream.record.format == "json" or stream.record.framing == "none" or schemas is None:
         return None
-    columns, reading = stream.schema_of_columns, DecodeOptions(stream.forms, lenient=is_lenient(stream))
-    if stream.format == "avro":
+    columns, reading = stream.record.schema_of_columns, DecodeOptions(stream.record.forms, lenient=is_lenient(stream))
+    if stream.record.format == "avro":
         keys = StructType(tuple(columns.field(name) or Field(name, Primitive.STRING) for name in _key_names(stream)))
         make = make_avro_reader(keys, reading, None, inputs.avro_pass, is_key=True)
     else:
         make = make_protobuf_reader(columns, reading, _compiler(inputs))
-    framed = FramedDecoder if stream.framing == "confluent" else KeyHeaderFramedDecoder
-    return framed(PlainRecords(Decoder(columns)), schemas, stream.format.upper(), make)
+    framed = FramedDecoder if stream.record.framing == "confluent" else KeyHeaderFramedDecoder
+    return framed(PlainRecords(Decoder(columns)), schemas, stream.record.format.upper(), make)
 
 
 def _key_names(stream: Stream) -> tuple[str, ...]:
@@ -149,23 +151,23 @@ def _key_names(stream: Stream) -> tuple[str, ...]:
 def _make_reader(stream: Stream, inputs: RecordInputs) -> MakeRecordReader | None:
     """Makes the readers of a stream's framed messages; None where no schema decides how one is read."""
     columns, reading = _hints(stream)
-    match stream.format:
+    match stream.record.format:
         case "protobuf":
             return make_protobuf_reader(columns, reading, _compiler(inputs))
         case "avro":
             resolved = None if inputs.schema_file is None else parsed(_text(inputs.schema_file))
             return make_avro_reader(columns, reading, resolved, inputs.avro_pass)
         case _:
-            return JsonSchemaReader if stream.validates else None
+            return JsonSchemaReader if stream.record.validates else None
 
 
 def _hints(stream: Stream) -> tuple[StructType, DecodeOptions]:
     """The columns that decide a value's text, by where it is in the message, and how they are read."""
-    columns, forms = stream.schema_of_columns, stream.forms
-    if stream.jmespath:
-        filled = {path_steps(column)[0] for column in stream.jmespath}
+    columns, forms = stream.record.schema_of_columns, stream.record.forms
+    if stream.record.jmespath:
+        filled = {path_steps(column)[0] for column in stream.record.jmespath}
         columns = StructType(tuple(field for field in columns if field.name not in filled))
-    if stream.has_events:
+    if stream.record.has_events:
         images = ("before", "after")
         columns = StructType(tuple(Field(image, columns) for image in images))
         forms = Forms(None, dict.fromkeys(images, forms))

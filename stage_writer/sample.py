@@ -130,7 +130,7 @@ class StreamSample:
             named = ", ".join(f"{path} {count:,}" for path, count in census.undeclared.most_common(10))
             more = len(census.undeclared) - 10
             rest = f" and {more} more" if more > 0 else ""
-            kept = "are kept in the rescue column" if self.stream.rescues else "are dropped"
+            kept = "are kept in the rescue column" if self.stream.record.rescues else "are dropped"
             yield f"  fields that are not declared {kept}: {named}{rest}"
 
 

@@ -172,7 +172,9 @@ class Schemas:
         columns: Mapping[str, FollowsColumns],
     ) -> None:
         """Reads nothing yet."""
-        self._declared = {converter.stream.app_id: converter for converter in converters if converter.stream.evolves}
+        self._declared = {
+            converter.stream.app_id: converter for converter in converters if converter.stream.record.evolves
+        }
         self._newest = dict(self._declared)
         self._gained = {
             app_id: GainedColumns(stage, workers, clock, log.bind(app_id=app_id)) for app_id in self._declared
@@ -206,7 +208,7 @@ class Schemas:
         for app_id, followed in self._columns.items():
             if (converter := followed.poll()) is None:
                 continue
-            if converter.stream.evolves:
+            if converter.stream.record.evolves:
                 self._declared[app_id] = converter
             gained = self._gained.get(app_id)
             self._newest[app_id] = converter if gained is None or gained.known is None else converter.at(gained.columns)

@@ -18,7 +18,7 @@ MINUTE_MS = 60_000
 
 def columns(stream: Stream) -> str:
     """The column list of a stream's table."""
-    return str(stream.columns)
+    return str(stream.record.columns)
 
 
 def shown(rows: Iterable[Row]) -> list[Row]:

@@ -23,8 +23,10 @@ if TYPE_CHECKING:
 
 def with_routes(stream: Stream, routes: Iterable[str]) -> Stream:
     """The stream with the tables of the routes that have appeared (rule 2); unchanged without a template."""
-    template = stream.route_table
+    template = stream.routing.route_table
     if template is None:
         return stream
-    made = {route: OtherTable(table=table_of(template, route)) for route in routes if route not in stream.routes}
-    return stream.model_copy(update={"route_settings": {**stream.route_settings, **made}}) if made else stream
+    made = {
+        route: OtherTable(table=table_of(template, route)) for route in routes if route not in stream.routing.routes
+    }
+    return stream.model_copy(update={"route_settings": {**stream.routing.route_settings, **made}}) if made else stream

@@ -27,20 +27,20 @@ if TYPE_CHECKING:
 
 def naming_of(stream: Stream) -> Naming:
     """Which fields the table leaves out, and the names of the others."""
-    drop = frozenset(map(path_steps, stream.drop))
-    rename = {path_steps(path): name for path, name in stream.rename.items()}
-    return Naming(drop, rename, stream.field_names == "snake_case")
+    drop = frozenset(map(path_steps, stream.shaping.drop))
+    rename = {path_steps(path): name for path, name in stream.shaping.rename.items()}
+    return Naming(drop, rename, stream.shaping.field_names == "snake_case")
 
 
 def made_columns(stream: Stream) -> tuple[str, ...]:
     """Columns that are not fields of the record: they have the name given in the settings."""
-    return (*columns_of_message(stream), *stream.derive)
+    return (*columns_of_message(stream), *stream.shaping.derive)
 
 
 def columns_of_message(stream: Stream) -> tuple[str, ...]:
     """Those of them that describe the message: what else it has, and its change of a row."""
-    rescue = (stream.rescue_column,) if stream.rescues else ()
-    return (*rescue, *((CDC_COLUMN,) if stream.has_events else ()))
+    rescue = (stream.record.rescue_column,) if stream.record.rescues else ()
+    return (*rescue, *((CDC_COLUMN,) if stream.record.has_events else ()))
 
 
 def declared_columns_of_table(stream: Stream) -> StructType:
@@ -67,9 +67,9 @@ def exploded(columns: StructType, name: str) -> StructType:
 def table_columns_of(stream: Stream) -> StructType:
     """The table's columns except Kafka's; computed ones have any type. Raises SchemaError."""
     made = made_columns(stream)
-    columns = stream.schema_of_columns.with_fields(Field(name, Primitive.STRING) for name in made)
-    if stream.explode is not None and stream.explode not in stream.derive:
-        columns = exploded(columns, stream.explode)
+    columns = stream.record.schema_of_columns.with_fields(Field(name, Primitive.STRING) for name in made)
+    if stream.shaping.explode is not None and stream.shaping.explode not in stream.shaping.derive:
+        columns = exploded(columns, stream.shaping.explode)
     # The content of computed ones is not known here (rule 2).
     naming = naming_of(stream)
     drop = frozenset(path for path in naming.drop if len(path) == 1 or path[0] not in made)

@@ -23,15 +23,15 @@ DEBEZIUM = "debezium"
 
 def is_envelope_open(stream: Stream) -> bool:
     """Whether the first records decide the `envelope`: they are merged, and the settings say nothing of their form."""
-    is_inferred = stream.columns_from is ColumnsFrom.RECORDS and "envelope" not in stream.model_fields_set
-    return is_inferred and stream.merge is not None and stream.merge.operation is None and not stream.jmespath
+    is_inferred = stream.record.columns_from is ColumnsFrom.RECORDS and "envelope" not in stream.record.model_fields_set
+    return is_inferred and stream.merge is not None and stream.merge.operation is None and not stream.record.jmespath
 
 
 def is_lenient(stream: Stream) -> bool:
     """Whether values may be written as texts: with `coerce: lenient`, and of canal, which sends all values as texts."""
-    return stream.coerce == "lenient" or stream.envelope == "canal"
+    return stream.record.coerce == "lenient" or stream.record.envelope == "canal"
 
 
 def may_have_several_rows(stream: Stream) -> bool:
     """Whether one message may have several rows before any `explode`: canal's arrays, and updates that change a key."""
-    return stream.envelope == "canal" or (stream.merge is not None and stream.envelope in UPDATE)
+    return stream.record.envelope == "canal" or (stream.merge is not None and stream.record.envelope in UPDATE)

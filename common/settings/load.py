@@ -25,6 +25,8 @@ from pydantic import BaseModel, ValidationError
 from common.errors import ConfigError
 from common.settings.masking import MASK, References, masked_urls, sounds_secret
 from common.settings.model import Settings
+from common.settings.section import fields_of, parts_of
+from common.settings.stream import Stream
 from common.settings.strict_yaml import load_yaml, yaml_problem
 
 if TYPE_CHECKING:
@@ -167,7 +169,9 @@ def _readable(error: ValidationError, source: str, references: References) -> Co
     ]
     problems = [
         # Several errors about one value come from its alternative types.
-        _sentence(path, details[0], references) if len(details) == 1 else f"{_dotted(path)}: the value {_ALTERNATIVES}"
+        _sentence(_keys(path), details[0], references)
+        if len(details) == 1
+        else f"{_dotted(_keys(path))}: the value {_ALTERNATIVES}"
         for path, details in by_place.items()
         if path not in echoes
     ]
@@ -178,6 +182,11 @@ def _readable(error: ValidationError, source: str, references: References) -> Co
 def _place(detail: ErrorDetails) -> tuple[int | str, ...]:
     # Pydantic puts the names of union members and "[key]" into locations; a user knows only keys and list indexes.
     return tuple(part for part in detail["loc"] if part == "[key]" or not _is_type_name(str(part)))
+
+
+def _keys(place: tuple[int | str, ...]) -> tuple[int | str, ...]:
+    """The keys that lead to a value in the file, which has no parts."""
+    return tuple(part for part in place if part not in parts_of(Stream))
 
 
 def _sentence(path: tuple[int | str, ...], detail: ErrorDetails, references: References) -> str:
@@ -234,14 +243,12 @@ def _known_keys(path: tuple[int | str, ...]) -> list[str]:
         if isinstance(part, int) or is_own_name:
             is_own_name = False
             continue
-        annotation = next(
-            (field.annotation for name, field in model.model_fields.items() if part in (name, field.alias)), None
-        )
+        annotation = next((field.annotation for key, field in fields_of(model) if part == key), None)
         inner = _model_in(annotation)
         if inner is None:
             return []
         model, is_own_name = inner, typing.get_origin(annotation) is dict
-    return [field.alias or name for name, field in model.model_fields.items()]
+    return [key for key, _ in fields_of(model)]
 
 
 def _model_in(annotation: object) -> type[BaseModel] | None:

@@ -46,7 +46,11 @@ def merge_by_of(stream: Stream) -> MergeBy | None:
 
 def element_column_of(stream: Stream) -> str | None:
     """The table's name of the column with an exploded element; None where there is none."""
-    return None if stream.explode is None else naming_of(stream).name_of((stream.explode,), made_columns(stream))
+    return (
+        None
+        if stream.shaping.explode is None
+        else naming_of(stream).name_of((stream.shaping.explode,), made_columns(stream))
+    )
 
 
 def element_keys_of(stream: Stream) -> dict[str, tuple[str, ...]]:
@@ -75,9 +79,9 @@ def columns_of_rows(stream: Stream) -> tuple[str, ...]:
 
 def settings_of_columns(stream: Stream) -> dict[str, str]:
     """The keys of the settings that give the table columns which no field of a record is, by the columns' names."""
-    keys = {name: f"derive.{name}" for name in stream.derive}
-    if stream.rescues:
-        keys[stream.rescue_column] = "rescue_column"
+    keys = {name: f"derive.{name}" for name in stream.shaping.derive}
+    if stream.record.rescues:
+        keys[stream.record.rescue_column] = "rescue_column"
     if stream.merge is not None and stream.merge.soft_delete is not None:
         keys[stream.merge.soft_delete] = "merge.soft_delete"
     if stream.merge is not None and stream.merge.history:
@@ -91,12 +95,12 @@ def operation_of(stream: Stream) -> tuple[str, tuple[str, ...]] | None:
         return None
     if stream.merge.operation is not None:
         return stream.merge.operation, stream.merge.deletes
-    return ("_cdc.op", stream.merge.deletes or DELETES[stream.envelope]) if stream.has_events else None
+    return ("_cdc.op", stream.merge.deletes or DELETES[stream.record.envelope]) if stream.record.has_events else None
 
 
 def record_names(stream: Stream) -> dict[str, str]:
     """For each declared column of the table its field's name in the record."""
-    naming, columns = naming_of(stream), stream.schema_of_columns
+    naming, columns = naming_of(stream), stream.record.schema_of_columns
     kept = [name for name in columns.names if (name,) not in naming.drop]
     return dict(zip(declared_columns_of_table(stream).names, kept, strict=True))
 

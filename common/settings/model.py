@@ -376,9 +376,10 @@ class Settings(Section):
 
     @model_validator(mode="after")
     def _registry(self) -> Self:
-        framed = next((stream for stream in self.streams if stream.framing != "none"), None)
+        framed = next((stream for stream in self.streams if stream.record.framing != "none"), None)
         if framed is not None and not self.schema_registry.get("url"):
-            msg = f"the stream {framed.app_id!r} has framing: {framed.framing}, and schema_registry no url; give one"
+            framing = framed.record.framing
+            msg = f"the stream {framed.app_id!r} has framing: {framing}, and schema_registry no url; give one"
             raise ValueError(msg)
         return self
 
@@ -390,7 +391,9 @@ class Settings(Section):
         check_changelogs(self.streams)
         tables = [(key, url) for stream in self.streams for key, url in stream.places]
         templates = [
-            ("streams[].route_table", stream.route_table) for stream in self.streams if stream.route_table is not None
+            ("streams[].route_table", stream.routing.route_table)
+            for stream in self.streams
+            if stream.routing.route_table is not None
         ]
         check_templates(self.stage.url, self.streams)
         problem = nested(self.stage.url, [*tables, *templates])

@@ -45,7 +45,7 @@ ControlTopic = Annotated[str | None, AfterValidator(_check_topic)]
 
 def streams_on_marker(schedule: str, streams: Iterable[Stream]) -> tuple[Stream, ...]:
     """The streams that are loaded when writers report new markers; ``schedule`` is the loader's."""
-    return tuple(stream for stream in streams if (stream.schedule or schedule) == ON_MARKER)
+    return tuple(stream for stream in streams if (stream.pace.schedule or schedule) == ON_MARKER)
 
 
 def require_waiting(control_topic: str | None, schedule: str, streams: Iterable[Stream]) -> None:

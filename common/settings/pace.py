@@ -55,4 +55,4 @@ def longest_replay_s(settings: Settings) -> float:
 
 
 def _given(stream: Stream, names: tuple[str, ...]) -> dict[str, object]:
-    return {name: value for name in names if (value := getattr(stream, name)) is not None}
+    return {name: value for name in names if (value := getattr(stream.pace, name)) is not None}

@@ -6,9 +6,10 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pydantic import PrivateAttr
+from pydantic import Field, PrivateAttr, field_validator
 
 from common.settings.section import Section
+from common.settings.topic_names import Topics
 from common.spans import Topic, TopicPartition
 from common.stage.merged import kafka_topic, shared_chain, stream_of, topics_of
 
@@ -51,9 +52,19 @@ class TopicOwners:
 class TopicReader(Section):
     """A stream, as far as its topics go."""
 
-    if TYPE_CHECKING:
-        app_id: str
-        topics: tuple[str, ...]
+    app_id: str = Field(
+        min_length=1,
+        description="Name of the stream; the table's txn actions carry it, so it must never change.",
+    )
+    topics: Topics = Field(min_length=1, description="Topic names, or one regular expression that begins with `^`.")
+
+    @field_validator("app_id")
+    @classmethod
+    def _app_id(cls, value: str) -> str:
+        if value in {".", ".."} or not value.isprintable():
+            msg = "names folders of the stage: it leads elsewhere, or cannot be printed; letters, digits, - and _ do"
+            raise ValueError(msg)
+        return value
 
     _owners: TopicOwners = PrivateAttr(default_factory=TopicOwners)
 

@@ -27,15 +27,15 @@ def with_columns(
 
     Raises ConfigError for columns that contradict the stream's settings.
     """
-    updates: dict[str, object] = {"columns": to_ddl(columns), "formats": {**(formats or {}), **stream.formats}}
-    if partition_by is not None and not stream.partition_by:
+    updates: dict[str, object] = {"columns": to_ddl(columns), "formats": {**(formats or {}), **stream.record.formats}}
+    if partition_by is not None and not stream.layout.partition_by:
         updates["partition_by"] = partition_by
     new = stream.model_copy(update=updates)
     try:
-        forms_of(columns, new.formats)
+        forms_of(columns, new.record.formats)
         return checked(new)
     except (ValueError, SchemaError) as error:
-        source = stream.columns_from
+        source = stream.record.columns_from
         reason = error.problem if isinstance(error, SchemaError) else str(error)
         msg = f"{stream.app_id}: with columns {'declared' if source is None else source.value}: {reason}"
         raise ConfigError(msg, f"the columns are: {updates['columns']}") from None

@@ -84,10 +84,10 @@ def agree_on(store: ObjectStore, app_id: str, wanted: Iterable[str], limit: int)
 
 def with_appeared(settings: Settings, store: ObjectStore) -> Settings:
     """The settings with the routes that have appeared. Raises StoreError and MarkerError."""
-    if all(stream.route_table is None for stream in settings.streams):
+    if all(stream.routing.route_table is None for stream in settings.streams):
         return settings
     streams = tuple(
-        stream if stream.route_table is None else with_routes(stream, appeared(store, stream.app_id).routes)
+        stream if stream.routing.route_table is None else with_routes(stream, appeared(store, stream.app_id).routes)
         for stream in settings.streams
     )
     return settings.model_copy(update={"streams": streams})

@@ -50,7 +50,7 @@ def found_columns(stream: Stream, stage: ObjectStore, open_table: Callable[[str]
 
     Raises ConfigError, StoreError, TableError and MarkerError.
     """
-    source = stream.columns_from
+    source = stream.record.columns_from
     if source is None:
         return stream
     if source is ColumnsFrom.TABLE:
@@ -75,7 +75,7 @@ def columns_of_table(stream: Stream, state: TableState | None) -> Stream:
 def columns_as_agreed(stream: Stream, agreed: AgreedColumns, state: TableState | None) -> Stream:
     """The stream with the columns that its writers agreed on (rules 2 to 4). Raises ConfigError."""
     stream, columns = with_envelope(stream, agreed.envelope), agreed.columns
-    if stream.columns_from is not ColumnsFrom.REGISTRY or stream.evolution is not Evolution.WIDEN:
+    if stream.record.columns_from is not ColumnsFrom.REGISTRY or stream.evolution is not Evolution.WIDEN:
         columns = extended(restricted(table_columns(stream, state), columns), columns)
     partition_by = None if state is None else state.partition_by
     return with_columns(stream, columns, partition_by=partition_by, formats=agreed.formats)
@@ -101,9 +101,9 @@ def with_columns_of_files(stream: Stream, schema: str, agreed: Callable[[str], A
     ``schema`` is that of the main table. ``agreed`` returns what the writers of a stream agreed on. Raises StoreError
     and MarkerError.
     """
-    if stream.columns_from is None:
+    if stream.record.columns_from is None:
         return stream
-    if stream.columns_from is ColumnsFrom.TABLE:
+    if stream.record.columns_from is ColumnsFrom.TABLE:
         columns = record_columns(stream, schema)
     else:
         agreed_columns = agreed(stream.app_id)
@@ -127,7 +127,7 @@ _MADE_BY_DELTA = ("delta.generationExpression", "delta.identity.start")
 
 def record_columns(stream: Stream, schema: str) -> StructType:
     """The columns of a table's schema for a record's fields (rule 5), with its types. Raises SchemaError for others."""
-    ours = (stream.rescue_column, CDC_COLUMN, *KAFKA_COLUMNS, *INCLUDED_COLUMNS.values())
+    ours = (stream.record.rescue_column, CDC_COLUMN, *KAFKA_COLUMNS, *INCLUDED_COLUMNS.values())
     made = {name.casefold() for name in (*made_columns(stream), *ours, *columns_of_merge(stream))}
     columns = schema_from_json(schema)
     names = {field.name.casefold() for field in columns}

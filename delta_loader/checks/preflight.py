@@ -125,7 +125,7 @@ class Preflight:
     def _stream(self, stream: Stream) -> Iterator[Check]:
         app_id = stream.app_id
         state = read_table_state(self.open_store(stream.table))
-        if stream.columns_from is not None:
+        if stream.record.columns_from is not None:
             with_its = found_columns(stream, self.store, self.open_store) or before_agreement(stream, state)
             yield columns_from_check(stream, with_its)
             stream = with_its or stream
@@ -160,8 +160,8 @@ class Preflight:
 
     def _template(self, stream: Stream) -> Iterator[Check]:
         """The check of the template of a table to be created, which is the given ``stream``'s main table."""
-        if stream.template and read_table_state(self.open_store(stream.template)) is None:
-            problem = f"{stream.app_id}: the template {stream.template} of {stream.table} is not there"
+        if stream.layout.template and read_table_state(self.open_store(stream.layout.template)) is None:
+            problem = f"{stream.app_id}: the template {stream.layout.template} of {stream.table} is not there"
             remedy = "create it, or name another one as template"
             yield Check("table", Level.ERROR, problem, remedy, stream.app_id)
 

@@ -92,8 +92,8 @@ def merge_checks(stream: Stream, url: str, identity: TableIdentity) -> Iterator[
 
 def columns_from_check(stream: Stream, resolved: Stream | None) -> Check:
     """The columns of a stream that does not declare them; ``resolved`` is the stream with them, None if unknown."""
-    columns = "none yet; its writer infers them" if resolved is None else resolved.columns
-    return Check("columns", Level.OK, f"{stream.app_id}: {stream.columns}: {columns}", app_id=stream.app_id)
+    columns = "none yet; its writer infers them" if resolved is None else resolved.record.columns
+    return Check("columns", Level.OK, f"{stream.app_id}: {stream.record.columns}: {columns}", app_id=stream.app_id)
 
 
 def _in_the_table_alone(stream: Stream, topic: str) -> Check:
@@ -112,11 +112,11 @@ def _columns(stream: Stream, state: TableState, url: str, load_mode: LoadMode) -
     by = merge_by_of(stream)
     columns = columns if by is None else columns.with_fields(made_fields(columns, by))
     casting = stream.evolution is not Evolution.STRICT
-    schema = _with_benefit(state.schema, columns) if stream.evolves or casting else state.schema
+    schema = _with_benefit(state.schema, columns) if stream.record.evolves or casting else state.schema
     if through_spark(load_mode):
         columns = _with_what_is_made(stream, columns, schema)
     table = TableShape(schema, state.partition_by)
-    declared = TableShape(schema_to_json(columns), stream.partition_by, by)
+    declared = TableShape(schema_to_json(columns), stream.layout.partition_by, by)
     problems = (*differences(table, declared, load_mode, casting=casting), *_not_made(stream, schema))
     if problems:
         return Check(
@@ -134,7 +134,7 @@ def _columns(stream: Stream, state: TableState, url: str, load_mode: LoadMode) -
 def _soft_deletes(stream: Stream, state: TableState, url: str) -> Iterator[Check]:
     """A soft delete of a key that the table does not have creates a row with nothing else."""
     merge = stream.merge
-    if merge is None or merge.soft_delete is None or stream.explode is not None:
+    if merge is None or merge.soft_delete is None or stream.shaping.explode is not None:
         return
     given = {*merge.keys, merge.soft_delete, merge.sequence}
     try:
@@ -165,7 +165,7 @@ def _elements(stream: Stream) -> Iterator[Check]:
 
 def _not_made(stream: Stream, schema: str) -> tuple[str, ...]:
     """Columns that writers add and the table lacks. Their types are not known here, so all of them are reported."""
-    if stream.evolves or stream.evolution is not Evolution.STRICT:
+    if stream.record.evolves or stream.evolution is not Evolution.STRICT:
         return ()
     try:
         known = schema_from_json(schema)
@@ -177,9 +177,9 @@ def _not_made(stream: Stream, schema: str) -> tuple[str, ...]:
 
 def _with_what_is_made(stream: Stream, declared: StructType, schema: str) -> StructType:
     """The declared columns and those that writers add, of which only the names are known here."""
-    made = {*stream.derive, *stream.jmespath}
-    made |= {stream.rescue_column} if stream.rescues else set()
-    made |= {"_cdc"} if stream.has_events else set()
+    made = {*stream.shaping.derive, *stream.record.jmespath}
+    made |= {stream.record.rescue_column} if stream.record.rescues else set()
+    made |= {"_cdc"} if stream.record.has_events else set()
     try:
         table = schema_from_json(schema)
     except SchemaError:

@@ -34,15 +34,17 @@ class Creator:
         ``restage`` is passed on to `require_suitable`.
         """
         stream = self._stream.at(url)
-        if url == stream.dead_letters or not (stream.table_properties or stream.cluster_by or stream.template):
+        if url == stream.dead_letters or not (
+            stream.layout.table_properties or stream.layout.cluster_by or stream.layout.template
+        ):
             self._tables.create(url, staged)
         elif self._maker is None:
             msg = f"the Delta table {url} cannot be made here as the stream says"
             raise NotCompatibleError(msg, "create it, or leave out table_properties, cluster_by and template")
-        elif stream.template is None:
+        elif stream.layout.template is None:
             self._maker.make(url, staged, layout_of(stream), nullable=True)
         else:
-            shape, layout = self._like(url, stream.template, staged, restage)
+            shape, layout = self._like(url, stream.layout.template, staged, restage)
             self._maker.make(url, shape, layout, nullable=False)
 
     def _like(self, url: str, model: str, staged: TableShape, restage: str) -> tuple[TableShape, Layout]:

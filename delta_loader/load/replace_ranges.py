@@ -239,7 +239,7 @@ class Replacements:
         for url in stream.side_tables:
             target, staged = self._target(url), request.content.of(url)
             if target is None and staged is not None and staged.files:
-                partition_by = () if url == stream.dead_letters else stream.at(url).partition_by
+                partition_by = () if url == stream.dead_letters else stream.at(url).layout.partition_by
                 self.tables.create(url, TableShape(staged.schema, partition_by))
                 target = self._target(url)
             if target is not None:
@@ -281,7 +281,7 @@ class Replacements:
 
     def _with_columns_of(self, request: Request, stream: Stream, target: Target) -> Target:
         """The table with the columns that only the staged rows have, where the stream's tables gain columns."""
-        table, gains = request.content.of(target.url), stream.evolves or stream.evolution is not Evolution.STRICT
+        table, gains = request.content.of(target.url), stream.record.evolves or stream.evolution is not Evolution.STRICT
         if not gains or self.columns is None or table is None or table.kind is not TableKind.ROWS:
             return target
         try:

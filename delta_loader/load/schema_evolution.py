@@ -44,7 +44,7 @@ class SchemaEvolution:
 
     def __init__(self, stream: Stream, ports: Ports, adder: ColumnAdder, log: FilteringBoundLogger) -> None:
         self._stream = stream
-        self._declared = stream.schema_of_columns
+        self._declared = stream.record.schema_of_columns
         """Of a stream that declares none, those that its writers agreed on, once there is something to add."""
         self._stage = ports.stage
         self._tables = ports.tables
@@ -57,7 +57,7 @@ class SchemaEvolution:
     @classmethod
     def of(cls, stream: Stream, ports: Ports, log: FilteringBoundLogger) -> SchemaEvolution | None:
         """The stream's evolver; None for a stream that gains no columns."""
-        return cls(stream, ports, ports.columns, log) if stream.evolves and ports.columns is not None else None
+        return cls(stream, ports, ports.columns, log) if stream.record.evolves and ports.columns is not None else None
 
     def evolve(self, table: Target, shape: TableShape, markers: Sequence[Marker]) -> bool:
         """Add the columns that files of a shape need and that markers offer; returns whether the table may differ.
@@ -72,14 +72,14 @@ class SchemaEvolution:
         columns, staged = schema_from_json(table.shape.schema), schema_from_json(shape.schema)
         if not offers and restricted(columns, staged) == restricted(staged, staged):
             return False
-        if self._stream.columns_from is not None:
+        if self._stream.record.columns_from is not None:
             agreed = self._stage.agreed(self._stream.app_id)
             self._declared = NO_COLUMNS if agreed is None else agreed.columns
         changed = False
         for _ in range(_ROUNDS):
             published = self._stage.evolved(self._stream.app_id)
             before = NO_COLUMNS if published is None else published.columns
-            known = PublishedColumns(self._declared, before, self._stream.evolve_limit)
+            known = PublishedColumns(self._declared, before, self._stream.record.evolve_limit)
             agreement = agree(columns, known, joined_offers(offers.values()), staged, self._refused)
             if agreement.added:
                 self._add(table.url, agreement.added)

@@ -162,7 +162,7 @@ class StreamTables:
         """The columns that the stream's rows have in a table that they are merged into; derived ones included."""
         if not isinstance(load_mode, Merge):
             return frozenset()
-        gained = self._ports.stage.evolved(self._stream.app_id) if self._stream.evolves else None
+        gained = self._ports.stage.evolved(self._stream.app_id) if self._stream.record.evolves else None
         main = state.schema if self.own is None else self.own.shape.schema
         stream = with_columns_of_files(self._stream.at(url), main, self._ports.stage.agreed)
         return frozenset((*columns_of_rows(stream), *(() if gained is None else gained.columns.names)))

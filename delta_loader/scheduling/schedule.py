@@ -55,7 +55,11 @@ def _require_a_time(trigger: CronTrigger) -> None:
 
 def load_schedules(settings: Settings) -> list[tuple[str, str]]:
     """The schedules for loads, each with its key: the loader's, and those of streams."""
-    own = [(stream.schedule, index) for index, stream in enumerate(settings.streams) if stream.schedule is not None]
+    own = [
+        (stream.pace.schedule, index)
+        for index, stream in enumerate(settings.streams)
+        if stream.pace.schedule is not None
+    ]
     return [
         (settings.loader.schedule, "loader.schedule"),
         *((text, f"streams[{index}].schedule") for text, index in own),

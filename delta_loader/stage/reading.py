@@ -178,7 +178,7 @@ class Stage:
 
     def routes(self, stream: Stream) -> tuple[str, ...]:
         """The routes that have appeared by its `route_table`, in that order. Raises StoreError, MarkerError."""
-        return () if stream.route_table is None else appeared(self.store, stream.app_id).routes
+        return () if stream.routing.route_table is None else appeared(self.store, stream.app_id).routes
 
     def settings_now(self, settings: Settings) -> Settings:
         """The settings with these tables. Raises StoreError, MarkerError."""

@@ -198,7 +198,7 @@ def _stream_status(stream: Stream, stage: Stage, open_store: OpenStore, kafka: K
         valid_through_ms=None if state is None else valid_through_of(histories[stream.table].commits, stream.app_id),
         undeclared=undeclared_of(marker for markers in markers_of.values() for marker in markers),
         violations=violations_of(marker for markers in markers_of.values() for marker in markers),
-        drops_on_purpose=stream.drops_on_purpose,
+        drops_on_purpose=stream.record.drops_on_purpose,
         name=name_of_table(stream.catalog_tables, stream.table),
     )
 
@@ -208,7 +208,7 @@ def _paths(markers: Iterable[AnyMarker], listed: Listed) -> Iterator[str]:
 
 
 def _gained(stream: Stream, stage: Stage) -> tuple[Gained, ...]:
-    evolved = stage.evolved(stream.app_id) if stream.evolves else None
+    evolved = stage.evolved(stream.app_id) if stream.record.evolves else None
     return () if evolved is None else evolved.gained
 
 
@@ -219,7 +219,7 @@ def _has_foreign(markers: Iterable[AnyMarker]) -> bool:
 
 def _unfit(stream: Stream, state: TableState | None, open_store: OpenStore) -> Iterator[Check]:
     """The incompatibilities of the stream's main table, and of those that have their own columns."""
-    others = dict.fromkeys(url for url, _ in stream.sections.values())
+    others = dict.fromkeys(url for url, _ in stream.routing.sections.values())
     tables = [(stream.table, state), *((url, read_table_state(open_store(url))) for url in others)]
     return (
         check

@@ -309,7 +309,7 @@ def _dropped(streams: Iterable[Stream], stats: LoadStats) -> Iterator[Problem]:
     for stream in streams:
         seen = stats.entries[stream.app_id].seen.values()
         fields = undeclared.together(of.undeclared for of in seen if of.undeclared is not None)
-        if fields is not None and not stream.drops_on_purpose:
+        if fields is not None and not stream.record.drops_on_purpose:
             title = f"Fields of {stream.app_id} are dropped"
             yield Problem(ProblemLevel.WARNING, title, fields.sentence, undeclared.REMEDY)
 

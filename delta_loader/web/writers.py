@@ -100,6 +100,6 @@ class WritersView:
             KafkaReports(self._ends, facts.firsts, facts.topic_ids, facts.idle),
         )
         held = held_by_writers(chains, reports)
-        limit_s = late_after_s(self._flush_after_s if stream.flush_after_s is None else stream.flush_after_s)
+        limit_s = late_after_s(self._flush_after_s if stream.pace.flush_after_s is None else stream.pace.flush_after_s)
         waits = unstaged(stream, chains, facts.partitions, reports, limit_s)
         return OfWriters(held, [unstaged for unstaged in waits if unstaged.partition not in held])

@@ -88,7 +88,7 @@ class ColumnFinder:
         columns, formats = proposed(stream, table_columns(stream, state), records)
         if not columns.fields:
             return None
-        source, envelope = ColumnsFrom.RECORDS.value, stream.envelope if stream is not self.stream else None
+        source, envelope = ColumnsFrom.RECORDS.value, stream.record.envelope if stream is not self.stream else None
         agreed = AgreedColumns(stream.app_id, 1, columns, source, self.clock.wall_ms(), formats, envelope=envelope)
         try:
             return agreed, columns_as_agreed(self.stream, agreed, state)
@@ -127,9 +127,9 @@ def require_known(finder: FindsColumns) -> Stream:
 
 def columns_text(stream: Stream, new: Stream | None) -> str:
     """What `check` shows of a stream's columns."""
-    source = "" if stream.columns_from is None else stream.columns_from.value
+    source = "" if stream.record.columns_from is None else stream.record.columns_from.value
     if new is None:
         return f"ok: {stream.app_id}: {source}: none yet; they are found with the first records"
-    if new.envelope != stream.envelope:
-        source += f", envelope: {new.envelope}"
-    return f"ok: {stream.app_id}: {source}: {new.columns}"
+    if new.record.envelope != stream.record.envelope:
+        source += f", envelope: {new.record.envelope}"
+    return f"ok: {stream.app_id}: {source}: {new.record.columns}"

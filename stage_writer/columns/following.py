@@ -110,7 +110,7 @@ class FollowedColumns:
             self._check_at_s = self._check_at_s if self.problem is not None else 0.0
 
     def _is_due(self) -> bool:
-        follows = self.finder.stream.columns_from is ColumnsFrom.TABLE
+        follows = self.finder.stream.record.columns_from is ColumnsFrom.TABLE
         is_wanted = follows or bool(self._wanted_ids) if self.agreed is not None else self.wanted
         return is_wanted and self.clock.monotonic_s() >= self._check_at_s
 
@@ -131,7 +131,7 @@ class FollowedColumns:
                 outcome = error
             else:
                 outcome = self._lacking(attempt)
-        now_s, follows = self.clock.monotonic_s(), self.finder.stream.columns_from is ColumnsFrom.TABLE
+        now_s, follows = self.clock.monotonic_s(), self.finder.stream.record.columns_from is ColumnsFrom.TABLE
         self.problem = outcome
         if outcome is None:
             self._backoff.reset()
@@ -148,10 +148,10 @@ class FollowedColumns:
         """The conversion for what was found; None if it is the same. Raises ConfigError, and then nothing changes."""
         new, stream, ids = None, columns.stream, self.covered | columns.ids
         if stream != self.agreed:
-            source = self.finder.stream.columns_from
-            covers = CoveredSchemas(self, stream.columns, ids) if source is ColumnsFrom.REGISTRY else None
+            source = self.finder.stream.record.columns_from
+            covers = CoveredSchemas(self, stream.record.columns, ids) if source is ColumnsFrom.REGISTRY else None
             new = self.make(stream, covers)
-            self.log.info("columns found", app_id=stream.app_id, columns=stream.columns, source=source)
+            self.log.info("columns found", app_id=stream.app_id, columns=stream.record.columns, source=source)
         self.agreed, self.covered = stream, ids
         return new
 
@@ -199,7 +199,7 @@ class CoveredSchemas:
     def waits(self, ids: Collection[SchemaKey]) -> ColumnsWait | None:
         new = frozenset(ids) - self._ids
         stream = self._columns.agreed
-        if new and stream is not None and stream.columns == self._used:  # a schema may add no field
+        if new and stream is not None and stream.record.columns == self._used:  # a schema may add no field
             self._ids |= self._columns.covered
             new -= self._ids
         if not new:
@@ -222,11 +222,11 @@ class PendingConverter:
         """Whether the rows need the records' headers. An expression that uses them has to name them."""
         stream = self.stream
         operation = None if stream.merge is None else stream.merge.operation
-        rules = (each.rule for each in stream.expect.values())
-        derived = (text for _, route_table in stream.sections.values() for text in route_table.derive.values())
-        made = (*stream.derive.values(), *stream.jmespath.values(), *derived)
-        texts = (*made, *rules, stream.where, stream.route, operation)
-        reads_them = bool(stream.include) or stream.framing == "confluent_header"
+        rules = (each.rule for each in stream.shaping.expect.values())
+        derived = (text for _, route_table in stream.routing.sections.values() for text in route_table.derive.values())
+        made = (*stream.shaping.derive.values(), *stream.record.jmespath.values(), *derived)
+        texts = (*made, *rules, stream.shaping.where, stream.routing.route, operation)
+        reads_them = bool(stream.include) or stream.record.framing == "confluent_header"
         return reads_them or any("headers" in text.casefold() for text in texts if text is not None)
 
     def waits(self, batch: MessageBatch) -> ColumnsWait:
@@ -234,8 +234,8 @@ class PendingConverter:
         if self.columns is None:
             msg = f"nothing finds the columns of {self.stream.app_id}"
             raise TypeError(msg)
-        is_registered = self.stream.columns_from is ColumnsFrom.REGISTRY
-        in_headers = self.stream.framing == "confluent_header"
+        is_registered = self.stream.record.columns_from is ColumnsFrom.REGISTRY
+        in_headers = self.stream.record.framing == "confluent_header"
         self.columns.want(schema_keys(batch, in_headers=in_headers) if is_registered else ())
         return ColumnsWait(self.columns)
 

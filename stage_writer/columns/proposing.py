@@ -36,7 +36,7 @@ def proposed(stream: Stream, table: StructType, records: JsonShape) -> tuple[Str
     free = StructType(tuple(field for field in inferred_columns.columns if field.name.casefold() not in taken))
     added = additions(table, free)
     # the smallest first, so that an object of a thousand keys does not displace all others
-    kept = set(within(sorted(added, key=lambda addition: addition.size), stream.evolve_limit))
+    kept = set(within(sorted(added, key=lambda addition: addition.size), stream.record.evolve_limit))
     columns = with_additions(table, (addition for addition in added if addition in kept))
     return columns, _usable(columns, inferred_columns.formats)
 

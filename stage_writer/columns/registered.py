@@ -82,8 +82,9 @@ class RegistryFinder:
             agreed = agreed_columns(self.stage, self.stream.app_id)
             proposed = agreed if agreed is not None and ids.issubset(agreed.schema_ids) else self._next(agreed, ids)
             if proposed is None:
-                msg = f"the registry has no {self.stream.format} schema yet for the records of {self.stream.app_id}"
-                raise RegistryError(msg, f"register one, or write the columns of {self.stream.app_id}")
+                app_id = self.stream.app_id
+                msg = f"the registry has no {self.stream.record.format} schema yet for the records of {app_id}"
+                raise RegistryError(msg, f"register one, or write the columns of {app_id}")
             columns = DiscoveredColumns(self._with(proposed), frozenset(proposed.schema_ids))
             if proposed is agreed or agree_on(self.stage, proposed):
                 return columns
@@ -103,7 +104,7 @@ class RegistryFinder:
 
     def _fetched(self, agreed: AgreedColumns | None, ids: frozenset[SchemaKey]) -> dict[SchemaKey, RegisteredSchema]:
         """The schemas that are not agreed on yet, by their ids (rule 1)."""
-        registry, kind = self.open_registry(), self.stream.format.upper()
+        registry, kind = self.open_registry(), self.stream.record.format.upper()
         schemas: dict[SchemaKey, RegisteredSchema] = {}
         if agreed is None and self.stream.pattern is None:
             latest = (registry.latest_of(f"{topic}-value") for topic in self.stream.topics)
@@ -127,7 +128,7 @@ class RegistryFinder:
 def columns_of_schema(stream: Stream, schema: RegisteredSchema, compile_protobuf: Compile) -> Columns:
     """The columns for records of a schema. Raises SchemaError for one that gives none."""
     columns, formats = _of_messages(stream, schema, compile_protobuf)
-    if not stream.has_events:
+    if not stream.record.has_events:
         return columns, formats
     image = columns.field(_IMAGE)
     if image is None or not isinstance(image.type, StructType):
@@ -138,7 +139,7 @@ def columns_of_schema(stream: Stream, schema: RegisteredSchema, compile_protobuf
 
 
 def _of_messages(stream: Stream, schema: RegisteredSchema, compile_protobuf: Compile) -> Columns:
-    match stream.format:
+    match stream.record.format:
         case "avro":
             return avro_columns(parse_avro(schema.text, [text for _, text in schema.references])), {}
         case "protobuf":

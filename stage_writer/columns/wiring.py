@@ -43,10 +43,10 @@ class ColumnsOfStreams:
         sample, open_registry = partial(sample_records, settings), partial(_registry, settings, clock)
         self._finders: dict[str, FindsColumns] = {}
         for stream in settings.streams:
-            if stream.columns_from is ColumnsFrom.REGISTRY:
+            if stream.record.columns_from is ColumnsFrom.REGISTRY:
                 finder: FindsColumns = RegistryFinder(stream, stage, open_table, open_registry, compile_protobuf, clock)
                 self._finders[stream.app_id] = finder
-            elif stream.columns_from is not None:
+            elif stream.record.columns_from is not None:
                 self._finders[stream.app_id] = ColumnFinder(stream, stage, open_table, sample, clock)
 
     def known(self) -> Settings:
@@ -55,7 +55,7 @@ class ColumnsOfStreams:
         Those of a registry are known once a record names its schema.
         """
         registry = ColumnsFrom.REGISTRY
-        return self._with(lambda finder: None if finder.stream.columns_from is registry else finder.known())
+        return self._with(lambda finder: None if finder.stream.record.columns_from is registry else finder.known())
 
     def previewed(self) -> Settings:
         """The settings with the columns that a writer would use now. Raises KafkaDeltaExpressError."""
@@ -80,7 +80,7 @@ class ColumnsOfStreams:
         for new in new_settings.streams:
             if new.app_id in self._finders:
                 old = self._finders[new.app_id].stream
-                yield columns_text(old, None if new.columns_from is not None else new)
+                yield columns_text(old, None if new.record.columns_from is not None else new)
 
     def followed(
         self, converters: Sequence[Converter], make: MakeConverter, log: FilteringBoundLogger
@@ -91,7 +91,7 @@ class ColumnsOfStreams:
             finder = self._finders.get(converter.stream.app_id)
             if finder is None:
                 continue
-            is_known = converter.stream.columns_from is None
+            is_known = converter.stream.record.columns_from is None
             columns = FollowedColumns(finder, make, self._clock, log, converter.stream if is_known else None)
             if isinstance(converter, PendingConverter):
                 converter.columns = columns

@@ -297,7 +297,11 @@ def _client(settings: Mapping[str, Option]) -> _Client:
 
 def schemas_of(settings: Settings) -> SchemaRegistry | None:
     """The schema registry; None where no stream has frames. Raises ConfigError for settings that the client rejects."""
-    if all(stream.framing == "none" for stream in settings.streams):
+    if all(stream.record.framing == "none" for stream in settings.streams):
         return None
-    read = {stream.format.upper() for stream in settings.streams if stream.format != "json" or stream.validates}
+    read = {
+        stream.record.format.upper()
+        for stream in settings.streams
+        if stream.record.format != "json" or stream.record.validates
+    }
     return SchemaRegistry(settings.schema_registry, SystemClock(), get_logger(), resolves=read)

@@ -32,7 +32,9 @@ class Buffers:
         stream = converter.stream
         ratio = self._compression.get(stream.app_id, INITIAL_RATIO)
         file_policy = (
-            self._file_policy if stream.compression is None else replace(self._file_policy, codec=stream.compression)
+            self._file_policy
+            if stream.pace.compression is None
+            else replace(self._file_policy, codec=stream.pace.compression)
         )
         return Buffer.begin(start, converter.formats, file_policy, ratio)
 

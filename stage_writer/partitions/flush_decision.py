@@ -61,9 +61,9 @@ class FlushLimits:
     def of(self, stream: Stream) -> FlushLimits:
         """The limits of one stream, which may have its own."""
         return FlushLimits(
-            self.flush_after_s if stream.flush_after_s is None else stream.flush_after_s,
-            self.flush_bytes if stream.flush_bytes is None else stream.flush_bytes,
-            self.flush_records if stream.flush_records is None else stream.flush_records,
+            self.flush_after_s if stream.pace.flush_after_s is None else stream.pace.flush_after_s,
+            self.flush_bytes if stream.pace.flush_bytes is None else stream.pace.flush_bytes,
+            self.flush_records if stream.pace.flush_records is None else stream.pace.flush_records,
             self.memory_bytes,
         )
 

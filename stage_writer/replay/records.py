@@ -404,7 +404,7 @@ def to_text(stream: Stream, replayed: Sequence[Replayed], *, done: bool) -> str:
     """What was done, or would be done."""
     if not replayed:
         return "There are no records in this range: nothing to replace."
-    several = len(stream.row_tables) > 1 or stream.route_table is not None
+    several = len(stream.row_tables) > 1 or stream.routing.route_table is not None
     lines, target = [], f"the tables of {stream.app_id}" if several else stream.table
     for part in replayed:
         dead_letters = ", ".join(f"{count:,} {name}" for name, count in sorted(part.dead_letters.items()))

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from common.settings.stream import UnknownFields
+from common.settings.parts.record import UnknownFields
 from stage_writer.decode.unknown.census import FieldCensus
 from stage_writer.shape.opening import census_of, opener_of
 
@@ -31,18 +31,18 @@ _LARGEST_BYTES = 64 * 2**10
 class DroppedFields:
     def __init__(self, stream: Stream, json_of: Opens | None = None) -> None:
         """``json_of`` is the one of `stage_writer.shape.opening.opener_of`."""
-        self.census = census_of(stream) if stream.unknown_fields is UnknownFields.IGNORE else None
+        self.census = census_of(stream) if stream.record.unknown_fields is UnknownFields.IGNORE else None
         """None where nothing is sampled (rule 2)."""
-        self.is_meant = stream.drops_on_purpose
+        self.is_meant = stream.record.drops_on_purpose
         """Whether the config itself leaves them out on purpose: then they are counted, but not reported."""
-        self._columns = stream.columns
+        self._columns = stream.record.columns
         self._open = opener_of(stream, json_of)
         self._looked_at = 0
         self._skip = 0
 
     def is_of(self, stream: Stream) -> bool:
         """Whether the stream has still the columns that are known here."""
-        return stream.columns == self._columns
+        return stream.record.columns == self._columns
 
     def sample(self, values: pa.BinaryArray | pa.LargeBinaryArray, *, begins_flush: bool = False) -> FieldCensus | None:
         """Sample some of these messages. Returns their fields; None where nothing was sampled."""

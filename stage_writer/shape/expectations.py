@@ -46,8 +46,10 @@ class Expectations:
         """``columns`` may include the one that marks deletes, which rules do not see."""
         self.columns = columns
         self._deletes = DELETE_COLUMN in columns.names
-        self._on_fail = {name: expectation.on_fail or stream.on_fail for name, expectation in stream.expect.items()}
-        self._rules = {name: expectation.rule for name, expectation in stream.expect.items()}
+        self._on_fail = {
+            name: expectation.on_fail or stream.shaping.on_fail for name, expectation in stream.shaping.expect.items()
+        }
+        self._rules = {name: expectation.rule for name, expectation in stream.shaping.expect.items()}
         seen = StructType(tuple(field for field in columns if field.name != DELETE_COLUMN))
         self._seen = seen
         self._together = Evaluator(seen, {_setting(name): rule for name, rule in self._rules.items()})

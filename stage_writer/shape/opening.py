@@ -37,10 +37,10 @@ def census_of(stream: Stream) -> FieldCensus | None:
     """
     if stream.topology is not None or stream.has_several_columns:
         return None
-    columns = stream.schema_of_columns
-    filled = [".".join(path_steps(column)) for column in stream.jmespath]
+    columns = stream.record.schema_of_columns
+    filled = [".".join(path_steps(column)) for column in stream.record.jmespath]
     made = {path for path in paths_of(columns) if any(_touch(path, other) for other in filled)}
-    return FieldCensus(columns, taken=fields_of(stream.jmespath.values()), seen=made)
+    return FieldCensus(columns, taken=fields_of(stream.record.jmespath.values()), seen=made)
 
 
 def _touch(first: str, other: str) -> bool:
@@ -54,16 +54,16 @@ def opener_of(stream: Stream, json_of: Opens | None = None) -> Opens:
     """
     if json_of is not None:
         opens = json_of
-    elif stream.format != "json":
+    elif stream.record.format != "json":
         return lambda _: None
     else:
-        opens = (lambda message: message) if stream.framing != "confluent" else body_of
+        opens = (lambda message: message) if stream.record.framing != "confluent" else body_of
 
     def opened(message: bytes) -> bytes | None:
         body = opens(message)
-        if body is None or not stream.has_events:
+        if body is None or not stream.record.has_events:
             return body
-        envelope = ENVELOPES.get(stream.envelope)
+        envelope = ENVELOPES.get(stream.record.envelope)
         if envelope is not None:
             document = document_of(body, sourced=True)
             image = None if isinstance(document, Refusal) else envelope.image_of(document)

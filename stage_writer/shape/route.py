@@ -86,7 +86,7 @@ class Router:
     """
 
     def __init__(self, columns: StructType, stream: Stream, appearing: AppearingRoutes | None = None) -> None:
-        route = stream.route or ""
+        route = stream.routing.route or ""
         self.columns = columns
         self._evaluator = _evaluator(columns, stream, route)
         self.needs_headers = self._evaluator.needs_headers
@@ -99,12 +99,12 @@ class Router:
         """With the routes that have appeared."""
         self._known: tuple[str, ...] = ()
         self._appearing = appearing
-        self._refuses = stream.unrouted == "dead_letters"
+        self._refuses = stream.routing.unrouted == "dead_letters"
         self._number()
 
     def _number(self) -> None:
         """Give the tables of all routes numbers; those that they have stay."""
-        urls, routes = self.stream.row_tables, self.stream.routes
+        urls, routes = self.stream.row_tables, self.stream.routing.routes
         numbers = {comparable(url): number for number, url in enumerate(urls)}
         self._tables = len(numbers)
         self._values = pa.array(routes, pa.string())
@@ -188,7 +188,7 @@ class Router:
     def _is_lost(self, route: str | None) -> bool:
         if route is None:
             return self._refuses
-        return route not in self.stream.routes
+        return route not in self.stream.routing.routes
 
 
 def _evaluator(columns: StructType, stream: Stream, route: str) -> Evaluator:
@@ -218,7 +218,7 @@ def columns_of_every_event(columns: StructType, stream: Stream) -> StructType:
     names = record_names(stream)
     element = element_keys_of(stream)
     known = {names.get(key, key) for key in stream.merge.keys if key not in element}
-    if stream.merge.tombstones == "ignore" and stream.has_events:
+    if stream.merge.tombstones == "ignore" and stream.record.has_events:
         known.add(CDC_COLUMN)
     return StructType(tuple(field for field in columns if field.name in known))
 
@@ -252,9 +252,9 @@ Routing: TypeAlias = Router | ToAllTables
 
 def routing_of(columns: StructType, stream: Stream, appearing: AppearingRoutes | None = None) -> Iterator[Routing]:
     """The step of a stream with several tables. Raises ExpressionError."""
-    if stream.route is not None:
+    if stream.routing.route is not None:
         yield Router(columns, stream, appearing)
-    elif stream.other_tables:
+    elif stream.routing.other_tables:
         yield ToAllTables(columns, stream)
 
 

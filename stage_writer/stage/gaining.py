@@ -41,13 +41,15 @@ def gain_columns(
 
     Raises StoreError and MarkerError.
     """
-    offered, declared = joined_offers(offers.values()), stream.schema_of_columns
+    offered, declared = joined_offers(offers.values()), stream.record.schema_of_columns
     table = NO_COLUMNS
     for url in stream.row_tables:  # the main one first: its types win
         table = extended(table, _columns_of(url, open_table))
     for _ in range(_ATTEMPTS):
         last = latest(stage, stream.app_id) or Evolved.nothing(stream.app_id)
-        columns = agree(table, PublishedColumns(declared, last.columns, stream.evolve_limit), offered, declared).columns
+        columns = agree(
+            table, PublishedColumns(declared, last.columns, stream.record.evolve_limit), offered, declared
+        ).columns
         if columns == last.columns:
             return last
         new = last.with_columns(columns, declared, offers, clock.wall_ms())

@@ -111,7 +111,7 @@ class RouteRegistry:
         """Why a route can never have a table; empty if it may have one."""
         if not is_name(route):
             return f"which cannot name a table: {NAMES} are allowed"
-        template, limit = self._stream.route_table or "", self._stream.route_limit
+        template, limit = self._stream.routing.route_table or "", self._stream.routing.route_limit
         if comparable(table_of(template, route)) == comparable(self._stream.dead_letters):
             return "which would lead to the stream's dead_letters"
         other = next(
@@ -128,7 +128,7 @@ class RouteRegistry:
 
     def _agree(self, wanted: Collection[str]) -> None:
         """Raises StoreError and MarkerError."""
-        before, limit, app_id = self._known, self._stream.route_limit, self._stream.app_id
+        before, limit, app_id = self._known, self._stream.routing.route_limit, self._stream.app_id
         if self._preview:
             self._known = appeared(self._open_stage(), app_id).with_more((*before.routes, *wanted), limit)
             return
@@ -173,6 +173,6 @@ class RouteWait(Dependency):
 
 def route_registry_of(settings: Settings, stream: Stream, *, preview: bool) -> RouteRegistry | None:
     """The book of a stream; None without a `route_table`."""
-    if stream.route_table is None:
+    if stream.routing.route_table is None:
         return None
     return RouteRegistry(stream, partial(stage_store, settings), SystemClock(), get_logger(), preview=preview)

@@ -69,7 +69,7 @@ class ColumnsConverter(OfTopology):
             _RowMaker(stream.at(table_format.url), table_format) for table_format in self._row_formats
         )
         numbers = {comparable(url): number for number, url in enumerate(stream.row_tables)}
-        self._numbers = {name: numbers[comparable(url)] for name, url in stream.routes.items()}
+        self._numbers = {name: numbers[comparable(url)] for name, url in stream.routing.routes.items()}
         self._numbers[""] = numbers[comparable(stream.table)]
         self._decoders = decoders_of(stream, topology, native_decoder)
 
@@ -117,8 +117,8 @@ class _RowMaker:
     def __init__(self, stream: Stream, table: TableFormat) -> None:
         """``stream`` has that table as its main one."""
         self._schema = table.arrow_schema
-        self._writer = RowWriter(to_arrow_schema(stream.schema_of_columns))
-        self._more: list[Step] = [KafkaColumns(stream.schema_of_columns, stream)]
+        self._writer = RowWriter(to_arrow_schema(stream.record.schema_of_columns))
+        self._more: list[Step] = [KafkaColumns(stream.record.schema_of_columns, stream)]
         if stream.staged_identity is not None:
             self._more.append(AddIdentityColumns(self._more[0].columns, stream.staged_identity))
 

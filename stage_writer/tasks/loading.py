@@ -122,9 +122,9 @@ def _check_topics(name: str, stream: Stream, topology: BuiltTopology) -> None:
 
 def _check_tables(name: str, stream: Stream, topology: BuiltTopology) -> None:
     for table in topology.tables:
-        if table and table not in stream.routes:
+        if table and table not in stream.routing.routes:
             problem = f"topology {name!r} has a sink for the table {table!r}, which is none of the stream's routes"
-            close_matches = difflib.get_close_matches(table, stream.routes, n=1)
+            close_matches = difflib.get_close_matches(table, stream.routing.routes, n=1)
             remedy = f"did you mean {close_matches[0]!r}?" if close_matches else f"write routes: {{{table}: table URL}}"
             raise ConfigError(problem, remedy)
     try:

@@ -88,7 +88,7 @@ class StreamTasks(ABC):
                 context.look_ups.declare(stream.app_id, builders_of(group))
         self.formats = formats_of(stream)
         self.row_formats = {"": self.formats[0]} | {
-            name: row_format(stream, url) for name, url in stream.routes.items()
+            name: row_format(stream, url) for name, url in stream.routing.routes.items()
         }
         self._decoders = decoders_of(stream, topology, context.native_decoder)
 

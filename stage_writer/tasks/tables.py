@@ -33,8 +33,8 @@ class OfTopology:
 
 def declared_of(stream: Stream) -> dict[str, StructType]:
     """The columns of rows, by the names of sinks' tables; "" is the stream's main one."""
-    routed = {route: stream.at(url).schema_of_columns for route, url in stream.routes.items()}
-    return {"": stream.schema_of_columns, **routed}
+    routed = {route: stream.at(url).record.schema_of_columns for route, url in stream.routing.routes.items()}
+    return {"": stream.record.schema_of_columns, **routed}
 
 
 def formats_of(stream: Stream) -> tuple[TableFormat, TableFormat]:
@@ -45,7 +45,7 @@ def formats_of(stream: Stream) -> tuple[TableFormat, TableFormat]:
 def row_format(stream: Stream, url: str) -> TableFormat:
     """How one of its tables for rows is written. Raises SchemaError."""
     stream = stream.at(url)
-    table = nullable_columns(stream.schema_of_columns)
+    table = nullable_columns(stream.record.schema_of_columns)
     table = table.with_fields(kafka_fields_of(stream))
     if stream.staged_identity is not None:
         table = table.with_fields(identity_fields(stream.staged_identity))
@@ -56,7 +56,7 @@ def row_format(stream: Stream, url: str) -> TableFormat:
 
 def decoders_of(stream: Stream, topology: BuiltTopology, native_decoder: MakeNativeDecoder) -> dict[str, Decoder]:
     """By topic; none for a source without columns, which accepts any JSON value. Raises SchemaError."""
-    reading = DecodeOptions(lenient=stream.coerce == "lenient")
+    reading = DecodeOptions(lenient=stream.record.coerce == "lenient")
     return {
         topic: Decoder(source.columns, reading, native_decoder=native_decoder)
         for topic, source in topology.sources.items()

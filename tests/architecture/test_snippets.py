@@ -19,6 +19,7 @@ import delta_loader.__main__
 import stage_writer.__main__
 from common.settings import Settings, Stream
 from common.settings.load import parse_settings
+from common.settings.section import fields_of
 from tests.architecture.test_documents import PAGES, ROOT
 
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -70,11 +71,11 @@ def _command_lines() -> Iterator[str]:
 @pytest.mark.parametrize("text", [pytest.param(text, id=name) for name, text in _blocks("yaml")])
 def test_every_config_that_is_shown_is_one(text: str) -> None:
     shown = yaml.safe_load(text)
-    known = {field.alias or name for name, field in Settings.model_fields.items()}
+    known = {key for key, _ in fields_of(Settings)}
     if set(shown) <= known:
         whole = {**WHOLE, **shown}
     else:
-        assert set(shown) <= {field.alias or name for name, field in Stream.model_fields.items()}
+        assert set(shown) <= {key for key, _ in fields_of(Stream)}
         whole = {**WHOLE, "streams": [{**STREAM, **shown}]}
     parse_settings(yaml.safe_dump(whole), ENVIRONMENT, "the snippet")
     SCHEMA.validate(whole)

@@ -46,11 +46,13 @@ class _Target:
     """One stream with its oracle."""
 
     def __init__(self, stream: Stream) -> None:
-        columns = stream.schema_of_columns
+        columns = stream.record.schema_of_columns
         self._converters = [StreamConverter(stream, native_decoder=decoder) for decoder in native_decoders()]
-        self._strict = StrictDecoder(columns, DecodeOptions(stream.forms, lenient=stream.coerce == "lenient"))
-        self._leftovers = Leftovers(columns) if stream.rescues else None
-        self._rescue_column = stream.rescue_column
+        self._strict = StrictDecoder(
+            columns, DecodeOptions(stream.record.forms, lenient=stream.record.coerce == "lenient")
+        )
+        self._leftovers = Leftovers(columns) if stream.record.rescues else None
+        self._rescue_column = stream.record.rescue_column
         self._row_type = pa.struct(list(to_arrow_schema(columns)))
 
     def check(self, messages: list[bytes]) -> None:

@@ -53,7 +53,7 @@ def rows_come_before_the_agreement() -> AbstractContextManager[object]:
         before = self._known
         if before.routes:
             agree(self, before.routes)
-        self._known = self._known.with_more(wanted, self._stream.route_limit)
+        self._known = self._known.with_more(wanted, self._stream.routing.route_limit)
 
     return patch.object(RouteRegistry, "_agree", later)
 

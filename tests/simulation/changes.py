@@ -59,7 +59,7 @@ class EventsConverter(PlainConverter):
         by = merge_by_of(stream)
         assert by is not None
         flag = (Field(by.soft_delete, Primitive.BOOLEAN),) if by.soft_delete else ()
-        table = StructType((*stream.schema_of_columns.fields, *KAFKA_FIELDS, *flag))
+        table = StructType((*stream.record.schema_of_columns.fields, *KAFKA_FIELDS, *flag))
         rows = table_format(stream.table, TableKind.ROWS, staged_columns(table, by), (), by)
         self.formats = (replace(rows, waits=True), self.formats[1])
         self._flag = by.soft_delete

@@ -72,7 +72,7 @@ class PlainConverter:
     def __init__(self, stream: Stream, registry: Registry) -> None:
         self.stream = stream
         self._registry = registry
-        schema = StructType((*stream.schema_of_columns.fields, *KAFKA_FIELDS))
+        schema = StructType((*stream.record.schema_of_columns.fields, *KAFKA_FIELDS))
         rows = TableFormat(stream.table, TableKind.ROWS, schema_to_json(schema), to_arrow_schema(schema), ())
         self.routed = {value: replace(rows, url=url) for value, url in ROUTES.items()}
         self.formats: tuple[TableFormat, TableFormat] = (

@@ -171,8 +171,8 @@ class ColumnsConverter(PlainConverter):
     def __init__(self, stream: Stream, registry: Registry) -> None:
         super().__init__(stream, registry)
         rows, dead_letters = self.formats
-        self.formats = (replace(rows, partition_by=stream.partition_by), dead_letters)
-        self._number: object = "1" if stream.columns == COLUMNS[2] else 1
+        self.formats = (replace(rows, partition_by=stream.layout.partition_by), dead_letters)
+        self._number: object = "1" if stream.record.columns == COLUMNS[2] else 1
 
     def fields(self, value: bytes) -> dict[str, object]:
         """The number."""

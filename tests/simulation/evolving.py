@@ -57,14 +57,14 @@ class EvolvingConverter(PlainConverter):
     def __init__(self, stream: Stream, registry: Registry, gained: StructType = NO_COLUMNS) -> None:
         super().__init__(stream, registry)
         self._gained = gained
-        rescue = Field(stream.rescue_column, Primitive.STRING)
-        schema = StructType((*stream.schema_of_columns.fields, rescue, *KAFKA_FIELDS, *gained.fields))
+        rescue = Field(stream.record.rescue_column, Primitive.STRING)
+        schema = StructType((*stream.record.schema_of_columns.fields, rescue, *KAFKA_FIELDS, *gained.fields))
         rows, dead = self.formats
         rows = replace(rows, schema=schema_to_json(schema), arrow_schema=to_arrow_schema(schema))
         self.formats = (rows, dead)
-        known = StructType((*stream.schema_of_columns.fields, *gained.fields))
-        taken = {stream.rescue_column, *(field.name for field in KAFKA_FIELDS)}
-        self._offers = Offers(known, taken, stream.evolve_limit - len(gained.fields))
+        known = StructType((*stream.record.schema_of_columns.fields, *gained.fields))
+        taken = {stream.record.rescue_column, *(field.name for field in KAFKA_FIELDS)}
+        self._offers = Offers(known, taken, stream.record.evolve_limit - len(gained.fields))
 
     def at(self, gained: StructType) -> EvolvingConverter:
         """With more columns."""
@@ -81,12 +81,12 @@ class EvolvingConverter(PlainConverter):
             place = self._gained.field(name)
             fitted = None if place is None else _fitting(one, place.type)
             (rest if fitted is None else columns)[name] = one if fitted is None else fitted
-        return {**columns, self.stream.rescue_column: json.dumps(rest) if rest else None}
+        return {**columns, self.stream.record.rescue_column: json.dumps(rest) if rest else None}
 
     def _convert(self, batch: MessageBatch) -> StagedRows:
         staged = super()._convert(batch)
         tables = (staged.rows[0], *(rows for _, rows in staged.routed))
-        texts = [text for rows in tables for text in rows[self.stream.rescue_column].drop_null().to_pylist()]
+        texts = [text for rows in tables for text in rows[self.stream.record.rescue_column].drop_null().to_pylist()]
         return replace(staged, offered=self._offers.of(texts))
 
 

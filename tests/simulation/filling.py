@@ -105,7 +105,7 @@ class Filling(Counting):
 
     def _declared(self) -> Iterator[tuple[str, str, tuple[str, ...]]]:
         own = self.stream
-        yield TABLE, own.columns, own.partition_by
-        for route in own.route_tables:
-            table = own.at(own.routes[route])
-            yield table.table, table.columns, table.partition_by
+        yield TABLE, own.record.columns, own.layout.partition_by
+        for route in own.routing.route_tables:
+            table = own.at(own.routing.routes[route])
+            yield table.table, table.record.columns, table.layout.partition_by

@@ -287,7 +287,7 @@ class Evolving(Kind):
 
     def __init__(self, around: Around) -> None:
         super().__init__(around)
-        self._book = Values(around.bucket, self.stream.rescue_column)
+        self._book = Values(around.bucket, self.stream.record.rescue_column)
 
     def converter(self, process: Process) -> Converter:
         """One that knows columns."""

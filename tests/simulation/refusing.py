@@ -84,7 +84,7 @@ class NumbersConverter(PlainConverter):
         super().__init__(stream, registry)
         rows, dead_letters = self.formats
         waits = stream.load.waits_for_spark
-        self.formats = (replace(rows, partition_by=stream.partition_by, waits=waits), dead_letters)
+        self.formats = (replace(rows, partition_by=stream.layout.partition_by, waits=waits), dead_letters)
 
     def is_row(self, value: bytes | None) -> bool:
         """Whatever the table says of it."""

@@ -73,7 +73,7 @@ class Sample:
         if self.error is not None:
             raise self.error
         shape = JsonShape()
-        for record in self.images if stream.has_events else self.records:
+        for record in self.images if stream.record.has_events else self.records:
             shape.add(record)
         return shape
 
@@ -336,7 +336,7 @@ def test_a_writer_that_loses_the_race_takes_the_winners_columns(tmp_path: Path) 
         assert agree_on(world.stage, AgreedColumns("orders", 1, parse_ddl("id STRING"), "from_records", 0))
         return Sample([{"id": 1}])(stream)
 
-    assert world.finder(beaten).find().stream.columns == "id STRING"
+    assert world.finder(beaten).find().stream.record.columns == "id STRING"
 
 
 def test_a_table_that_is_there_comes_first(tmp_path: Path) -> None:
@@ -347,7 +347,9 @@ def test_a_table_that_is_there_comes_first(tmp_path: Path) -> None:
     (manifest,) = manifests(world.stage)
     assert manifest.tables[0].partition_by == ("day",)
     world.commit("id BIGINT, note STRING, day STRING", "day")  # widened; the next start takes the table's type
-    assert required(world.finder(Sample([])).known()).columns == "id BIGINT, note STRING, day STRING, extra DOUBLE"
+    assert (
+        required(world.finder(Sample([])).known()).record.columns == "id BIGINT, note STRING, day STRING, extra DOUBLE"
+    )
 
 
 def test_records_wait_until_columns_can_be_inferred(tmp_path: Path) -> None:
@@ -396,14 +398,14 @@ def test_merged_change_events_are_opened_for_all_programs(tmp_path: Path, *, fra
     assert columns_text(written, finder.preview()) == "ok: orders: from_records, envelope: debezium: id BIGINT"
     assert world.agreed is None
     found = finder.find().stream
-    assert (found.envelope, found.columns) == ("debezium", "id BIGINT")
+    assert (found.record.envelope, found.record.columns) == ("debezium", "id BIGINT")
     assert required(agreed_columns(stage, "orders")).envelope == "debezium"
     known = required(found_columns(written, stage, FsspecStore))
-    assert (known.envelope, known.columns) == ("debezium", "id BIGINT"), "a restart, and other writers"
+    assert (known.record.envelope, known.record.columns) == ("debezium", "id BIGINT"), "a restart, and other writers"
     of_loader = with_columns_of_files(written, "", lambda app_id: agreed_columns(stage, app_id))
-    assert (of_loader.envelope, of_loader.columns) == ("debezium", "id BIGINT")
+    assert (of_loader.record.envelope, of_loader.record.columns) == ("debezium", "id BIGINT")
     plain = written.model_copy(update={"envelope": "plain"})
-    assert required(found_columns(plain, stage, FsspecStore)).envelope == "plain", "what the settings say counts"
+    assert required(found_columns(plain, stage, FsspecStore)).record.envelope == "plain", "what the settings say counts"
 
 
 @pytest.mark.parametrize(
@@ -419,7 +421,7 @@ def test_other_streams_take_records_as_they_are(tmp_path: Path, more: dict[str, 
     event = {"op": "c", "before": None, "after": {"id": 1}}
     merged = {"load": "merge", "merge": {"keys": ["op"]}} if more.get("load") != "append" else {}
     found = from_records(tmp_path, **{**merged, **more}).finder(Sample([event, *others], images=({"id": 1},))).find()
-    assert (found.stream.envelope, "op STRING" in found.stream.columns) == ("plain", True)
+    assert (found.stream.record.envelope, "op STRING" in found.stream.record.columns) == ("plain", True)
 
 
 def test_a_row_s_value_goes_where_an_older_file_lacks_a_column_that_the_table_has(tmp_path: Path) -> None:
@@ -440,7 +442,7 @@ def test_names_that_the_table_has_for_something_else_are_not_inferred(tmp_path: 
     world = from_records(tmp_path, derive={"Day": "'x'"}, kafka_columns=True, evolve_limit=3)
     many = {f"user{number}": 1 for number in range(5)}
     record = {"id": 1, "day": 1, "_kafka_offset": 1, "_rescued": 1, "kafka": 1, "many": many, "b": 1}
-    assert to_ddl(required(world.finder(Sample([record])).preview()).schema_of_columns) == "id BIGINT, b BIGINT"
+    assert to_ddl(required(world.finder(Sample([record])).preview()).record.schema_of_columns) == "id BIGINT, b BIGINT"
     assert world.agreed is None
 
 
@@ -449,9 +451,9 @@ def test_the_settings_may_change_to_declared_columns_and_back(tmp_path: Path) ->
     world.writer(FIRST, {"id": 1}).produce({"id": 1})
     world.stream_settings["columns"] = "id BIGINT, more STRING"
     found = found_columns(world.settings.streams[0], world.stage, FsspecStore)
-    assert required(found).columns == "id BIGINT, more STRING"
+    assert required(found).record.columns == "id BIGINT, more STRING"
     world.stream_settings["columns"] = "from_records"
-    assert required(world.finder(Sample([])).known()).columns == "id BIGINT"
+    assert required(world.finder(Sample([])).known()).record.columns == "id BIGINT"
 
 
 def test_each_change_of_the_setting_goes_on_with_the_table_or_says_what_it_needs(tmp_path: Path) -> None:
@@ -534,11 +536,11 @@ def test_what_check_shows(tmp_path: Path) -> None:
 
 def test_absent_columns_are_from_records() -> None:
     (stream,) = settings_of("/x").streams
-    assert (stream.columns, stream.unknown_fields) == ("from_records", "evolve")
+    assert (stream.record.columns, stream.record.unknown_fields) == ("from_records", "evolve")
     (stream,) = settings_of("/x", columns="from_records", unknown_fields="ignore").streams
-    assert stream.unknown_fields == "ignore"
+    assert stream.record.unknown_fields == "ignore"
     (stream,) = settings_of("/x", columns="from_table").streams
-    assert stream.unknown_fields == "ignore"
+    assert stream.record.unknown_fields == "ignore"
 
 
 @pytest.mark.parametrize(
@@ -546,7 +548,7 @@ def test_absent_columns_are_from_records() -> None:
 )
 def test_where_columns_cannot_evolve_what_the_sample_lacks_is_rescued(stream: dict[str, object]) -> None:
     (found,) = settings_of("/x", columns=" from_records ", **stream).streams
-    assert found.unknown_fields == "rescue"
+    assert found.record.unknown_fields == "rescue"
 
 
 @pytest.mark.parametrize(

@@ -59,8 +59,8 @@ def test_orders_are_those_of_a_batch(size: int) -> None:
 def test_minutes_and_alerts_are_those_of_a_batch(size: int) -> None:
     sent = batch.readings()
     stream = STREAMS["devices"]
-    routes = {"alerts": stream.route_tables["alerts"].columns}
-    driver = driven(TopologyTestDriver(alerts.build(), columns=stream.columns, routes=routes), sent, size)
+    routes = {"alerts": stream.routing.route_tables["alerts"].columns}
+    driver = driven(TopologyTestDriver(alerts.build(), columns=stream.record.columns, routes=routes), sent, size)
     minutes, alarming = batch.tallies(sent, 1), batch.alarming(batch.tallies(sent, 5))
     assert batch.shown(driver.rows()) == minutes
     assert batch.shown(driver.rows("alerts")) == alarming

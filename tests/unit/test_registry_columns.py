@@ -69,7 +69,7 @@ class RegistryWorld(World):
         schemas = self.open_registry()
 
         def make(stream: Stream, covers: CoveredSchemas | None) -> Converter:
-            if self.unusable in stream.columns:
+            if self.unusable in stream.record.columns:
                 msg = "it cannot be used"
                 raise ConfigError(msg, "")
             return converter_of(stream, schemas, inputs=RecordInputs(compile_protobuf=compile_protobuf, covers=covers))
@@ -292,7 +292,7 @@ def test_a_schema_that_gives_no_columns_is_named(tmp_path: Path, registry: Regis
 def test_fields_outside_of_a_json_schema_are_rescued(tmp_path: Path, registry: Registry) -> None:
     world = world_of(tmp_path, registry, format="json")
     (stream,) = world.settings.streams
-    assert (stream.unknown_fields, stream.evolution) == ("rescue", "add")
+    assert (stream.record.unknown_fields, stream.evolution) == ("rescue", "add")
     schema = {"type": "object", "properties": {"id": {"type": "integer"}, "any": {}}}
     one = world.registered(json.dumps(schema), "JSON")
     writer = world.follower()

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from common.settings.checks.catalog import check_catalog_tables
 from common.settings.checks.columns import check_columns
 from common.settings.checks.columns_from import check_columns_from
+from common.settings.checks.envelope import check_envelope
 from common.settings.checks.evolving import check_evolving
 from common.settings.checks.merge import check_merge
-from common.settings.checks.record_format import check_format
 from common.settings.checks.route_tables import check_route_tables
 from common.settings.checks.route_template import check_template
 from common.settings.checks.routes import check_routes
@@ -24,10 +24,10 @@ def checked(stream: Stream) -> Stream:
     """The stream unchanged; raises ValueError for settings that contradict each other."""
     check_evolving(stream)
     check_columns_from(stream)
-    if stream.columns_from is None:
+    if stream.record.columns_from is None:
         check_columns(stream)
     check_topology(stream)
-    check_format(stream)
+    check_envelope(stream)
     check_catalog_tables(stream)
     check_routes(stream)
     check_merge(stream)

@@ -44,5 +44,7 @@ def check_catalog_tables(stream: Stream) -> None:
 
 
 def _templates(stream: Stream) -> list[tuple[str, str]]:
-    of_routes = ((f"{key}.template", route_table.template) for key, (_, route_table) in stream.sections.items())
-    return [(key, template) for key, template in (("template", stream.template), *of_routes) if template is not None]
+    of_routes = ((f"{key}.template", route_table.template) for key, (_, route_table) in stream.routing.sections.items())
+    return [
+        (key, template) for key, template in (("template", stream.layout.template), *of_routes) if template is not None
+    ]

@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 
 def check_columns(stream: Stream) -> None:
     """Raise ValueError for settings that name an unknown column, or one twice."""
-    rescue = (stream.rescue_column,) if stream.rescues else ()
-    events = (CDC_COLUMN,) if stream.has_events else ()
+    rescue = (stream.record.rescue_column,) if stream.record.rescues else ()
+    events = (CDC_COLUMN,) if stream.record.has_events else ()
     _require_new(
-        stream.schema_of_columns.names, {"rescue_column": rescue, "envelope": events, "derive": tuple(stream.derive)}
+        stream.record.schema_of_columns.names,
+        {"rescue_column": rescue, "envelope": events, "derive": tuple(stream.shaping.derive)},
     )
     try:
         columns = table_columns_of(stream)
@@ -36,12 +37,12 @@ def check_columns(stream: Stream) -> None:
     history = HISTORY_COLUMNS if stream.merge is not None and stream.merge.history else ()
     _require_new(columns.names, {**added, "load": stream.staged_identity or (), "merge.history": history})
     known = [*columns.names, *stream.kafka_column_names, *stream.included_column_names, *history]
-    for name in stream.partition_by:
+    for name in stream.layout.partition_by:
         if name not in known:
             hint = did_you_mean(name, known, "declare it in columns, or derive it")
             msg = f"partition_by names {name!r}, which is no column of the table; {hint}"
             raise ValueError(msg)
-    if len(set(stream.partition_by)) < len(stream.partition_by):
+    if len(set(stream.layout.partition_by)) < len(stream.layout.partition_by):
         msg = "partition_by names a column twice; name each once"
         raise ValueError(msg)
     _check_z_order(stream, known)
@@ -64,7 +65,7 @@ def _check_z_order(stream: Stream, known: Sequence[str]) -> None:
     """Raise ValueError for invalid Z-order columns; ``known`` are the table's."""
     columns = stream.table_services.z_order
     for name in columns:
-        if name in stream.partition_by:
+        if name in stream.layout.partition_by:
             msg = f"table_services.z_order names {name!r}, by which the table is partitioned; leave it out"
             raise ValueError(msg)
         if name.split(".")[0] not in known:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def check_columns_from(stream: Stream) -> None:
     """Raise ValueError for settings that cannot go with columns that are not declared."""
-    source = stream.columns_from
+    source = stream.record.columns_from
     if source is None:
         return
     if stream.topology is not None:
@@ -31,7 +31,7 @@ def check_columns_from(stream: Stream) -> None:
     if source is ColumnsFrom.REGISTRY:
         _check_registered(stream)
         return
-    if stream.evolves:
+    if stream.record.evolves:
         msg = (
             "columns is from_table, so the table's columns are the stream's, and unknown_fields: evolve adds columns "
             "to the table; write columns: from_records, which begins with the table's columns, or unknown_fields: "
@@ -47,21 +47,22 @@ def check_columns_from(stream: Stream) -> None:
 
 
 def _check_inferred(stream: Stream) -> None:
-    if stream.format != "json":
+    if stream.record.format != "json":
         msg = (
             f"columns is from_records, as it is unless it is given, and infers them from JSON, but format is "
-            f"{stream.format}; write columns: from_table, or the columns as in CREATE TABLE"
+            f"{stream.record.format}; write columns: from_table, or the columns as in CREATE TABLE"
         )
         raise ValueError(msg)
 
 
 def _check_registered(stream: Stream) -> None:
     problems = {
-        "messages name no schema of a registry; write framing: confluent": stream.framing == "none",
-        "unknown_fields is evolve, and the registry has the fields; write rescue, or ignore": stream.evolves,
-        "schema_file has a schema too; leave schema_file out": stream.schema_file is not None,
+        "messages name no schema of a registry; write framing: confluent": stream.record.framing == "none",
+        "unknown_fields is evolve, and the registry has the fields; write rescue, or ignore": stream.record.evolves,
+        "schema_file has a schema too; leave schema_file out": stream.record.schema_file is not None,
         "tables have columns of their own; write columns there": stream.has_several_columns,
-        f"envelope is {stream.envelope}; write the columns of its rows": stream.envelope not in {"plain", "debezium"},
+        f"envelope is {stream.record.envelope}; write the columns of its rows": stream.record.envelope
+        not in {"plain", "debezium"},
     }
     for problem in (problem for problem, is_so in problems.items() if is_so):
         msg = f"columns is from_registry, and {problem}"
@@ -71,9 +72,9 @@ def _check_registered(stream: Stream) -> None:
 def renaming_keys(stream: Stream) -> tuple[str, ...]:
     """The settings of a stream by which a record's fields differ from the table's columns."""
     given = {
-        "explode": stream.explode is not None,
-        "drop": bool(stream.drop),
-        "rename": bool(stream.rename),
-        "field_names": stream.field_names != "as_is",
+        "explode": stream.shaping.explode is not None,
+        "drop": bool(stream.shaping.drop),
+        "rename": bool(stream.shaping.rename),
+        "field_names": stream.shaping.field_names != "as_is",
     }
     return tuple(key for key, is_given in given.items() if is_given)

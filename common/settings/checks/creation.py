@@ -25,28 +25,28 @@ OF_ONE_TABLE = (
 
 def check_creation(stream: Stream, columns: Collection[str]) -> None:
     """Raises ValueError for settings of new tables that contradict each other; ``columns`` are the table's."""
-    strange = [name for name in stream.uniform if name != "iceberg"]
+    strange = [name for name in stream.layout.uniform if name != "iceberg"]
     if strange:
         msg = f"uniform names {strange[0]!r}; known is iceberg"
         raise ValueError(msg)
-    if stream.uniform:
+    if stream.layout.uniform:
         msg = (
             "uniform asks for Iceberg's metadata, which Delta writes by a jar of its own (delta-iceberg); there is "
             "none for the Delta that this program brings; leave uniform out"
         )
         raise ValueError(msg)
-    if stream.cluster_by and stream.partition_by:
+    if stream.layout.cluster_by and stream.layout.partition_by:
         msg = "cluster_by and partition_by exclude one another, in Delta as here; leave one of them out"
         raise ValueError(msg)
-    for name in stream.cluster_by:
+    for name in stream.layout.cluster_by:
         if name.split(".")[0] not in columns:
             hint = did_you_mean(name, columns, "declare it in columns, or derive it")
             msg = f"cluster_by names {name!r}, which is no column of the table; {hint}"
             raise ValueError(msg)
-    for key in stream.table_properties:
+    for key in stream.layout.table_properties:
         if key.startswith(OF_ONE_TABLE):
             msg = f"table_properties sets {key}, which is Delta's own to write; leave it out"
             raise ValueError(msg)
-    if stream.template is not None and comparable(stream.template) in map(comparable, stream.row_tables):
+    if stream.layout.template is not None and comparable(stream.layout.template) in map(comparable, stream.row_tables):
         msg = "template is one of the stream's own tables; name another one"
         raise ValueError(msg)

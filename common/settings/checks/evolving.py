@@ -10,13 +10,13 @@ if TYPE_CHECKING:
 
 def check_evolving(stream: Stream) -> None:
     """Raise ValueError where the table's columns and the record's fields are not the same ones."""
-    if not stream.evolves:
+    if not stream.record.evolves:
         return
     renames = {
-        "jmespath": stream.jmespath,
-        "explode": stream.explode,
-        "rename": stream.rename,
-        "field_names": stream.field_names != "as_is",
+        "jmespath": stream.record.jmespath,
+        "explode": stream.shaping.explode,
+        "rename": stream.shaping.rename,
+        "field_names": stream.shaping.field_names != "as_is",
     }
     for key in (key for key, value in renames.items() if value):
         msg = (
@@ -24,6 +24,6 @@ def check_evolving(stream: Stream) -> None:
             f"be evolve; leave {key} out, or write unknown_fields: rescue"
         )
         raise ValueError(msg)
-    for path in (path for path in stream.drop if "." in path or path == stream.rescue_column):
+    for path in (path for path in stream.shaping.drop if "." in path or path == stream.record.rescue_column):
         msg = f"drop names {path!r}, which unknown_fields: evolve needs; drop whole fields, or write rescue"
         raise ValueError(msg)

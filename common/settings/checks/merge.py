@@ -39,7 +39,7 @@ def check_merge(stream: Stream) -> None:
     if merge is None:
         return
     _check_together(stream)
-    if stream.columns_from is not None:
+    if stream.record.columns_from is not None:
         return
     known = table_columns_of(stream)
     names = [*known.names, *stream.kafka_column_names]
@@ -92,7 +92,7 @@ def _check_together(stream: Stream) -> None:
 
 def _check_explode(stream: Stream, merge: MergeSettings) -> Mapping[str, Sequence[str]]:
     """The keys that are an element's. Raises ValueError where rows of elements cannot be merged by these settings."""
-    if stream.explode is None:
+    if stream.shaping.explode is None:
         return {}
     for setting, given, why in (
         ("merge.history", merge.history, "a version is of one row, and an event would end those of many"),
@@ -116,13 +116,13 @@ def _check_explode(stream: Stream, merge: MergeSettings) -> Mapping[str, Sequenc
 
 
 def _check_element_keys(stream: Stream, column: str | None, element: Mapping[str, Sequence[str]]) -> None:
-    columns = StructType(()) if stream.explode in stream.derive else declared_columns_of_table(stream)
+    columns = StructType(()) if stream.shaping.explode in stream.shaping.derive else declared_columns_of_table(stream)
     within = None if column is None else columns.field(column)
     names = within.type.names if within is not None and isinstance(within.type, StructType) else ()
     if not element:
         msg = "merge.keys has no column of the element that explode makes a row of, so all rows of a record would have "
         if column is None:
-            msg += f"one key; take {stream.explode} out of drop, and add it, or a field of it, to merge.keys"
+            msg += f"one key; take {stream.shaping.explode} out of drop, and add it, or a field of it, to merge.keys"
         else:
             msg += f"one key; add one, such as {column}{f'.{names[0]}' if names else ''}"
         raise ValueError(msg)
@@ -150,13 +150,13 @@ def _check_history(merge: MergeSettings) -> None:
 
 def _check_truncates(stream: Stream) -> None:
     """Raise ValueError where a truncated source table is not all that the table is made of."""
-    if stream.envelope not in TRUNCATES:
+    if stream.record.envelope not in TRUNCATES:
         known = ", ".join(TRUNCATES)
         msg = f"merge.truncates is apply, and only the envelopes {known} have such events; leave truncates out"
         raise ValueError(msg)
     several = {
-        "where": stream.where is not None,
-        "route": stream.route is not None,
+        "where": stream.shaping.where is not None,
+        "route": stream.routing.route is not None,
         "tables": len(stream.row_tables) > 1,
         "topics": len(stream.topics) > 1 or stream.topics[0].startswith("^"),
     }

@@ -27,22 +27,22 @@ if TYPE_CHECKING:
 
 def check_route_tables(stream: Stream) -> None:
     """Raise ValueError for invalid tables; errors of a table's columns are prefixed by its key."""
-    for route in stream.route_tables:
-        if route not in stream.routes:
-            hint = did_you_mean(route, stream.routes, f"write routes: {{{route}: table URL}}")
+    for route in stream.routing.route_tables:
+        if route not in stream.routing.routes:
+            hint = did_you_mean(route, stream.routing.routes, f"write routes: {{{route}: table URL}}")
             msg = f"route_tables names {route!r}, which is none of routes; {hint}"
             raise ValueError(msg)
-        if stream.route_settings[route].given:
+        if stream.routing.route_settings[route].given:
             msg = f"routes.{route} is a section, and route_tables has another of it; write all of it in routes.{route}"
             raise ValueError(msg)
-    for key, (url, route_table) in stream.sections.items():
+    for key, (url, route_table) in stream.routing.sections.items():
         _check(stream, key, url, route_table)
     if stream.has_several_columns:
         for setting, instead in _excluded(stream):
             msg = f"some tables have columns of their own, so {setting} cannot be set; {instead}"
             raise ValueError(msg)
-    for key, (url, _) in stream.sections.items():
-        if stream.at(url).columns_from is not None:
+    for key, (url, _) in stream.routing.sections.items():
+        if stream.at(url).record.columns_from is not None:
             continue
         try:
             check_columns(stream.at(url))
@@ -53,17 +53,17 @@ def check_route_tables(stream: Stream) -> None:
 
 def _excluded(stream: Stream) -> Iterator[tuple[str, str]]:
     """A setting that is excluded by rule 2, with what to write instead."""
-    if stream.explode is not None:
+    if stream.shaping.explode is not None:
         yield "explode", "give the exploded rows a stream of their own"
-    if stream.evolves:
+    if stream.record.evolves:
         yield "unknown_fields: evolve", "write unknown_fields: rescue"
-    if stream.format != "json":
-        yield f"format: {stream.format}", "give these records a stream for each table"
+    if stream.record.format != "json":
+        yield f"format: {stream.record.format}", "give these records a stream for each table"
     if stream.merge is not None:
         yield "merge", "write the tables of routes as URLs alone, or give each table a stream of its own with `where`"
-    if stream.validates:
+    if stream.record.validates:
         yield "validate: true", "give these records a stream for each table"
-    if stream.framing == "confluent_header":
+    if stream.record.framing == "confluent_header":
         yield "framing: confluent_header", "give these records a stream for each table"
 
 
@@ -88,10 +88,13 @@ def _check(stream: Stream, key: str, url: str, table: RouteTable) -> None:
     if table.template is not None and comparable(table.template) in map(comparable, stream.row_tables):
         msg = f"{key}.template is one of the stream's own tables; name another one"
         raise ValueError(msg)
-    if stream.at(url).columns_from is not None:
+    if stream.at(url).record.columns_from is not None:
         return
     try:
-        forms_of(stream.at(url).schema_of_columns, table.formats if table.columns is not None else stream.formats)
+        forms_of(
+            stream.at(url).record.schema_of_columns,
+            table.formats if table.columns is not None else stream.record.formats,
+        )
     except ValueError as error:
         msg = f"{key}.formats: {error}"
         raise ValueError(msg) from None
@@ -99,9 +102,9 @@ def _check(stream: Stream, key: str, url: str, table: RouteTable) -> None:
 
 def _tables(stream: Stream) -> Iterator[tuple[str, str, RouteTable | None]]:
     """The keys, URLs and settings of the tables of routes."""
-    for route, other_table in stream.route_settings.items():
+    for route, other_table in stream.routing.route_settings.items():
         yield (
             f"routes.{route}",
             other_table.table,
-            stream.route_tables.get(route, other_table if other_table.given else None),
+            stream.routing.route_tables.get(route, other_table if other_table.given else None),
         )

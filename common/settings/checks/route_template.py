@@ -21,25 +21,25 @@ if TYPE_CHECKING:
 
 def check_template(stream: Stream) -> None:
     """Raise ValueError for a template that contradicts other settings of its stream."""
-    if stream.route_table is None:
-        if stream.route_limit != ROUTE_LIMIT:
+    if stream.routing.route_table is None:
+        if stream.routing.route_limit != ROUTE_LIMIT:
             msg = "route_limit is given without route_table, so it has no effect; leave it out"
             raise ValueError(msg)
         return
     excluded = {
         "topology": stream.topology is not None,
-        "tables": bool(stream.other_tables),
+        "tables": bool(stream.routing.other_tables),
         "columns in a section of routes": stream.has_several_columns,
     }
     other = next((key for key, is_given in excluded.items() if is_given), None)
     if other is not None:
         msg = f"route_table is given, and so is {other}, which does not go with it; name each table under routes"
         raise ValueError(msg)
-    if stream.route is None:
+    if stream.routing.route is None:
         msg = "route_table is given, and no route says which table a record takes; add route, an expression or a field"
         raise ValueError(msg)
     for key, url in stream.places:
-        if _makes(stream.route_table, url) not in (None, ""):
+        if _makes(stream.routing.route_table, url) not in (None, ""):
             msg = f"route_table may make a table around {key.removeprefix('streams[].')}, {url}; use another folder"
             raise ValueError(msg)
 
@@ -50,9 +50,13 @@ def check_templates(stage: str, streams: Sequence[Stream]) -> None:
     for stream in streams:
         others = [other for other in streams if other is not stream]
         locations = [*of_stage, *(location for other in others for location in other.places)]
-        locations += [("streams[].route_table", other.route_table) for other in others if other.route_table is not None]
-        for key, url in locations if stream.route_table is not None else ():
-            if _makes(stream.route_table or "", url.replace(VALUE, "x")) is not None:
+        locations += [
+            ("streams[].route_table", other.routing.route_table)
+            for other in others
+            if other.routing.route_table is not None
+        ]
+        for key, url in locations if stream.routing.route_table is not None else ():
+            if _makes(stream.routing.route_table or "", url.replace(VALUE, "x")) is not None:
                 msg = (
                     f"route_table of the stream {stream.app_id!r} may make {key}, {url}, or a table around it, for "
                     "some value of route; use another folder for one of them"

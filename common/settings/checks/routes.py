@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 def check_routes(stream: Stream) -> None:
     """Raise ValueError for routes that cannot work."""
-    if stream.route is None and stream.topology is None and stream.routes:
+    if stream.routing.route is None and stream.topology is None and stream.routing.routes:
         msg = "routes are given, and no route says which of them a record takes; add route, an expression or a field"
         raise ValueError(msg)
-    if stream.route is None and stream.unrouted != "table":
+    if stream.routing.route is None and stream.routing.unrouted != "table":
         msg = "unrouted is given without route; add route and routes, or leave it out"
         raise ValueError(msg)
-    if stream.route is not None and not stream.route.strip():
+    if stream.routing.route is not None and not stream.routing.route.strip():
         msg = "route is empty; give an expression or a field's name, or leave it out"
         raise ValueError(msg)
-    if stream.route is not None and not stream.routes and stream.route_table is None:
+    if stream.routing.route is not None and not stream.routing.routes and stream.routing.route_table is None:
         msg = "route is given, and routes name no table; write routes: {value: table URL}"
         raise ValueError(msg)
     _check_tables(stream)
@@ -45,11 +45,11 @@ def check_routes(stream: Stream) -> None:
 
 def _check_tables(stream: Stream) -> None:
     """Raise ValueError for `tables` that cannot each get every record."""
-    if not stream.other_tables:
+    if not stream.routing.other_tables:
         return
     others = {
-        "route": stream.route is not None,
-        "routes": bool(stream.route_settings),
+        "route": stream.routing.route is not None,
+        "routes": bool(stream.routing.route_settings),
         "topology": stream.topology is not None,
     }
     other = next((key for key, is_given in others.items() if is_given), None)
@@ -60,7 +60,7 @@ def _check_tables(stream: Stream) -> None:
         msg = f"tables are given, each of which gets every record, and so is {other}; {instead}"
         raise ValueError(msg)
     seen: set[str] = set()
-    for url in (stream.table, *(other_table.table for other_table in stream.other_tables)):
+    for url in (stream.table, *(other_table.table for other_table in stream.routing.other_tables)):
         if comparable(url) in seen:
             msg = f"tables names {url} twice, and a table has each record once; name each once"
             raise ValueError(msg)

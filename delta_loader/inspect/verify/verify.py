@@ -174,8 +174,8 @@ class Verifier:
                 stream.app_id, stream.table, rows.version, rows.first_version, not_inspected, tuple(gone)
             )
         made = stream.topology is not None  # a topology may do both
-        filters = stream.where is not None or stream.has_events or is_envelope_open(stream)
-        explodes = stream.explode is not None or may_have_several_rows(stream)
+        filters = stream.shaping.where is not None or stream.record.has_events or is_envelope_open(stream)
+        explodes = stream.shaping.explode is not None or may_have_several_rows(stream)
         shape = Shape(filters=made or filters, explodes=made or explodes)
         tables = Tables(
             rows,

@@ -54,17 +54,19 @@ class Template:
 
 def layout_of(stream: Stream) -> Layout:
     """The layout in the stream's settings."""
-    return Layout(dict(stream.table_properties), stream.cluster_by)
+    return Layout(dict(stream.layout.table_properties), stream.layout.cluster_by)
 
 
 def like(template: Template, stream: Stream) -> tuple[TableShape, Layout]:
     """A new table's shape and layout, copied from another one (rules 1 and 2)."""
     state = template.state
     columns = _fresh(schema_from_json(state.schema))
-    partition_by = () if stream.cluster_by else state.partition_by
+    partition_by = () if stream.layout.cluster_by else state.partition_by
     kept = {key: value for key, value in state.properties.items() if not key.startswith(OF_ONE_TABLE)}
     named = {_SUPPORTED.format(name): "supported" for name in _NAMED if name in state.features}
-    layout = Layout({**kept, **named, **stream.table_properties}, stream.cluster_by or template.cluster_by)
+    layout = Layout(
+        {**kept, **named, **stream.layout.table_properties}, stream.layout.cluster_by or template.cluster_by
+    )
     return TableShape(schema_to_json(columns), partition_by), layout.partitioned_by(partition_by)
 
 

@@ -86,10 +86,10 @@ class OldKeys:
 
 def old_keys_of(stream: Stream) -> OldKeys | None:
     """None for a stream whose events are not merged; an envelope that needs it cannot be exploded."""
-    if stream.merge is None or stream.explode is not None:
+    if stream.merge is None or stream.shaping.explode is not None:
         return None
     names = record_names(stream)
-    made = {path_steps(column)[0] for column in stream.jmespath}
+    made = {path_steps(column)[0] for column in stream.record.jmespath}
     declared = [key for key in stream.merge.keys if key in declared_columns_of_table(stream).names]
     fields = tuple(name for key in declared if (name := names.get(key, key)) not in made)
     others = set(stream.merge.keys) - set(stream.kafka_column_names)
@@ -98,8 +98,8 @@ def old_keys_of(stream: Stream) -> OldKeys | None:
         fields,
         len(fields) < len(others),
         None if sequence is None else names.get(sequence, sequence),
-        DELETES[stream.envelope][0],
-        UPDATE[stream.envelope],
+        DELETES[stream.record.envelope][0],
+        UPDATE[stream.record.envelope],
     )
 
 

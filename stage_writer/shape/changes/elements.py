@@ -49,7 +49,7 @@ class Elements:
     def __init__(self, columns: StructType, stream: Stream, by: MergeBy) -> None:
         self.columns = columns
         self._by = by
-        self._array = stream.explode or ""
+        self._array = stream.shaping.explode or ""
         naming, made = naming_of(stream), made_columns(stream)
         rows = exploded(columns, self._array)
         self._inner: dict[str, tuple[str, ...]] = {}

@@ -207,8 +207,8 @@ def _reject(index: int, error_class: ErrorClass, why: str) -> Reject:
 def _message_keys(table: StructType, stream: Stream, by: MergeBy) -> MessageKeys:
     names = record_names(stream)
     fields = {field.name: replace(field, name=names.get(field.name, field.name)) for field in table}
-    reading = DecodeOptions(stream.forms, lenient=is_lenient(stream))
-    return MessageKeys({key: fields[key] for key in by.record}, reading, framed=stream.framing == "confluent")
+    reading = DecodeOptions(stream.record.forms, lenient=is_lenient(stream))
+    return MessageKeys({key: fields[key] for key in by.record}, reading, framed=stream.record.framing == "confluent")
 
 
 def _check_types(table: StructType, by: MergeBy) -> None:

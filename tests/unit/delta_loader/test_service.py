@@ -194,8 +194,8 @@ def test_status_sums_up_what_markers_tell_of_undeclared_fields_and_nothing_of_th
     told = json.loads(json.dumps(to_json([found])))["streams"][0]
     assert told["undeclared"] == {"sampled": 21, "fields": {"sku": 21, "\x1b[2J\n": 1}, "others": 2}
     assert told["violations"] == {}
-    meant = stream.model_copy(update={"unknown_fields": stream.unknown_fields})
-    assert meant.drops_on_purpose
+    meant = stream.model_copy(update={"unknown_fields": stream.record.unknown_fields})
+    assert meant.record.drops_on_purpose
     shown = status_of(staging, stream=meant)
     assert shown.undeclared == found.undeclared
     assert "dropped" not in to_text([shown])

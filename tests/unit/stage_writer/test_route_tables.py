@@ -212,7 +212,7 @@ def test_every_message_ends_in_its_tables_or_as_one_dead_letter(seed: int) -> No
             gone = rng.random() < 0.1
             values.append(None if gone else json.dumps(record).encode())
             wanted = {tables.get(kind, "own") for kind in chosen} or {"own"}
-            bad = "own" in wanted and stream.unrouted == "dead_letters"
+            bad = "own" in wanted and stream.routing.unrouted == "dead_letters"
             bad |= bool(wanted & {"own", "/tables/plain"}) and record["id"] == "a"
             bad |= ("/tables/clicks" in wanted and record["id"] == 1) or (
                 "/tables/views" in wanted and record["ms"] == "a"

@@ -60,7 +60,7 @@ def drafted(*records: object, answers: Answers = ANSWERS) -> tuple[Draft, Stream
 )
 def test_a_type_is_no_more_than_what_was_seen(values: tuple[object, ...], expected: str) -> None:
     _, stream = drafted(*({"id": 1, "value": value} for value in values))
-    assert to_ddl(stream.schema_of_columns) == f"id BIGINT, value {expected}"
+    assert to_ddl(stream.record.schema_of_columns) == f"id BIGINT, value {expected}"
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_a_type_is_no_more_than_what_was_seen(values: tuple[object, ...], expect
 )
 def test_what_has_no_one_type_is_kept_as_its_json_text(values: tuple[object, ...], formats: dict[str, str]) -> None:
     _, stream = drafted(*({"id": 1, "value": value} for value in values))
-    assert {key.replace("`", ""): value.value for key, value in stream.formats.items()} == formats
+    assert {key.replace("`", ""): value.value for key, value in stream.record.formats.items()} == formats
 
 
 @pytest.mark.parametrize(
@@ -96,8 +96,8 @@ def test_one_odd_value_in_a_thousand_changes_no_type_and_is_told(
     usual: object, odd: object, expected: str, told: str | None, alternative: str | None
 ) -> None:
     drafted_config, stream = drafted(*({"value": usual} for _ in range(999)), {"value": odd})
-    assert to_ddl(stream.schema_of_columns) == f"value {expected}"
-    assert stream.formats == {}
+    assert to_ddl(stream.record.schema_of_columns) == f"value {expected}"
+    assert stream.record.formats == {}
     assert ("would be dead letters" in drafted_config.text) == (told is not None)
     for text in (told, alternative):
         assert text is None or f"{text}" in drafted_config.text
@@ -105,7 +105,7 @@ def test_one_odd_value_in_a_thousand_changes_no_type_and_is_told(
 
 def test_two_odd_values_in_a_hundred_are_taken() -> None:
     _, stream = drafted(*({"value": 7} for _ in range(98)), {"value": "x"}, {"value": "y"})
-    assert to_ddl(stream.schema_of_columns) == "value STRING"
+    assert to_ddl(stream.record.schema_of_columns) == "value STRING"
 
 
 @pytest.mark.parametrize("option", ["--stage-url", "--tables-url"])
@@ -124,14 +124,14 @@ def test_editors_are_told_of_the_schema() -> None:
 
 def test_names_that_no_column_can_have_are_told_and_left_out() -> None:
     drafted_config, stream = drafted({"id": 1, "ID": 2, "a b": 3, "": 4, "${HOME}": 5, "\u2028": 8, "`": 6, "x.y": 7})
-    assert stream.schema_of_columns.names == ("id", "`", "x.y")
+    assert stream.record.schema_of_columns.names == ("id", "`", "x.y")
     assert "differs from id by case only" in drafted_config.text
     assert "without column mapping" in drafted_config.text
 
 
 def test_epochs_and_rare_fields_are_told_as_comments() -> None:
     drafted_config, stream = drafted({"id": 1, "sent": 1_774_927_057_260}, {"id": 2})
-    assert stream.formats == {}
+    assert stream.record.formats == {}
     assert "sent looks like an epoch: TIMESTAMP with formats: {sent: epoch_ms}" in drafted_config.text
     assert "sent is in 1 of 2 records" in drafted_config.text
 
@@ -154,7 +154,7 @@ def test_a_table_is_partitioned_by_a_day_that_each_record_has(
     record: object, derive: dict[str, str], partition_by: tuple[str, ...]
 ) -> None:
     _, stream = drafted(record)
-    assert (stream.derive, stream.partition_by) == (derive, partition_by)
+    assert (stream.shaping.derive, stream.layout.partition_by) == (derive, partition_by)
 
 
 MAXWELL: dict[str, object] = {"database": "shop", "table": "orders", "ts": 1449786341, "xid": 1}
@@ -200,9 +200,9 @@ def test_the_envelope_of_change_events_is_recognized(
         ANSWERS, [sampled("orders", 1, [(json.dumps(message).encode(), None) for message in messages])]
     )
     stream = parse_settings(drafted_config.text, {}, "draft").streams[0]
-    assert stream.envelope == envelope
+    assert stream.record.envelope == envelope
     if columns is not None:
-        assert to_ddl(stream.schema_of_columns) == columns
+        assert to_ddl(stream.record.schema_of_columns) == columns
 
 
 def test_frames_and_change_events_are_recognised() -> None:
@@ -211,8 +211,8 @@ def test_frames_and_change_events_are_recognised() -> None:
     values = [(frame + json.dumps({"payload": event}).encode(), frame + key), (None, frame + key)]
     drafted_config = draft(ANSWERS, [sampled("orders", 1, values)])
     stream = parse_settings(drafted_config.text, {}, "draft").streams[0]
-    assert (stream.framing, stream.envelope) == ("confluent", "debezium")
-    assert to_ddl(stream.schema_of_columns) == "id BIGINT, city STRING"
+    assert (stream.record.framing, stream.record.envelope) == ("confluent", "debezium")
+    assert to_ddl(stream.record.schema_of_columns) == "id BIGINT, city STRING"
     assert any("schema_registry.url" in line for line in drafted_config.notes)
     merged = drafted_config.text.replace("  # load: merge", "  load: merge").replace("  # merge: {", "  merge: {")
     stream = parse_settings(merged, {}, "draft").streams[0]

@@ -24,7 +24,7 @@ def parse(formats: str) -> Settings:
 
 def test_a_path_leads_to_a_value_at_any_depth() -> None:
     text = "sent: epoch_ms, meta.digest: hex, meta.seen.element: epoch_s, '`a.b`': json, g.value: json"
-    forms = parse(text).streams[0].forms
+    forms = parse(text).streams[0].record.forms
     assert forms.at("sent").format is ValueFormat.EPOCH_MS
     assert forms.at("meta").at("digest").format is ValueFormat.HEX
     assert forms.at("meta").at("seen").at("element").format is ValueFormat.EPOCH_S

@@ -119,7 +119,7 @@ def test_staged_columns_are_the_table_s_and_what_only_merging_needs() -> None:
     for kafka_columns in (True, False):
         stream = stream_of(columns="id INT", load="merge", merge=KEYS, kafka_columns=kafka_columns)
         by = required(merge_by_of(stream))
-        table = stream.schema_of_columns
+        table = stream.record.schema_of_columns
         staged = staged_columns(table, by)
         assert {*by.place, "_merge_delete", "id"} == set(staged.names)
         assert table_columns(staged).names == tuple(name for name in staged.names if not name.startswith("_merge"))
@@ -145,7 +145,7 @@ def test_what_merging_adds_is_among_the_columns_of_the_rows_and_none_of_the_reco
     )
     added = ("gone", "valid_from", "valid_to", "is_current")
     assert columns_of_rows(stream)[-4:] == added
-    table = stream.schema_of_columns.with_fields(Field(name, Primitive.BOOLEAN) for name in added)
+    table = stream.record.schema_of_columns.with_fields(Field(name, Primitive.BOOLEAN) for name in added)
     assert record_columns(stream, schema_to_json(table)).names == ("id",)
     assert record_columns(stream_of(columns="id INT"), schema_to_json(table)).names == ("id", *added)
     without = stream_of(columns="id INT", load="merge", merge=KEYS)

@@ -21,8 +21,8 @@ def with_routes(**routes: object) -> str:
 def test_a_section_with_columns_describes_its_table_in_full() -> None:
     (stream,) = parse(with_routes(click=CLICK, view="/data/views")).streams
     click, view = stream.at("/data/clicks"), stream.at("/data/views")
-    assert (click.schema_of_columns.names, click.partition_by) == (("day", "url"), ("day",))
-    assert (click.table_properties, click.derive, click.load) == ({}, {}, LoadSetting.APPEND)
+    assert (click.record.schema_of_columns.names, click.layout.partition_by) == (("day", "url"), ("day",))
+    assert (click.layout.table_properties, click.shaping.derive, click.load) == ({}, {}, LoadSetting.APPEND)
     assert view == stream.model_copy(update={"table": "/data/views"})
     assert stream.row_tables == ("/data/orders", "/data/clicks", "/data/views")
     assert stream.key_of("/data/clicks", "columns") == "streams[].routes.click.columns"
@@ -33,10 +33,10 @@ def test_a_section_with_columns_describes_its_table_in_full() -> None:
 def test_a_section_without_columns_changes_only_what_it_names() -> None:
     (stream,) = parse(with_routes(click={"table": "/data/clicks", "load": "append", "z_order": ["id"]})).streams
     click = stream.at("/data/clicks/")
-    assert (click.columns, click.partition_by, click.table_properties) == (
-        stream.columns,
-        stream.partition_by,
-        stream.table_properties,
+    assert (click.record.columns, click.layout.partition_by, click.layout.table_properties) == (
+        stream.record.columns,
+        stream.layout.partition_by,
+        stream.layout.table_properties,
     )
     assert (click.load, click.table_services.z_order) == (LoadSetting.APPEND, ("id",))
     assert stream.at(stream.table).table_services.z_order == ()
@@ -58,7 +58,7 @@ def test_the_first_of_several_tables_is_the_main_one() -> None:
     (other,) = parse(with_stream(table="/data/a", tables=[CLICK], **values)).streams
     assert stream == other
     assert stream.tables == ("/data/a", "/data/clicks", "/data/a_dead_letters")
-    assert stream.at("/data/clicks").partition_by == ("day",)
+    assert stream.at("/data/clicks").layout.partition_by == ("day",)
     assert [key for key, _ in stream.places] == ["streams[].table", "streams[].dead_letters", "streams[].tables[0]"]
 
 
@@ -66,7 +66,10 @@ def test_names_of_catalog_tables_are_known_in_sections() -> None:
     names = {"shop.clicks": "/data/clicks", "shop.model": "/data/model"}
     section = {"table": "shop.clicks", "columns": "id INT", "template": "shop.model"}
     (stream,) = parse(with_stream(route="city", routes={"click": section}, catalog_tables=names)).streams
-    assert (stream.routes, stream.at("/data/clicks").template) == ({"click": "/data/clicks"}, "/data/model")
+    assert (stream.routing.routes, stream.at("/data/clicks").layout.template) == (
+        {"click": "/data/clicks"},
+        "/data/model",
+    )
     (stream,) = parse(with_stream(tables=["shop.clicks"], catalog_tables={"shop.clicks": "/data/clicks"})).streams
     assert stream.row_tables == ("/data/orders", "/data/clicks")
 
@@ -80,7 +83,7 @@ def test_what_is_printed_is_read_back_as_the_same_tables(more: dict[str, object]
         assert again.streams[0].at(url) == settings.streams[0].at(url)
     section = {"table": "/data/clicks", "load": "append"}
     settings = parse(with_stream(partition_by=["city"], route="city", routes={"click": section}))
-    assert parse(print_settings(settings)).streams[0].at("/data/clicks").partition_by == ("city",)
+    assert parse(print_settings(settings)).streams[0].at("/data/clicks").layout.partition_by == ("city",)
 
 
 @pytest.mark.parametrize(

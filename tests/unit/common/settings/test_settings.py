@@ -11,9 +11,10 @@ import yaml
 from common import reference
 from common.cli import ConfigArgument, PrintConfigOption, new_app, run, settings_from
 from common.errors import ConfigError
-from common.settings import FromOffsets, FromTimestamp, Settings, StartAt
+from common.settings import FromOffsets, FromTimestamp, Settings, StartAt, Stream
 from common.settings.load import load_settings, parse_settings, print_settings
 from common.settings.places import STAGE_FOLDERS
+from common.settings.section import fields_of
 from common.spans import Partition, Topic
 from common.stage.agreed_columns import COLUMNS
 from common.stage.appeared_routes import ROUTES
@@ -87,7 +88,7 @@ def test_the_example_of_the_reference_is_a_config() -> None:
     assert settings.loader.schedule == "15m"
     assert settings.loader.marker_retention_s == 86400
     (stream,) = settings.streams
-    assert stream.partition_by == ("date",)
+    assert stream.layout.partition_by == ("date",)
     assert stream.start is StartAt.EARLIEST
     assert stream.dead_letters == "s3://lake/tables/web_requests_dead_letters"
 
@@ -104,6 +105,18 @@ def test_what_is_printed_is_read_back_as_the_same_settings() -> None:
     start = {"orders": {0: 120}, 1: 340}
     settings = parse(with_stream(start=start, kafka_columns=False, topics=["orders", "orders-eu"]))
     assert parse(print_settings(settings)) == settings
+
+
+def test_a_file_shows_no_parts_of_a_stream_and_a_copy_changes_them() -> None:
+    stream = parse(MINIMAL).streams[0]
+    changed = stream.model_copy(update={"kafka_columns": False, "envelope": "canal", "flush_records": 7})
+    assert (changed.kafka_columns, changed.record.envelope, changed.pace.flush_records) == (False, "canal", 7)
+    assert changed.model_dump(exclude_unset=True) == stream.model_dump(exclude_unset=True) | {
+        "kafka_columns": False,
+        "envelope": "canal",
+        "flush_records": 7,
+    }
+    assert list(changed.model_dump(by_alias=True)) == [key for key, _ in fields_of(Stream)]
 
 
 @pytest.mark.parametrize(
@@ -371,6 +384,20 @@ WRONG = {
     "an unknown section": (with_section(steams=[]), ["steams is not a setting", "did you mean streams?"]),
     "an unknown key": (with_section(writer={"flush_afer": "60s"}), ["writer.flush_afer", "did you mean flush_after?"]),
     "the program's own name of a key": (with_section(writer={"flush_after_s": 60}), ["did you mean flush_after?"]),
+    "a part as if it were a section": (with_stream(record={"format": "json"}), ["streams[0].record is not a setting"]),
+    "a part by its alias": (with_stream(**{"(record)": {"format": "json"}}), ["is not a setting"]),
+    "the program's own name of a key of a part": (
+        with_stream(flush_after_s="60s"),
+        ["streams[0].flush_after_s is not a setting", "did you mean flush_after?"],
+    ),
+    "a wrong value in each of two parts": (
+        with_stream(format="xml", flush_after="soon"),
+        ["2 settings are wrong", "streams[0].format: 'xml'", "streams[0].flush_after: 'soon'"],
+    ),
+    "keys of two parts that do not go together": (
+        with_stream(rescue_column="rest", on_fail="count"),
+        ["2 settings are wrong", "streams[0] rescue_column is given", "streams[0] on_fail is count"],
+    ),
     "a key given twice": (MINIMAL + "stage: {url: x}\n", ["'stage' is given twice", "line 6"]),
     "a key given twice in what another map takes over": (
         MINIMAL + "logs: {<<: &logs {level: info, level: debug}}\n",
@@ -618,4 +645,4 @@ def test_a_registry_s_password_is_not_shown() -> None:
 
 def test_events_bring_a_column() -> None:
     (stream,) = parse(with_stream(envelope="debezium", where="_cdc.op <> 'd'", drop=["_cdc"])).streams
-    assert stream.has_events
+    assert stream.record.has_events

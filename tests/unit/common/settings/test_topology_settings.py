@@ -71,10 +71,10 @@ def with_tables(tables: object, **more: object) -> str:
 def test_a_table_of_its_own_shape_takes_nothing_of_the_stream_s() -> None:
     stream = parse(with_tables({"alerts": ALERTS}, table_properties={"delta.appendOnly": "true"})).streams[0]
     alerts, late = stream.at("/data/alerts/"), stream.at("/data/late")
-    assert (alerts.schema_of_columns.names, alerts.partition_by) == (("day", "share"), ("day",))
-    assert (alerts.table_properties, alerts.table, alerts.load) == ({}, "/data/alerts/", LoadSetting.APPEND)
-    assert (late.schema_of_columns, late.partition_by) == (stream.schema_of_columns, ("city",))
-    assert (late.table_properties, late.load) == ({"delta.appendOnly": "true"}, LoadSetting.AUTO)
+    assert (alerts.record.schema_of_columns.names, alerts.layout.partition_by) == (("day", "share"), ("day",))
+    assert (alerts.layout.table_properties, alerts.table, alerts.load) == ({}, "/data/alerts/", LoadSetting.APPEND)
+    assert (late.record.schema_of_columns, late.layout.partition_by) == (stream.record.schema_of_columns, ("city",))
+    assert (late.layout.table_properties, late.load) == ({"delta.appendOnly": "true"}, LoadSetting.AUTO)
     assert [url for url in stream.tables if stream.load_of(url) is LoadSetting.APPEND] == ["/data/alerts"]
 
 
@@ -105,4 +105,4 @@ def test_tables_of_their_own_shape_that_cannot_be_are_refused(
 def test_the_template_of_a_route_s_table_may_be_a_name() -> None:
     tables = {"alerts": ALERTS | {"template": "shop.model"}}
     (stream,) = parse(with_tables(tables, catalog_tables={"shop.model": "/data/model"})).streams
-    assert stream.at("/data/alerts").template == "/data/model"
+    assert stream.at("/data/alerts").layout.template == "/data/model"

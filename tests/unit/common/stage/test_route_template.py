@@ -27,9 +27,9 @@ def store() -> FsspecStore:
 def test_routes_that_appeared_are_routes_like_those_of_the_config() -> None:
     (stream,) = parse(templated(routes={"rome": "/data/rome"}, partition_by=["city"])).streams
     found = with_routes(stream, ["oslo", "rome", "bonn"])
-    assert found.routes == {"rome": "/data/rome", "oslo": "/data/by_city/oslo", "bonn": "/data/by_city/bonn"}
+    assert found.routing.routes == {"rome": "/data/rome", "oslo": "/data/by_city/oslo", "bonn": "/data/by_city/bonn"}
     assert found.row_tables == ("/data/orders", "/data/rome", "/data/by_city/oslo", "/data/by_city/bonn")
-    assert found.at("/data/by_city/oslo").partition_by == ("city",)
+    assert found.at("/data/by_city/oslo").layout.partition_by == ("city",)
     assert with_routes(found, ["oslo", "rome", "bonn"]) == found
     assert not found.has_several_columns
     (plain,) = parse(with_stream()).streams
@@ -39,7 +39,7 @@ def test_routes_that_appeared_are_routes_like_those_of_the_config() -> None:
 def test_settings_have_what_appeared_and_print_what_was_written(store: FsspecStore) -> None:
     settings = parse(templated())
     agree_on(store, "orders", ["oslo"], 10)
-    assert with_appeared(settings, store).streams[0].routes == {"oslo": "/data/by_city/oslo"}
+    assert with_appeared(settings, store).streams[0].routing.routes == {"oslo": "/data/by_city/oslo"}
     assert parse(print_settings(settings)) == settings
     plain = parse(with_stream())
     assert with_appeared(plain, store) is plain
@@ -107,7 +107,7 @@ streams:
   - {{app_id: b, topics: [b], table: /lake/others, columns: k STRING}}
 """
     if told is None:
-        assert parse(text).streams[0].route_table == template
+        assert parse(text).streams[0].routing.route_table == template
         return
     with pytest.raises(ConfigError, match=told):
         parse(text)

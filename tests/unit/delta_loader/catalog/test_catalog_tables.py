@@ -32,7 +32,7 @@ def test_a_name_stands_for_its_location_wherever_a_table_is_named() -> None:
     known = settings(catalog_tables={**places, "shop.model": "s3://lake/model"}, template="shop.model", **says)
     stream = known.streams[0]
     assert stream.tables == ("s3://lake/orders", "s3://lake/clicks", "s3://lake/dead")
-    assert stream.template == "s3://lake/model"
+    assert stream.layout.template == "s3://lake/model"
     assert parse_settings(print_settings(known), {}, "printed").streams == known.streams
     assert table_named(known, "shop.clicks", tables_of(known)) == "s3://lake/clicks"
     assert table_named(known, "s3a://lake/clicks/", tables_of(known)) == "s3://lake/clicks"

@@ -259,7 +259,7 @@ def test_files_with_more_rows_than_their_commit_counts_are_a_fault(logs: Logs) -
 
 def without(logs: Logs, *gone: str) -> Logs:
     """The same, once the settings no longer name some routes, and name another table for dead letters."""
-    kept = {name: table for name, table in logs.stream.route_settings.items() if name not in gone}
+    kept = {name: table for name, table in logs.stream.routing.route_settings.items() if name not in gone}
     update = {"route_settings": kept, "dead_letters": f"{logs.staging.dead_letters}_new"}
     logs.stream = logs.stream.model_copy(update=update)
     return logs

@@ -95,7 +95,7 @@ def test_a_table_with_a_shape_of_its_own_is_made_by_what_is_said_of_it() -> None
     plain = MemoryDeltaTables()
     creator = Creator(given, plain, Maker())
     for url in given.tables:
-        creator.create(url, TableShape(schema_to_json(given.schema_of_columns), ()))
+        creator.create(url, TableShape(schema_to_json(given.record.schema_of_columns), ()))
     assert set(plain.tables) == {"/plain", "/t_dead_letters"}
     theirs = Layout({"owner": "them"})
     assert made == {"/t": theirs, "/own": theirs, "/alerts": Layout({"owner": "us"}, ("id",))}
@@ -115,4 +115,4 @@ def test_a_template_that_is_not_there_is_told_with_the_setting_that_names_it() -
     creator = Creator(given, MemoryDeltaTables(), Maker())
     for url, key in (("/t", r"streams\[\]\.template"), ("/alerts", r"streams\[\]\.route_tables\.alerts\.template")):
         with pytest.raises(TableError, match=f"name another table in {key}"):
-            creator.create(url, TableShape(schema_to_json(given.schema_of_columns), ()))
+            creator.create(url, TableShape(schema_to_json(given.record.schema_of_columns), ()))

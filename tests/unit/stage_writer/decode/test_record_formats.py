@@ -63,7 +63,7 @@ def stream_of(columns: str, **keys: object) -> Stream:
 def decoded(stream: Stream, values: Values, registry: Registry | None = None, file: bytes | None = None) -> Decoded:
     schemas = None
     if registry is not None:
-        resolves = {stream.format.upper()}
+        resolves = {stream.record.format.upper()}
         schemas = SchemaRegistry({"url": registry.url}, IdleClock(), get_logger(), resolves=resolves)
     inputs = RecordInputs(file, compile_protobuf=compile_protobuf)
     return decoder_of(stream, schemas, inputs=inputs).decode(messages_of(pa.array(values, pa.binary())))
@@ -456,7 +456,7 @@ def test_jmespath_reads_avro(registry: Registry) -> None:
 
 def headed(stream: Stream, messages: list[tuple[bytes | None, Headers | None]], registry: Registry) -> Decoded:
     """The result for messages with headers."""
-    schemas = SchemaRegistry({"url": registry.url}, IdleClock(), get_logger(), resolves={stream.format.upper()})
+    schemas = SchemaRegistry({"url": registry.url}, IdleClock(), get_logger(), resolves={stream.record.format.upper()})
     decoder = decoder_of(stream, schemas, inputs=RecordInputs(compile_protobuf=compile_protobuf))
     plain = messages_of(pa.array([value for value, _ in messages], pa.binary()))
     return decoder.decode(replace(plain, headers=headers_column([headers for _, headers in messages])))
@@ -538,7 +538,7 @@ def deleted(
     stream: Stream, keys: Values, registry: Registry, headers: list[Headers | None] | None = None
 ) -> list[object]:
     """For each tombstone with such a key the deleted row's key, or its error class."""
-    schemas = SchemaRegistry({"url": registry.url}, IdleClock(), get_logger(), resolves={stream.format.upper()})
+    schemas = SchemaRegistry({"url": registry.url}, IdleClock(), get_logger(), resolves={stream.record.format.upper()})
     inputs = RecordInputs(compile_protobuf=compile_protobuf)
     converter = StreamConverter(stream, schemas, inputs=inputs)
     batch = batch_of([None] * len(keys), keys=keys)

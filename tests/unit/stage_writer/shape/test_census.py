@@ -89,7 +89,7 @@ def test_what_is_no_object_has_no_fields() -> None:
 
 def test_a_sample_names_a_misspelt_column_and_what_is_dropped() -> None:
     converter = StreamConverter(stream_of(columns="id BIGINT, skuu STRING"))
-    sample = StreamSample(converter.stream, FieldCensus(converter.stream.schema_of_columns))
+    sample = StreamSample(converter.stream, FieldCensus(converter.stream.record.schema_of_columns))
     sample.add(converter, [batch_of([json.dumps({"id": n, "sku": "a", "z": 1}).encode() for n in range(3)])])
     assert list(sample.lines(0.1)) == [
         "ok: orders: 0 of the newest 3 records would be dead letters",

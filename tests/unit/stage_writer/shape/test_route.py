@@ -98,7 +98,7 @@ def oracle(stream: Stream, values: Sequence[object]) -> dict[str, list[int]]:
     for offset, value in enumerate((one.as_py() for one in values), 100):  # type: ignore[attr-defined]
         if value is None:
             continue
-        unrouted = "own" if stream.unrouted == "table" else "dead"
+        unrouted = "own" if stream.routing.unrouted == "table" else "dead"
         kind = (
             "dead"
             if value == b"{"

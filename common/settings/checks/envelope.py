@@ -1,0 +1,37 @@
+"""A stream's `envelope`, and what its messages cannot be made into."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from common.settings.envelopes import UPDATE, may_have_several_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from common.settings.stream import Stream
+
+
+def check_envelope(stream: Stream) -> None:
+    """Raise ValueError for settings that contradict the `envelope`."""
+    for problem in _problems(stream):
+        raise ValueError(problem)
+
+
+def _problems(stream: Stream) -> Iterator[str]:
+    record = stream.record
+    if record.format != "json" and record.envelope in UPDATE:
+        yield (
+            f"envelope is {record.envelope}, which is JSON, and format is {record.format}; leave format out, or write "
+            "envelope: debezium"
+        )
+    if stream.shaping.explode is not None and may_have_several_rows(stream):
+        yield (
+            f"explode is given, and a message of envelope: {record.envelope} may have several rows already; leave "
+            "explode out, and explode the array in a query of the table"
+        )
+    if stream.has_several_columns and may_have_several_rows(stream):
+        yield (
+            f"a table has columns of its own, and a message of envelope: {record.envelope} may have several rows, with "
+            "the same columns; give each table a stream of its own, with `where`"
+        )
