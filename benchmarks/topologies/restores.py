@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from confluent_kafka import Producer
 
-from stage_writer.topologies.stores import MemoryBackend, Stores
+from stage_writer.topologies.stores import MemoryBackend, Stores, TaskStores
 from stage_writer.topologies.stores.disk import open_backend
 from stage_writer.topologies.stores.files import snapshot_from_bytes, snapshot_to_chunks
 
@@ -73,7 +73,7 @@ def _key(number: int) -> str:
 
 
 def _snapshot(size: int) -> tuple[bytes, int]:
-    stores = Stores.open([Stores.key_value("counts")], MemoryBackend())
+    stores = TaskStores([Stores.key_value("counts")], MemoryBackend())
     counts = stores.store("counts")
     for number in range(size):
         counts.put(_key(number), _value(number))
@@ -83,7 +83,7 @@ def _snapshot(size: int) -> tuple[bytes, int]:
 
 
 def _restored_s(data: bytes, backend: Backend) -> float:
-    stores = Stores.open([Stores.key_value("counts")], backend)
+    stores = TaskStores([Stores.key_value("counts")], backend)
     began_s = time.perf_counter()
     stores.restore(snapshot_from_bytes("snapshot", data), [], "mark")
     took_s = time.perf_counter() - began_s

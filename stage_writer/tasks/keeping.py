@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from common import metrics as catalogue
 from common.errors import ConfigError
-from stage_writer.topologies.stores import MemoryBackend
+from stage_writer.topologies.stores import MemoryBackend, TaskStores
 from stage_writer.topologies.stores.disk import MOST_STORES, open_backend
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from common.metrics import Metrics
     from common.spans import TopicPartition
-    from stage_writer.topologies.stores import Backend, StoreBuilder, Stores
+    from stage_writer.topologies.stores import Backend, StoreBuilder, TaskStores
 
 _GAUGES = (catalogue.WRITER_STATE_BYTES, catalogue.WRITER_STATE_ENTRIES)
 _LONGEST_NAME = 255
@@ -65,7 +65,7 @@ class Keeping:
         self._metrics.add(catalogue.WRITER_STATE_RESTORED, read_bytes, app_id=self._app_id)
         self._metrics.observe(catalogue.WRITER_STATE_RESTORE_SECONDS, seconds, app_id=self._app_id)
 
-    def report(self, partition: TopicPartition, stores: Stores) -> None:
+    def report(self, partition: TopicPartition, stores: TaskStores) -> None:
         """Record the size of a task's state."""
         for gauge, value in zip(_GAUGES, (stores.size_bytes, stores.entries), strict=True):
             self._metrics.set(gauge, value, **self._labels(partition))

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from stage_writer.parquet.buffer import Buffer
     from stage_writer.ports import StateStore
     from stage_writer.tasks.shared import SnapshotsWhen, StreamTasks
-    from stage_writer.topologies.stores import Changes, Snapshot, Stores
+    from stage_writer.topologies.stores import Changes, Snapshot, TaskStores
     from stage_writer.topologies.task.task import Task
 
 
@@ -49,7 +49,7 @@ class KeptTask:
         parent: StreamTasks,
         partition: TopicPartition,
         task: Task,
-        stores: Stores,
+        stores: TaskStores,
         files: StateFiles,
         *,
         changed_bytes: int,
@@ -190,7 +190,7 @@ class TaskChange:
 class _Readers:
     """Counts the concurrent readers of a task's stores; the last one closes the stores of a task that has ended."""
 
-    def __init__(self, stores: Stores) -> None:
+    def __init__(self, stores: TaskStores) -> None:
         self._stores = stores
         self._lock = Lock()
         self._count = 0

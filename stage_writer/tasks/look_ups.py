@@ -15,7 +15,7 @@ from itertools import islice
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from stage_writer.topologies.stores import StoreKind
+from stage_writer.topologies.stores import StoreKind, TaskStores
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         KeyValueStore,
         SessionStore,
         StoreBuilder,
-        Stores,
+        TaskStores,
         Value,
         WindowStore,
     )
@@ -61,7 +61,7 @@ class OpenTask:
     """A task that can be queried while it is open. Every user of its stores holds the gate (rule 1)."""
 
     partition: TopicPartition
-    stores: Stores
+    stores: TaskStores
     gate: Lock = field(default_factory=Lock)
     is_open: bool = True
 

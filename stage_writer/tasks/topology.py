@@ -20,7 +20,7 @@ from stage_writer.tasks.kept import KeptTask
 from stage_writer.tasks.shared import StreamTasks, builders_of
 from stage_writer.tasks.tables import OfTopology, declared_of
 from stage_writer.tasks.together import Together
-from stage_writer.topologies.stores import MemoryBackend, Stores
+from stage_writer.topologies.stores import MemoryBackend, TaskStores
 from stage_writer.topologies.stores.files import changes_from_bytes, snapshot_from_file
 from stage_writer.topologies.task.task import Task, TaskId
 
@@ -56,7 +56,7 @@ class TopologyConverter(OfTopology, StreamTasks):
         """
         builders = builders_of(self.topology.group_of(partition.topic))
         started_ms = self.wall_ms()
-        stores = Stores.open(builders, self.keeping.backend(partition, builders))
+        stores = TaskStores(builders, self.keeping.backend(partition, builders))
         try:
             changed = _Changed(partition, state, store)
             read_bytes = 0
@@ -70,7 +70,7 @@ class TopologyConverter(OfTopology, StreamTasks):
         return KeptTask(self, partition, task, stores, state, changed_bytes=changed.size_bytes, when=self.around.when)
 
 
-def _restore(stores: Stores, state: StateFiles, changed: _Changed, store: StateStore) -> int:
+def _restore(stores: TaskStores, state: StateFiles, changed: _Changed, store: StateStore) -> int:
     """Returns the bytes of files that were read."""
     if state.snapshot is None:
         stores.restore((), changed, state.mark)
@@ -115,7 +115,7 @@ class SampledTasks(OfTopology):
         group = self._parent.topology.group_of(partition.topic)
         task_id = TaskId(Topic(group.name), partition.partition)
         if task_id not in self._tasks:
-            stores = Stores.open(cast("tuple[StoreBuilder, ...]", group.stores), MemoryBackend())
+            stores = TaskStores(cast("tuple[StoreBuilder, ...]", group.stores), MemoryBackend())
             stores.restore((), (), None)
             task = Task(self._parent.topology, task_id, stores, self._schemas)
             self._tasks[task_id] = TaskConverter(self._parent, task, Lock())

@@ -28,7 +28,7 @@ from common.schema import parse_ddl, to_arrow_schema
 from common.spans import Partition, Topic
 from stage_writer.decode.decode import Decoder
 from stage_writer.topologies.keys import key_encoder
-from stage_writer.topologies.stores import MemoryBackend, Stores
+from stage_writer.topologies.stores import MemoryBackend, TaskStores
 from stage_writer.topologies.tables import check_tables
 from stage_writer.topologies.task.inputs import Input
 from stage_writer.topologies.task.reading import dicts_of
@@ -251,7 +251,7 @@ class _Driven:
 
     def restore(self, topology: BuiltTopology, writers: Mapping[str, RowWriter]) -> None:
         """Make a new task from what was staged."""
-        self.stores = Stores.open(topology.group_of(self._task_id.topic).stores, MemoryBackend())  # type: ignore[arg-type] # a topology's builders are the stores' own
+        self.stores = TaskStores(topology.group_of(self._task_id.topic).stores, MemoryBackend())  # type: ignore[arg-type] # a topology's builders are the stores' own
         self.stores.restore((), self._staged, f"{len(self._staged)}")
         self.task = Task(topology, self._task_id, self.stores, writers)
 

@@ -35,7 +35,6 @@ OVERSIZED: dict[str, int] = {
     "stage_writer/fetch/shared/source.py: methods of SharedTopicSource": 27,
     "stage_writer/outbox/outlets.py: parameters of KafkaOutlets": 9,
     "stage_writer/stage/staging.py: methods of ObjectStage": 27,
-    "stage_writer/topologies/stores/stores.py: methods of Stores": 23,
 }
 """What is over a limit of PRODUCT today: entries may shrink and go, and none may be added."""
 _TEXT = {"", ".py", ".md", ".toml", ".yaml", ".yml", ".json", ".lock", ".txt", ".sh", ".cfg", ".properties"}

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.errors import StateError
-from stage_writer.topologies.stores import Changes, MemoryBackend, Stores
+from stage_writer.topologies.stores import Changes, MemoryBackend, Stores, TaskStores
 from stage_writer.topologies.stores import files as form
 from stage_writer.topologies.stores.files import (
     MAGIC,
@@ -73,18 +73,18 @@ def test_a_crafted_block_is_refused() -> None:
 
 
 def test_a_state_whose_store_was_of_another_kind_is_refused_by_its_name() -> None:
-    stores = Stores.open([Stores.key_value("table")], MemoryBackend())
+    stores = TaskStores([Stores.key_value("table")], MemoryBackend())
     stores.store("table").put("a", 1)
     stores.seal()
     data = snapshot_to_chunks(stores.snapshot()).to_bytes()
     from datetime import timedelta
 
-    other = Stores.open([Stores.session("table", timedelta(hours=1))], MemoryBackend())
+    other = TaskStores([Stores.session("table", timedelta(hours=1))], MemoryBackend())
     with pytest.raises(
         StateError, match="table is a session store of the topology, and a key_value store in the state"
     ):
         other.restore(snapshot_from_bytes("file", data), [], "mark")
     assert other.mark is None
-    without = Stores.open([Stores.key_value("other")], MemoryBackend())
+    without = TaskStores([Stores.key_value("other")], MemoryBackend())
     without.restore(snapshot_from_bytes("file", data), [], "mark")
     assert without.entries == 0

@@ -14,7 +14,16 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from stage_writer.topologies.stores import Backend, Changes, MemoryBackend, Snapshot, Stores, Windowed, WindowStore
+from stage_writer.topologies.stores import (
+    Backend,
+    Changes,
+    MemoryBackend,
+    Snapshot,
+    Stores,
+    TaskStores,
+    Windowed,
+    WindowStore,
+)
 from stage_writer.topologies.stores.disk import DiskBackend, open_backend
 from stage_writer.topologies.stores.files import (
     changes_from_bytes,
@@ -84,7 +93,7 @@ class Histories(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.backend = self.new_backend()
-        self.stores = Stores.open(BUILDERS, self.backend)
+        self.stores = TaskStores(BUILDERS, self.backend)
         self.model = Model()
         self.undone_to = Model()
         self.sealed: list[tuple[Model, Changes]] = []
@@ -166,7 +175,7 @@ class Histories(RuleBasedStateMachine):
         self.reading.close()
         self.reading = None
         state, _ = self.sealed[self.covered - 1]
-        again = Stores.open(BUILDERS, MemoryBackend())
+        again = TaskStores(BUILDERS, MemoryBackend())
         again.restore(snapshot_from_bytes("read", data), [], "read")
         assert_same(again, state)
         self.read = data
@@ -198,7 +207,7 @@ class Histories(RuleBasedStateMachine):
         """Another task, or this one again: from its own backend if that stands where the chain does."""
         tail = f"marker {self.markers}" if self.markers else None
         self.crash_backend(same_machine=same_machine)
-        self.stores = Stores.open(BUILDERS, self.backend)
+        self.stores = TaskStores(BUILDERS, self.backend)
         if self.stores.mark != tail or tail is None:
             snapshot = snapshot_from_bytes("snapshot", self.snapshot) if self.snapshot else ()
             self.stores.restore(snapshot, (changes_from_bytes("changes", data) for data in self.changes), tail)
@@ -251,7 +260,7 @@ class Histories(RuleBasedStateMachine):
         assert list(self.stores.store("sessions").find_sessions(key, earliest, latest)) == expected
 
 
-def assert_same(stores: Stores, model: Model) -> None:
+def assert_same(stores: TaskStores, model: Model) -> None:
     table = stores.store("table")
     entries = list(table.all())
     assert dict(entries) == model.table

@@ -109,7 +109,7 @@ if TYPE_CHECKING:
     from stage_writer.ports import FlushOutcome, StateStore
     from stage_writer.tasks.kept import KeptTask
     from stage_writer.tasks.topology import _Changed
-    from stage_writer.topologies.stores import Changes, Stores
+    from stage_writer.topologies.stores import Changes, TaskStores
 
 
 CEILING = 50
@@ -607,7 +607,7 @@ def _all_of_an_outbox_is_delivered() -> AbstractContextManager[object]:
 def _a_disk_is_believed_whatever_it_has() -> AbstractContextManager[object]:
     restore = tasks_topology._restore
 
-    def unless_there_is_some(stores: Stores, state: StateFiles, changed: _Changed, store: StateStore) -> int:
+    def unless_there_is_some(stores: TaskStores, state: StateFiles, changed: _Changed, store: StateStore) -> int:
         return 0 if stores.mark is not None else restore(stores, state, changed, store)
 
     return patch.object(tasks_topology, "_restore", unless_there_is_some)

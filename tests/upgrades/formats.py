@@ -41,7 +41,7 @@ from stage_writer.outbox.records import SCHEMA as OUTBOX_SCHEMA
 from stage_writer.outbox.records import Outgoing, outgoing_to_chunks
 from stage_writer.topologies.stores.backend import Changes
 from stage_writer.topologies.stores.files import changes_to_chunks, snapshot_to_chunks
-from stage_writer.topologies.stores.stores import Snapshot
+from stage_writer.topologies.stores.task_stores import Snapshot
 
 FILES = Path(__file__).parent / "files"
 SOURCE = TopicPartition(Topic("orders"), Partition(0))

@@ -1,17 +1,17 @@
 """State stores: the memory of a topology's processors, kept in step with the chain.
 
 A topology declares them with `Stores.key_value`, `Stores.window` and `Stores.session`; a task opens them over a backend
-(see stores.py).
+(see task_stores.py).
 """
 
 from __future__ import annotations
 
 from stage_writer.topologies.stores.backend import Backend, Changes, MemoryBackend
-from stage_writer.topologies.stores.builders import StoreBuilder, StoreKind
+from stage_writer.topologies.stores.builders import StoreBuilder, StoreKind, Stores
 from stage_writer.topologies.stores.key_value import KeyValueStore
 from stage_writer.topologies.stores.keys import Key, Windowed
 from stage_writer.topologies.stores.session import SessionStore
-from stage_writer.topologies.stores.stores import TASK_STORE, Snapshot, Stores
+from stage_writer.topologies.stores.task_stores import TASK_STORE, Snapshot, TaskStores
 from stage_writer.topologies.stores.values import Value
 from stage_writer.topologies.stores.window import WindowStore
 
@@ -27,6 +27,7 @@ __all__ = [
     "StoreBuilder",
     "StoreKind",
     "Stores",
+    "TaskStores",
     "Value",
     "WindowStore",
     "Windowed",

@@ -5,7 +5,7 @@ Rules:
 1. A backend holds ordered spaces that map bytes to bytes, and a mark that identifies the state of the task.
 2. `Backend.apply` is all or nothing, with its mark: after a crash the backend is at the mark before or after.
 3. Only `apply` and `clear` change it. Reads may come from another thread than writes, but never during a write
-   (`Stores` ensures that).
+   (`TaskStores` ensures that).
 """
 
 from __future__ import annotations

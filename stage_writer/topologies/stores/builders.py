@@ -84,3 +84,25 @@ class StoreBuilder:
 def milliseconds(duration: timedelta) -> int:
     """A duration in whole milliseconds."""
     return duration // _MILLISECOND
+
+
+class Stores:
+    """The stores that a topology may declare."""
+
+    @staticmethod
+    def key_value(name: str, *, persistent: bool = False) -> StoreBuilder:
+        """A key-value store."""
+        return StoreBuilder(name, StoreKind.KEY_VALUE, persistent=persistent)
+
+    @staticmethod
+    def window(
+        name: str, retention: timedelta, size: timedelta, *, duplicates: bool = False, persistent: bool = False
+    ) -> StoreBuilder:
+        """A window store: keeps windows that start within ``retention`` of the latest; each is ``size`` long."""
+        kind = StoreKind.WINDOW_DUPLICATES if duplicates else StoreKind.WINDOW
+        return StoreBuilder(name, kind, milliseconds(retention), milliseconds(size), persistent)
+
+    @staticmethod
+    def session(name: str, retention: timedelta, *, persistent: bool = False) -> StoreBuilder:
+        """A session store: keeps sessions that end within ``retention`` of the latest."""
+        return StoreBuilder(name, StoreKind.SESSION, milliseconds(retention), persistent=persistent)

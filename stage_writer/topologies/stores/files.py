@@ -2,7 +2,7 @@
 
     changes_to_chunks(changes), snapshot_to_chunks(snapshot)            → Pieces, to be uploaded
     changes_from_bytes(path, data)                                      → Changes
-    snapshot_from_bytes(path, data), snapshot_from_file(path, opened)   → parts, for `Stores.restore`
+    snapshot_from_bytes(path, data), snapshot_from_file(path, opened)   → parts, for `TaskStores.restore`
 
 A file is a head and blocks:
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from stage_writer.topologies.stores.backend import Space, SpaceChanges
-    from stage_writer.topologies.stores.stores import Snapshot
+    from stage_writer.topologies.stores.task_stores import Snapshot
 
 MAGIC = b"KDXSTATE"
 VERSION = 1

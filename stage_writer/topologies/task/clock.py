@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from stage_writer.topologies.processors import Punctuator
-    from stage_writer.topologies.stores import Stores
+    from stage_writer.topologies.stores import TaskStores
 
     Heap = list[tuple[int, int, "Timer"]]
     Journal = list[tuple["Timer", bool]]
@@ -152,7 +152,7 @@ _STREAM_TIME, _STREAM, _WALL = "stream_time_ms", "stream_punctuations", "wall_pu
 class ClockMemory:
     """Keeps the clock in the task's own store."""
 
-    def __init__(self, stores: Stores) -> None:
+    def __init__(self, stores: TaskStores) -> None:
         self._store = stores.store(TASK_STORE)
         self._kept: dict[str, Any] = {}
 

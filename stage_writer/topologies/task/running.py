@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from stage_writer.stopping import Stopping
-    from stage_writer.topologies.stores import Stores
+    from stage_writer.topologies.stores import TaskStores
     from stage_writer.topologies.task.clock import TaskClock, Timers
     from stage_writer.topologies.task.collecting import Outbox
     from stage_writer.topologies.task.context import Current
@@ -37,7 +37,7 @@ class Runner:
         self,
         task_id: str,
         graph: Graph,
-        stores: Stores,
+        stores: TaskStores,
         shared: tuple[Current, TaskClock, Outbox],
         *,
         fails_on_error: bool,

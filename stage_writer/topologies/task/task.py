@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from stage_writer.decode.rejects import Reject
     from stage_writer.stopping import Stopping
     from stage_writer.topologies.built import BuiltTopology
-    from stage_writer.topologies.stores import Stores
+    from stage_writer.topologies.stores import TaskStores
     from stage_writer.topologies.task.early import Early
     from stage_writer.topologies.task.inputs import Input
 
@@ -61,7 +61,7 @@ class Task:
         self,
         topology: BuiltTopology,
         task_id: TaskId,
-        stores: Stores,
+        stores: TaskStores,
         output_schema: Mapping[str, pa.Schema | RowWriter],
         stopping: Stopping = NEVER_STOPPING,
     ) -> None:

@@ -9,7 +9,7 @@ from common.errors import ConfigError
 from common.metrics import Metrics
 from common.spans import Partition, Topic, TopicPartition
 from stage_writer.tasks.keeping import Keeping
-from stage_writer.topologies.stores import MemoryBackend, Stores
+from stage_writer.topologies.stores import MemoryBackend, Stores, TaskStores
 
 SOURCE = TopicPartition(Topic("orders"), Partition(3))
 OTHER = TopicPartition(Topic("orders"), Partition(4))
@@ -39,7 +39,7 @@ def test_a_disk_takes_as_many_stores_as_may_be(tmp_path: Path) -> None:
     )
     keeping.require_place(builders)
     for mark, found in ((None, None), ("marker", 1)):
-        stores = Stores.open(builders, keeping.backend(partition, builders))
+        stores = TaskStores(builders, keeping.backend(partition, builders))
         assert stores.mark == mark
         if mark is None:
             stores.restore((), (), "")
@@ -62,19 +62,19 @@ def test_only_tasks_with_a_persistent_store_are_on_disk(tmp_path: Path) -> None:
 
 def test_a_task_on_disk_is_gone_on_from_at_its_mark_unless_the_topology_is_another(tmp_path: Path) -> None:
     keeping = Keeping("app", Metrics(), str(tmp_path))
-    stores = Stores.open([KEPT], keeping.backend(SOURCE, [KEPT]))
+    stores = TaskStores([KEPT], keeping.backend(SOURCE, [KEPT]))
     stores.restore((), (), "")
     stores.store("counts").put("a", 1)
     stores.seal()
     stores.store("counts").put("a", 2)
     stores.sealed("marker")
     stores.close()
-    again = Stores.open([KEPT], keeping.backend(SOURCE, [KEPT]))
+    again = TaskStores([KEPT], keeping.backend(SOURCE, [KEPT]))
     assert again.mark == "marker"
     assert again.store("counts").get("a") == 1
     again.close()
     for builders in ([KEPT, Stores.key_value("more")], [Stores.key_value("other", persistent=True)]):
-        other = Stores.open(builders, keeping.backend(SOURCE, [KEPT]))
+        other = TaskStores(builders, keeping.backend(SOURCE, [KEPT]))
         assert other.mark is None
         other.close()
 
@@ -82,7 +82,7 @@ def test_a_task_on_disk_is_gone_on_from_at_its_mark_unless_the_topology_is_anoth
 def test_metrics_tell_of_each_task_while_it_is_there() -> None:
     metrics = Metrics()
     keeping = Keeping("app", metrics, None)
-    stores = Stores.open([COUNTS], MemoryBackend())
+    stores = TaskStores([COUNTS], MemoryBackend())
     stores.store("counts").put("a", 1)
     stores.seal()
     stores.sealed("marker")

@@ -6,12 +6,12 @@ from datetime import timedelta
 import pytest
 
 from common.errors import ConfigError
-from stage_writer.topologies.stores import MemoryBackend, Stores, Windowed
+from stage_writer.topologies.stores import MemoryBackend, Stores, TaskStores, Windowed
 
 
 def test_nothing_is_merged_while_a_snapshot_is_read() -> None:
     backend = MemoryBackend()
-    stores = Stores.open([Stores.key_value("counts")], backend)
+    stores = TaskStores([Stores.key_value("counts")], backend)
     counts = stores.store("counts")
     for number in range(10):
         counts.put(number, number)
@@ -32,7 +32,7 @@ def test_nothing_is_merged_while_a_snapshot_is_read() -> None:
 
 
 def test_an_iterator_that_outlives_its_record_says_so() -> None:
-    stores = Stores.open([Stores.key_value("counts")], MemoryBackend())
+    stores = TaskStores([Stores.key_value("counts")], MemoryBackend())
     counts = stores.store("counts")
     for number in range(3):
         counts.put(number, number)
@@ -47,7 +47,7 @@ def test_an_iterator_that_outlives_its_record_says_so() -> None:
 
 
 def test_a_store_may_be_changed_while_it_is_iterated_over() -> None:
-    stores = Stores.open([Stores.key_value("counts")], MemoryBackend())
+    stores = TaskStores([Stores.key_value("counts")], MemoryBackend())
     counts = stores.store("counts")
     for number in range(4):
         counts.put(number, number)
@@ -62,7 +62,7 @@ def test_a_store_may_be_changed_while_it_is_iterated_over() -> None:
 def test_what_comes_too_late_is_counted_to_the_millisecond() -> None:
     windows = Stores.window("w", timedelta(milliseconds=40), timedelta(milliseconds=10))
     sessions = Stores.session("s", timedelta(milliseconds=40))
-    stores = Stores.open([windows, sessions], MemoryBackend())
+    stores = TaskStores([windows, sessions], MemoryBackend())
     for time_ms in (50, 11, 10):
         stores.store("w").put("a", 1, time_ms)
         stores.store("s").put(Windowed("a", 0, time_ms), 1)
@@ -76,7 +76,7 @@ def test_what_expires_is_not_found_from_that_millisecond_on() -> None:
     """Whether it is still held or not: nothing is deleted before a flush."""
     windows = Stores.window("w", timedelta(milliseconds=40), timedelta(milliseconds=10))
     sessions = Stores.session("s", timedelta(milliseconds=40))
-    stores = Stores.open([windows, sessions], MemoryBackend())
+    stores = TaskStores([windows, sessions], MemoryBackend())
     for highest_ms, found in ((11, True), (50, True), (51, False)):
         stores.store("w").put("a", highest_ms, highest_ms)
         stores.store("s").put(Windowed("a", 5, highest_ms), highest_ms)
@@ -85,7 +85,7 @@ def test_what_expires_is_not_found_from_that_millisecond_on() -> None:
 
 
 def test_sessions_are_found_by_both_ends_to_the_millisecond() -> None:
-    stores = Stores.open([Stores.session("s", timedelta(seconds=1))], MemoryBackend())
+    stores = TaskStores([Stores.session("s", timedelta(seconds=1))], MemoryBackend())
     sessions = stores.store("s")
     sessions.put(Windowed("a", 10, 20), 1)
     assert len(list(sessions.find_sessions("a", 20, 10))) == 1
@@ -94,7 +94,7 @@ def test_sessions_are_found_by_both_ends_to_the_millisecond() -> None:
 
 
 def test_expired_windows_do_not_stay_in_memory() -> None:
-    stores = Stores.open([Stores.window("w", timedelta(seconds=1), timedelta(seconds=1))], MemoryBackend())
+    stores = TaskStores([Stores.window("w", timedelta(seconds=1), timedelta(seconds=1))], MemoryBackend())
     for time_ms in range(0, 60_000, 100):
         stores.store("w").put("a", "x" * 100, time_ms)
         stores.seal()
@@ -102,12 +102,12 @@ def test_expired_windows_do_not_stay_in_memory() -> None:
     assert stores.size_bytes < 5_000
 
 
-def _timed(kind: str) -> tuple[Stores, Callable[[int], None]]:
+def _timed(kind: str) -> tuple[TaskStores, Callable[[int], None]]:
     """A store that remembers 80 ms, and what puts an entry of a time into it."""
     retention = timedelta(milliseconds=80)
     windows, sessions = Stores.window("w", retention, timedelta(milliseconds=1)), Stores.session("w", retention)
     repeated = Stores.window("w", retention, timedelta(milliseconds=1), duplicates=True)
-    stores = Stores.open([{"window": windows, "repeated": repeated, "session": sessions}[kind]], MemoryBackend())
+    stores = TaskStores([{"window": windows, "repeated": repeated, "session": sessions}[kind]], MemoryBackend())
     store = stores.store("w")
     if kind == "session":
         return stores, lambda time_ms: store.put(Windowed("a", time_ms, time_ms), time_ms)
@@ -170,7 +170,7 @@ def test_while_time_stands_still_entries_are_not_looked_at_for_what_expires() ->
             return super().scan(space, low, high, reverse=reverse)
 
     backend = Scanned()
-    stores = Stores.open([Stores.window("w", timedelta(seconds=1), timedelta(seconds=1))], backend)
+    stores = TaskStores([Stores.window("w", timedelta(seconds=1), timedelta(seconds=1))], backend)
     scans: list[int] = []
     for time_ms in (5_000, 5_000, 4_500, 6_000, 6_000):
         stores.store("w").put(f"{len(scans)}", "x", time_ms)
@@ -200,9 +200,9 @@ def test_a_store_has_a_plain_name(name: str) -> None:
 
 def test_names_and_retentions_are_checked() -> None:
     with pytest.raises(ConfigError, match="two state stores are called a"):
-        Stores.open([Stores.key_value("a"), Stores.key_value("a")], MemoryBackend())
+        TaskStores([Stores.key_value("a"), Stores.key_value("a")], MemoryBackend())
     with pytest.raises(ConfigError, match="the state store w has no retention"):
         Stores.window("w", timedelta(0), timedelta(seconds=1))
-    stores = Stores.open([Stores.key_value("a")], MemoryBackend())
+    stores = TaskStores([Stores.key_value("a")], MemoryBackend())
     with pytest.raises(ConfigError, match=r"there is no state store 'b'\n.*there are: __task, a"):
         stores.store("b")

@@ -7,7 +7,7 @@ import pytest
 
 from common.errors import ConfigError
 from stage_writer.topologies.dsl.windows import JoinWindows, SessionWindows, TimeWindows, milliseconds
-from stage_writer.topologies.stores import MemoryBackend, Stores, Windowed, WindowStore
+from stage_writer.topologies.stores import MemoryBackend, Stores, TaskStores, Windowed, WindowStore
 from stage_writer.topologies.stores.keys import FOREVER_MS, NEVER_MS
 
 RETENTION_MS, SIZE_MS = 40, 10
@@ -73,17 +73,17 @@ def test_windows_of_no_length_or_with_holes_are_refused(make: Callable[[], objec
 
 
 @pytest.fixture
-def stores() -> Stores:
-    return Stores.open(BUILDERS, MemoryBackend())
+def stores() -> TaskStores:
+    return TaskStores(BUILDERS, MemoryBackend())
 
 
 @pytest.fixture
-def windows(stores: Stores) -> WindowStore:
+def windows(stores: TaskStores) -> WindowStore:
     return stores.store("windows")  # type: ignore[no-any-return]
 
 
 @pytest.fixture
-def joins(stores: Stores) -> WindowStore:
+def joins(stores: TaskStores) -> WindowStore:
     return stores.store("joins")  # type: ignore[no-any-return]
 
 
@@ -101,7 +101,7 @@ def test_a_range_has_both_its_ends(windows: WindowStore) -> None:
 
 
 @pytest.mark.parametrize("name", ["windows", "joins"])
-def test_a_time_that_no_window_can_have_is_not_found(stores: Stores, name: str) -> None:
+def test_a_time_that_no_window_can_have_is_not_found(stores: TaskStores, name: str) -> None:
     store = stores.store(name)
     store.put("a", 1, 10)
     for time_ms in (NEVER_MS - 1, NEVER_MS, FOREVER_MS, FOREVER_MS + 1):
@@ -123,22 +123,22 @@ def test_where_duplicates_are_kept_all_are_found_in_order_and_deleted_at_once(jo
 def test_the_numbers_of_duplicates_go_on_after_a_restart() -> None:
     backend = MemoryBackend()
     for value in (2, 1):
-        stores = Stores.open(BUILDERS, backend)
+        stores = TaskStores(BUILDERS, backend)
         stores.store("joins").put("a", value, 10)
         stores.seal()
         stores.sealed("marker")
-    assert list(Stores.open(BUILDERS, backend).store("joins").fetch_range("a")) == [(10, 2), (10, 1)]
+    assert list(TaskStores(BUILDERS, backend).store("joins").fetch_range("a")) == [(10, 2), (10, 1)]
 
 
 @pytest.mark.parametrize("name", ["windows", "joins"])
 def test_the_time_of_a_store_goes_on_after_restarts(name: str) -> None:
     backend = MemoryBackend()
     for turn in range(3):
-        stores = Stores.open(BUILDERS, backend)
+        stores = TaskStores(BUILDERS, backend)
         if turn == 0:
             stores.store(name).put("a", 1, 100)
         stores.seal()
         stores.sealed("marker")
-    store = Stores.open(BUILDERS, backend).store(name)
+    store = TaskStores(BUILDERS, backend).store(name)
     store.put("a", 2, 60)
     assert (store.dropped, list(store.all())) == (1, [(Windowed("a", 100, 110), 1)])

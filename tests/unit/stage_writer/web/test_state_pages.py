@@ -16,7 +16,7 @@ from common.http.server import HttpServer, Routes
 from common.settings.model import WriterSettings
 from common.spans import Partition, Topic, TopicPartition
 from stage_writer.tasks.look_ups import LookUps, OpenTask
-from stage_writer.topologies.stores import MemoryBackend, Stores, Windowed
+from stage_writer.topologies.stores import MemoryBackend, Stores, TaskStores, Windowed
 from stage_writer.web.state_pages import state_reads
 from stage_writer.web.worker_pool_pages import merged_state
 
@@ -38,7 +38,7 @@ class Asking:
         self.server = HttpServer("127.0.0.1:0", Routes({}, {}, TOKEN, state_reads(self.look_ups)))
 
     def task(self, partition: int) -> OpenTask:
-        task = OpenTask(TopicPartition(Topic("clicks"), Partition(partition)), Stores.open(BUILDERS, MemoryBackend()))
+        task = OpenTask(TopicPartition(Topic("clicks"), Partition(partition)), TaskStores(BUILDERS, MemoryBackend()))
         self.look_ups.add("orders", task)
         return task
 

@@ -2,7 +2,7 @@
 
 How a task is run (from one thread, except where noted):
 
-    stores = Stores.open(builders, MemoryBackend())
+    stores = TaskStores(builders, MemoryBackend())
     if stores.mark != tail_mark: stores.restore(snapshot, changes_oldest_first, tail_mark)  # files.py reads them
     stores.begin_record(); …the processors…; stores.undo_record() if one of them raised
     changes = stores.seal()            # a flush starts: these changes are its own
@@ -28,12 +28,11 @@ from typing import TYPE_CHECKING, Any
 
 from common.errors import ConfigError, StateError
 from stage_writer.topologies.stores.backend import Changes
-from stage_writer.topologies.stores.builders import AnyStore, StoreBuilder, StoreKind, milliseconds
+from stage_writer.topologies.stores.builders import AnyStore, StoreBuilder, StoreKind
 from stage_writer.topologies.stores.layers import Journal, Layers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
-    from datetime import timedelta
 
     from stage_writer.topologies.stores.backend import Backend, Space
     from stage_writer.topologies.stores.layers import Entry, Index
@@ -64,33 +63,10 @@ class Snapshot:
         self.is_open = False
 
 
-class Stores:
-    """The stores of one task over one backend. Users call `key_value`, `window` and `session`; tasks call the rest."""
+class TaskStores:
+    """The stores of one task as the backend holds them: check `mark`, and `restore` if it differs."""
 
-    @staticmethod
-    def key_value(name: str, *, persistent: bool = False) -> StoreBuilder:
-        """A key-value store."""
-        return StoreBuilder(name, StoreKind.KEY_VALUE, persistent=persistent)
-
-    @staticmethod
-    def window(
-        name: str, retention: timedelta, size: timedelta, *, duplicates: bool = False, persistent: bool = False
-    ) -> StoreBuilder:
-        """A window store: keeps windows that start within ``retention`` of the latest; each is ``size`` long."""
-        kind = StoreKind.WINDOW_DUPLICATES if duplicates else StoreKind.WINDOW
-        return StoreBuilder(name, kind, milliseconds(retention), milliseconds(size), persistent)
-
-    @staticmethod
-    def session(name: str, retention: timedelta, *, persistent: bool = False) -> StoreBuilder:
-        """A session store: keeps sessions that end within ``retention`` of the latest."""
-        return StoreBuilder(name, StoreKind.SESSION, milliseconds(retention), persistent=persistent)
-
-    @classmethod
-    def open(cls, builders: Iterable[StoreBuilder], backend: Backend) -> Stores:
-        """A task's stores as the backend holds them: check `mark`, and `restore` if it differs."""
-        return cls(tuple(builders), backend)
-
-    def __init__(self, builders: tuple[StoreBuilder, ...], backend: Backend) -> None:
+    def __init__(self, builders: Iterable[StoreBuilder], backend: Backend) -> None:
         self._backend = backend
         self._journal = Journal()
         self._layers: dict[Space, Layers] = {}
@@ -99,7 +75,7 @@ class Stores:
         self.kinds: dict[str, StoreKind] = {}
         self._snapshots: list[Snapshot] = []
         self._marks: list[str] = []
-        for builder in (*builders, Stores.key_value(TASK_STORE)):
+        for builder in (*builders, StoreBuilder(TASK_STORE, StoreKind.KEY_VALUE)):
             if builder.name in self._stores:
                 msg = f"two state stores are called {builder.name}"
                 raise ConfigError(msg, "give each store of the topology a name of its own")
