@@ -25,8 +25,9 @@ from bootstrap.apply.loaders import (
     require_not_loaded,
     require_not_loading,
 )
-from bootstrap.apply.partition_state import lacking_in_others, partition_state, require_even, table_position
+from bootstrap.apply.partition_state import partition_state, require_even
 from bootstrap.apply.repair_lock import RepairLocks
+from bootstrap.apply.tables import TableStates
 from bootstrap.merged import ends_of, require_plain, with_chain
 from bootstrap.plans.plan import StreamPlan, check_known, plan_partition
 from bootstrap.plans.repair import plan_rewind
@@ -43,14 +44,13 @@ from bootstrap.plans.state import Author, PartitionState
 from common.errors import UsageError
 from common.http.pages import release
 from common.settings import FromTimestamp, StartAt
-from common.settings.stores import stage_store, table_stores
-from common.spans import Partition, Position, Span, Topic, TopicPartition
+from common.settings.stores import stage_store
+from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.merged import ids_together, is_merged, kafka_partition, kafka_topic, topics_of
 from common.stage.topic_owners import StageTopicOwners
 from common.storage.store import prove_exclusive_create
-from common.tables.delta_log import read_table_state
 from common.tables.identity import NO_IDENTITY, TableIdentity
-from common.tables.stream_history import StreamHistory, read_identity, read_stream_history
+from common.tables.stream_history import StreamHistory, read_stream_history
 from common.tables.transactions import TxnIds
 
 if TYPE_CHECKING:
@@ -85,13 +85,12 @@ class Work:
         Raises ConfigError if the stage's URL cannot be used, and StoreError and MarkerError for its topic owners.
         """
         self._settings = settings
-        self._open = table_stores(settings)
         self._store: ObjectStore = stage_store(settings)
+        self._tables = TableStates(settings, self._store)
         self._owners = StageTopicOwners(settings, self._store, make=False)
         self._owners.read_all()
         self._clock = clock
         self._author = Author(f"bootstrap {release()} on {socket.gethostname()}", clock.wall_ms())
-        self._identities: dict[tuple[str, str], TableIdentity] = {}
         self._locks = RepairLocks(self._store, self._author, uuid.uuid4().hex, take_over=take_over)
 
     # plan and write
@@ -133,7 +132,7 @@ class Work:
         require_plain(stream, "bootstrap plan")
         partitions = kafka.partitions(stream)
         ends = kafka.ends(partitions)
-        table = self._table(stream)
+        table = self._tables.main(stream)
         requested = self._requested(kafka, stream, source, ends, table)
         topic_ids = kafka.topic_ids(partition.topic for partition in partitions)
         states = (
@@ -171,7 +170,7 @@ class Work:
                     for partition, chain_origin in beginnings.items()
                     if chain_origin is not None
                 }
-                return from_table(table, stream, list(ends), begun, self._identity(stream, table))
+                return from_table(table, stream, list(ends), begun, self._tables.identity(stream, table))
             case FromFile():
                 return _from_file(source, list(ends))
             case _:
@@ -230,17 +229,17 @@ class Work:
             lease_s = self._settings.loader.lease_s
             require_no_loader(self._store, self._clock, lease_s, dict.fromkeys(others, topics), say=say)
             states = self._inspect(topic, partition)  # such a loader may have added to the table
-        stream = self._settings.stream_of(topic)
-        if stream is not None and not give_up:
-            tables = self._tables(stream)
+        stream = self._stream_of(topic)
+        if not give_up:
+            tables = self._tables.all_of(stream)
 
             def history(of_stream: Stream, url: str) -> StreamHistory:
-                return read_stream_history(of_stream, tables[url], self._open(url))
+                return read_stream_history(of_stream, tables[url], self._tables.open(url))
 
             require_whole(stream, tables, history, sorted(others))
             table = tables.pop(stream.table, None)
             for state in states:
-                require_even(state, stream, table, tables, partial(self._identity_under, stream, table))
+                require_even(state, stream, table, tables, partial(self._tables.identity, stream, table))
         return tuple(plan_restart(state, give_up=give_up, at=at) for state in states)
 
     def restart(self, plans: Sequence[Restart | UnchangedPartition]) -> None:
@@ -253,11 +252,7 @@ class Work:
     def _inspect(self, topic: str, partition: int | None) -> tuple[PartitionState, ...]:
         """One partition of a topic, or all of them."""
         self._owners.require([] if is_merged(topic) else [kafka_topic(topic)])
-        stream = self._settings.stream_of(topic)
-        if stream is None:
-            named = ", ".join(stream.chain_of(name) for stream in self._settings.streams for name in stream.topics)
-            msg = f"no stream of the config reads the topic {topic!r}"
-            raise UsageError(msg, f"give one of {named}, or another config")
+        stream = self._stream_of(topic)
         with closing(KafkaView(self._settings, self._owners.require)) as kafka:
             known = with_chain(kafka.partitions(stream), topic)
             if not known:
@@ -270,7 +265,7 @@ class Work:
                 kafka, [known_partition for known_partition in known if partition in (None, known_partition.partition)]
             )
             topic_id = ids_together(Topic(topic), kafka.topic_ids(topics_of(topic)))
-        table = self._table(stream)
+        table = self._tables.main(stream)
         return tuple(
             self._state(stream, end, topic_partition, table, topic_id) for topic_partition, end in ends.items()
         )
@@ -284,12 +279,14 @@ class Work:
     def rewind(self, plan: RewindPlan) -> tuple[str, ...]:
         """Carry a rewind out. Returns the paths of markers that were added meanwhile and moved as well."""
         self._prove()
-        with self._locks.locked(plan.partition, f"bootstrap rewind --to {plan.requested}") as store:
-            require_not_loading(store, plan, lambda: self._table_position(plan.partition))
-            require_no_load_begun(plan, lambda: self._highest_position(plan.partition))
+        stream, partition = self._stream_of(plan.partition.topic), plan.partition
+        highest_position = partial(self._tables.highest_position, stream, partition)
+        with self._locks.locked(partition, f"bootstrap rewind --to {plan.requested}") as store:
+            require_not_loading(store, plan, partial(self._tables.position, stream, partition))
+            require_no_load_begun(plan, highest_position)
             late = staging.rewind(store, plan)
-            require_not_loaded(plan, lambda: self._highest_position(plan.partition))
-            require_loaded_alike(plan, lambda: self._lacking_in_others(plan.partition))
+            require_not_loaded(plan, highest_position)
+            require_loaded_alike(plan, partial(self._tables.lacking_in_others, stream, partition))
             return late
 
     # accept
@@ -303,10 +300,10 @@ class Work:
         with closing(KafkaView(self._settings, self._owners.require)) as kafka:
             ends = kafka.ends(kafka.partitions(stream))
             topic_ids = kafka.topic_ids(partition.topic for partition in ends)
-        tables = self._tables(stream)
+        tables = self._tables.all_of(stream)
         accepting = Accepting(
             stream=stream,
-            open_store=self._open,
+            open_store=self._tables.open,
             stage_url=self._settings.stage.url,
             state_of=lambda partition, table: self._state(
                 stream, ends[partition], partition, table, topic_ids[partition.topic]
@@ -322,6 +319,14 @@ class Work:
 
     # looking
 
+    def _stream_of(self, topic: str) -> Stream:
+        stream = self._settings.stream_of(topic)
+        if stream is None:
+            named = ", ".join(stream.chain_of(name) for stream in self._settings.streams for name in stream.topics)
+            msg = f"no stream of the config reads the topic {topic!r}"
+            raise UsageError(msg, f"give one of {named}, or another config")
+        return stream
+
     def _streams(self, app_id: str | None) -> tuple[Stream, ...]:
         streams = tuple(stream for stream in self._settings.streams if app_id in (None, stream.app_id))
         if not streams:
@@ -330,61 +335,10 @@ class Work:
             raise UsageError(msg, f"give one of {known}")
         return streams
 
-    def _table(self, stream: Stream) -> TableState | None:
-        return self._state_of(stream, stream.table)
-
-    def _table_position(self, partition: TopicPartition) -> Position | None:
-        stream = self._settings.stream_of(partition.topic)
-        if stream is None:
-            return None
-        table = self._table(stream)
-        return table_position(self._store, stream, partition, table, self._identity(stream, table))
-
-    def _lacking_in_others(self, partition: TopicPartition) -> Span | None:
-        """What the main table has of a partition, and another table of the stream lacks."""
-        stream = self._settings.stream_of(partition.topic)
-        if stream is None:
-            return None
-        table = self._table(stream)
-        return lacking_in_others(self._store, stream, partition, table, self._identity(stream, table))
-
-    def _highest_position(self, partition: TopicPartition) -> Position | None:
-        """The highest position that a table of the stream has."""
-        stream = self._settings.stream_of(partition.topic)
-        if stream is None:
-            return None
-        positions = (
-            table_position(self._store, stream, partition, table, self._identity(stream, table))
-            for table in self._tables(stream).values()
-        )
-        return max((position for position in positions if position is not None), default=None)
-
-    def _tables(self, stream: Stream) -> dict[str, TableState]:
-        return {url: state for url in stream.tables if (state := self._state_of(stream, url)) is not None}
-
-    def _state_of(self, stream: Stream, url: str) -> TableState | None:
-        """A table's state; also caches what its positions belong to."""
-        store = self._open(url)
-        state = read_table_state(store)
-        if state is not None:
-            self._identities[stream.app_id, state.table_id] = read_identity(stream, state, store)
-        return state
-
-    def _identity(self, stream: Stream, table: TableState | None) -> TableIdentity:
-        return NO_IDENTITY if table is None else self._identities[stream.app_id, table.table_id]
-
-    def _identity_under(self, stream: Stream, table: TableState | None, app_id: str) -> TableIdentity:
-        """What the positions of the stream's main table belong to under any app_id."""
-        if table is not None and (app_id, table.table_id) not in self._identities:
-            other = stream.model_copy(update={"app_id": app_id})
-            self._identities[app_id, table.table_id] = read_identity(other, table, self._open(stream.table))
-        return NO_IDENTITY if table is None else self._identities[app_id, table.table_id]
-
     def _state(
         self, stream: Stream, ends: Ends, partition: TopicPartition, table: TableState | None, topic_id: str | None
     ) -> PartitionState:
         repairs = self._locks.read_last(partition)  # before the chain is read: this is how a stale plan is detected
-        known_of = partial(self._identity_under, stream, table)
         return partition_state(
             self._store,
             stream,
@@ -392,7 +346,7 @@ class Work:
             ends=ends,
             table=table,
             topic_id=topic_id,
-            identity_of=known_of,
+            identity_of=partial(self._tables.identity, stream, table),
             repairs=repairs,
         )
 

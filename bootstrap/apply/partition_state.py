@@ -50,7 +50,6 @@ def partition_state(
     generation = ids.generations[partition]
     deferred = deferred_of(ids, transactions, stream.side_tables, [partition])
     markers = staged_markers(store, partition)
-    begun = 0 if chain_origin is None else chain_origin.generation
     older = tuple(
         staged for staged in markers if staged.marker is not None and is_superseded(staged.marker, chain_origin)
     )
@@ -71,13 +70,11 @@ def partition_state(
     first = next(iter(state.chain.markers), None)
     if state.table is None and first is not None and first.previous is not None:
         state = replace(state, loaded_under=identity.other_stream(partition, generation))
-    foreign = _foreign(state, stream, ids, begun, identity)
+    foreign = _foreign(state, stream, ids, identity)
     if foreign is None:
         return state
     loaded = [state.table] if _is_of_its_topic(state, stream, identity) else []
-    for other in _others(state, stream):  # in this table it may be the other way round which topic its ids do not name
-        theirs = TxnIds(other, stream.several_topics, {partition: begun}, identity_of(other).plain_topic)
-        loaded.append(theirs.position(transactions, partition))
+    loaded += [_position_under(app_id, state, stream, transactions, identity_of) for app_id in _others(state, stream)]
     return replace(
         state,
         table=None,  # Its content is about another chain.
@@ -102,16 +99,14 @@ def require_even(
     A load was interrupted between two commits, and only a loader of that app_id completes it. ``others`` are the
     stream's secondary tables, by URL.
     """
-    partition, begun = state.partition, 0 if state.chain_origin is None else state.chain_origin.generation
     for app_id in _others(state, stream):
-        ids = TxnIds(app_id, stream.several_topics, {partition: begun}, identity_of(app_id).plain_topic)
-        loaded = None if table is None else ids.position(table.transactions, partition)
+        loaded = None if table is None else _position_under(app_id, state, stream, table.transactions, identity_of)
         for url, other in others.items():
-            position = ids.position(other.transactions, partition)
+            position = _position_under(app_id, state, stream, other.transactions, identity_of)
             if position is None or (loaded is not None and position <= loaded):
                 continue
             msg = (
-                f"under the app_id {app_id}, {url} has {partition} up to {position}, and {stream.table} up to "
+                f"under the app_id {app_id}, {url} has {state.partition} up to {position}, and {stream.table} up to "
                 f"{loaded or 'its beginning'}: a load was interrupted between the two"
             )
             raise UsageError(
@@ -119,6 +114,22 @@ def require_even(
                 f"put the app_id {quoted(app_id)} back until its loader has completed that; with --give-up, {url} gets "
                 "some of its records a second time",
             )
+
+
+def _position_under(
+    app_id: str,
+    state: PartitionState,
+    stream: Stream,
+    transactions: Mapping[str, int],
+    identity_of: Callable[[str], TableIdentity],
+) -> Position | None:
+    """The position for the chain's generation that a table has under another app_id.
+
+    The topic that txn actions do not name may be another one under that app_id.
+    """
+    begun = 0 if state.chain_origin is None else state.chain_origin.generation
+    ids = TxnIds(app_id, stream.several_topics, {state.partition: begun}, identity_of(app_id).plain_topic)
+    return ids.position(transactions, state.partition)
 
 
 def _others(state: PartitionState, stream: Stream) -> tuple[str, ...]:
@@ -136,7 +147,7 @@ def _is_of_its_topic(state: PartitionState, stream: Stream, identity: TableIdent
     return known.topic_id == state.topic_id
 
 
-def _foreign(state: PartitionState, stream: Stream, ids: TxnIds, begun: int, identity: TableIdentity) -> str | None:
+def _foreign(state: PartitionState, stream: Stream, ids: TxnIds, identity: TableIdentity) -> str | None:
     """Why the staged records, or those to stage, are not of the stream and topic of the table's positions."""
     partition = state.partition
     others = _others(state, stream)
@@ -150,6 +161,7 @@ def _foreign(state: PartitionState, stream: Stream, ids: TxnIds, begun: int, ide
     known = identity.chains.get(partition)
     if known is None:
         return None
+    begun = 0 if state.chain_origin is None else state.chain_origin.generation
     if begun < known.generation:
         return f"the table {stream.table} has generation {known.generation} of it, which this stage has not begun"
     staged_id = state.chain_topic_id or state.topic_id
