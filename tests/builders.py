@@ -20,7 +20,6 @@ def content_of(*streams: Mapping[str, object], folder: str = "memory://lake", **
 
 
 def settings_of(*streams: Mapping[str, object], folder: str = "memory://lake", **sections: object) -> Settings:
-    """Its settings."""
     return Settings.model_validate(content_of(*streams, folder=folder, **sections))
 
 
@@ -32,17 +31,14 @@ def config_file(folder: Path, *streams: Mapping[str, object], **sections: object
 
 
 def span(start: int, end: int) -> Span:
-    """The positions from ``start`` to before ``end``."""
     return Span(Position(start), Position(end))
 
 
 def required(value: T | None) -> T:
-    """The value, which is there."""
     assert value is not None
     return value
 
 
 def instance(kind: type[T], value: object) -> T:
-    """The value, which is of this kind."""
     assert isinstance(value, kind), value
     return value

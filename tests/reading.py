@@ -16,7 +16,6 @@ def rows_of(url: str, storage_options: Mapping[str, object] | None = None, sql: 
 
 
 def select(query: str, url: str, storage_options: Mapping[str, object] | None = None) -> list[dict[str, Any]]:
-    """The answer to a query about the table ``t``."""
     table = DeltaTable(url.replace("s3a://", "s3://"), storage_options=delta_rs_options(storage_options or {}))
     answer = QueryBuilder().register("t", table).execute(query).read_all()
     return list(pa.table(answer).to_pylist(maps_as_pydicts="strict"))

@@ -25,7 +25,6 @@ class MemoryTopics:
     """The offsets that were read."""
 
     def append(self, topic: Topic, task: TopicPartition, pieces: Sequence[ChangelogMessage]) -> Appended:
-        """Write them."""
         if self.refuses is not None:
             raise self.refuses
         log = self.logs.setdefault(topic, [])
@@ -40,17 +39,14 @@ class MemoryTopics:
 
     @contextmanager
     def reader(self) -> "Iterator[MemoryTopics]":
-        """It is one."""
         yield self
 
     def require_same(self, place: TopicPartition, topic_id: str | None) -> None:
-        """By its id."""
         if topic_id != self.topic_id:
             msg = f"the topic {place.topic} was made again"
             raise StateError(msg)
 
     def at(self, place: TopicPartition, offset: Position) -> ChangelogMessage:
-        """A message."""
         log = self.logs[place.topic]
         if not self.low <= offset < len(log):
             raise missing_messages(place, offset, Position(self.low), Position(len(log)))

@@ -95,7 +95,6 @@ class ChangeStream:
 
     @property
     def root(self) -> str:
-        """The URL below which all of it is."""
         return self.folder if isinstance(self.folder, str) else self.folder.as_uri()
 
     def flush(self, partition: int, events: Sequence[tuple[int, str | None, int | None]]) -> None:
@@ -187,7 +186,6 @@ class ChangeStream:
         return letters
 
     def rows(self, table: str | None = None) -> Table:
-        """What the table is, or another one of the stream's."""
         rows = rows_of(table or self.table, self.storage_options)
         by_key: Table = {
             (row["id"], row[self.label]): Row(

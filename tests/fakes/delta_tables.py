@@ -29,7 +29,6 @@ class MemoryTable:
 
     @property
     def paths(self) -> list[str]:
-        """Every file that was loaded, as often as it was loaded."""
         return [path for path, _ in self.parts]
 
     @property

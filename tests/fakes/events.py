@@ -8,8 +8,6 @@ Key = tuple[object, ...]
 
 @dataclass(frozen=True)
 class Event:
-    """One event of a key."""
-
     topic: str
     partition: int
     offset: int

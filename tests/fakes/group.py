@@ -32,8 +32,6 @@ class HandClock:
 
 @dataclass(slots=True)
 class Done(Generic[Result]):
-    """A `stage_writer.ports.Running` that has ended."""
-
     outcome: Result | Exception
 
     def done(self) -> bool:
@@ -133,7 +131,6 @@ class LonelyMember:
         return {partition: Position(end) for partition, end in self.ends.items()}
 
     def high_watermarks(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
-        """As far as the logs go."""
         return {partition: Position(self.ends[partition]) for partition in partitions}
 
     def topic_ids(self, topics: Collection[Topic]) -> Mapping[Topic, str | None]:

@@ -14,7 +14,6 @@ class Paid(Processor):
     """Adds payments up by their key."""
 
     def init(self, context: ProcessorContext) -> None:
-        """Find the store."""
         self.context = context
         self.paid = context.store("paid")
 

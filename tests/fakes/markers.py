@@ -29,12 +29,10 @@ def flush(
 
 
 def by_hand(start: int, *, partition: TopicPartition = ORDERS) -> Marker:
-    """What ``touch`` makes."""
     return Marker(MarkerName(partition, Position(start)), None)
 
 
 def chain_of(*edges: int, partition: TopicPartition = ORDERS) -> list[Marker]:
-    """Linked flushes between neighbouring positions."""
     starts = [None, *edges[:-2]]
     return [
         flush(start, end, previous, partition=partition)
@@ -43,6 +41,5 @@ def chain_of(*edges: int, partition: TopicPartition = ORDERS) -> list[Marker]:
 
 
 def put(store: ObjectStore, *markers: Marker) -> None:
-    """Put markers into a stage."""
     for marker in markers:
         store.write(marker.name.path, marker_to_bytes(marker))

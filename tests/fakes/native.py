@@ -24,7 +24,6 @@ def native_library() -> Library | None:
 
 
 def required_library() -> Library:
-    """The library; without one the test is skipped."""
     library = native_library()
     if library is None:
         pytest.skip("the native reader is not built, and there is no C compiler")
@@ -32,7 +31,6 @@ def required_library() -> Library:
 
 
 def required_avro_pass() -> MakeAvroPass:
-    """The library's reader of Avro; without one the test is skipped."""
     required_library()
     return load_avro(library_path()).avro_pass
 

@@ -20,7 +20,6 @@ def paused_streams(
     store: ObjectStore | None = None,
     metrics: Metrics | None = None,
 ) -> PausedStreams:
-    """Those of a process that has read them once."""
     made = PausedStreams(
         store or FsspecStore(f"memory://pauses-{uuid.uuid4().hex}"),
         part,

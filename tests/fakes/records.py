@@ -13,8 +13,6 @@ OF_ALL = -1
 
 @dataclass(frozen=True)
 class RecordEvent:
-    """One event of a record."""
-
     partition: int
     offset: int
     record: int

@@ -96,7 +96,6 @@ class Staging:
         return f"{self.root}/tables/orders_dead_letters"
 
     def route(self, name: str) -> str:
-        """The table of a route."""
         return f"{self.root}/tables/orders_{name}"
 
     def source(self, partition: int) -> TopicPartition:
@@ -194,20 +193,16 @@ class Staging:
         return Marker(name, manifest)
 
     def touch(self, partition: int, offset: int) -> None:
-        """What ``touch done/orders/0/41.done`` does."""
         self.store(self.stage_url).create(f"done/{self.topic}/{partition}/{offset}.done", b"")
         self.previous[partition] = Position(offset)
 
     def markers(self) -> list[str]:
-        """The markers' paths that are there."""
         return sorted(item.path for item in self.store(self.stage_url).list("done/"))
 
     def schema(self) -> str:
-        """The table's schema JSON."""
         return _schema(self.columns, self.partition_by)
 
     def position(self, partition: int, position: int) -> Position:
-        """A place of a chain."""
         del partition
         return Position(position)
 
@@ -257,7 +252,6 @@ class JoinedStaging(Staging):
     topic: str = "orders+payments"
 
     def position(self, partition: int, position: int) -> Position:
-        """With how far each topic is."""
         ends = enumerate(topics_of(self.topic))
         return merged_position(
             InputEnd(TopicPartition(topic, Partition(partition)), Position((position + 1 - turn) // 2))

@@ -11,7 +11,6 @@ from stage_writer.decode.batch import MessageBatch
 
 
 def stream_of(**settings: object) -> Stream:
-    """A stream with these settings, and what else it needs."""
     stream = {"app_id": "orders", "topics": ["orders"], "table": "/tables/orders", **settings}
     content = {"kafka": {"bootstrap.servers": "localhost:9092"}, "stage": {"url": "/stage"}, "streams": [stream]}
     return Settings.model_validate(content).streams[0]

@@ -29,7 +29,6 @@ class Sender:
     stopped: threading.Event = field(default_factory=threading.Event)
 
     def run(self) -> None:
-        """Until it is stopped."""
         dice = random.Random(7)  # noqa: S311 - a test's dice
         producer = Producer({"bootstrap.servers": self.kafka.bootstrap_servers, "linger.ms": 5})
         while not self.stopped.wait(0.02):
@@ -72,13 +71,11 @@ def batch_of(kafka: KafkaCluster, topic: str, records: int) -> tuple[list[Row], 
 
 
 def counted_rows(folder: Path) -> list[Row]:
-    """What the pipeline's table has."""
     rows = rows_of(f"{folder}/counts")
     return sorted((*place_of(row)[1:], row["key"], row["count"], row["total"]) for row in rows)
 
 
 def settings(kafka: KafkaCluster, folder: Path, topic: str, **more: object) -> dict[str, object]:
-    """A pipeline's config, with ``more`` of its stream."""
     stream = {
         "app_id": "counts",
         "topics": [topic],
@@ -97,5 +94,4 @@ def settings(kafka: KafkaCluster, folder: Path, topic: str, **more: object) -> d
 
 
 def flushes(store: FsspecStore) -> int:
-    """How many there were."""
     return sum(1 for _ in store.list("done"))

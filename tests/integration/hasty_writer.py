@@ -10,7 +10,6 @@ from stage_writer.fetch import truncation
 
 
 def hurry(_number: int, _frame: object) -> None:
-    """Wait a second only."""
     truncation.OVERDUE_S = 1.0
 
 

@@ -38,7 +38,6 @@ def load(
 def load_all(
     config: Path, spark: SparkSession, *, tables: SparkDeltaTables | None = None, replacer: SparkReplacer | None = None
 ) -> Sequence[StreamReport]:
-    """One pass of each stream."""
     settings, log = load_settings(config, os.environ), structlog.get_logger()
     tables = tables or SparkDeltaTables(spark, SystemClock(), settings.stage.url)
     ports = spark_ports(settings, spark, tables, in_turn, log=log, metrics=Metrics())

@@ -26,8 +26,6 @@ FIRST_MS = 1_772_323_200_000  # 2026-03-01T00:00:00Z; one record a second
 
 @dataclass
 class Operator:
-    """A config and a terminal."""
-
     folder: Path
     servers: str
     topics: tuple[str, ...]

@@ -209,7 +209,6 @@ def test_a_chain_whose_messages_are_gone_is_rewound_as_its_error_says(  # noqa: 
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
 
     def staged(records: int) -> int:
-        """Send some, have them staged, and how that ended."""
         for number in range(records):
             producer.produce(topic, json.dumps({"amount": number}), "key")
         assert producer.flush(30) == 0
@@ -238,7 +237,6 @@ def test_a_chain_whose_messages_are_gone_is_rewound_as_its_error_says(  # noqa: 
 
 @contextmanager
 def sending(kafka: KafkaCluster, topic: str) -> Iterator[Sender]:
-    """Somebody who sends, up to the end."""
     sender = Sender(kafka, topic)
     thread = threading.Thread(target=sender.run, daemon=True)
     thread.start()
@@ -292,7 +290,6 @@ def test_writers_killed_between_topic_and_marker_give_the_table_that_a_batch_giv
 
 
 def messages(kafka: KafkaCluster, topic: str) -> int:
-    """How many the topic has."""
     consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "people"})
     try:
         partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions

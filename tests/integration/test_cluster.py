@@ -16,13 +16,11 @@ DAYS = [f"2026-01-{day:02}" for day in range(1, 21)]
 
 
 def events(folder: Path) -> list[dict[str, object]]:
-    """What Spark's event log tells."""
     files = [path for path in folder.rglob("*") if path.is_file() and not path.name.startswith((".", "appstatus"))]
     return [json.loads(line) for path in files for line in path.read_text("utf-8").splitlines()]
 
 
 def places(staging: OneOfMany) -> list[tuple[int, int]]:
-    """Of all rows in a stream's table."""
     rows = DeltaTable(staging.table).to_pyarrow_table(columns=["_kafka_partition", "_kafka_offset"]).to_pylist()
     return sorted((row["_kafka_partition"], row["_kafka_offset"]) for row in rows)
 

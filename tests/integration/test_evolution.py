@@ -26,7 +26,6 @@ pytestmark = pytest.mark.spark
 
 
 def columns(**types: pa.DataType) -> pa.Schema:
-    """The staged columns with others, or other types."""
     kept = [field for field in ORDERS if field.name not in types]
     return pa.schema([*kept, *(pa.field(name, data_type) for name, data_type in types.items())])
 

@@ -36,7 +36,6 @@ class Edited:
         self.sent: Counter[tuple[str, int]] = Counter()
 
     def edit(self, topics: list[str], app_id: str = "orders", stage: str = "stage") -> None:
-        """Write the config again."""
         self.config = self.programs.config(
             {
                 "kafka": {"bootstrap.servers": self.kafka.bootstrap_servers},
@@ -48,7 +47,6 @@ class Edited:
         )
 
     def send(self, topic: str, records: int) -> None:
-        """Send records, and stage all that is there."""
         producer = Producer({"bootstrap.servers": self.kafka.bootstrap_servers})
         for _ in range(records):
             producer.produce(topic, b'{"id": 7}', partition=0)
@@ -57,7 +55,6 @@ class Edited:
         self.programs.succeed("stage-writer", "run", self.config, "--until-caught-up")
 
     def load(self) -> None:
-        """A pass of the loader."""
         settings = load_settings(self.config, {})
         tables = SparkDeltaTables(self.spark, SystemClock())
         (report,) = loader_for(_At(self.staging, settings.stage.url), tables, settings).run_pass()
@@ -78,19 +75,15 @@ class Edited:
         return str(text.split("`")[1])
 
     def obey(self) -> None:
-        """Carry the printed command out."""
         program, *arguments = shlex.split(self.remedy())
         self.programs.succeed(program, *arguments)
 
     def rows(self) -> Counter[tuple[str, int]]:
-        """What the table holds, by topic and offset."""
         table = DeltaTable(self.staging.table).to_pyarrow_table(columns=["_kafka_topic", "_kafka_offset"])
         return Counter(zip(*(column.to_pylist() for column in table.columns), strict=True))
 
 
 class _At(Staging):
-    """The same tables over another stage."""
-
     def __init__(self, staging: Staging, stage_url: str) -> None:
         super().__init__(staging.root, staging.topic)
         self._stage_url = stage_url

@@ -43,7 +43,6 @@ class Shop:
         self.orders = 0
 
     def phase(self, number: int) -> None:
-        """Later than all before."""
         for partition in range(2):
             times = [range(number * 10_000, number * 10_000 + 9_000) for _ in self.topics]
             events = [

@@ -32,7 +32,6 @@ class Driver:
         self._path = folder / name
 
     def write(self, content: str) -> bool:
-        """Whether the version is this driver's."""
         lines = self._jvm.java.util.ArrayList()
         lines.add(content)
         return self._write(lines.iterator())

@@ -265,7 +265,6 @@ def test_a_store_that_ignores_conditions_is_refused_at_start_up(
 
 @pytest.fixture
 def probes(bucket: str, spark: SparkSession) -> Probes:
-    """The log store in this process's Spark."""
     return Probes(spark.sparkContext, f"s3a://{bucket}")
 
 
@@ -361,7 +360,6 @@ def statuses(proxy: Proxy, version: int) -> list[int | None]:
 
 
 def log(staging: Staging, table: str | None = None) -> list[list[dict[str, dict[str, object]]]]:
-    """The actions of each commit."""
     store = staging.store(table or staging.table)
     paths = sorted(item.path for item in store.list("_delta_log") if COMMIT.search(f"/{item.path}"))
     return [[json.loads(line) for line in (store.read(path) or b"").splitlines()] for path in paths]
@@ -388,7 +386,6 @@ def rows(staging: Staging, table: str | None = None) -> list[tuple[object, objec
 
 
 def make_table(staging: Staging) -> None:
-    """Version 0 by hand."""
     metadata = {
         "id": str(uuid.uuid4()),
         "format": {"provider": "parquet", "options": {}},

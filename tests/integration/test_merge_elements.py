@@ -23,8 +23,6 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 @dataclass
 class Topic:
-    """A topic, and what a table that follows it has."""
-
     producer: Producer
     name: str
     sequenced: bool
@@ -45,7 +43,6 @@ class Topic:
             self.waiting.append(RecordEvent(partition, offset, event.record, elements, at))
 
     def loaded(self) -> Records:
-        """What the table has once the messages are loaded."""
         replay_records(self.expected, self.waiting, sequenced=self.sequenced, soft=self.soft)
         self.waiting.clear()
         return self.expected

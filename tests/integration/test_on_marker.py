@@ -77,7 +77,6 @@ class Pipeline:
         self.writer = Service(programs.start("stage-writer", "run", config))
 
     def produce(self, count: int = 10) -> int:
-        """Send records; the number of all so far."""
         producer = Producer({"bootstrap.servers": self._kafka.bootstrap_servers})
         for number in range(count):
             producer.produce(self._topic, b'{"id": %d}' % number, partition=0)

@@ -89,14 +89,12 @@ class Sender:
         return [path for path in self.paths if self.store.read(path) is not None]
 
     def read(self, count: int) -> list[str]:
-        """The values of the messages."""
         messages = self.messages(count)
         for message in messages:
             assert (message.key(), message.headers(), message.timestamp()[1]) == (b"key", [("n", b"v")], 1_000)
         return [(message.value() or b"").decode() for message in messages]
 
     def heads(self, count: int) -> list[list[tuple[str, bytes]]]:
-        """Their headers."""
         messages = self.messages(count)
         assert {(message.key(), message.timestamp()[1]) for message in messages} == {(b"key", 1_000)}
         return [[(name, bytes(value or b"")) for name, value in message.headers() or []] for message in messages]
@@ -197,7 +195,6 @@ def test_a_large_outbox_is_parted_between_messages(sender: Sender, monkeypatch: 
 
 
 def alive() -> int:
-    """How many connections for transactions there are."""
     gc.collect()
     return sum(type(instance) is KafkaTransactions for instance in gc.get_objects())
 

@@ -87,7 +87,6 @@ class World:
         return self.programs.config(settings)
 
     def produce(self, config: Path) -> None:
-        """As many again, staged."""
         producer = Producer({"bootstrap.servers": self.servers})
         for partition in (0, 1):
             first = sum(place[0] == partition for place in self.sent)

@@ -41,13 +41,11 @@ class World:
 
     @property
     def reach(self) -> dict[str, object]:
-        """How to get there, without a name."""
         client = {"verify": str(self.s3.authority), "region_name": self.s3.server.region}
         return {"endpoint_url": self.s3.server.endpoint_url, "client_kwargs": client}
 
     @property
     def environ(self) -> dict[str, str]:
-        """The same in the environment."""
         return {
             "AWS_ENDPOINT_URL": self.s3.server.endpoint_url,
             "AWS_DEFAULT_REGION": self.s3.server.region,

@@ -116,7 +116,6 @@ class Shared:
         assert producer.flush(120) == 0
 
     def ends(self, chain: str) -> list[int]:
-        """How far a chain's partitions are staged."""
         paths = [sorted((self.folder / "stage" / "done" / chain / number).glob("*.done")) for number in "01"]
         return [json.loads(markers[-1].read_text())["end"] if markers else 0 for markers in paths]
 

@@ -56,7 +56,6 @@ def produce(kafka: KafkaCluster, topic: str, text: str, records: int, partition:
 
 
 def recreated(kafka: KafkaCluster, topic: str) -> None:
-    """Create a topic that is being deleted again."""
 
     def is_there() -> bool:
         with suppress(KafkaException):  # the old one is still being deleted

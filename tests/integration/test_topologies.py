@@ -62,7 +62,6 @@ def test_writers_killed_in_the_middle_give_the_table_that_a_batch_gives(  # noqa
 
 
 def every_state_is_there(store: FsspecStore) -> bool:
-    """Whether each marker's state can still be read."""
     for manifest in manifests(store):
         assert manifest.state is not None
         for path in (*manifest.state.files.paths, *manifest.state.before.paths):

@@ -131,7 +131,6 @@ def test_all_transforms_together_are_accounted_for_record_by_record(pipeline: Pi
 
 
 def kind_of(offset: int) -> str | None:
-    """Of a message that can be read."""
     sent = message(offset)
     if sent is None or sent == "{":
         return None

@@ -14,12 +14,10 @@ class Counts(Processor):
     """Counts and adds up each key's records; a tombstone begins them again."""
 
     def init(self, context: ProcessorContext) -> None:
-        """Take the store."""
         self.context = context
         self.sums = context.store("sums")
 
     def process(self, record: Record) -> None:
-        """One more."""
         if record.value is None:
             self.sums.delete(record.key)
             return
@@ -43,7 +41,6 @@ def counts() -> Topology:
 
 
 def is_dead(value: bytes) -> bool:
-    """Whether a message is a dead letter of `counts`."""
     try:
         return bool(json.loads(value)["amount"] == NEGATIVE)
     except ValueError:

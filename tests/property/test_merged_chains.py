@@ -29,8 +29,6 @@ GROUPS = TopicGroups((TopicGroup(("b", "a", "c"), 5.0),))
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record of a log."""
-
     offset: int
     time_ms: int
 

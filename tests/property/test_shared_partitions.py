@@ -33,7 +33,6 @@ def start(writer: Writer, number: int, _amount: int) -> None:
 
 
 def seek(writer: Writer, number: int, amount: int) -> None:
-    """To any position, as after an operator's skip."""
     chain = chain_of(writer, number)
     if not writer.chains[chain].spoiled:
         writer.start(chain, max(writer.log.low, min(amount, writer.log.end)))

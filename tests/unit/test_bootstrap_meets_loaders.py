@@ -38,7 +38,6 @@ LISTED = 3
 
 
 def die() -> None:
-    """The operator's process is gone."""
     raise StoreError("killed", "")
 
 
@@ -49,12 +48,10 @@ class Between(FsspecStore):
     _act: Callable[[], object] = staticmethod(lambda: None)
 
     def before_request(self, number: int, act: Callable[[], object]) -> None:
-        """Of those from now on."""
         self._left, self._act = number, act
 
     @property
     def has_met(self) -> bool:
-        """Whether there were as many requests."""
         return self._left <= 0
 
     def _request(self) -> None:
@@ -118,7 +115,6 @@ class Meeting:
 
     @property
     def table(self) -> int:
-        """The table's position."""
         return self.tables.tables[self.staging.table].transactions["orders-0"] + 1
 
     def load(self, store: FsspecStore | None = None, **loader: object) -> None:
@@ -133,7 +129,6 @@ class Meeting:
         loader_for(opening, self.tables, settings_for(opening, **{"marker_retention": 0, **loader})).run_pass()
 
     def plan(self, to: int) -> RewindPlan:
-        """The rewind, as planned on what is there now."""
         ends, found = Ends(Position(0), Position(KAFKA_END)), operator.staged_markers(self.store, ORDERS)
         state = PartitionState(ORDERS, "orders", StartAt.LATEST, ends, Position(self.table), found)
         return plan_rewind(state, Position(to), Author("operator", 1_000), below_table=to < self.table)

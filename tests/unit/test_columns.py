@@ -45,8 +45,6 @@ FIRST, SECOND = (TopicPartition(Topic("orders"), Partition(number)) for number i
 
 
 class Group(LonelyMember):
-    """Its records are what the test says."""
-
     def __init__(self, clock: HandClock, partition: TopicPartition) -> None:
         super().__init__(clock, {partition: 0})
         self.values: list[object] = []
@@ -60,8 +58,6 @@ class Group(LonelyMember):
 
 @dataclass(slots=True)
 class Sample:
-    """What a writer sees of the topic when it infers columns."""
-
     records: list[object]
     error: BrokerError | None = None
     taken: int = 0
@@ -80,8 +76,6 @@ class Sample:
 
 @dataclass(slots=True)
 class Writer:
-    """A writer of one Kafka partition."""
-
     service: StageWriter
     group: Group
     partition: TopicPartition
@@ -103,8 +97,6 @@ class Writer:
 
 @dataclass(slots=True)
 class World:
-    """One stage and one table."""
-
     folder: Path
     stream_settings: dict[str, object]
     clock: HandClock = field(default_factory=HandClock)
@@ -140,7 +132,6 @@ class World:
         partition: TopicPartition,
         sample: Sample,
     ) -> Writer:
-        """A writer with these columns."""
         log = structlog.get_logger()
         converter: Converter = pending(finder.stream) if known is None else make(known, None)
         followed = FollowedColumns(finder, make, self.clock, log, known, start=lambda work: work())
@@ -164,7 +155,6 @@ class World:
         self.commit(to_ddl(schema_from_json(self.tables.tables[self.settings.streams[0].table].schema)))
 
     def report(self) -> StreamReport:
-        """What becomes of a pass of the loader."""
         ports = Ports(
             stage=Stage(self.stage, in_turn),
             tables=self.tables,
@@ -180,7 +170,6 @@ class World:
         return report
 
     def commit(self, columns: str, *partition_by: str) -> None:
-        """Make the table what is said, as ALTER TABLE would."""
         version = len(list(self.table.list("_delta_log")))
         schema = schema_to_json(parse_ddl(columns))
         metadata = {"id": "t", "schemaString": schema, "partitionColumns": partition_by, "configuration": {}}

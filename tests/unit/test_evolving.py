@@ -43,8 +43,6 @@ SOURCES = [TopicPartition(Topic("orders"), Partition(number)) for number in rang
 
 
 class Member(LonelyMember):
-    """Its records are what the test says."""
-
     def _batch(self, partition: TopicPartition) -> MessageBatch:
         batch = super()._batch(partition)
         values = [json.dumps(VALUES[partition][offset]).encode() for offset in batch.offsets.tolist()]
@@ -65,8 +63,6 @@ class Picky(MemoryDeltaTables):
 
 
 class Fails(Stage):
-    """Cannot publish."""
-
     def publish(self, evolved: Evolved) -> bool:
         msg = f"no {evolved.path} today"
         raise StoreError(msg, "")
@@ -123,8 +119,6 @@ class Beaten(Stage):
 
 
 class World:
-    """One stage and one table; writers and loaders as the test makes them."""
-
     def __init__(self, folder: Path, tables: MemoryDeltaTables | None = None, **stream: object) -> None:
         self.store, self.table = FsspecStore(f"{folder}/stage"), FsspecStore(f"{folder}/table")
         self.tables = tables or MemoryDeltaTables()

@@ -332,8 +332,6 @@ def test_loader_verify_needs_the_stage_where_streams_may_share_a_topic(
 
 
 class Ends:
-    """What Kafka says of the streams' topics: nothing, or an error."""
-
     error: KafkaDeltaExpressError | None = None
 
     def __init__(self, _settings: object) -> None:

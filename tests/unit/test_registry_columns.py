@@ -89,7 +89,6 @@ class RegistryWorld(World):
         return values
 
     def order(self, schema_id: int, **values: object) -> bytes:
-        """A message in Avro."""
         out = io.BytesIO()
         schema = fastavro.parse_schema(json.loads(str(self.registry.schemas[schema_id - 1]["schema"])))
         fastavro.schemaless_writer(out, schema, values)
@@ -108,7 +107,6 @@ def arrive(world: RegistryWorld, count: int, *writers: Writer) -> None:
 
 
 def report(writer: Writer, problem: str) -> None:
-    """Let the writer work until it reports this."""
 
     def is_done() -> bool:
         writer.step()

@@ -58,7 +58,6 @@ from tests.unit.stage_writer.test_service import FIRST, SECOND, World
 
 
 def as_json(status: Status) -> Status:
-    """What a reader of the JSON gets."""
     return status_from_json(json.dumps(status.to_json()))
 
 
@@ -95,7 +94,6 @@ class WriterPage:
         )
 
     def look(self) -> Status:
-        """Kafka's ends are looked at, and the page."""
         self.history.observe({partition: Position(end) for partition, end in self.world.group.ends.items()}, self.now_s)
         snapshot = self.world.writer.snapshot()
         self.view.refresh(snapshot)
@@ -181,8 +179,6 @@ def test_a_writer_whom_the_control_topic_does_not_take_says_so(tmp_path: Path) -
 
 
 class Unreached:
-    """A control topic that takes nothing."""
-
     problem: str | None = "the topic is away"
 
     def send(self, app_id: str) -> bool:
@@ -229,8 +225,6 @@ def test_workers_are_one_page() -> None:
 
 @dataclass
 class KafkaSays:
-    """What Kafka has told beside the ends."""
-
     is_answering: bool = True
     firsts: EndHistory = field(default_factory=EndHistory)
     topic_ids: dict[Topic, str | None] = field(default_factory=dict)
@@ -239,8 +233,6 @@ class KafkaSays:
 
 
 class LoaderPage:
-    """A loader's page over a stage by hand and tables in memory."""
-
     def __init__(self, folder: Path, tables: MemoryDeltaTables | None = None, clock: Clock | None = None) -> None:
         self.staging = Staging.below(folder)
         self.metrics, self.history = Metrics(), EndHistory()
@@ -283,14 +275,11 @@ class LoaderPage:
 
 
 class _Nothing:
-    """A part that finds nothing wrong."""
-
     not_ready: Sequence[Check] = ()
     problems: Sequence[str] = ()
 
 
 def healthcheck(page: LoaderPage) -> tuple[int, str]:
-    """What `/healthcheck` answers."""
     serving = LoaderServing(page.pausing, page.paused, loader=page.ready, view=page.view)
     served = serving.routes(page.metrics, None, page.view).pages["/healthcheck"]
     assert callable(served)

@@ -45,7 +45,6 @@ def state(staging: Staging, store: ObjectStore) -> PartitionState:
 
 
 def start_at(staging: Staging, store: ObjectStore, position: int) -> Marker:
-    """`bootstrap write`."""
     planned = plan_partition(state(staging, store), Position(position), "", AUTHOR)
     marker = instance(Make, planned.outcome).marker
     operator.make(store, marker)

@@ -36,12 +36,10 @@ def is_bad(sent: Sent) -> bool:
 
 
 def rows() -> list[Row]:
-    """What a right table has."""
     return [{**expected(sent), **kafka_columns(sent)} for sent in SENT if sent.value is not None and not is_bad(sent)]
 
 
 def dead_letters() -> list[Row]:
-    """What a right dead-letter table has."""
     return [dead_letter(sent, {"error": "it does not fit"}) for sent in SENT if sent.value is not None and is_bad(sent)]
 
 
@@ -153,7 +151,6 @@ def parsed(sent: Sent) -> Row:
 
 
 def written(url: Path, *offsets: int) -> None:
-    """One version of a table on a disk."""
     found = [{**parsed(PLAIN[offset]), **kafka_columns(PLAIN[offset])} for offset in offsets]
     write_deltalake(url, pa.Table.from_pylist(found, ARROW), mode="append", partition_by=["kind"])
 

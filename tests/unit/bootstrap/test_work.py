@@ -68,7 +68,6 @@ def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
 
 
 def planned(plans: Sequence[StreamPlan]) -> dict[str, list[str]]:
-    """The chains of each stream."""
     return {plan.app_id: sorted(str(one.partition) for one in plan.partitions) for plan in plans}
 
 

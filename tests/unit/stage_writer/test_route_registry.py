@@ -22,8 +22,6 @@ from tests.fakes.streams import batch_of, stream_of
 
 
 class Away(FsspecStore):
-    """A store that may be away."""
-
     is_away = False
     asked = 0
 

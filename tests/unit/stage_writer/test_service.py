@@ -155,7 +155,6 @@ def test_the_positions_behind_the_last_record_are_covered_once_the_end_was_reach
 
 
 def stream_facts(world: World) -> list[StreamFact]:
-    """What was told of the streams' topics."""
     items = world.store.list("idle")
     return [fact for item in items for fact in facts_from_bytes(item.path, world.store.read(item.path) or b"")[1]]
 
@@ -583,8 +582,6 @@ def test_an_owner_that_got_a_partition_later_has_as_long_for_it(tmp_path: Path) 
 
 
 class Letterbox(Outlets):
-    """Outlets that deliver nothing."""
-
     def open(self, *_: object) -> "Letterbox":
         return self
 

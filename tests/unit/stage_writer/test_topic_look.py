@@ -13,8 +13,6 @@ NOW_S = 1_000.0
 
 
 class Broker:
-    """Knows one id for all topics."""
-
     def __init__(self, topic_id: str = "own", meanwhile: Callable[[], None] = lambda: None) -> None:
         self.asked = 0
         self._topic_id = topic_id

@@ -29,8 +29,6 @@ BOMBS, ORDERS = (TopicPartition(Topic(name), Partition(0)) for name in ("bombs",
 
 
 class Group(LonelyMember):
-    """Records with values that the test gives."""
-
     def __init__(self, clock: HandClock) -> None:
         super().__init__(clock, {BOMBS: 0, ORDERS: 0})
         self.values: dict[TopicPartition, list[object]] = {BOMBS: [], ORDERS: []}

@@ -22,8 +22,6 @@ from tests.unit.stage_writer.test_service import FIRST, ORDERS, SECOND, World
 
 @dataclass
 class Missing(Dependency):
-    """Missing until the test says otherwise."""
-
     is_there: bool = False
     asked: int = 0
     changes_columns: bool = False

@@ -105,7 +105,6 @@ def test_metrics_of_all_workers_are_told_apart() -> None:
 
 @pytest.fixture
 def worker() -> Iterator[Worker]:
-    """One that serves in this process."""
     metrics, log = Metrics(), structlog.get_logger()
     pausing = Pausing(HandClock(), log, metrics, catalogue.WRITER_PAUSED_BY_REQUEST)
     pages = service_pages("stage-writer", Health, lambda: Health(("not ready",)), metrics.exposition)

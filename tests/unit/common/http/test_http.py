@@ -10,8 +10,6 @@ from common.http.server import HttpServer, Page, Routes
 
 
 class Service:
-    """A service whose health a test decides."""
-
     def __init__(self) -> None:
         self.health = Health()
         self.ready = Health(("not yet a member of the group",))

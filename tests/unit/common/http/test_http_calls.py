@@ -168,7 +168,6 @@ def connect(server: HttpServer, sent: bytes = b"") -> socket.socket:
 
 
 def received(connection: socket.socket) -> bytes:
-    """All until the server closes the connection."""
     text = b""
     while chunk := connection.recv(4096):
         text += chunk

@@ -21,7 +21,6 @@ def files(folder: Path) -> set[str]:
 
 @pytest.fixture
 def table(tmp_path: Path) -> FsspecStore:
-    """Three appends and an OPTIMIZE."""
     for number in range(3):
         deltalake.write_deltalake(
             str(tmp_path), pa.table({"n": [number], "d": ["a b"]}), mode="append", partition_by=["d"]

@@ -66,8 +66,6 @@ def test_names_that_mean_nothing_are_refused(says: dict[str, object], said: str)
 
 @dataclass
 class Known:
-    """A catalog in a dictionary."""
-
     entries: dict[str, Entry] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
     fails: Exception | None = None

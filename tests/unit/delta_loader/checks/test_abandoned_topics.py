@@ -25,7 +25,6 @@ class World:
         return Staging(self.root, topic)
 
     def loaded(self, **last: int) -> None:
-        """Give the table txn actions."""
         table = self.staging().table
         actions: list[object] = [
             {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}},

@@ -63,8 +63,6 @@ def shaped(start: int, end: int, counts: dict[TopicPartition, Counts], generatio
 
 
 class History:
-    """Puts a ledger together."""
-
     def __init__(self, *loads: tuple[int, int, int | None]) -> None:
         self.ledger = Ledger("t", IDS, ("orders",))
         self.version = 0

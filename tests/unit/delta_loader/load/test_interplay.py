@@ -267,8 +267,6 @@ def test_nothing_is_settled_that_a_restore_after_the_last_load_may_want_again(st
 
 
 class Replacer:
-    """Does what a test says."""
-
     def __init__(self, fails: str = "") -> None:
         self.fails = fails
         self.done: list[str] = []

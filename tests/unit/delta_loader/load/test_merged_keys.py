@@ -25,8 +25,6 @@ ADDED: dict[str, object] = {"load": "auto", "merge": None}
 
 @dataclass
 class Keys:
-    """What several rows have, and what was read."""
-
     twice: list[str] = field(default_factory=list)
     read: list[tuple[tuple[str, ...], str | None]] = field(default_factory=list)
 
@@ -150,7 +148,6 @@ class Restored(MemoryDeltaTables):
 
 
 def accept(folder: Path, tables: Restored) -> None:
-    """Say that the table is right as it is."""
     stream, positions = ChangeStream(folder), {TopicPartition(Topic("orders"), Partition(0)): Position(2)}
     table_id = tables.tables[stream.table].table_id
     answer = Resolution("orders", stream.table, table_id, tables.at, Decision.GO_ON, positions, "eve", 5)

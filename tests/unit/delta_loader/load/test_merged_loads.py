@@ -37,8 +37,6 @@ Origins = Callable[[TopicPartition], Position | None]
 
 
 class Tables(MemoryDeltaTables):
-    """Tables at whose commits something else happens."""
-
     def __init__(self) -> None:
         super().__init__()
         self.at_commit: Callable[[], CommitOutcome | None] = lambda: None
@@ -74,7 +72,6 @@ class World:
         return report
 
     def would_rewind(self, remedy: str) -> RewindPlan:
-        """What the command of a remedy plans."""
         (to,) = re.findall(
             r"`bootstrap rewind ⟨config⟩ --topic orders\+payments --partition 0 --to (\d+) --yes`", remedy
         )
@@ -100,7 +97,6 @@ class World:
         return [found.path for found in self.stage.list(f"{LOADING}/")]
 
     def rewind(self, to: int) -> None:
-        """As far as it looks at loads."""
         turns = RepairLocks(self.stage, Author("operator", 1), uuid.uuid4().hex)
         turns.read_last(self.partition)
         plan = RewindPlan(Position(to), Position(to), (), None, self.partition)

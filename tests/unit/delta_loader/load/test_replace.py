@@ -192,7 +192,6 @@ class World:
         return [found.path for found in self.store.list("replace/")]
 
     def now(self) -> tuple[set[int], set[int]]:
-        """The rows, and the dead letters."""
         return set(self.books.now(self.rows)), set(self.books.now(self.dead))
 
     def missing(self) -> set[int]:

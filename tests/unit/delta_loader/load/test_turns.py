@@ -174,7 +174,6 @@ class BrokenTables(MemoryDeltaTables):
 
 
 def many() -> dict[str, OneOfMany]:
-    """A staging for each stream."""
     root = f"memory://{uuid.uuid4().hex}"
     return {name: OneOfMany(f"{root}/{name}", topic=name) for name in NAMES}
 

@@ -14,8 +14,6 @@ PATIENCE_S = 60.0
 
 
 class Store:
-    """One that answers when a test says so."""
-
     def __init__(self) -> None:
         self.asked, self.answers = threading.Semaphore(0), threading.Event()
         self.threads: set[int] = set()

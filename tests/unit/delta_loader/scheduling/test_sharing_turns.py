@@ -24,8 +24,6 @@ STREAMS = ("orders", "a/b=c")
 
 
 class Said:
-    """News that a test tells."""
-
     def __init__(self) -> None:
         self.streams: set[str] = set()
         self.looks = 0

@@ -73,8 +73,6 @@ def test_a_marker_of_a_listing_takes_few_bytes() -> None:
 
 
 class _Counted(FsspecStore):
-    """A store that counts its reads."""
-
     reads = 0
 
     def read(self, path: str) -> bytes | None:

@@ -15,7 +15,6 @@ KEYS = pa.array([None, b"k", b"", None, b"l", b"m", b"n"], pa.binary())
 
 
 def taken(first: int = 0) -> MessageBatch:
-    """Seven messages, as one column each."""
     offsets = np.arange(first, first + len(VALUES))
     return MessageBatch(SOURCE, offsets, offsets * 10, VALUES, KEYS, None)
 

@@ -15,8 +15,6 @@ from tests.fakes.group import HandClock
 
 
 class Consumer:
-    """Remembers what was subscribed."""
-
     topics: tuple[str, ...] = ()
 
     def subscribe(self, topics: list[str], **_listeners: object) -> None:

@@ -41,8 +41,6 @@ def problem(code: int, offset: int, text: str = "") -> Message:
 
 @dataclass
 class Consumer:
-    """Gives what was written down for each of its polls."""
-
     answers: list[list[Message]] = field(default_factory=list)
     begins: list[KafkaPartition] = field(default_factory=list)
 
@@ -66,20 +64,16 @@ class Consumer:
 
     @property
     def offsets(self) -> list[tuple[int, int | None]]:
-        """Where reading began, and with which leader epoch."""
         return [(place.offset, place.leader_epoch) for place in self.begins]
 
 
 @dataclass
 class DecodeOptions:
-    """A source of one partition, whose chain ends at 100."""
-
     source: KafkaSource
     consumer: Consumer
     clock: HandClock
 
     def poll(self, *messages: Message) -> tuple[list[int], list[tuple[str, str]], list[int]]:
-        """The offsets, the faults and the ends that a poll brings."""
         self.consumer.answers = [list(messages)]
         polled = self.source.poll(0.0)
         offsets = [offset for batch in polled.batches for offset in batch.offsets.tolist()]
@@ -118,7 +112,6 @@ def reading(monkeypatch: pytest.MonkeyPatch) -> DecodeOptions:
 
 
 def ends_at(monkeypatch: pytest.MonkeyPatch, reading: DecodeOptions, low: int, high: int) -> None:
-    """What the brokers say when they are asked."""
     answers = iter([low, high])
 
     def one_after_the_other(specs: Collection[TopicPartition], *_level: object) -> dict[TopicPartition, Position]:

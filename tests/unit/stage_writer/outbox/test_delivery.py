@@ -20,8 +20,6 @@ ORDERS, PAYMENTS = inputs_of(BOTH)
 
 @dataclass
 class Kafka:
-    """What one chain has committed."""
-
     delivered: dict[TopicPartition, Delivered] = field(default_factory=dict)
     records: list[tuple[int, int]] = field(default_factory=list)
 

@@ -422,8 +422,6 @@ def test_files_that_a_clean_up_may_be_removing_are_not_claimed(world: World) -> 
 
 
 class Waiting:
-    """An outlet with records of earlier flushes, by their outboxes."""
-
     def __init__(self, *paths: str) -> None:
         self._paths = paths
 

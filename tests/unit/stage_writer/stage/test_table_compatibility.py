@@ -23,7 +23,6 @@ KAFKA = ", _kafka_topic STRING, _kafka_partition INT, _kafka_offset BIGINT, _kaf
 
 
 def write_log(store: FsspecStore, columns: str, version: int = 0) -> None:
-    """A commit that makes the table what is said."""
     metadata = {
         "id": "t",
         "schemaString": schema_to_json(parse_ddl(columns)),
@@ -158,8 +157,6 @@ def test_nothing_is_staged_for_such_a_table_and_it_goes_on_once_the_table_takes_
 
 
 class Unreadable(FsspecStore):
-    """A table whose log may not be listed."""
-
     def list(self, prefix: str) -> Iterator[StoredObject]:
         msg = f"may not list {prefix}"
         raise StoreError(msg)

@@ -28,7 +28,6 @@ SECOND = timedelta(seconds=1)
 
 
 def each(function: Callable[[ProcessorContext, Record], None]) -> Callable[[], Processor]:
-    """A processor of one function."""
 
     class Each(Processor):
         def process(self, record: Record) -> None:
