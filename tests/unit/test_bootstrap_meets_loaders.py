@@ -4,7 +4,7 @@ The partition keeps a marker or an origin, with the outboxes that are not delive
 """
 
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -16,7 +16,6 @@ from bootstrap.plans.repair import RewindPlan, plan_rewind
 from bootstrap.plans.state import Author, Ends, PartitionState
 from common.clock import SystemClock
 from common.errors import StoreError
-from common.ports import CreateOutcome, StoredObject
 from common.settings import StartAt
 from common.spans import Position
 from common.stage.markers import marker_to_bytes
@@ -31,6 +30,7 @@ from tests.fakes.group import HandClock, LonelyMember
 from tests.fakes.loading import loader_for, settings_for
 from tests.fakes.markers import ORDERS
 from tests.fakes.staging import Staging
+from tests.fakes.stores import TrappedStore
 
 KAFKA_END = 100
 LISTED = 3
@@ -41,43 +41,22 @@ def die() -> None:
     raise StoreError("killed", "")
 
 
-class Between(FsspecStore):
+class Between(TrappedStore):
     """A store where another process acts right before one of the requests."""
 
-    _left = 0
-    _act: Callable[[], object] = staticmethod(lambda: None)
-
     def before_request(self, number: int, act: Callable[[], object]) -> None:
-        self._left, self._act = number, act
+        self.left = number
+
+        def count(_request: str, _path: str) -> None:
+            self.left -= 1
+            if self.left == 0:
+                act()
+
+        self.before = count
 
     @property
     def has_met(self) -> bool:
-        return self._left <= 0
-
-    def _request(self) -> None:
-        self._left -= 1
-        if self._left == 0:
-            self._act()
-
-    def list(self, prefix: str) -> Iterator[StoredObject]:
-        self._request()
-        return super().list(prefix)
-
-    def read(self, path: str) -> bytes | None:
-        self._request()
-        return super().read(path)
-
-    def create(self, path: str, data: bytes) -> CreateOutcome:
-        self._request()
-        return super().create(path, data)
-
-    def write(self, path: str, data: bytes) -> None:
-        self._request()
-        super().write(path, data)
-
-    def delete(self, paths: Iterable[str]) -> None:
-        self._request()
-        super().delete(paths)
+        return self.left <= 0
 
 
 def outboxes_before(position: int) -> tuple[str, ...]:

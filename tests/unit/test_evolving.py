@@ -1,7 +1,7 @@
 """Writers and a loader over one stage: how columns are agreed on, staged, offered, added and taken up."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import date
 from io import BytesIO
@@ -14,7 +14,6 @@ import structlog
 
 from common.errors import ConfigError, StoreError, StoreRefusedError, TableError
 from common.metrics import Metrics
-from common.ports import CreateOutcome
 from common.schema import parse_ddl, schema_from_json, schema_to_json, to_ddl
 from common.schema.agreement import PublishedColumns, agree
 from common.schema.evolution import Addition
@@ -35,6 +34,7 @@ from stage_writer.stage.staging import ObjectStage
 from tests.builders import required
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.group import HandClock, LonelyMember
+from tests.fakes.stores import TrappedStore, acting, failing
 from tests.fakes.writers import new_writer, runtime_of
 from tests.staged import manifests
 from tests.unit.stage_writer.stage.test_table_compatibility import write_log
@@ -68,40 +68,9 @@ class Fails(Stage):
         raise StoreError(msg, "")
 
 
-class Refuses(FsspecStore):
+def refusing(folder: Path) -> FsspecStore:
     """The stage of a writer that may not publish columns, as one of an older release does not."""
-
-    def create(self, path: str, data: bytes) -> CreateOutcome:
-        if path.startswith("schema/"):
-            msg = f"no {path} for you"
-            raise StoreRefusedError(msg)
-        return super().create(path, data)
-
-
-class Interrupted(FsspecStore):
-    """Something happens right before the first creation of columns."""
-
-    def __init__(self, url: str, meanwhile: Callable[[], None]) -> None:
-        super().__init__(url)
-        self.meanwhile: Callable[[], None] | None = meanwhile
-
-    def create(self, path: str, data: bytes) -> CreateOutcome:
-        if path.startswith("schema/") and self.meanwhile is not None:
-            meanwhile, self.meanwhile = self.meanwhile, None
-            meanwhile()
-        return super().create(path, data)
-
-
-class Away(FsspecStore):
-    """A stage that takes no columns while it is away."""
-
-    is_away = False
-
-    def create(self, path: str, data: bytes) -> CreateOutcome:
-        if path.startswith("schema/") and self.is_away:
-            msg = "the store is away"
-            raise StoreError(msg, "wait")
-        return super().create(path, data)
+    return TrappedStore(f"{folder}/stage", before=failing("create", StoreRefusedError("not for you"), below="schema/"))
 
 
 class Beaten(Stage):
@@ -230,8 +199,8 @@ def test_a_field_is_in_its_column_from_its_first_record(tmp_path: Path) -> None:
 def test_of_two_writers_that_infer_differently_the_first_counts(tmp_path: Path) -> None:
     world = World(tmp_path)
     one = world.writer(SOURCES[0])
-    overtaken = Interrupted(f"{tmp_path}/stage", lambda: produce(*one, SOURCES[0], {"id": 1, "x": 1, "a": 1}))
-    two = world.writer(SOURCES[1], overtaken)
+    first = acting("create", lambda: produce(*one, SOURCES[0], {"id": 1, "x": 1, "a": 1}), below="schema/")
+    two = world.writer(SOURCES[1], TrappedStore(f"{tmp_path}/stage", before=first))
     produce(*two, SOURCES[1], {"id": 2, "x": "text", "y": True}, {"id": 3, "x": 3})
     assert world.rows(SOURCES[0]) == [{"id": 1, "a": 1, "x": 1}]
     assert world.rows(SOURCES[1]) == [{"id": 2, "y": True, "_rescued": '{"x":"text"}'}, {"id": 3, "x": 3}]
@@ -288,10 +257,10 @@ def test_a_type_that_the_table_got_in_between_holds_and_is_published(tmp_path: P
 
 def test_nothing_is_taken_for_read_while_the_stage_fails(tmp_path: Path) -> None:
     world = World(tmp_path)
-    away = Away(f"{tmp_path}/stage")
-    writer, group = world.writer(SOURCES[0], away)
+    store = TrappedStore(f"{tmp_path}/stage")
+    writer, group = world.writer(SOURCES[0], store)
     produce(writer, group, SOURCES[0], {"id": 1})
-    away.is_away = True
+    well, store.before = store.before, failing("create", StoreError("the store is away", "wait"), below="schema/")
     VALUES[SOURCES[0]] += [{"id": 2}, {"id": 3, "x": 1}]
     group.ends[SOURCES[0]] = 3
     writer.step(0.1)
@@ -306,7 +275,7 @@ def test_nothing_is_taken_for_read_while_the_stage_fails(tmp_path: Path) -> None
     (owned,) = writer.assignment.by_partition.values()
     assert (owned.buffer.end, owned.taken, owned.read_to) == (1, 1, 1)
     assert writer.health().problems == ("1 partition(s) wait: the store is away → wait",)
-    away.is_away = False
+    store.before = well
     for _ in range(400):
         writer.step(0.5)
     assert world.rows(SOURCES[0])[1:] == [{"id": 2}, {"id": 3, "x": 1}]
@@ -329,7 +298,7 @@ def test_records_in_front_of_one_that_holds_are_read_again_before_it_does(tmp_pa
 
 def test_writers_take_up_what_the_loader_publishes(tmp_path: Path) -> None:
     world = World(tmp_path)
-    one, two = (world.writer(partition, Refuses(f"{tmp_path}/stage")) for partition in SOURCES)
+    one, two = (world.writer(partition, refusing(tmp_path)) for partition in SOURCES)
     produce(*one, SOURCES[0], {"id": 1, "x": 1}, {"id": 2, "x": None})
     produce(*two, SOURCES[1], {"id": 3, "x": 1.5, "y": {"z": True}})
     assert world.staged(SOURCES[0]) == [("id BIGINT, _rescued STRING", "x BIGINT")]
@@ -365,7 +334,7 @@ def test_a_table_that_lost_its_columns_gets_them_again(tmp_path: Path) -> None:
 
 def test_a_loader_that_dies_between_adding_and_publishing_is_made_good(tmp_path: Path) -> None:
     world = World(tmp_path)
-    produce(*world.writer(SOURCES[0], Refuses(f"{tmp_path}/stage")), SOURCES[0], {"id": 1, "x": 1})
+    produce(*world.writer(SOURCES[0], refusing(tmp_path)), SOURCES[0], {"id": 1, "x": 1})
     world.load(Fails(world.store, in_turn), failure=f"no {folder_of('orders')}{1:020d}.json today")
     assert (world.columns, world.tables.tables[world.stream.table].paths) == (
         "id BIGINT, _rescued STRING, x BIGINT",
@@ -379,7 +348,7 @@ def test_a_loader_that_dies_between_adding_and_publishing_is_made_good(tmp_path:
 
 def test_of_two_loaders_the_later_one_publishes_what_both_agree_on(tmp_path: Path) -> None:
     world = World(tmp_path)
-    produce(*world.writer(SOURCES[0], Refuses(f"{tmp_path}/stage")), SOURCES[0], {"id": 1, "x": 1.5, "y": "y"})
+    produce(*world.writer(SOURCES[0], refusing(tmp_path)), SOURCES[0], {"id": 1, "x": 1.5, "y": "y"})
     world.load(Beaten(world.store))
     published = latest(world.store, "orders")
     assert published is not None
@@ -389,7 +358,7 @@ def test_of_two_loaders_the_later_one_publishes_what_both_agree_on(tmp_path: Pat
 
 def test_a_column_that_the_table_does_not_take_keeps_no_row_out(tmp_path: Path) -> None:
     world = World(tmp_path, Picky())
-    writer = world.writer(SOURCES[0], Refuses(f"{tmp_path}/stage"))
+    writer = world.writer(SOURCES[0], refusing(tmp_path))
     produce(*writer, SOURCES[0], {"id": 1, "a": 1, "sick": 1, "z": "z"})
     world.load()
     assert world.columns == "id BIGINT, _rescued STRING, a BIGINT, z STRING"
@@ -456,7 +425,7 @@ def test_names_that_are_data_cost_no_flush_each(
     world = World(tmp_path, evolve_limit=3)
     if table is not None:
         write_log(world.table, table)
-    writer, group = world.writer(SOURCES[0], Refuses(f"{tmp_path}/stage") if refused else None)
+    writer, group = world.writer(SOURCES[0], refusing(tmp_path) if refused else None)
     for number in range(20):
         new = {f"user_{number}": 1} if number else first
         VALUES[SOURCES[0]].append({"id": number, **({"attrs": new} if table and "Attrs" in table else new)})

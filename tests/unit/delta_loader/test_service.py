@@ -16,7 +16,6 @@ from common.spans import MAX_POSITION, Position
 from common.stage.idle import IdleFact, StreamFact, facts_to_bytes, idle_path
 from common.stage.markers import VERSION, MarkerName, manifest_to_bytes
 from common.stage.undeclared import UndeclaredFields
-from common.storage.store import FsspecStore
 from common.tables.urls import comparable
 from delta_loader.load.failures import FailureNotes
 from delta_loader.plan.held import held as held_by_plan
@@ -31,6 +30,7 @@ from tests.fakes.clock import IdleClock
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.loading import loader_for, settings_for, status_of
 from tests.fakes.staging import Staging
+from tests.fakes.stores import TrappedStore
 
 HOUR_MS = 3_600_000
 
@@ -216,14 +216,11 @@ def test_a_deleted_table_is_called_that_and_a_file_that_went_alone_is_not(stagin
 
 
 def test_a_stage_that_takes_no_note_of_a_failure_changes_nothing() -> None:
-    class RefusalPorts(FsspecStore):
-        def write(self, path: str, data: bytes) -> None:
-            raise StoreError(path, str(len(data)))
+    def refuse(request: str, path: str) -> None:
+        raise StoreError(request, path)
 
-        def read(self, path: str) -> bytes | None:
-            raise StoreError(path)
-
-    notes = FailureNotes(RefusalPorts("memory://refusing", {}), SystemClock(), structlog.get_logger())
+    store = TrappedStore("memory://refusing", before=refuse)
+    notes = FailureNotes(store, SystemClock(), structlog.get_logger())
     notes.failed("orders", TableError("no"))
     notes.succeeded("orders")
 

@@ -3,7 +3,7 @@
 import json
 import threading
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -11,30 +11,19 @@ import structlog
 
 from common.clock import SystemClock
 from common.errors import ExpressionError, StoreError
-from common.ports import StoredObject
 from common.settings import Stream
 from common.stage.appeared_routes import agree_on, appeared
 from common.storage.store import FsspecStore
 from stage_writer.convert_by_table import RecordConverter, converter_of
 from stage_writer.parquet.buffer import StagedRows
 from stage_writer.stage.route_registry import RouteRegistry
+from tests.fakes.stores import TrappedStore, failing
 from tests.fakes.streams import batch_of, stream_of
 
 
-class Away(FsspecStore):
-    is_away = False
-    asked = 0
-
-    def list(self, prefix: str) -> Iterator[StoredObject]:
-        self.asked += 1
-        if self.is_away:
-            raise StoreError("it is away", "wait")
-        return super().list(prefix)
-
-
 @pytest.fixture
-def store() -> Away:
-    return Away(f"memory://{uuid.uuid4().hex}", {})
+def store() -> TrappedStore:
+    return TrappedStore(f"memory://{uuid.uuid4().hex}")
 
 
 def templated(**settings: object) -> Stream:
@@ -65,7 +54,7 @@ def errors(staged: StagedRows) -> list[str]:
     return staged.rows[1].column("error").to_pylist()  # type: ignore[no-any-return]
 
 
-def test_a_table_appears_with_the_first_value_and_all_writers_know_it(store: Away) -> None:
+def test_a_table_appears_with_the_first_value_and_all_writers_know_it(store: TrappedStore) -> None:
     one, other = writer(store), writer(store)
     assert ids(convert(one, ["click", None, "view", "click"])) == {
         "own": [1],
@@ -75,25 +64,25 @@ def test_a_table_appears_with_the_first_value_and_all_writers_know_it(store: Awa
     assert appeared(store, "orders").routes == ("click", "view")
     assert ids(convert(other, ["view"])) == {"/tables/by/view": [0]}
     assert appeared(store, "orders").version == 1
-    asked = store.asked
+    asked = store.counts["list"]
     assert ids(convert(one, ["view", "click"])) == {"/tables/by/view": [0], "/tables/by/click": [1]}
-    assert store.asked == asked, "what is known needs the stage no more"
+    assert store.counts["list"] == asked, "what is known needs the stage no more"
 
 
-def test_past_the_limit_values_are_dead_letters_for_all_writers(store: Away) -> None:
+def test_past_the_limit_values_are_dead_letters_for_all_writers(store: TrappedStore) -> None:
     one, other = writer(store, route_limit=2), writer(store, route_limit=2)
     agree_on(store, "orders", ["a"], 2)
     first = convert(one, ["b", "c", "a"])
     assert ids(first) == {"/tables/by/b": [0], "/tables/by/a": [2]}
     assert errors(first) == ["its route is 'c', and there are 2 tables already (route_limit)"]
     assert errors(convert(other, ["c", "b"])) == errors(first)
-    asked = store.asked
+    asked = store.counts["list"]
     assert len(errors(convert(other, ["d", "e"]))) == 2
-    assert store.asked == asked
+    assert store.counts["list"] == asked
     assert ids(convert(writer(store, route_limit=3), ["c"])) == {"/tables/by/c": [0]}
 
 
-def test_the_first_records_have_the_tables_and_a_lower_limit_takes_none(store: Away) -> None:
+def test_the_first_records_have_the_tables_and_a_lower_limit_takes_none(store: TrappedStore) -> None:
     first = convert(writer(store, route_limit=2), ["b", "B", "a", "A", "c"])
     assert ids(first) == {"/tables/by/b": [0], "/tables/by/a": [2]}
     assert ids(convert(writer(store, preview=True, route_limit=3), ["z", "d"])) == {"/tables/by/z": [0]}
@@ -102,7 +91,7 @@ def test_the_first_records_have_the_tables_and_a_lower_limit_takes_none(store: A
     assert errors(lowered) == ["its route is 'd', and there are 2 tables already (route_limit)"]
 
 
-def test_values_that_name_no_table_are_dead_letters(store: Away) -> None:
+def test_values_that_name_no_table_are_dead_letters(store: TrappedStore) -> None:
     settings: dict[str, Any] = {"dead_letters": "/tables/by/dead", "table": "/tables/by/main"}
     staged = convert(writer(store, **settings), ["../x", "", "dead", "OK", "ok", "main", None])
     assert ids(staged) == {"own": [5, 6], "/tables/by/OK": [3]}
@@ -117,7 +106,7 @@ def test_values_that_name_no_table_are_dead_letters(store: Away) -> None:
     assert errors(convert(refusing, [None])) == ["its route is null, which is none of routes"]
 
 
-def test_arrays_and_routes_of_the_config_go_with_it(store: Away) -> None:
+def test_arrays_and_routes_of_the_config_go_with_it(store: TrappedStore) -> None:
     converter = writer(store, route="[kind, 'all']", routes={"all": "/tables/all"})
     staged = convert(converter, ["a", "../b", "all"])
     assert ids(staged) == {"/tables/all": [0, 2], "/tables/by/a": [0]}
@@ -125,7 +114,7 @@ def test_arrays_and_routes_of_the_config_go_with_it(store: Away) -> None:
     assert appeared(store, "orders").routes == ("a",)
 
 
-def test_records_that_are_filtered_make_no_table(store: Away) -> None:
+def test_records_that_are_filtered_make_no_table(store: TrappedStore) -> None:
     converter = writer(store, where="id > 0", derive={"what": "kind || '!'"}, route="rtrim(what, '!')")
     batch = batch_of([b'{"id":0,"kind":"a"}', b'{"id":1,"kind":"b"}'])
     assert converter.waits(batch) is None
@@ -133,16 +122,16 @@ def test_records_that_are_filtered_make_no_table(store: Away) -> None:
     assert ids(convert(converter, ["a", "b"])) == {"/tables/by/b": [1]}
 
 
-def test_messages_wait_while_the_stage_is_away_and_for_nothing_that_is_decided(store: Away) -> None:
+def test_messages_wait_while_the_stage_is_away_and_for_nothing_that_is_decided(store: TrappedStore) -> None:
     converter = writer(store)
     known, new = batch_of([b'{"kind":"a"}']), batch_of([b'{"kind":"a"}', b'{"kind":"b"}'])
     assert converter.waits(known) is None
-    store.is_away = True
+    well, store.before = store.before, failing("list", StoreError("it is away", "wait"))
     assert converter.waits(known) is None
     wait = converter.waits(new)
     assert wait is not None
     assert wait.error.problem == "it is away"
-    store.is_away = False
+    store.before = well
     again = threading.Event()
     for _ in range(1200):
         if wait.is_over():
@@ -153,7 +142,7 @@ def test_messages_wait_while_the_stage_is_away_and_for_nothing_that_is_decided(s
     assert appeared(store, "orders").routes == ("a", "b")
 
 
-def test_a_preview_shows_the_tables_and_adds_none(store: Away) -> None:
+def test_a_preview_shows_the_tables_and_adds_none(store: TrappedStore) -> None:
     agree_on(store, "orders", ["late", "other"], 4)
     converter = writer(store, preview=True, route_limit=4)
     assert converter.waits(batch_of([b'{"kind":"a"}'])) is None
@@ -166,16 +155,16 @@ def test_a_preview_shows_the_tables_and_adds_none(store: Away) -> None:
 MERGE: dict[str, Any] = {"load": "merge", "merge": {"keys": ["kind", "id"], "operation": "op", "deletes": ["d"]}}
 
 
-def test_events_of_a_key_are_in_the_table_of_its_value_and_its_tombstone_too(store: Away) -> None:
+def test_events_of_a_key_are_in_the_table_of_its_value_and_its_tombstone_too(store: TrappedStore) -> None:
     converter = writer(store, **MERGE, columns="id INT, kind STRING, op STRING")
     values = [b'{"id":1,"kind":"a","op":"u"}', None, b'{"id":1,"kind":"a","op":"d"}', None, b'{"id":2,"op":"u"}']
     keys = [None, b'{"kind":"b","id":3}', None, b'{"kind":"../c","id":4}', None]
     batch = batch_of(values, keys=keys)
     assert converter.waits(batch) is None
     assert appeared(store, "orders").routes == ("a", "b"), "a tombstone has its table before it is converted"
-    asked = store.asked
+    asked = store.counts["list"]
     ((_, staged),) = (each for part in converter.slices([batch]) for each in part)
-    assert store.asked == asked, "converting asks the stage nothing"
+    assert store.counts["list"] == asked, "converting asks the stage nothing"
     assert {table.url: rows["_merge_delete"].to_pylist() for table, rows in staged.routed} == {
         "/tables/by/a": [False, True],
         "/tables/by/b": [True],
@@ -187,7 +176,9 @@ def test_events_of_a_key_are_in_the_table_of_its_value_and_its_tombstone_too(sto
 
 
 @pytest.mark.parametrize("names", [(), ("gone",)])
-def test_changes_of_many_source_tables_are_merged_into_a_table_for_each(store: Away, names: Sequence[str]) -> None:
+def test_changes_of_many_source_tables_are_merged_into_a_table_for_each(
+    store: TrappedStore, names: Sequence[str]
+) -> None:
     merge = {"keys": ["id"], "tombstones": "ignore"}
     settings: dict[str, Any] = {"envelope": "debezium", "load": "merge", "merge": merge}
     route = "regexp_extract(_cdc.source, '[^.]+$')"
@@ -208,7 +199,7 @@ def test_changes_of_many_source_tables_are_merged_into_a_table_for_each(store: A
     assert (staged.tombstones, dict(staged.dead_letters)) == (1, {"not_an_event": 1})
 
 
-def test_a_route_that_may_move_a_key_is_refused(store: Away) -> None:
+def test_a_route_that_may_move_a_key_is_refused(store: TrappedStore) -> None:
     for route in ("kind", "kafka.offset::VARCHAR"):
         with pytest.raises(ExpressionError, match="might go to several tables"):
             writer(store, route=route, load="merge", merge={"keys": ["id"]})

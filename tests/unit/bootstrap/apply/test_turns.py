@@ -1,6 +1,6 @@
 """Two operators repair one Kafka partition at the same time: one of them is told to look again."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -18,18 +18,12 @@ from common.stage.chain_origins import BEGIN, ChainOrigin, origin_path
 from common.stage.repair_lock import RepairEntry, ended_path, repair_path
 from common.storage.store import FsspecStore
 from tests.fakes.markers import ORDERS, chain_of, put
+from tests.fakes.stores import TrappedStore, failing
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> FsspecStore:
     return FsspecStore(tmp_path.as_uri())
-
-
-class Deaf(FsspecStore):
-    """A store whose answers to deletes do not arrive; they are done much later."""
-
-    def delete(self, paths: Iterable[str]) -> None:  # noqa: ARG002
-        raise StoreError("no answer")
 
 
 class Twice(FsspecStore):
@@ -137,7 +131,7 @@ def test_an_origin_of_a_repair_that_was_taken_over_counts_for_less(store: Fsspec
 
 def test_a_repair_whose_requests_may_still_be_under_way_has_not_ended(store: FsspecStore) -> None:
     put(store, *chain_of(10, 20, 30))
-    first = Operator(Deaf(store.url), "ann", 20)
+    first = Operator(TrappedStore(store.url, before=failing("delete", StoreError("no answer"))), "ann", 20)
     with pytest.raises(StoreError, match="no answer"):
         first.act()
     assert store.read(ended_path(ORDERS, 1)) is None

@@ -32,6 +32,7 @@ from common.stage.markers import Marker, MarkerName, Origin
 from common.storage.store import FsspecStore
 from tests.builders import required, span
 from tests.fakes.markers import ORDERS, by_hand, chain_of, flush, put
+from tests.fakes.stores import TrappedStore, acting
 
 AUTHOR = Author("test", 1_000)
 
@@ -655,15 +656,10 @@ def test_a_claim_behind_a_marker_that_was_replaced_is_put_aside_as_well(store: F
 
 
 def test_what_writers_stage_again_meanwhile_stays(tmp_path: Path) -> None:
-    class Followed(FsspecStore):
-        def delete(self, paths: Iterable[str]) -> None:
-            paths = list(paths)
-            super().delete(paths)
-            if paths == ["done/orders/0/00000000000000000010.done"]:
-                put(self, flush(10, 15, 0), flush(15, 20, 10))
-
-    store = Followed(tmp_path.as_uri())
+    store = TrappedStore(tmp_path.as_uri())
     put(store, *chain_of(0, 10, 20, 30))
+    staged_again = (flush(10, 15, 0), flush(15, 20, 10))
+    store.after = acting("delete", lambda: put(store, *staged_again), below=staged_again[0].name.path)
     assert stage.rewind(store, plan_rewind(found_in(store), Position(10), AUTHOR)) == ()
     assert [marker.name.start for marker in found_in(store).staged] == [0, 10, 15]
 

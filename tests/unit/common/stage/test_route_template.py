@@ -5,13 +5,14 @@ import uuid
 import pytest
 
 from common.errors import ConfigError, MarkerError, NewerFormatError
-from common.ports import Created, CreateOutcome
+from common.ports import Created
 from common.settings.appearing import with_routes
 from common.settings.load import print_settings
 from common.settings.loading import LoadSetting
 from common.settings.route_template import is_name
 from common.stage.appeared_routes import AppearedRoutes, agree_on, appeared, with_appeared
 from common.storage.store import FsspecStore
+from tests.fakes.stores import TrappedStore, acting
 from tests.unit.common.settings.test_settings import parse, with_stream
 
 
@@ -136,14 +137,7 @@ def test_writers_agree_on_routes_up_to_the_limit(store: FsspecStore) -> None:
 
 
 def test_of_two_writers_at_once_each_has_what_the_other_added(store: FsspecStore) -> None:
-    class Raced(FsspecStore):
-        def create(self, path: str, data: bytes) -> CreateOutcome:
-            if not faster:
-                faster.append(agree_on(store, "orders", ["mine", "Both"], 3))
-            return store.create(path, data)
-
-    faster: list[AppearedRoutes] = []
-    raced = Raced(store.url, {})
+    raced = TrappedStore(store.url, before=acting("create", lambda: agree_on(store, "orders", ["mine", "Both"], 3)))
     assert agree_on(raced, "orders", ["yours", "both", "more"], 3).routes == ("mine", "Both", "yours")
     assert [one.path.rpartition("/")[2] for one in store.list("routes/")] == [f"{1:020d}.json", f"{2:020d}.json"]
 

@@ -3,12 +3,12 @@
 import json
 import threading
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import pytest
 
 from common.errors import ConfigError, MarkerError, NewerFormatError
-from common.ports import CreateOutcome, ObjectStore
+from common.ports import ObjectStore
 from common.schema import parse_ddl, schema_to_json
 from common.settings import Settings
 from common.spans import Partition, Position, Span, Topic, TopicPartition
@@ -17,25 +17,14 @@ from common.stage.markers import Manifest, Marker, MarkerName, Origin, StagedTab
 from common.stage.topic_owners import StageTopicOwners, owner_path
 from common.storage.store import FsspecStore
 from tests.builders import settings_of
+from tests.fakes.stores import TrappedStore, acting
 
 SCHEMA = schema_to_json(parse_ddl("id INT"))
 
 
-class Racing(FsspecStore):
-    """A store with something that happens right before the next exclusive create."""
-
-    before: Callable[[], object] | None = None
-
-    def create(self, path: str, data: bytes) -> CreateOutcome:
-        before, self.before = self.before, None
-        if before is not None:
-            before()
-        return super().create(path, data)
-
-
 @pytest.fixture
-def store() -> Racing:
-    return Racing(f"memory://{uuid.uuid4().hex}", {})
+def store() -> TrappedStore:
+    return TrappedStore(f"memory://{uuid.uuid4().hex}", {})
 
 
 def config(*app_ids: str, topics: str = "t", tables: Mapping[str, str] | None = None) -> Settings:
@@ -68,24 +57,26 @@ def staged(
     store.create(name.path, marker_to_bytes(Marker(name, manifest)))
 
 
-def test_the_first_of_the_config_owns_a_topic_without_chains_and_keeps_it_when_the_order_changes(store: Racing) -> None:
+def test_the_first_of_the_config_owns_a_topic_without_chains_and_keeps_it_when_the_order_changes(
+    store: TrappedStore,
+) -> None:
     assert learned(store, "a", "b") == {"a": "t", "b": "t@b"}
     assert learned(store, "b", "a") == {"a": "t", "b": "t@b"}
     assert json.loads(store.read(owner_path("t")) or b"") == {"version": 1, "owner": "a"}
 
 
-def test_the_stream_that_has_chains_owns_the_topic(store: Racing) -> None:
+def test_the_stream_that_has_chains_owns_the_topic(store: TrappedStore) -> None:
     staged(store, "b")
     assert learned(store, "a", "b", "c") == {"a": "t@a", "b": "t", "c": "t@c"}
 
 
-def test_one_stream_that_never_shared_makes_no_object(store: Racing) -> None:
+def test_one_stream_that_never_shared_makes_no_object(store: TrappedStore) -> None:
     staged(store, "a")
     assert learned(store, "a") == {"a": "t"}
     assert [found.path for found in store.list("shared/")] == []
 
 
-def test_who_leaves_and_who_comes_back_has_its_own_chains(store: Racing) -> None:
+def test_who_leaves_and_who_comes_back_has_its_own_chains(store: TrappedStore) -> None:
     learned(store, "a", "b")
     assert learned(store, "b") == {"b": "t@b"}
     assert learned(store, "c", "b") == {"c": "t@c", "b": "t@b"}
@@ -93,13 +84,13 @@ def test_who_leaves_and_who_comes_back_has_its_own_chains(store: Racing) -> None
     assert learned(store, "a") == {"a": "t"}
 
 
-def test_of_two_programs_with_other_orders_one_decides_for_both(store: Racing) -> None:
-    store.before = lambda: learned(store, "b", "a")
+def test_of_two_programs_with_other_orders_one_decides_for_both(store: TrappedStore) -> None:
+    store.before = acting("create", lambda: learned(store, "b", "a"))
     assert learned(store, "a", "b") == {"a": "t@a", "b": "t"}
     assert learned(store, "a", "b") == {"a": "t@a", "b": "t"}
 
 
-def test_many_programs_at_once_agree(store: Racing) -> None:
+def test_many_programs_at_once_agree(store: TrappedStore) -> None:
     found: list[dict[str, str]] = []
     orders = [("a", "b", "c"), ("b", "c", "a"), ("c", "b", "a")] * 3
     threads = [threading.Thread(target=lambda names=names: found.append(learned(store, *names))) for names in orders]
@@ -111,7 +102,7 @@ def test_many_programs_at_once_agree(store: Racing) -> None:
     assert all(one == found[0] for one in found)
 
 
-def test_a_command_that_only_shows_decides_nothing(store: Racing) -> None:
+def test_a_command_that_only_shows_decides_nothing(store: TrappedStore) -> None:
     assert learned(store, "a", "b", make=False) == {"a": "t", "b": "t@b"}
     assert list(store.list("")) == []
     settings = config("a", "b")
@@ -122,7 +113,7 @@ def test_a_command_that_only_shows_decides_nothing(store: Racing) -> None:
     assert chains(settings) == {"a": "t@a", "b": "t"}
 
 
-def test_a_renamed_stream_does_not_begin_again_by_itself(store: Racing) -> None:
+def test_a_renamed_stream_does_not_begin_again_by_itself(store: TrappedStore) -> None:
     staged(store, "old")
     with pytest.raises(ConfigError, match="'new' or 'b' are to share now, and they are of 'old'") as caught:
         learned(store, "new", "b")
@@ -131,7 +122,7 @@ def test_a_renamed_stream_does_not_begin_again_by_itself(store: Racing) -> None:
     assert learned(store, "new", "b") == {"new": "t@new", "b": "t@b"}
 
 
-def test_a_stream_that_shares_and_is_renamed_does_not_load_its_records_again(store: Racing) -> None:
+def test_a_stream_that_shares_and_is_renamed_does_not_load_its_records_again(store: TrappedStore) -> None:
     learned(store, "a", "b")
     for app_id, chain in (("a", "t"), ("b", "t@b")):
         staged(store, app_id, chain, f"/{app_id}")
@@ -144,7 +135,7 @@ def test_a_stream_that_shares_and_is_renamed_does_not_load_its_records_again(sto
         assert learned(store, *streams)["new"] == "t@new", "with a table of its own it is another stream"
 
 
-def test_a_renamed_stream_is_found_by_any_marker_of_its_chains(store: Racing) -> None:
+def test_a_renamed_stream_is_found_by_any_marker_of_its_chains(store: TrappedStore) -> None:
     """Whatever other partitions end with: a marker made by hand, or one of `bootstrap write`, names no table."""
     learned(store, "a", "b")
     staged(store, "a", "t", "/a")
@@ -162,7 +153,7 @@ def test_a_renamed_stream_is_found_by_any_marker_of_its_chains(store: Racing) ->
 
 @pytest.mark.parametrize(("app_id", "more"), [("etl/x", {}), ("e" * 248, {}), ("e", {"topology": "a.b:c"})])
 def test_a_stream_alone_on_a_topic_of_another_one_is_refused_if_it_can_have_no_chain(
-    store: Racing, app_id: str, more: dict[str, str]
+    store: TrappedStore, app_id: str, more: dict[str, str]
 ) -> None:
     learned(store, "a", "b")
     settings = settings_of({"app_id": app_id, "topics": ["t"], "table": "/e", "columns": "id INT", **more})
@@ -173,20 +164,20 @@ def test_a_stream_alone_on_a_topic_of_another_one_is_refused_if_it_can_have_no_c
     StageTopicOwners(settings, store, make=True).read_all()
 
 
-def test_a_topic_of_an_expression_that_another_stream_owns_is_refused_when_it_comes(store: Racing) -> None:
+def test_a_topic_of_an_expression_that_another_stream_owns_is_refused_when_it_comes(store: TrappedStore) -> None:
     learned(store, "a", "b")
     book = StageTopicOwners(config("etl/x", topics="^."), store, make=True)
     book.read_all()
     assert list(book.agree(["t", "u"])) == ["t"]
 
 
-def test_the_owner_takes_no_chain_with_its_app_id(store: Racing) -> None:
+def test_the_owner_takes_no_chain_with_its_app_id(store: TrappedStore) -> None:
     settings = config("a", "b")
     StageTopicOwners(settings, store, make=True).read_all()
     assert [settings.stream_of(chain) for chain in ("t", "t@b", "t@a")] == [*settings.streams, None]
 
 
-def test_chains_that_name_no_stream_are_given_to_none(store: Racing) -> None:
+def test_chains_that_name_no_stream_are_given_to_none(store: TrappedStore) -> None:
     place = TopicPartition(Topic("t"), Partition(0))
     store.create(origin_path(place), origin_to_bytes(ChainOrigin(Position(7))))
     with pytest.raises(ConfigError, match="nothing in them says whose they are"):
@@ -197,7 +188,7 @@ def test_chains_that_name_no_stream_are_given_to_none(store: Racing) -> None:
     assert list(store.list("shared/")) == []
 
 
-def test_a_topic_of_two_expressions_is_agreed_on_when_it_comes(store: Racing) -> None:
+def test_a_topic_of_two_expressions_is_agreed_on_when_it_comes(store: TrappedStore) -> None:
     settings = config("a", "b", topics="^t.*")
     book = StageTopicOwners(settings, store, make=True)
     book.read_all()
@@ -207,14 +198,14 @@ def test_a_topic_of_two_expressions_is_agreed_on_when_it_comes(store: Racing) ->
     assert [found.path for found in store.list("shared/")] == [owner_path("t")]
 
 
-def test_a_topic_that_cannot_be_shared_is_given_to_none_of_its_streams(store: Racing) -> None:
+def test_a_topic_that_cannot_be_shared_is_given_to_none_of_its_streams(store: TrappedStore) -> None:
     settings = config("a", "b", topics="^t.*", tables={"a": "/both", "b": "/both"})
     refused = StageTopicOwners(settings, store, make=True).agree(["t"])
     assert "both load into /both" in refused["t"].problem
     assert list(store.list("")) == []
 
 
-def test_an_owner_that_cannot_be_read_is_no_owner_and_named(store: Racing) -> None:
+def test_an_owner_that_cannot_be_read_is_no_owner_and_named(store: TrappedStore) -> None:
     store.write(owner_path("t"), b"{}")
     with pytest.raises(MarkerError, match=r"shared/t\.json"):
         learned(store, "a", "b")

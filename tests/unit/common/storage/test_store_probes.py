@@ -7,39 +7,31 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from common.errors import StoreError, StoreRefusedError
-from common.ports import CreateOutcome, ObjectStore
+from common.ports import ObjectStore
 from common.storage.store import FsspecStore, prove_exclusive_create, prove_writable
+from tests.fakes.stores import TrappedStore, failing
 
 
-class Failing(FsspecStore):
-    """Its first creates fail."""
-
-    def __init__(self, times: int, error: type[StoreError] = StoreError) -> None:
-        super().__init__(f"memory://{uuid.uuid4().hex}")
-        self.left, self._error = times, error
-
-    def create(self, path: str, data: bytes) -> CreateOutcome:
-        if self.left:
-            self.left -= 1
-            raise self._error("existing object is a directory")
-        return super().create(path, data)
+def failing_store(times: int, error: type[StoreError] = StoreError) -> TrappedStore:
+    trap = failing("create", error("existing object is a directory"), times=times)
+    return TrappedStore(f"memory://{uuid.uuid4().hex}", before=trap)
 
 
 @pytest.mark.parametrize("prove", [prove_exclusive_create, prove_writable])
 def test_a_probe_that_failed_once_is_tried_again(prove: Callable[[ObjectStore], None]) -> None:
-    store = Failing(1)
+    store = failing_store(1)
     prove(store)
     assert list(store.list("")) == []
     with pytest.raises(StoreError, match="is a directory"):
-        prove(Failing(2))
+        prove(failing_store(2))
 
 
 @pytest.mark.parametrize("prove", [prove_exclusive_create, prove_writable])
 def test_a_refusal_is_final(prove: Callable[[ObjectStore], None]) -> None:
-    store = Failing(2, StoreRefusedError)
+    store = failing_store(2, StoreRefusedError)
     with pytest.raises(StoreRefusedError):
         prove(store)
-    assert store.left == 1
+    assert store.counts["create"] == 1
 
 
 def test_a_create_that_is_refused_says_which_right_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from common.storage.store import FsspecStore
 from common.tables.delta_log import read_table_state
 from common.tables.log_files import remove_torn_checkpoints
 from tests.builders import required
+from tests.fakes.stores import TrappedStore
 
 SCHEMA = '{"type":"struct","fields":[{"name":"id","type":"long","nullable":true,"metadata":{}}]}'
 PROTOCOL: dict[str, object] = {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}
@@ -242,18 +243,16 @@ def test_a_log_that_says_not_everything_is_an_error(
 
 
 def test_a_commit_that_clean_up_takes_while_the_log_is_read_is_not_passed_over(tmp_path: Path) -> None:
-    class Cleaned(FsspecStore):
-        reads = 0
+    reads: list[str] = []
 
-        def read(self, path: str) -> bytes | None:
-            self.reads += 1
-            if self.reads == 2:  # after the log was listed, a checkpoint is written and the commits go
-                part = checkpoint_part(PROTOCOL, PARQUET_METADATA, txn("a-0", 7))
-                super().write("_delta_log/00000000000000000001.checkpoint.parquet", part)
-                super().delete([f"_delta_log/{version:020d}.json" for version in (0, 1)])
-            return super().read(path)
+    def clean(request: str, path: str) -> None:
+        reads.extend([path] if request == "read" else [])
+        if len(reads) == 2:  # after the log was listed, a checkpoint is written and the commits go
+            part = checkpoint_part(PROTOCOL, PARQUET_METADATA, txn("a-0", 7))
+            well.write("_delta_log/00000000000000000001.checkpoint.parquet", part)
+            well.delete([f"_delta_log/{version:020d}.json" for version in (0, 1)])
 
-    store = Cleaned(str(tmp_path))
+    well, store = FsspecStore(str(tmp_path)), TrappedStore(str(tmp_path), before=clean)
     commit(store, 0, PROTOCOL, METADATA, txn("a-0", 5))
     commit(store, 1, txn("a-0", 7))
     assert transactions(store) == {"a-0": 7}

@@ -4,6 +4,7 @@ import json
 import os
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from delta_loader.ports import in_turn
 from tests.builders import required
 from tests.fakes.loading import settings_for
 from tests.fakes.staging import Staging
+from tests.fakes.stores import TrappedStore, acting, failing
 
 DAY_S = 86_400
 WEEK_S = 7 * DAY_S
@@ -177,15 +179,12 @@ def test_a_file_that_is_loaded_and_settled_while_the_clean_up_looks_is_seen(stag
     marker = staging.flush(0, 0, 10)
     grow_old(staging)
 
-    class Loading(FsspecStore):
-        def read(self, path: str) -> bytes | None:
-            data = super().read(path)
-            if path == marker.name.path:
-                commit(staging, 0, *map(add, paths_of(marker)))
-                self.delete([path])
-            return data
+    def load() -> None:
+        commit(staging, 0, *map(add, paths_of(marker)))
+        staging.store(staging.stage_url).delete([marker.name.path])
 
-    work = CleanUp(settings_for(staging), Loading, in_turn)
+    loaded = acting("read", load, below=marker.name.path)
+    work = CleanUp(settings_for(staging), partial(TrappedStore, after=loaded), in_turn)
     work.run(WEEK_S, remove=True)
     assert files(staging) == set(paths_of(marker))
 
@@ -249,13 +248,8 @@ def test_a_store_that_fails_is_told_and_keeps_everything(staging: Staging) -> No
     orphan(staging, 0, 10)
     grow_old(staging)
 
-    class Failing(FsspecStore):
-        def list(self, prefix: str):  # type: ignore[no-untyped-def]  # noqa: ANN202
-            if prefix == "_delta_log":
-                raise TableError("away")
-            return super().list(prefix)
-
-    tallies = CleanUp(settings_for(staging), Failing, in_turn).run(WEEK_S, remove=True)
+    away = failing("list", TableError("away"), below="_delta_log")
+    tallies = CleanUp(settings_for(staging), partial(TrappedStore, before=away), in_turn).run(WEEK_S, remove=True)
     assert [tally.failure for tally in tallies if tally.failure] == ["away", "away"]
     assert len(files(staging)) == 1
 

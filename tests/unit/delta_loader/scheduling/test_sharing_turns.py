@@ -18,6 +18,7 @@ from delta_loader.scheduling.notifications import ControlTopicNotifications, Pol
 from delta_loader.scheduling.requests import LoadRequest, RequestQueue
 from delta_loader.scheduling.schedule import Schedule
 from tests.fakes.group import HandClock
+from tests.fakes.stores import TrappedStore, failing
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 STREAMS = ("orders", "a/b=c")
@@ -318,11 +319,8 @@ def test_signs_are_taken_from_the_stage_once_with_old_ones_of_streams_that_are_n
 
 
 def test_a_store_that_is_away_has_no_news() -> None:
-    class Away(FsspecStore):
-        def list(self, prefix: str) -> Iterator[StoredObject]:
-            raise StoreError(prefix)
-
-    assert StoredNotifications(Away("memory://x"), STREAMS, structlog.get_logger()).take() == frozenset()
+    store = TrappedStore("memory://x", before=failing("list", StoreError("away")))
+    assert StoredNotifications(store, STREAMS, structlog.get_logger()).take() == frozenset()
 
 
 def test_signs_of_a_stream_that_another_loader_loads_stay_for_it() -> None:

@@ -9,7 +9,6 @@ import pytest
 
 from common.clock import SystemClock
 from common.errors import StoreError
-from common.ports import CreateOutcome
 from common.schema import parse_ddl, schema_to_json, to_arrow_schema
 from common.settings import Settings
 from common.spans import Partition, Position, Topic, TopicPartition
@@ -24,6 +23,7 @@ from stage_writer.parquet.buffer import Buffer, StagedRows, TableFormat
 from stage_writer.ports import ClaimGuard, ClaimVerdict, LostClaim, OtherTopic, Outdated, Postponed, Sealed
 from stage_writer.stage.staging import Job, ObjectStage
 from tests.fakes.clock import IdleClock
+from tests.fakes.stores import TrappedStore, acting, failing
 
 SOURCE = TopicPartition(Topic("orders"), Partition(0))
 SCHEMA = parse_ddl("n BIGINT")
@@ -89,49 +89,24 @@ class World:
     def files(self) -> set[str]:
         return {found.path for found in self.table.list("")}
 
+    def without_an_answer(self) -> ObjectStage:
+        """A stage whose first creation is done and not answered."""
+        return self.stage(TrappedStore(self.store.url, after=failing("create", StoreError("no answer"), times=1)))
 
-class Forgetful(FsspecStore):
-    """A store whose answers to the first creates are lost."""
+    def meanwhile(self, act: Callable[[], object]) -> ObjectStage:
+        """A stage in which something happens right before its user's first marker is created."""
+        return self.stage(TrappedStore(self.store.url, before=acting("create", act)))
 
-    lost = 1
+    def vanishing(self, *starts: int) -> ObjectStage:
+        """A stage whose markers are put aside, one more at each listing, before they are read."""
+        gone = [MarkerName(SOURCE, Position(start)).path for start in starts]
 
-    def create(self, path: str, data: bytes) -> CreateOutcome:
-        outcome = super().create(path, data)
-        if self.lost:
-            self.lost -= 1
-            msg = "no answer"
-            raise StoreError(msg)
-        return outcome
+        def vanish(request: str, path: str) -> None:
+            if request == "read" and path in gone:
+                gone.remove(path)
+                self.store.delete([path])
 
-
-class Meanwhile(FsspecStore):
-    """A store in which something happens right before its user's first marker is created."""
-
-    def __init__(self, world: World, happens: Callable[[], object]) -> None:
-        super().__init__(world.store.url)
-        self._happens: Callable[[], object] | None = happens
-
-    def create(self, path: str, data: bytes) -> CreateOutcome:
-        happens, self._happens = self._happens, None
-        if happens is not None:
-            happens()
-        return super().create(path, data)
-
-
-class Rewound(FsspecStore):
-    """A store in which a chain is rewound to 10 and staged again while its user looks below stray/ the first time."""
-
-    def __init__(self, world: World) -> None:
-        super().__init__(world.store.url)
-        self._world = world
-        self.others: list[Sealed] = []
-
-    def read(self, path: str) -> bytes | None:
-        if path.startswith("stray/") and not self.others:
-            self._world.rewind(20)
-            self.others.append(self._world.seal(10, 20, self._world.stage().tail(SOURCE)))
-            self.others.append(self._world.seal(20, 35, self.others[0].tail))
-        return super().read(path)
+        return self.stage(TrappedStore(self.store.url, before=vanish))
 
 
 @pytest.fixture
@@ -150,7 +125,7 @@ def test_of_two_owners_one_wins_and_the_other_goes_on_behind_it(world: World) ->
 
 
 def test_a_lost_answer_is_our_own_marker(world: World) -> None:
-    job = world.job(0, 5, None, world.stage(Forgetful(world.store.url)))
+    job = world.job(0, 5, None, world.without_an_answer())
     with pytest.raises(StoreError):
         job.run()
     assert isinstance(job.run(), Sealed)
@@ -172,7 +147,7 @@ def test_a_zombie_takes_a_freed_position_and_nobody_goes_on_from_there(world: Wo
 
 def test_a_loser_deletes_nothing_because_the_table_may_have_its_files(world: World) -> None:
     """Its first try had won without an answer, was loaded and settled; then a zombie took the name."""
-    job = world.job(0, 5, None, world.stage(Forgetful(world.store.url)))
+    job = world.job(0, 5, None, world.without_an_answer())
     with pytest.raises(StoreError):
         job.run()
     loaded = world.files()
@@ -202,7 +177,7 @@ def test_a_zombie_without_a_marker_before_it_does_not_go_on_either(world: World)
         others.append(world.seal(10, 20, others[0].tail))
         world.settle(0)
 
-    outcome = world.job(0, 90, None, world.stage(Meanwhile(world, meanwhile))).run()
+    outcome = world.job(0, 90, None, world.meanwhile(meanwhile)).run()
     assert isinstance(outcome, Sealed)
     assert outcome.chain_moved, "the zombie must read the chain again"
     assert world.stage().tail(SOURCE) == others[1].tail, "and a later owner must not begin at its end"
@@ -231,7 +206,7 @@ def test_an_origin_that_moves_during_the_first_claim_has_the_chain_read_again(wo
         world.store.write(origin_path(SOURCE, 1), origin_to_bytes(ChainOrigin(Position(0))))
 
     world.stage().begin(SOURCE, ChainOrigin(Position(100)))
-    outcome = world.job(100, 120, None, world.stage(Meanwhile(world, rewind))).run()
+    outcome = world.job(100, 120, None, world.meanwhile(rewind)).run()
     assert isinstance(outcome, Sealed)
     assert outcome.chain_moved
     assert world.job(0, 10, None).run() == LostClaim(), "it has a marker now"
@@ -307,13 +282,19 @@ def test_the_only_marker_is_withdrawn_only_where_a_beginning_says_where_reading_
 
 def test_only_the_claim_itself_is_withdrawn_and_not_what_has_its_name_since(world: World) -> None:
     """The rewind takes the claim away as well, and another writer takes its name before the late one looks."""
+    others: list[Sealed] = []
+
+    def rewind() -> None:
+        world.rewind(20)
+        others.append(world.seal(10, 20, world.stage().tail(SOURCE)))
+        others.append(world.seal(20, 35, others[0].tail))
+
     first = world.seal(0, 10, None)
-    late_store = Rewound(world)
+    late_store = TrappedStore(world.store.url, before=acting("read", rewind, below="stray/"))
     late = world.job(20, 30, world.seal(10, 20, first.tail).tail, world.stage(late_store))
     world.rewind(10)
     assert isinstance(late.run(), LostClaim)
-    assert late_store.others
-    assert world.stage().tail(SOURCE) == late_store.others[-1].tail
+    assert world.stage().tail(SOURCE) == others[-1].tail
 
 
 @pytest.mark.parametrize(("generation_above", "moved"), [(0, False), (1, True)])
@@ -327,7 +308,7 @@ def test_only_markers_of_an_older_generation_may_be_above_a_claim(
     def meanwhile() -> None:
         world.seal(600, 610, old.tail, generation=generation_above)
 
-    outcome = world.job(0, 10, None, world.stage(Meanwhile(world, meanwhile)), generation=1).run()
+    outcome = world.job(0, 10, None, world.meanwhile(meanwhile), generation=1).run()
     assert isinstance(outcome, Sealed)
     assert outcome.chain_moved is moved
 
@@ -478,31 +459,17 @@ def test_before_the_first_flush_nothing_waits_for_kafka(world: World) -> None:
     assert (tail.end, tail.outboxes) == (3, ())
 
 
-class Vanishing(FsspecStore):
-    """A store whose markers are put aside, one more at each listing, before they are read."""
-
-    def __init__(self, url: str, *gone: int) -> None:
-        super().__init__(url)
-        self._gone = [MarkerName(SOURCE, Position(start)).path for start in gone]
-
-    def read(self, path: str) -> bytes | None:
-        if path in self._gone:
-            self._gone.remove(path)
-            self.delete([path])
-        return super().read(path)
-
-
 def test_a_marker_that_vanishes_while_it_is_read_is_no_end(world: World) -> None:
     first = world.seal(0, 10, None)
     world.seal(10, 20, first.tail)
-    assert world.stage(Vanishing(world.store.url, 10)).tail(SOURCE) == first.tail
+    assert world.vanishing(10).tail(SOURCE) == first.tail
 
 
 def test_a_flush_below_a_marker_made_by_hand_may_vanish(world: World) -> None:
     first = sealed_with(world, 0, None, Waiting(OUTBOX))
     sealed_with(world, 1, first.tail, Waiting())
     world.store.write("done/orders/0/2.done", b"")
-    tail = world.stage(Vanishing(world.store.url, 1)).tail(SOURCE)
+    tail = world.vanishing(1).tail(SOURCE)
     assert tail is not None
     assert tail.outboxes == (OUTBOX,)
 
@@ -512,7 +479,7 @@ def test_a_chain_that_vanishes_while_it_is_read_is_not_taken_for_none(world: Wor
     for start in range(6):
         tail = world.seal(start, start + 1, tail).tail
     with pytest.raises(StoreError, match="vanish while they are read"):
-        world.stage(Vanishing(world.store.url, *range(6))).tail(SOURCE)
+        world.vanishing(*range(6)).tail(SOURCE)
 
 
 def test_a_loader_is_notified_below_the_writers_name(world: World) -> None:
@@ -526,7 +493,7 @@ def test_a_marker_above_that_vanishes_is_no_reason_to_go_on_in_a_first_generatio
 ) -> None:
     world.seal(20, 30, None)
     name = MarkerName(SOURCE, Position(10))
-    assert world.stage(Vanishing(world.store.url, 20)).is_last(name, generation) is is_last
+    assert world.vanishing(20).is_last(name, generation) is is_last
 
 
 def test_what_is_no_marker_is_not_above_a_claim(world: World) -> None:

@@ -1,14 +1,12 @@
 """What a table can never take is not staged: the partition is held until the table or the config is another one."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from common.errors import StoreError
-from common.ports import StoredObject
 from common.schema import parse_ddl, schema_from_json, schema_to_json
 from common.storage.store import FsspecStore
 from common.tables.state import TableState
@@ -16,6 +14,7 @@ from stage_writer.assignment import CHECK_HELD_EVERY_S
 from stage_writer.convert import StreamConverter
 from stage_writer.partitions.partition import HeldPartition
 from stage_writer.stage.table_compatibility import CHECK_AGAIN_S, Incompatibility, incompatibility
+from tests.fakes.stores import TrappedStore, failing
 from tests.fakes.streams import stream_of
 from tests.unit.stage_writer.test_service import FIRST, SECOND, World
 
@@ -156,17 +155,11 @@ def test_nothing_is_staged_for_such_a_table_and_it_goes_on_once_the_table_takes_
     assert [(start, end) for start, end, *_ in world.chain(SECOND)] == [(0, 5)]
 
 
-class Unreadable(FsspecStore):
-    def list(self, prefix: str) -> Iterator[StoredObject]:
-        msg = f"may not list {prefix}"
-        raise StoreError(msg)
-
-
 @pytest.mark.parametrize("case", ["no table", "unreadable", "not a log"])
 def test_what_cannot_be_known_stops_nothing_and_is_looked_at_again(tmp_path: Path, case: str) -> None:
     world = World(tmp_path, {FIRST: 5}, looks_at_tables=True)
     if case == "unreadable":
-        world.table = Unreadable(f"{tmp_path}/table")
+        world.table = TrappedStore(f"{tmp_path}/table", before=failing("list", StoreError("may not list")))
     if case == "not a log":
         world.table.write(f"_delta_log/{0:020d}.json", b'{"metaData":{}}\n{"protocol":')
     world.writer = world.new_writer()
