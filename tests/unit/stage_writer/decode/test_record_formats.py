@@ -60,11 +60,12 @@ def stream_of(columns: str, **keys: object) -> Stream:
     return settings_of(of, schema_registry={"url": "http://localhost:1"}).streams[0]
 
 
+def client_of(stream: Stream, registry: Registry) -> SchemaRegistry:
+    return SchemaRegistry({"url": registry.url}, IdleClock(), get_logger(), resolves={stream.record.format.upper()})
+
+
 def decoded(stream: Stream, values: Values, registry: Registry | None = None, file: bytes | None = None) -> Decoded:
-    schemas = None
-    if registry is not None:
-        resolves = {stream.record.format.upper()}
-        schemas = SchemaRegistry({"url": registry.url}, IdleClock(), get_logger(), resolves=resolves)
+    schemas = None if registry is None else client_of(stream, registry)
     inputs = RecordInputs(file, compile_protobuf=compile_protobuf)
     return decoder_of(stream, schemas, inputs=inputs).decode(messages_of(pa.array(values, pa.binary())))
 
@@ -99,9 +100,18 @@ def logical(kind: str, name: str, **more: object) -> dict[str, object]:
     return {"type": kind, "logicalType": name, **more}
 
 
+def decimal(precision: int, scale: int) -> dict[str, object]:
+    return logical("bytes", "decimal", precision=precision, scale=scale)
+
+
+DATE = logical("int", "date")
+MILLIS, MICROS, NANOS = (logical("long", f"timestamp-{unit}") for unit in ("millis", "micros", "nanos"))
+LOCAL_MILLIS, LOCAL_MICROS = (logical("long", f"local-timestamp-{unit}") for unit in ("millis", "micros"))
 NOON = dt.datetime(2024, 2, 29, 12, 30, 45, 123000, tzinfo=UTC)
 NOON_US = int(NOON.timestamp() * 1000) * 1000
 IN = {"type": "record", "name": "In", "fields": [{"name": "q", "type": "int"}]}
+CHOICE = ["null", "string", "long", IN]
+FIXED_UUID = {**logical("fixed", "uuid"), "name": "U", "size": 16}
 VALUES: dict[str, tuple[object, object, str, object]] = {
     "boolean": ("boolean", True, "BOOLEAN", True),
     "int": ("int", -(2**31), "INT", -(2**31)),
@@ -121,84 +131,34 @@ VALUES: dict[str, tuple[object, object, str, object]] = {
     "bytes to STRING": ("bytes", b"text", "STRING", ErrorClass.WRONG_TYPE),
     "fixed": ({"type": "fixed", "name": "F", "size": 2}, b"\x00\xff", "BINARY", b"\x00\xff"),
     "enum": ({"type": "enum", "name": "E", "symbols": ["A", "B"]}, "B", "STRING", "B"),
-    "decimal": (
-        logical("bytes", "decimal", precision=10, scale=2),
-        Decimal("-12.34"),
-        "DECIMAL(10,2)",
-        Decimal("-12.34"),
-    ),
-    "small decimal": (
-        logical("bytes", "decimal", precision=4, scale=4),
-        Decimal("0.0001"),
-        "DECIMAL(4,4)",
-        Decimal("0.0001"),
-    ),
-    "decimal to fewer digits": (
-        logical("bytes", "decimal", precision=10, scale=2),
-        Decimal("1.25"),
-        "DECIMAL(10,1)",
-        ErrorClass.NOT_EXACT,
-    ),
+    "decimal": (decimal(10, 2), Decimal("-12.34"), "DECIMAL(10,2)", Decimal("-12.34")),
+    "small decimal": (decimal(4, 4), Decimal("0.0001"), "DECIMAL(4,4)", Decimal("0.0001")),
+    "decimal to fewer digits": (decimal(10, 2), Decimal("1.25"), "DECIMAL(10,1)", ErrorClass.NOT_EXACT),
     "fixed decimal": (
         {**logical("fixed", "decimal", precision=18, scale=3), "name": "D", "size": 8},
         Decimal("1.125"),
         "DECIMAL(18,3)",
         Decimal("1.125"),
     ),
-    "date": (logical("int", "date"), dt.date(2024, 2, 29), "DATE", dt.date(2024, 2, 29)),
-    "date before 1970": (logical("int", "date"), dt.date(1, 1, 1), "DATE", dt.date(1, 1, 1)),
-    "date to INT": (logical("int", "date"), dt.date(1970, 1, 2), "INT", 1),
-    "date beyond any year": (logical("int", "date"), 2**31 - 1, "DATE", ErrorClass.OUT_OF_RANGE),
+    "date": (DATE, dt.date(2024, 2, 29), "DATE", dt.date(2024, 2, 29)),
+    "date before 1970": (DATE, dt.date(1, 1, 1), "DATE", dt.date(1, 1, 1)),
+    "date to INT": (DATE, dt.date(1970, 1, 2), "INT", 1),
+    "date beyond any year": (DATE, 2**31 - 1, "DATE", ErrorClass.OUT_OF_RANGE),
     "time-millis": (logical("int", "time-millis"), dt.time(0, 0, 1, 5000), "INT", 1005),
     "time-micros": (logical("long", "time-micros"), dt.time(0, 0, 1, 5), "BIGINT", 1_000_005),
-    "timestamp-millis": (logical("long", "timestamp-millis"), NOON, "TIMESTAMP", NOON),
-    "timestamp-micros": (logical("long", "timestamp-micros"), NOON, "TIMESTAMP", NOON),
-    "timestamp-micros before 1970": (
-        logical("long", "timestamp-micros"),
-        -1,
-        "TIMESTAMP",
-        dt.datetime(1969, 12, 31, 23, 59, 59, 999999, tzinfo=UTC),
-    ),
-    "timestamp-nanos": (logical("long", "timestamp-nanos"), NOON_US * 1000, "TIMESTAMP", NOON),
-    "timestamp-nanos below microseconds": (
-        logical("long", "timestamp-nanos"),
-        NOON_US * 1000 + 1,
-        "TIMESTAMP",
-        ErrorClass.NOT_EXACT,
-    ),
-    "timestamp-nanos to BIGINT": (logical("long", "timestamp-nanos"), NOON_US * 1000 + 1, "BIGINT", NOON_US * 1000 + 1),
-    "timestamp-millis to BIGINT": (logical("long", "timestamp-millis"), NOON, "BIGINT", NOON_US // 1000),
-    "timestamp-millis beyond any year": (
-        logical("long", "timestamp-millis"),
-        2**62,
-        "TIMESTAMP",
-        ErrorClass.OUT_OF_RANGE,
-    ),
-    "timestamp-millis to TIMESTAMP_NTZ": (
-        logical("long", "timestamp-millis"),
-        NOON,
-        "TIMESTAMP_NTZ",
-        ErrorClass.MALFORMED,
-    ),
-    "local-timestamp-millis": (
-        logical("long", "local-timestamp-millis"),
-        NOON_US // 1000,
-        "TIMESTAMP_NTZ",
-        NOON.replace(tzinfo=None),
-    ),
-    "local-timestamp-micros": (
-        logical("long", "local-timestamp-micros"),
-        NOON_US,
-        "TIMESTAMP_NTZ",
-        NOON.replace(tzinfo=None),
-    ),
+    "timestamp-millis": (MILLIS, NOON, "TIMESTAMP", NOON),
+    "timestamp-micros": (MICROS, NOON, "TIMESTAMP", NOON),
+    "timestamp-micros before 1970": (MICROS, -1, "TIMESTAMP", dt.datetime.fromtimestamp(-1e-6, UTC)),
+    "timestamp-nanos": (NANOS, NOON_US * 1000, "TIMESTAMP", NOON),
+    "timestamp-nanos below microseconds": (NANOS, NOON_US * 1000 + 1, "TIMESTAMP", ErrorClass.NOT_EXACT),
+    "timestamp-nanos to BIGINT": (NANOS, NOON_US * 1000 + 1, "BIGINT", NOON_US * 1000 + 1),
+    "timestamp-millis to BIGINT": (MILLIS, NOON, "BIGINT", NOON_US // 1000),
+    "timestamp-millis beyond any year": (MILLIS, 2**62, "TIMESTAMP", ErrorClass.OUT_OF_RANGE),
+    "timestamp-millis to TIMESTAMP_NTZ": (MILLIS, NOON, "TIMESTAMP_NTZ", ErrorClass.MALFORMED),
+    "local-timestamp-millis": (LOCAL_MILLIS, NOON_US // 1000, "TIMESTAMP_NTZ", NOON.replace(tzinfo=None)),
+    "local-timestamp-micros": (LOCAL_MICROS, NOON_US, "TIMESTAMP_NTZ", NOON.replace(tzinfo=None)),
     "uuid": (logical("string", "uuid"), UUID(int=7), "STRING", str(UUID(int=7))),
-    "fixed uuid": (
-        {**logical("fixed", "uuid"), "name": "U", "size": 16},
-        UUID(int=2**100 + 7).bytes,
-        "STRING",
-        str(UUID(int=2**100 + 7)),
-    ),
+    "fixed uuid": (FIXED_UUID, UUID(int=2**100 + 7).bytes, "STRING", str(UUID(int=2**100 + 7))),
     "duration": ({**logical("fixed", "duration"), "name": "L", "size": 12}, b"123456789012", "BINARY", b"123456789012"),
     "null": ("null", None, "STRING", None),
     "nullable, null": (["null", "long"], None, "BIGINT", None),
@@ -206,12 +166,7 @@ VALUES: dict[str, tuple[object, object, str, object]] = {
     "null where NOT NULL is declared": (["null", "long"], None, "BIGINT NOT NULL", ErrorClass.MISSING_FIELD),
     "int or long": (["null", "int", "long"], 2**40, "BIGINT", 2**40),
     "float or double": (["float", "double"], 0.1, "DOUBLE", 0.1),
-    "a choice": (
-        ["null", "string", "long", IN],
-        "x",
-        "STRUCT<string: STRING, long: BIGINT>",
-        {"string": "x", "long": None},
-    ),
+    "a choice": (CHOICE, "x", "STRUCT<string: STRING, long: BIGINT>", {"string": "x", "long": None}),
     "a choice of a record": (
         ["string", IN],
         ("shop.In", {"q": 7}),
@@ -226,12 +181,7 @@ VALUES: dict[str, tuple[object, object, str, object]] = {
     ),
     "a choice that is null": (["null", "string", "long"], None, "STRUCT<string: STRING>", None),
     "array": ({"type": "array", "items": ["null", "int"]}, [1, None], "ARRAY<INT>", [1, None]),
-    "array of times": (
-        {"type": "array", "items": logical("int", "date")},
-        [dt.date(2024, 1, 1)],
-        "ARRAY<DATE>",
-        [dt.date(2024, 1, 1)],
-    ),
+    "array of times": ({"type": "array", "items": DATE}, [NOON.date()], "ARRAY<DATE>", [NOON.date()]),
     "map": ({"type": "map", "values": "double"}, {"a": 1.5, "": 2.5}, "MAP<STRING, DOUBLE>", [("a", 1.5), ("", 2.5)]),
     "record": (IN, {"q": 7}, "STRUCT<q: INT, other: STRING>", {"q": 7, "other": None}),
 }
@@ -251,15 +201,9 @@ def test_nan_is_kept(column: str) -> None:
 
 FORMATTED: dict[str, tuple[object, object, str, str, object]] = {
     "bytes in hex": ("bytes", b"\xff", "BINARY", "hex", b"\xff"),
-    "milliseconds": (logical("long", "timestamp-millis"), NOON, "TIMESTAMP", "epoch_ms", NOON),
-    "milliseconds asked for as seconds": (logical("long", "timestamp-millis"), NOON, "TIMESTAMP", "epoch_s", NOON),
-    "microseconds asked for as milliseconds": (
-        logical("long", "timestamp-micros"),
-        NOON,
-        "TIMESTAMP",
-        "epoch_ms",
-        NOON,
-    ),
+    "milliseconds": (MILLIS, NOON, "TIMESTAMP", "epoch_ms", NOON),
+    "milliseconds asked for as seconds": (MILLIS, NOON, "TIMESTAMP", "epoch_s", NOON),
+    "microseconds asked for as milliseconds": (MICROS, NOON, "TIMESTAMP", "epoch_ms", NOON),
     "a plain number of milliseconds": ("long", NOON_US // 1000, "TIMESTAMP", "epoch_ms", NOON),
     "a record as JSON": (IN, {"q": 7}, "STRING", "json", '{"q":7}'),
     "bytes as JSON": ("bytes", b"\xff", "STRING", "json", '"/w=="'),
@@ -291,10 +235,8 @@ TREE = {
 def test_a_type_that_contains_itself_is_read_as_deep_as_it_is_declared_or_as_json() -> None:
     leaf: dict[str, object] = {"name": "leaf", "left": None, "all": []}
     tree = {"name": "root", "left": {**leaf, "left": leaf}, "all": [leaf]}
-    assert one_value(TREE, tree, "STRUCT<name: STRING, left: STRUCT<name: STRING>>") == {
-        "name": "root",
-        "left": {"name": "leaf"},
-    }
+    shallow = {"name": "root", "left": {"name": "leaf"}}
+    assert one_value(TREE, tree, "STRUCT<name: STRING, left: STRUCT<name: STRING>>") == shallow
     assert json.loads(str(one_value(TREE, tree, "STRING", formats={"v": "json"}))) == tree
 
 
@@ -318,9 +260,7 @@ def test_a_record_deeper_than_anything_is_refused_and_harms_nothing() -> None:
 
 
 ORDER = schema(("id", "long"), ("city", ["null", "string"]))
-ORDER_2 = schema(
-    ("city", ["null", "string"]), ("amount", logical("bytes", "decimal", precision=8, scale=2)), ("id", "int")
-)
+ORDER_2 = schema(("city", ["null", "string"]), ("amount", decimal(8, 2)), ("id", "int"))
 COLUMNS = "id BIGINT NOT NULL, city STRING, amount DECIMAL(10,2)"
 
 
@@ -335,33 +275,22 @@ def test_each_message_is_read_with_the_schema_that_it_names(registry: Registry) 
     second = serialize(registry, ORDER_2, {"id": 2, "city": None, "amount": Decimal("1.50")})
     registry.register('{"type": "object"}')
     registry.register(json.dumps(schema(("v", {"type": "array", "items": "null"}))), "AVRO")
-    values: Values = [
-        first,
-        second,
-        None,
-        b"\0\0\0\0\x03{}",
-        b"\0\0\0\0\x63" + first[5:],
-        b"\1" + first[1:],
-        first[:-1],
-        first + b"\0",
-        b"\0\0\0\0\x04\0",
-        first,
-        second[:5],
+    cases: list[tuple[bytes | None, object]] = [
+        (first, {"id": 1, "city": "Oslo", "amount": None}),
+        (second, {"id": 2, "city": None, "amount": Decimal("1.50")}),
+        (None, None),
+        (b"\0\0\0\0\x03{}", ErrorClass.WRONG_SCHEMA),
+        (b"\0\0\0\0\x63" + first[5:], ErrorClass.UNKNOWN_SCHEMA),
+        (b"\1" + first[1:], ErrorClass.NOT_FRAMED),
+        (first[:-1], ErrorClass.INVALID_RECORD),
+        (first + b"\0", ErrorClass.INVALID_RECORD),
+        (b"\0\0\0\0\x04\0", ErrorClass.WRONG_SCHEMA),
+        (first, {"id": 1, "city": "Oslo", "amount": None}),
+        (second[:5], ErrorClass.INVALID_RECORD),
     ]
-    found = decoded(stream_of(COLUMNS, format="avro", framing="confluent"), values, registry)
-    assert outcomes(found) == [
-        {"id": 1, "city": "Oslo", "amount": None},
-        {"id": 2, "city": None, "amount": Decimal("1.50")},
-        None,
-        ErrorClass.WRONG_SCHEMA,
-        ErrorClass.UNKNOWN_SCHEMA,
-        ErrorClass.NOT_FRAMED,
-        ErrorClass.INVALID_RECORD,
-        ErrorClass.INVALID_RECORD,
-        ErrorClass.WRONG_SCHEMA,
-        {"id": 1, "city": "Oslo", "amount": None},
-        ErrorClass.INVALID_RECORD,
-    ]
+    stream = stream_of(COLUMNS, format="avro", framing="confluent")
+    found = decoded(stream, [value for value, _ in cases], registry)
+    assert outcomes(found) == [outcome for _, outcome in cases]
     errors = {reject.index: reject.error for reject in found.rejects}
     assert "the schema 3 is JSON, and only AVRO can be read" in errors[3]
     assert "1 bytes are left behind the record" in errors[7]
@@ -375,9 +304,8 @@ def test_avro_s_references_are_fetched_once(registry: Registry) -> None:
     reference = {"name": "shop.In", "subject": "in", "version": 1}
     registry.register(outer, "AVRO", "outer", [reference])
     top = schema(("a", "shop.Outer"), ("b", "shop.In"))
-    number = registry.register(
-        json.dumps(top), "AVRO", "top", [{"name": "shop.Outer", "subject": "outer", "version": 1}, reference]
-    )
+    references = [{"name": "shop.Outer", "subject": "outer", "version": 1}, reference]
+    number = registry.register(json.dumps(top), "AVRO", "top", references)
     body = b"\x02\x04"
     stream = stream_of("a STRUCT<in: STRUCT<q: INT>>, b STRUCT<q: INT>", format="avro", framing="confluent")
     found = decoded(stream, [b"\0" + number.to_bytes(4) + body] * 3, registry)
@@ -403,7 +331,7 @@ def test_records_are_resolved_to_a_reader_s_schema(registry: Registry) -> None:
 
 
 def test_unknown_fields_of_avro_are_rescued(registry: Registry) -> None:
-    extra = schema(("id", "long"), ("when", logical("long", "timestamp-millis")), ("raw", "bytes"), ("n", "double"))
+    extra = schema(("id", "long"), ("when", MILLIS), ("raw", "bytes"), ("n", "double"))
     values: Values = [
         serialize(registry, extra, {"id": 1, "when": NOON, "raw": b"\xff", "n": float("nan")}),
         serialize(registry, ORDER, {"id": 2, "city": None}),
@@ -417,7 +345,7 @@ def test_unknown_fields_of_avro_are_rescued(registry: Registry) -> None:
 
 
 def test_change_events_in_avro_are_read(registry: Registry) -> None:
-    value = schema(("id", "long"), ("at", ["null", logical("long", "timestamp-micros")]), name="shop.Value")
+    value = schema(("id", "long"), ("at", ["null", MICROS]), name="shop.Value")
     source = schema(("db", "string"), ("table", "string"), ("ts_ms", "long"), name="shop.Source")
     event = schema(
         ("before", ["null", value]),
@@ -455,9 +383,7 @@ def test_jmespath_reads_avro(registry: Registry) -> None:
 
 
 def headed(stream: Stream, messages: list[tuple[bytes | None, Headers | None]], registry: Registry) -> Decoded:
-    """The result for messages with headers."""
-    schemas = SchemaRegistry({"url": registry.url}, IdleClock(), get_logger(), resolves={stream.record.format.upper()})
-    decoder = decoder_of(stream, schemas, inputs=RecordInputs(compile_protobuf=compile_protobuf))
+    decoder = decoder_of(stream, client_of(stream, registry), inputs=RecordInputs(compile_protobuf=compile_protobuf))
     plain = messages_of(pa.array([value for value, _ in messages], pa.binary()))
     return decoder.decode(replace(plain, headers=headers_column([headers for _, headers in messages])))
 
@@ -469,32 +395,27 @@ def test_a_header_names_the_schema(registry: Registry) -> None:
     context = SerializationContext("orders", MessageField.VALUE, [("other", b"x")])
     body = serializer({"id": 1, "city": "Oslo"}, context)
     headers = context.headers
-    missing: Headers = [("__value_schema_id", b"\1" + bytes(16))]
     stream = stream_of("id BIGINT, city STRING", format="avro", framing="confluent_header")
-    messages: list[tuple[bytes | None, Headers | None]] = [
-        (body, headers),
-        (None, headers),
-        (body, None),
-        (body, [("other", b"x")]),
-        (body, [("__value_schema_id", b"\0\0\0\0\1")]),
-        (body, [("__value_schema_id", b"")]),
-        (body, missing),
-        (body[:-1], headers),
-        (body, [("__value_schema_id", None)]),
-        (None, None),
+    row, bad = {"id": 1, "city": "Oslo"}, ErrorClass.NOT_FRAMED
+    cases: list[tuple[bytes | None, Headers | None, object]] = [
+        (body, headers, row),
+        (None, headers, None),
+        (body, None, bad),
+        (body, [("other", b"x")], bad),
+        (body, [("__value_schema_id", b"\0\0\0\0\1")], row),
+        (body, [("__value_schema_id", b"")], bad),
+        (body, [("__value_schema_id", b"\1" + bytes(16))], ErrorClass.UNKNOWN_SCHEMA),
+        (body[:-1], headers, ErrorClass.INVALID_RECORD),
+        (body, [("__value_schema_id", None)], bad),
+        (None, None, None),
     ]
-    found = headed(stream, messages, registry)
-    row = {"id": 1, "city": "Oslo"}
-    bad = ErrorClass.NOT_FRAMED
-    expected = [row, None, bad, bad, row, bad, ErrorClass.UNKNOWN_SCHEMA, ErrorClass.INVALID_RECORD, bad, None]
-    assert outcomes(found) == expected
+    found = headed(stream, [(value, headers) for value, headers, _ in cases], registry)
+    assert outcomes(found) == [outcome for *_, outcome in cases]
     assert StreamConverter(stream, Unasked()).needs_headers
     assert not StreamConverter(stream_of("id INT", framing="confluent"), Unasked()).needs_headers
 
 
 class Unasked:
-    """A registry that nothing is asked of."""
-
     def knows(self, ids: Sequence[int | str]) -> bool:
         raise NotImplementedError
 
@@ -538,9 +459,9 @@ def deleted(
     stream: Stream, keys: Values, registry: Registry, headers: list[Headers | None] | None = None
 ) -> list[object]:
     """For each tombstone with such a key the deleted row's key, or its error class."""
-    schemas = SchemaRegistry({"url": registry.url}, IdleClock(), get_logger(), resolves={stream.record.format.upper()})
-    inputs = RecordInputs(compile_protobuf=compile_protobuf)
-    converter = StreamConverter(stream, schemas, inputs=inputs)
+    converter = StreamConverter(
+        stream, client_of(stream, registry), inputs=RecordInputs(compile_protobuf=compile_protobuf)
+    )
     batch = batch_of([None] * len(keys), keys=keys)
     if headers is not None:
         batch = replace(batch, headers=headers_column(headers))
@@ -558,21 +479,12 @@ def test_a_tombstone_deletes_by_its_key_in_avro(registry: Registry) -> None:
     key = AvroSerializer(client, json.dumps(KEY))({"id": 7}, context)
     bare = AvroSerializer(client, '"long"')(8, context)
     other = registry.register('{"type": "object"}')
-    keys: Values = [
-        key,
-        bare,
-        b'{"id": 9}',
-        b"10",
-        key[:-1],
-        b"\0\0\0\0\x63\x0e",
-        b"\0" + other.to_bytes(4) + b"11",
-        None,
-    ]
-    merge = {"keys": ["id"]}
-    stream = stream_of("id BIGINT, city STRING", format="avro", framing="confluent", load="merge", merge=merge)
+    unreadable: Values = [key[:-1], b"\0\0\0\0\x63\x0e", b"\0" + other.to_bytes(4) + b"11", None]
+    merging = {"format": "avro", "framing": "confluent", "load": "merge", "merge": {"keys": ["id"]}}
+    stream = stream_of("id BIGINT, city STRING", **merging)
     bad = ErrorClass.UNREADABLE_KEY
-    assert deleted(stream, keys, registry) == [7, 8, 9, 10, bad, bad, bad, bad]
-    text = stream_of("id STRING, city STRING", format="avro", framing="confluent", load="merge", merge=merge)
+    assert deleted(stream, [key, bare, b'{"id": 9}', b"10", *unreadable], registry) == [7, 8, 9, 10, *[bad] * 4]
+    text = stream_of("id STRING, city STRING", **merging)
     name = AvroSerializer(client, '"string"')("x", context)
     # What is damaged is no text: another row would be deleted.
     assert deleted(text, [name, b"y", name[:-1]], registry) == ["x", "y", bad]
@@ -682,35 +594,17 @@ FULL = {
     "small": 0.0,
     "flags": [("f", True)],
 }
-EMPTY = {
-    "id": 0,
-    "big": Decimal(0),
-    "price": 0.0,
-    "raw": b"",
-    "kind": "NEW",
-    "lines": [],
-    "by_number": [],
-    "at": None,
-    "note": None,
-    "extra": None,
-    "text": None,
-    "line": None,
-    "flag": None,
-    "many": [],
-    "small": 0.0,
-    "flags": [],
+EMPTY: dict[str, object] = {
+    **dict.fromkeys(("at", "note", "extra", "text", "line", "flag")),
+    **{name: [] for name in ("lines", "by_number", "many", "flags")},
 }
+EMPTY |= {"id": 0, "big": Decimal(0), "price": 0.0, "raw": b"", "kind": "NEW", "small": 0.0}
 
 
 def test_a_protobuf_message_is_in_its_columns(files: bytes) -> None:
     stream = stream_of(PROTO_COLUMNS, format="protobuf", schema_file="order.proto", message="shop.Order")
-    values: Values = [
-        full(files).SerializeToString(),
-        b"",
-        None,
-        b"\xff\xff",
-        message(files, "Order", kind=7).SerializeToString(),
-    ]
+    whole, seven = full(files).SerializeToString(), message(files, "Order", kind=7).SerializeToString()
+    values: Values = [whole, b"", None, b"\xff\xff", seven]
     found, empty, tombstone, broken, unnamed = outcomes(decoded(stream, values, file=PROTO.encode()))
     assert isinstance(found, dict)
     assert str(found.pop("price")) == "nan"
@@ -727,25 +621,19 @@ def test_protobuf_s_frame_names_the_message(files: bytes, registry: Registry) ->
         made: bytes = ProtobufSerializer(type(value), client)(value, CONTEXT)
         return made
 
-    values: Values = [
-        framed(order),
-        framed(line),
-        framed(order)[:5],
-        framed(order)[:5] + b"\x02\x0e",
-        b"\0\0\0\0\x63\0",
+    cases: list[tuple[bytes, object]] = [
+        (framed(order), {"id": 7, "sku": None}),
+        (framed(line), {"id": None, "sku": "x"}),
+        (framed(order)[:5], ErrorClass.NOT_FRAMED),
+        (framed(order)[:5] + b"\x02\x0e", ErrorClass.WRONG_SCHEMA),
+        (b"\0\0\0\0\x63\0", ErrorClass.UNKNOWN_SCHEMA),
     ]
     # A registry gives text, where a client has not registered descriptors.
     number = registry.register(PROTO, "PROTOBUF")
-    values.append(b"\0" + number.to_bytes(4) + framed(order)[5:])
+    cases.append((b"\0" + number.to_bytes(4) + framed(order)[5:], {"id": 7, "sku": None}))
     stream = stream_of("id INT, sku STRING", format="protobuf", framing="confluent")
-    assert outcomes(decoded(stream, values, registry)) == [
-        {"id": 7, "sku": None},
-        {"id": None, "sku": "x"},
-        ErrorClass.NOT_FRAMED,
-        ErrorClass.WRONG_SCHEMA,
-        ErrorClass.UNKNOWN_SCHEMA,
-        {"id": 7, "sku": None},
-    ]
+    found = decoded(stream, [value for value, _ in cases], registry)
+    assert outcomes(found) == [outcome for _, outcome in cases]
 
 
 def test_protobuf_s_references_are_fetched(registry: Registry) -> None:
@@ -785,34 +673,23 @@ JSON_SCHEMA = {"type": "object", "properties": {"id": {"type": "integer", "minim
 def test_json_that_its_schema_does_not_allow_is_refused(registry: Registry) -> None:
     number = registry.register(json.dumps(JSON_SCHEMA))
     line = registry.register(json.dumps({"type": "object", "required": ["n"]}), "JSON", "line")
-    other = registry.register(
-        json.dumps({"properties": {"line": {"$ref": "line.json"}}}),
-        "JSON",
-        "order",
-        [{"name": "line.json", "subject": "line", "version": 1}],
-    )
+    referring = json.dumps({"properties": {"line": {"$ref": "line.json"}}})
+    other = registry.register(referring, "JSON", "order", [{"name": "line.json", "subject": "line", "version": 1}])
     broken = registry.register('{"type": "nonsense"}')
     frame, frame_2, frame_3 = (b"\0" + each.to_bytes(4) for each in (number, other, broken))
-    values: Values = [
-        frame + b'{"id": 1}',
-        frame + b'{"id": 0}',
-        frame + b"{",
-        None,
-        frame_2 + b'{"line": {"n": 1}}',
-        frame_2 + b'{"line": {}}',
-        frame_3 + b"{}",
+    cases: list[tuple[bytes | None, object]] = [
+        (frame + b'{"id": 1}', {"id": 1}),
+        (frame + b'{"id": 0}', ErrorClass.AGAINST_SCHEMA),
+        (frame + b"{", ErrorClass.INVALID_JSON),
+        (None, None),
+        (frame_2 + b'{"line": {"n": 1}}', {"id": None}),
+        (frame_2 + b'{"line": {}}', ErrorClass.AGAINST_SCHEMA),
+        (frame_3 + b"{}", ErrorClass.WRONG_SCHEMA),
     ]
+    values = [value for value, _ in cases]
     assert line == 2
     found = decoded(stream_of("id INT", framing="confluent", validate=True), values, registry)
-    assert outcomes(found) == [
-        {"id": 1},
-        ErrorClass.AGAINST_SCHEMA,
-        ErrorClass.INVALID_JSON,
-        None,
-        {"id": None},
-        ErrorClass.AGAINST_SCHEMA,
-        ErrorClass.WRONG_SCHEMA,
-    ]
+    assert outcomes(found) == [outcome for _, outcome in cases]
     assert found.rejects[0].error == "$.id: 0 is less than the minimum of 1"
     plain = decoded(stream_of("id INT", framing="confluent"), values, registry)
     assert [reject.error_class for reject in plain.rejects] == [ErrorClass.INVALID_JSON]
