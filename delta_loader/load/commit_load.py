@@ -11,13 +11,15 @@ Rules:
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from common.spans import MAX_POSITION, Position
 from delta_loader.load.committer import After
 from delta_loader.load.refusals import Refusals
 from delta_loader.load.settle import IdleFacts, highest_timestamp_ms, valid_through_ms
-from delta_loader.plan.held import no_table
+from delta_loader.plan.held import held, no_table
+from delta_loader.plan.plan import next_run
 from delta_loader.tables.commits import CommitNaming, rows_commit
 
 if TYPE_CHECKING:
@@ -47,7 +49,7 @@ class LoadCommits:
         context = self._context
         positions = {partition: context.position(partition) for partition in planned.runs}
         context.tables.ensure(planned)
-        load = self._without(planned, self._no_table)
+        load = self._without(planned, partial(self._no_table, planned))
         load = load and self._without(load, context.tables.missing_files(load))
         if load is None or not self._is_at(positions):
             return
@@ -98,9 +100,13 @@ class LoadCommits:
                 self._context.reporter.held(partition, reason)
         return load.until(lambda marker: reason_of(marker) is not None)
 
-    def _no_table(self, marker: Marker) -> Held | None:
-        missing = self._context.tables.own is None
-        return no_table(marker.name.topic_partition, self._context.stream.table) if missing else None
+    def _no_table(self, planned: Load, marker: Marker) -> Held | None:
+        """Why a marker waits for the main table: what keeps the next markers away, which may have its columns."""
+        context, partition = self._context, marker.name.topic_partition
+        if context.tables.own is not None:
+            return None
+        above = held(partition, next_run(planned.runs[partition].end, context.markers(partition)))
+        return above or no_table(partition, context.stream.table)
 
 
 def _valid_through_ms(context: LoadContext, load: Load) -> int | None:

@@ -318,6 +318,21 @@ def test_an_empty_marker_alone_waits_for_a_table(staging: Staging, tables: Memor
     assert tables.tables[staging.table].transactions == {"orders-0": 49}
 
 
+def test_a_gap_between_empty_markers_and_the_first_rows_is_named(staging: Staging, tables: MemoryDeltaTables) -> None:
+    for offset in (3, 4, 7):
+        staging.touch(0, offset)
+    staging.flush(0, 8, 12)
+    (report,) = loader_for(staging, tables).run_pass()
+    held = report.held[staging.source(0)]
+    assert (held.reason, held.problem) == ("gap", "nothing is staged for the positions [5, 7) of orders/0")
+    assert "bootstrap rewind" in held.remedy
+    staging.touch(0, 5)
+    staging.touch(0, 6)
+    (report,) = loader_for(staging, tables).run_pass()
+    assert not report.held
+    assert tables.tables[staging.table].transactions == {"orders-0": 11}
+
+
 @pytest.mark.parametrize(
     ("content", "reason", "says"),
     [
