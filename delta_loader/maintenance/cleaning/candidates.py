@@ -9,6 +9,8 @@ import sqlite3
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from common.stage.data_files import shortened
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
@@ -48,8 +50,8 @@ class Candidates:
         self._database.executemany("DELETE FROM files WHERE name = ?", ((name,) for name in names))
 
     def keep_partition(self, topic: str, partition: int) -> None:
-        """Exclude all files of a Kafka partition."""
-        self._database.execute("DELETE FROM files WHERE topic = ? AND partition = ?", (topic, partition))
+        """Exclude all files of a chain, whose names have the topic as `shortened` leaves it."""
+        self._database.execute("DELETE FROM files WHERE topic = ? AND partition = ?", (shortened(topic), partition))
 
     def keep_area(self, area: int) -> None:
         """Exclude all files of an area."""

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from common.spans import Position
 from tests.staged import manifests
+from tests.unit.stage_writer import test_unexpected as exploding
 from tests.unit.stage_writer.test_service import FIRST, World
 
 
@@ -39,3 +40,17 @@ def test_an_end_before_what_the_buffer_has_takes_nothing_from_it(tmp_path: Path)
     world.group.paused.add(FIRST)  # it says no later end
     world.steps()
     assert staged(world) == [(0, 10, 10)]
+
+
+def test_an_end_counts_once_all_records_before_it_are_buffered(tmp_path: Path) -> None:
+    world = exploding.World(tmp_path)
+    world.steps(3, 0.1)
+    world.group.produce(exploding.BOMBS, *[{"id": number, "items": list(range(8))} for number in range(40)])
+    world.steps(1, 0.1)
+    partition = world.writer.assignment.by_partition[exploding.BOMBS]
+    assert 0 < partition.buffer.end < 40, "slices wait"
+    assert partition.read_to == 0
+    world.steps(30)
+    found = manifests(world.store, "done/bombs")
+    assert [item.span.start for item in found[1:]] == [item.span.end for item in found[:-1]]
+    assert (found[-1].span.end, sum(item.tables[0].rows for item in found)) == (40, 320)

@@ -67,4 +67,5 @@ def test_the_property_is_set_now_and_then_and_never_fails_a_load() -> None:
     setter.fails = False
     assert pass_of(None) == [(staging.table, PROPERTY, "2026-03-01T10:01:06.000Z")]
     assert pass_of(None) == []
+    assert pass_of(1_772_359_267_000) == [], "the interval begins with the last value"
     assert moment_text(0) == "1970-01-01T00:00:00.000Z"

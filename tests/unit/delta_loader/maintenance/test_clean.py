@@ -12,7 +12,9 @@ import structlog
 
 from common.errors import TableError, UsageError
 from common.metrics import Metrics
+from common.settings import Settings
 from common.spans import Partition, Position, Span, Topic, TopicPartition
+from common.stage.appeared_routes import agree_on
 from common.stage.chain_origins import ChainOrigin, origin_path, origin_to_bytes
 from common.stage.markers import Marker, marker_to_bytes
 from common.stage.outboxes import OutboxName
@@ -148,8 +150,14 @@ def test_a_log_with_a_hole_keeps_everything_and_says_so(staging: Staging) -> Non
         ("done/orders/0/00000000000000000050.done", "{torn"),
         ("done/orders/0/00000000000000000000.done", '{"version": 9, "tables": [{"new": [{"path": "PATH"}]}]}'),
         ("replace/orders/0/00000000000000000000-x.replace", '{"tables": [{"files": [{"path": "PATH"}]}]}'),
+        ("replace/orders/0/00000000000000000000-x.replace", "{torn"),
     ],
-    ids=["its partition's marker cannot be read", "a marker of a later format", "a staged replacement"],
+    ids=[
+        "its partition's marker cannot be read",
+        "a marker of a later format",
+        "a staged replacement",
+        "its partition's staged replacement cannot be read",
+    ],
 )
 def test_what_may_be_referred_to_is_kept(staging: Staging, names_it: str, content: str) -> None:
     (path,) = orphan(staging, 0, 10)
@@ -157,6 +165,33 @@ def test_what_may_be_referred_to_is_kept(staging: Staging, names_it: str, conten
     grow_old(staging)
     clean(staging)
     assert files(staging) == {path}
+
+
+@pytest.mark.parametrize("torn", ["done/TOPIC/0/50.done", "replace/TOPIC/0/x.replace"])
+def test_an_unreadable_object_keeps_the_files_of_a_topic_with_a_long_name(tmp_path: Path, torn: str) -> None:
+    staging = Staging.below(tmp_path, "o" * 120)
+    (path,) = orphan(staging, 0, 10)
+    assert "sha256-" in path, "it is named by a digest"
+    staging.store(staging.stage_url).write(torn.replace("TOPIC", staging.topic), b"{torn")
+    grow_old(staging)
+    clean(staging)
+    assert files(staging) == {path}
+
+
+def test_tables_that_appear_are_cleaned_too(staging: Staging) -> None:
+    (path,) = orphan(staging, 0, 10)
+    stream = {"app_id": "orders", "topics": ["orders"], "table": f"{staging.root}/tables/main", "columns": "id BIGINT"}
+    stream |= {"route": "id::VARCHAR", "route_table": f"{staging.root}/tables/{{route}}"}
+    settings = Settings.model_validate(
+        {"kafka": {"bootstrap.servers": "nowhere:1"}, "stage": {"url": staging.stage_url}, "streams": [stream]}
+    )
+    grow_old(staging)
+    work = CleanUp(settings, FsspecStore, in_turn)
+    work.run(WEEK_S, remove=True)
+    assert files(staging) == {path}, "no table of the stream yet"
+    agree_on(FsspecStore(staging.stage_url), "orders", ["orders"], 10)
+    work.run(WEEK_S, remove=True)
+    assert files(staging) == set()
 
 
 def test_what_others_put_below_the_table_is_left(staging: Staging) -> None:

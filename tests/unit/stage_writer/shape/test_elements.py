@@ -105,6 +105,13 @@ def test_a_key_of_a_derived_array_is_checked_once_its_type_is_known(key: str, to
     assert told in caught.value.problem
 
 
+def test_a_route_sees_the_record_s_keys_and_no_element_s() -> None:
+    tagged = {"explode": "tags", "merge": {"keys": ["id", "tags"]}, "routes": {"1": "/tables/one"}}
+    StreamConverter(exploding("id BIGINT, tags ARRAY<STRING>", route="id::VARCHAR", **tagged))
+    with pytest.raises(ExpressionError, match=r"it uses more than the key \(id\)"):
+        StreamConverter(exploding("id BIGINT, tags ARRAY<STRING>", route="tags[1]", **tagged))
+
+
 def test_elements_that_name_no_record_are_events_of_their_own() -> None:
     merge = {**MERGE, "keys": ["items.sku"], "tombstones": "ignore"}
     staged = converted(
