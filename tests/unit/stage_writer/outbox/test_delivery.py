@@ -2,10 +2,13 @@
 
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import pyarrow as pa
+import pytest
 
+from common.errors import BrokerError
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.merged import InputEnd, ends_at, inputs_of, merged_position
 from common.stage.outboxes import OutboxName
@@ -22,11 +25,17 @@ ORDERS, PAYMENTS = inputs_of(BOTH)
 class Kafka:
     delivered: dict[TopicPartition, Delivered] = field(default_factory=dict)
     records: list[tuple[int, int]] = field(default_factory=list)
+    lives_for: int = 100
+    """How many transactions it takes before it is away."""
 
     def begin(self, _place: DeliveryIdentity, _at: Callable[[str], None]) -> "Kafka":
         return self
 
     def transact(self, records: pa.Table, ends: Mapping[TopicPartition, Position], generation: int) -> None:
+        if not self.lives_for:
+            msg = "it is away"
+            raise BrokerError(msg)
+        self.lives_for -= 1
         self.records += zip(records["input"].to_pylist(), records["offset"].to_pylist(), strict=True)
         self.delivered |= {one: Delivered(position, generation) for one, position in ends.items()}
 
@@ -69,3 +78,15 @@ def test_what_was_delivered_of_a_topic_that_no_longer_exists_does_not_count() ->
     deliver(kafka, [(0, 0), (0, 1)], 2, 0, generation=1)  # of the topic that was created again
     assert sorted(kafka.records) == [(0, 0), (0, 0), (0, 1), (0, 1), (0, 2)]
     assert kafka.delivered[ORDERS] == Delivered(Position(2), 1)
+
+
+def test_a_large_outbox_is_split_between_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stage_writer.outbox.delivery._MOST_RECORDS", 2)
+    made = [(0, 0), (0, 1), (0, 1), (0, 1), (0, 2), (1, 2), (1, 2)]
+    for transactions in range(4):
+        kafka = Kafka(lives_for=transactions)
+        with suppress(BrokerError):
+            deliver(kafka, made, 3, 3)
+        kafka.lives_for = 100
+        deliver(kafka, made, 3, 3)
+        assert sorted(kafka.records) == made, "each once, wherever the first process ends"

@@ -1,0 +1,144 @@
+"""When outboxes of a chain are delivered: Kafka's transactions are in memory, and the background runs when asked."""
+
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pytest
+import structlog
+
+from common.errors import BrokerError
+from common.metrics import Metrics
+from common.spans import Partition, Position, Topic, TopicPartition
+from common.stage.merged import InputEnd
+from common.stage.outboxes import OutboxName
+from common.storage.store import FsspecStore
+from stage_writer.outbox.outlets import MOST_PENDING, KafkaOutlets
+from stage_writer.outbox.ports import Delivered, DeliveryIdentity, FencedError
+from stage_writer.outbox.records import SCHEMA, Outgoing, outgoing_to_chunks
+from tests.fakes.streams import stream_of
+
+ORDERS = TopicPartition(Topic("orders"), Partition(0))
+
+
+@dataclass
+class Background:
+    """A `stage_writer.outbox.ports.BackgroundRunner` that works when the test says so."""
+
+    waiting: list[Callable[[], None]] = field(default_factory=list)
+    pauses: int = 0
+    is_closed: bool = False
+
+    def start(self, work: Callable[[], None]) -> None:
+        self.waiting.append(work)
+
+    def pause(self, seconds: float) -> None:
+        assert seconds > 0
+        self.pauses += 1
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def run(self) -> None:
+        while self.waiting:
+            self.waiting.pop(0)()
+
+
+@dataclass
+class World:
+    """One chain's outboxes, and what Kafka got of them."""
+
+    errors: list[Exception] = field(default_factory=list)
+    """What the next transactions raise."""
+    background: Background = field(default_factory=Background)
+    store: FsspecStore = field(default_factory=lambda: FsspecStore(f"memory://{uuid.uuid4().hex}"))
+    sent: list[int] = field(default_factory=list)
+    begun: int = 0
+    delivered: dict[TopicPartition, Delivered] = field(default_factory=dict)
+
+    def outlets(self, *writing: str) -> KafkaOutlets:
+        return KafkaOutlets(
+            {},
+            "writers",
+            self.store,
+            writing,
+            log=structlog.get_logger(),
+            metrics=Metrics(),
+            begin=self.begin,
+            runner=self.background,
+        )
+
+    def begin(self, _identity: DeliveryIdentity, _reached: Callable[[str], None]) -> "World":
+        self.begun += 1
+        return self
+
+    def transact(self, records: pa.Table, ends: Mapping[TopicPartition, Position], generation: int) -> None:
+        if self.errors:
+            raise self.errors.pop(0)
+        self.sent += records["offset"].to_pylist()
+        self.delivered |= {partition: Delivered(end, generation) for partition, end in ends.items()}
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def outbox(self, offset: int) -> str:
+        """The outbox of a flush of one message, with one record for it."""
+        columns: list[list[object]] = [["to"], [None], [None], [0], [None], [0], [offset]]
+        table = pa.table([pa.array(one, kind.type) for one, kind in zip(columns, SCHEMA, strict=True)], schema=SCHEMA)
+        path = OutboxName(ORDERS, Position(offset), 0, "1").path
+        outgoing = Outgoing(ORDERS, 0, (InputEnd(ORDERS, Position(offset + 1)),), table)
+        self.store.upload(path, outgoing_to_chunks(outgoing))
+        return path
+
+
+def test_a_stream_that_no_longer_writes_to_topics_still_delivers_what_its_markers_name() -> None:
+    world = World()
+    outlets = world.outlets()
+    assert outlets.open(ORDERS, stream_of(), ()) is None
+    assert outlets.open(ORDERS, stream_of(), (world.outbox(0), world.outbox(1))) is not None
+    world.background.run()
+    assert (world.sent, list(world.store.list("outbox"))) == ([0, 1], [])
+
+
+def test_flushes_go_on_while_some_outboxes_wait_and_stop_at_too_many() -> None:
+    world = World()
+    outlet = world.outlets("orders").open(ORDERS, stream_of(), ())
+    assert outlet is not None
+    for offset in range(MOST_PENDING - 1):
+        outlet.sealed((f"outbox/{offset}",))
+    assert len(outlet.pending()) == MOST_PENDING - 1
+    outlet.sealed(("outbox/one more",))
+    with pytest.raises(BrokerError, match=f"{MOST_PENDING} outboxes of orders/0 wait for Kafka"):
+        outlet.pending()
+
+
+def test_an_outbox_that_fails_is_tried_again_before_the_next_one() -> None:
+    world = World([BrokerError("it is away"), BrokerError("it is away")])
+    outlets = world.outlets("orders")
+    outlet = outlets.open(ORDERS, stream_of(), ())
+    assert outlet is not None
+    outlet.sealed((world.outbox(0),))
+    outlet.sealed((world.outbox(1),))
+    world.background.run()
+    assert (world.sent, world.background.pauses, outlet.pending()) == ([0, 1], 2, ())
+    assert (world.begun, outlets.problems()) == (3, ()), "a new transaction for each try, and no problem in the end"
+
+
+def test_a_chain_that_was_left_is_left_to_the_process_that_took_it() -> None:
+    world = World([FencedError("taken")])
+    outlets = world.outlets("orders")
+    outlet = outlets.open(ORDERS, stream_of(), (path := world.outbox(0),))
+    assert outlet is not None
+    outlet.leave()
+    world.background.run()
+    assert (world.sent, outlets.problems(), world.background.pauses) == ([], (), 0)
+    assert [found.path for found in world.store.list("outbox")] == [path], "the other one has to find it"
+
+
+def test_a_chain_that_is_still_ours_is_taken_back() -> None:
+    world = World([FencedError("taken")])
+    outlets = world.outlets("orders")
+    outlets.open(ORDERS, stream_of(), (world.outbox(0),))
+    world.background.run()
+    assert (world.sent, outlets.problems(), world.begun) == ([0], (), 2)
