@@ -244,6 +244,20 @@ def test_an_answer_of_an_operator_makes_it_right() -> None:
         assert kinds(found) == ([] if decision is Decision.REPLAY else [("noted", "deleted", 2)])
 
 
+def test_a_replacement_past_an_accepted_position_counts_no_more() -> None:
+    history = History((0, 10, 10), (10, 20, 10))
+    replaced = Replaced(span(12, 15), "r", Counts(3, 1, 2, 0))
+    history.commit(
+        remove("f10"), add("n", 10, 19, 8), ours=CommitMetadata("c", "app", {}, None, {}, {SOURCE: replaced})
+    )
+    history.commit(remove("n"), operation="RESTORE")
+    answers = Resolved(3, Decision.REPLAY, {SOURCE: Position(10)})
+    history.commit(txn(9), ours=CommitMetadata("c", "app", {}, None, answers=answers))
+    history.load(10, 20, 10)
+    assert history.faults() == []
+    assert judged(history, range(20)) == []
+
+
 def test_what_kafka_has_and_the_tables_have_not_is_named() -> None:
     history = History((0, 10, None))
     found = judged(history, [0, 1, 2, 6, 7, 8, 9], kafka=range(12))
