@@ -49,11 +49,11 @@ def ls(
         records = [
             view.summary_record(chain) | ({"chain": view.marker_records(chain)} if in_full else {}) for chain in chains
         ]
-        echo(json.dumps({"chains": records, "problems": inspector.problems}, indent=2))
+        echo(json.dumps({"chains": records, "problems": [*inspector.problems, *inspector.misnamed]}, indent=2))
         return
     shown = [view.chain_as_text(chain, now_ms) for chain in chains] if in_full and chains else None
     echo("\n\n".join(shown) if shown else view.chains_as_text(chains, now_ms))
-    for problem in inspector.problems:
+    for problem in (*inspector.problems, *inspector.misnamed):
         echo(f"warning: {problem}", err=True)
 
 
@@ -137,9 +137,9 @@ def verify(
     count = files_of(chains) if files else 0
     with progress("data files", count) as advance:
         findings = list(inspector.findings(chains, files=files, advance=advance))
-    for problem in inspector.problems:
+    for problem in (*inspector.problems, *inspector.misnamed):
         echo(f"warning: {problem}", err=True)
     shown = view.findings_as_json if as_json else view.findings_as_text
     echo(shown(findings, len(chains), count))
-    faulty = any(finding.severity is Severity.FAULT for finding in findings)
+    faulty = inspector.misnamed or any(finding.severity is Severity.FAULT for finding in findings)
     raise typer.Exit(ExitCode.HELD if faulty else ExitCode.FAILED if inspector.problems else ExitCode.DONE)

@@ -5,6 +5,8 @@ Rules:
 1. The stage is listed once for all partitions, and only the requested markers are read.
 2. Only the footer of a data file is read, and no rows.
 3. A table that cannot be read does not hide the chains: its positions are then unknown, and the reason is reported.
+4. What is among the markers of a stream and is named like none is reported: the services pass over it, so a marker that
+   a person meant to make by hand is not there.
 """
 
 from __future__ import annotations
@@ -68,6 +70,8 @@ class ChainInspector:
     settings: Settings
     problems: list[str] = field(default_factory=list)
     """What could not be read (rule 3)."""
+    misnamed: list[str] = field(default_factory=list)
+    """What is named like no marker (rule 4)."""
     _store: FsspecStore = field(init=False)
     _open: Callable[[str], FsspecStore] = field(init=False)
 
@@ -84,7 +88,9 @@ class ChainInspector:
         objects: dict[TopicPartition, list[tuple[MarkerName, StoredObject]]] = {}
         for item in self._store.list(f"{DONE}/" if wanted.topic is None else f"{DONE}/{wanted.topic}/"):
             name = MarkerName.parse(item.path)
-            if name is not None and wanted.takes(name.topic_partition):
+            if name is None:
+                self._report_misnamed(item.path)
+            elif wanted.takes(name.topic_partition):
                 objects.setdefault(name.topic_partition, []).append((name, item))
         tables: dict[str, tuple[dict[str, int], TxnIds]] = {}
         with ThreadPoolExecutor(_THREADS) as pool:
@@ -99,6 +105,14 @@ class ChainInspector:
                 transactions, ids = tables[stream.app_id]
                 chains.append(self._chain(partition, staged, dict(own_objects), transactions, ids))
         return chains
+
+    def _report_misnamed(self, path: str) -> None:
+        _, topic, *rest = path.split("/")
+        if rest and rest[-1] and self.settings.stream_of(topic) is not None:
+            self.misnamed.append(
+                f"{path} is no marker, and the services pass over it: one is named done/{topic}/PARTITION/OFFSET.done, "
+                "with digits, and those of the partition without zeros in front"
+            )
 
     def _chain(
         self,

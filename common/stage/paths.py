@@ -12,7 +12,7 @@ class ChainPaths:
     def __init__(self, folder: str, name: str) -> None:
         """``name`` is a regular expression for what follows a chain's folder; its group ``start`` is a position."""
         self._folder = folder
-        self._path = re.compile(rf"{folder}/(?P<topic>{CHAIN_TOPIC})/(?P<partition>\d{{1,10}})/{name}", re.ASCII)
+        self._path = re.compile(rf"{folder}/(?P<topic>{CHAIN_TOPIC})/(?P<partition>0|[1-9]\d{{0,9}})/{name}", re.ASCII)
 
     def folder(self, partition: TopicPartition) -> str:
         """The folder of a chain's objects, with the closing slash."""

@@ -183,6 +183,12 @@ def test_a_new_chain_begins_where_the_topic_does_and_all_of_the_old_goes() -> No
     assert plan.notes == ()
 
 
+def test_a_chain_in_the_place_of_others_is_of_a_later_generation_than_these() -> None:
+    joined = replace(state(*OLD), foreign="its topics are joined from now on", replaced_generation=3)
+    plan = instance(Restart, plan_restart(joined, give_up=True))
+    assert required(plan.chain_origin).generation == 4
+
+
 def test_a_new_chain_delivers_what_the_old_one_has_not() -> None:
     first, last = OLD
     last = replace(last, manifest=replace(required(last.manifest), outboxes=(OUTBOX,)))

@@ -43,6 +43,20 @@ def test_ls_has_a_line_for_each_chain(config: str, capfd: pytest.CaptureFixture[
     assert "\x1b" not in text
 
 
+@pytest.mark.parametrize("name", ["done/orders/41.done", "done/orders/00/41.done", "done/orders/0/41.DONE"])
+def test_what_is_named_like_no_marker_is_reported(
+    name: str, staging: Staging, config: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    store = staging.store(staging.stage_url)
+    store.write("done/others/41.done", b"")  # of another config
+    store.write(name, b"")
+    code, text = call(capfd, "verify", config)
+    assert (code, f"warning: {name} is no marker" in text) == (3, True)
+    code, text = call(capfd, "ls", config, "--json")
+    (problem,) = json.loads(text)["problems"]
+    assert (code, problem.startswith(f"{name} is no marker")) == (0, True)
+
+
 def test_ls_of_a_partition_has_a_line_for_each_marker(config: str, capfd: pytest.CaptureFixture[str]) -> None:
     code, text = call(capfd, "ls", config, "--topic", "orders", "--partition", "0", "--json")
     (chain,) = json.loads(text)["chains"]

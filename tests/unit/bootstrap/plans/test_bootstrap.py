@@ -202,6 +202,7 @@ def test_positions_that_the_table_wants_are_not_left_out_in_silence() -> None:
     assert isinstance(outcome, RefusedPartition)
     assert "[30, 42)" in outcome.problem
     assert "--from delta" in outcome.remedy
+    assert isinstance(planned(state(table=41), 42).outcome, RefusedPartition)
 
 
 @pytest.mark.parametrize(

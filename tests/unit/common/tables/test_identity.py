@@ -1,9 +1,11 @@
 """Which chains a table's txn actions are of, where no commit says it."""
 
 from common.spans import Offset, Partition, Position, Topic, TopicPartition
-from common.tables.identity import NO_IDENTITY, TableChain, with_transactions
+from common.tables.commit_metadata import CommitMetadata
+from common.tables.history import LoggedCommit
+from common.tables.identity import NO_IDENTITY, TableChain, identity_of, with_transactions
 from common.tables.transactions import TxnIds
-from tests.builders import settings_of
+from tests.builders import settings_of, span
 
 
 def test_a_txn_action_without_a_topic_is_of_the_streams_own_chain_of_a_shared_topic() -> None:
@@ -15,3 +17,16 @@ def test_a_txn_action_without_a_topic_is_of_the_streams_own_chain_of_a_shared_to
         ids = TxnIds(stream.app_id, several_topics=False)
         found = with_transactions(NO_IDENTITY, stream, ids, {f"{stream.app_id}-0": Offset(9)})
         assert found.chains == {TopicPartition(Topic(chain), Partition(0)): TableChain(0, Position(10))}
+
+
+def test_a_chain_was_loaded_under_the_app_id_of_the_newest_of_other_streams_commits() -> None:
+    partition = TopicPartition(Topic("t"), Partition(0))
+    history = [
+        LoggedCommit(version, "STREAMING UPDATE", metadata=CommitMetadata("c", app_id, {partition: span(0, end)}, None))
+        for version, app_id, end in ((3, "last", 30), (2, "before", 20), (1, "last", 10))
+    ]
+    (stream,) = settings_of({"app_id": "now", "topics": ["t"]}).streams
+    identity = identity_of(history, stream, TxnIds("now", several_topics=False), {})
+    assert identity.other_stream(partition, 0) == "last"
+    history = [history[1], history[2]]
+    assert identity_of(history, stream, TxnIds("now", several_topics=False), {}).other_stream(partition, 0) == "before"
