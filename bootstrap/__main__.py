@@ -284,7 +284,6 @@ def _show(plans: Sequence[StreamPlan], *, as_json: bool, written: bool) -> None:
 
 
 def main() -> None:
-    """Run the command and exit."""
     sys.exit(run(app))
 
 

@@ -18,7 +18,6 @@ app.add_typer(markers_app, name="markers")
 
 
 def main() -> None:
-    """Run the command and exit."""
     sys.exit(run(app))
 
 

@@ -48,7 +48,6 @@ def plans_as_json(plans: Iterable[StreamPlan], *, written: bool) -> str:
 
 
 def skip_as_text(plan: SkipPlan, *, done: bool) -> str:
-    """The positions that a skip gives up."""
     partition, span = plan.marker.name.topic_partition, plan.marker.span
     lines = [
         f"The records of {partition} in {span}, {span.positions} positions, {_will(done)} never be loaded.",
@@ -72,7 +71,6 @@ def rewind_as_text(plan: RewindPlan, late: Sequence[str], *, done: bool) -> str:
 
 
 def accept_as_text(accepting: Accepting, plans: Sequence[AcceptPlan], *, done: bool) -> str:
-    """The content of a resolution, and the steps to carry it out."""
     lines: list[str] = []
     for plan in plans:
         lines.append(described(plan.event.url, plan.event.back))
@@ -106,7 +104,6 @@ def _accepted(plan: AcceptPlan, resolution: PartitionResolution, *, done: bool) 
 
 
 def restarts_as_text(plans: Sequence[Restart | UnchangedPartition], *, done: bool) -> str:
-    """What a restart of each partition changes."""
     lines: list[str] = []
     for plan in plans:
         if isinstance(plan, UnchangedPartition):
@@ -218,7 +215,6 @@ Record = dict[str, object]
 
 
 def skip_as_json(plan: SkipPlan, *, done: bool) -> str:
-    """The positions that a skip gives up."""
     marker = plan.marker
     return _text(
         {
@@ -251,7 +247,6 @@ def accept_as_json(accepting: Accepting, plans: Sequence[AcceptPlan], *, done: b
 
 
 def restarts_as_json(plans: Sequence[Restart | UnchangedPartition], *, done: bool) -> str:
-    """What a restart changes in each partition."""
     return _text({"partitions": [_restart(plan) for plan in plans]}, done=done)
 
 

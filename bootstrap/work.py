@@ -250,7 +250,6 @@ class Work:
                     staging.restart(store, plan)
 
     def _inspect(self, topic: str, partition: int | None) -> tuple[PartitionState, ...]:
-        """One partition of a topic, or all of them."""
         self._owners.require([] if is_merged(topic) else [kafka_topic(topic)])
         stream = self._stream_of(topic)
         with closing(KafkaView(self._settings, self._owners.require)) as kafka:

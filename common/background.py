@@ -55,7 +55,6 @@ class BackgroundLoop:
         self._thread.start()
 
     def wake(self) -> None:
-        """Take the next step now."""
         self._wake.set()
 
     def close(self, within_s: float) -> None:

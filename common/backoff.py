@@ -18,5 +18,4 @@ class Backoff:
         return pause_s
 
     def reset(self) -> None:
-        """Record a success: the next failure is a first one."""
         self._next_s = self._first_s

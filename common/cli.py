@@ -44,12 +44,10 @@ def examples(*lines: str) -> str:
 
 
 def new_group(help_text: str) -> typer.Typer:
-    """A group of subcommands: ``bootstrap markers ls``."""
     return typer.Typer(help=help_text, no_args_is_help=True, pretty_exceptions_enable=False)
 
 
 def new_app(help_text: str) -> typer.Typer:
-    """A typer application with this project's conventions."""
     app = new_group(help_text)
 
     @app.callback()

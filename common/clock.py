@@ -9,8 +9,6 @@ _STEADY = getattr(time, "CLOCK_BOOTTIME", None)
 
 
 class SystemClock:
-    """The machine's clock."""
-
     def monotonic_s(self) -> float:
         return time.monotonic() if _STEADY is None else time.clock_gettime(_STEADY)
 

@@ -56,7 +56,6 @@ class Jar:
 
     @property
     def path(self) -> str:
-        """The path below a Maven repository's root."""
         return f"{self.group.replace('.', '/')}/{self.artifact}/{self.version}/{self.name}"
 
     @property
@@ -66,7 +65,6 @@ class Jar:
 
     @classmethod
     def parse(cls, line: str) -> Jar:
-        """Read one line of a lock file; raises ValueError."""
         sha256, coordinates = line.split()
         group, artifact, version = coordinates.split(":")
         return cls(group, artifact, version, sha256)

@@ -43,7 +43,6 @@ def _printable_value(key: str, value: object) -> object:
 
 
 def set_up_logs(settings: LogSettings, service: str) -> FilteringBoundLogger:
-    """Configure structlog for this process; returns the logger that the wiring passes around."""
     level = logging.getLevelNamesMapping()[settings.level.upper()]
     people = settings.format == "text" or (settings.format == "auto" and sys.stderr.isatty())
     renderer: structlog.typing.Processor

@@ -22,8 +22,6 @@ class MetricKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric's declaration."""
-
     name: str
     kind: MetricKind
     labels: tuple[str, ...]
@@ -344,8 +342,6 @@ CATALOGUE: tuple[Metric, ...] = tuple(value for value in list(globals().values()
 
 
 class Metrics:
-    """The live values of one process."""
-
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
         self._made: dict[str, Counter | Gauge | Histogram] = {}

@@ -30,7 +30,6 @@ ReasonOption = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Sho
 
 
 def add_pause_commands(app: typer.Typer, part: StreamPart) -> None:
-    """Add the two commands to a service's."""
     app.command("pause", epilog=_examples(part, "pause"))(_pause(part))
     app.command("resume", epilog=_examples(part, "resume"))(_resume(part))
 

@@ -246,7 +246,6 @@ def _model_in(annotation: object) -> type[BaseModel] | None:
 
 
 def pages() -> dict[str, str]:
-    """Each page's file name and text."""
     return {
         "configuration.md": configuration_page(),
         "config.schema.json": json.dumps(settings_schema(), indent=1, ensure_ascii=False) + "\n",

@@ -57,7 +57,6 @@ class Span:
         return self.end - self.start
 
     def covers(self, position: Position) -> bool:
-        """Whether ``position`` is in ``[start, end)``."""
         return self.start <= position < self.end
 
     def __str__(self) -> str:

@@ -57,7 +57,6 @@ def lean(*names: str) -> Any:  # noqa: ANN401 - a decorated method, of which pyd
 
 @cache
 def _defaults(of: type[Any]) -> dict[str, object]:
-    """The fields that have a default, with that."""
     plain = {
         stored_field.name: stored_field.default for stored_field in fields(of) if stored_field.default is not MISSING
     }
@@ -113,7 +112,6 @@ def by_partition(stored: Mapping[str, Mapping[str, _Value]]) -> dict[TopicPartit
 
 
 def stored_by_topic(value: object) -> StoredAs:
-    """The annotation of a mapping of Kafka partitions to values of this type."""
     return StoredAs(dict[str, dict[str, value]], by_partition, by_topic)  # type: ignore[valid-type]
 
 

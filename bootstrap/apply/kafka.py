@@ -93,7 +93,6 @@ class KafkaView:
         return {topic: ids.get(of_kafka) for topic, of_kafka in names.items()}
 
     def ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Ends]:
-        """The first and the last position of each partition."""
         ends: dict[TopicPartition, Ends] = {}
         for partition in partitions:
             with self._errors(f"look up the ends of {partition}", kafka_topic(partition.topic)):

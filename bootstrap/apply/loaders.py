@@ -147,7 +147,6 @@ def require_no_loader(
 def _grants(
     store: ObjectStore, lease_s: float, streams: Mapping[str, frozenset[str]]
 ) -> dict[tuple[str, Epoch], Grant]:
-    """The grants that include one of the streams, by holder and renewal."""
     grants = (grant for grant in current_grants(store, lease_s) if _includes(grant, streams.items()))
     return {(grant.holder, grant.renewed): grant for grant in grants}
 

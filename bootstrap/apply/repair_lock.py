@@ -82,41 +82,32 @@ class GuardedStore:
         return self._store.url
 
     def list(self, prefix: str) -> Iterator[StoredObject]:
-        """Like the store's."""
         return self._store.list(prefix)
 
     def read(self, path: str) -> bytes | None:
-        """Like the store's."""
         return self._store.read(path)
 
     def read_each(self, paths: Iterable[str]) -> Iterator[bytes | None]:
-        """Like the store's."""
         return self._store.read_each(paths)
 
     def open(self, path: str) -> BinaryIO:
-        """Like the store's."""
         return self._store.open(path)
 
     def stat(self, path: str) -> StoredObject | None:
-        """Like the store's."""
         return self._store.stat(path)
 
     def create(self, path: str, data: bytes) -> CreateOutcome:
-        """Raises UsageError when the lock is another command's."""
         self._require()
         return self._store.create(path, data)
 
     def write(self, path: str, data: bytes) -> None:
-        """Raises UsageError when the lock is another command's."""
         self._require()
         self._store.write(path, data)
 
     def upload(self, path: str, data: ByteChunks) -> None:
-        """Like `write`."""
         self.write(path, data.to_bytes())
 
     def copy(self, path: str, to: str) -> None:
-        """Raises UsageError when the lock is another command's."""
         self._require()
         self._store.copy(path, to)
 

@@ -30,7 +30,6 @@ class TableStates:
         return self._read(stream, stream.table)
 
     def all_of(self, stream: Stream) -> dict[str, TableState]:
-        """The existing tables of a stream, by URL."""
         return {url: state for url in stream.tables if (state := self._read(stream, url)) is not None}
 
     def _read(self, stream: Stream, url: str) -> TableState | None:
@@ -63,6 +62,5 @@ class TableStates:
         return table_position(self._stage, stream, partition, table, self.identity(stream, table))
 
     def lacking_in_others(self, stream: Stream, partition: TopicPartition) -> Span | None:
-        """What the main table has of a partition, and another table of the stream lacks."""
         table = self.main(stream)
         return lacking_in_others(self._stage, stream, partition, table, self.identity(stream, table))

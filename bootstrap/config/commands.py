@@ -109,7 +109,6 @@ def _asked_url(value: str | None, option: str, question: str) -> str:
 
 
 def _chosen(topics: Mapping[str, int]) -> list[str]:
-    """The topics that the user chooses by number or name."""
     names = list(topics)
     if not names:
         msg = "Kafka has no topics"

@@ -32,8 +32,6 @@ _NAMES = ("event_time", "occurred_at", "timestamp", "time", "ts", "created_at", 
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """The user's answers."""
-
     kafka: Mapping[str, str]
     """Properties as given, with references to the environment not replaced."""
     stage_url: str
@@ -46,8 +44,6 @@ class Answers:
 
 @dataclass(slots=True)
 class Draft:
-    """The text, and notes for the user."""
-
     text: str
     notes: list[str] = field(default_factory=list)
 

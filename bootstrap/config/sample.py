@@ -40,12 +40,10 @@ class TopicSample:
 
     @property
     def framing(self) -> str:
-        """The stream's ``framing``."""
         return "confluent" if self.framed and self.framed + self.tombstones == self.messages else "none"
 
     @property
     def envelope(self) -> str:
-        """The stream's ``envelope``."""
         return next(iter(self.events)) if self.is_all_events else "plain"
 
     @property

@@ -48,8 +48,6 @@ class ChainFinding:
 
 @dataclass(frozen=True, slots=True)
 class PartitionChain:
-    """One Kafka partition's markers, and its table's position."""
-
     partition: TopicPartition
     app_id: str
     staged: Sequence[StagedMarker]
@@ -70,7 +68,6 @@ class PartitionChain:
 
     @property
     def start(self) -> Position | None:
-        """The first position that exists."""
         markers = self.chain.markers
         return markers[0].span.start if markers else None
 
@@ -130,8 +127,6 @@ def _gap_remedy(partition: TopicPartition, position: Position) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Footer:
-    """The content of a data file's footer."""
-
     size_bytes: int
     rows: int
     offsets: tuple[int, int] | None

@@ -59,14 +59,11 @@ class PartitionFilter:
     partition: int | None = None
 
     def takes(self, partition: TopicPartition) -> bool:
-        """Whether a Kafka partition is selected."""
         return self.topic in (None, partition.topic) and self.partition in (None, partition.partition)
 
 
 @dataclass(slots=True)
 class ChainInspector:
-    """Reads a config's stage and tables."""
-
     settings: Settings
     problems: list[str] = field(default_factory=list)
     """What could not be read (rule 3)."""
@@ -229,6 +226,5 @@ def _offsets(metadata: pq.FileMetaData) -> tuple[int, int] | None:
 
 
 def files_of(chains: Sequence[PartitionChain]) -> int:
-    """The number of data files that the markers name."""
     markers: list[Marker] = [staged.marker for chain in chains for staged in chain.staged if staged.marker is not None]
     return sum(len(table.files) for marker in markers for table in marker.tables)

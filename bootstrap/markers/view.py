@@ -171,7 +171,6 @@ def findings_as_json(findings: Sequence[ChainFinding], chains: int, files: int) 
 
 
 def marker_as_json(staged: StagedMarker) -> str:
-    """The object's content, in order."""
     marker = staged.marker
     if marker is None or marker.manifest is None:
         return json.dumps({"path": staged.path, "manifest": None}, indent=2)
@@ -180,7 +179,6 @@ def marker_as_json(staged: StagedMarker) -> str:
 
 
 def marker_as_text(chain: PartitionChain, staged: StagedMarker) -> str:
-    """One marker, decoded."""
     marker = staged.marker
     if marker is None:
         return f"{staged.path}\n  cannot be read; see docs/internals/guarantees.md, “Corrupt markers”"

@@ -52,8 +52,6 @@ class PartitionResolution:
 
 @dataclass(frozen=True, slots=True)
 class RollbackEvent:
-    """A rollback of one of a stream's tables."""
-
     url: str
     table_id: str
     back: Rollback
@@ -61,20 +59,16 @@ class RollbackEvent:
 
 @dataclass(frozen=True, slots=True)
 class AcceptPlan:
-    """The resolution for one table of a stream."""
-
     event: RollbackEvent
     decision: Decision
     partitions: tuple[PartitionResolution, ...]
 
     @property
     def positions(self) -> Mapping[TopicPartition, Position]:
-        """Where loading continues."""
         return {resolution.partition: resolution.position for resolution in self.partitions}
 
     @property
     def generations(self) -> Mapping[TopicPartition, int]:
-        """The generations of the positions' chains, where not 0."""
         return {resolution.partition: resolution.generation for resolution in self.partitions if resolution.generation}
 
 

@@ -47,8 +47,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SkipPlan:
-    """One marker that gives positions up."""
-
     marker: Marker
     notes: tuple[str, ...] = ()
 

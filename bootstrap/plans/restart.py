@@ -52,8 +52,6 @@ class Restart:
 
 @dataclass(frozen=True, slots=True)
 class UnchangedPartition:
-    """A partition that does not change."""
-
     partition: TopicPartition
     why: str
 

@@ -40,8 +40,6 @@ _SHAPES = (
 
 @dataclass(frozen=True, slots=True)
 class FromGroup:
-    """The committed offsets of a consumer group."""
-
     name: str
 
 

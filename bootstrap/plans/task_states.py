@@ -34,14 +34,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TaskStates:
-    """The states in a chain's markers, by position."""
-
     known: Mapping[Position, StateFiles]
     chain: PartitionState
 
     @classmethod
     def of(cls, chain: PartitionState) -> TaskStates:
-        """The states in the origin and in the valid markers."""
         known: dict[Position, StateFiles] = {}
         origin = chain.origin
         if origin is not None and origin.state is not None:

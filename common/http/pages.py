@@ -34,7 +34,6 @@ def with_remedy(problem: str, remedy: str) -> str:
 
 
 def release() -> str:
-    """The installed version of this project."""
     try:
         return version(DISTRIBUTION)
     except PackageNotFoundError:

@@ -40,7 +40,6 @@ class Pausing:
 
     @property
     def since_ms(self) -> int | None:
-        """When it was paused; None if it is not."""
         return self._since_ms
 
     @property

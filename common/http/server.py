@@ -94,7 +94,6 @@ def text_page(status: int, text: str) -> Page:
 
 
 def json_page(status: int, value: object) -> Page:
-    """JSON."""
     return Page(status, "application/json", rendered(json.dumps(value, separators=(",", ":"))).encode())
 
 
@@ -172,7 +171,6 @@ class _Connections:
             return True
 
     def leave(self, connection: socket.socket) -> None:
-        """Remove a connection that is about to be closed."""
         with self._lock:
             self._is_answered.pop(connection, None)
 

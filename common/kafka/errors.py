@@ -44,8 +44,6 @@ _IDENTITY = (
 
 
 class KafkaFault(Protocol):
-    """A `confluent_kafka.KafkaError`."""
-
     def name(self) -> str:
         """The name in librdkafka, for example ``_SSL``."""
 
@@ -98,7 +96,6 @@ def member_error(servers: str, group: str, topic: str | None, fault: KafkaFault)
 
 
 def remedy(name: str, text: str, user_of: str = "") -> str:
-    """The remedy for a refusal."""
     if name in _LOGIN:
         return _TOKENS if "OAUTHBEARER token" in text else _LOG_IN
     if name == "_SSL":

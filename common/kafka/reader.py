@@ -74,7 +74,6 @@ class KafkaReader:
         return [TopicPartition(Topic(topic), Partition(number)) for number in numbers]
 
     def topics(self) -> list[str]:
-        """The names of all topics that this user may see."""
         with self._errors("list topics"):
             return sorted(topics_of(self._consumer, _TIMEOUT_S, self._client_error))
 

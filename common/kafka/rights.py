@@ -28,8 +28,6 @@ _TIMEOUT_S = 10.0
 
 
 class Right(Enum):
-    """An operation on a topic that needs permission."""
-
     READ = AclOperation.READ
     WRITE = AclOperation.WRITE
 

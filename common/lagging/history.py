@@ -33,11 +33,9 @@ class EndHistory:
             self._seen[partition] = _thinned(_added(self._seen.get(partition, ()), now_s, end))
 
     def retain(self, partitions: Collection[TopicPartition]) -> None:
-        """Drop all other partitions."""
         self._seen = {partition: seen for partition, seen in self._seen.items() if partition in partitions}
 
     def end(self, partition: TopicPartition) -> Position | None:
-        """The newest end; None if there is none."""
         seen = self._seen.get(partition)
         return seen[-1][1] if seen else None
 

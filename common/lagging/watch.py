@@ -42,7 +42,6 @@ class KafkaEnds:
     """The ends of partitions, as read_committed consumers see them."""
 
     def __init__(self, properties: Mapping[str, Option], log: FilteringBoundLogger) -> None:
-        """Requests nothing yet."""
         self._properties = client_properties(properties)
         self._admin: AdminClient | None = None
         self._log = log

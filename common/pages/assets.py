@@ -16,7 +16,6 @@ _TYPES = {"html": "text/html; charset=utf-8", "css": "text/css; charset=utf-8", 
 
 
 def status_pages(status: Callable[[], Status]) -> dict[str, Callable[[], Page]]:
-    """The page, its assets, and its data."""
     return {
         "/": _file("status.html"),
         "/status.css": _file("status.css"),

@@ -150,8 +150,6 @@ class PartitionRow:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A flush, or a commit."""
-
     time_ms: int
     stream: str
     what: str
@@ -164,8 +162,6 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A dead letter, masked."""
-
     place: str
     text: str
 

@@ -46,7 +46,6 @@ class PublishedColumns:
 
     @property
     def room(self) -> int:
-        """How many more fields may be gained."""
         return self.limit - sum(column.size for column in additions(self.declared, self.published))
 
 

@@ -105,7 +105,6 @@ def logical_type(schema: Schema) -> str | None:
 
 
 def fields_of(record: Schema) -> list[tuple[str, Schema]]:
-    """The names and types of a record's fields."""
     fields = cast("list[dict[str, object]]", cast("dict[str, object]", record)["fields"])
     return [(str(each["name"]), cast("Schema", each["type"])) for each in fields]
 

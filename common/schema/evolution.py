@@ -196,7 +196,6 @@ def nullable(data_type: DataType) -> DataType:
 
 
 def fields_in(data_type: DataType) -> int:
-    """The number of fields in a type, at any depth."""
     match data_type:
         case StructType(fields):
             return sum(1 + fields_in(field.type) for field in fields)

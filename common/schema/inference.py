@@ -72,7 +72,6 @@ class JsonShape:
     element: JsonShape | None = None
 
     def add(self, value: object) -> None:
-        """Add a value, as `json.loads` returned it."""
         self.seen += 1
         if value is None:
             self.nulls += 1
@@ -92,7 +91,6 @@ class JsonShape:
             self.highest = value if first else max(self.highest, value)
 
     def join(self, other: JsonShape) -> None:
-        """Add all values of the other shape."""
         if other.kinds[JsonKind.WHOLE]:
             first = not self.kinds[JsonKind.WHOLE]
             self.lowest = other.lowest if first else min(self.lowest, other.lowest)

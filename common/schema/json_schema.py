@@ -99,7 +99,6 @@ class _Mapping:
     formats: dict[str, str] = field(default_factory=dict)
 
     def possible(self, node: _Node, path: Path) -> _Possible:
-        """What a value of a schema may be."""
         schema = node.schema
         if schema is False:
             return _NOTHING
@@ -291,13 +290,11 @@ def _mapping(node: _Node, key: str) -> Mapping[str, object]:
 
 
 def _values(node: _Node) -> list[object]:
-    """The schemas of an object's further fields."""
     further = node.schema.get("additionalProperties") if isinstance(node.schema, dict) else None
     return [*_mapping(node, "patternProperties").values(), *([further] if isinstance(further, dict) else [])]
 
 
 def _elements(node: _Node) -> list[object]:
-    """The schemas of an array's elements."""
     schema = node.schema if isinstance(node.schema, dict) else {}
     elements: list[object] = []
     for key in ("prefixItems", "items", "additionalItems"):

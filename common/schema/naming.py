@@ -35,8 +35,6 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class Inside:
-    """The plan for a list's elements, or a map's values."""
-
     plan: Plan
 
 

@@ -92,7 +92,6 @@ class Field:
 
     @property
     def comment(self) -> str | None:
-        """The comment that SQL shows for the field."""
         comment = json.loads(self.metadata_json).get("comment")
         return comment if isinstance(comment, str) else None
 
@@ -124,7 +123,6 @@ class StructType:
         return tuple(field.name for field in self.fields)
 
     def field(self, name: str) -> Field | None:
-        """The field of exactly that name, or None."""
         return next((field for field in self.fields if field.name == name), None)
 
     def at(self, steps: Sequence[str]) -> Field | None:

@@ -32,7 +32,6 @@ class Chain:
 
     @property
     def tail(self) -> Marker | None:
-        """The last marker, or None while there is no chain."""
         return self.markers[-1] if self.markers else None
 
     @property

@@ -91,7 +91,6 @@ def is_superseded(marker: Marker, origin: ChainOrigin | None) -> bool:
 
 
 def origin_path(partition: TopicPartition, number: int = 0) -> str:
-    """The path of an origin below the stage's root."""
     return f"{_PATHS.folder(partition)}{number:020d}.begin"
 
 
@@ -142,7 +141,6 @@ _FORM = TypeAdapter(_StoredOrigin)
 
 
 def origin_to_bytes(origin: ChainOrigin) -> bytes:
-    """The stored form: UTF-8 JSON, one object."""
     position, inputs = origin.position, inputs_to_stored(origin.position)
     about = (origin.generation, origin.topic_id, inputs, origin.outboxes, origin.state)
     return _FORM.dump_json(_StoredOrigin(origin.version, position, *about), by_alias=True)

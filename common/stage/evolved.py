@@ -85,7 +85,6 @@ _FORM = StoredForm(Evolved)
 
 
 def folder_of(app_id: str) -> str:
-    """The folder of a stream's published columns, with the closing slash."""
     return versions_folder(SCHEMA, app_id)
 
 

@@ -25,8 +25,6 @@ FAILURES = "failures"
 
 @dataclass(frozen=True, slots=True)
 class LastFailure:
-    """Why the last load of a stream failed."""
-
     failed_ms: int
     """By the loader's clock."""
     problem: str
@@ -47,7 +45,6 @@ _FORM = StoredForm(LastFailure)
 
 
 def failure_path(app_id: str) -> str:
-    """The path of a stream's object."""
     return f"{FAILURES}/{quote(app_id, safe='')}.json"
 
 

@@ -75,8 +75,6 @@ def idle_path(writer: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _WriterFacts:
-    """The object's content."""
-
     partitions: tuple[Annotated[IdleFact, with_partition(IdleFact, "partition")], ...]
     streams: tuple[StreamFact, ...] = ()
 
@@ -85,7 +83,6 @@ _FORM = StoredForm(_WriterFacts)
 
 
 def facts_to_bytes(facts: Iterable[IdleFact], streams: Iterable[StreamFact] = ()) -> bytes:
-    """The object's content."""
     return _FORM.to_bytes(_WriterFacts(tuple(facts), tuple(streams)))
 
 

@@ -27,7 +27,6 @@ def epoch_path(epoch: Epoch) -> str:
 
 
 def epoch_of(path: str) -> Epoch | None:
-    """The inverse of `epoch_path`; None for any other path."""
     match = _PATH.fullmatch(path)
     return None if match is None else Epoch(int(match[1]))
 
@@ -51,8 +50,6 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class LeaseRecord:
-    """The content of an epoch."""
-
     holder: str
     """The maker, or a loader that has a grant; older releases read this."""
     released: bool

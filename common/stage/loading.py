@@ -56,7 +56,6 @@ class LoadNote:
 
 
 def loading_folder(partition: TopicPartition) -> str:
-    """The folder of a chain's notes, with the closing slash."""
     return f"{LOADING}/{partition.topic}/{partition.partition}/"
 
 

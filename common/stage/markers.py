@@ -85,7 +85,6 @@ class MarkerName:
 
     @property
     def path(self) -> str:
-        """The object's path below the stage's root."""
         return f"{folder_of(self.topic_partition)}{self.start:020d}.done"
 
     @classmethod
@@ -96,7 +95,6 @@ class MarkerName:
 
 
 def folder_of(partition: TopicPartition) -> str:
-    """The folder of a Kafka partition's markers, with the closing slash."""
     return _PATHS.folder(partition)
 
 
@@ -114,7 +112,6 @@ def late_path(path: str, data: bytes) -> str:
 
 
 def is_late_path(path: str) -> bool:
-    """Whether `late_path` made this path."""
     return ".late-" in path.rpartition("/")[2]
 
 
@@ -124,16 +121,12 @@ def digest_of(data: bytes) -> str:
 
 
 class Origin(StrEnum):
-    """Which program made a marker, and why."""
-
     FLUSH = "flush"  # a stage writer staged these records
     BOOTSTRAP = "bootstrap"  # an operator set the start of a chain
     SKIP = "skip"  # an operator gave these positions up
 
 
 class TableKind(StrEnum):
-    """What a staged table of a stream is for."""
-
     ROWS = "rows"
     DEAD_LETTERS = "dead_letters"
 
@@ -326,7 +319,6 @@ _FORM = TypeAdapter(_StoredManifest)
 
 
 def manifest_to_bytes(partition: TopicPartition, manifest: Manifest) -> bytes:
-    """The stored form of a manifest: UTF-8 JSON, one object."""
     span = manifest.span
     stored = _StoredManifest(
         version=manifest.version,
@@ -354,12 +346,10 @@ def manifest_from_bytes(name: MarkerName, data: bytes) -> Manifest | None:
 
 
 def marker_from_bytes(name: MarkerName, data: bytes) -> Marker:
-    """A marker from its name and its object's bytes."""
     return Marker(name, manifest_from_bytes(name, data))
 
 
 def marker_to_bytes(marker: Marker) -> bytes:
-    """The inverse of `marker_from_bytes`."""
     return b"" if marker.manifest is None else manifest_to_bytes(marker.name.topic_partition, marker.manifest)
 
 

@@ -63,7 +63,6 @@ class MergedPosition(int):
 
 
 def merged_position(inputs: Iterable[InputEnd]) -> Position:
-    """A `MergedPosition`, as the position that it is."""
     return Position(MergedPosition(inputs))
 
 
@@ -78,7 +77,6 @@ def ends_at(chain: TopicPartition, position: Position) -> tuple[InputEnd, ...]:
 
 
 def chain_topic(topics: Collection[str]) -> Topic:
-    """The name of the chains of these topics together."""
     return Topic(AND.join(sorted(topics)))
 
 
@@ -120,7 +118,6 @@ def inputs_of(chain: TopicPartition) -> tuple[TopicPartition, ...]:
 
 
 def kafka_topic(chain: str) -> Topic:
-    """The Kafka topic of a chain of one topic."""
     return topics_of(chain)[0]
 
 

@@ -27,7 +27,6 @@ MESSAGE = b"kafka-delta-express:news:1"
 
 
 def notification_folder(app_id: str) -> str:
-    """The folder of one stream's notifications."""
     return f"{NOTIFICATIONS}/{escape(shortened(app_id))}/"
 
 

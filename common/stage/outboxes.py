@@ -34,12 +34,10 @@ class OutboxName:
 
     @property
     def path(self) -> str:
-        """The object's path below the stage's root."""
         return f"{outbox_folder(self.partition)}{self.start:020d}-{self.generation}-{self.unique}.records"
 
     @classmethod
     def parse(cls, path: str) -> OutboxName | None:
-        """The inverse of `path`; None for any other path."""
         parsed = _PATHS.parse(path)
         if parsed is None:
             return None
@@ -49,12 +47,10 @@ class OutboxName:
 
 
 def outbox_folder(partition: TopicPartition) -> str:
-    """The folder of a chain's outboxes, with the closing slash."""
     return _PATHS.folder(partition)
 
 
 def require_own_outboxes(partition: TopicPartition, paths: Iterable[str]) -> None:
-    """Raises ValueError for an outbox that is not of this chain."""
     for path in paths:
         name = OutboxName.parse(path)
         if name is None or name.partition != partition:

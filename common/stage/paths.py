@@ -15,7 +15,6 @@ class ChainPaths:
         self._path = re.compile(rf"{folder}/(?P<topic>{CHAIN_TOPIC})/(?P<partition>0|[1-9]\d{{0,9}})/{name}", re.ASCII)
 
     def folder(self, partition: TopicPartition) -> str:
-        """The folder of a chain's objects, with the closing slash."""
         return f"{self._folder}/{partition.topic}/{partition.partition}/"
 
     def parse(self, path: str) -> tuple[TopicPartition, re.Match[str]] | None:

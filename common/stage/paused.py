@@ -59,7 +59,6 @@ class Pause:
 
     @property
     def remedy(self) -> str:
-        """The command that ends it."""
         return f"`{self.part.program} resume {CONFIG} --stream {quoted(self.app_id)}` ends it"
 
     def to_bytes(self) -> bytes:
@@ -83,7 +82,6 @@ def pause_path(part: StreamPart, app_id: str) -> str:
 
 
 def pause_of(store: ObjectStore, part: StreamPart, app_id: str) -> Pause | None:
-    """A stream's pause; None if there is none. Raises StoreError."""
     path = pause_path(part, app_id)
     data = store.read(path)
     if data is None:

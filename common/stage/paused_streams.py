@@ -53,11 +53,9 @@ class PausedStreams:
 
     @property
     def pauses(self) -> Mapping[str, Pause]:
-        """The known pauses, by stream."""
         return self._pauses or {}
 
     def is_paused(self, app_id: str) -> bool:
-        """Whether a stream is paused now (the rule)."""
         pauses = self._pauses
         return pauses is None or app_id in pauses
 
@@ -80,7 +78,6 @@ class PausedStreams:
             self._log.warning("the pauses of streams cannot be read", problem=error.problem, remedy=error.remedy)
 
     def pause(self, app_id: str, by: str) -> Pause:
-        """Pause a stream. Raises StoreError."""
         with self._lock:
             made = pause(self._store, Pause(app_id, self._part, self._clock.wall_ms(), by))
             if self._pauses is not None:  # until they are read, those of other streams are unknown

@@ -66,15 +66,12 @@ _FORM = StoredForm(RepairEntry)
 
 @dataclass(frozen=True, slots=True)
 class LastRepair:
-    """A partition's last turn."""
-
     number: int = 0
     """0 if there was none yet."""
     ended: bool = True
 
 
 def repairs_folder(partition: TopicPartition) -> str:
-    """The folder of a Kafka partition's turns, with the closing slash."""
     return f"{REPAIR}/{partition.topic}/{partition.partition}/"
 
 

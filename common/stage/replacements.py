@@ -50,7 +50,6 @@ class ReplacementName:
 
     @classmethod
     def parse(cls, path: str) -> ReplacementName | None:
-        """The inverse of `path`; None for any other path."""
         parsed = _PATHS.parse(path)
         if parsed is None or is_merged(parsed[0].topic):  # a chain of several topics is not replayed
             return None
@@ -110,7 +109,6 @@ class Replacement:
 
     @property
     def rows(self) -> int:
-        """The number of rows over all tables."""
         return sum(file.rows for table in self.tables if table.kind is TableKind.ROWS for file in table.files)
 
     def of(self, url: str) -> ReplacementTable | None:
@@ -142,7 +140,6 @@ _FORM = TypeAdapter(_StoredReplacement)
 
 
 def replacement_to_bytes(name: ReplacementName, replacement: Replacement) -> bytes:
-    """The stored form: UTF-8 JSON, one object."""
     stored = _StoredReplacement(
         version=replacement.version,
         topic=name.topic_partition.topic,

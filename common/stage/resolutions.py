@@ -71,5 +71,4 @@ _CONTENT = TypeAdapter(dict[str, Any])
 
 
 def resolution_path(app_id: str, table_id: str, version: int) -> str:
-    """The path of an event's resolution (rule 1)."""
     return f"{ACCEPT}/{quote(app_id, safe='')}/{quote(table_id, safe='')}/{version:020d}.json"

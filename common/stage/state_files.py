@@ -54,7 +54,6 @@ class StateFileName:
 
     @classmethod
     def parse(cls, path: str) -> StateFileName | None:
-        """The inverse of `path`; None for any other path."""
         parsed = _PATHS.parse(path)
         if parsed is None:
             return None
@@ -65,7 +64,6 @@ class StateFileName:
 
 
 def state_folder(partition: TopicPartition) -> str:
-    """The folder of a task's state files, with the closing slash."""
     return _PATHS.folder(partition)
 
 

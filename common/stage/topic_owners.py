@@ -49,7 +49,6 @@ _FORM = StoredForm(_TopicOwner)
 
 
 def owner_path(topic: str) -> str:
-    """The object of a topic."""
     return f"{SHARED}/{topic}.json"
 
 

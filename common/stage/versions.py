@@ -19,7 +19,6 @@ _VERSION = re.compile(r"(\d{20})\.json", re.ASCII)
 
 
 def versions_folder(kind: str, app_id: str) -> str:
-    """The folder of a stream's objects of one kind, with the closing slash."""
     return f"{kind}/{quote(app_id, safe='')}/"
 
 

@@ -90,12 +90,10 @@ class MergeBy:
 
     @property
     def paths(self) -> tuple[tuple[str, ...], ...]:
-        """The steps to each key."""
         return (*((key,) for key in self.record), *self.element)
 
     @property
     def sql_keys(self) -> tuple[str, ...]:
-        """The keys in Spark's SQL."""
         return tuple(".".join(map(backticks, steps)) for steps in self.paths)
 
     @property

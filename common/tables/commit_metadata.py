@@ -39,8 +39,6 @@ from common.tables.counts import Counts, Replaced
 
 
 class Decision(StrEnum):
-    """An operator's decision about a rollback."""
-
     REPLAY = "replay"
     """Load again what the table has lost."""
     GO_ON = "go_on"
@@ -49,8 +47,6 @@ class Decision(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """The resolution that a commit carries out."""
-
     version: int
     """The version of the commit that rolled the table back."""
     decision: Decision

@@ -44,8 +44,6 @@ MOST_OLDER = 2_000
 
 @dataclass(frozen=True, slots=True)
 class TableChain:
-    """A chain that a table has something of."""
-
     generation: int
     position: Position
     topic_id: str | None = None

@@ -71,8 +71,6 @@ _SKEW_MS = 3_600_000
 
 
 class RollbackKind(StrEnum):
-    """The kind of difference between a table and what was loaded."""
-
     RESTORED = "table_restored"
     REPLACED = "table_replaced"
     RECREATED = "table_recreated"

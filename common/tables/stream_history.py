@@ -35,7 +35,6 @@ class StreamHistory:
 
     @cached_property
     def rollback(self) -> Rollback | None:
-        """How the table was rolled back; None if it was not."""
         return find_rollback(self.commits, self._app_id)
 
     @cached_property
@@ -73,7 +72,6 @@ class StreamHistory:
 
 
 def read_stream_history(stream: Stream, state: TableState, store: ObjectStore) -> StreamHistory:
-    """The history of a table, from its log below ``store``."""
     return StreamHistory(stream, read_history(state.version, store_lines(store)))
 
 

@@ -60,7 +60,6 @@ class TxnIds:
         return tuple(self.in_table(plain).of(partition) for plain in (partition.topic, ""))
 
     def generation_of(self, partition: TopicPartition) -> int:
-        """The generation of a Kafka partition's chain (rule 2)."""
         return self.generations.get(partition, 0)
 
     def position(self, transactions: Mapping[str, int], partition: TopicPartition) -> Position | None:

@@ -107,7 +107,6 @@ class TopicChangelog:
 
     @contextmanager
     def reading(self) -> Iterator[ChangelogReading]:
-        """A reader for any number of changes."""
         with ExitStack() as held:
             yield ChangelogReading(self.topics, held, self.metrics)
 

@@ -23,16 +23,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ChangelogMessage:
-    """A message of a changelog topic."""
-
     value: bytes
     headers: tuple[tuple[str, bytes], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """Where pieces were written."""
-
     partition: TopicPartition
     topic_id: str | None
     """The topic's id, requested after they were written."""
@@ -115,7 +111,6 @@ NO_CHANGELOG = NoChangelog()
 
 
 def missing_messages(partition: TopicPartition, offset: Position, low: Position, high: Position) -> StateError:
-    """The error for a message that a marker names and that does not exist."""
     has = f"of it Kafka has offsets {low} to {high - 1}" if low < high else f"it is empty, and continues at {high}"
     return StateError(f"the changes of a task's state at offset {offset} of {partition} are gone: {has}")
 

@@ -38,7 +38,6 @@ def snapshot_after_s(keep_s: float) -> float:
 
 
 def retention_s(keep_s: float) -> float:
-    """The minimum retention of a topic, in seconds."""
     return 2 * max(keep_s, _LEAST_KEEP_S)
 
 

@@ -34,8 +34,6 @@ TopicProblems = dict["Topic", ConfigError | None]
 
 
 class ChangelogWatch(TopicWatch):
-    """One writer's checks."""
-
     def __init__(
         self,
         checks: ChecksTopics,

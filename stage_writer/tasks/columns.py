@@ -112,8 +112,6 @@ class ColumnsConverter(OfTopology):
 
 
 class _RowMaker:
-    """Makes rows of one table."""
-
     def __init__(self, stream: Stream, table: TableFormat) -> None:
         """``stream`` has that table as its main one."""
         self._schema = table.arrow_schema

@@ -64,7 +64,6 @@ class MergedMessages(Messages):
 
 
 def messages_of(batch: MessageBatch) -> Messages:
-    """A batch's messages, with their positions in Kafka."""
     whole = Messages.of([batch])
     if not isinstance(batch, MergedBatch):
         return whole

@@ -61,17 +61,14 @@ class Keeping:
         return open_backend(Path(self._folder) / self._app_id / _folder_of(partition))
 
     def report_restored(self, read_bytes: int, seconds: float) -> None:
-        """Record how a task was restored."""
         self._metrics.add(catalogue.WRITER_STATE_RESTORED, read_bytes, app_id=self._app_id)
         self._metrics.observe(catalogue.WRITER_STATE_RESTORE_SECONDS, seconds, app_id=self._app_id)
 
     def report(self, partition: TopicPartition, stores: TaskStores) -> None:
-        """Record the size of a task's state."""
         for gauge, value in zip(_GAUGES, (stores.size_bytes, stores.entries), strict=True):
             self._metrics.set(gauge, value, **self._labels(partition))
 
     def forget(self, partition: TopicPartition) -> None:
-        """Remove the metrics of a task that ended."""
         for gauge in _GAUGES:
             self._metrics.forget(gauge, **self._labels(partition))
 

@@ -135,7 +135,6 @@ def _check_tables(name: str, stream: Stream, topology: BuiltTopology) -> None:
 
 
 def _failed(what: str, error: Exception) -> ConfigError:
-    """The error of the user's own code, with its location (rule 1)."""
     if isinstance(error, SyntaxError):
         location = f"{error.filename}, line {error.lineno}"
     else:

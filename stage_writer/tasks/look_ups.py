@@ -103,7 +103,6 @@ class LookUps:
             del self._tasks[app_id][task.partition]
 
     def tasks(self, app_id: str) -> list[OpenTask]:
-        """A stream's current tasks, by topic and partition."""
         open_tasks = list(self._tasks.get(app_id, {}).values())
         return sorted(open_tasks, key=lambda task: (task.partition.topic, task.partition.partition))
 

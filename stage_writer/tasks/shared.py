@@ -135,7 +135,6 @@ class StreamTasks(ABC):
         return made
 
     def count_dropped(self, dropped: Mapping[str, int]) -> None:
-        """Count the records that processors have dropped."""
         for reason, count in dropped.items():
             self.around.metrics.add(catalogue.WRITER_TOPOLOGY_DROPPED, count, app_id=self.stream.app_id, reason=reason)
 

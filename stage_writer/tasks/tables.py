@@ -43,7 +43,6 @@ def formats_of(stream: Stream) -> tuple[TableFormat, TableFormat]:
 
 
 def row_format(stream: Stream, url: str) -> TableFormat:
-    """How one of its tables for rows is written. Raises SchemaError."""
     stream = stream.at(url)
     table = nullable_columns(stream.record.schema_of_columns)
     table = table.with_fields(kafka_fields_of(stream))

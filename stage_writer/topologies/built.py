@@ -70,7 +70,6 @@ class BuiltTopology:
 
     @property
     def has_state(self) -> bool:
-        """Whether it has any state store."""
         return any(group.stores for group in self.groups)
 
     @property

@@ -52,8 +52,6 @@ class MakesStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SourceNode:
-    """Messages of topics."""
-
     name: str
     parents: tuple[str, ...]
     """None: a source has no parents."""
@@ -68,8 +66,6 @@ class SourceNode:
 
 @dataclass(frozen=True, slots=True)
 class ProcessorNode:
-    """A user's processor."""
-
     name: str
     parents: tuple[str, ...]
     supplier: Callable[[], Processor]
@@ -77,8 +73,6 @@ class ProcessorNode:
 
 @dataclass(frozen=True, slots=True)
 class StepNode:
-    """A vectorized step."""
-
     name: str
     parents: tuple[str, ...]
     step: BatchStep
@@ -97,8 +91,6 @@ class TableSink:
 
 @dataclass(frozen=True, slots=True)
 class TopicSink:
-    """Records for a Kafka topic."""
-
     name: str
     parents: tuple[str, ...]
     topic: str

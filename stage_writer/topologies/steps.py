@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 
 class BatchStep(Protocol):
-    """The input of `Topology.add_step`."""
-
     def bind(self, columns: StructType) -> Step:
         """The step over these columns. Raises SchemaError or ExpressionError for incompatible ones."""
 
@@ -98,8 +96,6 @@ class _Selection:
 
 
 class _Mapped:
-    """A `Step` that calls the user's function."""
-
     needs_headers = False
 
     def __init__(self, function: Callable[[pa.Table], pa.Table], columns: StructType) -> None:

@@ -242,8 +242,6 @@ class TopologyTestDriver:
 
 
 class _Driven:
-    """A task, and its staged state."""
-
     def __init__(self, topology: BuiltTopology, task_id: TaskId, writers: Mapping[str, AnyRows | RowWriter]) -> None:
         self._task_id = task_id
         self._staged: list[Changes] = []
@@ -256,7 +254,6 @@ class _Driven:
         self.task = Task(topology, self._task_id, self.stores, writers)
 
     def commit(self) -> None:
-        """Stage the changes."""
         self._staged.append(self.stores.seal())
         self.stores.sealed(f"{len(self._staged)}")
 
@@ -285,8 +282,6 @@ class AnyRows(RowWriter):
 
 
 class DeclaredRows(RowWriter):
-    """A table with declared columns."""
-
     def dicts_of(self, rows: pa.Table) -> list[Row]:
         """What the table holds, as dicts."""
         return list(dicts_of(rows))

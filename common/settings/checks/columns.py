@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 
 def check_columns(stream: Stream) -> None:
-    """Raise ValueError for settings that name an unknown column, or one twice."""
     rescue = (stream.record.rescue_column,) if stream.record.rescues else ()
     events = (CDC_COLUMN,) if stream.record.has_events else ()
     _require_new(

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 
 def check_columns_from(stream: Stream) -> None:
-    """Raise ValueError for settings that cannot go with columns that are not declared."""
     source = stream.record.columns_from
     if source is None:
         return

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
 
 def check_envelope(stream: Stream) -> None:
-    """Raise ValueError for settings that contradict the `envelope`."""
     for problem in _problems(stream):
         raise ValueError(problem)
 

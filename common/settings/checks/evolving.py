@@ -9,7 +9,6 @@ if TYPE_CHECKING:
 
 
 def check_evolving(stream: Stream) -> None:
-    """Raise ValueError where the table's columns and the record's fields are not the same ones."""
     if not stream.record.evolves:
         return
     renames = {

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 
 def check_merge(stream: Stream) -> None:
-    """Raise ValueError for a `merge` that cannot work."""
     merge = stream.merge
     if (stream.load is LoadSetting.MERGE) != (merge is not None):
         msg = "load is merge, and merge.keys is missing; add merge: {keys: [columns]}"

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 
 def check_template(stream: Stream) -> None:
-    """Raise ValueError for a template that contradicts other settings of its stream."""
     if stream.routing.route_table is None:
         if stream.routing.route_limit != ROUTE_LIMIT:
             msg = "route_limit is given without route_table, so it has no effect; leave it out"

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 
 def check_routes(stream: Stream) -> None:
-    """Raise ValueError for routes that cannot work."""
     if stream.routing.route is None and stream.topology is None and stream.routing.routes:
         msg = "routes are given, and no route says which of them a record takes; add route, an expression or a field"
         raise ValueError(msg)

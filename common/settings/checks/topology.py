@@ -23,7 +23,6 @@ PACKAGES_OF_THIS_PROGRAM = ("bootstrap", "common", "delta_loader", "stage_writer
 
 
 def check_topology(stream: Stream) -> None:
-    """Raise ValueError for settings that are incompatible with a topology."""
     if stream.topology is None:
         if stream.max_task_idle_s:
             msg = "max_task_idle is for a topology that joins topics, and there is none; leave it out, or give topology"
@@ -57,7 +56,6 @@ def check_topology(stream: Stream) -> None:
 
 
 def check_changelogs(streams: Sequence[Stream]) -> None:
-    """Raise ValueError for a stream that reads a changelog topic."""
     for stream in streams:
         topic = stream.state_changelog
         reader = None if topic is None else next((other for other in streams if other.reads(topic)), None)

@@ -74,8 +74,6 @@ class StreamTime:
 
 
 class AggregateByKey(Processor):
-    """One aggregate for each key."""
-
     def __init__(self, table: StoredTable, fold: Fold) -> None:
         self._table = table
         self._fold = fold
@@ -85,7 +83,6 @@ class AggregateByKey(Processor):
         self._store = context.store(self._table.store)
 
     def process(self, record: Record) -> None:
-        """Fold the record in, and forward the change."""
         if record.key is None or record.value is None:
             self.context.drop(record, NULL_KEY if record.key is None else "null_value")
             return
@@ -128,7 +125,6 @@ class WindowTable(StoredTable):
     """The table of a windowed aggregate: its keys are windowed ones."""
 
     def open(self, context: ProcessorContext) -> Getter:
-        """Reads a window's aggregate."""
         store = context.store(self.store)
 
         def get(windowed: Windowed) -> Stamped | None:
@@ -139,8 +135,6 @@ class WindowTable(StoredTable):
 
 
 class AggregateByWindow(_OverTime):
-    """One aggregate for each key and time window."""
-
     def __init__(self, table: WindowTable, windows: TimeWindows, fold: Fold) -> None:
         super().__init__(table)
         self._windows = windows
@@ -181,7 +175,6 @@ class SessionTable(StoredTable):
     """The table of an aggregate over sessions."""
 
     def open(self, context: ProcessorContext) -> Getter:
-        """Reads a session's aggregate."""
         store = context.store(self.store)
 
         def get(windowed: Windowed) -> Stamped | None:

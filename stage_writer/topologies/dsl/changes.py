@@ -54,7 +54,6 @@ class Table(ABC):
         """A task's reader of the table: returns a key's value and time, or None."""
 
     def change(self, new: Value, old: Value) -> Change:
-        """The change to send."""
         return new_tuple(Change, (new, old if self.sends_old else None))
 
 
@@ -96,7 +95,6 @@ class ViewedTable(Table):
         return self.sends_old
 
     def stores(self) -> tuple[str, ...]:
-        """Its own store, or its parent's."""
         return self.parent.stores() if self.store is None else (self.store,)
 
     def open(self, context: ProcessorContext) -> Getter:

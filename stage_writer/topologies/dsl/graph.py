@@ -101,7 +101,6 @@ class BuilderGraph:
         return name
 
     def store(self, builder: StoreBuilder) -> str:
-        """Add a store that nodes may need."""
         if builder.name in self._stores:
             problem = f"two operators keep their state in the store {builder.name!r}"
             raise ConfigError(problem, "give each its own name, with Materialized(name=…)")
@@ -109,11 +108,9 @@ class BuilderGraph:
         return builder.name
 
     def key_value(self, name: str, how: Materialized | None = None) -> str:
-        """A key-value store."""
         return self.store(Stores.key_value(name, persistent=how is not None and how.persistent))
 
     def build(self) -> Topology:
-        """The topology."""
         topology = Topology(on_error=self._on_error, late=self._late)
         for step in self._steps:
             step(topology)

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 
 def last_values(graph: BuilderGraph, node: str, parent: str, how: Materialized) -> SourceTable:
-    """The last value of each key."""
     table = SourceTable(graph.key_value(how.name or node, how), is_kept=bool(how.name))
     stores = lambda: (table.store,) if table.is_kept else ()  # noqa: E731
     graph.processor(node, lambda: SourceProcessor(table), parent, stores=stores)
@@ -46,7 +45,6 @@ def last_values(graph: BuilderGraph, node: str, parent: str, how: Materialized) 
 
 
 def by_key(graph: BuilderGraph, node: str, parent: str, fold: Fold, *, how: Materialized) -> StoredTable:
-    """An aggregate of each key."""
     table = StoredTable(graph.key_value(how.name or node, how))
     graph.processor(node, lambda: AggregateByKey(table, fold), parent, stores=lambda: (table.store,))
     return table
@@ -55,7 +53,6 @@ def by_key(graph: BuilderGraph, node: str, parent: str, fold: Fold, *, how: Mate
 def by_window(
     graph: BuilderGraph, node: str, parent: str, windows: TimeWindows, fold: Fold, *, how: Materialized
 ) -> WindowTable:
-    """An aggregate of each key and time window."""
     retention = max(span(windows.size_ms + windows.grace_ms), how.retention or span(0))
     store = Stores.window(how.name or node, retention, span(windows.size_ms), persistent=how.persistent)
     table = WindowTable(graph.store(store))
@@ -67,7 +64,6 @@ def by_window(
 def by_session(
     graph: BuilderGraph, node: str, parent: str, windows: SessionWindows, fold: SessionFold, *, how: Materialized
 ) -> SessionTable:
-    """An aggregate of each key and session."""
     retention = max(span(windows.closing_ms), how.retention or span(0))
     table = SessionTable(graph.store(Stores.session(how.name or node, retention, persistent=how.persistent)))
     stores = (table.store, graph.key_value(time_store(table.store), how))
@@ -78,7 +74,6 @@ def by_session(
 def joined_streams(
     graph: BuilderGraph, node: str, parents: tuple[str, str], join: StreamJoin, how: Materialized
 ) -> None:
-    """The pairs of two streams."""
     stores = [join.left_store, join.right_store]
     retention = span(join.windows.retention_ms)
     for store in stores:
@@ -93,7 +88,6 @@ def joined_streams(
 
 
 def joined_tables(graph: BuilderGraph, node: str, parents: tuple[str, str], table: JoinedTable) -> None:
-    """The joined rows of two tables."""
     left, right = table.left.stores(), table.right.stores()
     graph.processor(f"{node}-left", lambda: TableJoinSide(table, is_left=True), parents[0], stores=lambda: right)
     graph.processor(f"{node}-right", lambda: TableJoinSide(table, is_left=False), parents[1], stores=lambda: left)

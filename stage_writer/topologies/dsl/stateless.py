@@ -30,8 +30,6 @@ class Filter(Processor):
 
 
 class MapPairs(Processor):
-    """A new key and value for each record."""
-
     def __init__(self, mapper: Callable[[Key, Value], tuple[Key, Value]]) -> None:
         self._mapper = mapper
 
@@ -41,8 +39,6 @@ class MapPairs(Processor):
 
 
 class MapValues(Processor):
-    """A new value for each record."""
-
     def __init__(self, mapper: Callable[[Key, Value], Value]) -> None:
         self._mapper = mapper
 
@@ -51,19 +47,14 @@ class MapValues(Processor):
 
 
 class MapKey(Processor):
-    """A new key for each record."""
-
     def __init__(self, mapper: Callable[[Key, Value], Key]) -> None:
         self._mapper = mapper
 
     def process(self, record: Record) -> None:
-        """Forward it under its new key."""
         self.context.forward(record.with_key(self._mapper(record.key, record.value)))
 
 
 class FlatMapPairs(Processor):
-    """Any number of pairs for each record."""
-
     def __init__(self, mapper: Callable[[Key, Value], Iterable[tuple[Key, Value]]]) -> None:
         self._mapper = mapper
 
@@ -73,8 +64,6 @@ class FlatMapPairs(Processor):
 
 
 class FlatMapValues(Processor):
-    """Any number of values for each record."""
-
     def __init__(self, mapper: Callable[[Key, Value], Iterable[Value]]) -> None:
         self._mapper = mapper
 
@@ -90,7 +79,6 @@ class Peek(Processor):
         self._action = action
 
     def process(self, record: Record) -> None:
-        """Call the function, then forward."""
         self._action(record.key, record.value)
         self.context.forward(record)
 

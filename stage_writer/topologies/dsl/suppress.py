@@ -73,7 +73,6 @@ class SuppressedTable(Table):
         return self.store, f"{self.store}-keys"
 
     def stores(self) -> tuple[str, ...]:
-        """Its own and its parent's."""
         return (*self.own_stores(), *self.parent.stores())
 
     def open(self, context: ProcessorContext) -> Getter:
@@ -92,8 +91,6 @@ class SuppressedTable(Table):
 
 
 class HoldBack(Processor):
-    """Runs a `SuppressedTable`."""
-
     def __init__(self, table: SuppressedTable) -> None:
         self._table = table
 

@@ -56,7 +56,6 @@ class SourceProcessor(Processor):
         self._table = table
 
     def init(self, context: ProcessorContext) -> None:
-        """Get the store, if rows are kept."""
         super().init(context)
         self._store = context.store(self._table.store) if self._table.is_kept else None
 
@@ -73,8 +72,6 @@ class SourceProcessor(Processor):
 
 
 class FilteredTable(ViewedTable):
-    """The rows for which a predicate is true (or not)."""
-
     def __init__(
         self, parent: Table, predicate: Callable[[Key, Value], object], store: str | None, *, keep: bool
     ) -> None:
@@ -90,8 +87,6 @@ class FilteredTable(ViewedTable):
         return value if passes else None
 
     def view(self, parent: Getter) -> Getter:
-        """The parent's row, or None."""
-
         def get(key: Key) -> Stamped | None:
             row = parent(key)
             return row if row is not None and self.kept(key, row[0]) is not None else None
@@ -100,8 +95,6 @@ class FilteredTable(ViewedTable):
 
 
 class FilterRows(TableProcessor):
-    """Runs a `FilteredTable`."""
-
     def __init__(self, table: FilteredTable) -> None:
         super().__init__(table, table.store)
         self._filtered = table
@@ -122,8 +115,6 @@ class FilterRows(TableProcessor):
 
 
 class MappedTable(ViewedTable):
-    """The rows with mapped values."""
-
     def __init__(self, parent: Table, mapper: Callable[[Key, Value], Value], store: str | None) -> None:
         super().__init__(parent, store)
         self._mapper = mapper
@@ -143,8 +134,6 @@ class MappedTable(ViewedTable):
 
 
 class MapRows(TableProcessor):
-    """Runs a `MappedTable`."""
-
     def __init__(self, table: MappedTable) -> None:
         super().__init__(table, table.store)
         self._mapped = table

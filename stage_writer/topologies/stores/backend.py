@@ -35,7 +35,6 @@ class Changes:
 
     @property
     def size_bytes(self) -> int:
-        """Of the keys and values."""
         return sum(
             len(key) + (0 if value is None else len(value))
             for space in self.spaces.values()

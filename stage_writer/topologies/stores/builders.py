@@ -32,8 +32,6 @@ _BY_TIME = "/by_time"
 
 
 class StoreKind(StrEnum):
-    """The kinds of stores."""
-
     KEY_VALUE = "key_value"
     WINDOW = "window"
     WINDOW_DUPLICATES = "window_duplicates"
@@ -82,7 +80,6 @@ class StoreBuilder:
 
 
 def milliseconds(duration: timedelta) -> int:
-    """A duration in whole milliseconds."""
     return duration // _MILLISECOND
 
 

@@ -65,7 +65,6 @@ class _Order:
         self._new.append(key)
 
     def remove_last(self, key: bytes) -> None:
-        """Remove the most recently added key."""
         if self._new:
             self._new.pop()
             return
@@ -114,7 +113,6 @@ class Layer:
             order.remove_last(key)
 
     def forget(self, keys: Iterable[bytes]) -> None:
-        """Remove all entries of these keys."""
         for key in keys:
             del self.values[key]
             self.size_bytes -= len(key)
@@ -203,7 +201,6 @@ class Layers:
         return self._rising[key]
 
     def get(self, key: bytes) -> bytes | None:
-        """A key's value, or None."""
         value = self._open.values.get(key, MISSING)
         return self._below_open(key) if value is MISSING else value
 
@@ -280,7 +277,6 @@ class Layers:
 
     @property
     def size_bytes(self) -> int:
-        """The memory of the layers."""
         return self._open.size_bytes + sum(layer.size_bytes for layer in self._sealed)
 
     def seal(self) -> SpaceChanges:

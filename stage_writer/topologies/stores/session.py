@@ -83,7 +83,6 @@ def index_key_of(entry: bytes) -> bytes | None:
 
 
 def entry_of(index_key: bytes) -> bytes:
-    """The inverse of `index_key_of`."""
     return index_key[TIME_BYTES:-TIME_BYTES] + index_key[:TIME_BYTES] + index_key[-TIME_BYTES:]
 
 

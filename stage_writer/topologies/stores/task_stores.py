@@ -109,7 +109,6 @@ class TaskStores:
 
     @property
     def memory_bytes(self) -> int:
-        """The memory of the changes that are not in the backend yet."""
         return sum(layers.size_bytes for layers in self._layers.values())
 
     @property
@@ -135,7 +134,6 @@ class TaskStores:
         return len(self._journal.entries)
 
     def undo_to(self, savepoint: int) -> None:
-        """Undo the changes since the savepoint."""
         self._journal.undo_to(savepoint)
 
     def seal(self) -> Changes:

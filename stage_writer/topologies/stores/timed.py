@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 
 
 class TimedStore:
-    """The entries of one store in the layers of a task."""
-
     def __init__(self, name: str, layers: Layers, retention_ms: int) -> None:
         self.name = name
         """The name it was added with."""

@@ -35,8 +35,6 @@ NO_TIME_MS = -1
 
 @dataclass(slots=True, eq=False)
 class Timer:
-    """One scheduled punctuation: a `Cancellable`."""
-
     name: Name
     interval_ms: int
     callback: Punctuator
@@ -84,7 +82,6 @@ class Timers:
                 heapq.heappush(self.heap, (following, number, timer))
 
     def times(self) -> dict[Name, int]:
-        """When each is due next."""
         return {timer.name: due_ms for due_ms, _, timer in self.heap if not timer.cancelled}
 
     def set_times(self, times: Mapping[Name, int], offset_ms: int = 0) -> None:
@@ -93,7 +90,6 @@ class Timers:
         heapq.heapify(self.heap)
 
     def saved(self) -> Saved:
-        """The input of `restore`."""
         return list(self.heap), [timer.cancelled for _, _, timer in self.heap]
 
     def restore(self, saved: Saved) -> None:
@@ -115,7 +111,6 @@ class TaskClock:
         self._wall_times: Mapping[Name, int] = {}
 
     def set_wall_clock(self, wall_clock_ms: int) -> None:
-        """Set the time of the machine's clock."""
         if self.wall_clock_ms == NO_TIME_MS:
             self.wall.set_times(self._wall_times, wall_clock_ms)
         self.wall_clock_ms = wall_clock_ms
@@ -134,7 +129,6 @@ class TaskClock:
         self.journal.clear()
 
     def saved(self) -> tuple[int, Saved, Saved]:
-        """The input of `restore`."""
         return self.stream_time_ms, self.stream.saved(), self.wall.saved()
 
     def restore(self, saved: tuple[int, Saved, Saved]) -> None:

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Collected:
-    """Dicts for one table or one step."""
-
     index: list[int] = field(default_factory=list)
     values: list[dict[str, Any]] = field(default_factory=list)
     punctuated: list[tuple[int, int]] = field(default_factory=list)
@@ -41,7 +39,6 @@ class Collected:
         return (self.index[index] for start, end in self.punctuated for index in range(start, end))
 
     def undo(self, index: int) -> None:
-        """Remove a message's output."""
         while self.index and self.index[-1] == index:
             self.index.pop()
             self.values.pop()
@@ -64,7 +61,6 @@ class Outbox:
     wants_commit: bool = False
 
     def collections(self) -> Iterator[Collected]:
-        """Those of tables and of steps."""
         yield from self.rows.values()
         yield from self.late.values()
 

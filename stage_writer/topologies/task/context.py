@@ -59,8 +59,6 @@ class Current:
 
 
 class NodeContext:
-    """A `ProcessorContext`."""
-
     def __init__(
         self,
         node: str,

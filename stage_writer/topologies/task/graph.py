@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """A task's processors, and their entry points."""
-
     processors: Mapping[str, Processor]
     """By the names of their nodes."""
     entries: Mapping[str, tuple[tuple[int, Target], ...]]

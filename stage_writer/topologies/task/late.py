@@ -45,8 +45,6 @@ class Made:
 
 
 class RowMaker:
-    """Makes the rows of a task's tables."""
-
     def __init__(self, topology: BuiltTopology, group: TaskGroup, writers: Mapping[str, RowWriter]) -> None:
         self._topology = topology
         self.tables = writers

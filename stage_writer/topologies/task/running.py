@@ -31,8 +31,6 @@ _REMEDY = "fix the topology's code; the writer begins with this message again"
 
 
 class Runner:
-    """Runs the processors of a task."""
-
     def __init__(
         self,
         task_id: str,

@@ -138,7 +138,6 @@ class Task:
         return tables
 
     def _records(self, inputs: Sequence[Input], early: Sequence[Early], rejects: Rejects) -> Tables:
-        """The rows from processors (rule 2)."""
         feeds = feeds_of(self.topology, self._graph, inputs, early, rejects)
         saved, before = self._clock.saved(), dict(rejects)
         self.stores.begin_record()

@@ -52,7 +52,6 @@ class RowWriter:
         return rows.cast(self._schema), problems
 
     def unknown(self, row: Row) -> set[str]:
-        """The fields of a row that are not columns of the table."""
         return set(row) - self.names
 
     def rows_of(self, values: Sequence[Row]) -> tuple[pa.Table, Problems]:

@@ -48,12 +48,10 @@ class StreamJoin:
 
     @property
     def left_store(self) -> str:
-        """The records of the left side."""
         return f"{self.store}-left"
 
     @property
     def right_store(self) -> str:
-        """Those of the right side."""
         return f"{self.store}-right"
 
     @property
@@ -68,8 +66,6 @@ class StreamJoin:
 
 
 class JoinSide(Processor):
-    """The left or the right side of a join."""
-
     def __init__(self, join: StreamJoin, *, is_left: bool) -> None:
         self._join = join
         self._is_left = is_left
@@ -86,7 +82,6 @@ class JoinSide(Processor):
         self._waiting = _Waiting(context, self._join) if self._join.keeps else None
 
     def process(self, record: Record) -> None:
-        """Join it with the other side's records, then keep it."""
         seen_ms = record.timestamp_ms if self._time is None else self._time.see(record.timestamp_ms)
         if self._keeps and record.key is None and record.value is not None:
             self.context.forward(record.with_value(self._joined(record.value, None)))

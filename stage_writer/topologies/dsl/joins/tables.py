@@ -60,7 +60,6 @@ class Previous(Processor):
         self._store = context.store(self._store_name)
 
     def process(self, record: Record) -> None:
-        """Forward it joined, and store its value."""
         if record.key is None or record.value is None:
             self.context.drop(record, NULL_KEY if record.key is None else "null_value")
             return
@@ -81,8 +80,6 @@ class JoinKind(Enum):
 
 
 class JoinedTable(Table):
-    """Two tables, joined by key."""
-
     def __init__(self, left: Table, right: Table, joiner: Joiner, kind: JoinKind, store: str | None) -> None:
         self.left = left
         self.right = right
@@ -125,8 +122,6 @@ class JoinedTable(Table):
 
 
 class TableJoinSide(Processor):
-    """Changes of one table, joined with the row of the other one."""
-
     def __init__(self, table: JoinedTable, *, is_left: bool) -> None:
         self._table = table
         self._is_left = is_left
@@ -136,7 +131,6 @@ class TableJoinSide(Processor):
         self._get = (self._table.right if self._is_left else self._table.left).open(context)
 
     def process(self, record: Record) -> None:
-        """Forward the change of the joined row."""
         change: Change = record.value
         other = self._get(record.key)
         match self._table.kind:
@@ -168,6 +162,5 @@ class MergeSides(TableProcessor):
         super().__init__(table, table.store)
 
     def process(self, record: Record) -> None:
-        """Keep the row if the table has a store, and forward the change."""
         change: Change = record.value
         self.emit(record, change.new, change.old)
