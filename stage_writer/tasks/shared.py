@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import inf
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from stage_writer.decode.rejects import Reject
     from stage_writer.ports import Restores, StateStore
     from stage_writer.tasks.look_ups import LookUps
-    from stage_writer.topologies.built import BuiltTopology, TaskGroup
-    from stage_writer.topologies.stores import StoreBuilder
+    from stage_writer.topologies.built import BuiltTopology
 
     Index = NDArray[np.int64]
 
@@ -83,9 +82,9 @@ class StreamTasks(ABC):
         self.unsuitable_topics = context.unsuitable_topics
         self.keeping = Keeping(stream.app_id, context.metrics, context.state_folder)
         for group in topology.groups:
-            self.keeping.require_place(builders_of(group))
+            self.keeping.require_place(group.stores)
             if context.look_ups is not None:
-                context.look_ups.declare(stream.app_id, builders_of(group))
+                context.look_ups.declare(stream.app_id, group.stores)
         self.formats = formats_of(stream)
         self.row_formats = {"": self.formats[0]} | {
             name: row_format(stream, url) for name, url in stream.routing.routes.items()
@@ -137,10 +136,6 @@ class StreamTasks(ABC):
     def count_dropped(self, dropped: Mapping[str, int]) -> None:
         for reason, count in dropped.items():
             self.around.metrics.add(catalogue.WRITER_TOPOLOGY_DROPPED, count, app_id=self.stream.app_id, reason=reason)
-
-
-def builders_of(group: TaskGroup) -> tuple[StoreBuilder, ...]:
-    return cast("tuple[StoreBuilder, ...]", group.stores)
 
 
 def input_of(messages: Messages, topic: str, rows: pa.Table, row_index: Index, tombstones: Index) -> Input:

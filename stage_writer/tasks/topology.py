@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from functools import partial
 from threading import Lock
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from common.schema import to_arrow_schema
 from common.spans import Topic
 from common.stage.state_files import EMPTY_STATE
 from stage_writer.tasks.converting import TaskConverter
 from stage_writer.tasks.kept import KeptTask
-from stage_writer.tasks.shared import StreamTasks, builders_of
+from stage_writer.tasks.shared import StreamTasks
 from stage_writer.tasks.tables import OfTopology, declared_of
 from stage_writer.tasks.together import Together
 from stage_writer.topologies.stores import MemoryBackend, TaskStores
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from stage_writer.ports import StateStore
     from stage_writer.tasks.shared import Surroundings
     from stage_writer.topologies.built import BuiltTopology
-    from stage_writer.topologies.stores import Changes, StoreBuilder
+    from stage_writer.topologies.stores import Changes
 
 
 class TopologyConverter(OfTopology, StreamTasks):
@@ -54,7 +54,7 @@ class TopologyConverter(OfTopology, StreamTasks):
 
         Raises StoreError, BrokerError, StateError, and ConfigError for a store of another shape.
         """
-        builders = builders_of(self.topology.group_of(partition.topic))
+        builders = self.topology.group_of(partition.topic).stores
         started_ms = self.wall_ms()
         stores = TaskStores(builders, self.keeping.backend(partition, builders))
         try:
@@ -115,7 +115,7 @@ class SampledTasks(OfTopology):
         group = self._parent.topology.group_of(partition.topic)
         task_id = TaskId(Topic(group.name), partition.partition)
         if task_id not in self._tasks:
-            stores = TaskStores(cast("tuple[StoreBuilder, ...]", group.stores), MemoryBackend())
+            stores = TaskStores(group.stores, MemoryBackend())
             stores.restore((), (), None)
             task = Task(self._parent.topology, task_id, stores, self._schemas)
             self._tasks[task_id] = TaskConverter(self._parent, task, Lock())

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
     from common.schema import StructType
     from stage_writer.shape.rows import Step
-    from stage_writer.topologies.nodes import MakesStore, Node
+    from stage_writer.topologies.nodes import Node
+    from stage_writer.topologies.stores import StoreBuilder
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class TaskGroup:
     """Sorted."""
     nodes: tuple[Node, ...]
     """In the order in which they were added."""
-    stores: tuple[MakesStore, ...]
+    stores: tuple[StoreBuilder, ...]
 
     @property
     def name(self) -> str:
@@ -138,7 +139,7 @@ def _kind(node: Node) -> str:
 
 def build(
     nodes: tuple[Node, ...],
-    stores: Mapping[str, MakesStore],
+    stores: Mapping[str, StoreBuilder],
     connections: Sequence[tuple[str, str]],
     *,
     fails_on_error: bool,
@@ -170,7 +171,7 @@ def build(
 
 
 def _connected(
-    nodes: Mapping[str, Node], stores: Mapping[str, MakesStore], connections: Sequence[tuple[str, str]]
+    nodes: Mapping[str, Node], stores: Mapping[str, StoreBuilder], connections: Sequence[tuple[str, str]]
 ) -> dict[str, frozenset[str]]:
     stores_of_nodes: dict[str, set[str]] = defaultdict(set)
     for store, name in connections:
@@ -189,7 +190,7 @@ def _connected(
 def _require_used(
     nodes: Sequence[Node],
     children: Mapping[str, Sequence[Node]],
-    stores: Mapping[str, MakesStore],
+    stores: Mapping[str, StoreBuilder],
     connected: Mapping[str, frozenset[str]],
 ) -> None:
     if not any(isinstance(node, SourceNode) for node in nodes):
@@ -290,7 +291,7 @@ def _check_time(source: SourceNode) -> None:
 
 
 def _groups(
-    nodes: Sequence[Node], stores: Mapping[str, MakesStore], connected: Mapping[str, frozenset[str]]
+    nodes: Sequence[Node], stores: Mapping[str, StoreBuilder], connected: Mapping[str, frozenset[str]]
 ) -> Iterator[TaskGroup]:
     """The groups in the order of their first sources (rule 1)."""
     part_of = {node.name: node.name for node in nodes}

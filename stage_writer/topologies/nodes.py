@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,14 +40,6 @@ class ValueType(StrEnum):
     """Text, as UTF-8."""
     BINARY = "BINARY"
     """Bytes, unchanged."""
-
-
-class MakesStore(Protocol):
-    """What a task makes a state store of; the stores' own builders have more attributes."""
-
-    @property
-    def name(self) -> str:
-        """The store's name."""
 
 
 @dataclass(frozen=True, slots=True)

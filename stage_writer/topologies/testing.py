@@ -249,7 +249,7 @@ class _Driven:
 
     def restore(self, topology: BuiltTopology, writers: Mapping[str, RowWriter]) -> None:
         """Make a new task from what was staged."""
-        self.stores = TaskStores(topology.group_of(self._task_id.topic).stores, MemoryBackend())  # type: ignore[arg-type] # a topology's builders are the stores' own
+        self.stores = TaskStores(topology.group_of(self._task_id.topic).stores, MemoryBackend())
         self.stores.restore((), self._staged, f"{len(self._staged)}")
         self.task = Task(topology, self._task_id, self.stores, writers)
 

@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from common.schema import StructType
-    from stage_writer.topologies.nodes import MakesStore
     from stage_writer.topologies.processors import Processor
     from stage_writer.topologies.steps import BatchStep
+    from stage_writer.topologies.stores import StoreBuilder
 
 Choice = TypeVar("Choice", bound=StrEnum)
 
@@ -72,7 +72,7 @@ class Topology:
         self.on_error = _one_of(OnError, "on_error", on_error)
         self.late = _one_of(Late, "late", late)
         self._nodes: dict[str, Node] = {}
-        self._stores: dict[str, MakesStore] = {}
+        self._stores: dict[str, StoreBuilder] = {}
         self._connected: list[tuple[str, str]] = []
 
     def add_source(
@@ -135,7 +135,7 @@ class Topology:
         self._add(TopicSink(name, parents, topic, key_type, _one_of(ValueType, f"the value of {name!r}", value)))
         return self
 
-    def add_state_store(self, builder: MakesStore, *processors: str) -> Topology:
+    def add_state_store(self, builder: StoreBuilder, *processors: str) -> Topology:
         """A store, and the processors that use it."""
         if builder.name in self._stores:
             msg = f"the state store {builder.name!r} is added twice"

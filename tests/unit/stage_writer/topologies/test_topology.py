@@ -6,13 +6,9 @@ import pytest
 
 from common.errors import ConfigError
 from stage_writer.topologies import Derive, Processor, Topology, Where
+from stage_writer.topologies.stores import Stores
 
 COLUMNS = "page STRING, status INT, at TIMESTAMP"
-
-
-class Store:
-    def __init__(self, name: str) -> None:
-        self.name = name
 
 
 def clicks() -> Topology:
@@ -20,14 +16,14 @@ def clicks() -> Topology:
 
 
 def with_store(name: str) -> Topology:
-    return clicks().add_processor("p", Processor, "clicks").add_state_store(Store(name), "p")
+    return clicks().add_processor("p", Processor, "clicks").add_state_store(Stores.key_value(name), "p")
 
 
 def test_a_topology_describes_its_tasks() -> None:
     topology = clicks().add_source("users", "users", columns="name STRING")
     topology.add_step("errors", Where("status >= 400"), "clicks")
     topology.add_processor("join", Processor, "errors", "users", stores=["names"])
-    topology.add_state_store(Store("names")).add_sink("rows", "join")
+    topology.add_state_store(Stores.key_value("names")).add_sink("rows", "join")
     assert topology.describe().splitlines() == [
         "Sub-topology 0: a task for each partition of clicks and users",
         "  source clicks (topics: clicks) → errors",
@@ -43,7 +39,7 @@ def test_topics_share_a_task_only_where_they_share_state() -> None:
     topology = Topology().add_source("a", "a", "b", columns="x INT").add_source("c", "c", columns="x INT")
     topology.add_processor("one", Processor, "a").add_processor("two", Processor, "c").add_sink("rows", "one", "two")
     assert [group.name for group in topology.check().groups] == ["a", "b", "c"]
-    topology.add_state_store(Store("seen"), "one", "two")
+    topology.add_state_store(Stores.key_value("seen"), "one", "two")
     assert [group.name for group in topology.check().groups] == ["a+b+c"]
     assert topology.check().group_of("b").topics == ("a", "b", "c")
 
@@ -65,9 +61,12 @@ def test_topics_share_a_task_only_where_they_share_state() -> None:
         (lambda: Topology().add_source("a", "a", columns=COLUMNS, timestamp="page").check(), "'page'"),
         (lambda: with_store("__task"), "reserved"),
         (lambda: clicks().add_processor("p", Processor, "clicks", stores=["s"]).check(), "the state store 's'"),
-        (lambda: with_store("s").add_state_store(Store("t")).check(), "no processor uses the state store 't'"),
-        (lambda: with_store("s").add_state_store(Store("s")), "'s' is added twice"),
-        (lambda: clicks().add_state_store(Store("s"), "clicks").check(), "which is no processor"),
+        (
+            lambda: with_store("s").add_state_store(Stores.key_value("t")).check(),
+            "no processor uses the state store 't'",
+        ),
+        (lambda: with_store("s").add_state_store(Stores.key_value("s")), "'s' is added twice"),
+        (lambda: clicks().add_state_store(Stores.key_value("s"), "clicks").check(), "which is no processor"),
         (lambda: clicks().add_step("w", Where("stauts > 1"), "clicks").add_sink("rows", "w").check(), "the step 'w'"),
         (lambda: Topology(late="keep"), "late is 'keep'"),
     ],
