@@ -23,7 +23,7 @@ from common.settings.parts.shaping import ShapingSettings
 from common.settings.section import SectionOfParts
 from common.settings.services import DurationOrNone, StreamServices
 from common.settings.topic_reader import TopicReader
-from common.settings.values import DurationS, StartAt, StartValue
+from common.settings.values import DurationS, FromOffsets, StartAt, StartValue
 from common.stage.identity_columns import STAGED_IDENTITY, IdentityColumns
 from common.tables.urls import comparable
 
@@ -174,6 +174,19 @@ class Stream(TopicReader, SectionOfParts):
         if comparable(self.dead_letters) == comparable(self.table):
             msg = "dead_letters is the table itself; give it a URL of its own"
             raise ValueError(msg)
+        return self
+
+    @model_validator(mode="after")
+    def _topics(self) -> Self:
+        topic = self.dead_letters_topic
+        if topic is not None and self.reads(topic):
+            back = "which the stream reads, so dead letters would come back"
+            msg = f"dead_letters_topic is {topic!r}, {back}; name another"
+            raise ValueError(msg)
+        for topic, _ in self.start.positions if isinstance(self.start, FromOffsets) else ():
+            if topic is not None and not self.reads(topic):
+                msg = f"start has positions of {topic!r}, which is none of topics; name a topic of the stream"
+                raise ValueError(msg)
         return self
 
     @property

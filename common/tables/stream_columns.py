@@ -20,23 +20,24 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from common.errors import ConfigError
+from common.errors import ConfigError, SchemaError
 from common.schema import StructType, schema_from_json, to_ddl
 from common.schema.evolution import NO_COLUMNS, extended, restricted
+from common.settings.checks import checked
 from common.settings.checks.columns_from import renaming_keys
 from common.settings.columns import CDC_COLUMN, made_columns
 from common.settings.columns_from import ColumnsFrom
 from common.settings.envelopes import is_envelope_open
+from common.settings.formats import forms_of
 from common.settings.loading import Evolution
 from common.settings.merging import columns_of_merge
 from common.settings.stream import INCLUDED_COLUMNS, KAFKA_COLUMNS
-from common.settings.with_columns import with_columns
 from common.stage.agreed_columns import agreed_columns
 from common.tables.changes import HISTORY_COLUMNS
 from common.tables.delta_log import read_table_state
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from common.ports import ObjectStore
     from common.schema import Field
@@ -69,7 +70,7 @@ def columns_of_table(stream: Stream, state: TableState | None) -> Stream:
     if not columns.fields:
         msg = f"{stream.app_id}: columns is from_table, and {stream.table} has no column for a field of a record"
         raise ConfigError(msg, "add columns by ALTER TABLE … ADD COLUMNS, or declare them in the stream's columns")
-    return with_columns(stream, columns, partition_by=state.partition_by)
+    return _with_columns(stream, columns, partition_by=state.partition_by)
 
 
 def columns_as_agreed(stream: Stream, agreed: AgreedColumns, state: TableState | None) -> Stream:
@@ -78,7 +79,7 @@ def columns_as_agreed(stream: Stream, agreed: AgreedColumns, state: TableState |
     if stream.record.columns_from is not ColumnsFrom.REGISTRY or stream.evolution is not Evolution.WIDEN:
         columns = extended(restricted(table_columns(stream, state), columns), columns)
     partition_by = None if state is None else state.partition_by
-    return with_columns(stream, columns, partition_by=partition_by, formats=agreed.formats)
+    return _with_columns(stream, columns, partition_by=partition_by, formats=agreed.formats)
 
 
 def with_envelope(stream: Stream, envelope: str | None) -> Stream:
@@ -91,7 +92,7 @@ def before_agreement(stream: Stream, state: TableState | None) -> Stream | None:
     """The stream with its table's columns, as long as its writers have agreed on none. Raises ConfigError."""
     columns = table_columns(stream, state)
     return (
-        None if state is None or not columns.fields else with_columns(stream, columns, partition_by=state.partition_by)
+        None if state is None or not columns.fields else _with_columns(stream, columns, partition_by=state.partition_by)
     )
 
 
@@ -138,3 +139,28 @@ def record_columns(stream: Stream, schema: str) -> StructType:
 
 def _by_delta(field: Field) -> bool:
     return not json.loads(field.metadata_json).keys().isdisjoint(_MADE_BY_DELTA)
+
+
+def _with_columns(
+    stream: Stream,
+    columns: StructType,
+    *,
+    partition_by: tuple[str, ...] | None = None,
+    formats: Mapping[str, str] | None = None,
+) -> Stream:
+    """The stream with these columns, and, unless it says more, with this partitioning and these formats.
+
+    Raises ConfigError for columns that contradict the stream's settings.
+    """
+    updates: dict[str, object] = {"columns": to_ddl(columns), "formats": {**(formats or {}), **stream.record.formats}}
+    if partition_by is not None and not stream.layout.partition_by:
+        updates["partition_by"] = partition_by
+    new = stream.model_copy(update=updates)
+    try:
+        forms_of(columns, new.record.formats)
+        return checked(new)
+    except (ValueError, SchemaError) as error:
+        source = stream.record.columns_from
+        reason = error.problem if isinstance(error, SchemaError) else str(error)
+        msg = f"{stream.app_id}: with columns {'declared' if source is None else source.value}: {reason}"
+        raise ConfigError(msg, f"the columns are: {updates['columns']}") from None

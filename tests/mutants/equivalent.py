@@ -47,8 +47,8 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         ),
         "ObjectStage.new_file: True → False": "a file has as many values as its table has partition columns",
     },
-    "stage_writer.topologies.stores.expiry": {
-        "Expiry.admits: time_ms > highest_ms → time_ms >= highest_ms": "the highest time is set to what it is"
+    "stage_writer.topologies.stores.timed": {
+        "TimedStore._admits: time_ms > highest_ms → time_ms >= highest_ms": "the highest time is set to what it is"
     },
     "stage_writer.topologies.stores.window": {
         "index_key_of: entry < FIRST_KEY → entry <= FIRST_KEY": "no entry is one byte long",

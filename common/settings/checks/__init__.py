@@ -6,14 +6,12 @@ from typing import TYPE_CHECKING
 
 from common.settings.checks.catalog import check_catalog_tables
 from common.settings.checks.columns import check_columns
-from common.settings.checks.columns_from import check_columns_from
+from common.settings.checks.columns_from import check_columns_from, check_evolving
 from common.settings.checks.envelope import check_envelope
-from common.settings.checks.evolving import check_evolving
 from common.settings.checks.merge import check_merge
 from common.settings.checks.route_tables import check_route_tables
 from common.settings.checks.route_template import check_template
 from common.settings.checks.routes import check_routes
-from common.settings.checks.topics import check_topics
 from common.settings.checks.topology import check_topology
 
 if TYPE_CHECKING:
@@ -33,5 +31,4 @@ def checked(stream: Stream) -> Stream:
     check_merge(stream)
     check_route_tables(stream)
     check_template(stream)
-    check_topics(stream)
     return stream

@@ -203,5 +203,5 @@ class RecordSettings(SectionPart):
 
     @property
     def schema_of_columns(self) -> StructType:
-        """The declared columns; none where they come from elsewhere (common/settings/with_columns.py)."""
+        """The declared columns; none where they come from elsewhere."""
         return NO_COLUMNS if self.columns_from is not None else parse_ddl(self.columns)

@@ -4,7 +4,7 @@ Rules:
 
 1. An entry is ordered by its key, then the session's end and its start; so the sessions of one key are in the order of
    their ends. The order by time is end, key and start.
-2. Sessions expire by their ends; see expiry.py for when.
+2. Sessions expire by their ends; see timed.py for when.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class SessionStore(TimedStore):
         """Set a session's value; None deletes it."""
         entry = _entry(session)
         data = None if aggregate is None else value_to_bytes(aggregate)
-        if self._expiry.admits(session.end_ms):
+        if self._admits(session.end_ms):
             self._layers.put(entry, data)
 
     def remove(self, session: Windowed) -> None:
@@ -49,7 +49,7 @@ class SessionStore(TimedStore):
 
     def fetch_session(self, session: Windowed) -> Value:
         """A session's value, or None."""
-        if session.end_ms < self._expiry.live_from_ms:
+        if session.end_ms < self._live_from_ms:
             return None
         data = self._layers.get(_entry(session))
         return None if data is None else value_from_bytes(data)
@@ -61,7 +61,7 @@ class SessionStore(TimedStore):
     def find_sessions(self, key: Key, earliest_end_ms: int, latest_start_ms: int) -> Iterator[tuple[Windowed, Value]]:
         """A key's sessions that end then or later and start then or earlier, by their ends and then their starts."""
         prefix = key_to_bytes(key)
-        low = prefix + bound_to_bytes(max(earliest_end_ms, self._expiry.live_from_ms))
+        low = prefix + bound_to_bytes(max(earliest_end_ms, self._live_from_ms))
         for entry, value in self._layers.scan(low, after_key(prefix)):
             start_ms = time_at(entry, len(prefix) + TIME_BYTES)
             if start_ms <= latest_start_ms:
@@ -69,7 +69,7 @@ class SessionStore(TimedStore):
 
     def all(self) -> Iterator[tuple[Windowed, Value]]:
         """All sessions, by their ends and then by key."""
-        for index_key, value in self._layers.scan_by_time(bound_to_bytes(self._expiry.live_from_ms)):
+        for index_key, value in self._layers.scan_by_time(bound_to_bytes(self._live_from_ms)):
             key, end = key_at(index_key, TIME_BYTES)
             yield Windowed(key, time_at(index_key, end), time_at(index_key, 0)), value_from_bytes(value)
 

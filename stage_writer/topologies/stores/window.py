@@ -4,7 +4,7 @@ Rules:
 
 1. An entry is ordered by its key, then its window's start, and where duplicates are kept a number that rises with each
    put; so the windows of one key are adjacent, in order of time. The order by time is start, key and number.
-2. See expiry.py for what expires, and when.
+2. See timed.py for what expires, and when.
 3. To fold a record into a window, a processor fetches it and then puts it: its encoded key is cached in between.
 """
 
@@ -56,7 +56,7 @@ class WindowStore(TimedStore):
         """Set a window's value, or add one where duplicates are kept; None deletes it (them)."""
         entry = self._entry(key, window_start_ms)
         data = None if value is None else value_to_bytes(value)
-        if not self._expiry.admits(window_start_ms):
+        if not self._admits(window_start_ms):
             return
         if self._next is None:
             self._layers.put(entry, data)
@@ -73,21 +73,21 @@ class WindowStore(TimedStore):
         if self._next is not None or not NEVER_MS <= window_start_ms <= FOREVER_MS:
             return next((value for _, value in self.fetch_range(key, window_start_ms, window_start_ms)), None)
         data = self._layers.get(self._entry(key, window_start_ms))
-        return None if data is None or window_start_ms < self._expiry.live_from_ms else value_from_bytes(data)
+        return None if data is None or window_start_ms < self._live_from_ms else value_from_bytes(data)
 
     def fetch_range(
         self, key: Key, from_ms: int = NEVER_MS, to_ms: int = FOREVER_MS, *, reverse: bool = False
     ) -> Iterator[tuple[int, Value]]:
         """Start and value of a key's windows that start from ``from_ms`` to ``to_ms``, both inclusive, by time."""
         prefix = key_to_bytes(key)
-        low = prefix + bound_to_bytes(max(from_ms, self._expiry.live_from_ms))
+        low = prefix + bound_to_bytes(max(from_ms, self._live_from_ms))
         high = prefix + bound_to_bytes(to_ms + 1)
         for entry, value in self._layers.scan(low, high, reverse=reverse):
             yield time_at(entry, len(prefix)), value_from_bytes(value)
 
     def fetch_keys(self, from_ms: int = NEVER_MS, to_ms: int = FOREVER_MS) -> Iterator[tuple[Windowed, Value]]:
         """All keys' windows that start from ``from_ms`` to ``to_ms``, both inclusive, by time and then by key."""
-        low = bound_to_bytes(max(from_ms, self._expiry.live_from_ms))
+        low = bound_to_bytes(max(from_ms, self._live_from_ms))
         high = bound_to_bytes(to_ms + 1)
         for index_key, value in self._layers.scan_by_time(low, high):
             start_ms = time_at(index_key, 0)
