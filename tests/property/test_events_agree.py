@@ -35,25 +35,7 @@ def objects(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
 
 
 VALUES = st.recursive(
-    st.sampled_from(
-        [
-            '"c"',
-            '"d"',
-            '"u"',
-            '"r"',
-            '"t"',
-            "null",
-            "1",
-            "1.10",
-            '"\\""',
-            '"{"',
-            "{}",
-            "[]",
-            "[1,]",
-            '"cc"',
-            '"\\u0063"',
-        ]
-    ),
+    st.sampled_from(r'"c" "d" "u" "r" "t" null 1 1.10 "\"" "{" {} [] [1,] "cc" "\u0063"'.split()),
     lambda inner: objects(inner) | st.lists(inner, max_size=2).map(lambda items: f"[{','.join(items)}]"),
     max_leaves=8,
 )

@@ -59,30 +59,18 @@ from tests.fakes.staging import Staging
 
 PACKAGES = {"bootstrap", "common", "delta_loader", "stage_writer"}
 
-CODES = {
-    "BrokerError": 1,
-    "BrokerRefusedError": 2,
-    "BuildError": 1,
-    "ConfigError": 2,
-    "DownloadError": 1,
-    "ExpressionError": 2,
-    "HeldError": 3,
-    "KafkaDeltaExpressError": 1,
-    "MarkerError": 1,
-    "NewerFormatError": 1,
-    "NotCompatibleError": 3,
-    "RegistryError": 1,
-    "SchemaError": 2,
-    "StateError": 1,
-    "StoreError": 1,
-    "StoreRefusedError": 2,
-    "UnsafeStoreError": 2,
-    "TableError": 1,
-    "TopologyError": 1,
-    "UnknownCatalogError": 2,
-    "UnknownFieldError": 2,
-    "UsageError": 2,
+NAMES = {
+    1: (
+        "BrokerError BuildError DownloadError KafkaDeltaExpressError MarkerError NewerFormatError RegistryError "
+        "StateError StoreError TableError TopologyError"
+    ),
+    2: (
+        "BrokerRefusedError ConfigError ExpressionError SchemaError StoreRefusedError UnsafeStoreError "
+        "UnknownCatalogError UnknownFieldError UsageError"
+    ),
+    3: "HeldError NotCompatibleError",
 }
+CODES = {error: code for code, names in NAMES.items() for error in names.split()}
 
 
 def errors_below(root: type[KafkaDeltaExpressError]) -> list[type[KafkaDeltaExpressError]]:

@@ -69,6 +69,10 @@ def with_section(**sections: object) -> str:
     return yaml.safe_dump({**yaml.safe_load(MINIMAL), **sections})
 
 
+def with_kafka(key: str, value: object) -> str:
+    return with_section(kafka={"bootstrap.servers": "a", key: value})
+
+
 def another_stream(**changes: object) -> str:
     content = yaml.safe_load(MINIMAL)
     content["streams"].append({**content["streams"][0], **changes})
@@ -266,8 +270,8 @@ streams:
 @pytest.mark.parametrize(
     "text",
     [
-        with_section(kafka={"bootstrap.servers": "a", "sasl.password": ["hunter2"]}),
-        with_section(kafka={"bootstrap.servers": "a", "sasl.password": {"x": "hunter2"}}),
+        with_kafka("sasl.password", ["hunter2"]),
+        with_kafka("sasl.password", {"x": "hunter2"}),
         with_section(writer={"http": "https://me:hunter2@host"}),
         with_section(stage={"url": "", "storage_options": [{"secret": "hunter2"}]}),
         MINIMAL + "  sasl.password: hunter2\n  : [",
@@ -441,21 +445,15 @@ WRONG = {
     "no streams": (with_section(streams=[]), ["streams", "is empty"]),
     "no brokers": (with_section(kafka={"client.id": "x"}), ["kafka has no bootstrap.servers", "localhost:9092"]),
     "nobody makes tokens": (
-        with_section(kafka={"bootstrap.servers": "a", "sasl.mechanism": "OAUTHBEARER"}),
+        with_kafka("sasl.mechanism", "OAUTHBEARER"),
         ["kafka has sasl.mechanism OAUTHBEARER", "sasl.oauthbearer.method: oidc"],
     ),
     "records of aborted transactions": (
-        with_section(kafka={"bootstrap.servers": "a", "isolation.level": "read_uncommitted"}),
+        with_kafka("isolation.level", "read_uncommitted"),
         ["kafka sets an isolation.level", "aborted transactions", "remove it"],
     ),
-    "a property that is a map": (
-        with_section(kafka={"bootstrap.servers": "a", "x": {"y": 1}}),
-        ["kafka.x", "no single value"],
-    ),
-    "a property of the program's own": (
-        with_section(kafka={"bootstrap.servers": "a", "group.id": "x"}),
-        ["group.id", "writer.group_id"],
-    ),
+    "a property that is a map": (with_kafka("x", {"y": 1}), ["kafka.x", "no single value"]),
+    "a property of the program's own": (with_kafka("group.id", "x"), ["group.id", "writer.group_id"]),
     "topics that are text": (with_stream(topics="orders"), ["streams[0].topics", "'orders'", "[orders]"]),
     "no topics": (with_stream(topics=[]), ["streams[0].topics", "is empty"]),
     "no topic's name": (with_stream(topics=["or ders"]), ["streams[0].topics", "'or ders'", "letters"]),
@@ -614,24 +612,8 @@ def test_a_table_may_lie_below_the_stage_and_share_the_beginning_of_a_name() -> 
 
 
 def test_the_stage_s_folders_are_known() -> None:
-    kept = {
-        DONE,
-        STRAY,
-        STAGED,
-        IDLE,
-        STATE,
-        OUTBOX,
-        SCHEMA,
-        COLUMNS,
-        ROUTES,
-        REPLACE,
-        BEGIN,
-        FAILURES,
-        NOTIFICATIONS,
-        REPAIR,
-        ACCEPT,
-        LOADING,
-    }
+    of_chains = {DONE, STRAY, STAGED, IDLE, STATE, OUTBOX, BEGIN, REPAIR, LOADING, REPLACE, ACCEPT}
+    kept = of_chains | {SCHEMA, COLUMNS, ROUTES, FAILURES, NOTIFICATIONS}
     assert kept | {PROBES, "lease"} == STAGE_FOLDERS
 
 

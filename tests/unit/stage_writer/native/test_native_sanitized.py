@@ -25,14 +25,7 @@ from stage_writer.native.reader import powers_of_five
 from tests.builders import required
 
 SOURCES = Path(__file__).parents[3] / "native"
-SANITIZED = (
-    "-std=c11",
-    "-O1",
-    "-g",
-    "-fno-omit-frame-pointer",
-    "-fsanitize=address,undefined",
-    "-fno-sanitize-recover",
-)
+SANITIZED = "-std=c11 -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover".split()
 COLUMNS = parse_ddl(
     "b BYTE, s SHORT, i INT, l BIGINT, f FLOAT, d DOUBLE, m DECIMAL(38,18), t STRING NOT NULL, y BINARY, h BINARY, "
     "o BOOLEAN, a DATE, z TIMESTAMP, n TIMESTAMP_NTZ, e TIMESTAMP, j STRING, "
@@ -108,62 +101,21 @@ AVRO = {
         {"name": "l", "type": {"type": "array", "items": {"type": "map", "values": ["null", "X"]}}},
     ],
 }
-AVRO_RECORDS: tuple[dict[str, object], ...] = (
-    {
-        "n": None,
-        "i": -1,
-        "f": 0.1,
-        "d": 1.25,
-        "o": True,
-        "t": "é\n😀",
-        "y": b"\xff",
-        "x": b"xy",
-        "e": "B",
-        "m": b"\x80",
-        "a": -719162,
-        "z": -1,
-        "l": [],
-    },
-    {
-        "n": 1,
-        "i": 2**31 - 1,
-        "f": 1e30,
-        "d": 0.1 + 0.2,
-        "o": False,
-        "t": "a" * 70,
-        "y": '"',
-        "x": b"xy",
-        "e": "A",
-        "m": b"",
-        "a": 0,
-        "z": 0,
-        "l": [{}],
-    },
-    {
-        "n": -(2**63),
-        "i": 0,
-        "f": 0,
-        "d": -0.0,
-        "o": True,
-        "t": "",
-        "y": b"abcd",
-        "x": b"\0\0",
-        "e": "A",
-        "m": b"\x7f" * 8,
-        "a": 2932896,
-        "z": 2**50,
-        "l": [{"k": None, "j": b"vw"}, {"": b"xx"}],
-    },
-)
+MAPS = [{"k": None, "j": b"vw"}, {"": b"xx"}]
+AVRO_VALUES: list[tuple[object, ...]] = [
+    (None, -1, 0.1, 1.25, True, "é\n😀", b"\xff", b"xy", "B", b"\x80", -719162, -1, []),
+    (1, 2**31 - 1, 1e30, 0.1 + 0.2, False, "a" * 70, '"', b"xy", "A", b"", 0, 0, [{}]),
+    (-(2**63), 0, 0, -0.0, True, "", b"abcd", b"\0\0", "A", b"\x7f" * 8, 2932896, 2**50, MAPS),
+]
 
 
 def avro_corpus() -> bytes:
     avro = parse_avro(json.dumps(AVRO))
     laid_out = required(avro_parts(Planner(avro).plan(avro.schema, "", StructType(()), STRICT)))
     parts = [struct.pack("=i", len(laid_out[0])), laid_out[0].tobytes(), struct.pack("=i", len(laid_out[1]))]
-    parts += [laid_out[1], struct.pack("=i", len(AVRO_RECORDS))]
-    for record in AVRO_RECORDS:
-        body = io.BytesIO()
+    parts += [laid_out[1], struct.pack("=i", len(AVRO_VALUES))]
+    for values in AVRO_VALUES:
+        body, record = io.BytesIO(), dict(zip("nifdotyxemazl", values, strict=True))
         fastavro.schemaless_writer(body, fastavro.parse_schema(AVRO), record)
         parts += [struct.pack("=i", len(body.getvalue())), body.getvalue()]
     return b"".join(parts)
