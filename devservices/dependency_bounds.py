@@ -27,7 +27,7 @@ TESTS = (
     "tests/contract/test_state_backends.py",
     "tests/property/test_decode_agrees.py",
     "tests/unit/stage_writer",
-    "tests/property/test_native_taking.py",
+    "tests/property/test_native_fetching.py",
 )
 
 

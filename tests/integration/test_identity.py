@@ -21,7 +21,7 @@ from tests.fakes.loading import loader_for
 from tests.fakes.staging import Staging
 from tests.integration.conftest import Programs
 from tests.integration.in_process import verify
-from tests.integration.test_topic_went_back import recreated
+from tests.integration.test_topic_recreated import recreated
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from devservices.kafka import KafkaCluster, running_kafka
 from tests.integration import in_process
 from tests.integration.conftest import Programs
-from tests.integration.test_topic_went_back import ends, produce, settings, wait_for
+from tests.integration.test_topic_recreated import ends, produce, settings, wait_for
 
 pytestmark = pytest.mark.broker
 TOPIC = "orders"

@@ -2,7 +2,7 @@
 
 _LOADER = "tests/unit/delta_loader"
 _WRITER = "tests/unit/stage_writer"
-_PLAN_LAWS = ("tests/property/test_planner_laws.py", "tests/property/test_straddle_laws.py")
+_PLAN_LAWS = ("tests/property/test_planner_laws.py", "tests/property/test_overlap_laws.py")
 _WINDOWS = f"{_WRITER}/topologies/test_windows.py"
 _STORES = (_WINDOWS, f"{_WRITER}/topologies/test_stores.py", "tests/property/test_state_stores.py::TestHistories")
 TESTS = {
@@ -33,7 +33,7 @@ TESTS = {
         f"{_LOADER}/load/test_identity.py",
         f"{_LOADER}/test_service.py",
         f"{_LOADER}/plan/test_many_partitions.py",
-        "tests/property/test_straddle_laws.py",
+        "tests/property/test_overlap_laws.py",
     ),
     "delta_loader.lease.rules": (f"{_LOADER}/lease/test_lease.py", "tests/property/test_lease_histories.py"),
     "delta_loader.lease.holder": (

@@ -27,7 +27,7 @@ from tests.builders import required
 from tests.fakes.loading import settings_for
 from tests.fakes.markers import ORDERS, chain_of, put
 from tests.fakes.staging import Staging
-from tests.unit.bootstrap.plans.test_bootstrap import AUTHOR, state
+from tests.unit.bootstrap.plans.test_plans import AUTHOR, state
 from tests.unit.common.tables.test_delta_log import METADATA, PROTOCOL, commit, txn
 
 
