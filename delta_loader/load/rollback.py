@@ -151,7 +151,7 @@ class RollbackDetector:
     def resolution(self, target: Target, back: Rollback) -> Resolution | None:
         """The operator's resolution, if there is one. Raises UsageError, StoreError."""
         path = resolution_path(self._app_id, target.table_id, back.cause.version)
-        data = self._stage.object(path)
+        data = self._stage.store.read(path)
         return None if data is None else Resolution.from_bytes(path, data)
 
     def resolution_commit(self, target: Target, resolution: Resolution, new_id: NewId) -> TableCommit:

@@ -20,7 +20,8 @@ from common.errors import SchemaError, TableError
 from common.schema import schema_from_json
 from common.schema.agreement import Agreement, PublishedColumns, agree, joined_offers
 from common.schema.evolution import NO_COLUMNS, restricted
-from common.stage.evolved import Evolved
+from common.stage.agreed_columns import agreed_columns
+from common.stage.evolved import Evolved, latest, publish
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,7 +47,7 @@ class SchemaEvolution:
         self._stream = stream
         self._declared = stream.record.schema_of_columns
         """Of a stream that declares none, those that its writers agreed on, once there is something to add."""
-        self._stage = ports.stage
+        self._stage = ports.stage.store
         self._tables = ports.tables
         self._adder = adder
         self._clock = ports.clock
@@ -73,11 +74,11 @@ class SchemaEvolution:
         if not offers and restricted(columns, staged) == restricted(staged, staged):
             return False
         if self._stream.record.columns_from is not None:
-            agreed = self._stage.agreed(self._stream.app_id)
+            agreed = agreed_columns(self._stage, self._stream.app_id)
             self._declared = NO_COLUMNS if agreed is None else agreed.columns
         changed = False
         for _ in range(_ROUNDS):
-            published = self._stage.evolved(self._stream.app_id)
+            published = latest(self._stage, self._stream.app_id)
             before = NO_COLUMNS if published is None else published.columns
             known = PublishedColumns(self._declared, before, self._stream.record.evolve_limit)
             agreement = agree(columns, known, joined_offers(offers.values()), staged, self._refused)
@@ -126,7 +127,7 @@ class SchemaEvolution:
             return True
         new = last.with_columns(agreement.columns, self._declared, offers, self._clock.wall_ms())
         gained = new.gained[len(last.gained) :]
-        is_published = self._stage.publish(new)
+        is_published = publish(self._stage, new)
         if is_published:
             self._log.info(
                 "columns published",

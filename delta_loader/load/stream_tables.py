@@ -15,10 +15,13 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from common.errors import KafkaDeltaExpressError
 from common.settings.merging import columns_of_rows, settings_of_columns
+from common.stage.agreed_columns import agreed_columns
+from common.stage.evolved import latest
 from common.tables.deferred_ranges import DeferredRanges
 from common.tables.identity import TableChain
 from common.tables.rollback import RollbackKind
@@ -162,9 +165,10 @@ class StreamTables:
         """The columns that the stream's rows have in a table that they are merged into; derived ones included."""
         if not isinstance(load_mode, Merge):
             return frozenset()
-        gained = self._ports.stage.evolved(self._stream.app_id) if self._stream.record.evolves else None
+        store = self._ports.stage.store
+        gained = latest(store, self._stream.app_id) if self._stream.evolves else None
         main = state.schema if self.own is None else self.own.shape.schema
-        stream = with_columns_of_files(self._stream.at(url), main, self._ports.stage.agreed)
+        stream = with_columns_of_files(self._stream.at(url), main, partial(agreed_columns, store))
         return frozenset((*columns_of_rows(stream), *(() if gained is None else gained.columns.names)))
 
     def ensure(self, load: Load, urls: Collection[str] | None = None) -> None:

@@ -16,10 +16,8 @@ from typing import TYPE_CHECKING
 
 from common.errors import MarkerError, NewerFormatError
 from common.settings.appearing import with_routes
-from common.stage.agreed_columns import agreed_columns
-from common.stage.appeared_routes import appeared, with_appeared
+from common.stage.appeared_routes import appeared
 from common.stage.chain_origins import BEGIN, listed_origin, newest_paths
-from common.stage.evolved import latest, publish
 from common.stage.idle import IDLE, facts_from_bytes
 from common.stage.markers import DONE, STRAY, Marker, MarkerName, is_late_path, late_path, marker_from_bytes
 from common.stage.merged import is_merged, kafka_topic
@@ -30,11 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from common.ports import ObjectStore, StoredObject
-    from common.settings import Settings, Stream
+    from common.settings import Stream
     from common.spans import TopicPartition
-    from common.stage.agreed_columns import AgreedColumns
     from common.stage.chain_origins import ChainOrigin
-    from common.stage.evolved import Evolved
     from common.stage.idle import IdleFact, StreamFact
     from common.stage.markers import Manifest, StagedFile
     from common.stage.topic_owners import StageTopicOwners
@@ -95,10 +91,6 @@ class Stage:
                 manifest = None if data is None else marker_from_bytes(name, data).manifest
                 if manifest is not None:
                     yield listed, manifest
-
-    def idle(self) -> tuple[IdleFact, ...]:
-        """Writers' records of partitions without new records. Raises StoreError."""
-        return self.facts()[0]
 
     def facts(self) -> tuple[tuple[IdleFact, ...], tuple[StreamFact, ...]]:
         """Writers' facts about their topics. Raises StoreError.
@@ -164,14 +156,6 @@ class Stage:
                 gone.setdefault(partition, file.path)
         return gone
 
-    def evolved(self, app_id: str) -> Evolved | None:
-        """The columns that a stream has gained, as published last. Raises StoreError, MarkerError."""
-        return latest(self.store, app_id)
-
-    def agreed(self, app_id: str) -> AgreedColumns | None:
-        """The columns that the writers of a stream agreed on, if it declares none. Raises StoreError, MarkerError."""
-        return agreed_columns(self.store, app_id)
-
     def appeared(self, stream: Stream) -> Stream:
         """The stream with the tables that have appeared by its `route_table`. Raises StoreError, MarkerError."""
         return with_routes(stream, self.routes(stream))
@@ -179,18 +163,6 @@ class Stage:
     def routes(self, stream: Stream) -> tuple[str, ...]:
         """The routes that have appeared by its `route_table`, in that order. Raises StoreError, MarkerError."""
         return () if stream.routing.route_table is None else appeared(self.store, stream.app_id).routes
-
-    def settings_now(self, settings: Settings) -> Settings:
-        """The settings with these tables. Raises StoreError, MarkerError."""
-        return with_appeared(settings, self.store)
-
-    def publish(self, evolved: Evolved) -> bool:
-        """Publish the columns that a stream has gained; False when that version exists already. Raises StoreError."""
-        return publish(self.store, evolved)
-
-    def object(self, path: str) -> bytes | None:
-        """Another object of the stage: an operator's resolution. Raises StoreError."""
-        return self.store.read(path)
 
     def delete(
         self,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from common.errors import KafkaDeltaExpressError
 from common.settings.catalog import name_of_table
+from common.stage.evolved import latest
 from common.stage.failures import last_failure
 from common.stage.idle import stream_fact
 from common.stage.markers import Marker
@@ -208,7 +209,7 @@ def _paths(markers: Iterable[AnyMarker], listed: Listed) -> Iterator[str]:
 
 
 def _gained(stream: Stream, stage: Stage) -> tuple[Gained, ...]:
-    evolved = stage.evolved(stream.app_id) if stream.record.evolves else None
+    evolved = latest(stage.store, stream.app_id) if stream.evolves else None
     return () if evolved is None else evolved.gained
 
 

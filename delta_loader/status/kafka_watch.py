@@ -88,7 +88,7 @@ class KafkaRefresher:
     def _idle(self, now_s: float) -> Collection[IdleWriter]:
         now_ms = self._clock.wall_ms()
         try:
-            facts = self._stage.idle()
+            facts, _ = self._stage.facts()
         except StoreError:
             return ()
         return [IdleWriter(fact.partition, fact.position, now_s - (now_ms - fact.time_ms) / 1000) for fact in facts]

@@ -23,7 +23,6 @@ OVERSIZED: dict[str, int] = {
     "delta_loader/scheduling/load_trigger.py: parameters of LoadTrigger": 9,
     "delta_loader/service.py: methods of LoaderService": 21,
     "delta_loader/spark/delta.py: methods of SparkDeltaTables": 21,
-    "delta_loader/stage/reading.py: methods of Stage": 22,
     "delta_loader/status/collecting.py: lines of _stream_status": 70,
     "delta_loader/tables/merging/statement.py: methods of MergeStatement": 27,
     "stage_writer/__main__.py: lines of _write": 69,

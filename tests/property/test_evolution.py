@@ -17,6 +17,7 @@ from common.schema.evolution import additions, extended, joined, joined_columns,
 from common.settings import Stream
 from common.settings.stream import KAFKA_COLUMNS
 from common.spans import Partition, Position, Span, Topic, TopicPartition
+from common.stage.evolved import latest
 from common.stage.markers import Manifest, Marker, MarkerName, Origin
 from common.storage.store import FsspecStore
 from delta_loader.load.ports import Ports
@@ -201,7 +202,7 @@ class World:
         writer.converter = writer.newest
 
     def look(self, writer: Writer) -> None:
-        published = Stage(self.store, in_turn).evolved("orders")
+        published = latest(self.store, "orders")
         if published is not None:
             writer.newest = converter_at(schema_to_json(published.columns))
 

@@ -19,7 +19,7 @@ from common.schema.agreement import PublishedColumns, agree
 from common.schema.evolution import Addition
 from common.settings import Settings
 from common.spans import Partition, Topic, TopicPartition
-from common.stage.evolved import Evolved, folder_of, latest
+from common.stage.evolved import Evolved, folder_of, latest, publish
 from common.storage.store import FsspecStore
 from delta_loader.load.ports import Ports
 from delta_loader.ports import in_turn
@@ -62,29 +62,9 @@ class Picky(MemoryDeltaTables):
         super().add_columns(url, added)
 
 
-class Fails(Stage):
-    def publish(self, evolved: Evolved) -> bool:
-        msg = f"no {evolved.path} today"
-        raise StoreError(msg, "")
-
-
 def refusing(folder: Path) -> FsspecStore:
-    """The stage of a writer that may not publish columns, as one of an older release does not."""
+    """The stage of a process that may not publish columns, as a writer of an older release does not."""
     return TrappedStore(f"{folder}/stage", before=failing("create", StoreRefusedError("not for you"), below="schema/"))
-
-
-class Beaten(Stage):
-    """Another loader publishes right before this one."""
-
-    def __init__(self, store: FsspecStore) -> None:
-        super().__init__(store, in_turn)
-        self.other: Evolved | None = Evolved("orders", 1, parse_ddl("x BIGINT"))
-
-    def publish(self, evolved: Evolved) -> bool:
-        if self.other is not None:
-            super().publish(self.other)
-            self.other = None
-        return super().publish(evolved)
 
 
 class World:
@@ -111,9 +91,9 @@ class World:
         VALUES[partition] = []
         return writer, group
 
-    def load(self, stage: Stage | None = None, failure: str | None = None) -> None:
+    def load(self, stage: FsspecStore | None = None, failure: str | None = None) -> None:
         ports = Ports(
-            stage=stage or Stage(self.store, in_turn),
+            stage=Stage(stage or self.store, in_turn),
             tables=self.tables,
             open_store=FsspecStore,
             parallel=in_turn,
@@ -335,7 +315,7 @@ def test_a_table_that_lost_its_columns_gets_them_again(tmp_path: Path) -> None:
 def test_a_loader_that_dies_between_adding_and_publishing_is_made_good(tmp_path: Path) -> None:
     world = World(tmp_path)
     produce(*world.writer(SOURCES[0], refusing(tmp_path)), SOURCES[0], {"id": 1, "x": 1})
-    world.load(Fails(world.store, in_turn), failure=f"no {folder_of('orders')}{1:020d}.json today")
+    world.load(refusing(tmp_path), failure="not for you")
     assert (world.columns, world.tables.tables[world.stream.table].paths) == (
         "id BIGINT, _rescued STRING, x BIGINT",
         [],
@@ -349,7 +329,9 @@ def test_a_loader_that_dies_between_adding_and_publishing_is_made_good(tmp_path:
 def test_of_two_loaders_the_later_one_publishes_what_both_agree_on(tmp_path: Path) -> None:
     world = World(tmp_path)
     produce(*world.writer(SOURCES[0], refusing(tmp_path)), SOURCES[0], {"id": 1, "x": 1.5, "y": "y"})
-    world.load(Beaten(world.store))
+    other = Evolved("orders", 1, parse_ddl("x BIGINT"))
+    before = acting("create", lambda: publish(world.store, other), below="schema/")
+    world.load(TrappedStore(f"{tmp_path}/stage", before=before))
     published = latest(world.store, "orders")
     assert published is not None
     assert (published.version, to_ddl(published.columns)) == (2, "x DOUBLE, y STRING")

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from common.settings.pace import RETRIES_S, longest_flush_after_s
+from common.stage.appeared_routes import with_appeared
 from common.tables.delta_log import read_table_state
 from common.tables.log_files import COMMIT, LOG, commit_path, newest_checkpoint
 from common.tables.stream_history import read_identity
@@ -115,7 +116,7 @@ class FactsReader:
 
     def _waiting_ms(self, url: str) -> int | None:
         waits_ms: list[int] = []
-        for stream in _streams_of(self.stage.settings_now(self.settings), url):
+        for stream in _streams_of(with_appeared(self.settings, self.stage.store), url):
             store = self.open_store(stream.table)
             state = read_table_state(store)
             identity = read_identity(stream, state, store)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from common.clock import SystemClock
 from common.settings.stores import stage_store, table_stores
+from common.stage.appeared_routes import with_appeared
 from common.stage.topic_owners import StageTopicOwners
 from delta_loader.maintenance.services.reading import FactsReader
 from delta_loader.maintenance.services.runs import TableServices
@@ -56,7 +57,7 @@ def scheduled_services(
         log=log,
         metrics=metrics,
         may_load=may_load,
-        now=stage.settings_now,
+        now=lambda settings: with_appeared(settings, store),
     )
     scheduled = ScheduledServices(services, settings.table_services, may_run, is_loading=is_loading)
     stack.callback(scheduled.close)
