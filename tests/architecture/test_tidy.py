@@ -24,7 +24,6 @@ OVERSIZED: dict[str, int] = {
     "delta_loader/service.py: methods of LoaderService": 21,
     "delta_loader/spark/delta.py: methods of SparkDeltaTables": 21,
     "delta_loader/status/collecting.py: lines of _stream_status": 70,
-    "delta_loader/tables/merging/statement.py: methods of MergeStatement": 27,
     "stage_writer/__main__.py: lines of _write": 69,
     "stage_writer/convert.py: parameters of StreamConverter": 9,
     "stage_writer/fetch/kafka.py: methods of KafkaSource": 38,

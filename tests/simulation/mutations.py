@@ -34,7 +34,7 @@ from delta_loader.scheduling.schedule import Schedule
 from delta_loader.tables import commits
 from delta_loader.tables.commits import CommitNaming, rows_commit, side_commit
 from delta_loader.tables.file_split import FileSplit
-from delta_loader.tables.merging.statement import MergeStatement
+from delta_loader.tables.merging.inputs import MergeInputs
 from delta_loader.tables.merging.unmatched_deletes import UnmatchedDeletes
 from stage_writer import assignment, background, flushes
 from stage_writer.changelog.changelog import TopicChangelog
@@ -560,9 +560,9 @@ def _what_a_side_table_has_is_not_looked_at() -> AbstractContextManager[object]:
 
 
 def _the_first_event_of_a_key_wins() -> AbstractContextManager[object]:
-    place = MergeStatement._place
+    place = MergeInputs.place
     opposite = {"ASC": "DESC", "DESC": "ASC"}
-    return patch.object(MergeStatement, "_place", lambda self, direction: place(self, opposite[direction]))
+    return patch.object(MergeInputs, "place", lambda self, direction: place(self, opposite[direction]))
 
 
 def _what_was_refused_is_forgotten() -> AbstractContextManager[object]:

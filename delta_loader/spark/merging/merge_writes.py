@@ -66,11 +66,13 @@ def merge_within(
     bounds = key_bounds(files, columns, bounded_keys(by), backticks)
     table = f"delta.{quote_name(spark_url(commit.target.url))}"
     before = f"{table} VERSION AS OF {work.table.version}"
-    statement = MergeStatement(table, view, columns.names, by, bounds)
+    statement: MergeStatement | HistoryStatement
     if by.element:
         statement = element_statement(table, view, columns.names, by, bounds, before=before)
     elif by.history:
         statement = HistoryStatement(table, view, columns.names, by, bounds, before=before)
+    else:
+        statement = MergeStatement(table, view, columns.names, by, bounds)
     writer = sessions.writer(optimized=True, codec=codec_of(work.table))
     events = with_variants(events_of(writer, writes, by, work.stage_url), work.variants)
     if needs_other_folders(events, work.table.partition_by, work.table.properties):

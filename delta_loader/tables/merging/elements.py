@@ -21,11 +21,13 @@ The text is run by Spark, and by DuckDB in tests, like that of the other merges.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from common.schema import backticks
 from common.tables.changes import DELETE_COLUMN, RESERVED
-from delta_loader.tables.merging.statement import RUNNING, MergeStatement
+from delta_loader.tables.merging.inputs import MergeInputs
+from delta_loader.tables.merging.last_events import RUNNING
+from delta_loader.tables.merging.statement import MergeStatement
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -76,20 +78,20 @@ class ElementStatement(MergeStatement):
     inside: Mapping[str, str] = field(default_factory=dict)
     """For each of these columns the part of the table's column."""
 
-    def with_truncated(self, before: str) -> MergeStatement:
+    def with_truncated(self, before: str) -> Self:
         return replace(self, bounds=(), truncated=_with_keys(before, self.inside, self.quote))
 
-    def _t_key(self, key: str) -> str:
-        return f"t.{self.inside[key]}" if key in self.inside else self._t(key)
+    def t_key(self, key: str) -> str:
+        return f"t.{self.inside[key]}" if key in self.inside else self.t(key)
 
     def events(self) -> str:
-        return f"({self._of_elements()}) AS events" if self.by.record else MergeStatement.events(self)
+        return f"({self._of_elements()}) AS events" if self.by.record else MergeInputs.events(self)
 
     def _of_elements(self) -> str:
         """Events of single elements (rule 2)."""
-        q, delete, sequence = self._q, self._q(DELETE_COLUMN), self.by.sequence
+        q, delete, sequence = self.q, self.q(DELETE_COLUMN), self.by.sequence
         record, elements = ", ".join(map(q, self.by.record)), ", ".join(map(q, self.inside))
-        order = f"{q(_IS_THERE)} DESC, {self._place('ASC')}"
+        order = f"{q(_IS_THERE)} DESC, {self.place('ASC')}"
         counted = self._together()
         if sequence is not None:
             highest = f"max({q(_KNOWN)}) OVER (PARTITION BY {record} ORDER BY {order} {RUNNING})"
@@ -132,27 +134,27 @@ class ElementStatement(MergeStatement):
 
     def _together(self) -> str:
         """The rows of the load's events, and before them what the table has of their records."""
-        q, record = self._q, self.by.record
+        q, record = self.q, self.by.record
         of_record = replace(self.by, keys=record, element=())
         columns = (*self.columns, *self.inside)
-        events = MergeStatement(
+        events = MergeInputs(
             self.target, self.staged, columns, of_record, quote=self.quote, truncated=self.truncated
         ).events()
         mine, sequence = ", ".join(map(q, (*self._names, DELETE_COLUMN))), self.by.sequence
-        known, highest = ("NULL", "NULL") if sequence is None else (q(sequence), f"max({self._t(sequence)})")
+        known, highest = ("NULL", "NULL") if sequence is None else (q(sequence), f"max({self.t(sequence)})")
         sent = (
             f"SELECT {mine}, {known} AS {q(_KNOWN)}, false AS {q(_IS_THERE)}, true AS {q(_IS_SHOWN)} "
             f"FROM (SELECT * FROM {events}) AS sent"
         )
         shown = "true"
         if self.by.soft_delete is not None:
-            shown = f"max(CASE WHEN coalesce({self._t(self.by.soft_delete)}, false) THEN 0 ELSE 1 END) = 1"
-        keys = {key: self._t_key(key) for key in self.by.keys}
+            shown = f"max(CASE WHEN coalesce({self.t(self.by.soft_delete)}, false) THEN 0 ELSE 1 END) = 1"
+        keys = {key: self.t_key(key) for key in self.by.keys}
         values = ", ".join(f"{keys.get(name, 'NULL')} AS {q(name)}" for name in self._names)
-        same = " AND ".join(f"e.{q(key)} = {self._t(key)}" for key in record)
+        same = " AND ".join(f"e.{q(key)} = {self.t(key)}" for key in record)
         conditions = [
             f"EXISTS (SELECT 1 FROM (SELECT * FROM {events}) AS e WHERE {same})",
-            *(f"{self._t_key(key)} IS NOT NULL" for key in self.inside),
+            *(f"{self.t_key(key)} IS NOT NULL" for key in self.inside),
             *self.bounds,
         ]
         there = (

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from common.tables.changes import DELETE_COLUMN, HISTORY_COLUMNS, IS_CURRENT, RESERVED, VALID_FROM, VALID_TO
-from delta_loader.tables.merging.statement import MergeStatement
+from delta_loader.tables.merging.inputs import MergeInputs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -47,7 +47,7 @@ _NUMBER = f"{RESERVED}number"
 
 
 @dataclass(frozen=True, slots=True)
-class HistoryStatement(MergeStatement):
+class HistoryStatement(MergeInputs):
     """All inputs of such a merge."""
 
     before: str = ""
@@ -60,17 +60,17 @@ class HistoryStatement(MergeStatement):
     # Without a sequence (rule 2).
 
     def _in_kafkas_order(self) -> str:
-        q, delete = self._q, self._q(DELETE_COLUMN)
+        q, delete = self.q, self.q(DELETE_COLUMN)
         soft = self.by.soft_delete
-        key = f"OVER (PARTITION BY {self._keys()} ORDER BY {self._place('ASC')}"
+        key = f"OVER (PARTITION BY {self.keys()} ORDER BY {self.place('ASC')}"
         # Whether the key has a current version, whether that is of a row that exists, and the latest time of all.
-        is_current = f"coalesce({self._t(IS_CURRENT)}, true)"
-        exists = is_current if soft is None else f"{is_current} AND NOT coalesce({self._t(soft)}, false)"
+        is_current = f"coalesce({self.t(IS_CURRENT)}, true)"
+        exists = is_current if soft is None else f"{is_current} AND NOT coalesce({self.t(soft)}, false)"
         known = (
-            f"SELECT {self._keys()}, max(CASE WHEN {is_current} THEN 1 ELSE 0 END) AS {q(_IS_THERE)}, "
+            f"SELECT {self.keys()}, max(CASE WHEN {is_current} THEN 1 ELSE 0 END) AS {q(_IS_THERE)}, "
             f"max(CASE WHEN {exists} THEN 1 ELSE 0 END) AS {q(_EXISTS)}, "
-            f"greatest(max({self._t(VALID_FROM)}), max({self._t(VALID_TO)})) AS {q(_LATEST)} "
-            f"{self._there()} GROUP BY {self._keys()}"
+            f"greatest(max({self.t(VALID_FROM)}), max({self.t(VALID_TO)})) AS {q(_LATEST)} "
+            f"{self._there()} GROUP BY {self.keys()}"
         )
         names = [*self._own, VALID_FROM, DELETE_COLUMN, *(name for name in self.by.order if name not in self._own)]
         events = (
@@ -97,46 +97,46 @@ class HistoryStatement(MergeStatement):
         ended = f"SELECT {', '.join(nulls)}, NULL AS {q(VALID_FROM)}, {q(_AT)} AS {q(VALID_TO)}, "
         ended += f"false AS {q(IS_CURRENT)}, false AS {q(_IS_NEW)} FROM ({placed}) AS placed "
         source = f"{versions} WHERE {made} UNION ALL {ended} WHERE {q(_NUMBER)} = 1 AND {q(_IS_THERE)}"
-        condition = f"NOT {self._s(_IS_NEW)} AND {is_current}"
+        condition = f"NOT {self.s(_IS_NEW)} AND {is_current}"
         return self._merge(source, condition, (f"WHEN MATCHED THEN UPDATE SET {self._sets((VALID_TO, IS_CURRENT))}",))
 
     # By sequence (rule 3).
 
     def _by_sequence(self, sequence: str) -> str:
-        q, delete = self._q, self._q(DELETE_COLUMN)
+        q, delete = self.q, self.q(DELETE_COLUMN)
         if self.by.soft_delete is not None:
             delete = "false"
-        of_time = f"OVER (PARTITION BY {self._keys()}, {q(sequence)} ORDER BY"
+        of_time = f"OVER (PARTITION BY {self.keys()}, {q(sequence)} ORDER BY"
         ranked = (
-            f"SELECT *, row_number() {of_time} {delete}, {self._place('DESC')}) AS {q(_NUMBER)}, "
-            f"first_value({delete}) {of_time} {self._place('DESC')}) AS {q(_ENDS)} FROM {self.events()}"
+            f"SELECT *, row_number() {of_time} {delete}, {self.place('DESC')}) AS {q(_NUMBER)}, "
+            f"first_value({delete}) {of_time} {self.place('DESC')}) AS {q(_ENDS)} FROM {self.events()}"
         )
         changes = (
             f"SELECT {self._of('', self._own)}, {q(sequence)} AS {q(_AT)}, true AS {q(_IS_EVENT)}, "
             f"NOT {delete} AS {q(_IS_VERSION)}, {q(_ENDS)}, NULL AS {q(_END)} "
             f"FROM ({ranked}) AS ranked WHERE {q(_NUMBER)} = 1"
         )
-        began = f"coalesce({self._t(VALID_FROM)}, {self._t(sequence)})"
-        nulls = [self._t(name) if name in self.by.keys else f"NULL AS {q(name)}" for name in self._own]
+        began = f"coalesce({self.t(VALID_FROM)}, {self.t(sequence)})"
+        nulls = [self.t(name) if name in self.by.keys else f"NULL AS {q(name)}" for name in self._own]
         there = (
             f"SELECT {', '.join(nulls)}, {began} AS {q(_AT)}, false AS {q(_IS_EVENT)}, true AS {q(_IS_VERSION)}, "
-            f"coalesce({self._t(VALID_TO)} = {began}, false) AS {q(_ENDS)}, {self._t(VALID_TO)} AS {q(_END)} "
+            f"coalesce({self.t(VALID_TO)} = {began}, false) AS {q(_ENDS)}, {self.t(VALID_TO)} AS {q(_END)} "
             f"{self._there()}"
         )
         ends = (
-            f"SELECT {', '.join(nulls)}, {self._t(VALID_TO)} AS {q(_AT)}, false AS {q(_IS_EVENT)}, "
+            f"SELECT {', '.join(nulls)}, {self.t(VALID_TO)} AS {q(_AT)}, false AS {q(_IS_EVENT)}, "
             f"false AS {q(_IS_VERSION)}, true AS {q(_ENDS)}, NULL AS {q(_END)} {self._there()} "
-            f"AND {self._t(VALID_TO)} IS NOT NULL"
+            f"AND {self.t(VALID_TO)} IS NOT NULL"
         )
         # What happened at one time: an event of the load counts before what the table has, and a version before an end.
-        window = f"OVER (PARTITION BY {self._keys()}, {q(_AT)}"
+        window = f"OVER (PARTITION BY {self.keys()}, {q(_AT)}"
         is_there = f"max(CASE WHEN {q(_IS_VERSION)} AND NOT {q(_IS_EVENT)} THEN 1 ELSE 0 END) {window}) = 1"
         together = (
             f"SELECT *, row_number() {window} ORDER BY {q(_IS_EVENT)} DESC, {q(_IS_VERSION)} DESC) AS {q(_NUMBER)}, "
             f"{is_there} AS {q(_IS_THERE)}, max({q(_END)}) {window}) AS {q(_LATEST)} "
             f"FROM ({changes} UNION ALL {there} UNION ALL {ends}) AS changes"
         )
-        following = f"lead({q(_AT)}) OVER (PARTITION BY {self._keys()} ORDER BY {q(_AT)} NULLS FIRST)"
+        following = f"lead({q(_AT)}) OVER (PARTITION BY {self.keys()} ORDER BY {q(_AT)} NULLS FIRST)"
         placed = (
             f"SELECT *, CASE WHEN {q(_ENDS)} THEN {q(_AT)} ELSE {following} END AS {q(_NEXT)}, "
             f"({q(_IS_EVENT)} AND {q(_IS_VERSION)}) AS {q(_IS_NEW)} "
@@ -148,9 +148,9 @@ class HistoryStatement(MergeStatement):
         source = f"SELECT {row}, {q(_IS_NEW)} FROM ({placed}) AS placed WHERE {changed}"
         return self._merge(
             source,
-            f"{began} IS NOT DISTINCT FROM {self._s(VALID_FROM)}",
+            f"{began} IS NOT DISTINCT FROM {self.s(VALID_FROM)}",
             (
-                f"WHEN MATCHED AND {self._s(_IS_NEW)} THEN UPDATE SET {self._sets(values)}",
+                f"WHEN MATCHED AND {self.s(_IS_NEW)} THEN UPDATE SET {self._sets(values)}",
                 f"WHEN MATCHED THEN UPDATE SET {self._sets(HISTORY_COLUMNS)}",
             ),
         )
@@ -161,8 +161,8 @@ class HistoryStatement(MergeStatement):
         return tuple(name for name in self.columns if name not in HISTORY_COLUMNS)
 
     def _row(self, valid_from: str, valid_to: str, is_current: str) -> str:
-        made = f"{valid_from} AS {self._q(VALID_FROM)}, {valid_to} AS {self._q(VALID_TO)}"
-        return f"{self._of('', self._own)}, {made}, {is_current} AS {self._q(IS_CURRENT)}"
+        made = f"{valid_from} AS {self.q(VALID_FROM)}, {valid_to} AS {self.q(VALID_TO)}"
+        return f"{self._of('', self._own)}, {made}, {is_current} AS {self.q(IS_CURRENT)}"
 
     def _there(self) -> str:
         """The versions that the table has of the load's keys."""
@@ -170,15 +170,15 @@ class HistoryStatement(MergeStatement):
         return f"FROM {self.before} AS t WHERE {' AND '.join((f'EXISTS ({events})', *self.bounds))}"
 
     def _merge(self, source: str, condition: str, clauses: Iterable[str]) -> str:
-        inserted = f"WHEN NOT MATCHED AND {self._s(_IS_NEW)} THEN {self._insert()}"
+        inserted = f"WHEN NOT MATCHED AND {self.s(_IS_NEW)} THEN {self.insert()}"
         on = " AND ".join((self._same("t", "s"), *self.bounds, condition))
         return "\n".join((f"MERGE INTO {self.target} AS t", f"USING ({source}) AS s", f"ON {on}", *clauses, inserted))
 
     def _same(self, first: str, other: str) -> str:
-        return " AND ".join(f"{first}.{self._q(key)} = {other}.{self._q(key)}" for key in self.by.keys)
+        return " AND ".join(f"{first}.{self.q(key)} = {other}.{self.q(key)}" for key in self.by.keys)
 
     def _of(self, table: str, names: Iterable[str]) -> str:
-        return ", ".join(f"{table}.{self._q(name)}" if table else self._q(name) for name in names)
+        return ", ".join(f"{table}.{self.q(name)}" if table else self.q(name) for name in names)
 
     def _sets(self, names: Iterable[str]) -> str:
-        return ", ".join(f"{self._q(name)} = {self._s(name)}" for name in names)
+        return ", ".join(f"{self.q(name)} = {self.s(name)}" for name in names)
