@@ -21,20 +21,15 @@ from common.tables.commit_metadata import CommitMetadata
 from delta_loader.load.deferred import first_part, with_caught_up
 from delta_loader.plan.held import START_OVER
 from delta_loader.plan.plan import Overlap, Run, next_run, plan_load, require_splittable
-from delta_loader.tables.commits import CommitNaming, TableCommit
+from delta_loader.tables.commits import CommitNaming, TableCommit, side_commit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from common.settings import Stream
-    from common.spans import Position, TopicPartition
+    from common.spans import Position
     from common.tables.deferred_ranges import DeferredRange
-    from common.tables.transactions import TxnIds
-    from delta_loader.load.ports import Ports
-    from delta_loader.load.stream_tables import StreamTables
+    from delta_loader.load.context import LoadContext
     from delta_loader.plan.plan import Limits, Load, NextRun
-    from delta_loader.stage.identity import StreamIdentity
-    from delta_loader.stage.listed import Listing
 
 _WINDOW = 16
 
@@ -43,52 +38,58 @@ _WINDOW = 16
 class CatchUp:
     """The deferred ranges of one stream in one pass."""
 
-    stream: Stream
-    tables: StreamTables
-    ports: Ports
+    context: LoadContext
     limits: Limits
     commit: Callable[[TableCommit], object]
     """Carries out one commit; what is left is planned again here."""
-    identity: StreamIdentity
-    must_end: Callable[[TopicPartition], bool]
-    """Whether nothing more of a Kafka partition may be committed in this pass."""
 
-    def run(self, listing: Listing, ids: TxnIds) -> None:
+    def run(self) -> None:
         """Load what can be loaded, and leave out a table that cannot take its range. Raises KafkaDeltaExpressError."""
-        for missing in self.tables.deferred(listing):
-            if missing.url not in self.tables.failed:
-                with self.tables.tried(missing.url):
-                    self._load(missing, listing, ids)
+        tables = self.context.tables
+        for missing in self.context.secondary.deferred(self.context.listing):
+            if missing.url not in tables.failed:
+                with tables.tried(missing.url):
+                    self._load(missing)
 
-    def _load(self, missing: DeferredRange, listing: Listing, ids: TxnIds) -> None:
-        start = missing.span.start
+    def _load(self, missing: DeferredRange) -> None:
+        tables, ids, start = self.context.tables, self.context.ids, missing.span.start
         while True:
-            if self.must_end(missing.partition) or missing.url in self.tables.failed:
+            if self._must_end(missing):
                 return
-            start = max(start, self.tables.position(missing.url, missing.partition) or start)
+            start = max(start, tables.position(missing.url, missing.partition) or start)
             if start >= missing.span.end:
                 break
-            load = self._next(missing, start, listing)
-            self.tables.ensure(load, [missing.url])
+            load = self._next(missing, start)
+            self.context.preparation.ensure(load, [missing.url])
             load = self._whole(missing, load)
-            commit = self.tables.side_commit(missing.url, CommitNaming(ids, self.ports.new_id()), load, catch_up=True)
+            target = tables.targets.get(missing.url)
+            if target is None:
+                continue
+            commit = side_commit(target, CommitNaming(ids, self.context.ports.new_id()), load)
             if commit is None:
-                start = load.runs[missing.partition].end if missing.url in self.tables.targets else start
+                start = load.runs[missing.partition].end
             else:
                 self.commit(commit)
-        self._note(missing, ids)
+        self._note(missing)
 
-    def _note(self, missing: DeferredRange, ids: TxnIds) -> None:
+    def _must_end(self, missing: DeferredRange) -> bool:
+        """Whether nothing more of the range may be committed in this pass."""
+        context = self.context
+        is_held = bool(context.tables.rolled_back) or missing.partition in context.report.held
+        return context.stop() or is_held or missing.url in context.tables.failed
+
+    def _note(self, missing: DeferredRange) -> None:
         """Record the end of a range (rule 2), unless another loader has extended it in the meantime."""
-        own, now = self.tables.own, self.tables.deferred([missing.partition], [missing.url])
+        tables, ids = self.context.tables, self.context.ids
+        own, now = tables.own, self.context.secondary.deferred([missing.partition], [missing.url])
         if own is not None and [deferred.span.end for deferred in now] == [missing.span.end]:
-            metadata = CommitMetadata(self.ports.new_id(), ids.app_id, {}, None)
-            with self.tables.tried(own.url):
+            metadata = CommitMetadata(self.context.ports.new_id(), ids.app_id, {}, None)
+            with tables.tried(own.url):
                 self.commit(with_caught_up(TableCommit(own, ids.app_id, (), {}, {}, metadata), missing, ids))
 
-    def _next(self, missing: DeferredRange, start: Position, listing: Listing) -> Load:
+    def _next(self, missing: DeferredRange, start: Position) -> Load:
         """The range's next load, for this table alone. Raises TableError where there is none (rule 1)."""
-        outcome = self._staged(missing, start, listing)
+        outcome = self._staged(missing, start)
         if isinstance(outcome, Run | Overlap):
             load = plan_load({missing.partition: first_part(outcome, missing.span.end)}, self.limits)
             if load is not None:
@@ -97,19 +98,21 @@ class CatchUp:
         problem = f"it lacks what came from {span}, which is not staged any more"
         raise _waits(missing, start, problem)
 
-    def _staged(self, missing: DeferredRange, start: Position, listing: Listing) -> NextRun | None:
+    def _staged(self, missing: DeferredRange, start: Position) -> NextRun | None:
+        context, stream, listing = self.context, self.context.stream, self.context.listing
         if missing.partition not in listing:
             return None
-        with self.tables.tried(self.stream.table):  # a failure of the stage is not a failure of the table
+        with context.tables.tried(stream.table):  # a failure of the stage is not a failure of the table
             names = listing[missing.partition].window_at(start, _WINDOW)
-            read = self.ports.stage.read(listing, names, self.tables.urls)
-        markers = self.identity.younger(missing.partition, [marker for name in names for marker in read.get(name, ())])
-        has_offsets = self.stream.kafka_columns or missing.url == self.stream.dead_letters
+            read = context.ports.stage.read(listing, names, context.tables.urls)
+        markers = [marker for name in names for marker in read.get(name, ())]
+        markers = context.identity.younger(missing.partition, markers)
+        has_offsets = stream.kafka_columns or missing.url == stream.dead_letters
         return require_splittable(next_run(start, markers), [missing.url], kafka_columns=has_offsets)
 
     def _whole(self, missing: DeferredRange, load: Load) -> Load:
         """The load up to the first marker with a missing file. Raises TableError when that is the first of all."""
-        gone = self.tables.missing_files(load, [missing.url])
+        gone = self.context.preparation.missing_files(load, [missing.url])
         left = load.until(lambda marker: gone(marker) is not None)
         if left is None:
             raise _waits(missing, load.start_of(load.markers[0]), "a data file of what it lacks is gone")

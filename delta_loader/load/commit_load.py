@@ -4,7 +4,7 @@ Rules:
 
 1. The secondary tables (routes and dead letters) are committed to before the main table (tables/commits.py, rule 3). A
    crash in between leaves some of them ahead, which their own txn actions show. A table that fails is left out, and the
-   range that it lacks is noted (delta_loader/load/stream_tables.py).
+   range that it lacks is noted (delta_loader/load/secondary_tables.py).
 2. A commit is based on the newest read. If that read has other positions than the plan, or a rollback, the load is
    planned again: a rolled-back table set to lower positions would get a gap, and a RESTORE that was seen be hidden.
 """
@@ -48,9 +48,9 @@ class LoadCommits:
         """Commit a load, or hold what cannot be committed; what is left is planned again by the caller."""
         context = self._context
         positions = {partition: context.position(partition) for partition in planned.runs}
-        context.tables.ensure(planned)
+        context.preparation.ensure(planned)
         load = self._without(planned, partial(self._no_table, planned))
-        load = load and self._without(load, context.tables.missing_files(load))
+        load = load and self._without(load, context.preparation.missing_files(load))
         if load is None or not self._is_at(positions):
             return
         try:
@@ -68,14 +68,14 @@ class LoadCommits:
         context, tables = self._context, self._context.tables
         naming = CommitNaming(context.ids, context.ports.new_id())
         for url in context.stream.side_tables:
-            commit = tables.side_commit(url, naming, load)
+            commit = context.secondary.side_commit(url, naming, load)
             if commit is None:
                 continue
             if self._commit_to_secondary(commit) is After.PLAN_AGAIN or not self._is_at(positions):
                 return
         own = tables.targets[context.stream.table]
         commit = rows_commit(own, naming, load, _valid_through_ms(context, load))
-        if self.commit(tables.with_deferred(commit, load)) is After.GO_ON:
+        if self.commit(context.secondary.with_deferred(commit, load)) is After.GO_ON:
             context.reporter.loaded(load, tables.targets[context.stream.table].version)
 
     def _commit_to_secondary(self, commit: TableCommit) -> After:

@@ -15,8 +15,10 @@ from common.tables.transactions import TxnIds
 from delta_loader.load.marker_window import MarkerWindow
 from delta_loader.load.report import LoadReporter
 from delta_loader.load.rollback import ExaminedTables, RollbackDetector
+from delta_loader.load.secondary_tables import SecondaryTables
 from delta_loader.load.settle import newest_fact, unknown_partitions
 from delta_loader.load.stream_tables import StreamTables
+from delta_loader.load.table_preparation import TablePreparation
 from delta_loader.load.vacuum_guard import VacuumGuard
 from delta_loader.plan.plan import ForeignMarker
 from delta_loader.stage.identity import StreamIdentity
@@ -52,6 +54,8 @@ class LoadContext:
         self.guard = VacuumGuard(ports, self.log)
         self.rollbacks = RollbackDetector(stream, self.ids, ports.tables, ports.stage, examined)
         self.tables = StreamTables(stream, ports, self.guard, self.rollbacks, self.log)
+        self.secondary = SecondaryTables(stream, self.tables)
+        self.preparation = TablePreparation(stream, ports, self.guard, self.tables, self.log)
         self.listing: Listing = {}
         self.generations: Mapping[TopicPartition, int] = {}
         """By Kafka partition, the generation of the chain that the stage has now."""
@@ -115,7 +119,7 @@ class LoadContext:
 
     def finished(self, partition: TopicPartition) -> Position | None:
         """The position up to which all tables have a Kafka partition's rows."""
-        return self.tables.floor(partition, self.position(partition))
+        return self.secondary.floor(partition, self.position(partition))
 
     def read_markers(self) -> None:
         """Read the markers near the positions. Raises StoreError."""
@@ -156,5 +160,5 @@ class LoadContext:
         for partition, listed in self.listing.items():
             position = None if self.is_foreign(partition) else self.position(partition)
             self.reporter.partition(partition, position, listed, self.markers(partition))
-        left_out = {*self.tables.failed, *(missing.url for missing in self.tables.deferred(self.listing))}
+        left_out = {*self.tables.failed, *(missing.url for missing in self.secondary.deferred(self.listing))}
         self.reporter.stream(self.staged, len(left_out))

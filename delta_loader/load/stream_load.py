@@ -61,7 +61,7 @@ class StreamLoad:
         self._merged.check_repairs(waiting, context.position)
         if not fence.holds():
             self._put_strays_aside()
-            self._catch_up()
+            CatchUp(self.context, self._limits, self._commits.commit).run()
         while not stop() and not fence.holds() and (load := self._plan()) is not None:
             self._commits.carry_out(load)
         if context.ports.replacements is not None and not stop() and not fence.holds():
@@ -91,17 +91,6 @@ class StreamLoad:
         keeper = StrayKeeper(stage, context.tables.urls, context.identity)
         context.listing, late = keeper.put_aside(context.listing, positions, markers)
         context.reporter.strays((*older, *late))
-
-    def _catch_up(self) -> None:
-        """Load into tables the ranges that they were left out of in earlier passes."""
-        context = self.context
-
-        def must_end(partition: TopicPartition) -> bool:
-            return context.stop() or bool(context.tables.rolled_back) or partition in context.report.held
-
-        identity, commit = context.identity, self._commits.commit
-        catch_up = CatchUp(context.stream, context.tables, context.ports, self._limits, commit, identity, must_end)
-        catch_up.run(context.listing, context.ids)
 
     def _replace_ranges(self, replacements: Replacements) -> None:
         """Carry out the operators' requests to replace ranges."""

@@ -28,7 +28,7 @@ from delta_loader.load import commit_load, committer, fence, planning, schema_ev
 from delta_loader.load.catch_up import CatchUp
 from delta_loader.load.committer import After
 from delta_loader.load.refusals import Refusals
-from delta_loader.load.stream_tables import StreamTables
+from delta_loader.load.secondary_tables import SecondaryTables
 from delta_loader.plan import plan
 from delta_loader.scheduling.schedule import Schedule
 from delta_loader.tables import commits
@@ -274,7 +274,7 @@ def _the_last_marker_is_settled() -> AbstractContextManager[object]:
 def _dead_letters_come_after_the_rows() -> AbstractContextManager[object]:
     def carry_out(self: commit_load.LoadCommits, planned: plan.Load) -> None:
         context, tables = self._context, self._context.tables
-        tables.ensure(planned)
+        context.preparation.ensure(planned)
         naming = CommitNaming(context.ids, context.ports.new_id())
         self.commit(rows_commit(tables.targets[context.stream.table], naming, planned, None))
         dead_letters = tables.targets.get(context.stream.dead_letters)
@@ -400,30 +400,30 @@ def _repairs_take_no_turns() -> AbstractContextManager[object]:
 
 
 def _a_table_that_is_left_out_is_forgotten() -> AbstractContextManager[object]:
-    return patch.object(StreamTables, "with_deferred", lambda _self, commit, _load: commit)
+    return patch.object(SecondaryTables, "with_deferred", lambda _self, commit, _load: commit)
 
 
 def _what_a_table_lacks_is_settled() -> AbstractContextManager[object]:
-    return patch.object(StreamTables, "floor", lambda _self, _source, position: position)
+    return patch.object(SecondaryTables, "floor", lambda _self, _source, position: position)
 
 
 def _later_records_come_before_what_a_table_lacks() -> AbstractContextManager[object]:
     """And it does not catch up at the beginning of a pass, which mostly is before they could."""
-    side_commit = StreamTables.side_commit
 
-    def at_once(self: StreamTables, url: str, naming: CommitNaming, load: plan.Load, **_named: bool) -> object:
-        return side_commit(self, url, naming, load, catch_up=True)
+    def at_once(self: SecondaryTables, url: str, naming: CommitNaming, load: plan.Load) -> object:
+        target = self._tables.targets.get(url)
+        return None if target is None else side_commit(target, naming, load)
 
     @contextmanager
     def broken() -> Iterator[None]:
-        with patch.object(StreamTables, "side_commit", at_once), patch.object(CatchUp, "run", lambda *_arguments: None):
+        with patch.object(SecondaryTables, "side_commit", at_once), patch.object(CatchUp, "run", lambda _self: None):
             yield
 
     return broken()
 
 
 def _rows_go_to_the_own_table_only() -> AbstractContextManager[object]:
-    return patch.object(StreamTables, "side_commit", lambda *_arguments, **_named: None)
+    return patch.object(SecondaryTables, "side_commit", lambda *_arguments: None)
 
 
 def _a_topic_s_id_is_not_compared() -> AbstractContextManager[object]:

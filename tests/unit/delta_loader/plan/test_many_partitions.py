@@ -17,6 +17,7 @@ from common.tables.deferred_ranges import DeferredIds
 from common.tables.transactions import TxnIds
 from delta_loader.load.ports import Ports
 from delta_loader.load.rollback import RollbackDetector
+from delta_loader.load.secondary_tables import SecondaryTables
 from delta_loader.load.settle import IdleFacts
 from delta_loader.load.stream_tables import StreamTables
 from delta_loader.load.vacuum_guard import VacuumGuard
@@ -59,44 +60,44 @@ def owing(every: int) -> CountedTransactions:
 
 
 class KnownIds:
-    """What stands where `StreamTables` expects to look back; only the ids are asked for."""
+    """Stands for the detector of rollbacks: only the ids are read."""
 
     ids = IDS
 
 
-def tables_with(transactions: CountedTransactions) -> StreamTables:
+def tables_with(transactions: CountedTransactions) -> tuple[StreamTables, SecondaryTables]:
     staging = Staging(f"memory://{uuid.uuid4().hex}", "orders")
     (stream,) = settings_for(staging).streams
     stream = stream.model_copy(update={"dead_letters": DEAD_LETTERS})
     nothing = cast("VacuumGuard", None)
-    look_back = cast("RollbackDetector", KnownIds())
+    rollbacks = cast("RollbackDetector", KnownIds())
     ports = cast("Ports", SimpleNamespace(tables=None, maker=None, columns=None, registering=None))
-    tables = StreamTables(stream, ports, nothing, look_back, structlog.get_logger())
+    tables = StreamTables(stream, ports, nothing, rollbacks, structlog.get_logger())
     tables.targets[stream.table] = Target(stream.table, "id", TableShape("{}", ()), transactions)
-    return tables
+    return tables, SecondaryTables(stream, tables)
 
 
 def test_how_far_all_tables_are_is_told_of_each_partition_without_searching_all() -> None:
     for every in (1, 2, MANY):
         transactions = owing(every)
-        tables = tables_with(transactions)
-        floors = [tables.floor(partition, Position(100)) for partition in PARTITIONS]
+        _, secondary = tables_with(transactions)
+        floors = [secondary.floor(partition, Position(100)) for partition in PARTITIONS]
         assert floors == [Position(10) if number % every == 0 else Position(100) for number in range(MANY)]
         assert [
-            missing.partition for partition in PARTITIONS for missing in tables.deferred([partition])
+            missing.partition for partition in PARTITIONS for missing in secondary.deferred([partition])
         ] == PARTITIONS[::every]
 
 
 def test_what_is_deferred_is_read_again_when_the_table_has_moved() -> None:
     transactions = owing(MANY)
-    tables = tables_with(transactions)
-    (missing,) = tables.deferred(PARTITIONS)
-    assert tables.floor(missing.partition, Position(100)) == 10
+    tables, secondary = tables_with(transactions)
+    (missing,) = secondary.deferred(PARTITIONS)
+    assert secondary.floor(missing.partition, Position(100)) == 10
     (url,) = tables.targets
     caught_up = {**transactions, **DeferredIds.of(IDS, missing.partition, missing.url).caught_up(missing.span)}
     tables.targets[url] = Target(url, "id", TableShape("{}", ()), caught_up)
-    assert tables.deferred(PARTITIONS) == ()
-    assert tables.floor(missing.partition, Position(100)) == 100
+    assert secondary.deferred(PARTITIONS) == ()
+    assert secondary.floor(missing.partition, Position(100)) == 100
 
 
 def test_the_newest_generations_are_found_in_one_pass() -> None:

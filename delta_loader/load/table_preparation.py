@@ -1,0 +1,132 @@
+"""Makes a stream's tables ready for a load: created, with the columns that it needs; and the load's files are there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from common.settings.merging import settings_of_columns
+from delta_loader.load.creating import Creator
+from delta_loader.load.merged_keys import require_sequence
+from delta_loader.load.schema_evolution import SchemaEvolution
+from delta_loader.load.table_alterations import TableAlterations
+from delta_loader.plan.held import missing_file, stage_again
+from delta_loader.plan.plan import shape_of, shapes_of
+from delta_loader.tables.commits import needed
+from delta_loader.tables.load_modes.compatibility import require_compatible
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+    from structlog.typing import FilteringBoundLogger
+
+    from common.settings import Stream
+    from common.stage.markers import Marker, StagedFile
+    from delta_loader.load.ports import Ports
+    from delta_loader.load.stream_tables import StreamTables
+    from delta_loader.load.vacuum_guard import VacuumGuard
+    from delta_loader.plan.held import Held
+    from delta_loader.plan.plan import Load, TableShape
+    from delta_loader.tables.commits import Target
+
+
+class TablePreparation:
+    def __init__(
+        self, stream: Stream, ports: Ports, guard: VacuumGuard, tables: StreamTables, log: FilteringBoundLogger
+    ) -> None:
+        self._stream = stream
+        self._ports = ports
+        self._guard = guard
+        self._tables = tables
+        self._log = log
+        self._evolution = SchemaEvolution.of(stream, ports, log)
+        self._alterations = TableAlterations.of(stream, ports, log)
+        self._creator = Creator(stream, ports.tables, ports.maker)
+
+    def ensure(self, load: Load, urls: Collection[str] | None = None) -> None:
+        """Create the tables that the load is the first to need; check that its files are compatible. Raises TableError.
+
+        With ``urls``, only for these tables.
+        """
+        wanted = {
+            pair for marker in load.markers for pair in shapes_of(marker).items() if urls is None or pair[0] in urls
+        }
+        if (
+            self._tables.own is None and urls is None
+        ):  # its txn actions are needed even if no record becomes a row of it
+            wanted |= {
+                (staged.url, shape_of(staged))
+                for marker in load.markers
+                for staged in marker.tables
+                if staged.url == self._stream.table
+            }
+        in_order = sorted(((url, shape) for url, shape in wanted if url not in self._tables.failed), key=str)
+        starts = {partition: run.start for partition, run in load.runs.items()}
+        restage = stage_again(starts, below_table=urls is not None)
+        missing = {url: shape for url, shape in reversed(in_order) if url not in self._tables.targets}
+        for url, shape in missing.items():
+            with self._tables.tried(url):
+                self._creator.create(url, shape, restage)
+                self._log.info("table created", table=url)
+        if missing:
+            self._tables.refresh()
+        for url, shape in in_order:
+            if url in self._tables.targets:
+                with self._tables.tried(url):
+                    if shape.merge is not None:
+                        require_sequence(self._tables.targets[url], shape.merge, restage)
+                    self._evolve(url, shape, load.markers)
+                    self._require_compatible(self._tables.targets[url], shape, restage)
+
+    def _require_compatible(self, table: Target, staged: TableShape, restage: str) -> None:
+        casting = self._alterations is not None and table.url != self._stream.dead_letters
+        require_compatible(
+            table.shape,
+            staged,
+            table.url,
+            table.load_mode,
+            casting=casting,
+            restage=restage,
+            settings=settings_of_columns(self._stream.at(table.url)),
+        )
+        if self._ports.merged_keys is not None and staged.merge is not None:
+            self._ports.merged_keys.require(table, staged.merge)
+
+    def _evolve(self, url: str, shape: TableShape, markers: Sequence[Marker]) -> None:
+        if self._evolution is not None and self._evolution.evolve(self._tables.targets[url], shape, markers):
+            self._tables.read(url)
+        if self._alterations is not None and self._alterations.shape(self._tables.targets[url], shape):
+            self._tables.read(url)
+
+    def missing_files(self, load: Load, urls: Iterable[str] | None = None) -> Callable[[Marker], Held | None]:
+        """Check every file that the load would add to ``urls``, or to all tables; a missing file holds its marker.
+
+        A table that is left out by now is passed over.
+        """
+        gone: dict[object, str] = {}
+        for url in [url for url in (self._tables.targets if urls is None else urls) if url in self._tables.targets]:
+            with self._tables.tried(url):
+                gone |= self._missing_of(load, self._tables.targets[url])
+
+        def reason_of(marker: Marker) -> Held | None:
+            path = gone.get(marker.name)
+            if path is None:
+                return None
+            partition, own = marker.name.topic_partition, self._tables.own
+            is_new = own is None or own.ids(self._tables.ids).position(own.transactions, partition) is None
+            return missing_file(partition, marker.span.start, path, self._stream.table if is_new else None)
+
+        return reason_of
+
+    def _missing_of(self, load: Load, target: Target) -> Mapping[object, str]:
+        ids = self._tables.ids
+        files = [(marker, file) for marker in load.markers for file in needed(target, ids, load, marker).files]
+        if not files:
+            return {}
+        store = self._ports.open_store(target.url)
+
+        def is_there(item: tuple[Marker, StagedFile]) -> bool:
+            file_store = self._ports.stage.store if item[1].is_mixed else store
+            return self._guard.is_there(file_store, target.url, item[1].path)
+
+        seen = self._ports.parallel(is_there, files)
+        return {marker.name: file.path for (marker, file), there in zip(files, seen, strict=True) if not there}
