@@ -5,9 +5,8 @@ Rules:
 1. The first turn after the start, a pause, or a regained lease is of all streams, and so is each that is requested. A
    scheduled turn is of the streams with that schedule: most often all, because `streams[].schedule` is optional. A
    scheduled time that passes during a turn is skipped.
-2. With ``schedule: on-marker``, writers' notifications in the stage are checked once per second, and the streams that
-   they name are loaded, each at its pace (delta_loader/scheduling/pacing.py). A full scan once per minute finds markers
-   without a notification.
+2. With ``schedule: on-marker``, the streams that writers' notifications name are loaded, each at its pace
+   (delta_loader/scheduling/pacing.py). A full scan once per minute finds markers without a notification.
 3. A notification that arrives during a turn does not wait for the turn's slowest stream (`hurries`), and neither does
    another schedule's time. A stream in its own turn is loaded once more after that (stream_scheduler.py,
    rule 4).
@@ -22,7 +21,6 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from common import metrics as catalogue
-from delta_loader.scheduling.notifications import CHECK_EVERY_S
 from delta_loader.scheduling.pacing import Pace
 
 if TYPE_CHECKING:
@@ -59,9 +57,10 @@ class DueLoad:
 
 @dataclass(frozen=True, slots=True)
 class StreamTrigger:
-    """When one stream is loaded, where its settings differ from the loader's."""
+    """When one stream is loaded."""
 
     schedule: Schedule
+    """Streams with the same schedule are loaded together."""
     waits: bool
     """Whether writers' notifications trigger a load."""
     loads_per_minute: int
@@ -72,7 +71,7 @@ class _Timetable:
     """The streams of one schedule, which are loaded together."""
 
     schedule: Schedule
-    app_ids: set[str]
+    app_ids: frozenset[str]
     due: datetime | None = None
     """None for at once."""
     due_s: float = 0.0
@@ -92,40 +91,24 @@ class LoadTrigger:
 
     def __init__(
         self,
-        schedule: Schedule,
+        streams: Mapping[str, StreamTrigger],
         requests: RequestQueue,
         clock: Clock,
         metrics: Metrics,
-        *,
         notifications: Notifications | None = None,
-        check_every_s: float = CHECK_EVERY_S,
-        app_ids: Collection[str] = (),
-        loads_per_minute: int = 6,
-        own: Mapping[str, StreamTrigger] | None = None,
     ) -> None:
-        """Without ``notifications`` only the schedule and requests decide; they are taken every ``check_every_s``.
-
-        ``own`` are the streams that differ from the others.
-        """
+        """Without ``notifications`` only the schedules and requests decide."""
         self._requests = requests
         self._clock = clock
         self._metrics = metrics
         self._notifications = notifications
-        own = own or {}
-        shared = set(app_ids) - own.keys()
-        self._tables = [_Timetable(schedule, shared)] if shared or not own else []
-        for app_id, trigger in own.items():
-            known = next((table for table in self._tables if table.schedule is trigger.schedule), None)
-            if known is None:
-                self._tables.append(_Timetable(trigger.schedule, {app_id}))
-            else:
-                known.app_ids.add(app_id)
-        self._paces = dict.fromkeys(shared if notifications is not None else (), Pace(_A_MINUTE_S / loads_per_minute))
-        self._paces |= {
-            app_id: Pace(_A_MINUTE_S / stream.loads_per_minute) for app_id, stream in own.items() if stream.waits
+        together: dict[Schedule, list[str]] = {}
+        for app_id, stream in streams.items():
+            together.setdefault(stream.schedule, []).append(app_id)
+        self._tables = [_Timetable(schedule, frozenset(app_ids)) for schedule, app_ids in together.items()]
+        self._paces = {
+            app_id: Pace(_A_MINUTE_S / stream.loads_per_minute) for app_id, stream in streams.items() if stream.waits
         }
-        self._check_every_s = check_every_s
-        self._check_at_s = 0.0
 
     @property
     def due(self) -> datetime | None:
@@ -221,10 +204,8 @@ class LoadTrigger:
     def _due_now(self) -> frozenset[str]:
         if self._notifications is None:
             return frozenset()
+        self._take_notifications()
         now_s = self._clock.monotonic_s()
-        if now_s >= self._check_at_s:
-            self._check_at_s = now_s + self._check_every_s
-            self._take_notifications()
         due = (app_id for app_id, pace in self._paces.items() if pace.due_s is not None and pace.due_s <= now_s)
         return frozenset(due)
 

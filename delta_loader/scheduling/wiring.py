@@ -46,25 +46,18 @@ def load_trigger_of(
     metrics: Metrics,
 ) -> LoadTrigger:
     """The load trigger for the schedule, writers' notifications, and requests; a job checks the stage."""
+    notifications = _notifications(settings, control, jobs, may_load, log)
+    return LoadTrigger(stream_triggers(settings), requests, SystemClock(), metrics, notifications)
+
+
+def stream_triggers(settings: Settings) -> dict[str, StreamTrigger]:
+    """When each stream is loaded, by its app id."""
     schedules = {text: Schedule(text) for text, _ in load_schedules(settings)}
-    own = {
-        stream.app_id: StreamTrigger(
-            schedules[wanted.schedule], wanted.schedule == ON_MARKER, wanted.max_commits_per_minute
-        )
-        for stream in settings.streams
-        if (wanted := loader_of(settings.loader, stream)) != settings.loader
+    paces = {stream.app_id: loader_of(settings.loader, stream) for stream in settings.streams}
+    return {
+        app_id: StreamTrigger(schedules[pace.schedule], pace.schedule == ON_MARKER, pace.max_commits_per_minute)
+        for app_id, pace in paces.items()
     }
-    return LoadTrigger(
-        schedules[settings.loader.schedule],
-        requests,
-        SystemClock(),
-        metrics,
-        notifications=_notifications(settings, control, jobs, may_load, log),
-        check_every_s=0.0,  # it waits for no store, and the job has its own pace
-        app_ids=_app_ids(settings),
-        loads_per_minute=settings.loader.max_commits_per_minute,
-        own=own,
-    )
 
 
 def _notifications(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from common.errors import StoreError
 from common.metrics import Metrics
-from delta_loader.scheduling.load_trigger import LoadTrigger
+from delta_loader.scheduling.load_trigger import LoadTrigger, StreamTrigger
 from delta_loader.scheduling.notifications import ControlTopicNotifications, StoredNotifications
 from delta_loader.scheduling.requests import RequestQueue
 from delta_loader.scheduling.schedule import Schedule
@@ -152,17 +152,8 @@ class Told(Kind):
         hearing = Hearing(self._topic)
         self._topic.hearing.append(hearing)
         notifications = ControlTopicNotifications(hearing, StoredNotifications(store, app_ids, SILENT), clock)
-        schedule = Schedule("on-marker")
-        turns = LoadTrigger(
-            schedule,
-            RequestQueue(),
-            clock,
-            Metrics(),
-            notifications=notifications,
-            check_every_s=0,
-            app_ids=app_ids,
-            loads_per_minute=30,
-        )
+        streams = dict.fromkeys(app_ids, StreamTrigger(Schedule("on-marker"), waits=True, loads_per_minute=30))
+        turns = LoadTrigger(streams, RequestQueue(), clock, Metrics(), notifications)
 
         def now() -> datetime:
             return datetime.fromtimestamp(clock.wall_ms() / 1000, UTC)

@@ -31,8 +31,7 @@ from delta_loader.lease.holder import LoaderLease
 from delta_loader.load.report import StreamReport
 from delta_loader.loader import Loader
 from delta_loader.scheduling.jobs import Jobs
-from delta_loader.scheduling.listening import Listener
-from delta_loader.scheduling.load_trigger import LoadTrigger
+from delta_loader.scheduling.load_trigger import LoadTrigger, StreamTrigger
 from delta_loader.scheduling.requests import RequestQueue
 from delta_loader.scheduling.schedule import Schedule
 from delta_loader.scheduling.stream_scheduler import StreamScheduler
@@ -243,7 +242,9 @@ class LoaderPage:
         self.loader: Loader | None = None
         service = loader_for(self.staging, tables or MemoryDeltaTables(), self.settings, clock)
         self.checkpoints = BackgroundCheckpoints(clock, log, self.metrics, lambda _: ())
-        turns = LoadTrigger(Schedule("15m"), RequestQueue(), clock, self.metrics)
+        every = StreamTrigger(Schedule("15m"), waits=False, loads_per_minute=6)
+        streams = {stream.app_id: every for stream in self.settings.streams}
+        turns = LoadTrigger(streams, RequestQueue(), clock, self.metrics)
         self.service = service
         self.ready = Loader(  # the parts that its pages do not look at are nothing
             service,

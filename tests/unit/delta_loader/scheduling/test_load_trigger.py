@@ -10,6 +10,7 @@ import structlog
 from common.errors import StoreError
 from common.metrics import Metrics
 from common.ports import StoredObject
+from common.settings import Settings
 from common.stage.notifications import notification_folder, notification_path
 from common.storage.store import FsspecStore
 from delta_loader.load.report import StreamReport
@@ -17,6 +18,7 @@ from delta_loader.scheduling.load_trigger import DueLoad, LoadTrigger, StreamTri
 from delta_loader.scheduling.notifications import ControlTopicNotifications, PolledNotifications, StoredNotifications
 from delta_loader.scheduling.requests import LoadRequest, RequestQueue
 from delta_loader.scheduling.schedule import Schedule
+from delta_loader.scheduling.wiring import stream_triggers
 from tests.fakes.group import HandClock
 from tests.fakes.stores import TrappedStore, failing
 
@@ -46,17 +48,10 @@ class World:
         self.clock = HandClock(0.0)
         self.notifications = Said()
         self.requests = RequestQueue()
-        notifications = self.notifications if schedule == "on-marker" else None
-        self.turns = LoadTrigger(
-            Schedule(schedule),
-            self.requests,
-            self.clock,
-            Metrics(),
-            notifications=notifications,
-            app_ids=STREAMS,
-            loads_per_minute=per_minute,
-            own=own,
-        )
+        streams = dict.fromkeys(STREAMS, StreamTrigger(Schedule(schedule), schedule == "on-marker", per_minute))
+        streams |= own or {}
+        notifications = self.notifications if any(stream.waits for stream in streams.values()) else None
+        self.turns = LoadTrigger(streams, self.requests, self.clock, Metrics(), notifications)
 
     @property
     def now(self) -> datetime:
@@ -108,12 +103,16 @@ def test_streams_have_their_own_pace() -> None:
 
 
 def test_the_stage_is_looked_at_once_a_second() -> None:
-    world = World()
-    world.look()
-    looks = world.notifications.looks
-    for _ in range(100):
-        world.look(0.1)
-    assert 9 <= world.notifications.looks - looks <= 11
+    stage, clock = Said(), HandClock(0.0)
+
+    def fetch() -> None:
+        notifications.fetch()
+
+    notifications = PolledNotifications(stage, clock, fetch)
+    for tenth in range(100):
+        clock.now_s = tenth / 10
+        notifications.take()
+    assert stage.looks == 10
 
 
 def test_everything_is_looked_at_once_a_minute_though_nobody_told_of_it() -> None:
@@ -138,6 +137,39 @@ def test_only_streams_on_marker_are_loaded_by_notifications() -> None:
     for _ in range(3):
         world.notifications.streams |= set(STREAMS)
         assert world.look(15) == {"a/b=c"}
+
+
+def test_a_stream_that_waits_for_notifications_does_not_make_others_do_so() -> None:
+    world = World("1h", own={"orders": StreamTrigger(Schedule("on-marker"), waits=True, loads_per_minute=6)})
+    world.look()
+    for _ in range(3):
+        world.notifications.streams |= set(STREAMS)
+        assert world.look(15) == {"orders"}
+
+
+def test_each_stream_has_the_schedule_that_it_names_or_that_of_the_loader() -> None:
+    def stream(name: str, **keys: object) -> dict[str, object]:
+        return {"app_id": name, "topics": [name], "table": f"memory://lake/{name}", "columns": "id BIGINT", **keys}
+
+    settings = Settings.model_validate(
+        {
+            "kafka": {"bootstrap.servers": "127.0.0.1:1"},
+            "stage": {"url": "memory://lake/stage"},
+            "loader": {"schedule": "15m", "max_commits_per_minute": 12},
+            "streams": [
+                stream("plain"),
+                stream("fast", schedule="on-marker", max_commits_per_minute=60),
+                stream("same", schedule="15m"),
+            ],
+        }
+    )
+    triggers = stream_triggers(settings)
+    assert triggers["plain"] == triggers["same"]
+    assert {app_id: (trigger.waits, trigger.loads_per_minute) for app_id, trigger in triggers.items()} == {
+        "plain": (False, 12),
+        "fast": (True, 60),
+        "same": (False, 12),
+    }
 
 
 def test_a_stream_that_is_due_does_not_wait_for_one_with_another_schedule() -> None:
@@ -200,8 +232,6 @@ def test_news_of_one_stream_does_not_wait_for_another_that_is_at_it() -> None:
     world.clock.now_s += 15
     assert not world.turns.hurries(unfinished), "its own turn comes after that one"
     world.notifications.streams |= {"a/b=c"}
-    assert not world.turns.hurries(unfinished), "the stage is looked at once a second"
-    world.clock.now_s += 1
     assert world.turns.hurries(unfinished)
     world.turns.ended(turn, [], world.now)
     assert world.look() == {"orders", "a/b=c"}
@@ -378,27 +408,12 @@ def test_while_a_control_topic_is_heard_the_stage_is_looked_at_seldom() -> None:
     assert 12 <= stored.looks <= 14, "each second"
 
 
-def test_what_costs_no_request_is_taken_at_once() -> None:
-    clock, notifications = HandClock(0.0), Said()
-    turns = LoadTrigger(
-        Schedule("on-marker"),
-        RequestQueue(),
-        clock,
-        Metrics(),
-        notifications=notifications,
-        check_every_s=0,
-        app_ids=STREAMS,
-    )
-    first = turns.next(NOON)
-    assert first is not None
-    turns.ended(first, [StreamReport(app_id) for app_id in STREAMS], NOON)
-    clock.now_s = 30.0
-    assert turns.next(NOON) is None
-    notifications.streams.add("orders")
-    clock.now_s += 0.01
-    turn = turns.next(NOON)
-    assert turn is not None
-    assert turn.app_ids == frozenset({"orders"})
+def test_a_notification_is_taken_at_once() -> None:
+    world = World()
+    world.look()
+    assert world.look(30) is None
+    world.notifications.streams.add("orders")
+    assert world.look(0.01) == {"orders"}
 
 
 def _is_answered(asked: LoadRequest) -> bool:
