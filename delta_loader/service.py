@@ -7,7 +7,7 @@ Rules:
 2. A stream that fails, or a Kafka partition that is held, never stops the others. A failure is never silent: it is
    logged and counted, and after `FAILURES_TO_RED` passes in a row the service's health reports it.
 3. Streams take turns, several at a time (scheduling/stream_scheduler.py). A stream still running when a pass ends,
-   as when a commit hangs, is reported with the pass in which it ends; without progress for `STUCK_S` it makes health
+   as when a commit hangs, is reported with the pass in which it ends; without progress for long it makes health
    red.
 4. Time, names and parallel work come from ports. Nothing here starts a thread or reads a clock.
 """
@@ -25,8 +25,8 @@ from common.remedies import CONFIG
 from common.settings.pace import loader_of
 from delta_loader.load.failures import FailureNotes
 from delta_loader.load.load_stats import LoadStats
-from delta_loader.load.report import StreamReport
 from delta_loader.load.stream_load import StreamLoad
+from delta_loader.load.unfinished import UnfinishedStreams
 from delta_loader.plan.held import FOUND_BY_LOADS
 from delta_loader.ports import never
 from delta_loader.tables.valid_through import moment_text
@@ -36,29 +36,15 @@ if TYPE_CHECKING:
 
     from common.settings import LoaderSettings, Stream
     from delta_loader.load.ports import Ports
+    from delta_loader.load.report import StreamReport
     from delta_loader.load.rollback import ExaminedTables
     from delta_loader.ports import Hurries
 
 FAILURES_TO_RED = 3
-STUCK_S = 900.0
 STUCK_REMEDY = (
     f"`delta-loader check {CONFIG}` says whether the store of its table answers; if it does, restart this loader: "
     "nothing is loaded twice, and nothing is lost"
 )
-_UNFINISHED_LOG_S = 30.0
-
-
-@dataclass(slots=True)
-class _Unfinished:
-    """A stream whose turn is running or waiting for its next slice."""
-
-    report: StreamReport
-    since_s: float
-    """When the turn started, or last made progress that a pass saw."""
-    progress: int = 0
-    """`StreamReport.progress` at that time."""
-    logged_s: float = 0.0
-    """When it was last reported, or started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +53,7 @@ class _StreamWork:
 
     load: Callable[[str, Callable[[], bool]], None]
     stop: Callable[[], bool]
-    comes_on: Callable[[str], int]
+    unfinished: UnfinishedStreams
 
     def run(self, app_id: str, should_yield: Callable[[], bool], /) -> bool:
         """Load one stream; returns whether it only yielded."""
@@ -84,7 +70,7 @@ class _StreamWork:
 
     def progress(self, app_id: str, /) -> object:
         """A value that changes while a stream loads."""
-        return self.comes_on(app_id)
+        return self.unfinished.progress(app_id)
 
 
 class LoaderService:
@@ -98,7 +84,7 @@ class LoaderService:
         self._problems: dict[str, str] = {}
         self._passes = 0
         self._examined: ExaminedTables = {}
-        self._unfinished: dict[str, _Unfinished] = {}
+        self.unfinished = UnfinishedStreams(ports.clock, ports.log, ports.metrics)
         self._notes = FailureNotes(ports.stage.store, ports.clock, ports.log)
         self.stats = LoadStats(stream.app_id for stream in streams)
         self._passing = False
@@ -132,7 +118,7 @@ class LoaderService:
         started_s = self._ports.clock.monotonic_s()
         self._passing = True
         self._ports.metrics.set(catalogue.LOADER_LOADING, 1)
-        work = _StreamWork(self._load, stop, self._progress)
+        work = _StreamWork(self._load, stop, self.unfinished)
         among = self._streams if app_ids is None else app_ids
         wanted = tuple(app_id for app_id in self._streams if app_id in among and self._ports.may_load(app_id))
         unfinished = self._ports.run_streams(work, wanted, to_the_end=to_the_end, hurries=hurries)
@@ -141,39 +127,31 @@ class LoaderService:
         self._ports.metrics.set(catalogue.LOADER_LOADING, 0)
         self._passing = False
         self._log_pass(reports, self._ports.clock.monotonic_s() - started_s)
-        self._log_long_loads()
+        self.unfinished.report_long_turns()
         return reports
 
     def collect(self) -> list[StreamReport]:
         """Reports of streams of earlier passes that have ended since the last call."""
-        if not self._unfinished:
+        if not self.unfinished:
             return []
-        reports = self._ended(self._ports.run_streams(_StreamWork(self._load, lambda: True, self._progress), ()))
+        work = _StreamWork(self._load, lambda: True, self.unfinished)
+        reports = self._ended(self._ports.run_streams(work, ()))
         loads = [report for report in reports if not report.is_refresh]
         if loads:
             self._update_streams(loads)
         return loads
 
     def _ended(self, unfinished: frozenset[str]) -> list[StreamReport]:
-        ended = [app_id for app_id in self._streams if app_id in self._unfinished and app_id not in unfinished]
-        reports = [self._unfinished.pop(app_id).report for app_id in ended]
+        reports = self.unfinished.take_ended(self._streams, unfinished)
         self.stats.record_pass(reports)
         return reports
 
-    def _progress(self, app_id: str) -> int:
-        unfinished = self._unfinished.get(app_id)
-        return 0 if unfinished is None else unfinished.report.progress
-
     def _load(self, app_id: str, stop: Callable[[], bool]) -> None:
         """Run one turn of a stream, or another slice of one."""
-        report = self._begin(app_id)
+        report = self.unfinished.begin(app_id)
         report.begin()
         self._run_stream(self._streams[app_id], report, lambda: stop() or not self._ports.may_load(app_id))
         self._update_valid_through(report)
-
-    def _begin(self, app_id: str) -> StreamReport:
-        now_s = self._ports.clock.monotonic_s()
-        return self._unfinished.setdefault(app_id, _Unfinished(StreamReport(app_id), now_s, logged_s=now_s)).report
 
     def inspect(self, app_ids: Collection[str]) -> None:
         """Inspect streams that another loader loads; `collect` returns what was found.
@@ -181,14 +159,13 @@ class LoaderService:
         A standby thus knows how far they are, and a later load does not start with a first read. Each stream has a
         thread, as for a load, and waits for no other.
         """
-        wanted = tuple(app_id for app_id in self._streams if app_id in app_ids and app_id not in self._unfinished)
+        wanted = tuple(app_id for app_id in self._streams if app_id in app_ids and app_id not in self.unfinished)
         if wanted:
-            self._ports.run_streams(
-                _StreamWork(self._inspect, lambda: False, self._progress), wanted, hurries=lambda _unfinished: True
-            )
+            work = _StreamWork(self._inspect, lambda: False, self.unfinished)
+            self._ports.run_streams(work, wanted, hurries=lambda _unfinished: True)
 
     def _inspect(self, app_id: str, _stop: Callable[[], bool]) -> None:
-        report = self._begin(app_id)
+        report = self.unfinished.begin(app_id)
         report.is_refresh = True
         try:
             self._new_load(self._streams[app_id], report).inspect()
@@ -219,22 +196,12 @@ class LoaderService:
             for app_id, count in self._failures.items()
             if count >= FAILURES_TO_RED
         ]
-        return (*failed, *(with_remedy(text, STUCK_REMEDY) for text in self.stuck))
-
-    @property
-    def stuck(self) -> tuple[str, ...]:
-        """Streams that hang, and for how long."""
-        now_s = self._ports.clock.monotonic_s()
-        return tuple(
-            f"stream {app_id} has made no progress for {now_s - unfinished.since_s:.0f} s"
-            for app_id, unfinished in self._unfinished.copy().items()
-            if now_s - unfinished.since_s > STUCK_S and unfinished.report.progress == unfinished.progress
-        )
+        return (*failed, *(with_remedy(text, STUCK_REMEDY) for text in self.unfinished.stuck))
 
     @property
     def is_loading(self) -> bool:
         """Whether a pass is in progress, or a stream of an earlier one."""
-        return self._passing or bool(self._unfinished)
+        return self._passing or bool(self.unfinished)
 
     @property
     def ready(self) -> bool:
@@ -295,20 +262,3 @@ class LoaderService:
         for app_id, counts in self._held.items():
             for reason, count in counts.items():
                 metrics.set(catalogue.LOADER_HELD, count, app_id=app_id, reason=reason)
-
-    def _log_long_loads(self) -> None:
-        """Report the streams whose turns continue while others have their next pass."""
-        now_s = self._ports.clock.monotonic_s()
-        self._ports.metrics.set(catalogue.LOADER_UNFINISHED, len(self._unfinished))
-        for app_id, unfinished in self._unfinished.copy().items():
-            if unfinished.report.progress != unfinished.progress:
-                unfinished.progress, unfinished.since_s = unfinished.report.progress, now_s
-            if now_s - unfinished.logged_s < _UNFINISHED_LOG_S:
-                continue
-            unfinished.logged_s = now_s
-            self._ports.log.warning(
-                "load still running",
-                app_id=app_id,
-                commits=unfinished.report.commits,
-                seconds_since_progress=round(now_s - unfinished.since_s),
-            )

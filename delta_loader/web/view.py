@@ -282,7 +282,8 @@ def _problems(loader: Loader, stats: LoadStats) -> Sequence[Problem]:
         for check in loader.readiness_check.not_ready
         if check.level is CheckLevel.ERROR
     ]
-    problems += [Problem(ProblemLevel.ERROR, "A load hangs", text, STUCK_REMEDY) for text in loader.service.stuck]
+    stuck = loader.service.unfinished.stuck
+    problems += [Problem(ProblemLevel.ERROR, "A load hangs", text, STUCK_REMEDY) for text in stuck]
     problems += [
         Problem(ProblemLevel.ERROR, "Checkpoints fail", text, FAILING_REMEDY) for text in loader.checkpoints.problems
     ]

@@ -52,7 +52,7 @@ def _a_pause_that_cannot_be_read_is_none() -> AbstractContextManager[object]:
 
 def _a_load_goes_on_in_spite_of_a_pause() -> AbstractContextManager[object]:
     def load(self: LoaderService, app_id: str, stop: Callable[[], bool]) -> None:
-        self._run_stream(self._streams[app_id], self._begin(app_id), stop)
+        self._run_stream(self._streams[app_id], self.unfinished.begin(app_id), stop)
 
     return patch.object(LoaderService, "_load", load)
 

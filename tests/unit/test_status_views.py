@@ -28,14 +28,14 @@ from common.stage.undeclared import UndeclaredFields
 from delta_loader.check_result import Check
 from delta_loader.checks.readiness import ReadinessCheck
 from delta_loader.lease.holder import LoaderLease
-from delta_loader.load.report import StreamReport
+from delta_loader.load.unfinished import STUCK_S
 from delta_loader.loader import Loader
 from delta_loader.scheduling.jobs import Jobs
+from delta_loader.scheduling.listening import Listener
 from delta_loader.scheduling.load_trigger import LoadTrigger, StreamTrigger
 from delta_loader.scheduling.requests import RequestQueue
 from delta_loader.scheduling.schedule import Schedule
 from delta_loader.scheduling.stream_scheduler import StreamScheduler
-from delta_loader.service import STUCK_S, _Unfinished
 from delta_loader.spark.checkpoint_threads import BackgroundCheckpoints, DueCheckpoint
 from delta_loader.status.writers import IdleWriter
 from delta_loader.tables.commits import CommitOutcome, TableCommit
@@ -379,7 +379,7 @@ def test_a_lease_out_of_reach_and_a_load_that_hangs_name_the_command_to_call(tmp
         problem="the lease is away", holder=None, held=lambda: frozenset({"orders"}), elsewhere=frozenset()
     )
     page.loader = page.ready = replace(page.ready, lease=cast("LoaderLease", lease))
-    page.service._unfinished["orders"] = _Unfinished(StreamReport("orders"), clock.now_s)
+    page.service.unfinished.begin("orders")
     clock.now_s += STUCK_S + 1
     problems = page.look().problems
     code, text = healthcheck(page)

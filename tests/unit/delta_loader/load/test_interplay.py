@@ -343,7 +343,7 @@ def test_requests_that_are_carried_out_one_after_the_other_are_no_load_that_hang
 
         def replace(self, request: Request, _url: str, _step: RequestStep, *, keep_stale: bool, metadata: str) -> bool:
             clock.now_s += 600
-            stuck.append(service.stuck)
+            stuck.append(service.unfinished.stuck)
             return super().replace(request, _url, _step, keep_stale=keep_stale, metadata=metadata)
 
     service = loader_with(staging, MemoryDeltaTables(), Slow(), clock)

@@ -17,7 +17,6 @@ from common.settings import Settings
 from common.spans import MAX_POSITION, Topic
 from common.stage.idle import StreamFact
 from common.tables.state import TableState
-from delta_loader import service as loader_service
 from delta_loader.load.pools import OwnPools
 from delta_loader.load.ports import Ports
 from delta_loader.load.valid_through import ValidThrough
@@ -292,7 +291,7 @@ def test_a_commit_that_hangs_and_a_table_that_is_broken_hold_no_other_stream(mon
         assert NAMES[0] not in reports
         assert reports[NAMES[1]].failure is not None
     assert all(len(tables.tables[staging.table].commits) == 3 for staging in well)
-    monkeypatch.setattr(loader_service, "STUCK_S", 0.1)
+    monkeypatch.setattr("delta_loader.load.unfinished.STUCK_S", 0.1)
     assert [NAMES[0] in problem for problem in service.problems] == [False, True]
 
     tables.goes_on.set()
