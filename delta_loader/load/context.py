@@ -20,7 +20,7 @@ from delta_loader.load.settle import newest_fact, unknown_partitions
 from delta_loader.load.stream_tables import StreamTables
 from delta_loader.load.table_preparation import TablePreparation
 from delta_loader.load.vacuum_guard import VacuumGuard
-from delta_loader.plan.plan import ForeignMarker
+from delta_loader.plan.chain_positions import is_foreign
 from delta_loader.stage.identity import StreamIdentity
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ class LoadContext:
 
     def is_foreign(self, partition: TopicPartition) -> bool:
         """Whether the staged markers of a Kafka partition belong to something other than the table's position."""
-        return any(isinstance(marker, ForeignMarker) for marker in self.markers(partition))
+        return is_foreign(self.markers(partition))
 
     @property
     def identity(self) -> StreamIdentity:

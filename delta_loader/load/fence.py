@@ -7,18 +7,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from common.stage.markers import Marker
 from delta_loader.load.conflict_backoff import CONFLICTS_TO_FAILURE
 from delta_loader.load.rollback import held_by
-from delta_loader.plan.plan import MissingOrigin, Overlap, Run, next_run
+from delta_loader.plan.chain_positions import placed_chains, unplaced_chains
 
 if TYPE_CHECKING:
-    from common.spans import Position, TopicPartition
+    from common.spans import TopicPartition
     from common.stage.resolutions import Resolution
     from common.tables.rollback import Rollback
     from delta_loader.load.committer import Committer
     from delta_loader.load.context import LoadContext
     from delta_loader.plan.held import Held
+    from delta_loader.plan.plan import AnyMarker
     from delta_loader.tables.commits import Target
 
 
@@ -75,27 +75,14 @@ class RollbackFence:
     def _without_position(self, target: Target) -> list[Rollback]:
         """Chains without a txn action whose table may have had one."""
         context = self._context
-        unplaced = [
-            partition
-            for partition in context.listing
-            if context.position(partition) is None and not context.is_foreign(partition)
-        ]
-        without_origin = [
-            partition for partition in unplaced if isinstance(next_run(None, context.markers(partition)), MissingOrigin)
-        ]
-        first_ms: dict[TopicPartition, int] = {}
-        for partition in unplaced:
-            first = min(context.markers(partition), key=lambda marker: marker.name, default=None)
-            if isinstance(first, Marker) and first.manifest is not None:
-                first_ms[partition] = first.manifest.created_ms
-        return list(context.rollbacks.without_txn(target, unplaced, without_origin, first_ms))
+        chains = unplaced_chains(self._markers(), context.position)
+        events = context.rollbacks.without_txn(target, chains.partitions, chains.without_origin, chains.first_ms)
+        return list(events)
 
     def _unknown_history(self, target: Target) -> list[Rollback]:
         """Chains that have something to load and whose position may be that of a table that was rolled back."""
-        placed: dict[TopicPartition, tuple[Position, list[Marker]]] = {}
-        for partition in self._context.listing:
-            position, markers = self._context.position(partition), self._context.markers(partition)
-            if position is not None and isinstance(next_run(position, markers), Run | Overlap):
-                placed[partition] = position, [marker for marker in markers if isinstance(marker, Marker)]
-        back = self._context.rollbacks.unknown(target, placed)
+        back = self._context.rollbacks.unknown(target, placed_chains(self._markers(), self._context.position))
         return [] if back is None else [back]
+
+    def _markers(self) -> dict[TopicPartition, list[AnyMarker]]:
+        return {partition: self._context.markers(partition) for partition in self._context.listing}

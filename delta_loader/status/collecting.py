@@ -19,7 +19,7 @@ from common.stage.paused import StreamPart, pause_of
 from common.tables.deferred_ranges import deferred_of
 from common.tables.delta_log import read_table_state
 from common.tables.identity import NO_IDENTITY
-from common.tables.stream_history import StreamHistory, read_stream_history
+from common.tables.stream_history import read_stream_history
 from common.tables.transactions import TxnIds
 from common.tables.urls import comparable
 from delta_loader.check_result import Check, Level
@@ -27,6 +27,7 @@ from delta_loader.checks.requirements import table_checks
 from delta_loader.load.merged import repair_of
 from delta_loader.load.rollback import held_by
 from delta_loader.load.settle import unknown_partitions
+from delta_loader.plan.chain_positions import is_foreign, placed_chains, unplaced_chains
 from delta_loader.plan.held import (
     gone_from_kafka,
     held,
@@ -37,7 +38,7 @@ from delta_loader.plan.held import (
     unknown_partition,
 )
 from delta_loader.plan.partition_progress import undeclared_of, violations_of
-from delta_loader.plan.plan import ForeignMarker, MissingOrigin, Overlap, Run, next_run, require_splittable
+from delta_loader.plan.plan import Overlap, Run, next_run, require_splittable
 from delta_loader.stage.identity import StreamIdentity
 from delta_loader.status.values import Aside, PartitionStatus, StreamStatus
 from delta_loader.tables.load_modes.load_mode import choose_load_mode
@@ -52,7 +53,9 @@ if TYPE_CHECKING:
     from common.stage.evolved import Gained
     from common.stage.failures import LastFailure
     from common.stage.markers import MarkerName
+    from common.tables.identity import TableIdentity
     from common.tables.state import TableState
+    from common.tables.stream_history import StreamHistory
     from delta_loader.plan.held import Held
     from delta_loader.plan.plan import AnyMarker, NextRun
     from delta_loader.ports import EndsOf, OpenStore
@@ -103,17 +106,6 @@ def stream_status(
         )
 
 
-def _waits(
-    stage: Stage,
-    partition: TopicPartition,
-    positions: Mapping[TopicPartition, Position | None],
-    listing: Listing,
-    waiting: Mapping[TopicPartition, Held],
-) -> Held | None:
-    start = listing[partition].names[0].start
-    return waiting.get(partition) or repair_of(stage.store, partition, positions[partition], start)
-
-
 def _last_failure(stage: Stage, stream: Stream) -> LastFailure | None:
     try:
         return last_failure(stage.store, stream.app_id)
@@ -132,27 +124,56 @@ class KafkaSnapshot:
     """Reads the ends again: records staged since the first answer are not ahead of Kafka."""
 
 
-def _stream_status(stream: Stream, stage: Stage, open_store: OpenStore, kafka: KafkaSnapshot) -> StreamStatus:
-    listing, stream = stage.listing(stream), stage.appeared(stream)  # in this order, as a loader does
-    ends = with_chains(kafka.ends, listing)
-    state = read_table_state(open_store(stream.table))
-    known = sorted({*listing, *ends})
-    transactions = {} if state is None else state.transactions
-    histories, identities = {}, {}
-    for url in stream.tables:
-        table = state if url == stream.table else read_table_state(open_store(url))
-        if table is not None:
-            histories[url] = read_stream_history(stream, table, open_store(url))
-            identities[url] = histories[url].identity(table.transactions)
-    origins = stage.origins(stream)
+@dataclass(frozen=True, slots=True)
+class _Tables:
+    """A stream's tables."""
+
+    state: TableState | None
+    """The main table's."""
+    histories: Mapping[str, StreamHistory]
+    """By URL, of those that exist."""
+    identities: Mapping[str, TableIdentity]
+
+    @property
+    def transactions(self) -> Mapping[str, int]:
+        """The main table's txn actions."""
+        return {} if self.state is None else self.state.transactions
+
+
+def _read_tables(stream: Stream, open_store: OpenStore) -> _Tables:
+    states = {url: read_table_state(open_store(url)) for url in stream.tables}
+    there = {url: state for url, state in states.items() if state is not None}
+    histories = {url: read_stream_history(stream, state, open_store(url)) for url, state in there.items()}
+    identities = {url: histories[url].identity(state.transactions) for url, state in there.items()}
+    return _Tables(states[stream.table], histories, identities)
+
+
+@dataclass(frozen=True, slots=True)
+class _Chains:
+    """A stream's chains, compared with its tables."""
+
+    listing: Listing
+    ends: Mapping[TopicPartition, Position]
+    """By Kafka partition, the position that the next record will have."""
+    ids: TxnIds
+    positions: Mapping[TopicPartition, Position | None]
+    """The main table's; also of Kafka partitions without a chain."""
+    markers_of: Mapping[TopicPartition, Sequence[AnyMarker]]
+    outcomes: Mapping[TopicPartition, NextRun]
+
+
+def _read_chains(
+    stream: Stream, stage: Stage, tables: _Tables, listing: Listing, ends: Mapping[TopicPartition, Position]
+) -> _Chains:
+    origins, transactions, known = stage.origins(stream), tables.transactions, sorted({*listing, *ends})
     begun = {partition: origin.generation for partition, origin in origins.items()}
-    own = identities.get(stream.table, NO_IDENTITY)
+    own = tables.identities.get(stream.table, NO_IDENTITY)
     ids = TxnIds(stream.app_id, stream.several_topics, plain_topic=own.plain_topic).at(begun, transactions, known)
     positions = {partition: ids.position(transactions, partition) for partition in known}
     wanted = {partition: _wanted(listed, positions[partition]) for partition, listed in listing.items()}
-    tables = {comparable(url): url for url in reversed(stream.tables)}
-    read = stage.read(listing, [name for names in wanted.values() for name in names], tables)
-    identity = StreamIdentity(stream, ids, origins, identities, transactions)
+    urls = {comparable(url): url for url in reversed(stream.tables)}
+    read = stage.read(listing, [name for names in wanted.values() for name in names], urls)
+    identity = StreamIdentity(stream, ids, origins, tables.identities, transactions)
     markers_of = {
         partition: identity.younger(partition, (marker for name in names for marker in read.get(name, ())))
         for partition, names in wanted.items()
@@ -161,47 +182,66 @@ def _stream_status(stream: Stream, stage: Stage, open_store: OpenStore, kafka: K
         partition: _outcome(stream, positions[partition], markers_of.get(partition, []), origins.get(partition))
         for partition in known
     }
-    lacking = _lacking_a_file(stream, stage, open_store, outcomes, positions)
-    waiting = _waiting_for_resolution(stream, state, histories, ids, markers_of)
-    unknown = {
-        partition: unknown_partition(partition, _paths(markers_of[partition], listing[partition]))
-        for partition in unknown_partitions(markers_of, stream_fact(stream.app_id, 0, ends))
-    }
-    partitions = tuple(
-        _partition_status(
-            partition,
-            listed=listing.get(partition),
-            position=None if _has_foreign(markers_of.get(partition, ())) else positions[partition],
-            near_markers=markers_of.get(partition, []),
-            kafka_end=ends.get(partition),
-            ends_now=kafka.ends_now,
-            why=unknown.get(partition)
-            or (_waits(stage, partition, positions, listing, waiting) if partition in listing else None)
-            or held(partition, outcomes[partition], stream.table if state is None else None)
-            or lacking.get(partition),
-            topic_id=ids_together(partition.topic, kafka.topic_ids),
-            first=kafka.firsts.get(partition),
-        )
-        for partition in known
-    )
+    return _Chains(listing, ends, ids, positions, markers_of, outcomes)
+
+
+def _stream_status(stream: Stream, stage: Stage, open_store: OpenStore, kafka: KafkaSnapshot) -> StreamStatus:
+    listing, stream = stage.listing(stream), stage.appeared(stream)  # in this order, as a loader does
+    tables = _read_tables(stream, open_store)
+    chains = _read_chains(stream, stage, tables, listing, with_chains(kafka.ends, listing))
+    state, waiting = tables.state, _held(stream, stage, open_store, tables, chains)
+    every_marker = [marker for markers in chains.markers_of.values() for marker in markers]
     return StreamStatus(
         app_id=stream.app_id,
         last_failure=_last_failure(stage, stream),
         table=stream.table,
         version=None if state is None else state.version,
         load_mode=None if state is None else choose_load_mode(state, stream.load),
-        partitions=partitions,
+        partitions=tuple(
+            _partition_status(partition, chains, waiting.get(partition), kafka) for partition in chains.positions
+        ),
         aside=Aside(*stage.aside(stream)),
-        deferred=deferred_of(ids, transactions, stream.side_tables, known),
+        deferred=deferred_of(chains.ids, tables.transactions, stream.side_tables, chains.positions),
         unfit=tuple(_unfit(stream, state, open_store)),
         gained=_gained(stream, stage),
         appeared=stage.routes(stream),
-        valid_through_ms=None if state is None else valid_through_of(histories[stream.table].commits, stream.app_id),
-        undeclared=undeclared_of(marker for markers in markers_of.values() for marker in markers),
-        violations=violations_of(marker for markers in markers_of.values() for marker in markers),
+        valid_through_ms=(
+            None if state is None else valid_through_of(tables.histories[stream.table].commits, stream.app_id)
+        ),
+        undeclared=undeclared_of(every_marker),
+        violations=violations_of(every_marker),
         drops_on_purpose=stream.record.drops_on_purpose,
         name=name_of_table(stream.catalog_tables, stream.table),
     )
+
+
+def _held(
+    stream: Stream, stage: Stage, open_store: OpenStore, tables: _Tables, chains: _Chains
+) -> dict[TopicPartition, Held]:
+    """Why Kafka partitions wait, as the loader holds them."""
+    listing, markers_of = chains.listing, chains.markers_of
+    unknown = {
+        partition: unknown_partition(partition, _paths(markers_of[partition], listing[partition]))
+        for partition in unknown_partitions(markers_of, stream_fact(stream.app_id, 0, chains.ends))
+    }
+    resolutions = _waiting_for_resolution(stream, tables, chains)
+    absent = stream.table if tables.state is None else None
+    lacking = _lacking_a_file(stream, stage, open_store, chains)
+    reasons = {
+        partition: unknown.get(partition)
+        or (_waits(stage, chains, partition, resolutions) if partition in listing else None)
+        or held(partition, outcome, absent)
+        or lacking.get(partition)
+        for partition, outcome in chains.outcomes.items()
+    }
+    return {partition: reason for partition, reason in reasons.items() if reason is not None}
+
+
+def _waits(
+    stage: Stage, chains: _Chains, partition: TopicPartition, resolutions: Mapping[TopicPartition, Held]
+) -> Held | None:
+    start = chains.listing[partition].names[0].start
+    return resolutions.get(partition) or repair_of(stage.store, partition, chains.positions[partition], start)
 
 
 def _paths(markers: Iterable[AnyMarker], listed: Listed) -> Iterator[str]:
@@ -209,13 +249,8 @@ def _paths(markers: Iterable[AnyMarker], listed: Listed) -> Iterator[str]:
 
 
 def _gained(stream: Stream, stage: Stage) -> tuple[Gained, ...]:
-    evolved = latest(stage.store, stream.app_id) if stream.evolves else None
+    evolved = latest(stage.store, stream.app_id) if stream.record.evolves else None
     return () if evolved is None else evolved.gained
-
-
-def _has_foreign(markers: Iterable[AnyMarker]) -> bool:
-    """Whether staged markers belong to something other than the table's position."""
-    return any(isinstance(marker, ForeignMarker) for marker in markers)
 
 
 def _unfit(stream: Stream, state: TableState | None, open_store: OpenStore) -> Iterator[Check]:
@@ -243,24 +278,23 @@ def _outcome(
 
 
 def _lacking_a_file(
-    stream: Stream,
-    stage: Stage,
-    open_store: OpenStore,
-    outcomes: Mapping[TopicPartition, NextRun],
-    positions: Mapping[TopicPartition, Position | None],
+    stream: Stream, stage: Stage, open_store: OpenStore, chains: _Chains
 ) -> Mapping[TopicPartition, Held]:
-    """Kafka partitions whose next marker lacks a file that the main table needs, as the loader holds them.
+    """Kafka partitions whose next marker lacks a file that the main table needs.
 
     A secondary table may have had its part already, and what happened to those files then does not matter.
     """
     following = {
-        partition: outcome.markers[0] for partition, outcome in outcomes.items() if isinstance(outcome, Run | Overlap)
+        partition: outcome.markers[0]
+        for partition, outcome in chains.outcomes.items()
+        if isinstance(outcome, Run | Overlap)
     }
     files = {
         partition: [file for table in marker.tables if table.url == stream.table for file in table.files]
         for partition, marker in following.items()
     }
     gone = stage.lacking(files, open_store(stream.table))
+    positions = chains.positions
     return {
         partition: missing_file(
             partition, following[partition].span.start, path, stream.table if positions[partition] is None else None
@@ -270,24 +304,19 @@ def _lacking_a_file(
 
 
 def _partition_status(
-    partition: TopicPartition,
-    *,
-    listed: Listed | None,
-    position: Position | None,
-    near_markers: Sequence[AnyMarker],
-    kafka_end: Position | None,
-    ends_now: Callable[[], Mapping[TopicPartition, Position]],
-    why: Held | None,
-    topic_id: str | None,
-    first: Position | None,
+    partition: TopicPartition, chains: _Chains, why: Held | None, kafka: KafkaSnapshot
 ) -> PartitionStatus:
+    near_markers, listed = chains.markers_of.get(partition, ()), chains.listing.get(partition)
+    kafka_end = chains.ends.get(partition)
+    position = None if is_foreign(near_markers) else chains.positions[partition]
     markers = [marker for marker in near_markers if isinstance(marker, Marker)]
     staged_to = max((marker.span.end for marker in markers), default=None)
     # A marker made by hand may be ahead of Kafka: a writer waits there.
     flushed_to = max((marker.span.end for marker in markers if marker.manifest is not None), default=None)
     lost = None
     if kafka_end is not None and flushed_to is not None and kafka_end < flushed_to:
-        lost = topic_truncated(partition, flushed_to, ends_now().get(partition))
+        lost = topic_truncated(partition, flushed_to, kafka.ends_now().get(partition))
+    topic_id = ids_together(partition.topic, kafka.topic_ids)
     return PartitionStatus(
         partition=partition,
         staged_to=staged_to,
@@ -297,52 +326,23 @@ def _partition_status(
         held=why,
         writers_hold=topic_recreated(partition, staged_from(near_markers), topic_id)
         or lost
-        or gone_from_kafka(partition, staged_to, first),
+        or gone_from_kafka(partition, staged_to, kafka.firsts.get(partition)),
     )
 
 
-def _waiting_for_resolution(
-    stream: Stream,
-    state: TableState | None,
-    histories: Mapping[str, StreamHistory],
-    ids: TxnIds,
-    markers_of: Mapping[TopicPartition, Sequence[AnyMarker]],
-) -> Mapping[TopicPartition, Held]:
-    """Kafka partitions that wait because a table was rolled back, as the loader holds them."""
-    for url, history in histories.items():
+def _waiting_for_resolution(stream: Stream, tables: _Tables, chains: _Chains) -> Mapping[TopicPartition, Held]:
+    """Kafka partitions that wait because a table was rolled back."""
+    generations = chains.ids.generations
+    for url, history in tables.histories.items():
         if history.rollback is not None:
-            return dict.fromkeys(ids.generations, held_by(url, stream.app_id, history.rollback))
-    if state is None:
+            return dict.fromkeys(generations, held_by(url, stream.app_id, history.rollback))
+    if tables.state is None:
         return {}
-    own = histories[stream.table]
-    staged = [partition for partition in ids.generations if markers_of.get(partition)]
-    unplaced = [
-        partition
-        for partition in staged
-        if ids.position(state.transactions, partition) is None and not _has_foreign(markers_of[partition])
-    ]
-    unknown = own.unknown(_placed(state, ids, markers_of), ids.generations)
+    own = tables.histories[stream.table]
+    staged = {partition: markers for partition, markers in chains.markers_of.items() if markers}
+    unknown = own.unknown(placed_chains(staged, chains.positions.get), generations)
     events = [] if unknown is None else [unknown]
-    if unplaced:
-        without_origin = [
-            partition for partition in unplaced if isinstance(next_run(None, markers_of[partition]), MissingOrigin)
-        ]
-        first_ms = {
-            partition: first.manifest.created_ms
-            for partition in unplaced
-            if isinstance(first := markers_of[partition][0], Marker) and first.manifest is not None
-        }
-        events += own.without_txn(unplaced, without_origin, ids.generations, first_ms)
+    unplaced = unplaced_chains(staged, chains.positions.get)
+    if unplaced.partitions:
+        events += own.without_txn(unplaced.partitions, unplaced.without_origin, generations, unplaced.first_ms)
     return {partition: held_by(stream.table, stream.app_id, back) for back in events for partition in back.positions}
-
-
-def _placed(
-    state: TableState, ids: TxnIds, markers_of: Mapping[TopicPartition, Sequence[AnyMarker]]
-) -> dict[TopicPartition, tuple[Position, list[Marker]]]:
-    """Chains that have something to load: their positions, and the markers near them."""
-    placed: dict[TopicPartition, tuple[Position, list[Marker]]] = {}
-    for partition, markers in markers_of.items():
-        position = ids.position(state.transactions, partition)
-        if position is not None and isinstance(next_run(position, markers), Run | Overlap):
-            placed[partition] = position, [marker for marker in markers if isinstance(marker, Marker)]
-    return placed

@@ -188,60 +188,56 @@ def _difference(
     dead: bool,
 ) -> Finding:
     expected, have = numbers
+    span = offset_range.span
     url = tables.dead_letters_url if dead else tables.url
-    ledger = tables.dead_letters if dead else tables.rows
-    what, location = ("dead letters" if dead else "rows"), f"{offset_range.span} of {partition}"
-    versions = ", ".join(str(load.version) for load in offset_range.loaded)
+    what, location = ("dead letters" if dead else "rows"), f"{span} of {partition}"
     if have > expected:
-        text = f"{location} has {have:,} {what}; version {versions} of {tables.url} staged {expected:,}"
-        files = () if ledger is None else ledger.files_of(offset_range.version, partition, offset_range.span)
-        return Finding(
-            Verdict.FAULT, "too_many_rows", text, url, partition, (offset_range.span,), offset_range.version, files
-        )
+        text = f"{location} has {have:,} {what}; {_versions(tables, offset_range)} staged {expected:,}"
+        return _blamed_on_load("too_many_rows", text, tables, partition, offset_range, dead=dead)
     fewer = expected - have
-    after = -1 if dead else min((load.version for load in offset_range.loaded), default=-1)
-    waiting = tables.tables_lacking(partition, offset_range.span, dead=dead)
+    missing = f"{fewer:,} of {expected:,} {what} in {location}"
+    waiting = tables.tables_lacking(partition, span, dead=dead)
     if waiting:
-        tables_waiting = ", ".join(waiting)
-        text = f"{fewer:,} of {expected:,} {what} in {location} are staged, and may be deferred for {tables_waiting}"
-        return Finding(Verdict.UNPROVED, "table_waits", text, waiting[0], partition, (offset_range.span,))
+        text = f"{missing} are staged, and may be deferred for {', '.join(waiting)}"
+        return Finding(Verdict.UNPROVED, "table_waits", text, waiting[0], partition, (span,))
     elsewhere = _elsewhere(tables, partition, offset_range, fewer, dead=dead)
     if elsewhere is not None:
-        text = (
-            f"{fewer:,} of {expected:,} {what} in {location} are not in the tables that the stream names: {elsewhere}"
-        )
-        return Finding(Verdict.UNPROVED, "in_other_tables", text, url, partition, (offset_range.span,))
-    explanations = (
-        tables.dead_touching(partition, offset_range.span)
-        if dead
-        else tables.touching(partition, offset_range.span, after)
-    )
-    removals = [removal for _, removal in explanations]
+        text = f"{missing} are not in the tables that the stream names: {elsewhere}"
+        return Finding(Verdict.UNPROVED, "in_other_tables", text, url, partition, (span,))
+    after = min((load.version for load in offset_range.loaded), default=-1)
+    explanations = tables.dead_touching(partition, span) if dead else tables.touching(partition, span, after)
     wrong = [(by, removal) for by, removal in explanations if not removal.by_right]
     if wrong:
         by, last = wrong[-1]
         text = (
-            f"{fewer:,} of {expected:,} {what} in {location} are gone: version {last.version} ({last.words}) removed "
-            f"files that held them; version {versions} of {tables.url} had loaded them"
+            f"{missing} are gone: version {last.version} ({last.words}) removed files that held them; "
+            f"{_versions(tables, offset_range)} had loaded them"
         )
-        files = last.touches(partition, offset_range.span)
-        return Finding(
-            Verdict.FAULT, "rows_removed", text, by.url, partition, (offset_range.span,), last.version, files
-        )
-    if removals:
+        files = last.touches(partition, span)
+        return Finding(Verdict.FAULT, "rows_removed", text, by.url, partition, (span,), last.version, files)
+    if explanations:
         explained.rows += fewer
         explained.removals |= {(by.url, removal.version): removal for by, removal in explanations}
+        removals = [removal for _, removal in explanations]
         names = "; ".join(f"version {removal.version} ({removal.words})" for removal in removals[-3:])
-        text = f"{fewer:,} of {expected:,} {what} in {location} were deleted by {names}"
-        return Finding(Verdict.NOTED, "deleted", text, url, partition, (offset_range.span,), removals[-1].version)
-    files = () if ledger is None else ledger.files_of(offset_range.version, partition, offset_range.span)
-    text = (
-        f"{fewer:,} of {expected:,} {what} in {location} are missing: version {versions} of {tables.url} counted them, "
-        "and no later commit removed them"
-    )
-    return Finding(
-        Verdict.FAULT, "rows_missing", text, url, partition, (offset_range.span,), offset_range.version, files
-    )
+        text = f"{missing} were deleted by {names}"
+        return Finding(Verdict.NOTED, "deleted", text, url, partition, (span,), removals[-1].version)
+    text = f"{missing} are missing: {_versions(tables, offset_range)} counted them, and no later commit removed them"
+    return _blamed_on_load("rows_missing", text, tables, partition, offset_range, dead=dead)
+
+
+def _versions(tables: Tables, offset_range: OffsetRange) -> str:
+    return f"version {', '.join(str(load.version) for load in offset_range.loaded)} of {tables.url}"
+
+
+def _blamed_on_load(
+    kind: str, text: str, tables: Tables, partition: TopicPartition, offset_range: OffsetRange, *, dead: bool
+) -> Finding:
+    """A fault that names the commit which loaded the range, and its files."""
+    ledger, version = tables.dead_letters if dead else tables.rows, offset_range.version
+    files = () if ledger is None else ledger.files_of(version, partition, offset_range.span)
+    url = tables.dead_letters_url if dead else tables.url
+    return Finding(Verdict.FAULT, kind, text, url, partition, (offset_range.span,), version, files)
 
 
 def _replaced_as_counted(
