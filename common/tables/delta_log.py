@@ -1,4 +1,4 @@
-"""A Delta table's txn actions, schema and protocol, read from its own log without a JVM.
+"""A Delta table's txn actions, schema, protocol and clustering, read from its own log without a JVM.
 
 The stage writer reads it to determine the load mode, ``delta-loader status`` and the bootstrap tool read positions from
 it. Only the loader writes to a log, and it does so through Delta itself.
@@ -7,7 +7,7 @@ Rules:
 
 1. The newest complete checkpoint that is not torn, and the commits after it, are read; classic, multi-part and version
    2 checkpoints (txn, metaData and protocol are never in a sidecar) are supported, log compactions are not needed.
-2. Of a checkpoint only the three columns are fetched; of a commit only the lines of the three actions are parsed.
+2. Of a checkpoint only the columns of these actions are fetched; of a commit only their lines are parsed.
 3. A commit that Delta's clean-up deleted since the log was listed is not skipped: the log is listed again, and a newer
    checkpoint has the commit's content.
 4. With ``delta.setTransactionRetentionDuration`` an older txn action is ignored, as in Delta.
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 import time
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import pyarrow.parquet as pq
 
@@ -27,12 +27,14 @@ from common.tables.properties import TXN_RETENTION, retention_ms
 from common.tables.state import TableState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from common.ports import ObjectStore
 
+Content = TypeVar("Content")
 _READ_AGAIN = 5
 _ACTIONS = ("txn", "metaData", "protocol")
+_CLUSTERING = "delta.clustering"
 
 
 class _VanishedError(Exception):
@@ -41,39 +43,64 @@ class _VanishedError(Exception):
 
 def read_table_state(store: ObjectStore) -> TableState | None:
     """The newest state of the table at the store's root; None when there is no table. Raises TableError."""
+    return _read(store, _state)
+
+
+def clustering_columns(store: ObjectStore) -> tuple[str, ...]:
+    """The columns of liquid clustering, physical names with dots; none for a table without. Raises TableError."""
+    return _read(store, _clustering)
+
+
+def _read(store: ObjectStore, read_once: Callable[[ObjectStore], Content]) -> Content:
     for _ in range(_READ_AGAIN):
         try:
-            return _read_once(store)
+            return read_once(store)
         except _VanishedError:
             continue
     msg = f"the log of the Delta table {store.url} changes faster than it can be read"
     raise TableError(msg, "try again; see what deletes files below _delta_log")
 
 
-def _read_once(store: ObjectStore) -> TableState | None:
+def _state(store: ObjectStore) -> TableState | None:
     items = list(store.list(LOG))
     base, parts = newest_checkpoint(store, items)
     commits = commits_after(store.url, items, base)
     if base is None and not commits:
         return None
     state = _Replay()
-    for path in parts:
-        state.apply(_checkpoint_actions(store, path))
-    for path in commits:
-        state.apply(_commit_actions(_content(store, path)))
+    for path in (*parts, *commits):
+        state.apply(_actions(store, path, _ACTIONS))
     return state.table(store.url, (-1 if base is None else base) + len(commits))
 
 
-def _checkpoint_actions(store: ObjectStore, path: str) -> list[Mapping[str, object]]:
+def _clustering(store: ObjectStore) -> tuple[str, ...]:
+    """By the newest domain metadata of Delta's clustering."""
+    items = list(store.list(LOG))
+    base, parts = newest_checkpoint(store, items)
+    for path in (*reversed(commits_after(store.url, items, base)), *parts):
+        for action in _actions(store, path, ("domainMetadata",)):
+            domain = cast("Mapping[str, object]", action["domainMetadata"])
+            if domain["domain"] == _CLUSTERING:
+                configuration = {} if domain.get("removed") else json.loads(str(domain.get("configuration") or "{}"))
+                return tuple(".".join(column) for column in configuration.get("clusteringColumns") or ())
+    return ()
+
+
+def _actions(store: ObjectStore, path: str, names: Sequence[str]) -> list[Mapping[str, object]]:
+    """The actions with these names of a commit or of a checkpoint's file."""
     if path.endswith(".json"):
-        return _commit_actions(_content(store, path))
+        # An action's name is at the start of its line; a table with many files has few lines of interest.
+        heads = tuple(f'{{"{name}"'.encode() for name in names)
+        lines = _content(store, path).splitlines()
+        return [json.loads(line) for line in lines if line.replace(b" ", b"", 2).startswith(heads)]
     with store.open(path) as file:
         parquet = pq.ParquetFile(file)
-        wanted = [name for name in _ACTIONS if name in parquet.schema_arrow.names]
+        wanted = [name for name in names if name in parquet.schema_arrow.names]
         # Of a million rows all but a few are files, and null here: they are skipped before they become objects.
+        batches = parquet.iter_batches(columns=wanted) if wanted else ()
         return [
             {name: value}
-            for batch in parquet.iter_batches(columns=wanted)
+            for batch in batches
             for name, column in zip(batch.schema.names, batch.columns, strict=True)
             for value in column.drop_null().to_pylist()
         ]
@@ -84,12 +111,6 @@ def _content(store: ObjectStore, path: str) -> bytes:
     if data is None:
         raise _VanishedError
     return data
-
-
-def _commit_actions(data: bytes) -> list[Mapping[str, object]]:
-    # An action's name is at the start of its line; a table with many files has few lines of interest.
-    heads = tuple(f'{{"{name}"'.encode() for name in _ACTIONS)
-    return [json.loads(line) for line in data.splitlines() if line.replace(b" ", b"", 2).startswith(heads)]
 
 
 class _Replay:

@@ -37,6 +37,15 @@ def commit_path(version: int) -> str:
     return f"{LOG}/{version:020d}.json"
 
 
+def required_file(store: ObjectStore, path: str) -> bytes:
+    """A file of the log that was there a moment ago. Raises TableError and StoreError."""
+    data = store.read(path)
+    if data is None:
+        msg = f"{store.url}/{path} went while it was read: the log is being cleaned up"
+        raise TableError(msg, "run the command again")
+    return data
+
+
 def newest_checkpoint(store: ObjectStore, listed: Iterable[StoredObject]) -> tuple[int | None, list[str]]:
     """The version and the files of the newest checkpoint that is complete and not torn.
 

@@ -13,7 +13,7 @@ from itertools import islice, takewhile
 from typing import TYPE_CHECKING
 
 from common.errors import TableError
-from common.tables.log_files import COMMIT, LOG
+from common.tables.log_files import COMMIT, LOG, required_file
 from delta_loader.tables.history import TableVersion, parse_version
 
 if TYPE_CHECKING:
@@ -36,10 +36,7 @@ def read_history(store: ObjectStore, parallel: ParallelMap) -> Iterator[TableVer
 
 
 def _read(store: ObjectStore, version: int, path: str) -> TableVersion:
-    data = store.read(path)
-    if data is None:
-        msg = f"{store.url}/{path} went while it was read: the log is being cleaned up"
-        raise TableError(msg, "run the command again")
+    data = required_file(store, path)
     try:
         return parse_version(version, data)
     except (ValueError, KeyError, TypeError) as error:

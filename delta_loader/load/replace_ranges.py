@@ -72,32 +72,6 @@ class Replacer(Protocol):
         """Whether a step deletes rows; with `RequestStep.DROP`, others than the request's."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Stepping:
-    """A `Replacer` that reports each finished step: each may be a Spark job over a whole range."""
-
-    replacer: Replacer
-    stepped: Callable[[], None]
-
-    def lost(self, request: Request, urls: tuple[str, ...]) -> int:
-        lost = self.replacer.lost(request, urls)
-        self.stepped()
-        return lost
-
-    def unnamed(self, request: Request, urls: tuple[str, ...]) -> int:
-        return self.replacer.unnamed(request, urls)
-
-    def replace(self, request: Request, url: str, step: RequestStep, *, keep_stale: bool, metadata: str) -> bool:
-        done = self.replacer.replace(request, url, step, keep_stale=keep_stale, metadata=metadata)
-        self.stepped()
-        return done
-
-    def deletes(self, request: Request, url: str, step: RequestStep) -> bool:
-        deletes = self.replacer.deletes(request, url, step)
-        self.stepped()
-        return deletes
-
-
 class _ConflictError(Exception):
     """Another commit conflicted; the next pass continues."""
 
@@ -120,6 +94,8 @@ class Replacements:
     log: FilteringBoundLogger
     metrics: Metrics = field(default_factory=Metrics)
     columns: ColumnAdder | None = None
+    stepped: Callable[[], None] = lambda: None
+    """Called after each finished step, which may be a Spark job over a whole range."""
 
     def run(
         self,
@@ -134,7 +110,7 @@ class Replacements:
         """
         outcome = ReplacementOutcome()
         held = outcome.held
-        reporting = replace(self, replacer=_Stepping(self.replacer, stepped))
+        reporting = replace(self, stepped=stepped)
         left: list[Request] = []
         unreadable: list[ReplacementName] = []
         requests = list(self._requests(stream, held, unreadable))
@@ -267,9 +243,9 @@ class Replacements:
         if refused is not None or _done(rows, request):
             return refused
         urls = tuple(target.url for target in targets)
-        return would_lose(request, self.replacer.lost(request, urls)) or would_double(
-            request, self.replacer.unnamed(request, urls)
-        )
+        lost = self.replacer.lost(request, urls)
+        self.stepped()
+        return would_lose(request, lost) or would_double(request, self.replacer.unnamed(request, urls))
 
     def _append_only(self, request: Request, target: Target) -> Held | None:
         """Why a table's rows cannot be replaced, before any table has a row of the request."""
@@ -277,7 +253,9 @@ class Replacements:
         if state is None or not is_append_only(state):
             return None
         step = RequestStep.DROP if _done(target, request) else RequestStep.ROWS
-        return append_only(request, target.url) if self.replacer.deletes(request, target.url, step) else None
+        deletes = self.replacer.deletes(request, target.url, step)
+        self.stepped()
+        return append_only(request, target.url) if deletes else None
 
     def _with_columns_of(self, request: Request, stream: Stream, target: Target) -> Target:
         """The table with the columns that only the staged rows have, where the stream's tables gain columns."""
@@ -318,7 +296,9 @@ class Replacements:
     def _commit(
         self, request: Request, url: str, step: RequestStep, metadata: str, *, keep_stale: bool = False
     ) -> None:
-        if not self.replacer.replace(request, url, step, keep_stale=keep_stale, metadata=metadata):
+        is_done = self.replacer.replace(request, url, step, keep_stale=keep_stale, metadata=metadata)
+        self.stepped()
+        if not is_done:
             raise _ConflictError
         self.log.info(
             "replaced",

@@ -17,8 +17,7 @@ from urllib.parse import unquote
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from common.errors import TableError
-from common.tables.log_files import LOG, commits_after, newest_checkpoint
+from common.tables.log_files import LOG, commits_after, newest_checkpoint, required_file
 from delta_loader.tables.live_files import LiveFile
 
 if TYPE_CHECKING:
@@ -44,7 +43,7 @@ def live_files(store: ObjectStore, parallel: ParallelMap, *, with_statistics: bo
     commits = commits_after(store.url, items, base)[::-1]
     seen: set[Key] = set()
     for start in range(0, len(commits), _AT_A_TIME):
-        for data in parallel(lambda path: _content(store, path), commits[start : start + _AT_A_TIME]):
+        for data in parallel(lambda path: required_file(store, path), commits[start : start + _AT_A_TIME]):
             yield from _of_commit(data, seen, with_statistics=with_statistics)
     for path in parts:
         yield from _of_checkpoint(store, path, seen, with_statistics=with_statistics)
@@ -79,7 +78,7 @@ def _file(action: Mapping[str, object], vector: Mapping[str, object] | None, *, 
 
 def _of_checkpoint(store: ObjectStore, path: str, seen: set[Key], *, with_statistics: bool) -> Iterator[LiveFile]:
     if path.endswith(".json"):
-        data = _content(store, path)
+        data = required_file(store, path)
         yield from _of_commit(data, seen, with_statistics=with_statistics)
         sidecars = [
             str(json.loads(line)["sidecar"]["path"])
@@ -151,11 +150,3 @@ def _of_rows(rows: pa.StructArray, seen: set[Key], *, with_statistics: bool) -> 
 
 def _vector_id(vector: Mapping[str, object] | None) -> str:
     return "" if vector is None else "/".join(str(vector.get(name)) for name in _VECTOR)
-
-
-def _content(store: ObjectStore, path: str) -> bytes:
-    data = store.read(path)
-    if data is None:
-        msg = f"{store.url}/{path} went while it was read: the log is being cleaned up"
-        raise TableError(msg, "run it again")
-    return data

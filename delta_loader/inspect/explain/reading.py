@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, cast
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from common.errors import StoreError, TableError, UsageError
+from common.errors import StoreError, UsageError
 from common.spans import Position, Span
 from common.stage.markers import Marker
 from common.stage.merged import kafka_topic
 from common.tables.delta_log import read_table_state
 from common.tables.history import read_history
-from common.tables.log_files import COMMIT, LOG, commit_path
+from common.tables.log_files import COMMIT, LOG, commit_path, required_file
 from common.tables.stream_history import read_identity
 from common.tables.transactions import TxnIds
 from common.tables.urls import comparable
@@ -77,7 +77,7 @@ class Explainer:
             raise UsageError(msg, f"give a version up to {newest}")
         if number not in listed:
             return VersionStory(url, number, newest, oldest)
-        version = _version(store, number)
+        version = parse_version(number, required_file(store, commit_path(number)))
         later = (
             self._versions(store, [version for version in sorted(listed) if version > number])
             if version.added
@@ -125,7 +125,9 @@ class Explainer:
 
     def _versions(self, store: ObjectStore, numbers: Sequence[int]) -> Iterator[TableVersion]:
         for start in range(0, len(numbers), _AT_A_TIME):
-            yield from self.parallel(lambda number: _version(store, number), numbers[start : start + _AT_A_TIME])
+            some = numbers[start : start + _AT_A_TIME]
+            contents = self.parallel(lambda number: required_file(store, commit_path(number)), some)
+            yield from map(parse_version, some, contents)
 
     def _covering(self, stream: Stream, listed: Listed | None, offset: Offset) -> Marker | None:
         """The marker in the stage whose span has the offset."""
@@ -178,15 +180,6 @@ def fetched_lines(store: ObjectStore, parallel: ParallelMap) -> CommitLines:
         return None if data is None else data.decode("utf-8").splitlines()
 
     return lines
-
-
-def _version(store: ObjectStore, number: int) -> TableVersion:
-    path = commit_path(number)
-    data = store.read(path)
-    if data is None:
-        msg = f"{store.url}/{path} went while it was read: the log is being cleaned up"
-        raise TableError(msg, "run the command again")
-    return parse_version(number, data)
 
 
 def _physical(state: TableState) -> dict[str, str]:

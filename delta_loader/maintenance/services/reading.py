@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, cast
 
 from common.settings.pace import RETRIES_S, longest_flush_after_s
 from common.stage.appeared_routes import with_appeared
-from common.tables.delta_log import read_table_state
+from common.tables.delta_log import clustering_columns, read_table_state
 from common.tables.log_files import COMMIT, LOG, commit_path, newest_checkpoint
 from common.tables.stream_history import read_identity
 from common.tables.urls import comparable
@@ -29,7 +29,6 @@ from delta_loader.maintenance.services.facts import (
     joined_vacuums,
     run_of,
 )
-from delta_loader.spark.clustering import clustering_columns
 from delta_loader.stage.waiting import oldest_waiting_ms
 
 if TYPE_CHECKING:
