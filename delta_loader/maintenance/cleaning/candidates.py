@@ -6,24 +6,13 @@ Rule: a file is identified by its name, which is unique; any reference to that n
 from __future__ import annotations
 
 import sqlite3
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from common.ports import StoredObject
 from common.stage.data_files import shortened
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-
-    from common.ports import StoredObject
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A data file without any known reference."""
-
-    path: str
-    size_bytes: int
-    modified_ms: int
 
 
 class Candidates:
@@ -57,8 +46,8 @@ class Candidates:
         """Exclude all files of an area."""
         self._database.execute("DELETE FROM files WHERE area = ?", (area,))
 
-    def left(self, area: int) -> Iterator[Candidate]:
+    def left(self, area: int) -> Iterator[StoredObject]:
         """The unreferenced files, by path."""
         query = "SELECT path, size, modified FROM files WHERE area = ? ORDER BY path"
         for path, size_bytes, modified_ms in self._database.execute(query, (area,)):
-            yield Candidate(path, size_bytes, modified_ms)
+            yield StoredObject(path, size_bytes, modified_ms)

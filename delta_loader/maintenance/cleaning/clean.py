@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from common.errors import StoreError, TableError
 from common.stage.appeared_routes import with_appeared
 from common.stage.markers import DONE, STRAY, MarkerName, is_late_path
+from common.stage.replacements import REPLACE
 from common.storage.store import store_time_ms
 from common.tables.files import spoken_of
 from common.tables.history import read_history, store_lines
@@ -33,15 +34,15 @@ from delta_loader.maintenance.cleaning.settled_outboxes import settled_outboxes
 from delta_loader.ports import ScannedStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator
 
+    from common.ports import StoredObject
     from common.settings import Settings
     from common.storage.scanning import Upload
     from common.tables.history import LoggedCommit
     from delta_loader.ports import ParallelMap
 
 Item = TypeVar("Item")
-REPLACE = "replace"
 _AT_A_TIME = 1000
 
 
@@ -138,30 +139,24 @@ class CleanUp:
     # Remove, or only count.
 
     def _files(self, candidates: Candidates, number: int, area: Area, failure: str | None, *, remove: bool) -> Tally:
-        tally, store = Tally("data files", area.url, failure=failure), self._open(area.url)
-        for batch in _batches(candidates.left(number)):
-            for item in batch:
-                tally = tally.with_file(item.path, item.size_bytes, item.modified_ms)
-            if remove:
-                self._remove(store, [item.path for item in batch])
-        return tally
+        tally = Tally("data files", area.url, failure=failure)
+        return self._take(tally, self._open(area.url), candidates.left(number), remove=remove)
 
     def _strays(self, before_ms: int, *, remove: bool) -> Tally:
         tally = Tally("stray markers", f"{self._stage.url}/{STRAY}")
         old = (item for item in self._stage.scan(STRAY) if item.modified_ms < before_ms and is_late_path(item.path))
-        for batch in _batches(old):
+        return self._take(tally, self._stage, old, remove=remove)
+
+    def _outboxes(self, before_ms: int, *, remove: bool) -> Tally:
+        outboxes = settled_outboxes(self._stage, self._parallel, before_ms)
+        return self._take(Tally("outboxes", self._stage.url), self._stage, outboxes, remove=remove)
+
+    def _take(self, tally: Tally, store: CleanStore, items: Iterable[StoredObject], *, remove: bool) -> Tally:
+        for batch in _batches(items):
             for item in batch:
                 tally = tally.with_file(item.path, item.size_bytes, item.modified_ms)
             if remove:
-                self._remove(self._stage, [item.path for item in batch])
-        return tally
-
-    def _outboxes(self, before_ms: int, *, remove: bool) -> Tally:
-        tally, outboxes = Tally("outboxes", self._stage.url), settled_outboxes(self._stage, self._parallel, before_ms)
-        for item in outboxes:
-            tally = tally.with_file(item.path, item.size_bytes, item.modified_ms)
-        if remove:
-            self._remove(self._stage, [item.path for item in outboxes])
+                self._parallel(lambda item: store.delete([item.path]), batch)
         return tally
 
     def _whole_areas(self) -> Iterator[tuple[str, str]]:
@@ -177,12 +172,6 @@ class CleanUp:
                 if remove:
                     store.abort(upload)
         return tally
-
-    def _remove(self, store: CleanStore, paths: Sequence[str]) -> None:
-        def remove_one(path: str) -> None:
-            store.delete([path])
-
-        self._parallel(remove_one, paths)
 
 
 def _history(store: CleanStore) -> Iterator[LoggedCommit]:

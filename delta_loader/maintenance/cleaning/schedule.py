@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from common import metrics as catalogue
 from common.errors import KafkaDeltaExpressError
+from common.settings.services import OFF
 from delta_loader.maintenance.cleaning.rules import require_safe
 from delta_loader.scheduling.schedule import Schedule
 
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from common.metrics import Metrics
     from common.settings import Settings
     from delta_loader.maintenance.cleaning.clean import CleanUp
-
-OFF = "off"
 
 
 class ScheduledCleanUp:
