@@ -14,7 +14,7 @@ from common.logs import set_up_logs
 from common.settings.stores import table_stores
 from delta_loader.check_result import Check, Level, checks_as_json, checks_as_text, exit_code
 from delta_loader.checks.preflight import failed
-from delta_loader.commands.parts import parallel_of, preflight_of, tables_of, threads
+from delta_loader.commands.parts import parallel_requests, preflight_of, tables_of
 from delta_loader.scheduling.schedule import require_schedules
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ def check(config: ConfigArgument, *, as_json: JsonOption = False) -> None:
     require_schedules(settings)
     set_up_logs(settings.logs, "delta-loader")
     with ExitStack() as stack:
-        pool = stack.enter_context(threads())
-        checks = [*preflight_of(settings, parallel_of(pool)).checks(), *_spark_checks(settings, stack)]
+        parallel = stack.enter_context(parallel_requests())
+        checks = [*preflight_of(settings, parallel).checks(), *_spark_checks(settings, stack)]
     echo(json.dumps(checks_as_json(checks), indent=2) if as_json else checks_as_text(checks))
     raise typer.Exit(exit_code(checks))
 

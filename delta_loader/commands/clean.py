@@ -12,7 +12,7 @@ from common.settings.stores import stage_store, table_stores
 from common.settings.values import parse_duration_s
 from common.stage.topic_owners import StageTopicOwners
 from common.terminal import progress
-from delta_loader.commands.parts import parallel_of, threads
+from delta_loader.commands.parts import parallel_requests
 from delta_loader.maintenance.cleaning.clean import CleanUp
 from delta_loader.maintenance.cleaning.rules import as_json as to_json
 from delta_loader.maintenance.cleaning.rules import as_text
@@ -36,8 +36,8 @@ def clean(
     except ValueError as error:
         msg = f"--older-than {older_than!r} {error}"
         raise UsageError(msg, "write for example --older-than 7d") from None
-    with threads() as pool, progress("objects") as advance:
-        work = CleanUp(settings, table_stores(settings), parallel_of(pool), advance)
+    with parallel_requests() as parallel, progress("objects") as advance:
+        work = CleanUp(settings, table_stores(settings), parallel, advance)
         tallies = work.run(age_s, remove=yes)
     echo(to_json(tallies, age_s, done=yes) if as_json else as_text(tallies, age_s, done=yes))
     raise typer.Exit(ExitCode.FAILED if any(tally.failure for tally in tallies) else ExitCode.DONE)

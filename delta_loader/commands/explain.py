@@ -12,7 +12,7 @@ from common.errors import UsageError
 from common.settings.stores import stage_store, table_stores
 from common.spans import Offset, Partition, Topic, TopicPartition
 from common.stage.topic_owners import StageTopicOwners
-from delta_loader.commands.parts import parallel_of, table_named, tables_of, threads
+from delta_loader.commands.parts import parallel_requests, table_named, tables_of
 from delta_loader.inspect.explain.reading import Explainer
 from delta_loader.inspect.explain.view import offset_to_json, offset_to_text, version_to_json, version_to_text
 from delta_loader.stage.reading import Stage
@@ -36,8 +36,7 @@ def explain(
 ) -> None:
     """Show what a table version loaded (spans, files, counts), or which version and file contain a Kafka offset."""
     settings = settings_from(config)
-    with threads() as pool:
-        parallel = parallel_of(pool)
+    with parallel_requests() as parallel:
         store = stage_store(settings)
         StageTopicOwners(settings, store, make=False).read_all()
         stage = Stage(store, parallel)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from common.clock import SystemClock
@@ -15,7 +16,7 @@ from delta_loader.stage.reading import Stage
 from delta_loader.status.kafka import BrokerEnds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from common.settings import Settings
     from delta_loader.ports import ParallelMap
@@ -25,18 +26,15 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-def threads() -> ThreadPoolExecutor:
-    """A command's pool, which the caller closes."""
-    return ThreadPoolExecutor(THREADS)
+@contextmanager
+def parallel_requests() -> Iterator[ParallelMap]:
+    """A command's requests, in a pool of threads."""
+    with ThreadPoolExecutor(THREADS) as pool:
 
+        def parallel(function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+            return list(pool.map(function, items))
 
-def parallel_of(pool: ThreadPoolExecutor) -> ParallelMap:
-    """A map over the pool, in order."""
-
-    def parallel(function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
-        return list(pool.map(function, items))
-
-    return parallel
+        yield parallel
 
 
 def stage_of(settings: Settings, parallel: ParallelMap) -> Stage:

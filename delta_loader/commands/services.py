@@ -14,7 +14,7 @@ from common.errors import ExitCode, UsageError
 from common.logs import set_up_logs
 from common.metrics import Metrics
 from common.settings.stores import table_stores
-from delta_loader.commands.parts import parallel_of, stage_of, table_named, threads
+from delta_loader.commands.parts import parallel_requests, stage_of, table_named
 from delta_loader.maintenance.services.facts import Service
 from delta_loader.maintenance.services.outcomes import TaskFailed
 from delta_loader.maintenance.services.reading import FactsReader, tables_of
@@ -22,11 +22,10 @@ from delta_loader.maintenance.services.runs import TableServices, inspect_tables
 from delta_loader.maintenance.services.view import run_to_json, run_to_text, tables_to_json, tables_to_text
 
 if TYPE_CHECKING:
-    from concurrent.futures import ThreadPoolExecutor
-
     from common.settings import Settings
     from delta_loader.maintenance.services.due import MaintenanceTask
     from delta_loader.maintenance.services.spark import SparkServices
+    from delta_loader.ports import ParallelMap
 
 
 def services(
@@ -47,7 +46,7 @@ def services(
     settings = settings_from(config)
     log = set_up_logs(settings.logs, "delta-loader")
     with ExitStack() as stack:
-        inspector = facts_reader(settings, stack.enter_context(threads()))
+        inspector = facts_reader(settings, stack.enter_context(parallel_requests()))
         only = None if table is None else _known(settings, table)
         if run:
             parts = TableServices(
@@ -66,9 +65,8 @@ def services(
     raise typer.Exit(ExitCode.FAILED if any(snapshot.failure for snapshot in snapshots) else ExitCode.DONE)
 
 
-def facts_reader(settings: Settings, pool: ThreadPoolExecutor) -> FactsReader:
+def facts_reader(settings: Settings, parallel: ParallelMap) -> FactsReader:
     """Reads the tables' facts."""
-    parallel = parallel_of(pool)
     return FactsReader(settings, stage_of(settings, parallel), table_stores(settings), parallel, SystemClock())
 
 

@@ -14,7 +14,7 @@ from common.settings.stores import table_stores
 from common.stage.merged import kafka_topic
 from delta_loader.checks.abandoned_topics import abandoned_topics
 from delta_loader.checks.requirements import shared_topic_checks
-from delta_loader.commands.parts import parallel_of, stage_of, threads
+from delta_loader.commands.parts import parallel_requests, stage_of
 from delta_loader.lease.holder import lease_status
 from delta_loader.status.collecting import stream_status
 from delta_loader.status.kafka import BrokerEnds
@@ -30,8 +30,8 @@ def status(config: ConfigArgument, *, as_json: JsonOption = False, print_config:
     Exit code 1 if a stream's last load failed or its state cannot be read.
     """
     settings = settings_from(config, print_config=print_config)
-    with threads() as pool:
-        stage = stage_of(settings, parallel_of(pool))
+    with parallel_requests() as parallel:
+        stage = stage_of(settings, parallel)
         ends, opener = BrokerEnds(settings), table_stores(settings)
         left: list[Check] = []
         with suppress(KafkaDeltaExpressError):  # unavailable dependencies are reported for each stream

@@ -15,7 +15,7 @@ from common.settings.overlap import may_share
 from common.settings.stores import stage_store, table_stores
 from common.stage.topic_owners import StageTopicOwners
 from common.terminal import progress
-from delta_loader.commands.parts import parallel_of, threads
+from delta_loader.commands.parts import parallel_requests
 from delta_loader.inspect.verify.verify import chosen, verifier_of
 from delta_loader.inspect.verify.view import to_json, to_text
 
@@ -45,7 +45,7 @@ def verify(
     _learn_owners(settings)
     streams = chosen(settings, stream)
     with ExitStack() as stack:
-        parallel = parallel_of(stack.enter_context(threads()))
+        parallel = stack.enter_context(parallel_requests())
         verifier = verifier_of(settings, stack, table_stores(settings), parallel, with_kafka=kafka)
         advance = stack.enter_context(progress("partitions"))
         reports = [replace(verifier, advance=advance).verify(stream) for stream in streams]

@@ -442,9 +442,8 @@ def _nameless(ranges: Iterable[OffsetRange], seen: BucketTotals) -> list[tuple[S
 
 def _lost(tables: Tables, partition: TopicPartition, lost: list[Span]) -> Finding:
     count = sum(span.positions for span in lost)
-    named = ", ".join(map(str, lost[:20])) + (" …" if len(lost) > 20 else "")  # noqa: PLR2004 - a screenful
     version = _loading_version(tables.rows, partition, lost[0])
-    text = f"Kafka has {count:,} records of {partition} that are in neither table: {named}"
+    text = f"Kafka has {count:,} records of {partition} that are in neither table: {_text(lost)}"
     if version is not None:
         text += f"; version {version} says that it loaded the first of them"
     return Finding(Verdict.FAULT, "missing_from_tables", text, tables.url, partition, tuple(lost), version)

@@ -166,12 +166,8 @@ class Verifier:
         every = (rows, *routed, *former_rows, dead, *former_dead)
         gone = [finding for ledger in every if ledger.version is not None for finding in self._gone(ledger)]
         if gone:
-            not_inspected = tuple(
-                unlooked(partition, rows.begins.get(partition), position)
-                for partition, position in sorted(rows.positions.items())
-            )
             return VerifiedStream(
-                stream.app_id, stream.table, rows.version, rows.first_version, not_inspected, tuple(gone)
+                stream.app_id, stream.table, rows.version, rows.first_version, _by_the_log(rows), tuple(gone)
             )
         made = stream.topology is not None  # a topology may do both
         filters = stream.shaping.where is not None or stream.record.has_events or is_envelope_open(stream)
@@ -299,7 +295,7 @@ class Verifier:
             for removal in (removal for removal in ledger.removals if removal.rows and not removal.by_right):
                 text = f"version {removal.version} ({removal.words}) removed {removal.rows:,} rows"
                 findings.append(Finding(Verdict.UNPROVED, "rows_removed", text, ledger.url, version=removal.version))
-        return _by_the_log(tables), findings
+        return _by_the_log(tables.rows), findings
 
     def _keys_twice(self, stream: Stream, ledger: Ledger, by: MergeBy) -> Iterator[Finding]:
         """Whether several rows of a table have one key of those by which it was merged (rule 5)."""
@@ -356,7 +352,7 @@ class Verifier:
                     "; some are deferred" if tables.deferred else "; another program has added or deleted rows since"
                 )
             findings.append(Finding(verdict, "rows_differ", text, tables.url, version=version))
-        return _by_the_log(tables), findings
+        return _by_the_log(tables.rows), findings
 
     def _unasked(self) -> str:
         return "" if self.kafka is None else "; only the ids of Kafka's topics were compared"
@@ -382,19 +378,15 @@ class Verifier:
             for topic_partition in sorted(
                 {*tables.rows.positions, *(stream.chain_at(chain) for chain in rows.sources())} - merged
             ):
-                if is_merged(topic_partition.topic):
-                    findings.append(_merged(tables, topic_partition))
-                    start = tables.rows.begins.get(topic_partition)
-                    partitions.append(unlooked(topic_partition, start, tables.rows.positions.get(topic_partition)))
-                    continue
-                if topic_partition not in tables.rows.positions and not stream.takes(topic_partition.topic):
+                is_unknown = topic_partition not in tables.rows.positions and not is_merged(topic_partition.topic)
+                if is_unknown and not stream.takes(topic_partition.topic):
                     text = f"the rows of {topic_partition} are of a topic that this stream does not take"
                     findings.append(Finding(Verdict.NOTED, "rows_of_other_topics", text, tables.url, topic_partition))
                     continue
-                if topic_partition in tables.rows.generations:
-                    findings.append(_recreated(tables, topic_partition))
-                    start = tables.rows.begins.get(topic_partition)
-                    partitions.append(unlooked(topic_partition, start, tables.rows.positions.get(topic_partition)))
+                same_offsets = _merged(tables, topic_partition) or _recreated(tables, topic_partition)
+                if same_offsets is not None:
+                    findings.append(same_offsets)
+                    partitions.append(_unlooked(tables.rows, topic_partition))
                     continue
                 kafka = None if topic_partition in other_topics else self.kafka
                 seen = _walk(tables, topic_partition, rows, dead, kafka)
@@ -473,10 +465,13 @@ def _counted(tables: Tables) -> int | None:
     return None if None in rows else sum(count for count in rows if count is not None)
 
 
-def _by_the_log(tables: Tables) -> tuple[PartitionReport, ...]:
+def _by_the_log(rows: Ledger) -> tuple[PartitionReport, ...]:
     """Kafka partitions that are judged by the log alone."""
-    positions = sorted(tables.rows.positions.items())
-    return tuple(unlooked(partition, tables.rows.begins.get(partition), position) for partition, position in positions)
+    return tuple(_unlooked(rows, partition) for partition in sorted(rows.positions))
+
+
+def _unlooked(rows: Ledger, partition: TopicPartition) -> PartitionReport:
+    return unlooked(partition, rows.begins.get(partition), rows.positions.get(partition))
 
 
 def _cleaned(tables: Tables) -> Iterator[Finding]:
@@ -514,7 +509,9 @@ def _is_later(version: TableVersion, own: Ledger, app_id: str) -> bool:
     )
 
 
-def _recreated(tables: Tables, partition: TopicPartition) -> Finding:
+def _recreated(tables: Tables, partition: TopicPartition) -> Finding | None:
+    if partition not in tables.rows.generations:
+        return None
     text = (
         f"the topic of {partition} was recreated (generation {tables.rows.generations[partition]}), so that rows of "
         "both topics have the same offsets: that each is there once is proved by the log alone"
@@ -522,7 +519,9 @@ def _recreated(tables: Tables, partition: TopicPartition) -> Finding:
     return Finding(Verdict.UNPROVED, "made_anew", text, tables.url, partition)
 
 
-def _merged(tables: Tables, partition: TopicPartition) -> Finding:
+def _merged(tables: Tables, partition: TopicPartition) -> Finding | None:
+    if not is_merged(partition.topic):
+        return None
     text = (
         f"the rows of {partition} are a topology's, made of records of several topics: that each record is there once "
         "is proved by the log alone"
