@@ -26,19 +26,17 @@ from common.metrics import CATALOGUE, Metric
 from common.settings import Settings
 from common.settings.json_schema import settings_schema
 from common.settings.section import fields_of
-from common.settings.services import parse_optional_duration_s, parse_window
+from common.settings.services import parse_window
 from common.settings.values import (
     bytes_text,
     check_address,
     check_host_name,
     check_http_token,
     check_load_schedule,
-    check_optional_load_schedule,
     check_schedule,
     duration_text,
     parse_bytes,
     parse_duration_s,
-    parse_optional_bytes,
     parse_start,
     parse_workers,
 )
@@ -114,15 +112,12 @@ _READERS = {
     parse_duration_s: "duration",
     parse_bytes: "size",
     check_schedule: "schedule",
-    check_load_schedule: "schedule, or `on-marker`",
+    check_load_schedule: "schedule or `on-marker`",
     check_address: "host:port or null",
     check_host_name: "host name",
     check_http_token: "text or null",
     parse_start: "start",
     parse_window: "part of the day or null",
-    parse_optional_duration_s: "duration or null",
-    parse_optional_bytes: "size or null",
-    check_optional_load_schedule: "schedule, `on-marker` or null",
     parse_workers: "whole number or `auto`",
 }
 _PLAIN = {str: "text", int: "whole number", float: "number", bool: "`true` or `false`", object: "any value"}
@@ -197,16 +192,15 @@ def _type_words(field: FieldInfo) -> str:
 
 
 def _annotation_words(annotation: object) -> str:
-    if isinstance(annotation, type) and annotation in _PLAIN:
-        return _PLAIN[annotation]
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return "section"
+    if isinstance(annotation, type) and (annotation in _PLAIN or issubclass(annotation, BaseModel)):
+        return _PLAIN.get(annotation, "section")
     if isinstance(annotation, type) and issubclass(annotation, StrEnum):
         return " or ".join(f"`{word}`" for word in annotation)
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is Annotated:
+        return _reader_among(arguments[1:]) or _annotation_words(arguments[0])
     if origin is tuple:
-        read = _reader_among(getattr(arguments[0], "__metadata__", ()))
-        return f"list of {read or _annotation_words(arguments[0])}"
+        return f"list of {_annotation_words(arguments[0])}"
     if origin is dict:
         return "map"
     if origin in (types.UnionType, typing.Union):

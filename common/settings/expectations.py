@@ -63,4 +63,3 @@ def _with_good_names(rules: dict[str, Expectation]) -> dict[str, Expectation]:
 
 
 Rules = Annotated[dict[str, Expectation], AfterValidator(_with_good_names)]
-"""Rules by their names."""

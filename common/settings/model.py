@@ -225,7 +225,7 @@ class LoaderSettings(Section):
         "`on-marker`: on notification by the writers, so that records are readable seconds after "
         "their flush (schedules.md).",
     )
-    control_topic: ControlTopic = Field(
+    control_topic: ControlTopic | None = Field(
         default=None,
         description="With `on-marker`: a Kafka topic through which writers notify the loader of new markers, "
         "instead of objects in the stage: no requests to the store, and milliseconds instead of a "

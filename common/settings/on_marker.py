@@ -33,14 +33,14 @@ def fill_loading(value: object) -> object:
     return {**value, "marker_retention": RETENTION_ON_MARKER}
 
 
-def _check_topic(value: str | None) -> str | None:
-    if value is not None and (_TOPIC.fullmatch(value) is None or value in {".", ".."}):
+def _check_topic(value: str) -> str:
+    if _TOPIC.fullmatch(value) is None or value in {".", ".."}:
         msg = f"{value!r} cannot be a topic of Kafka; give 1 to 249 letters, digits, dots, underscores and hyphens"
         raise ValueError(msg)
     return value
 
 
-ControlTopic = Annotated[str | None, AfterValidator(_check_topic)]
+ControlTopic = Annotated[str, AfterValidator(_check_topic)]
 
 
 def streams_on_marker(schedule: str, streams: Iterable[Stream]) -> tuple[Stream, ...]:

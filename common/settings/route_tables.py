@@ -119,7 +119,5 @@ class OtherTable(RouteTable):
 
 
 TableOrUrl = Annotated[OtherTable, BeforeValidator(_section, json_schema_input_type=str | OtherTable)]
-"""A table by its URL, or a section."""
 
 Routes = Annotated[dict[str, TableOrUrl], BeforeValidator(require_map)]
-"""Tables by the values of `route`."""

@@ -36,9 +36,4 @@ def require_template(url: str) -> str:
     return url
 
 
-def _template_or_none(url: str | None) -> str | None:
-    return None if url is None else require_template(url)
-
-
-RouteTemplateOrNone = Annotated[str | None, AfterValidator(_template_or_none)]
-"""A template of URLs."""
+RouteTemplate = Annotated[str, AfterValidator(require_template)]

@@ -20,7 +20,7 @@ from zoneinfo import ZoneInfo
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema, field_validator, model_validator
 
 from common.settings.section import Section
-from common.settings.values import DurationS, SizeBytes, check_schedule, duration_text, parse_duration_s
+from common.settings.values import DurationS, SizeBytes, check_schedule
 
 if TYPE_CHECKING:
     from datetime import datetime, tzinfo
@@ -73,23 +73,6 @@ WindowValue = Annotated[
     BeforeValidator(parse_window),
     PlainSerializer(_window_text),
     WithJsonSchema({"type": ["string", "null"], "pattern": f"^{_WINDOW.pattern}$"}),
-]
-
-
-def parse_optional_duration_s(value: object) -> float | None:
-    """A duration, or None."""
-    return None if value is None else parse_duration_s(value)
-
-
-def _duration_text(value: float | None) -> str | None:
-    return None if value is None else duration_text(value)
-
-
-DurationOrNone = Annotated[
-    float | None,
-    BeforeValidator(parse_optional_duration_s),
-    PlainSerializer(_duration_text),
-    WithJsonSchema({"type": ["string", "number", "null"]}),
 ]
 
 
@@ -242,7 +225,7 @@ class StreamServices(Section):
     """What one stream wants otherwise."""
 
     enabled: bool = Field(default=True, description="Whether the table services maintain the stream's tables.")
-    quiet_s: DurationOrNone = Field(
+    quiet_s: DurationS | None = Field(
         default=None, alias="quiet", description="Instead of `table_services.optimize.quiet`; null for that."
     )
     z_order: tuple[str, ...] = Field(

@@ -21,7 +21,7 @@ from common.settings.parts.record import RecordSettings
 from common.settings.parts.routing import RoutingSettings
 from common.settings.parts.shaping import ShapingSettings
 from common.settings.section import SectionOfParts
-from common.settings.services import DurationOrNone, StreamServices
+from common.settings.services import StreamServices
 from common.settings.topic_reader import TopicReader
 from common.settings.values import DurationS, FromOffsets, StartAt, StartValue
 from common.stage.identity_columns import STAGED_IDENTITY, IdentityColumns
@@ -137,7 +137,7 @@ class Stream(TopicReader, SectionOfParts):
     )
     pace: PaceSettings = Field(default_factory=PaceSettings, alias="(pace)")
 
-    valid_through_property_s: DurationOrNone = Field(
+    valid_through_property_s: DurationS | None = Field(
         default=None,
         alias="valid_through_property",
         description="At most this often, such as `15m`, the loader also writes the time through which the table "

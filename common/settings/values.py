@@ -117,16 +117,6 @@ def check_load_schedule(value: object) -> str:
         raise ValueError(msg) from None
 
 
-def check_optional_load_schedule(value: object) -> str | None:
-    """The same, or None."""
-    return None if value is None else check_load_schedule(value)
-
-
-def parse_optional_bytes(value: object) -> int | None:
-    """A size, or None."""
-    return None if value is None else parse_bytes(value)
-
-
 def check_address(value: object) -> str | None:
     """``host:port`` to listen at, or None."""
     host, _, port = value.rpartition(":") if isinstance(value, str) else ("", "", "")
@@ -193,19 +183,7 @@ _WORKERS_SCHEMA = WithJsonSchema({"anyOf": [{"const": "auto"}, {"type": "integer
 DurationS = Annotated[float, BeforeValidator(parse_duration_s), PlainSerializer(duration_text), _DURATION_SCHEMA]
 SizeBytes = Annotated[int, BeforeValidator(parse_bytes), PlainSerializer(bytes_text), _SIZE_SCHEMA]
 LoadSchedule = Annotated[str, BeforeValidator(check_load_schedule), WithJsonSchema({"type": ["string", "number"]})]
-SizeOrNone = Annotated[
-    int | None,
-    BeforeValidator(parse_optional_bytes),
-    PlainSerializer(lambda value: None if value is None else bytes_text(value)),
-    WithJsonSchema({"type": ["string", "integer", "null"]}),
-]
-LoadScheduleOrNone = Annotated[
-    str | None,
-    BeforeValidator(check_optional_load_schedule),
-    WithJsonSchema({"type": ["string", "number", "null"]}),
-]
 CODECS = f"^({'|'.join(data_files.CODECS)})$"
-"""How data files may be compressed."""
 Workers = Annotated[int, BeforeValidator(parse_workers), PlainSerializer(workers_text), _WORKERS_SCHEMA]
 HttpToken = Annotated[str | None, BeforeValidator(check_http_token)]
 Address = Annotated[str | None, BeforeValidator(check_address)]

@@ -8,8 +8,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from common.settings.section import SectionPart
-from common.settings.services import DurationOrNone
-from common.settings.values import CODECS, LoadScheduleOrNone, SizeOrNone
+from common.settings.values import CODECS, DurationS, LoadSchedule, SizeBytes
 
 
 class PaceSettings(SectionPart):
@@ -21,12 +20,12 @@ class PaceSettings(SectionPart):
         description="The stream's own `writer.compression`.",
         examples=["zstd"],
     )
-    flush_after_s: DurationOrNone = Field(
+    flush_after_s: DurationS | None = Field(
         default=None, alias="flush_after", gt=0, description="The stream's own `writer.flush_after`.", examples=["1s"]
     )
-    flush_bytes: SizeOrNone = Field(default=None, gt=0, description="The stream's own `writer.flush_bytes`.")
+    flush_bytes: SizeBytes | None = Field(default=None, gt=0, description="The stream's own `writer.flush_bytes`.")
     flush_records: int | None = Field(default=None, gt=0, description="The stream's own `writer.flush_records`.")
-    schedule: LoadScheduleOrNone = Field(
+    schedule: LoadSchedule | None = Field(
         default=None,
         description="The stream's own `loader.schedule`. With `on-marker`, the default of `loader.marker_retention` is "
         "`10m` for this stream. See [schedules.md](schedules.md).",
@@ -36,4 +35,4 @@ class PaceSettings(SectionPart):
         default=None, gt=0, le=600, description="The stream's own `loader.max_commits_per_minute`."
     )
     max_files: int | None = Field(default=None, gt=0, description="The stream's own `loader.max_files`.")
-    max_bytes: SizeOrNone = Field(default=None, gt=0, description="The stream's own `loader.max_bytes`.")
+    max_bytes: SizeBytes | None = Field(default=None, gt=0, description="The stream's own `loader.max_bytes`.")

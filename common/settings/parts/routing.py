@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from common.settings.route_tables import Routes, RouteTable, TableOrUrl
-from common.settings.route_template import ROUTE_LIMIT, RouteTemplateOrNone
+from common.settings.route_template import ROUTE_LIMIT, RouteTemplate
 from common.settings.section import SectionPart
 
 
@@ -26,7 +26,7 @@ class RoutingSettings(SectionPart):
         "section with its own columns and layout. Two values may share a table. See [routing.md](routing.md).",
         examples=[{"click": "s3://lake/tables/clicks"}],
     )
-    route_table: RouteTemplateOrNone = Field(
+    route_table: RouteTemplate | None = Field(
         default=None,
         description="A URL with `{route}` in it, for values of `route` that are not in `routes`: a table like the main "
         "one appears with the first record of each. See [routing.md](routing.md#tables-that-appear).",
