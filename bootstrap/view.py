@@ -20,6 +20,7 @@ from common.spans import Span
 from common.stage.chain_origins import origin_path
 from common.tables.commit_metadata import Decision
 from common.tables.rollback import described
+from common.terminal import aligned
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -137,22 +138,16 @@ def _verb(done: bool, past: str, future: str) -> str:  # noqa: FBT001 - one word
 
 
 def _table(partitions: Sequence[PlannedPartition]) -> str:
-    rows = [
-        _HEAD,
-        *(
-            (
-                planned.partition.topic,
-                str(planned.partition.partition),
-                "-" if planned.position is None else str(planned.position),
-                _marker_or_why(planned.outcome),
-            )
-            for planned in partitions
-        ),
-    ]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD) - 1)]
-    return "\n".join(
-        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]) for row in rows
+    rows = (
+        (
+            planned.partition.topic,
+            str(planned.partition.partition),
+            "-" if planned.position is None else str(planned.position),
+            _marker_or_why(planned.outcome),
+        )
+        for planned in partitions
     )
+    return aligned(_HEAD, rows)
 
 
 def _marker_or_why(outcome: Outcome) -> str:
