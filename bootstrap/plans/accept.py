@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 class PartitionResolution:
     partition: TopicPartition
     position: Position
-    """Where loading continues."""
     staged_to: Position
     """The end of the existing markers that are used."""
     rewind: RewindPlan | None

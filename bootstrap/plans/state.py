@@ -56,7 +56,6 @@ class PartitionState:
     chain_origin: ChainOrigin | None = None
     """The recorded origin of the chain (common/stage/chain_origins.py)."""
     generation: int = 0
-    """The chain's generation."""
     topic_id: str | None = None
     """The broker's id of the current topic; None where it has none."""
     foreign: str | None = None

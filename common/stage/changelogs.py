@@ -43,7 +43,6 @@ class TopicChanges:
     spans: Annotated[tuple[StoredSpan, ...], Field(alias="pieces", min_length=1)]
     """The offsets of the pieces: ascending, one run after the other."""
     size_bytes: Annotated[Count, Field(alias="bytes")]
-    """The size of all pieces."""
     digest: Annotated[str, Field(pattern=_DIGEST)]
     """`changes_digest` of all pieces concatenated."""
     written_ms: int

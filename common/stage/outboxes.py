@@ -29,7 +29,6 @@ class OutboxName:
     start: Position
     """The start of the flush that it was written for."""
     generation: int
-    """The chain's generation."""
     unique: str
 
     @property

@@ -44,7 +44,6 @@ class StateFileName:
     start: Position
     """The start of the flush that it was written for."""
     generation: int
-    """The chain's generation."""
     unique: str
     kind: StateKind
 

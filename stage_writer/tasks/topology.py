@@ -44,7 +44,7 @@ class TopologyConverter(OfTopology, StreamTasks):
     def __init__(self, stream: Stream, topology: BuiltTopology, context: Surroundings) -> None:
         super().__init__(stream, topology, context)
         self.needs_headers = topology.needs_headers
-        self._output_schemas = {name: to_arrow_schema(columns) for name, columns in declared_of(stream).items()}
+        self.output_schemas = {name: to_arrow_schema(columns) for name, columns in declared_of(stream).items()}
 
     def restores(self, partition: TopicPartition, state: StateFiles, store: StateStore) -> Callable[[], KeptTask]:
         return partial(self.restored, partition, state, store)
@@ -62,7 +62,7 @@ class TopologyConverter(OfTopology, StreamTasks):
             read_bytes = 0
             if stores.mark != state.mark or state == EMPTY_STATE:
                 read_bytes = _restore(stores, state, changed, store)
-            task = Task(self.topology, partition, stores, self._output_schemas, self.around.stopping)
+            task = Task(self.topology, partition, stores, self.output_schemas, self.around.stopping)
         except BaseException:
             stores.close()
             raise
@@ -104,7 +104,6 @@ class SampledTasks(OfTopology):
     def __init__(self, parent: TopologyConverter) -> None:
         self._parent = parent
         self.stream, self.formats, self.needs_headers = parent.stream, parent.formats, parent.needs_headers
-        self._schemas = {name: to_arrow_schema(columns) for name, columns in declared_of(parent.stream).items()}
         self._tasks: dict[TaskId, TaskConverter] = {}
 
     def slices(self, batches: Sequence[MessageBatch]) -> Iterator[list[tuple[MessageBatch, StagedRows]]]:
@@ -117,6 +116,6 @@ class SampledTasks(OfTopology):
         if task_id not in self._tasks:
             stores = TaskStores(group.stores, MemoryBackend())
             stores.restore((), (), None)
-            task = Task(self._parent.topology, task_id, stores, self._schemas)
+            task = Task(self._parent.topology, task_id, stores, self._parent.output_schemas)
             self._tasks[task_id] = TaskConverter(self._parent, task, Lock())
         return self._tasks[task_id]

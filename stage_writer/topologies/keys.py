@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from stage_writer.topologies.records import Headers, Key, Value
 
 _LATEST_MS = 2**63 - 1
-"""The latest time that Kafka can store."""
 _NUMBERS = {KeyType.INT: struct.Struct(">i"), KeyType.BIGINT: struct.Struct(">q"), KeyType.DOUBLE: struct.Struct(">d")}
 
 

@@ -31,7 +31,6 @@ class Change(NamedTuple):
 
 
 Stamped: TypeAlias = list[Any]
-"""A value and its time (rule 3)."""
 Getter: TypeAlias = Callable[[Key], "Stamped | None"]
 
 

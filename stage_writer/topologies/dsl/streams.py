@@ -58,7 +58,6 @@ class KStream:
     def __init__(self, graph: BuilderGraph, node: str, rekeyed_by: str = "") -> None:
         self._graph = graph
         self.node = node
-        """The name of the node that forwards its records."""
         self.rekeyed_by = rekeyed_by
         """The node that changed the keys since they were read from a topic."""
 

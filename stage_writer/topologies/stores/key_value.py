@@ -22,7 +22,6 @@ class KeyValueStore:
 
     def __init__(self, name: str, layers: Layers) -> None:
         self.name = name
-        """The name it was added with."""
         self._layers = layers
 
     def get(self, key: Key) -> Value:

@@ -24,7 +24,6 @@ HIGHEST_TIME = b"\x00highest_time"
 class TimedStore:
     def __init__(self, name: str, layers: Layers, retention_ms: int) -> None:
         self.name = name
-        """The name it was added with."""
         self.retention_ms = retention_ms
         """How long before the highest time entries are kept."""
         self.dropped = 0

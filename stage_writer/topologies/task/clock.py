@@ -139,7 +139,6 @@ class TaskClock:
 
 
 TASK_STORE = "__task"
-"""The key-value store that each task has for its own use."""
 _STREAM_TIME, _STREAM, _WALL = "stream_time_ms", "stream_punctuations", "wall_punctuations"
 
 

@@ -48,7 +48,6 @@ class RowMaker:
     def __init__(self, topology: BuiltTopology, group: TaskGroup, writers: Mapping[str, RowWriter]) -> None:
         self._topology = topology
         self.tables = writers
-        """The objects that make the rows of tables, by name."""
         self._steps = [node for node in group.nodes if isinstance(node, StepNode) and node.name in topology.late]
         self.columns = {
             node.name: RowWriter(to_arrow_schema(node.columns)) for node in self._steps if node.columns is not None
