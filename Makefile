@@ -2,7 +2,7 @@
 # `make` alone lists the targets.
 
 .DEFAULT_GOAL := help
-.PHONY: nightly sweeps mutants backlog bounds benchmark benchmark-latency benchmark-loader benchmark-topologies cluster-check docs memory properties help large-table setup demo services images images-check check test unit integration format lock clean simulate chaos two-loaders model deploy-check audit sbom foreign native-fuzz fuzz warm
+.PHONY: nightly sweeps mutants backlog bounds benchmark benchmark-latency benchmark-loader benchmark-topologies cluster-check docs memory properties help large-table setup demo services images images-check check test unit integration format lock clean simulate chaos two-loaders model deploy-check audit sbom foreign native-fuzz fuzz warm spark-archive
 SHELL := /bin/sh
 
 VENV := .venv
@@ -29,6 +29,8 @@ SECTIONS ?=
 KEEP_BYTECODE := PYTHONDONTWRITEBYTECODE=
 # What is installed is compiled where it is imported: a fifth of it.
 PIP := $(KEEP_BYTECODE) $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
+# Clones share what mypy has found in files of the same content.
+export MYPY_CACHE_DIR ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/kafka-delta-express/mypy
 # Of what is drawn anew, where SEED=… does not say: each use is another number, and is printed with what it is for.
 NEW_SEED = $(shell od -An -N3 -tu4 /dev/urandom | tr -d ' ')
 IMAGE_LOCK := --universal --generate-hashes --no-emit-index-url --no-header --python-version 3.11 \
@@ -85,6 +87,8 @@ check: setup ## style, types, import contracts, and that the generated pages are
 warm: setup
 	@$(KEEP_BYTECODE) $(BIN)/pytest $(TESTS) --collect-only -qq >/dev/null 2>&1 || true
 	@$(KEEP_BYTECODE) $(BIN)/python -c 'import devservices.moto_server' || true
+
+spark-archive: setup
 	@$(KEEP_BYTECODE) $(BIN)/python -c 'from tests.spark_archive import use_spark_archive; use_spark_archive()' || true
 
 unit: setup ## the tests that need no server, within a minute, with a few examples a property
@@ -163,7 +167,7 @@ foreign: setup ## the loader beside OPTIMIZE, MERGE, DELETE and ALTER TABLE in a
 	$(BIN)/python -m tests.soak.foreign_writers --minutes $(MINUTES)
 
 test: setup ## all checks and all tests but the sweeps, by WORKERS=4 processes with a broker each, and Spark in half of them
-	@$(MAKE) --jobs=2 --no-print-directory check warm
+	@$(MAKE) --jobs=3 --no-print-directory check warm spark-archive
 	$(KEEP_BYTECODE) $(BIN)/pytest $(TESTS) --numprocesses $(WORKERS) --dist loadfile --junitxml=build/tests.xml
 
 format: setup ## put the code into shape
