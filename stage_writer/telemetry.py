@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 _FLUSHES = 50
 DEAD_LETTERS_REMEDY = (
-    f"`stage-writer check {CONFIG}` says why; fix streams[].columns, and `delta-loader dead-letters replay {CONFIG}` "
-    "brings those that fit then"
+    f"`stage-writer check {CONFIG}` says why; fix the stream's settings, and "
+    f"`delta-loader dead-letters replay {CONFIG}` brings those that fit then"
 )
 
 

@@ -11,7 +11,6 @@ Rules:
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 MASK = "********"
@@ -45,13 +44,9 @@ def sounds_secret(key: str) -> bool:
 
 
 def mask(key: str, value: object) -> object:
-    """The value as it may be shown under its key; also for maps and lists."""
+    """The value as it may be shown under its key."""
     if value in (None, ""):
         return value
-    if isinstance(value, Mapping):
-        return {name: mask(key if sounds_secret(key) else str(name), inner) for name, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [mask(key, inner) for inner in value]
     if sounds_secret(key):
         return MASK
     return masked_text(value) if isinstance(value, str) else value

@@ -346,6 +346,9 @@ def test_records_wait_until_columns_can_be_inferred(tmp_path: Path) -> None:
     writer = world.writer(FIRST)
     writer.produce("no object")
     assert "hold no JSON object" in writer.problems[0]
+    taken = writer.sample.taken
+    writer.step()
+    assert writer.sample.taken <= taken + 1, "it is asked less and less often"
     writer.sample.error = BrokerError("Kafka is away")
     world.clock.now_s += 30
     writer.step()

@@ -134,6 +134,7 @@ def test_writers_agree_on_routes_up_to_the_limit(store: FsspecStore) -> None:
     assert agree_on(store, "orders", ["d"], 2).routes == ("b", "a", "c"), "none is taken back"
     assert agree_on(store, "orders", ["d"], 4).routes == ("b", "a", "c", "d")
     assert appeared(store, "others").routes == ()
+    assert agree_on(store, "others", ["A"], 3).routes == agree_on(store, "others", ["a"], 3).routes == ("A",)
 
 
 def test_of_two_writers_at_once_each_has_what_the_other_added(store: FsspecStore) -> None:
