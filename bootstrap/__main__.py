@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,7 +14,7 @@ from bootstrap.markers.chains import to_stage_again
 from bootstrap.markers.commands import app as markers_app
 from bootstrap.markers.inspection import ChainInspector, PartitionFilter, files_of
 from bootstrap.plans.plan import RefusedPartition
-from bootstrap.plans.repair import plan_rewind, plan_skip
+from bootstrap.plans.repair import plan_skip
 from bootstrap.plans.sources import parse_source
 from bootstrap.work import Work
 from common.cli import ConfigArgument, JsonOption, PrintConfigOption, echo, examples, new_app, run, settings_from
@@ -174,8 +173,7 @@ def rewind(
     if topic is None or partition is None or to is None:
         msg = "rewind wants --topic, --partition and --to, or --all-held"
         raise UsageError(msg, f"`bootstrap rewind {CONFIG} --all-held` shows what it would do")
-    decide = partial(plan_rewind, below_table=below_table, give_up=give_up)
-    decided = work.repair(topic, partition, lambda state, author: decide(state, Position(to), author))
+    decided = work.plan_rewind(topic, partition, Position(to), below_table=below_table, give_up=give_up)
     late = work.rewind(decided) if yes else ()
     echo((view.rewind_as_json if as_json else view.rewind_as_text)(decided, late, done=yes))
 

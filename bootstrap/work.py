@@ -30,7 +30,7 @@ from bootstrap.apply.repair_lock import RepairLocks
 from bootstrap.apply.tables import TableStates
 from bootstrap.merged import ends_of, require_plain, with_chain
 from bootstrap.plans.plan import StreamPlan, check_known, plan_partition
-from bootstrap.plans.repair import plan_rewind
+from bootstrap.plans.repair import plan_rewind, with_tables_ahead
 from bootstrap.plans.restart import Restart, UnchangedPartition, plan_restart
 from bootstrap.plans.sources import (
     FromDelta,
@@ -197,6 +197,20 @@ class Work:
         (state,) = self._inspect(topic, partition)
         return decide(state, self._author)
 
+    def plan_rewind(
+        self, topic: str, partition: int, to: Position, *, below_table: bool = False, give_up: bool = False
+    ) -> RewindPlan:
+        """A rewind of one Kafka partition. Raises UsageError."""
+        (state,) = self._inspect(topic, partition)
+        return self._rewind_of(state, to, below_table=below_table, give_up=give_up)
+
+    def _rewind_of(
+        self, state: PartitionState, to: Position, *, below_table: bool = False, give_up: bool = False
+    ) -> RewindPlan:
+        plan = plan_rewind(state, to, self._author, below_table=below_table, give_up=give_up)
+        highest = self._tables.highest_position(self._stream_of(state.partition.topic), state.partition)
+        return with_tables_ahead(plan, state.table, highest)
+
     def plan_rewinds(self, starts: Mapping[TopicPartition, Position]) -> tuple[RewindPlan, ...]:
         """Rewinds that stage these partitions again from a position on, or from the table's if that is higher.
 
@@ -205,8 +219,7 @@ class Work:
         topics = dict.fromkeys(partition.topic for partition in starts)
         states = [state for topic in topics for state in self._inspect(topic, None) if state.partition in starts]
         return tuple(
-            plan_rewind(state, max(starts[state.partition], state.table or Position(0)), self._author)
-            for state in states
+            self._rewind_of(state, max(starts[state.partition], state.table or Position(0))) for state in states
         )
 
     def plan_restart(

@@ -20,9 +20,10 @@ Rules:
 4. In a stream with a topology, the position is also one at which its task's state is known (plans/task_states.py). The
    origin has that state, and the undelivered outboxes, as the settled markers had them.
 5. Positions that the table has are not staged again except on request: the loader skips them.
-   Where the main table has records that another table of the stream lacks, that one gets what is staged again, by the
-   config as it is then. If routes or conditions were edited since, the tables do not agree on where these records
-   belong: the plan names the range, and the command that loads it again into all of them.
+   Where the main table has records that another table of the stream lacks, or the other way round, that one gets what
+   is staged again, by the config as it is then. If routes or conditions were edited since, or the tables exchanged,
+   they do not agree on where these records belong: the plan names the range, and the command that loads it again into
+   all of them.
 6. In a chain of several topics they never are: where topics were read to their ends, the order of their messages
    depended on timing, and would differ the next time.
 """
@@ -201,6 +202,22 @@ def _by_another_config(state: PartitionState, position: Position) -> Span | None
         return None
     start = max(position, state.deferred_from)
     return Span(start, state.table) if start < state.table else None
+
+
+def with_tables_ahead(plan: RewindPlan, table: Position | None, highest: Position | None) -> RewindPlan:
+    """The plan, which names what another table has and the main table lacks (rule 5).
+
+    ``table`` is the main table's position, and ``highest`` that of the table which has most.
+    """
+    start = max(plan.position, table or Position(0))
+    if highest is None or highest <= start:
+        return plan
+    note = (
+        f"another table of the stream has records of {Span(start, highest)} that the main table lacks; if the stream's "
+        "tables, routes or conditions have changed since those were loaded, load them again after this: "
+        f"`{replay(plan.partition, start, highest)}`"
+    )
+    return replace(plan, notes=(*plan.notes, note))
 
 
 def _previous(chain: PartitionState, position: Position) -> Position | None:

@@ -117,3 +117,29 @@ def test_an_accepted_rollback_of_a_shared_topic_makes_its_owner_first(
     assert store.read(owner_path("shop.x")) is None
     Work(two, SystemClock()).accept("b", Decision.GO_ON, give_up=False, do_it=True)
     assert [json.loads(found or b"")["owner"] for found in owners] == ["a"]
+
+
+def test_a_rewind_names_what_another_table_has_and_the_main_table_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its main table may be one that was a route's, whose position is that of its own last record."""
+    staging = Staging.below(tmp_path)
+    for start in (0, 10, 20):
+        staging.flush(0, start, start + 10)
+    monkeypatch.setattr(kafka, "topics_of", lambda *_: {"orders": SimpleNamespace(error=None, partitions=[0])})
+    monkeypatch.setattr(
+        kafka.KafkaView, "ends", lambda _view, chains: dict.fromkeys(chains, Ends(Position(0), Position(30)))
+    )
+    monkeypatch.setattr(kafka.KafkaView, "topic_ids", lambda _view, topics: dict.fromkeys(topics))
+    commit(staging.store(staging.table), 0, PROTOCOL, METADATA, txn("orders-0", 9))
+
+    def notes(to: int, **more: bool) -> str:
+        return " ".join(Work(settings_for(staging), SystemClock()).plan_rewind("orders", 0, Position(to), **more).notes)
+
+    assert "another table" not in notes(10)
+    commit(staging.store(staging.dead_letters), 0, PROTOCOL, METADATA, txn("orders-0", 19))
+    assert "another table of the stream has records of [10, 20) that the main table lacks" in notes(10)
+    assert "stage-writer replay" in notes(10)
+    assert "--from 10 --to 20" in notes(10)
+    assert "has records of [10, 20)" in notes(0, below_table=True)
+    assert "another table" not in notes(20)
