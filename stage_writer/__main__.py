@@ -45,7 +45,7 @@ from stage_writer.columns.following import PendingConverter
 from stage_writer.columns.wiring import ColumnsOfStreams
 from stage_writer.convert_by_table import RecordConverter
 from stage_writer.converters import Passes, converters_of, plain_converter, with_topologies
-from stage_writer.fetch.kafka import session_s
+from stage_writer.fetch.consumer_properties import session_s
 from stage_writer.fetch.merged.wiring import groups_of, source_of
 from stage_writer.fetch.rights import require_rights
 from stage_writer.fetch.schema_registry import schemas_of
@@ -533,8 +533,8 @@ def _ends(
     converters = converters_of(settings, preview=True)
     source = source_of(settings, _groups(converters), SystemClock(), silent, owners=owners)
     try:
-        ends = source.end_positions(settings.streams)
-        ids = source.topic_ids({partition.topic for partition in ends})
+        ends = source.metadata.end_positions(settings.streams)
+        ids = source.metadata.topic_ids({partition.topic for partition in ends})
         require_written(settings, converters)
     finally:
         source.close()

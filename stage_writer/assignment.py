@@ -23,13 +23,12 @@ from stage_writer.partitions.flush_decision import age_fraction_of
 from stage_writer.partitions.partition import AssignedPartition, HeldPartition
 from stage_writer.partitions.resume_points import (
     ResumePoint,
-    ResumePoints,
     for_chain_without_records,
     is_other,
     other_topic,
     unexpected,
 )
-from stage_writer.partitions.startup import PartitionStartup, StartedPartition, UnusablePartition, topic_ids
+from stage_writer.partitions.startup import StartedPartition, UnusablePartition, topic_ids
 from stage_writer.ports import OUT_OF_RANGE, UNEXPECTED
 from stage_writer.stopping import ConversionInterruptedError
 
@@ -41,9 +40,9 @@ if TYPE_CHECKING:
     from common.stage.markers import LastRecord
     from stage_writer.outbox.ports import Outlets
     from stage_writer.partitions.buffers import Buffers
-    from stage_writer.ports import Converter, Incompatible, PartitionFault, RecordSource, Workers, WriterStage
+    from stage_writer.partitions.startup import PartitionStartup
+    from stage_writer.ports import Converter, Incompatible, PartitionFault, RecordSource, WriterStage
     from stage_writer.runtime import Runtime
-    from stage_writer.schemas import Schemas
 
 
 GIVE_UP_AFTER_S = 300.0
@@ -84,11 +83,10 @@ class AssignedPartitions:
     def __init__(
         self,
         converters: Collection[Converter],
+        startup: PartitionStartup,
         *,
         source: RecordSource,
         stage: WriterStage,
-        workers: Workers,
-        schemas: Schemas,
         buffers: Buffers,
         outlets: Outlets,
         runtime: Runtime,
@@ -99,10 +97,7 @@ class AssignedPartitions:
         self._buffers = buffers
         self._outlets = outlets
         self._clock, self._log, self._metrics = runtime.clock, runtime.log, runtime.metrics
-        self._resume_points = ResumePoints(source, stage)
-        self._startup = PartitionStartup(
-            source, self._resume_points, schemas, stage, workers, clock=runtime.clock, log=runtime.log
-        )
+        self._startup = startup
         self.outage = Outage(runtime.clock)
         self.by_partition: dict[TopicPartition, AssignedPartition] = {}
         self.held: dict[TopicPartition, HeldPartition] = {}
@@ -192,7 +187,7 @@ class AssignedPartitions:
         assigned = self.by_partition.get(fault.partition)
         if assigned is None:
             return
-        topic_id = topic_ids(self._source, [fault.partition.topic], self._log).get(fault.partition.topic)
+        topic_id = topic_ids(self._source.metadata, [fault.partition.topic], self._log).get(fault.partition.topic)
         if is_other(assigned.lineage, topic_id):
             self.topic_recreated(assigned)
         else:
@@ -264,8 +259,10 @@ class AssignedPartitions:
             held = self.held[partition]
             held.check_at_s = now_s + CHECK_HELD_EVERY_S
             try:
-                resume_point = self._resume_points.of(partition, held.converter.stream)
-                reached = held.reason == OUT_OF_RANGE and self._resume_points.is_reached(partition, resume_point)
+                resume_point = self._startup.resume_points.of(partition, held.converter.stream)
+                reached = held.reason == OUT_OF_RANGE and self._startup.resume_points.is_reached(
+                    partition, resume_point
+                )
                 fixed = held.takes_rows_now(self._stage)
             except (MarkerError, StoreError, BrokerError):
                 continue

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from common.settings import Stream
     from stage_writer.assignment import AssignedPartitions
     from stage_writer.changelog.ports import TopicWatch
-    from stage_writer.ports import RecordSource, Workers, WriterStage
+    from stage_writer.ports import KafkaMetadata, Workers, WriterStage
     from stage_writer.runtime import Runtime
     from stage_writer.schemas import Schemas
 
@@ -40,7 +40,7 @@ class Background:
         assignment: AssignedPartitions,
         streams: Collection[Stream],
         *,
-        source: RecordSource,
+        metadata: KafkaMetadata,
         stage: WriterStage,
         workers: Workers,
         schemas: Schemas,
@@ -48,12 +48,12 @@ class Background:
         runtime: Runtime,
     ) -> None:
         self._assignment = assignment
-        self._source = source
+        self._metadata = metadata
         self._stage = stage
         self._schemas = schemas
         self._changelogs = changelogs
         self._clock, self._log = runtime.clock, runtime.log
-        self._idle_reporter = IdleReporter(source, stage, runtime.clock, runtime.log, streams)
+        self._idle_reporter = IdleReporter(metadata, stage, runtime.clock, runtime.log, streams)
         self._state_renewal = StateRenewal(stage, workers, runtime.clock, runtime.log)
         self._topics_checked_at_s = runtime.clock.monotonic_s()
 
@@ -75,7 +75,7 @@ class Background:
             return
         self._topics_checked_at_s = now_s
         assigned = list(self._assignment.by_partition.values())
-        ids = topic_ids(self._source, {each.partition.topic for each in assigned}, self._log)
+        ids = topic_ids(self._metadata, {each.partition.topic for each in assigned}, self._log)
         for each in assigned:
             if is_other(each.lineage, ids.get(each.partition.topic)):
                 self._assignment.topic_recreated(each)

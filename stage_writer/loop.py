@@ -32,6 +32,8 @@ from stage_writer.partitions.dependency_wait import DependencyWaits
 from stage_writer.partitions.dependency_wait import problems as waited_for
 from stage_writer.partitions.flush_decision import FlushReason
 from stage_writer.partitions.pauses import Pauses
+from stage_writer.partitions.resume_points import ResumePoints
+from stage_writer.partitions.startup import PartitionStartup
 from stage_writer.runtime import FAILING_REMEDY, POLL_S, Attachments, LoopSnapshot
 from stage_writer.schemas import Schemas
 
@@ -66,17 +68,20 @@ class StageWriter:
         self._streams = [converter.stream for converter in converters]
         schemas = Schemas(converters, stage, workers, runtime.clock, runtime.log, columns=attachments.columns)
         buffers = Buffers(options.file_policy, schemas)
+        resume_points = ResumePoints(source.metadata, stage)
+        startup = PartitionStartup(
+            source.metadata, resume_points, schemas, stage, workers, clock=runtime.clock, log=runtime.log
+        )
         self.assignment = AssignedPartitions(
             converters,
+            startup,
             source=source,
             stage=stage,
-            workers=workers,
-            schemas=schemas,
             buffers=buffers,
             outlets=attachments.outlets,
             runtime=runtime,
         )
-        topics = TopicMonitor(source, runtime.clock)
+        topics = TopicMonitor(source.metadata.topic_ids, runtime.clock)
         self._guards = ClaimGuards(self.assignment.by_partition, topics, runtime.clock, options.session_s)
         self._flushes = Flushes(
             self.assignment,
@@ -90,7 +95,7 @@ class StageWriter:
         self._background = Background(
             self.assignment,
             self._streams,
-            source=source,
+            metadata=source.metadata,
             stage=stage,
             workers=workers,
             schemas=schemas,
@@ -112,7 +117,9 @@ class StageWriter:
                 max((self._options.limits.of(stream).flush_after_s for stream in streams), default=0.0),
                 FLUSHED_WITHIN_S,
             )
-            self._catching_up = CatchingUp(self._source, self._stage, self._runtime.clock, streams, alive_after_s)
+            self._catching_up = CatchingUp(
+                self._source.metadata, self._stage, self._runtime.clock, streams, alive_after_s
+            )
         self._schemas.refresh()
         self._source.subscribe(self._streams, self)
         try:

@@ -84,8 +84,34 @@ class GroupListener(Protocol):
         """These partitions belong to another member already."""
 
 
+class KafkaMetadata(Protocol):
+    """What the brokers answer about topics, offsets and the group's members. Raises BrokerError."""
+
+    def resolve(self, partition: TopicPartition, start: Start) -> Position:
+        """The position that a ``start`` setting stands for."""
+
+    def end_positions(self, streams: Collection[Stream]) -> Mapping[TopicPartition, Position]:
+        """The end of every partition of the streams' topics."""
+
+    def high_watermarks(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
+        """The end of these partitions, open transactions included."""
+
+    def topic_ids(self, topics: Collection[Topic]) -> Mapping[Topic, str | None]:
+        """The id of each topic that exists; None from a broker without topic ids. Safe to call from any thread."""
+
+    def ownerless(self, partitions: Collection[TopicPartition]) -> Collection[TopicPartition] | None:
+        """The partitions among these without an owner in the group; None while the group is rebalancing.
+
+        Raises ConfigError when this member is not allowed to ask.
+        """
+
+
 class RecordSource(Protocol):
     """A member of a consumer group. Raises BrokerError when Kafka cannot be used at all."""
+
+    @property
+    def metadata(self) -> KafkaMetadata:
+        """About the same partitions as this source has."""
 
     def subscribe(self, streams: Collection[Stream], listener: GroupListener) -> None:
         """Join the group for the streams' topics."""
@@ -107,24 +133,6 @@ class RecordSource(Protocol):
 
     def resume(self, partitions: Collection[TopicPartition]) -> None:
         """Read these again."""
-
-    def resolve(self, partition: TopicPartition, start: Start) -> Position:
-        """The position that a ``start`` setting stands for."""
-
-    def end_positions(self, streams: Collection[Stream]) -> Mapping[TopicPartition, Position]:
-        """The end of every partition of the streams' topics."""
-
-    def high_watermarks(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
-        """The end of these partitions, open transactions included."""
-
-    def topic_ids(self, topics: Collection[Topic]) -> Mapping[Topic, str | None]:
-        """The id of each topic that exists; None from a broker without topic ids. Safe to call from any thread."""
-
-    def ownerless(self, partitions: Collection[TopicPartition]) -> Collection[TopicPartition] | None:
-        """The partitions among these without an owner in the group; None while the group is rebalancing.
-
-        Raises ConfigError when this member is not allowed to ask.
-        """
 
     def report(self, positions: Mapping[TopicPartition, Position]) -> None:
         """Commit positions to the group, for lag monitoring tools only."""

@@ -71,7 +71,7 @@ class KafkaChangelogs:
         self._producer: Producer | None = None
         self._asking: AdminClient | None = None
         self._partitions: dict[Topic, int] = {}
-        self._monitor = TopicMonitor(self, SystemClock())
+        self._monitor = TopicMonitor(self.topic_ids, SystemClock())
 
     def require_suitable(self, topic: Topic, rights: Collection[Right] = ()) -> int:
         """The number of partitions of a topic that is suitable (rule 4) and that this user may write to.

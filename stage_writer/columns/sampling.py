@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from common.kafka.reader import KafkaReader
 from common.schema.inference import JsonShape
 from common.spans import Position, Span
-from stage_writer.fetch.kafka import consumer_properties
+from stage_writer.fetch.consumer_properties import consumer_properties
 from stage_writer.shape.opening import opener_of
 
 if TYPE_CHECKING:

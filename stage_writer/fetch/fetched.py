@@ -20,8 +20,8 @@ import numpy as np
 import pyarrow as pa
 from confluent_kafka import Message
 
-from common.spans import Partition, Topic, TopicPartition
 from stage_writer.decode.batch import Headers, MessageBatch, headers_column, timestamps_of
+from stage_writer.fetch.partitions import from_kafka
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from confluent_kafka import KafkaError
     from numpy.typing import NDArray
 
+    from common.spans import TopicPartition
     from stage_writer.native.fetching import FetchedMessages
 
 _second = itemgetter(1)
@@ -129,13 +130,13 @@ def batches_of(messages: Sequence[Message], *, with_headers: bool) -> tuple[Mess
     if len(set(epochs)) > 1:
         terms = {epoch: code for code, epoch in enumerate(dict.fromkeys(epochs))}
         keys = keys * len(terms) + np.fromiter(map(terms.__getitem__, epochs), np.int64, count)
-    return _by_partition(columns, keys, lambda row: (_source(topics[row], int(partitions[row])), epochs[row]))
+    return _by_partition(columns, keys, lambda row: (from_kafka(topics[row], int(partitions[row])), epochs[row]))
 
 
 def batches_of_fetched(taken: FetchedMessages) -> tuple[MessageBatch, ...]:
     """The batches of messages that were read as columns; several for one partition when its runs are long."""
     columns = _Columns(taken.offsets, timestamps_of(taken.timestamps_ms), taken.values, taken.keys, taken.headers)
-    partitions = [(_source(run.topic, run.partition), run.leader_epoch) for run in taken.runs]
+    partitions = [(from_kafka(run.topic, run.partition), run.leader_epoch) for run in taken.runs]
     if len(taken.offsets) >= _LONG_RUN * len(partitions) or len(set(partitions)) == len(partitions):
         return tuple(
             columns.batch(partition, run.start, run.end, epoch)
@@ -168,10 +169,6 @@ def _by_partition(
 def batch_of(partition: TopicPartition, messages: Sequence[Message], *, with_headers: bool) -> MessageBatch:
     """A batch of one partition's messages, none of them an error."""
     return _Columns.of(messages, with_headers=with_headers).batch(partition, 0, len(messages))
-
-
-def _source(topic: str, partition: int) -> TopicPartition:
-    return TopicPartition(Topic(topic), Partition(partition))
 
 
 def _headers(message: Message) -> Headers | None:

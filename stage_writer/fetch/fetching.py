@@ -18,6 +18,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from stage_writer.fetch.fetched import fetched_of
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -25,11 +27,10 @@ if TYPE_CHECKING:
     from confluent_kafka import TopicPartition as KafkaPartition
 
     from common.ports import Clock
+    from stage_writer.fetch.fetched import Fetched
 
 _INITIAL_BYTES = 64 * 1024
 """The assumed size of a message before any was seen."""
-
-
 _MESSAGE_BYTES = 256
 """A message's overhead in addition to its bytes, in librdkafka and in Python."""
 
@@ -44,19 +45,25 @@ def size_of(message: Message) -> int:
 class Fetcher:
     """Reads portions from one consumer."""
 
-    def __init__(self, consumer: Consumer, clock: Clock, most: int, most_bytes: int) -> None:
+    def __init__(
+        self, consumer: Consumer, clock: Clock, most: int, most_bytes: int, *, with_headers: bool = False
+    ) -> None:
         """At most ``most`` messages at a time, and about ``most_bytes``, but always at least one message."""
         self._consumer = consumer
         self._clock = clock
         self._most = most
         self._most_bytes = most_bytes
+        self._with_headers = with_headers
         self._size_bytes = min(_INITIAL_BYTES, most_bytes)
         """Bytes per message, estimated from the previous ones."""
         self._taken: list[Message] = []
         self.moved: set[tuple[str, int]] = set()
         """Topics and partitions that were assigned or revoked while the last portion was read."""
 
-    def take(self, timeout_s: float, taken_bytes: int = 0) -> list[Message]:
+    def take(self, timeout_s: float, taken_bytes: int = 0) -> Fetched:
+        return fetched_of(self.messages(timeout_s, taken_bytes), with_headers=self._with_headers)
+
+    def messages(self, timeout_s: float, taken_bytes: int = 0) -> list[Message]:
         """The next portion, including errors and ends of partitions; waits up to the given time.
 
         ``taken_bytes`` is what the portion already holds.
@@ -80,20 +87,16 @@ class Fetcher:
 
     def assigned(self, partitions: Iterable[KafkaPartition]) -> None:
         """These are about to be assigned; called while the group is served (rule 2)."""
-        self.forget(partitions)
-
-    def unassigned(self, partitions: Iterable[KafkaPartition]) -> None:
-        """These are about to be revoked; called while the group is served (rule 2)."""
-        self.forget(partitions)
-
-    def close(self) -> None:
-        """Call this before the consumer is closed: releases everything of it."""
-
-    def forget(self, partitions: Iterable[KafkaPartition]) -> None:
-        """These were revoked or assigned; called while the group is served (rule 2)."""
         gone = {(partition.topic, partition.partition) for partition in partitions}
         self.moved |= gone
         self._taken = [message for message in self._taken if (message.topic(), message.partition()) not in gone]
+
+    def unassigned(self, partitions: Iterable[KafkaPartition]) -> None:
+        """These are about to be revoked; called while the group is served (rule 2)."""
+        self.assigned(partitions)
+
+    def close(self) -> None:
+        """Call this before the consumer is closed: releases everything of it."""
 
     def _call(self, most: int, timeout_s: float) -> bool:
         """Append the result of one call; returns whether there was any."""

@@ -1,4 +1,4 @@
-"""Reads messages from librdkafka's queues in bounded portions, like `taking`, without an object for each.
+"""Reads messages from librdkafka's queues in bounded portions, like `fetching`, without an object for each.
 
 Rules:
 
@@ -14,15 +14,19 @@ from typing import TYPE_CHECKING
 from confluent_kafka import KafkaError
 
 from stage_writer.fetch.fetched import ClientEvent, Fetched, batches_of_fetched, fetched_of
+from stage_writer.fetch.fetching import Fetcher
+from stage_writer.native.fetching import NativeFetch
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
+    from pathlib import Path
 
     from confluent_kafka import Consumer, Message
     from confluent_kafka import TopicPartition as KafkaPartition
+    from structlog.typing import FilteringBoundLogger
 
     from common.ports import Clock
-    from stage_writer.native.fetching import NativeFetch
+    from common.settings import Stream
 
 _LONGEST_WAIT_S = 0.05
 _FORWARD_EVERY_S = 0.1
@@ -110,3 +114,27 @@ class NativeFetcher:
         ]
         count = other.count + after.count + len(taken.offsets) + len(problems)
         return Fetched((*kept, *after.batches), (*current, *after.problems), count)
+
+
+def fetcher_of(
+    consumer: Consumer,
+    clock: Clock,
+    most: int,
+    most_bytes: int,
+    *,
+    with_headers: Sequence[Stream],
+    native: Path | None,
+    log: FilteringBoundLogger,
+) -> Fetcher | NativeFetcher:
+    """Reads without Python objects where the library loads; ``with_headers`` are the streams that use headers."""
+
+    def wants_headers(topic: str) -> bool:
+        return any(stream.reads(topic) for stream in with_headers)
+
+    if native is not None:
+        try:
+            taking = NativeFetch(native, consumer, wants_headers)
+            return NativeFetcher(taking, consumer, clock, most, most_bytes, with_headers=bool(with_headers))
+        except OSError as error:
+            log.info("taking messages as Python's objects, at more cost", problem=str(error))
+    return Fetcher(consumer, clock, most, most_bytes, with_headers=bool(with_headers))

@@ -1,4 +1,4 @@
-"""Where each assigned partition is read, and how reading is moved.
+"""Where each assigned partition is read, whether it is paused, and how reading is moved.
 
 Rules:
 
@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
+from stage_writer.fetch.partitions import from_kafka, to_kafka
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
     from stage_writer.decode.batch import MessageBatch
 
 _STATE = KafkaError._STATE  # noqa: SLF001 - librdkafka's own codes begin with an underscore
-_PartitionKey = tuple[str, int]
 
 
 class ReadPositions:
@@ -33,15 +34,16 @@ class ReadPositions:
     def __init__(self, consumer: Consumer, *, is_cooperative: bool) -> None:
         self._consumer = consumer
         self._is_cooperative = is_cooperative
-        self._places: dict[_PartitionKey, KafkaPartition] = {}
-        """By partition, where it is read next; of a group that is not cooperative."""
+        self.paused: set[TopicPartition] = set()
+        self._next: dict[TopicPartition, KafkaPartition] = {}
+        """Where each partition is read next, in a group that is not cooperative."""
 
     def assign(self, partitions: Collection[KafkaPartition]) -> None:
         """Read these too, from these positions."""
         if self._is_cooperative:
             self._consumer.incremental_assign(list(partitions))
             return
-        self._places = {(partition.topic, partition.partition): partition for partition in partitions}
+        self._next = {from_kafka(partition.topic, partition.partition): partition for partition in partitions}
         self._consumer.assign(list(partitions))
 
     def unassign(self, partitions: Collection[KafkaPartition]) -> None:
@@ -49,13 +51,23 @@ class ReadPositions:
         if self._is_cooperative:
             self._consumer.incremental_unassign(list(partitions))
             return
-        self._places = {}
+        self._next = {}
         self._consumer.unassign()
 
-    def seek(self, partition: KafkaPartition, paused: Iterable[TopicPartition]) -> None:
+    def pause(self, partitions: Collection[TopicPartition]) -> None:
+        """Stop reading these. Raises KafkaException."""
+        self.paused.update(partitions)
+        self._consumer.pause([to_kafka(partition) for partition in partitions])
+
+    def resume(self, partitions: Collection[TopicPartition]) -> None:
+        """Read these again. Raises KafkaException."""
+        self.paused.difference_update(partitions)
+        self._consumer.resume([to_kafka(partition) for partition in partitions])
+
+    def seek(self, partition: KafkaPartition) -> None:
         """Read one of them from another position. Raises KafkaException."""
         if not self._is_cooperative:
-            self._places[partition.topic, partition.partition] = partition
+            self._next[from_kafka(partition.topic, partition.partition)] = partition
         try:
             self._consumer.seek(partition)
         except KafkaException as error:
@@ -65,14 +77,13 @@ class ReadPositions:
                 self._consumer.incremental_unassign([KafkaPartition(partition.topic, partition.partition)])
                 self._consumer.incremental_assign([partition])
                 return
-            self._consumer.assign(list(self._places.values()))
-            still = [(str(each.topic), int(each.partition)) for each in paused]
-            self._consumer.pause([KafkaPartition(*each) for each in still if each in self._places])
+            self._consumer.assign(list(self._next.values()))
+            self._consumer.pause([to_kafka(paused) for paused in self.paused if paused in self._next])
 
     def read(self, batches: Iterable[MessageBatch]) -> None:
         """These were passed on."""
         if self._is_cooperative:
             return
         for batch in batches:
-            if len(batch) and (key := (str(batch.partition.topic), int(batch.partition.partition))) in self._places:
-                self._places[key] = KafkaPartition(*key, batch.end)
+            if len(batch) and batch.partition in self._next:
+                self._next[batch.partition] = to_kafka(batch.partition, batch.end)

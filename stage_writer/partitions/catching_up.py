@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from common.settings import Stream
     from common.spans import TopicPartition
     from stage_writer.partitions.partition import AssignedPartition
-    from stage_writer.ports import RecordSource, WriterStage
+    from stage_writer.ports import KafkaMetadata, WriterStage
 
 ASK_EVERY_S = 2.0
 NO_OWNER_AFTER_S = 60.0
@@ -47,13 +47,18 @@ class CatchingUp:
     """The end offsets at startup, and whether the group has assigned the partitions to its members."""
 
     def __init__(
-        self, source: RecordSource, stage: WriterStage, clock: Clock, streams: Collection[Stream], alive_after_s: float
+        self,
+        metadata: KafkaMetadata,
+        stage: WriterStage,
+        clock: Clock,
+        streams: Collection[Stream],
+        alive_after_s: float,
     ) -> None:
         """Reads the end offsets. Raises ConfigError for a missing topic, and BrokerError.
 
         An owner that keeps a partition for ``alive_after_s`` is taken for a living one (rule 3).
         """
-        self._source = source
+        self._metadata = metadata
         self._stage = stage
         self._clock = clock
         self._began_s = clock.monotonic_s()
@@ -62,7 +67,7 @@ class CatchingUp:
         self._others: frozenset[TopicPartition] = frozenset()
         self._others_since_s = 0.0
         self._stage_requested_at_s: float | None = None
-        self._targets = source.end_positions(streams)
+        self._targets = metadata.end_positions(streams)
         self._requested_at_s: float | None = None
         self._waiting_since_s: float | None = None
         self._answer = False
@@ -102,7 +107,7 @@ class CatchingUp:
             return self._answer
         self._requested_at_s = now_s
         try:
-            ownerless = self._source.ownerless(self._targets)
+            ownerless = self._metadata.ownerless(self._targets)
         except BrokerError:
             self._answer = False
             if self._waits_s(now_s) > NO_REST_AFTER_S:

@@ -13,7 +13,7 @@ Rules:
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from stage_writer.partitions.freshness import Freshness
 from stage_writer.partitions.resume_points import is_other
@@ -29,18 +29,12 @@ if TYPE_CHECKING:
     from stage_writer.ports import ClaimGuard
 
 
-class TopicIdLookup(Protocol):
-    """Looks up topic ids, such as a `stage_writer.ports.RecordSource`."""
-
-    def topic_ids(self, topics: Collection[Topic]) -> Mapping[Topic, str | None]:
-        """The id of each topic that exists; None from a broker without topic ids. Safe to call from any thread."""
-
-
 class TopicMonitor:
     """The ids of topics, looked up after a given moment. Called by flush jobs, in their own threads."""
 
-    def __init__(self, source: TopicIdLookup, clock: Clock) -> None:
-        self._source = source
+    def __init__(self, topic_ids: Callable[[Collection[Topic]], Mapping[Topic, str | None]], clock: Clock) -> None:
+        """``topic_ids`` is `stage_writer.ports.KafkaMetadata.topic_ids`, or another that any thread may call."""
+        self._topic_ids = topic_ids
         self._clock = clock
         self._lock = threading.Lock()
         self._known: dict[Topic, tuple[float, str | None]] = {}
@@ -68,7 +62,7 @@ class TopicMonitor:
         if checked_s > moment_s:
             return known
         checked_s = self._clock.monotonic_s()
-        topic_id = self._source.topic_ids([topic]).get(topic)
+        topic_id = self._topic_ids([topic]).get(topic)
         with self._lock:
             if checked_s >= self._known.get(topic, (checked_s, None))[0]:
                 self._known[topic] = (checked_s, topic_id)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from common.settings import Stream
     from common.stage.idle import StreamFact
     from stage_writer.partitions.partition import AssignedPartition
-    from stage_writer.ports import RecordSource, WriterStage
+    from stage_writer.ports import KafkaMetadata, WriterStage
 
 REPORT_EVERY_S = 60.0
 
@@ -38,14 +38,14 @@ class IdleReporter:
 
     def __init__(
         self,
-        source: RecordSource,
+        metadata: KafkaMetadata,
         stage: WriterStage,
         clock: Clock,
         log: FilteringBoundLogger,
         streams: Collection[Stream],
     ) -> None:
         self._streams = streams
-        self._source = source
+        self._metadata = metadata
         self._stage = stage
         self._clock = clock
         self._log = log
@@ -67,7 +67,7 @@ class IdleReporter:
 
     def _topics(self) -> list[StreamFact]:
         time_ms = self._clock.wall_ms() - MARGIN_MS
-        partitions = self._source.end_positions(self._streams)
+        partitions = self._metadata.end_positions(self._streams)
         return [
             stream_fact(
                 stream.app_id, time_ms, (partition for partition in partitions if stream.takes(partition.topic))
@@ -77,8 +77,8 @@ class IdleReporter:
 
     def _facts(self, quiet: Collection[AssignedPartition]) -> list[IdleFact]:
         time_ms = self._clock.wall_ms() - MARGIN_MS
-        ends = self._source.high_watermarks([assigned.partition for assigned in quiet])
-        ids = self._source.topic_ids({assigned.partition.topic for assigned in quiet})
+        ends = self._metadata.high_watermarks([assigned.partition for assigned in quiet])
+        ids = self._metadata.topic_ids({assigned.partition.topic for assigned in quiet})
         return [
             IdleFact(assigned.partition, assigned.buffer.end, time_ms, assigned.lineage.generation)
             for assigned in quiet

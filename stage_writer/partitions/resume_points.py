@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from common.settings import Start, Stream
     from common.stage.state_files import StateFiles
     from stage_writer.chain_end import Tail
-    from stage_writer.ports import RecordSource, Workers, WriterStage
+    from stage_writer.ports import KafkaMetadata, Workers, WriterStage
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +69,8 @@ ResumeOutcome = ResumePoint | MarkerError | StoreError | BrokerError
 class ResumePoints:
     """Finds places in the stage and in Kafka."""
 
-    def __init__(self, source: RecordSource, stage: WriterStage) -> None:
-        self._source = source
+    def __init__(self, metadata: KafkaMetadata, stage: WriterStage) -> None:
+        self._metadata = metadata
         self._stage = stage
 
     def of_all(self, wanted: Mapping[TopicPartition, Stream], workers: Workers) -> dict[TopicPartition, ResumeOutcome]:
@@ -98,8 +98,8 @@ class ResumePoints:
         """
         if resume_point.tail is None or not resume_point.tail.is_bare or is_merged(partition.topic):
             return False
-        first = self._source.resolve(partition, StartAt.EARLIEST)
-        return first <= resume_point.position <= self._source.high_watermarks([partition])[partition]
+        first = self._metadata.resolve(partition, StartAt.EARLIEST)
+        return first <= resume_point.position <= self._metadata.high_watermarks([partition])[partition]
 
     def _resume_point_of(self, partition: TopicPartition, stream: Stream) -> ResumeOutcome:
         try:
@@ -118,7 +118,7 @@ class ResumePoints:
             chain_origin = self._begin_at_the_end(partition, stream)
         if chain_origin is None:
             start = StartAt.EARLIEST if stream.start is StartAt.LATEST else stream.start  # rule 3
-            position = self._source.resolve(partition, start)
+            position = self._metadata.resolve(partition, start)
             if not _stays(start, position):
                 self._stage.begin(partition, ChainOrigin(position))
                 chain_origin = self._stage.chain_origin(partition)
@@ -145,7 +145,7 @@ class ResumePoints:
     def _begin_at_the_end(self, partition: TopicPartition, stream: Stream) -> ChainOrigin | None:
         """The origin of a partition whose stream starts at the end; None for a partition that was added later."""
         first = TopicPartition(partition.topic, Partition(0))
-        ends = self._source.end_positions([stream])  # first, so that none of them was added after partition 0 began
+        ends = self._metadata.end_positions([stream])  # first, so that none of them was added after partition 0 began
         if not self._has_chain(first):
             for partition_at_end, end in sorted(ends.items(), reverse=True):
                 if partition_at_end.topic == partition.topic and not self._has_chain(partition_at_end):

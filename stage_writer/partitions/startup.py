@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from common.ports import Clock
     from common.spans import Topic, TopicPartition
     from stage_writer.partitions.resume_points import ResumePoints
-    from stage_writer.ports import Converter, PartitionTask, RecordSource, Running, Workers, WriterStage
+    from stage_writer.ports import Converter, KafkaMetadata, PartitionTask, Running, Workers, WriterStage
     from stage_writer.schemas import Schemas
 
 
@@ -62,7 +62,7 @@ class PartitionStartup:
 
     def __init__(
         self,
-        source: RecordSource,
+        metadata: KafkaMetadata,
         resume_points: ResumePoints,
         schemas: Schemas,
         stage: WriterStage,
@@ -71,9 +71,9 @@ class PartitionStartup:
         clock: Clock,
         log: FilteringBoundLogger,
     ) -> None:
-        self._source = source
+        self._metadata = metadata
         self._stage = stage
-        self._resume_points = resume_points
+        self.resume_points = resume_points
         self._schemas = schemas
         self._workers = workers
         self._clock = clock
@@ -106,9 +106,9 @@ class PartitionStartup:
             if partition in self.waiting and self.waiting[partition].restoring is None and partition not in self._left
             if now_s >= self.waiting[partition].retry_at_s
         ]
-        ids = topic_ids(self._source, {partition.topic for partition in due}, self._log)
+        ids = topic_ids(self._metadata, {partition.topic for partition in due}, self._log)
         streams = {partition: self.waiting[partition].converter.stream for partition in due}
-        resume_points = self._resume_points.of_all(streams, self._workers)
+        resume_points = self.resume_points.of_all(streams, self._workers)
         outcomes = {
             partition: self._found(partition, ids, resume_point) for partition, resume_point in resume_points.items()
         }
@@ -120,7 +120,7 @@ class PartitionStartup:
         """``ids`` are the topics' ids looked up just now; a missing one is looked up here."""
         starting = self.waiting[partition]
         try:
-            topic_id = (ids or self._source.topic_ids([partition.topic])).get(partition.topic)
+            topic_id = (ids or self._metadata.topic_ids([partition.topic])).get(partition.topic)
             if not isinstance(checked, ResumePoint):
                 raise checked
         except (MarkerError, StoreError, BrokerError) as error:
@@ -184,10 +184,12 @@ def _reason(error: MarkerError) -> str:
             return "unreadable_marker"
 
 
-def topic_ids(source: RecordSource, topics: Collection[Topic], log: FilteringBoundLogger) -> Mapping[Topic, str | None]:
+def topic_ids(
+    metadata: KafkaMetadata, topics: Collection[Topic], log: FilteringBoundLogger
+) -> Mapping[Topic, str | None]:
     """The topics' ids; empty while Kafka does not return them."""
     try:
-        return source.topic_ids(topics) if topics else {}
+        return metadata.topic_ids(topics) if topics else {}
     except BrokerError as error:
         log.warning("topics not looked up", problem=error.problem)
         return {}

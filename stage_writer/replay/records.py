@@ -35,8 +35,8 @@ from common.stage.replacements import (
     replacement_to_bytes,
 )
 from common.stage.stored import beyond_bounds
+from stage_writer.fetch.consumer_properties import consumer_properties
 from stage_writer.fetch.fetched import batch_of
-from stage_writer.fetch.kafka import consumer_properties
 from stage_writer.parquet.buffer import Buffer
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from common.settings import Start, StartAt, Stream
 from common.spans import Position, Topic, TopicPartition
 from common.stage.markers import LastRecord
 from stage_writer.decode.batch import MessageBatch
-from stage_writer.ports import TRUNCATED, Flushing, GroupListener, Item, PartitionFault, Polled, Result
+from stage_writer.ports import TRUNCATED, Flushing, GroupListener, Item, KafkaMetadata, PartitionFault, Polled, Result
 
 
 @dataclass(slots=True)
@@ -82,6 +82,11 @@ class LonelyMember:
     expected: dict[TopicPartition, LastRecord] = field(default_factory=dict)
     others: dict[TopicPartition, float] = field(default_factory=dict)
     """What another member has, each until a time."""
+
+    @property
+    def metadata(self) -> KafkaMetadata:
+        """It answers for itself."""
+        return self
 
     def subscribe(self, streams: Collection[Stream], listener: GroupListener) -> None:
         del streams

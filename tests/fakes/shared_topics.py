@@ -12,7 +12,7 @@ from common.stage.markers import LastRecord
 from common.stage.merged import shared_chain
 from stage_writer.decode.batch import MessageBatch
 from stage_writer.fetch.shared.source import SharedTopicSource
-from stage_writer.ports import OUT_OF_RANGE, TRUNCATED, GroupListener, PartitionFault, Polled
+from stage_writer.ports import OUT_OF_RANGE, TRUNCATED, GroupListener, KafkaMetadata, PartitionFault, Polled
 from tests.fakes.group import HandClock
 
 CLICKS = TopicPartition(Topic("clicks"), Partition(0))
@@ -76,6 +76,11 @@ class Broker:
     """Those whose records in front of the read position are others by now."""
     seeks: int = 0
     committed: dict[TopicPartition, int] = field(default_factory=dict)
+
+    @property
+    def metadata(self) -> KafkaMetadata:
+        """It answers for itself."""
+        return self
 
     def subscribe(self, streams: Collection[Stream], listener: GroupListener) -> None:
         del streams

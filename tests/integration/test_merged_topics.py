@@ -51,7 +51,7 @@ class Member:
     def assigned(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
         self.mine |= set(partitions)
         return {
-            partition: self.begin.get(partition) or self.source.resolve(partition, StartAt.EARLIEST)
+            partition: self.begin.get(partition) or self.source.metadata.resolve(partition, StartAt.EARLIEST)
             for partition in partitions
         }
 
@@ -120,13 +120,13 @@ def test_records_come_in_the_order_of_their_times_and_go_on_where_a_marker_ends(
     wanted = [record for offset in range(1000) for record in ((a, 0, offset), (b, 0, offset))] + [(b, 0, 1000)]
     assert first.told[chain] == wanted, "the bound of what waits pauses topics in turn, and their order stays"
     assert first.ends[chain] == 2001
-    assert first.source.end_positions(first.settings.streams)[chain] == 2001
-    assert first.source.high_watermarks([chain]) == {chain: Position(2001)}
-    ids = first.source.topic_ids([chain.topic])
+    assert first.source.metadata.end_positions(first.settings.streams)[chain] == 2001
+    assert first.source.metadata.high_watermarks([chain]) == {chain: Position(2001)}
+    ids = first.source.metadata.topic_ids([chain.topic])
     assert len((ids[chain.topic] or "").split(",")) == 2
     # What was read behind a marker's end is read again, and nothing else.
     first.told.clear()
-    middle = first.source.resolve(chain, StartAt.EARLIEST)
+    middle = first.source.metadata.resolve(chain, StartAt.EARLIEST)
     first.source.seek(chain, middle)
     first.ends.clear()
     first.read(lambda: chain in first.ends)
@@ -190,7 +190,7 @@ def test_topics_of_differing_numbers_of_partitions_are_refused(
     a, b = new_topic(2), new_topic(3)
     member = members(f"{a}-4", (a, b))
     deadline_s = time.monotonic() + 180
-    while len(member.inner.end_positions(member.settings.streams)) < 5:  # until the broker tells of both
+    while len(member.inner.metadata.end_positions(member.settings.streams)) < 5:  # until the broker tells of both
         assert time.monotonic() < deadline_s
     with pytest.raises(ConfigError, match=f"{a} has 2, {b} has 3|{b} has 3, {a} has 2") as refused:
         member.join()

@@ -91,7 +91,7 @@ def read(source: KafkaSource, records: int, within_s: float = 180.0) -> list[int
 def source_of(config: Settings, native: Path | None) -> KafkaSource:
     """Takes messages in C where it is given the library, and says so if it cannot."""
     source = KafkaSource(config, SystemClock(), structlog.get_logger(), native=native)
-    assert isinstance(source._reader_of_queues, Fetcher if native is None else NativeFetcher)
+    assert isinstance(source._fetcher, Fetcher if native is None else NativeFetcher)
     return source
 
 

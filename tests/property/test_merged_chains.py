@@ -19,7 +19,7 @@ from stage_writer.decode.batch import MessageBatch, header_lists, headers_column
 from stage_writer.decode.merged_batch import MergedBatch
 from stage_writer.fetch.merged.groups import TopicGroup, TopicGroups
 from stage_writer.fetch.merged.source import INCOMPLETE_S, MergingSource
-from stage_writer.ports import GroupListener, PartitionFault, Polled
+from stage_writer.ports import GroupListener, KafkaMetadata, PartitionFault, Polled
 from tests.fakes.group import HandClock
 
 CHAIN = TopicPartition(Topic("a+b+c"), Partition(0))
@@ -78,6 +78,11 @@ class Brokers:
     faults: list[PartitionFault] = field(default_factory=list)
     plan: dict[TopicPartition, int] = field(default_factory=dict)
     """How many records of which the next poll brings."""
+
+    @property
+    def metadata(self) -> KafkaMetadata:
+        """It answers for itself."""
+        return self
 
     def subscribe(self, streams: Collection[Stream], listener: GroupListener) -> None:
         del streams
@@ -288,7 +293,8 @@ def test_a_chain_that_loses_an_input_and_gets_it_back_loses_nothing(
         reader.take(source.poll(0.0))
         if number % 3 == 2:
             taken = reader.batches[-1].end if reader.batches else start_at()
-            source.revoked([INPUTS[1]])
+            assert brokers.listener is not None
+            brokers.listener.revoked([INPUTS[1]])
             del brokers.at[INPUTS[1]]
             assert reader.had == []
             if number % 2:

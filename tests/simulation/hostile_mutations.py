@@ -73,7 +73,7 @@ def _reading_goes_on_where_kafka_begins() -> AbstractContextManager[object]:
 
     def reset(self: assignment.AssignedPartitions, fault: PartitionFault) -> None:
         if fault.partition in self.by_partition:
-            self._source.seek(fault.partition, self._source.resolve(fault.partition, StartAt.EARLIEST))
+            self._source.seek(fault.partition, self._source.metadata.resolve(fault.partition, StartAt.EARLIEST))
 
     return patch.object(assignment.AssignedPartitions, "fault", reset)
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from common.settings import Start, Stream
     from common.stage.markers import LastRecord
-    from stage_writer.ports import GroupListener
+    from stage_writer.ports import GroupListener, KafkaMetadata
     from tests.simulation.world import World
 
 SESSION_MS = 10_000
@@ -216,6 +216,11 @@ class GroupMember:
     def is_running(self) -> bool:
         """Whether it can send heartbeats."""
         return self.process.alive and (self._world.healed or self.process.paused_until_ms <= self._world.now_ms)
+
+    @property
+    def metadata(self) -> KafkaMetadata:
+        """It answers for itself."""
+        return self
 
     def subscribe(self, streams: Collection[Stream], listener: GroupListener) -> None:
         """Join."""

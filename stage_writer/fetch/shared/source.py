@@ -15,30 +15,30 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from common.remedies import of_chain
-from common.spans import Topic, TopicPartition
-from common.stage.merged import kafka_partition, kafka_topic
+from stage_writer.fetch.shared.metadata import SharedMetadata, chains_in
 from stage_writer.fetch.shared.partition import ChainReader, SharedPartition
 from stage_writer.ports import Polled
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping
 
     from common.ports import Clock
-    from common.settings import Start, Stream
-    from common.spans import Position
+    from common.settings import Stream
+    from common.spans import Position, TopicPartition
     from common.stage.markers import LastRecord
     from stage_writer.decode.batch import MessageBatch
+    from stage_writer.fetch.shared.metadata import ChainsOf
     from stage_writer.ports import GroupListener, PartitionFault, RecordSource
 
 
 class SharedTopicSource:
     """A `stage_writer.ports.RecordSource`, and the listener of the one behind it."""
 
-    def __init__(self, inner: RecordSource, chains_of: Callable[[Topic], Sequence[Topic]], clock: Clock) -> None:
-        """``chains_of`` returns the topics of the chains that read a Kafka topic, always the same."""
+    def __init__(self, inner: RecordSource, chains_of: ChainsOf, clock: Clock) -> None:
         self._inner = inner
         self._chains_of = chains_of
         self._clock = clock
+        self.metadata = SharedMetadata(inner.metadata, chains_of)
         self._listener: GroupListener | None = None
         self._partitions: dict[TopicPartition, SharedPartition] = {}
         """By Kafka partition."""
@@ -97,40 +97,6 @@ class SharedTopicSource:
         if plain := self._set_paused(partitions, paused=False):
             self._inner.resume(plain)
 
-    def resolve(self, partition: TopicPartition, start: Start) -> Position:
-        return self._inner.resolve(kafka_partition(partition), start)
-
-    def end_positions(self, streams: Collection[Stream]) -> Mapping[TopicPartition, Position]:
-        """The end of every chain of the streams."""
-        return {
-            chain: position
-            for partition, position in self._inner.end_positions(streams).items()
-            for chain in self._chains(partition)
-            if any(stream.takes(chain.topic) for stream in streams)
-        }
-
-    def high_watermarks(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
-        watermarks = self._inner.high_watermarks({kafka_partition(partition) for partition in partitions})
-        return {
-            partition: watermarks[kafka_partition(partition)]
-            for partition in partitions
-            if kafka_partition(partition) in watermarks
-        }
-
-    def topic_ids(self, topics: Collection[Topic]) -> Mapping[Topic, str | None]:
-        """The ids of topics, and of the Kafka topics of chains. Safe to call from any thread."""
-        topic_ids = self._inner.topic_ids({kafka_topic(topic) for topic in topics})
-        return {topic: topic_ids[kafka_topic(topic)] for topic in topics if kafka_topic(topic) in topic_ids}
-
-    def ownerless(self, partitions: Collection[TopicPartition]) -> Collection[TopicPartition] | None:
-        """The chains whose Kafka partition has no owner in the group; None while the group is rebalancing."""
-        ownerless = self._inner.ownerless({kafka_partition(partition) for partition in partitions})
-        return (
-            None
-            if ownerless is None
-            else {partition for partition in partitions if kafka_partition(partition) in ownerless}
-        )
-
     def report(self, positions: Mapping[TopicPartition, Position]) -> None:
         staged: dict[TopicPartition, Position] = {}
         for partition, position in positions.items():
@@ -149,8 +115,12 @@ class SharedTopicSource:
     # The consumer group's callbacks. The underlying source calls these from poll and close.
     def assigned(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
         """Pass on the chains; a Kafka partition is first read where the lowest of them starts."""
-        shared = [self._begin(partition) for partition in partitions if self._is_shared(partition)]
-        positions = self._listening.assigned(self._spread(partitions))
+        shared = [
+            self._begin(partition, chains)
+            for partition in partitions
+            if (chains := chains_in(partition, self._chains_of)) != [partition]  # others pass through
+        ]
+        positions = cast("GroupListener", self._listener).assigned(self._spread(partitions))
         begun = {partition: position for partition, position in positions.items() if partition not in self._readers}
         for each in shared:
             for chain in each.chains:
@@ -165,21 +135,13 @@ class SharedTopicSource:
 
     def revoked(self, partitions: Collection[TopicPartition]) -> None:
         """All chains of these Kafka partitions are revoked."""
-        self._listening.revoked(self._spread(partitions))
+        cast("GroupListener", self._listener).revoked(self._spread(partitions))
         self._forget(partitions)
 
     def lost(self, partitions: Collection[TopicPartition]) -> None:
         """All chains of these Kafka partitions are lost."""
-        self._listening.lost(self._spread(partitions))
+        cast("GroupListener", self._listener).lost(self._spread(partitions))
         self._forget(partitions)
-
-    @property
-    def _listening(self) -> GroupListener:
-        return cast("GroupListener", self._listener)
-
-    def _chains(self, partition: TopicPartition) -> list[TopicPartition]:
-        """The chains of a Kafka partition."""
-        return [TopicPartition(topic, partition.partition) for topic in self._chains_of(partition.topic)]
 
     def _spread(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
         """The chains of assigned Kafka partitions."""
@@ -189,14 +151,9 @@ class SharedTopicSource:
             chains += [partition] if shared is None else [chain.partition for chain in shared.chains]
         return chains
 
-    def _is_shared(self, partition: TopicPartition) -> bool:
-        """Whether a Kafka partition has other chains than the one of its own name alone."""
-        return self._chains(partition) != [partition]
-
-    def _begin(self, partition: TopicPartition) -> SharedPartition:
-        chains = [ChainReader(chain) for chain in self._chains(partition)]
-        shared = self._partitions[partition] = SharedPartition(partition, chains)
-        self._readers |= {chain.partition: (shared, chain) for chain in chains}
+    def _begin(self, partition: TopicPartition, chains: Iterable[TopicPartition]) -> SharedPartition:
+        shared = self._partitions[partition] = SharedPartition(partition, [ChainReader(chain) for chain in chains])
+        self._readers |= {reader.partition: (shared, reader) for reader in shared.chains}
         self._unsettled.add(partition)
         return shared
 

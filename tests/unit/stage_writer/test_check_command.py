@@ -52,7 +52,7 @@ def test_a_kafka_that_is_away_is_a_failure_and_no_wrong_config(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("stage_writer.fetch.kafka.TIMEOUT_S", 0.1)
+    monkeypatch.setattr("stage_writer.fetch.metadata.TIMEOUT_S", 0.1)
     with socket.socket() as closed:  # bound and not listening: every connection is refused
         closed.bind(("127.0.0.1", 0))
         config = config_file(tmp_path, kafka={"bootstrap.servers": f"127.0.0.1:{closed.getsockname()[1]}"})

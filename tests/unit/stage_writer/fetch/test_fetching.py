@@ -69,11 +69,11 @@ def test_large_messages_come_a_few_at_a_time_and_small_ones_together() -> None:
     queue = Queue(HandClock(), [Sent(4000) for _ in range(20)])
     large = taker(queue)
     for _ in range(5):
-        assert 1 <= len(large.take(0.2)) <= 4
+        assert 1 <= len(large.messages(0.2)) <= 4
     queue.waiting = [Sent(10) for _ in range(5000)]
-    assert 30 < len(large.take(0.2)) <= 40
+    assert 30 < len(large.messages(0.2)) <= 40
     assert max(queue.asked) < 1000
-    assert len(taker(queue, most_bytes=10**6).take(0.2)) == 1000
+    assert len(taker(queue, most_bytes=10**6).messages(0.2)) == 1000
 
 
 @pytest.mark.parametrize("sent", [Sent(0, key_size=1000), Sent(0, header_size=1000)])
@@ -82,26 +82,26 @@ def test_tombstones_with_keys_and_headers_are_counted(sent: Sent) -> None:
     queue = Queue(HandClock(), [sent] * 5000)
     counted = taker(queue)
     for _ in range(5):
-        assert 1 <= len(counted.take(0.2)) <= 16
+        assert 1 <= len(counted.messages(0.2)) <= 16
 
 
 def test_messages_of_nothing_are_bounded_by_their_number() -> None:
     queue = Queue(HandClock(), [Sent(0)] * 5000)
-    assert 1 <= len(taker(queue).take(0.2)) <= 60
+    assert 1 <= len(taker(queue).messages(0.2)) <= 60
 
 
 def test_one_that_is_larger_than_a_portion_comes_alone() -> None:
     queue = Queue(HandClock(), [Sent(50_000), Sent(60_000)])
     alone = taker(queue)
-    assert sizes(alone.take(0.2)) == [50_000]
-    assert sizes(alone.take(0.2)) == [60_000]
+    assert sizes(alone.messages(0.2)) == [50_000]
+    assert sizes(alone.messages(0.2)) == [60_000]
 
 
 def test_nothing_is_waited_for_longer_than_was_said() -> None:
     clock = HandClock()
     queue = Queue(clock, [Sent(1)])
-    assert sizes(taker(queue).take(0.2)) == [1]
-    assert taker(queue).take(0.2) == []
+    assert sizes(taker(queue).messages(0.2)) == [1]
+    assert taker(queue).messages(0.2) == []
     assert clock.now_s <= 1000.0 + 0.4 + 1e-6
 
 
@@ -113,12 +113,12 @@ def test_what_was_taken_of_a_partition_that_moves_meanwhile_is_dropped() -> None
         Sent(1, 0),
         Sent(2, 1),
         Sent(3, 0),
-        lambda: moving.forget([KafkaPartition("orders", 0)]),
+        lambda: moving.unassigned([KafkaPartition("orders", 0)]),
         Sent(4, 0),
         Sent(5, 1),
     ]
     queue.consume = _one_by_one(queue)  # type: ignore[method-assign,assignment]
-    assert sizes(moving.take(0.2)) == [2, 4, 5]
+    assert sizes(moving.messages(0.2)) == [2, 4, 5]
 
 
 def _one_by_one(queue: Queue) -> Callable[[int, float], list[Sent]]:

@@ -10,7 +10,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from common.clock import SystemClock
 from common.settings import Settings
 from common.spans import Position, TopicPartition
-from stage_writer.fetch import kafka
+from stage_writer.fetch import connection
 from stage_writer.fetch.fetched import batches_of
 from stage_writer.fetch.kafka import KafkaSource
 
@@ -49,7 +49,7 @@ class Listener:
 
 def source_of(monkeypatch: pytest.MonkeyPatch, *calls: Callable[[ScriptedConsumer], list[Message]]) -> KafkaSource:
     consumer = ScriptedConsumer(list(calls))
-    monkeypatch.setattr(kafka, "Consumer", lambda *_args, **_more: consumer)
+    monkeypatch.setattr(connection, "Consumer", lambda *_args, **_more: consumer)
     stream = {"app_id": "a", "topics": ["t"], "table": "file:///t", "columns": "id BIGINT"}
     settings = Settings.model_validate(
         {

@@ -18,7 +18,7 @@ from common.stage.merged import InputEnd, ids_together, inputs_of, merged_positi
 from stage_writer.decode.batch import MessageBatch, Messages
 from stage_writer.decode.merged_batch import merged_batch
 from stage_writer.decode.rejects import ErrorClass, Reject
-from stage_writer.fetch.kafka import consumer_properties
+from stage_writer.fetch.consumer_properties import consumer_properties
 from stage_writer.fetch.merged.groups import TopicGroup, TopicGroups
 from stage_writer.tasks.converting import decoded_by_topic, messages_of
 from stage_writer.topologies.task.inputs import Input

@@ -34,7 +34,7 @@ class Consumer:
 
 
 def reading_of(
-    *, is_cooperative: bool, error: int = KafkaError._STATE
+    *paused: TopicPartition, is_cooperative: bool, error: int = KafkaError._STATE
 ) -> tuple[ReadPositions, list[tuple[str, AddIdentityColumns]]]:
     consumer = Consumer(error)
     reading = ReadPositions(consumer, is_cooperative=is_cooperative)
@@ -42,32 +42,35 @@ def reading_of(
     log = Log()
     log.append(9)
     reading.read([log.batch(SECOND, 5, 2)])
+    reading.pause(paused)
     consumer.calls.clear()
     return reading, consumer.calls
 
 
 def test_a_cooperative_group_assigns_the_one_that_was_stopped() -> None:
-    reading, calls = reading_of(is_cooperative=True)
-    reading.seek(KafkaPartition("t", 0, 8), [SECOND])
+    reading, calls = reading_of(SECOND, is_cooperative=True)
+    reading.seek(KafkaPartition("t", 0, 8))
     assert calls == [("incremental_unassign", [(0, -1001)]), ("incremental_assign", [(0, 8)])]
 
 
 def test_any_other_group_assigns_all_where_they_were_read_to_and_paused_as_they_were() -> None:
-    reading, calls = reading_of(is_cooperative=False)
-    reading.seek(KafkaPartition("t", 0, 8), [SECOND, TopicPartition(Topic("gone"), Partition(0))])
+    reading, calls = reading_of(SECOND, TopicPartition(Topic("gone"), Partition(0)), is_cooperative=False)
+    reading.seek(KafkaPartition("t", 0, 8))
     assert calls == [("assign", [(0, 8), (1, 7)]), ("pause", [(1, -1001)])]
-    reading.seek(KafkaPartition("t", 1, 3), [])
-    reading.seek(KafkaPartition("t", 0, 6), [])
-    assert calls[2:] == [("seek", [(1, 3)]), ("assign", [(0, 6), (1, 3)]), ("pause", [])]
+    reading.resume([SECOND])
+    calls.clear()
+    reading.seek(KafkaPartition("t", 1, 3))
+    reading.seek(KafkaPartition("t", 0, 6))
+    assert calls == [("seek", [(1, 3)]), ("assign", [(0, 6), (1, 3)]), ("pause", [])]
 
 
 def test_what_was_revoked_is_not_assigned_again() -> None:
-    reading, calls = reading_of(is_cooperative=False)
+    reading, calls = reading_of(SECOND, is_cooperative=False)
     reading.unassign([KafkaPartition("t", 0), KafkaPartition("t", 1)])
     reading.read([Log({1: 1}, end=2).batch(SECOND, 0, 1)])
     reading.assign([KafkaPartition("t", 0, 1)])
     calls.clear()
-    reading.seek(KafkaPartition("t", 0, 8), [SECOND])
+    reading.seek(KafkaPartition("t", 0, 8))
     assert calls == [("assign", [(0, 8)]), ("pause", [])]
 
 
@@ -75,5 +78,5 @@ def test_what_was_revoked_is_not_assigned_again() -> None:
 def test_any_other_error_is_raised(*, is_cooperative: bool) -> None:
     reading, calls = reading_of(is_cooperative=is_cooperative, error=KafkaError._TRANSPORT)
     with pytest.raises(KafkaException):
-        reading.seek(KafkaPartition("t", 0, 8), [])
+        reading.seek(KafkaPartition("t", 0, 8))
     assert calls == []

@@ -284,14 +284,14 @@ def test_lookups_are_by_chain() -> None:
         *({"app_id": name, "topics": [topic], "table": f"file:///{name}"} for name, topic in (("x", "alone"),)),
         stage={"url": "file:///s"},
     ).streams
-    assert source.end_positions(streams) == {ALONE: Position(0)}
-    assert source.high_watermarks([B, ALONE]) == {B: Position(20), ALONE: Position(0)}
-    assert source.topic_ids([B.topic, CLICKS.topic, Topic("gone@b")]) == {
+    assert source.metadata.end_positions(streams) == {ALONE: Position(0)}
+    assert source.metadata.high_watermarks([B, ALONE]) == {B: Position(20), ALONE: Position(0)}
+    assert source.metadata.topic_ids([B.topic, CLICKS.topic, Topic("gone@b")]) == {
         B.topic: "id of clicks",
         CLICKS.topic: "id of clicks",
     }
-    assert source.resolve(B, StartAt.EARLIEST) == 0
-    assert source.ownerless([B, ALONE]) == set()
+    assert source.metadata.resolve(B, StartAt.EARLIEST) == 0
+    assert source.metadata.ownerless([B, ALONE]) == set()
     source.report({CLICKS: Position(9)})
     assert writer.broker.committed == {CLICKS: 6}
     source.report({B: Position(12), ALONE: Position(1)})

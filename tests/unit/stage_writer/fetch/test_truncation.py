@@ -12,7 +12,7 @@ from common.errors import BrokerError
 from common.settings import Settings
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.markers import LastRecord
-from stage_writer.fetch import kafka
+from stage_writer.fetch import connection
 from stage_writer.fetch.kafka import KafkaSource
 from stage_writer.fetch.shared.source import SharedTopicSource
 from stage_writer.fetch.truncation import OVERDUE_S
@@ -84,7 +84,7 @@ class DecodeOptions:
 @pytest.fixture
 def reading(monkeypatch: pytest.MonkeyPatch) -> DecodeOptions:
     consumer, clock = Consumer(), HandClock()
-    monkeypatch.setattr(kafka, "Consumer", lambda *_args, **_more: consumer)
+    monkeypatch.setattr(connection, "Consumer", lambda *_args, **_more: consumer)
     settings = Settings.model_validate(
         {
             "kafka": {"bootstrap.servers": "localhost:1"},
@@ -117,7 +117,7 @@ def ends_at(monkeypatch: pytest.MonkeyPatch, reading: DecodeOptions, low: int, h
     def one_after_the_other(specs: Collection[TopicPartition], *_level: object) -> dict[TopicPartition, Position]:
         return {partition: Position(next(answers)) for partition in specs}
 
-    monkeypatch.setattr(reading.source, "_offsets", one_after_the_other)
+    monkeypatch.setattr(reading.source.metadata, "offsets", one_after_the_other)
 
 
 @pytest.mark.parametrize("known", [record(99), record(99, epoch=-1)], ids=["epoch", "no epoch"])
@@ -187,10 +187,10 @@ def test_a_new_leader_that_does_not_know_its_end_yet_is_asked_again(
 
 def test_everything_is_compared_again_once_all_brokers_were_away(reading: DecodeOptions) -> None:
     reading.poll(record(99), record(100), record(101, 7_000, 3))
-    reading.source._hear(KafkaError(KafkaError._ALL_BROKERS_DOWN))
+    reading.source._connection.record(KafkaError(KafkaError._ALL_BROKERS_DOWN))
     assert reading.poll(record(101, 7_000, 3), record(102, 7_000, 3)) == ([102], [], [])
     assert reading.consumer.offsets == [(99, 2), (101, 3)]
-    reading.source._hear(KafkaError(KafkaError._TRANSPORT))
+    reading.source._connection.record(KafkaError(KafkaError._TRANSPORT))
     reading.poll()
     assert len(reading.consumer.offsets) == 2, "one broker that goes away is nothing to be wondered at"
 
@@ -199,7 +199,7 @@ def test_a_place_that_is_sought_is_not_behind_what_was_read_before(reading: Deco
     """A writer that drops messages reads them again: from where it says, also when the brokers go away meanwhile."""
     reading.poll(record(99), record(100), record(101))
     reading.source.seek(ORDERS, Position(100))
-    reading.source._hear(KafkaError(KafkaError._ALL_BROKERS_DOWN))
+    reading.source._connection.record(KafkaError(KafkaError._ALL_BROKERS_DOWN))
     assert reading.poll(record(100)) == ([100], [], [])
     assert reading.consumer.offsets[-1] == (100, None)
 

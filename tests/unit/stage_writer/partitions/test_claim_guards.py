@@ -26,7 +26,7 @@ class Broker:
 
 def test_one_answer_serves_all_flushes_whose_records_were_read_before_it_was_asked_for() -> None:
     broker = Broker()
-    look = TopicMonitor(broker, HandClock(NOW_S))
+    look = TopicMonitor(broker.topic_ids, HandClock(NOW_S))
     for read_until_s in (NOW_S - 1, NOW_S - 2, NOW_S - 0.001):
         assert look.guard(SOURCE, Lineage(0, "own"), read_until_s, lambda: True)() is ClaimVerdict.CLAIM
     assert broker.asked == 1
@@ -36,13 +36,13 @@ def test_one_answer_serves_all_flushes_whose_records_were_read_before_it_was_ask
 
 def test_a_partition_that_is_lost_while_the_broker_is_asked_is_not_claimed() -> None:
     owned = {SOURCE}
-    look = TopicMonitor(Broker(meanwhile=owned.clear), HandClock(NOW_S))
+    look = TopicMonitor(Broker(meanwhile=owned.clear).topic_ids, HandClock(NOW_S))
     assert look.guard(SOURCE, Lineage(0, "own"), NOW_S, lambda: SOURCE in owned)() is ClaimVerdict.WAIT
 
 
 def test_another_topics_records_are_told_apart_where_the_chain_knows_its_topic() -> None:
     broker = Broker("other")
-    look = TopicMonitor(broker, HandClock(NOW_S))
+    look = TopicMonitor(broker.topic_ids, HandClock(NOW_S))
     assert look.guard(SOURCE, Lineage(), NOW_S, lambda: True)() is ClaimVerdict.CLAIM
     assert broker.asked == 0
     assert look.guard(SOURCE, Lineage(0, "own"), NOW_S, lambda: True)() == OtherTopic("other")

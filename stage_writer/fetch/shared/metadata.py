@@ -1,0 +1,61 @@
+"""What the brokers answer about the chains of shared topics: what they answer about its topic."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from common.spans import TopicPartition
+from common.stage.merged import kafka_partition, kafka_topic
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from common.settings import Start, Stream
+    from common.spans import Position, Topic
+    from stage_writer.ports import KafkaMetadata
+
+    ChainsOf = Callable[[Topic], Sequence[Topic]]
+    """The topics of the chains that read a Kafka topic, always the same."""
+
+
+class SharedMetadata:
+    """A `stage_writer.ports.KafkaMetadata` in front of another."""
+
+    def __init__(self, inner: KafkaMetadata, chains_of: ChainsOf) -> None:
+        self._inner = inner
+        self._chains_of = chains_of
+
+    def resolve(self, partition: TopicPartition, start: Start) -> Position:
+        return self._inner.resolve(kafka_partition(partition), start)
+
+    def end_positions(self, streams: Collection[Stream]) -> Mapping[TopicPartition, Position]:
+        """The end of every chain of the streams."""
+        return {
+            chain: position
+            for partition, position in self._inner.end_positions(streams).items()
+            for chain in chains_in(partition, self._chains_of)
+            if any(stream.takes(chain.topic) for stream in streams)
+        }
+
+    def high_watermarks(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
+        watermarks = self._inner.high_watermarks({kafka_partition(partition) for partition in partitions})
+        return {
+            partition: watermarks[kafka_partition(partition)]
+            for partition in partitions
+            if kafka_partition(partition) in watermarks
+        }
+
+    def topic_ids(self, topics: Collection[Topic]) -> Mapping[Topic, str | None]:
+        topic_ids = self._inner.topic_ids({kafka_topic(topic) for topic in topics})
+        return {topic: topic_ids[kafka_topic(topic)] for topic in topics if kafka_topic(topic) in topic_ids}
+
+    def ownerless(self, partitions: Collection[TopicPartition]) -> Collection[TopicPartition] | None:
+        ownerless = self._inner.ownerless({kafka_partition(partition) for partition in partitions})
+        if ownerless is None:
+            return None
+        return {partition for partition in partitions if kafka_partition(partition) in ownerless}
+
+
+def chains_in(partition: TopicPartition, chains_of: ChainsOf) -> list[TopicPartition]:
+    """The chains that read a Kafka partition."""
+    return [TopicPartition(topic, partition.partition) for topic in chains_of(partition.topic)]
