@@ -104,7 +104,7 @@ def _staged(settings: Settings, place: Path, events: list[tuple[int, bool]]) -> 
 def _flush(settings: Settings, store: FsspecStore, partition: int, events: list[tuple[int, bool]]) -> None:
     stage = ObjectStage(store, stores_of({}), SystemClock(), lambda: str(uuid.uuid4()), "benchmark")
     topic_partition, (stream,) = TopicPartition(Topic(_TOPIC), Partition(partition)), settings.streams
-    tail, converter = stage.tail(topic_partition), StreamConverter(stream)
+    tail, converter = stage.chains.tail(topic_partition), StreamConverter(stream)
     start = Position(0) if tail is None else tail.end
     offsets = np.arange(start, start + len(events))
     values = [

@@ -39,6 +39,7 @@ from common.stage.paused import StreamPart
 from common.stage.topic_owners import StageTopicOwners
 from common.storage.store import prove_exclusive_create
 from common.terminal import progress
+from stage_writer.chains import StagedChains
 from stage_writer.changelog.ports import NO_CHANGELOG, NO_WATCH
 from stage_writer.checked_topics import require_written, topic_lines, topics_continue
 from stage_writer.columns.following import PendingConverter
@@ -497,11 +498,10 @@ def _one(carry_out: Callable[[Range], Replayed], part: Range, advance: Callable[
 
 def _require_same_topic(settings: Settings, kafka: ReplayKafka, partitions: list[TopicPartition]) -> None:
     """Refuse to replay a topic with a different id from the one the chains were made of."""
-    store = stage_store(settings)
-    stage = ObjectStage(store, lambda _: store, SystemClock(), lambda: "", "replay")
+    chains = StagedChains(stage_store(settings))
     ids = kafka.topic_ids({kafka_topic(partition.topic) for partition in partitions})
     for partition in partitions:
-        tail, topic_id = stage.tail(partition), ids.get(kafka_topic(partition.topic))
+        tail, topic_id = chains.tail(partition), ids.get(kafka_topic(partition.topic))
         require_same_topic(partition, None if tail is None else tail.lineage.topic_id, topic_id)
 
 

@@ -214,7 +214,7 @@ class AssignedPartitions:
             if assigned.tail is None:  # what is given up continues a chain, or its origin
                 try:
                     lineage = assigned.lineage
-                    self._stage.begin(
+                    self._stage.chains.begin(
                         assigned.partition, ChainOrigin(assigned.buffer.end, lineage.generation, lineage.topic_id)
                     )
                 except StoreError as error:

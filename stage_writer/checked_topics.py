@@ -6,16 +6,15 @@ from itertools import groupby, islice
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from common.clock import SystemClock
 from common.errors import MarkerError
 from common.http.pages import with_remedy
 from common.kafka.rights import Right, require_topic
 from common.settings.stores import stage_store
 from common.stage.merged import topics_of
+from stage_writer.chains import StagedChains
 from stage_writer.converters import with_topologies
 from stage_writer.partitions.catching_up import missing_topic
 from stage_writer.partitions.resume_points import is_other, other_topic
-from stage_writer.stage.staging import ObjectStage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -61,22 +60,21 @@ def topics_continue(
     report: Callable[[str, str], None],
 ) -> bool:
     """Whether each topic is the one that its chains were made of; reports those that are not. Raises StoreError."""
-    store = stage_store(settings)
-    stage = ObjectStage(store, lambda _: store, SystemClock(), lambda: "", "check")
+    chains = StagedChains(stage_store(settings))
     problems = [
         topic_problem
         for topic, own_partitions in groupby(sorted(partitions), attrgetter("topic"))
-        if (topic_problem := _problem(stage, own_partitions, topic_ids.get(topic))) is not None
+        if (topic_problem := _problem(chains, own_partitions, topic_ids.get(topic))) is not None
     ]
     for problem in problems:
         report("chain", problem)
     return not problems
 
 
-def _problem(stage: ObjectStage, partitions: Iterable[TopicPartition], topic_id: str | None) -> str | None:
+def _problem(chains: StagedChains, partitions: Iterable[TopicPartition], topic_id: str | None) -> str | None:
     for partition in islice(partitions, _PARTITIONS_LOOKED_AT):
         try:
-            tail = stage.tail(partition)
+            tail = chains.tail(partition)
         except MarkerError as error:
             return with_remedy(error.problem, error.remedy)
         if tail is not None:

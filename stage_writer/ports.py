@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from common.stage.markers import LastRecord, Marker
     from common.stage.state_files import Change, MarkedState, StateFileName, StateFiles, StateKind
     from common.storage.chunks import ByteChunks
+    from stage_writer.chains import StagedChains
     from stage_writer.decode.batch import MessageBatch
     from stage_writer.decode.dependency import Dependency
     from stage_writer.outbox.ports import Outlet
@@ -369,14 +370,9 @@ class FlushJob(Protocol):
 class WriterStage(Protocol):
     """The stage and the tables' folders. Raises StoreError, and MarkerError for an unreadable marker."""
 
-    def tail(self, partition: TopicPartition) -> Tail | None:
-        """The end of a partition's chain, or None if there is no marker."""
-
-    def is_there(self, tail: Tail) -> bool:
-        """Whether a marker still exists with the same bytes."""
-
-    def has_origin_at(self, partition: TopicPartition, start: Position, generation: int) -> bool:
-        """Whether a partition still has no marker, and no origin of another position or generation."""
+    @property
+    def chains(self) -> StagedChains:
+        """The chains of its markers."""
 
     @property
     def states(self) -> StateStore:
@@ -388,17 +384,11 @@ class WriterStage(Protocol):
         Raises StateError where it is unknown.
         """
 
-    def chain_origin(self, partition: TopicPartition) -> ChainOrigin | None:
-        """Where a partition's chain starts while it has no marker; None if that is not recorded."""
-
     def put_idle(self, facts: Collection[IdleFact], streams: Collection[StreamFact]) -> None:
         """Record which partitions exist and which had nothing new, replacing the previous record."""
 
     def put_notification(self, app_id: str) -> None:
         """Signal that a stream has new markers."""
-
-    def begin(self, partition: TopicPartition, chain_origin: ChainOrigin) -> None:
-        """Record where a new chain starts; an existing record wins."""
 
     def gained(self, app_id: str) -> Evolved | None:
         """The columns that a stream has gained, as last published; None if there are none."""

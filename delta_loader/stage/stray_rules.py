@@ -2,7 +2,7 @@
 
 A writer that was stopped for a day claims the position that it wanted then. The table has that position and its marker
 was settled, so the name is free and the claim succeeds. The writer notices at once and stops there
-(stage_writer/stage/staging.py, rule 3); the marker that it left behind is a stray.
+(stage_writer/chains.py, rule 1); the marker that it left behind is a stray.
 
 Rules:
 

@@ -5,7 +5,7 @@ Rules:
 1. A stray is copied below ``stray/``, then deleted, the highest of a branch first. A crash between the two is fixed by
    the next pass: the copy's name is derived from its bytes.
 2. The copies' names differ from those of a rewind's copies, which are a signal for writers
-   (stage_writer/stage/staging.py, rule 4).
+   (stage_writer/chains.py, rule 2).
 3. At most `_MOST` branches of a partition are moved in one pass; the rest in the next.
 """
 

@@ -136,8 +136,8 @@ class CatchingUp:
 
     def _is_staged(self, partition: TopicPartition) -> bool:
         try:
-            tail = self._stage.tail(partition)
-            origin = None if tail is not None else self._stage.chain_origin(partition)
+            tail = self._stage.chains.tail(partition)
+            origin = None if tail is not None else self._stage.chains.origin(partition)
         except (StoreError, MarkerError):
             return False
         end = tail.end if tail is not None else Position(0) if origin is None else origin.position

@@ -89,8 +89,8 @@ class AssignedPartition:
     def continues(self, stage: WriterStage) -> bool:
         """Whether its chain still ends, or begins, where its buffer does. Raises StoreError."""
         if self.tail is not None:
-            return stage.is_there(self.tail)
-        return stage.has_origin_at(self.partition, self.buffer.start, self.lineage.generation)
+            return stage.chains.is_there(self.tail)
+        return stage.chains.has_origin_at(self.partition, self.buffer.start, self.lineage.generation)
 
     def flush_job(self, stage: WriterStage, guard: ClaimGuard) -> FlushJob:
         """A job that seals its buffer, with what the buffer's messages changed in the task's state."""

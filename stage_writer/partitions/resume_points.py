@@ -113,15 +113,15 @@ class ResumePoints:
         if tail is not None:
             require_inputs(partition, tail.end)
             return ResumePoint(tail, tail.end, tail.lineage)
-        chain_origin = self._stage.chain_origin(partition)
+        chain_origin = self._stage.chains.origin(partition)
         if chain_origin is None and stream.start is StartAt.LATEST:
             chain_origin = self._begin_at_the_end(partition, stream)
         if chain_origin is None:
             start = StartAt.EARLIEST if stream.start is StartAt.LATEST else stream.start  # rule 3
             position = self._metadata.resolve(partition, start)
             if not _stays(start, position):
-                self._stage.begin(partition, ChainOrigin(position))
-                chain_origin = self._stage.chain_origin(partition)
+                self._stage.chains.begin(partition, ChainOrigin(position))
+                chain_origin = self._stage.chains.origin(partition)
             if chain_origin is None:
                 return ResumePoint(None, position, Lineage())
         # Another writer may have started the chain, and staged, since it was read.
@@ -137,7 +137,7 @@ class ResumePoints:
 
     def _tail(self, partition: TopicPartition, stream: Stream) -> Tail | None:
         """The chain's end, with the state of the partition's task where there is one."""
-        tail = self._stage.tail(partition)
+        tail = self._stage.chains.tail(partition)
         if tail is None or stream.topology is None:
             return tail
         return replace(tail, state=self._stage.state_at(partition, tail))
@@ -149,11 +149,11 @@ class ResumePoints:
         if not self._has_chain(first):
             for partition_at_end, end in sorted(ends.items(), reverse=True):
                 if partition_at_end.topic == partition.topic and not self._has_chain(partition_at_end):
-                    self._stage.begin(partition_at_end, ChainOrigin(end))
-        return self._stage.chain_origin(partition)
+                    self._stage.chains.begin(partition_at_end, ChainOrigin(end))
+        return self._stage.chains.origin(partition)
 
     def _has_chain(self, partition: TopicPartition) -> bool:
-        return self._stage.tail(partition) is not None or self._stage.chain_origin(partition) is not None
+        return self._stage.chains.tail(partition) is not None or self._stage.chains.origin(partition) is not None
 
 
 def _stays(start: Start, position: Position) -> bool:

@@ -1,4 +1,4 @@
-"""The stage: the end of a chain, and a flush from buffer to marker.
+"""The stage, and a flush from buffer to marker.
 
 Rules:
 
@@ -8,24 +8,10 @@ Rules:
    those very files.
 2. A job may be run again after a StoreError or a BrokerError: what is encoded stays encoded, what is uploaded stays
    uploaded, and the marker's bytes are the same, so a claim whose response was lost is recognized as our own.
-3. A claim is worth continuing from only if the marker before it was still there *after* it, with the bytes that the
-   flush continued from: markers are settled from the low end, so a late writer that takes a freed position finds its
-   predecessor gone, or another late writer's in its place, and stops there. The first claim of a chain has nothing
-   before it, and a settled marker may reappear through a duplicated request: so nothing may be above a claim either,
-   because the last marker is never settled. So no stray is ever continued, and the marker with the highest start is
-   always the chain's end. (model/ shows that anything weaker fails.)
-4. A claim behind a marker that an operator has put aside is withdrawn: the chain was rewound, and reading restarts at
-   its new end. A byte-identical copy below ``stray/`` distinguishes such a marker from a settled one; copies that the
-   loader makes of late claims have other names. A partition's only marker is never withdrawn where it has no origin,
-   even if there is a copy: it may be the only record of where reading continues.
-5. Markers from before the chain's newest origin are ignored (common/stage/chain_origins.py, rules 3 and 7): they are of
-   a topic that no longer exists, or a late request created them again.
-6. Right before a claim, after every other request, a guard is called: after a pause that may have cost the group
+3. A claim that did not continue the chain is lost, or seals a chain that has moved (stage_writer/chains.py).
+4. Right before a claim, after every other request, a guard is called: after a pause that may have cost the group
    membership, a job waits; and records that may come from a recreated topic are not staged into the old one's chain.
-7. The first claim of a chain has no marker before it that could show a rewind. The chain's origin is read before it
-   and after it: where an operator has moved the origin, or made a marker, the partition is started again. A claim that
-   comes between is not loaded (delta_loader/plan/plan.py, rule 3).
-8. No claim is made once the flush's first file is older than `LONGEST_FLUSH_S`: a clean-up removes old files that no
+5. No claim is made once the flush's first file is older than `LONGEST_FLUSH_S`: a clean-up removes old files that no
    marker names, and one that listed them may do so after the claim.
 """
 
@@ -36,11 +22,9 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from common.errors import MarkerError, StoreError
-from common.ports import AlreadyExists, Clock, ObjectStore
+from common.errors import StoreError
 from common.schema import schema_to_json
 from common.spans import Span
-from common.stage.chain_origins import ChainOrigin, is_superseded, newest_origin, origin_path, origin_to_bytes
 from common.stage.data_files import LONGEST_FLUSH_S, DataFileName, waiting_path
 from common.stage.evolved import latest
 from common.stage.idle import facts_to_bytes, idle_path
@@ -51,11 +35,7 @@ from common.stage.markers import (
     Origin,
     StagedFile,
     StagedTable,
-    digest_of,
-    folder_of,
     manifest_to_bytes,
-    marker_from_bytes,
-    stray_path,
 )
 from common.stage.merged import ends_at
 from common.stage.notifications import notification_path
@@ -63,7 +43,8 @@ from common.stage.outboxes import OutboxName
 from common.stage.state_files import EMPTY_STATE, StateFileName
 from common.stage.stored import beyond_bounds
 from common.storage.chunks import ByteChunks
-from stage_writer.chain_end import Lineage, Tail
+from stage_writer.chain_end import Lineage
+from stage_writer.chains import StagedChains
 from stage_writer.changelog.ports import NO_CHANGELOG
 from stage_writer.outbox.records import Outgoing, outgoing_to_chunks
 from stage_writer.ports import (
@@ -82,21 +63,23 @@ from stage_writer.stage.state_cleaning import KEEP_S, StateCleaning
 from stage_writer.stage.state_files import StageState, state_at, state_of_origin
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
+    from common.ports import Clock, ObjectStore
     from common.schema import StructType
     from common.settings import Stream
     from common.spans import Position, TopicPartition
+    from common.stage.chain_origins import ChainOrigin
     from common.stage.evolved import Evolved
     from common.stage.idle import IdleFact, StreamFact
     from common.stage.state_files import MarkedState, StateFiles, StateKind
+    from stage_writer.chain_end import Tail
     from stage_writer.changelog.ports import Changelog
     from stage_writer.outbox.ports import Outlet
     from stage_writer.parquet.buffer import Buffer, EncodedFile, TableFormat
     from stage_writer.ports import StateChange
     from stage_writer.stage.table_compatibility import TableCompatibility
 
-_READ_AGAIN = 5
 _FIRST = Lineage()
 _NOTHING = ByteChunks()
 
@@ -126,6 +109,7 @@ class ObjectStage:
         """
         self._compatibility = compatibility
         self._store = store
+        self.chains = StagedChains(store)
         self._tables = tables
         self._clock = clock
         self._unique = unique
@@ -133,54 +117,11 @@ class ObjectStage:
         self.states = StageState(store, changelog)
         self.state_cleaning = StateCleaning(store, state_keep_s)
 
-    def tail(self, partition: TopicPartition) -> Tail | None:
-        """The end of a partition's chain (rules 3 and 5)."""
-        return self._tail(partition, self.chain_origin(partition))
-
-    def _tail(self, partition: TopicPartition, origin: ChainOrigin | None) -> Tail | None:
-        generation = 0 if origin is None else origin.generation
-        for _ in range(_READ_AGAIN):
-            listed = [
-                (name, item.size_bytes > 0, item.path)
-                for item in self._store.list(folder_of(partition))
-                if (name := MarkerName.parse(item.path))
-            ]
-            # Of two objects for one position (a hand-typed name without padding), the one with content counts.
-            listed.sort(reverse=True)
-            for number, (name, _, path) in enumerate(listed, 1):
-                data = self._store.read(path)
-                if data is None:
-                    break  # an operator has just put it aside: list again
-                marker = marker_from_bytes(name, data)
-                if not is_superseded(marker, origin):
-                    tail = Tail.of(marker, path, digest_of(data), generation)
-                    return replace(tail, outboxes=self._outboxes(listed[number:])) if tail.is_bare else tail
-            else:
-                return None
-        msg = f"the markers of {partition} vanish while they are read"
-        raise StoreError(msg, "wait for the repair that is under way")
-
-    def _outboxes(self, below: Iterable[tuple[MarkerName, bool, str]]) -> tuple[str, ...]:
-        """The undelivered outboxes, as the last marker below one that was made by hand, which lists none, has them."""
-        for name, _, path in below:
-            marker = marker_from_bytes(name, self._store.read(path) or b"")  # one that has vanished lists none either
-            if marker.manifest is not None:
-                return marker.manifest.outboxes
-        return ()
-
     def state_at(self, partition: TopicPartition, tail: Tail | None, origin: ChainOrigin | None = None) -> StateFiles:
         """The state of a partition's task at its chain's end, or at the origin of a chain without a marker."""
         if tail is not None:
             return state_at(self._store, partition, tail)
         return EMPTY_STATE if origin is None else state_of_origin(self._store, partition, origin)
-
-    def chain_origin(self, partition: TopicPartition) -> ChainOrigin | None:
-        """The origin of a partition's chain while it has no marker."""
-        return newest_origin(self._store, partition)
-
-    def begin(self, partition: TopicPartition, chain_origin: ChainOrigin) -> None:
-        """Record where a new chain starts; an existing record wins."""
-        self._store.create(origin_path(partition), origin_to_bytes(chain_origin))
 
     def put_idle(self, facts: Collection[IdleFact], streams: Collection[StreamFact]) -> None:
         """Record which partitions exist and which had nothing new, replacing the previous record."""
@@ -297,60 +238,6 @@ class ObjectStage:
         """The monotonic clock's time."""
         return self._clock.monotonic_s()
 
-    def claim(self, name: MarkerName, data: bytes) -> bool:
-        """Create the marker; whether it is ours."""
-        return not isinstance(self._store.create(name.path, data), AlreadyExists)
-
-    def is_there(self, tail: Tail) -> bool:
-        """Whether a marker still exists with the same bytes."""
-        data = self._store.read(tail.path)
-        return data is not None and digest_of(data) == tail.digest
-
-    def has_origin_at(
-        self, partition: TopicPartition, start: Position, generation: int, own: str | None = None
-    ) -> bool:
-        """Whether a chain without a marker, but for ``own``, still has its origin there (rule 7)."""
-        try:
-            origin = self.chain_origin(partition)
-            tail = self._tail(partition, origin)
-        except MarkerError:
-            return False  # the partition's next start reports it
-        is_moved = origin is not None and (origin.position, origin.generation) != (start, generation)
-        return not is_moved and (tail is None or tail.path == own)
-
-    def is_last(self, name: MarkerName, generation: int) -> bool:
-        """Whether no marker of this or a later generation is above this one."""
-        names = (MarkerName.parse(item.path) for item in self._store.list(folder_of(name.topic_partition)))
-        above = [other for other in names if other is not None and other > name]
-        return not above or (generation > 0 and all(self._is_older(other, generation) for other in above))
-
-    def _is_older(self, name: MarkerName, generation: int) -> bool:
-        data = self._store.read(name.path)
-        return data is None or marker_from_bytes(name, data).is_older_than(generation)
-
-    def is_alone(self, name: MarkerName) -> bool:
-        """Whether the partition has no other marker."""
-        names = (MarkerName.parse(item.path) for item in self._store.list(folder_of(name.topic_partition)))
-        return all(other in {None, name} for other in names)
-
-    def withdraw_if_rewound(self, name: MarkerName, data: bytes, tail: Tail) -> bool:
-        """Delete our claim if ``tail``, now gone, was put aside (rule 4); returns whether it was."""
-        if not self._was_put_aside(tail):
-            return False
-        if self.is_alone(name) and self.chain_origin(name.topic_partition) is None:
-            return False
-        if self._store.read(name.path) == data:  # otherwise it is already gone, and the name may be another's
-            self._store.delete([name.path])
-        return True
-
-    def _was_put_aside(self, tail: Tail) -> bool:
-        number = 1
-        while (copy := self._store.read(stray_path(tail.path, number))) is not None:
-            if digest_of(copy) == tail.digest:
-                return True
-            number += 1
-        return False
-
 
 @dataclass(frozen=True, slots=True)
 class FlushIdentity:
@@ -428,11 +315,11 @@ class Job:
 
     def _claim(self, marker: Marker, data: bytes, files: list[NewFile]) -> FlushOutcome:
         tail = self._flush.tail
-        if not self._stage.claim(marker.name, data):
+        if not self._stage.chains.claim(marker.name, data):
             return LostClaim()
-        is_there = self._begins_here(marker.name) if tail is None else self._stage.is_there(tail)
-        moved = not is_there or not self._stage.is_last(marker.name, self._flush.lineage.generation)
-        if tail is not None and moved and self._stage.withdraw_if_rewound(marker.name, data, tail):
+        is_there = self._begins_here(marker.name) if tail is None else self._stage.chains.is_there(tail)
+        moved = not is_there or not self._stage.chains.is_last(marker.name, self._flush.lineage.generation)
+        if tail is not None and moved and self._stage.chains.withdraw_if_rewound(marker.name, data, tail):
             return LostClaim()
         if not moved and self._state is not None and self._state.files.snapshot != self._state.before.snapshot:
             self._stage.state_cleaning.clean(marker.name.topic_partition)
@@ -440,7 +327,7 @@ class Job:
 
     def _begins_here(self, name: MarkerName) -> bool:
         generation = self._flush.lineage.generation
-        return self._stage.has_origin_at(name.topic_partition, name.start, generation, name.path)
+        return self._stage.chains.has_origin_at(name.topic_partition, name.start, generation, name.path)
 
     def _encode(self) -> list[NewFile]:
         if self._files is None:

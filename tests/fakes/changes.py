@@ -100,7 +100,7 @@ class ChangeStream:
     def flush(self, partition: int, events: Sequence[tuple[int, str | None, int | None]]) -> None:
         """Stage events of keys: (id, value, sequence); without a value a delete, without sequence too a tombstone."""
         topic_partition = TopicPartition(Topic("orders"), Partition(partition))
-        tail = self.stage.tail(topic_partition)
+        tail = self.stage.chains.tail(topic_partition)
         start = Position(0) if tail is None else tail.end
         values, keys = [], []
         for place, (key, value, at) in enumerate(events):

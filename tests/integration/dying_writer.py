@@ -10,14 +10,14 @@ from itertools import count
 
 from common.stage.markers import MarkerName
 from stage_writer.__main__ import main
-from stage_writer.stage.staging import ObjectStage
+from stage_writer.chains import StagedChains
 
-_claim = ObjectStage.claim
+_claim = StagedChains.claim
 _claims = count(1)
 FLUSHES = int(sys.argv.pop(1))
 
 
-def claim(self: ObjectStage, name: MarkerName, data: bytes) -> bool:
+def claim(self: StagedChains, name: MarkerName, data: bytes) -> bool:
     """The real one, up to the last."""
     if next(_claims) > FLUSHES:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -25,5 +25,5 @@ def claim(self: ObjectStage, name: MarkerName, data: bytes) -> bool:
 
 
 if __name__ == "__main__":
-    ObjectStage.claim = claim  # type: ignore[method-assign]
+    StagedChains.claim = claim  # type: ignore[method-assign]
     main()

@@ -36,7 +36,7 @@ def _stage(settings: Settings, topic: str, *records: Mapping[str, object]) -> No
     store = FsspecStore(settings.stage.url, options)
     stage = ObjectStage(store, stores_of(options), SystemClock(), lambda: str(uuid.uuid4()), "test")
     partition = TopicPartition(Topic(topic), Partition(0))
-    tail, converter = stage.tail(partition), StreamConverter(stream)
+    tail, converter = stage.chains.tail(partition), StreamConverter(stream)
     start = Position(0) if tail is None else tail.end
     offsets = np.arange(start, start + len(records))
     values = pa.array([json.dumps(record).encode() for record in records], pa.binary())

@@ -40,11 +40,13 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         "True and (twice := _given_twice(value, names)) is not None": _ONCE,
         "_struct.convert: len(given) < len(value) → len(given) <= len(value)": _ONCE,
     },
-    "stage_writer.stage.staging": {
-        "ObjectStage._tail: 0 → 1 (2)": "no content is one byte long",
-        "ObjectStage._outboxes: self._store.read(path) or b'' → self._store.read(path) or False": (
+    "stage_writer.chains": {
+        "StagedChains._tail: 0 → 1 (2)": "no content is one byte long",
+        "StagedChains._outboxes: self._store.read(path) or b'' → self._store.read(path) or False": (
             "no content, either way"
         ),
+    },
+    "stage_writer.stage.staging": {
         "ObjectStage.new_file: True → False": "a file has as many values as its table has partition columns",
     },
     "stage_writer.topologies.stores.timed": {

@@ -37,6 +37,7 @@ from delta_loader.tables.file_split import FileSplit
 from delta_loader.tables.merging.inputs import MergeInputs
 from delta_loader.tables.merging.unmatched_deletes import UnmatchedDeletes
 from stage_writer import assignment, background, flushes
+from stage_writer.chains import StagedChains
 from stage_writer.changelog.changelog import TopicChangelog
 from stage_writer.changelog.ports import Appended
 from stage_writer.decode.batch import MessageBatch
@@ -167,9 +168,7 @@ def _create_is_not_exclusive() -> AbstractContextManager[object]:
 
 
 def _a_lost_claim_goes_unnoticed() -> AbstractContextManager[object]:
-    return patch.object(
-        staging.ObjectStage, "claim", lambda self, name, data: self._store.create(name.path, data) or True
-    )
+    return patch.object(StagedChains, "claim", lambda self, name, data: self._store.create(name.path, data) or True)
 
 
 def _the_marker_comes_before_the_files() -> AbstractContextManager[object]:
@@ -179,7 +178,7 @@ def _the_marker_comes_before_the_files() -> AbstractContextManager[object]:
     def broken() -> Iterator[None]:
         def claim_first(self: staging.Job) -> FlushOutcome:
             marker, data = self._seal(self._encode())
-            if not self._stage.claim(marker.name, data):
+            if not self._stage.chains.claim(marker.name, data):
                 return LostClaim()
             return run(self)
 
@@ -224,18 +223,18 @@ def _gaps_are_stepped_over() -> AbstractContextManager[object]:
         outcome = real(position, chain)
         return real(outcome.next_start, chain) if isinstance(outcome, plan.Gap) else outcome
 
-    def claims_the_last_only(self: staging.ObjectStage, partition: TopicPartition) -> Tail | None:
+    def claims_the_last_only(self: StagedChains, partition: TopicPartition) -> Tail | None:
         tail = real_tail(self, partition)
         return None if tail is None else replace(tail, end=Position(tail.end + 1))
 
-    real_tail = staging.ObjectStage.tail
+    real_tail = StagedChains.tail
 
     @contextmanager
     def broken() -> Iterator[None]:
         with (
             patch.object(planning, "next_run", next_run),
             patch.object(fence, "next_run", next_run),
-            patch.object(staging.ObjectStage, "tail", claims_the_last_only),
+            patch.object(StagedChains, "tail", claims_the_last_only),
         ):
             yield
 

@@ -8,7 +8,7 @@ from unittest.mock import patch
 from bootstrap.apply import stage
 from common.stage.chain_origins import origin_path, origin_to_bytes
 from delta_loader.load.context import LoadContext
-from stage_writer.stage.staging import ObjectStage
+from stage_writer.chains import StagedChains
 from tests.simulation import operators
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ from contextlib import contextmanager
 def a_moved_origin_goes_unnoticed() -> Iterator[None]:
     """By writers, and by the loaders that stand behind them."""
     with (
-        patch.object(ObjectStage, "has_origin_at", lambda *_where, **_own: True),
+        patch.object(StagedChains, "has_origin_at", lambda *_where, **_own: True),
         patch.object(LoadContext, "origin", lambda _self, _source: None),
     ):
         yield

@@ -15,6 +15,7 @@ from delta_loader.load.replace_ranges import Replacements
 from delta_loader.ports import in_turn
 from delta_loader.service import LoaderService
 from delta_loader.stage.reading import Stage
+from stage_writer.chains import StagedChains
 from stage_writer.loop import StageWriter
 from stage_writer.partitions.flush_decision import FlushLimits
 from stage_writer.ports import Result
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from common.metrics import Metric
+    from common.ports import ObjectStore
     from common.settings import Settings
     from common.stage.markers import Manifest, MarkerName, StagedTable
     from common.stage.state_files import MarkedState
@@ -101,12 +103,26 @@ class Strands:
         """Nothing is kept."""
 
 
-class WatchedStage(ObjectStage):
-    """A writer's stage; who asks for a claim after the group gave it up is written down."""
+class WatchedChains(StagedChains):
+    """Claims after the group has given up the writer are written down in ``stale``."""
 
-    def watch(self, member: GroupMember, stale: list[str], kind: Kind) -> None:
-        """``stale`` gets what should not be."""
+    def __init__(self, store: ObjectStore, member: GroupMember, stale: list[str], kind: Kind) -> None:
+        super().__init__(store)
         self._member, self._stale, self._kind = member, stale, kind
+
+    def claim(self, name: MarkerName, data: bytes) -> bool:
+        """The real one."""
+        if self._member.expelled and not self._member.is_cut_off:
+            self._stale.append(f"{self._member.process.name} claims {name.path}, and the group has given it up")
+        self._kind.claims(self._member.process, name, data)
+        return super().claim(name, data)
+
+
+class WatchedStage(ObjectStage):
+    """A writer's stage, of some release."""
+
+    def watch(self, chains: WatchedChains, kind: Kind) -> None:
+        self.chains, self._kind = chains, kind
 
     def manifest(
         self,
@@ -117,13 +133,6 @@ class WatchedStage(ObjectStage):
     ) -> Manifest:
         """As the writer's release has it."""
         return self._kind.manifest(self._writer, super().manifest(flush, tables, state, outboxes))
-
-    def claim(self, name: MarkerName, data: bytes) -> bool:
-        """The real one."""
-        if self._member.expelled and not self._member.is_cut_off:
-            self._stale.append(f"{self._member.process.name} claims {name.path}, and the group has given it up")
-        self._kind.claims(self._member.process, name, data)
-        return super().claim(name, data)
 
 
 class Unmeasured(Metrics):
@@ -190,7 +199,7 @@ class Services:
             state_keep_s=_STATE_KEEP_S,
             changelog=kind.changelog(process),
         )
-        stage.watch(member, self.stale_claims, kind)
+        stage.watch(WatchedChains(self.store(stage_url), member, self.stale_claims, kind), kind)
         metrics = Unmeasured()
         telemetry = WriterTelemetry(clock, self.world.log, metrics)
         pauses = kind.pauses(process, self.store(stage_url))

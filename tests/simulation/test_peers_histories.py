@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 import pytest
 
-from common.clock import SystemClock
 from common.errors import TableError
 from common.spans import Position
 from common.stage.markers import MarkerName
 from delta_loader.tables.commits import Committed
-from stage_writer.stage.staging import ObjectStage
+from stage_writer.chains import StagedChains
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.loading import loader_for
 from tests.fakes.staging import Staging
@@ -187,7 +186,7 @@ def test_the_last_stale_writer_rewinds_nothing(staging: Staging, table: Table) -
     store = staging.store(staging.stage_url)
     store.delete(MarkerName(staging.source(0), Position(start)).path for start in (0, 10))
     staging.flush(0, 10, 17, previous=0)  # the position is free again, and the stale one has it
-    tail = ObjectStage(store, staging.store, SystemClock(), lambda: str(uuid.uuid4()), "heir").tail(staging.source(0))
+    tail = StagedChains(store).tail(staging.source(0))
     assert tail is not None
     assert tail.end == 30, "the heir begins where the chain ends"
     staging.flush(0, 30, 40, previous=20)

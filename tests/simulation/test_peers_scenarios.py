@@ -18,12 +18,12 @@ import pytest
 from bootstrap.apply.stage import make
 from bootstrap.plans.plan import Make, plan_partition
 from bootstrap.plans.state import Author, Ends, PartitionState
-from common.clock import SystemClock
 from common.errors import TableError
 from common.settings import StartAt
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.markers import MarkerName
 from common.storage.store import FsspecStore
+from stage_writer.chains import StagedChains
 from stage_writer.convert import StreamConverter
 from stage_writer.stage.staging import ObjectStage
 from tests.fakes.delta_tables import MemoryDeltaTables
@@ -339,6 +339,6 @@ def test_should_get_the_highest_starting_offset_and_ignore_objects_that_do_not_c
     for name in ("1000.avro", "FIRST.done", "1000.done.tmp", "-5.done", "1e9.done", "1000.DONE", "sub/1000.done"):
         store.write(f"{folder}/{name}", b"")
     store.write("done/orders/PARTITION/1000.done", b"")
-    tail = ObjectStage(store, staging.store, SystemClock(), lambda: "", "w").tail(staging.source(0))
+    tail = StagedChains(store).tail(staging.source(0))
     assert tail is not None
     assert (tail.marker, tail.end) == (20, 30)

@@ -49,17 +49,17 @@ def rewind(store: FsspecStore, to: int) -> None:
 
 
 def end(writer: ObjectStage) -> int:
-    tail = required(writer.tail(ORDERS))
+    tail = required(writer.chains.tail(ORDERS))
     return tail.end
 
 
 def test_a_running_writer_goes_on_where_the_chain_was_rewound_to(store: FsspecStore, writer: ObjectStage) -> None:
     put(store, *chain_of(0, 10, 20, 30))
-    tail = writer.tail(ORDERS)  # the writer has read the chain, and buffers from 30 on
+    tail = writer.chains.tail(ORDERS)  # the writer has read the chain, and buffers from 30 on
     rewind(store, 10)
     assert isinstance(seal(writer, tail, 30, 40), LostClaim)
     assert end(writer) == 10
-    outcome = instance(Sealed, seal(writer, writer.tail(ORDERS), 10, 40))
+    outcome = instance(Sealed, seal(writer, writer.chains.tail(ORDERS), 10, 40))
     assert not outcome.chain_moved
     assert look(store).chain.end == 40
     assert look(store).chain.strays == ()
@@ -67,7 +67,7 @@ def test_a_running_writer_goes_on_where_the_chain_was_rewound_to(store: FsspecSt
 
 def test_a_running_writer_goes_on_behind_a_new_beginning(store: FsspecStore, writer: ObjectStage) -> None:
     put(store, *chain_of(50, 60, 70))
-    tail = writer.tail(ORDERS)
+    tail = writer.chains.tail(ORDERS)
     rewind(store, 20)
     assert isinstance(seal(writer, tail, 70, 80), LostClaim)
     assert end(writer) == 20
@@ -77,7 +77,7 @@ def test_a_claim_is_not_withdrawn_because_the_marker_before_it_was_settled(
     store: FsspecStore, writer: ObjectStage
 ) -> None:
     put(store, *chain_of(0, 10, 20, 30))
-    tail = required(writer.tail(ORDERS))
+    tail = required(writer.chains.tail(ORDERS))
     store.delete([tail.path])  # loaded and settled; only a very late writer sees this
     outcome = instance(Sealed, seal(writer, tail, 30, 40))
     assert outcome.chain_moved
@@ -85,18 +85,18 @@ def test_a_claim_is_not_withdrawn_because_the_marker_before_it_was_settled(
 
 def test_a_running_writer_goes_on_at_zero(store: FsspecStore, writer: ObjectStage) -> None:
     put(store, *chain_of(0, 10))
-    tail = writer.tail(ORDERS)
+    tail = writer.chains.tail(ORDERS)
     rewind(store, 0)
     assert isinstance(seal(writer, tail, 10, 20), LostClaim), (
         "no marker is left, and the beginning says where it goes on"
     )
-    assert writer.tail(ORDERS) is None
-    assert writer.chain_origin(ORDERS) == ChainOrigin(Position(0), number=1)
+    assert writer.chains.tail(ORDERS) is None
+    assert writer.chains.origin(ORDERS) == ChainOrigin(Position(0), number=1)
 
 
 def test_an_only_marker_without_a_beginning_is_never_withdrawn(store: FsspecStore, writer: ObjectStage) -> None:
     put(store, *chain_of(0, 10))
-    tail = writer.tail(ORDERS)
+    tail = writer.chains.tail(ORDERS)
     rewind(store, 0)
     store.delete([origin_path(ORDERS), origin_path(ORDERS, 1)])
     assert isinstance(seal(writer, tail, 10, 20), Sealed)
@@ -107,7 +107,7 @@ def test_a_running_writer_loses_its_claim_to_a_skip_and_goes_on_behind_it(
     store: FsspecStore, writer: ObjectStage
 ) -> None:
     put(store, *chain_of(0, 10))
-    tail = writer.tail(ORDERS)
+    tail = writer.chains.tail(ORDERS)
     operator.make(store, plan_skip(look(store), Position(25), AUTHOR).marker)
     assert isinstance(seal(writer, tail, 10, 30), LostClaim)
     assert end(writer) == 25

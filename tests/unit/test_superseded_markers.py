@@ -12,13 +12,12 @@ from bootstrap.apply.repair_lock import RepairLocks
 from bootstrap.plans.plan import Make, plan_partition
 from bootstrap.plans.repair import plan_rewind, plan_skip
 from bootstrap.plans.state import Author, Ends, PartitionState
-from common.clock import SystemClock
 from common.errors import MarkerError
 from common.ports import ObjectStore
 from common.spans import Position
 from common.stage.chain_origins import ChainOrigin, is_superseded
 from common.stage.markers import Marker, MarkerName, Origin, manifest_from_bytes, manifest_to_bytes
-from stage_writer.stage.staging import ObjectStage
+from stage_writer.chains import StagedChains
 from tests.builders import instance, required
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.loading import loader_for, settings_for
@@ -74,7 +73,7 @@ def test_one_that_is_created_again_after_a_later_rewind_is_a_stray(
         again = required(rewind(staging, store, 9))
     rewind(staging, store, 0)
     operator.make(store, again)
-    writer = ObjectStage(store, lambda _: store, SystemClock(), lambda: "0b4a", "writer")
+    writer = StagedChains(store)
     assert writer.tail(staging.source(0)) is None, "writers read from the origin on"
     assert state(staging, store).staged == ()
     tables = MemoryDeltaTables()

@@ -231,7 +231,7 @@ def test_what_is_encoded_and_uploaded_stays_so_when_a_job_is_run_again(world: Wo
     assert [(name.partition, name.start, name.generation) for name in change.written] == [(SOURCE, NAME.start, 0)]
     assert outcome.tail.state == StateFiles(change.written[0].path)
     assert tuple(found.path for found in world.store.list("outbox/")) == outcome.tail.outboxes
-    assert stage.tail(SOURCE) == outcome.tail
+    assert stage.chains.tail(SOURCE) == outcome.tail
 
 
 def test_a_job_holds_what_is_left_to_upload(world: World, tables: Tables) -> None:

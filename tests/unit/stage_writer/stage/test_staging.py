@@ -118,7 +118,7 @@ def test_of_two_owners_one_wins_and_the_other_goes_on_behind_it(world: World) ->
     zombie = world.job(0, 7, None)
     first = world.seal(0, 5, None)
     assert isinstance(zombie.run(), LostClaim)
-    tail = world.stage().tail(SOURCE)
+    tail = world.stage().chains.tail(SOURCE)
     assert tail == first.tail
     assert tail is not None
     assert tail.end == 5
@@ -142,7 +142,7 @@ def test_a_zombie_takes_a_freed_position_and_nobody_goes_on_from_there(world: Wo
     outcome = zombie.run()
     assert isinstance(outcome, Sealed)
     assert outcome.chain_moved, "the zombie must read the chain again"
-    assert world.stage().tail(SOURCE) == third.tail, "and a later owner must not begin at its end"
+    assert world.stage().chains.tail(SOURCE) == third.tail, "and a later owner must not begin at its end"
 
 
 def test_a_loser_deletes_nothing_because_the_table_may_have_its_files(world: World) -> None:
@@ -165,7 +165,7 @@ def test_settling_right_after_the_claim_only_costs_a_look(world: World) -> None:
     outcome = job.run()
     assert isinstance(outcome, Sealed)
     assert outcome.chain_moved
-    assert world.stage().tail(SOURCE) == outcome.tail
+    assert world.stage().chains.tail(SOURCE) == outcome.tail
 
 
 def test_a_zombie_without_a_marker_before_it_does_not_go_on_either(world: World) -> None:
@@ -180,7 +180,7 @@ def test_a_zombie_without_a_marker_before_it_does_not_go_on_either(world: World)
     outcome = world.job(0, 90, None, world.meanwhile(meanwhile)).run()
     assert isinstance(outcome, Sealed)
     assert outcome.chain_moved, "the zombie must read the chain again"
-    assert world.stage().tail(SOURCE) == others[1].tail, "and a later owner must not begin at its end"
+    assert world.stage().chains.tail(SOURCE) == others[1].tail, "and a later owner must not begin at its end"
 
 
 def test_a_zombie_that_finds_a_chain_where_it_knew_of_none_claims_nothing(world: World) -> None:
@@ -194,7 +194,7 @@ def test_a_zombie_that_finds_a_chain_where_it_knew_of_none_claims_nothing(world:
 @pytest.mark.parametrize("moved", [ChainOrigin(Position(0)), ChainOrigin(Position(100), generation=1)])
 def test_the_first_claim_of_a_chain_is_not_made_where_its_origin_has_moved(world: World, moved: ChainOrigin) -> None:
     """A rewind to 0, or a restart, of a chain that began at the end of its topic, and has no marker yet."""
-    world.stage().begin(SOURCE, ChainOrigin(Position(100)))
+    world.stage().chains.begin(SOURCE, ChainOrigin(Position(100)))
     late = world.job(100, 120, None)
     world.store.write(origin_path(SOURCE, 1), origin_to_bytes(moved))
     assert isinstance(late.run(), LostClaim)
@@ -205,7 +205,7 @@ def test_an_origin_that_moves_during_the_first_claim_has_the_chain_read_again(wo
     def rewind() -> None:
         world.store.write(origin_path(SOURCE, 1), origin_to_bytes(ChainOrigin(Position(0))))
 
-    world.stage().begin(SOURCE, ChainOrigin(Position(100)))
+    world.stage().chains.begin(SOURCE, ChainOrigin(Position(100)))
     outcome = world.job(100, 120, None, world.meanwhile(rewind)).run()
     assert isinstance(outcome, Sealed)
     assert outcome.chain_moved
@@ -213,7 +213,7 @@ def test_an_origin_that_moves_during_the_first_claim_has_the_chain_read_again(wo
 
 
 def test_the_first_claim_is_made_where_the_chain_begins_as_before(world: World) -> None:
-    world.stage().begin(SOURCE, ChainOrigin(Position(100), generation=2))
+    world.stage().chains.begin(SOURCE, ChainOrigin(Position(100), generation=2))
     assert not world.seal(100, 120, None, generation=2).chain_moved
 
 
@@ -233,7 +233,7 @@ def test_a_zombie_does_not_take_another_zombies_marker_for_the_one_it_knew(world
     outcome = late.run()
     assert isinstance(outcome, Sealed)
     assert outcome.chain_moved, "a marker stands at 10 again, and it is not the one that was there"
-    assert world.stage().tail(SOURCE) == fourth.tail
+    assert world.stage().chains.tail(SOURCE) == fourth.tail
 
 
 def test_a_zombie_does_not_go_on_from_a_settled_marker_whose_request_arrives_again(world: World) -> None:
@@ -248,7 +248,7 @@ def test_a_zombie_does_not_go_on_from_a_settled_marker_whose_request_arrives_aga
     outcome = zombie.run()
     assert isinstance(outcome, Sealed)
     assert outcome.chain_moved, "what it knew is there, byte for byte, and the chain is elsewhere"
-    assert world.stage().tail(SOURCE) == third.tail
+    assert world.stage().chains.tail(SOURCE) == third.tail
 
 
 def test_a_claim_behind_a_marker_that_was_staged_again_after_a_rewind_is_withdrawn(world: World) -> None:
@@ -258,7 +258,7 @@ def test_a_claim_behind_a_marker_that_was_staged_again_after_a_rewind_is_withdra
     world.rewind(0)
     again = world.seal(0, 7, None)
     assert isinstance(late.run(), LostClaim)
-    assert world.stage().tail(SOURCE) == again.tail
+    assert world.stage().chains.tail(SOURCE) == again.tail
 
 
 @pytest.mark.parametrize("has_beginning", [True, False])
@@ -268,7 +268,7 @@ def test_the_only_marker_is_withdrawn_only_where_a_beginning_says_where_reading_
     first = world.seal(0, 10, None)
     late = world.job(10, 20, first.tail)
     if has_beginning:
-        world.stage().begin(SOURCE, ChainOrigin(Position(0)))
+        world.stage().chains.begin(SOURCE, ChainOrigin(Position(0)))
     world.rewind(0)
     outcome = late.run()
     if has_beginning:
@@ -277,7 +277,7 @@ def test_the_only_marker_is_withdrawn_only_where_a_beginning_says_where_reading_
     else:
         assert isinstance(outcome, Sealed)
         assert outcome.chain_moved
-        assert world.stage().tail(SOURCE) == outcome.tail
+        assert world.stage().chains.tail(SOURCE) == outcome.tail
 
 
 def test_only_the_claim_itself_is_withdrawn_and_not_what_has_its_name_since(world: World) -> None:
@@ -286,7 +286,7 @@ def test_only_the_claim_itself_is_withdrawn_and_not_what_has_its_name_since(worl
 
     def rewind() -> None:
         world.rewind(20)
-        others.append(world.seal(10, 20, world.stage().tail(SOURCE)))
+        others.append(world.seal(10, 20, world.stage().chains.tail(SOURCE)))
         others.append(world.seal(20, 35, others[0].tail))
 
     first = world.seal(0, 10, None)
@@ -294,7 +294,7 @@ def test_only_the_claim_itself_is_withdrawn_and_not_what_has_its_name_since(worl
     late = world.job(20, 30, world.seal(10, 20, first.tail).tail, world.stage(late_store))
     world.rewind(10)
     assert isinstance(late.run(), LostClaim)
-    assert world.stage().tail(SOURCE) == others[-1].tail
+    assert world.stage().chains.tail(SOURCE) == others[-1].tail
 
 
 @pytest.mark.parametrize(("generation_above", "moved"), [(0, False), (1, True)])
@@ -303,7 +303,7 @@ def test_only_markers_of_an_older_generation_may_be_above_a_claim(
 ) -> None:
     """A topic that was created again counts from 0, below all that its predecessor has left."""
     old = world.seal(500, 510, None, generation=0)
-    world.stage().begin(SOURCE, ChainOrigin(Position(0), generation=1))
+    world.stage().chains.begin(SOURCE, ChainOrigin(Position(0), generation=1))
 
     def meanwhile() -> None:
         world.seal(600, 610, old.tail, generation=generation_above)
@@ -315,22 +315,22 @@ def test_only_markers_of_an_older_generation_may_be_above_a_claim(
 
 def test_of_several_markers_above_a_claim_each_has_to_be_older(world: World) -> None:
     world.seal(30, 40, world.seal(20, 30, None).tail, generation=1)
-    assert not world.stage().is_last(MarkerName(SOURCE, Position(10)), 1)
-    assert world.stage().is_last(MarkerName(SOURCE, Position(10)), 2)
+    assert not world.stage().chains.is_last(MarkerName(SOURCE, Position(10)), 1)
+    assert world.stage().chains.is_last(MarkerName(SOURCE, Position(10)), 2)
 
 
 def test_a_chain_of_a_new_generation_does_not_go_on_from_the_old_topics_markers(world: World) -> None:
     world.seal(500, 510, None)
-    world.stage().begin(SOURCE, ChainOrigin(Position(0), generation=1))
-    assert world.stage().tail(SOURCE) is None
+    world.stage().chains.begin(SOURCE, ChainOrigin(Position(0), generation=1))
+    assert world.stage().chains.tail(SOURCE) is None
     new = world.seal(0, 10, None, generation=1)
-    assert world.stage().tail(SOURCE) == new.tail
+    assert world.stage().chains.tail(SOURCE) == new.tail
 
 
 def test_of_two_markers_for_the_last_position_the_one_with_content_is_gone_on_from(world: World) -> None:
     last = world.seal(5, 9, world.seal(0, 5, None).tail)
     world.store.create("done/orders/0/5.done", b"")
-    assert world.stage().tail(SOURCE) == last.tail
+    assert world.stage().chains.tail(SOURCE) == last.tail
 
 
 def test_a_guard_that_says_wait_is_asked_again_with_the_same_files(world: World) -> None:
@@ -374,7 +374,7 @@ def test_a_claim_behind_a_marker_that_is_copied_and_still_there_stays(world: Wor
     world.store.write(stray_path(first.tail.path), world.store.read(first.tail.path) or b"")
     second = world.seal(10, 20, first.tail)
     assert not second.chain_moved
-    assert world.stage().tail(SOURCE) == second.tail
+    assert world.stage().chains.tail(SOURCE) == second.tail
 
 
 def test_the_second_rewind_of_one_place_is_recognised_too(world: World) -> None:
@@ -386,7 +386,7 @@ def test_the_second_rewind_of_one_place_is_recognised_too(world: World) -> None:
     world.store.write(stray_path(path, 2), world.store.read(path) or b"")
     world.settle(10)
     assert isinstance(job.run(), LostClaim)
-    assert world.stage().tail(SOURCE) == first.tail
+    assert world.stage().chains.tail(SOURCE) == first.tail
 
 
 def test_files_that_a_clean_up_may_be_removing_are_not_claimed(world: World) -> None:
@@ -436,7 +436,7 @@ def test_a_marker_made_by_hand_forgets_nothing_that_waits_for_kafka(world: World
     assert world.store.read(own) is not None
     for offset in (1, 2):
         world.store.write(f"done/orders/0/{offset}.done", b"")
-    tail = world.stage().tail(SOURCE)
+    tail = world.stage().chains.tail(SOURCE)
     assert tail is not None
     assert (tail.end, tail.outboxes) == (3, (first, own))
     assert world.seal(3, 4, tail).tail.outboxes == (first, own), "a writer without outlets names them on"
@@ -445,16 +445,16 @@ def test_a_marker_made_by_hand_forgets_nothing_that_waits_for_kafka(world: World
 def test_the_last_flush_says_what_waits_for_kafka(world: World) -> None:
     first = sealed_with(world, 0, None, Waiting(OUTBOX))
     second = sealed_with(world, 1, first.tail, Waiting())
-    assert world.stage().tail(SOURCE) == second.tail
+    assert world.stage().chains.tail(SOURCE) == second.tail
     world.store.write("done/orders/0/2.done", b"")
-    tail = world.stage().tail(SOURCE)
+    tail = world.stage().chains.tail(SOURCE)
     assert tail is not None
     assert (tail.end, tail.outboxes) == (3, ())
 
 
 def test_before_the_first_flush_nothing_waits_for_kafka(world: World) -> None:
     world.store.write("done/orders/0/2.done", b"")
-    tail = world.stage().tail(SOURCE)
+    tail = world.stage().chains.tail(SOURCE)
     assert tail is not None
     assert (tail.end, tail.outboxes) == (3, ())
 
@@ -462,14 +462,14 @@ def test_before_the_first_flush_nothing_waits_for_kafka(world: World) -> None:
 def test_a_marker_that_vanishes_while_it_is_read_is_no_end(world: World) -> None:
     first = world.seal(0, 10, None)
     world.seal(10, 20, first.tail)
-    assert world.vanishing(10).tail(SOURCE) == first.tail
+    assert world.vanishing(10).chains.tail(SOURCE) == first.tail
 
 
 def test_a_flush_below_a_marker_made_by_hand_may_vanish(world: World) -> None:
     first = sealed_with(world, 0, None, Waiting(OUTBOX))
     sealed_with(world, 1, first.tail, Waiting())
     world.store.write("done/orders/0/2.done", b"")
-    tail = world.vanishing(1).tail(SOURCE)
+    tail = world.vanishing(1).chains.tail(SOURCE)
     assert tail is not None
     assert tail.outboxes == (OUTBOX,)
 
@@ -479,7 +479,7 @@ def test_a_chain_that_vanishes_while_it_is_read_is_not_taken_for_none(world: Wor
     for start in range(6):
         tail = world.seal(start, start + 1, tail).tail
     with pytest.raises(StoreError, match="vanish while they are read"):
-        world.vanishing(*range(6)).tail(SOURCE)
+        world.vanishing(*range(6)).chains.tail(SOURCE)
 
 
 def test_a_loader_is_notified_below_the_writers_name(world: World) -> None:
@@ -493,7 +493,7 @@ def test_a_marker_above_that_vanishes_is_no_reason_to_go_on_in_a_first_generatio
 ) -> None:
     world.seal(20, 30, None)
     name = MarkerName(SOURCE, Position(10))
-    assert world.vanishing(20).is_last(name, generation) is is_last
+    assert world.vanishing(20).chains.is_last(name, generation) is is_last
 
 
 def test_what_is_no_marker_is_not_above_a_claim(world: World) -> None:

@@ -55,7 +55,7 @@ def stage_of(markers: list[Marker], there: StateFiles) -> ObjectStage:
 
 def state_of(markers: list[Marker], there: StateFiles, origin: ChainOrigin | None = None) -> StateFiles:
     stage = stage_of(markers, there)
-    return stage.state_at(ORDERS, stage.tail(ORDERS), origin)
+    return stage.state_at(ORDERS, stage.chains.tail(ORDERS), origin)
 
 
 def test_the_last_marker_says_the_state() -> None:
@@ -68,7 +68,7 @@ def test_a_last_marker_that_goes_while_the_state_is_read_is_not_a_chain_without_
     """The origin of a rewind lets settling take the chain's last marker, and has the state then."""
     chain = stateful(0, 5, 9)[1:] if gone == slice(1) else stateful(0, 5, 9)
     stage = stage_of(chain, files(0, 5))
-    tail = required(stage.tail(ORDERS))
+    tail = required(stage.chains.tail(ORDERS))
     stage._store.delete([marker.name.path for marker in chain[gone]])
     with pytest.raises(StoreError, match="vanished while the state"):
         stage.state_at(ORDERS, tail)

@@ -1,0 +1,142 @@
+"""The chains of done markers in the stage: their ends, and claims at them.
+
+Rules:
+
+1. A claim creates the marker exclusively. It is worth continuing from only if the marker before it was still there
+   *after* it, with the bytes that the flush continued from: markers are settled from the low end, so a late writer that
+   takes a freed position finds its predecessor gone, or another late writer's in its place, and stops there. The first
+   claim of a chain has nothing before it, and a settled marker may reappear through a duplicated request: so nothing
+   may be above a claim either, because the last marker is never settled. So no stray is ever continued, and the marker
+   with the highest start is always the chain's end. (model/ shows that anything weaker fails.)
+2. A claim behind a marker that an operator has put aside is withdrawn: the chain was rewound, and reading restarts at
+   its new end. A byte-identical copy below ``stray/`` distinguishes such a marker from a settled one; copies that the
+   loader makes of late claims have other names. A partition's only marker is never withdrawn where it has no origin,
+   even if there is a copy: it may be the only record of where reading continues.
+3. Markers from before the chain's newest origin are ignored (common/stage/chain_origins.py, rules 3 and 7): they are of
+   a topic that no longer exists, or a late request created them again.
+4. The first claim of a chain has no marker before it that could show a rewind. The chain's origin is read before it
+   and after it: where an operator has moved the origin, or made a marker, the partition is started again. A claim that
+   comes between is not loaded (delta_loader/plan/plan.py, rule 3).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from common.errors import MarkerError, StoreError
+from common.ports import AlreadyExists, ObjectStore
+from common.stage.chain_origins import ChainOrigin, is_superseded, newest_origin, origin_path, origin_to_bytes
+from common.stage.markers import MarkerName, digest_of, folder_of, marker_from_bytes, stray_path
+from stage_writer.chain_end import Tail
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from common.spans import Position, TopicPartition
+
+_READ_AGAIN = 5
+
+
+class StagedChains:
+    """Raises StoreError, and MarkerError for an unreadable marker. Any thread may call it: it has no state."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+
+    def tail(self, partition: TopicPartition) -> Tail | None:
+        """The end of a partition's chain, or None if there is no marker (rules 1 and 3)."""
+        return self._tail(partition, self.origin(partition))
+
+    def _tail(self, partition: TopicPartition, origin: ChainOrigin | None) -> Tail | None:
+        generation = 0 if origin is None else origin.generation
+        for _ in range(_READ_AGAIN):
+            listed = [
+                (name, item.size_bytes > 0, item.path)
+                for item in self._store.list(folder_of(partition))
+                if (name := MarkerName.parse(item.path))
+            ]
+            # Of two objects for one position (a hand-typed name without padding), the one with content counts.
+            listed.sort(reverse=True)
+            for number, (name, _, path) in enumerate(listed, 1):
+                data = self._store.read(path)
+                if data is None:
+                    break  # an operator has just put it aside: list again
+                marker = marker_from_bytes(name, data)
+                if not is_superseded(marker, origin):
+                    tail = Tail.of(marker, path, digest_of(data), generation)
+                    return replace(tail, outboxes=self._outboxes(listed[number:])) if tail.is_bare else tail
+            else:
+                return None
+        msg = f"the markers of {partition} vanish while they are read"
+        raise StoreError(msg, "wait for the repair that is under way")
+
+    def _outboxes(self, below: Iterable[tuple[MarkerName, bool, str]]) -> tuple[str, ...]:
+        """The undelivered outboxes, as the last marker below one that was made by hand, which lists none, has them."""
+        for name, _, path in below:
+            marker = marker_from_bytes(name, self._store.read(path) or b"")  # one that has vanished lists none either
+            if marker.manifest is not None:
+                return marker.manifest.outboxes
+        return ()
+
+    def origin(self, partition: TopicPartition) -> ChainOrigin | None:
+        """Where a partition's chain starts while it has no marker; None if that is not recorded."""
+        return newest_origin(self._store, partition)
+
+    def begin(self, partition: TopicPartition, chain_origin: ChainOrigin) -> None:
+        """Record where a new chain starts; an existing record wins."""
+        self._store.create(origin_path(partition), origin_to_bytes(chain_origin))
+
+    def claim(self, name: MarkerName, data: bytes) -> bool:
+        """Create the marker; whether it is ours."""
+        return not isinstance(self._store.create(name.path, data), AlreadyExists)
+
+    def is_there(self, tail: Tail) -> bool:
+        """Whether a marker still exists with the same bytes."""
+        data = self._store.read(tail.path)
+        return data is not None and digest_of(data) == tail.digest
+
+    def has_origin_at(
+        self, partition: TopicPartition, start: Position, generation: int, own: str | None = None
+    ) -> bool:
+        """Whether a chain without a marker, but for ``own``, still has its origin there (rule 4)."""
+        try:
+            origin = self.origin(partition)
+            tail = self._tail(partition, origin)
+        except MarkerError:
+            return False  # the partition's next start reports it
+        is_moved = origin is not None and (origin.position, origin.generation) != (start, generation)
+        return not is_moved and (tail is None or tail.path == own)
+
+    def is_last(self, name: MarkerName, generation: int) -> bool:
+        """Whether no marker of this or a later generation is above this one."""
+        names = (MarkerName.parse(item.path) for item in self._store.list(folder_of(name.topic_partition)))
+        above = [other for other in names if other is not None and other > name]
+        return not above or (generation > 0 and all(self._is_older(other, generation) for other in above))
+
+    def _is_older(self, name: MarkerName, generation: int) -> bool:
+        data = self._store.read(name.path)
+        return data is None or marker_from_bytes(name, data).is_older_than(generation)
+
+    def is_alone(self, name: MarkerName) -> bool:
+        """Whether the partition has no other marker."""
+        names = (MarkerName.parse(item.path) for item in self._store.list(folder_of(name.topic_partition)))
+        return all(other in {None, name} for other in names)
+
+    def withdraw_if_rewound(self, name: MarkerName, data: bytes, tail: Tail) -> bool:
+        """Delete our claim if ``tail``, now gone, was put aside (rule 2); returns whether it was."""
+        if not self._was_put_aside(tail):
+            return False
+        if self.is_alone(name) and self.origin(name.topic_partition) is None:
+            return False
+        if self._store.read(name.path) == data:  # otherwise it is already gone, and the name may be another's
+            self._store.delete([name.path])
+        return True
+
+    def _was_put_aside(self, tail: Tail) -> bool:
+        number = 1
+        while (copy := self._store.read(stray_path(tail.path, number))) is not None:
+            if digest_of(copy) == tail.digest:
+                return True
+            number += 1
+        return False
