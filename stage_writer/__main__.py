@@ -1,4 +1,4 @@
-"""``stage-writer``: the command line, and the wiring of the service."""
+"""``stage-writer``: the command line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import socket
 import sys
 import uuid
 from contextlib import closing
-from functools import partial
 from pathlib import Path  # noqa: TC003 - typer reads it at run time
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,47 +17,31 @@ import typer
 from structlog import get_logger, make_filtering_bound_logger, wrap_logger
 
 from common import cli
-from common import metrics as catalogue
 from common.clock import SystemClock
 from common.errors import ConfigError, ExitCode, KafkaDeltaExpressError, UsageError
-from common.http.pausing import Pausing
 from common.http.server import HttpServer
 from common.kafka.rights import Right, require_topic
 from common.logs import set_up_logs
 from common.metrics import Metrics
-from common.pages.samples import Samples
-from common.pause_commands import add_pause_commands, paused_streams
+from common.pause_commands import add_pause_commands
 from common.remedies import CONFIG
 from common.settings import Native
-from common.settings.overlap import UnsubscribedTopics
 from common.settings.pace import longest_replay_s, writer_of
 from common.settings.stores import stage_store, table_stores
 from common.stage.evolved import latest
 from common.stage.merged import kafka_topic, topics_of
 from common.stage.paused import StreamPart
 from common.stage.topic_owners import StageTopicOwners
-from common.storage.store import prove_exclusive_create
 from common.terminal import progress
 from stage_writer.chains import StagedChains
-from stage_writer.changelog.ports import NO_CHANGELOG, NO_WATCH
 from stage_writer.checked_topics import require_written, topic_lines, topics_continue
 from stage_writer.columns.following import PendingConverter
 from stage_writer.columns.wiring import ColumnsOfStreams
 from stage_writer.convert_by_table import RecordConverter
 from stage_writer.converters import Passes, converters_of, plain_converter, with_topologies
-from stage_writer.fetch.consumer_properties import session_s
-from stage_writer.fetch.merged.wiring import groups_of, source_of
 from stage_writer.fetch.rights import require_rights
 from stage_writer.fetch.schema_registry import schemas_of
-from stage_writer.loop import StageWriter
-from stage_writer.memory_shares import MemoryShares
 from stage_writer.native.library import REMEDY, find_reader, library_path
-from stage_writer.notifications.notifier import notifier_of
-from stage_writer.outbox.outlets import KafkaOutlets
-from stage_writer.parquet.buffer import FilePolicy
-from stage_writer.partitions.catching_up import undelivered
-from stage_writer.partitions.flush_decision import FlushLimits
-from stage_writer.process_memory import keep_memory, rarely_collect
 from stage_writer.replay.dead_letters import DeadLetterExport, inconvertible_of
 from stage_writer.replay.records import (
     Range,
@@ -72,32 +55,21 @@ from stage_writer.replay.records import (
 )
 from stage_writer.replay.records import to_json as replayed_to_json
 from stage_writer.replay.records import to_text as replayed_to_text
-from stage_writer.runtime import Attachments, Runtime, WriterOptions
 from stage_writer.sample import Sampler
-from stage_writer.stage.staging import ObjectStage
 from stage_writer.stage.table_compatibility import TableCompatibility, prove_tables
-from stage_writer.stopping import StartingExit, Stopping, end_when_stuck
-from stage_writer.telemetry import WriterTelemetry
-from stage_writer.threads import ThreadWorkers
-from stage_writer.web.serving import WriterServing
+from stage_writer.stopping import StartingExit, end_when_stuck
+from stage_writer.wiring import open_stage, source_of, wired_writer
 from stage_writer.worker_pool import WorkerPool, WorkerSlot, report_port, settings_of, stop_without_parent, workers_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from types import FrameType
 
-    from structlog.typing import FilteringBoundLogger
-
-    from common.ports import Clock, ObjectStore
     from common.settings import Settings, Stream
     from common.spans import Position, Topic, TopicPartition
-    from stage_writer.changelog.ports import Changelog, TopicWatch
     from stage_writer.converters import AnyConverter
-    from stage_writer.fetch.merged.groups import TopicGroups
-    from stage_writer.native.library import NativeDecoders
-    from stage_writer.ports import RecordSource
+    from stage_writer.loop import StageWriter
     from stage_writer.replay.records import Records, Replayed
-    from stage_writer.tasks.look_ups import LookUps
 
 app = cli.new_app("Stage JSON from Kafka as Parquet files and done markers.")
 
@@ -152,73 +124,27 @@ def _run_worker_pool(settings: Settings, config: Path, count: int, *, until_caug
 
 def _write(settings: Settings, slot: WorkerSlot | None, starting: StartingExit, *, until_caught_up: bool) -> None:
     _stop_on_signals(starting.ask)
-    shares = _memory(settings)
     log = set_up_logs(settings.logs, "stage-writer")
     log = log if slot is None else log.bind(worker=slot.index)
-    clock, metrics = SystemClock(), Metrics()
-    reader = _reader(settings, log)
-    look_ups = _look_ups() if settings.writer.state_queries else None
-    unsuitable_topics: set[str] = set()
-    stopping = Stopping(clock.monotonic_s, settings.writer.revoke_timeout_s)
-    columns = ColumnsOfStreams(settings, clock)
-    settings = columns.known()
-    passes = Passes(reader.make, reader.make_avro)
-    converters = converters_of(settings, passes, metrics, look_ups, unsuitable_topics, stopping=stopping)
-    stage_store = open_stage(settings)
-    owners = StageTopicOwners(settings, stage_store, make=True)
-    owners.read_all()
-    changelog, changelogs = _changelogs(settings, unsuitable_topics, clock=clock, log=log, metrics=metrics)
-    stage = _stage(settings, stage_store, changelog, clock, log)
-    workers = ThreadWorkers(settings.writer.upload_threads)
-    writing = {built.stream.app_id for built in with_topologies(converters) if built.topology.topics_written}
-    writing |= {stream.app_id for stream in settings.streams if stream.dead_letters_topic is not None}
-    outlets = KafkaOutlets(settings.kafka, settings.writer.group_id, stage_store, writing, log=log, metrics=metrics)
-    pausing = Pausing(clock, log, metrics, catalogue.WRITER_PAUSED_BY_REQUEST)
-    paused = paused_streams(settings, StreamPart.STAGING, log, metrics)
-    samples = Samples(settings.writer.dead_letter_samples) if settings.writer.dead_letter_samples else None
-    unsubscribed, alarm = UnsubscribedTopics(), settings.writer.dead_letter_alarm
-    source = _source(settings, converters, clock, log, native=reader.library, unsubscribed=unsubscribed, owners=owners)
-    telemetry = WriterTelemetry(clock, log, metrics, samples, dead_letter_alarm=alarm, unsubscribed=unsubscribed)
-    service = StageWriter(
-        converters,
-        _options(settings, shares),
-        source=source,
-        stage=stage,
-        workers=workers,
-        runtime=Runtime(clock, log, metrics, telemetry, stopping),
-        attachments=Attachments(
-            pausing,
-            paused,
-            notifier_of(settings, stage, clock, log, metrics),
-            outlets,
-            changelogs,
-            columns.followed(converters, partial(plain_converter, settings, passes), log),
-        ),
-    )
-    metrics.set(catalogue.WRITER_MEMORY_BOUND, shares.buffers)
-    serving = WriterServing(
-        settings, service, pausing, paused, clock=clock, log=log, metrics=metrics, look_ups=look_ups
-    )
+    writer = wired_writer(settings, SystemClock(), log, Metrics())
 
     def stop() -> None:
-        service.stop()
-        end_when_stuck(settings.writer.revoke_timeout_s, lambda: stopping.is_stepping, log)
+        writer.service.stop()
+        end_when_stuck(settings.writer.revoke_timeout_s, lambda: writer.stopping.is_stepping, log)
 
     if slot is not None:
         stop_without_parent(stop)
-        if serving.port is not None:
-            report_port(serving.port)
+        if writer.serving.port is not None:
+            report_port(writer.serving.port)
     starting.end_if_asked()
     _stop_on_signals(stop)
     try:
-        service.run(until_caught_up=until_caught_up)
+        writer.service.run(until_caught_up=until_caught_up)
     finally:
-        late = None if outlets.close(settings.writer.revoke_timeout_s) else undelivered(outlets.problems())
-        workers.close()
-        serving.close()
+        late = writer.close(settings.writer.revoke_timeout_s)
     log.info("ended")
     if until_caught_up:
-        _require_all(late, service)
+        _require_all(late, writer.service)
 
 
 def _require_all(late: KafkaDeltaExpressError | None, service: StageWriter) -> None:
@@ -226,69 +152,6 @@ def _require_all(late: KafkaDeltaExpressError | None, service: StageWriter) -> N
         raise late
     if service.snapshot().telemetry.alarms.raised:
         raise typer.Exit(ExitCode.HELD)
-
-
-def _reader(settings: Settings, log: FilteringBoundLogger) -> NativeDecoders:
-    """The reader in C, or none."""
-    reader = find_reader(settings.writer.native)
-    if reader.problem is not None:
-        log.warning(
-            "decoding without the reader in C, at many times the cost of a message",
-            problem=reader.problem,
-            remedy=REMEDY,
-        )
-    return reader
-
-
-def _source(
-    settings: Settings,
-    converters: Sequence[AnyConverter],
-    clock: Clock,
-    log: FilteringBoundLogger,
-    *,
-    native: Path | None,
-    unsubscribed: UnsubscribedTopics,
-    owners: StageTopicOwners,
-) -> RecordSource:
-    """What the streams read from."""
-    with_headers = [converter.stream for converter in converters if converter.needs_headers]
-    groups = _groups(converters)
-    return source_of(
-        settings, groups, clock, log, with_headers=with_headers, native=native, unsubscribed=unsubscribed, owners=owners
-    )
-
-
-def _memory(settings: Settings) -> MemoryShares:
-    """The shares of the writer's memory, for which the process is set up."""
-    shares = MemoryShares.of(settings.writer.memory_bytes)
-    keep_memory(shares.kept)
-    rarely_collect(settings.writer.consume_records)
-    return shares
-
-
-def _options(settings: Settings, shares: MemoryShares) -> WriterOptions:
-    writer = settings.writer
-    policy = FilePolicy(shares.row_group, writer.max_partition_values, writer.compression)
-    limits = FlushLimits(writer.flush_after_s, writer.flush_bytes, writer.flush_records, shares.buffers)
-    return WriterOptions(limits, writer.revoke_timeout_s, writer.report_positions, session_s(settings.kafka), policy)
-
-
-def _stage(
-    settings: Settings, store: ObjectStore, changelog: Changelog, clock: SystemClock, log: FilteringBoundLogger
-) -> ObjectStage:
-    """The stage, with tables that are checked to be writable. Raises StoreError."""
-    open_table = table_stores(settings)
-    prove_tables(settings, open_table)
-    return ObjectStage(
-        store,
-        open_table,
-        clock,
-        lambda: str(uuid.uuid4()),
-        f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}",
-        compatibility=TableCompatibility(open_table, clock, log),
-        state_keep_s=settings.writer.state_keep_s,
-        changelog=changelog,
-    )
 
 
 @app.command(epilog=cli.examples("stage-writer check pipeline.yaml", "stage-writer check pipeline.yaml --json"))
@@ -531,7 +394,7 @@ def _ends(
     """The ends of the partitions of the streams, and their topics' ids. Raises for a topic that may not be read."""
     silent = wrap_logger(None, wrapper_class=make_filtering_bound_logger(logging.CRITICAL))  # the error says it all
     converters = converters_of(settings, preview=True)
-    source = source_of(settings, _groups(converters), SystemClock(), silent, owners=owners)
+    source = source_of(settings, converters, SystemClock(), silent, owners=owners)
     try:
         ends = source.metadata.end_positions(settings.streams)
         ids = source.metadata.topic_ids({partition.topic for partition in ends})
@@ -540,39 +403,6 @@ def _ends(
         source.close()
     require_rights(settings, {topic for partition in ends for topic in topics_of(partition.topic)})
     return ends, ids
-
-
-def _groups(converters: Sequence[AnyConverter]) -> TopicGroups:
-    """The topics that tasks read together. Raises ConfigError."""
-    built = with_topologies(converters)
-    return groups_of(
-        (group.topics, converter.stream.max_task_idle_s) for converter in built for group in converter.topology.groups
-    )
-
-
-def _changelogs(
-    settings: Settings, unsuitable: set[str], *, clock: Clock, log: FilteringBoundLogger, metrics: Metrics
-) -> tuple[Changelog, TopicWatch]:
-    """The changelog topics of tasks' state, and the periodic check of those topics. Raises ConfigError."""
-    if all(stream.topology is None for stream in settings.streams):
-        return NO_CHANGELOG, NO_WATCH
-    from stage_writer.changelog.wiring import changelog_of, watch_of  # noqa: PLC0415 - only with topologies
-
-    changelog = changelog_of(settings, unsuitable, clock=clock, log=log, metrics=metrics)
-    return changelog, watch_of(settings, unsuitable, clock=clock, log=log, metrics=metrics)
-
-
-def _look_ups() -> LookUps:
-    from stage_writer.tasks.look_ups import LookUps  # noqa: PLC0415 - only with topologies
-
-    return LookUps()
-
-
-def open_stage(settings: Settings) -> ObjectStore:
-    """The stage's store, after a check that it honors conditional writes. Raises ConfigError."""
-    store = stage_store(settings)
-    prove_exclusive_create(store)
-    return store
 
 
 def _stop_on_signals(stop: Callable[[], None]) -> None:

@@ -13,7 +13,7 @@ from common.settings.columns_from import ColumnsFrom
 from common.settings.formats import path_steps
 from common.settings.parts.record import UnknownFields
 from stage_writer.decode.decode import Decoded
-from stage_writer.layers import NO_INPUTS, RecordInputs, decoder_of
+from stage_writer.layers import decoder_of
 from stage_writer.shape.evaluation import Condition, Deriver, connect
 from stage_writer.shape.expectations import Expectations
 from stage_writer.shape.expressions import ExpressionChecker
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from common.settings import Stream
     from stage_writer.decode.batch import Messages
     from stage_writer.decode.decode import Decodes
-    from stage_writer.decode.decode_options import MakeNativeDecoder
-    from stage_writer.decode.envelopes.framing import SchemaTypes
+    from stage_writer.layers import RecordInputs
     from stage_writer.shape.rows import Step
 
     Index = NDArray[np.int64]
@@ -36,17 +35,11 @@ if TYPE_CHECKING:
 class RecordChoice:
     """By a stream's `where`, `derive`, `route` or `tables`, and `expect`."""
 
-    def __init__(
-        self,
-        stream: Stream,
-        schemas: SchemaTypes | None,
-        native_decoder: MakeNativeDecoder,
-        inputs: RecordInputs = NO_INPUTS,
-    ) -> None:
+    def __init__(self, stream: Stream, inputs: RecordInputs) -> None:
         seen = _seen_by_expressions(stream)
         decoder: Decodes = _NoFields()
         if seen is not None:
-            decoder = decoder_of(seen, schemas, (), native_decoder, inputs)
+            decoder = decoder_of(seen, inputs)
         self._decoder = decoder
         self._steps: list[Step] = []
         columns = decoder.columns

@@ -33,7 +33,6 @@ from common.tables.changes import RESERVED, table_columns
 from common.tables.dead_letters import DEAD_LETTER_SCHEMA, kafka_fields_of
 from stage_writer.choice import RecordChoice
 from stage_writer.decode.batch import Messages
-from stage_writer.decode.decode_options import no_native_decoder
 from stage_writer.decode.envelopes.framing import FramedDecoder, OpeningDecoder
 from stage_writer.decode.unknown.evolving import usable
 from stage_writer.decode.unknown.offers import Offers
@@ -63,9 +62,7 @@ if TYPE_CHECKING:
     from common.stage.state_files import StateFiles
     from common.tables.changes import MergeBy
     from stage_writer.decode.batch import MessageBatch
-    from stage_writer.decode.decode_options import MakeNativeDecoder
     from stage_writer.decode.dependency import Dependency
-    from stage_writer.decode.envelopes.framing import SchemaTypes
     from stage_writer.decode.unknown.evolving import Additions
     from stage_writer.shape.opening import Opens
     from stage_writer.shape.route import AppearingRoutes, Routing
@@ -83,18 +80,16 @@ class RecordPipeline:
     def __init__(
         self,
         stream: Stream,
-        schemas: SchemaTypes | None = None,
-        gained: Additions = (),
-        native_decoder: MakeNativeDecoder = no_native_decoder,
         inputs: RecordInputs = NO_INPUTS,
         *,
+        gained: Additions = (),
         appearing: AppearingRoutes | None = None,
     ) -> None:
         """``gained`` are columns in addition to the declared ones."""
         self._stream = stream
-        self._decoder = decoder_of(stream, schemas, gained, native_decoder, inputs)
+        self._decoder = decoder_of(stream, inputs, gained)
         self._frames = self._decoder if isinstance(self._decoder, FramedDecoder) else None
-        self._keys = keys_decoder_of(stream, schemas, inputs) if deletes_by_tombstones(stream) else None
+        self._keys = keys_decoder_of(stream, inputs) if deletes_by_tombstones(stream) else None
         self._steps = tuple(_steps(stream, self._decoder.columns, self._keys, appearing))
         self._router = next((step for step in self._steps if isinstance(step, Router)), None)
         self.exploder = next((step for step in self._steps if isinstance(step, Exploder)), None)
@@ -161,32 +156,26 @@ class StreamConverter:
     def __init__(
         self,
         stream: Stream,
-        schemas: SchemaTypes | None = None,
+        inputs: RecordInputs = NO_INPUTS,
         *,
         gained: Additions = (),
         room: int | None = None,
         taken: frozenset[str] = frozenset(),
-        native_decoder: MakeNativeDecoder = no_native_decoder,
-        inputs: RecordInputs = NO_INPUTS,
         limits: ExplodeLimits = ExplodeLimits(),  # noqa: B008 - frozen
         appearing: AppearingRoutes | None = None,
     ) -> None:
-        """``schemas`` is the registry of a stream whose messages have frames, ``appearing`` the routes of a template.
+        """``appearing`` are the routes of a template.
 
         ``limits`` bound the rows that are made of one message (`slices`). ``gained`` are columns in addition to the
         declared ones, ``taken`` the names that they cannot have: see `at`. ``room`` is how many more fields the stream
         may gain; None for all of `evolve_limit`.
         """
         self.stream = stream
-        self._schemas = schemas
-        self._native_decoder = native_decoder
         self._inputs = inputs
         self._limits = limits
         self._appearing = appearing
-        self._route_choice = (
-            None if appearing is None else RecordChoice(_to_route(stream), schemas, native_decoder, inputs)
-        )
-        self._pipeline = RecordPipeline(stream, schemas, gained, native_decoder, inputs, appearing=appearing)
+        self._route_choice = None if appearing is None else RecordChoice(_to_route(stream), inputs)
+        self._pipeline = RecordPipeline(stream, inputs, gained=gained, appearing=appearing)
         schema = self._pipeline.columns
         self._row_formats: list[TableFormat] = []
         for rows in self._formats_of_rows():
@@ -205,12 +194,10 @@ class StreamConverter:
         additions = usable(self.stream.record.schema_of_columns, gained, self._taken)
         return StreamConverter(
             self.stream,
-            self._schemas,
+            self._inputs,
             gained=additions,
             room=PublishedColumns(self.stream.record.schema_of_columns, gained, self.stream.record.evolve_limit).room,
             taken=self._taken,
-            native_decoder=self._native_decoder,
-            inputs=self._inputs,
             limits=self._limits,
             appearing=self._appearing,
         )

@@ -28,7 +28,6 @@ from stage_writer.convert import (
     rows_format,
 )
 from stage_writer.decode.batch import Messages
-from stage_writer.decode.decode_options import no_native_decoder
 from stage_writer.layers import NO_INPUTS, RecordInputs
 from stage_writer.shape.outcome import Part, staged_of, together
 from stage_writer.shape.route import parted
@@ -44,9 +43,7 @@ if TYPE_CHECKING:
     from common.spans import TopicPartition
     from common.stage.state_files import StateFiles
     from stage_writer.decode.batch import MessageBatch
-    from stage_writer.decode.decode_options import MakeNativeDecoder
     from stage_writer.decode.dependency import Dependency
-    from stage_writer.decode.envelopes.framing import SchemaTypes
     from stage_writer.decode.rejects import Reject
     from stage_writer.parquet.buffer import StagedRows, TableFormat
     from stage_writer.shape.route import AppearingRoutes
@@ -69,12 +66,9 @@ class _Group:
 class TablesConverter:
     """A `stage_writer.ports.Converter`. Raises SchemaError and ExpressionError for an invalid stream."""
 
-    def __init__(
-        self, stream: Stream, schemas: SchemaTypes | None = None, native_decoder: MakeNativeDecoder = no_native_decoder
-    ) -> None:
-        """``schemas`` is the registry of a stream whose messages have frames."""
+    def __init__(self, stream: Stream, inputs: RecordInputs = NO_INPUTS) -> None:
         self.stream = stream
-        self._choice = RecordChoice(stream, schemas, native_decoder)
+        self._choice = RecordChoice(stream, inputs)
         self._groups: list[_Group] = []
         urls = stream.row_tables
         formats: list[TableFormat] = []
@@ -84,7 +78,7 @@ class TablesConverter:
             group = by_settings.get(_settings_of(own))
             if group is None:
                 key = stream.key_of(url, "columns").removeprefix("streams[].").removesuffix("columns").rstrip(".")
-                pipeline = RecordPipeline(own, schemas, (), native_decoder)
+                pipeline = RecordPipeline(own, inputs)
                 group = _Group(key, pipeline, np.zeros(len(urls), np.bool_))
                 by_settings[_settings_of(own)] = group
             group.wanted[number] = True
@@ -152,8 +146,6 @@ RecordConverter = StreamConverter | TablesConverter
 
 def converter_of(
     stream: Stream,
-    schemas: SchemaTypes | None = None,
-    native_decoder: MakeNativeDecoder = no_native_decoder,
     inputs: RecordInputs = NO_INPUTS,
     limits: ExplodeLimits = ExplodeLimits(),  # noqa: B008 - frozen
     *,
@@ -164,10 +156,8 @@ def converter_of(
     Raises SchemaError and ExpressionError for an invalid stream.
     """
     if stream.has_several_columns:
-        return TablesConverter(stream, schemas, native_decoder)
-    return StreamConverter(
-        stream, schemas, native_decoder=native_decoder, inputs=inputs, limits=limits, appearing=appearing
-    )
+        return TablesConverter(stream, inputs)
+    return StreamConverter(stream, inputs, limits=limits, appearing=appearing)
 
 
 def _placed(reject: Reject, picked: Index, group: str) -> Reject:

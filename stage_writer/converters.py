@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -41,7 +41,9 @@ _PACKAGES = {"avro": ("fastavro",), "protobuf": ("google.protobuf", "grpc_tools"
 """What is needed of each extra."""
 
 
-def record_inputs(stream: Stream, avro_pass: MakeAvroPass) -> RecordInputs:
+def record_inputs(
+    stream: Stream, passes: Passes, schemas: SchemaRegistry | None = None, covers: Covers | None = None
+) -> RecordInputs:
     """Raises ConfigError for a file that cannot be read, and for a package that is not installed."""
     extra, key = (
         ("json-schema", "validate: true")
@@ -59,7 +61,7 @@ def record_inputs(stream: Stream, avro_pass: MakeAvroPass) -> RecordInputs:
         except OSError as error:
             msg = f"schema_file {stream.record.schema_file} cannot be read: {error.strerror or error}"
             raise ConfigError(msg, "set streams[].schema_file to a file that the writer can read") from error
-    return RecordInputs(file, avro_pass, compile_protobuf)
+    return RecordInputs(schemas, passes.json, file, passes.avro, compile_protobuf, covers)
 
 
 def _is_installed(package: str) -> bool:
@@ -95,10 +97,8 @@ def plain_converter(
     """
     memory_bytes = settings.writer.memory_bytes
     limits = ExplodeLimits(MemoryShares.of(memory_bytes).poll, 4 * memory_bytes)
-    inputs, schemas = record_inputs(stream, passes.avro), schemas or schemas_of(settings)
-    inputs = replace(inputs, covers=covers)
-    routes = route_registry_of(settings, stream, preview=preview)
-    return converter_of(stream, schemas, passes.json, inputs, limits, appearing=routes)
+    inputs = record_inputs(stream, passes, schemas or schemas_of(settings), covers)
+    return converter_of(stream, inputs, limits, appearing=route_registry_of(settings, stream, preview=preview))
 
 
 def converters_of(

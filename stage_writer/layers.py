@@ -56,8 +56,11 @@ class PlainRecords:
 
 @dataclass(frozen=True, slots=True)
 class RecordInputs:
-    """What reading a stream's records needs of the outside, except for the registry."""
+    """What reading a stream's records needs of the outside."""
 
+    schemas: SchemaTypes | None = None
+    """The registry of a stream whose messages have frames."""
+    native_decoder: MakeNativeDecoder = no_native_decoder
     schema_file: bytes | None = None
     """The content of the stream's ``schema_file``."""
     avro_pass: MakeAvroPass = no_avro_pass
@@ -69,18 +72,12 @@ class RecordInputs:
 NO_INPUTS = RecordInputs()
 
 
-def decoder_of(
-    stream: Stream,
-    schemas: SchemaTypes | None,
-    gained: Additions = (),
-    native_decoder: MakeNativeDecoder = no_native_decoder,
-    inputs: RecordInputs = NO_INPUTS,
-) -> Decodes:
+def decoder_of(stream: Stream, inputs: RecordInputs = NO_INPUTS, gained: Additions = ()) -> Decodes:
     """The decoder of a stream's messages, including columns that it has ``gained``.
 
     Raises SchemaError and ExpressionError for an invalid stream.
     """
-    columns = stream.record.schema_of_columns
+    columns, native_decoder = stream.record.schema_of_columns, inputs.native_decoder
     rescue_column = stream.record.rescue_column if stream.record.rescues else None
     reading = DecodeOptions(stream.record.forms, lenient=is_lenient(stream), non_finite=stream.record.format != "json")
     decoder: Decodes
@@ -97,11 +94,11 @@ def decoder_of(
         return (
             decoder if stream.record.schema_file is None else UnframedDecoder(decoder, reader_of_file(stream, inputs))
         )
-    if schemas is None:
+    if inputs.schemas is None:
         msg = "a stream with frames needs a schema registry"
         raise TypeError(msg)
     framed = FramedDecoder if stream.record.framing == "confluent" else HeaderFramedDecoder
-    return framed(decoder, schemas, stream.record.format.upper(), _make_reader(stream, inputs), inputs.covers)
+    return framed(decoder, inputs.schemas, stream.record.format.upper(), _make_reader(stream, inputs), inputs.covers)
 
 
 def _of_events(stream: Stream, decoder: Decodes, native_decoder: MakeNativeDecoder) -> Decodes:
@@ -127,9 +124,9 @@ def reader_of_file(stream: Stream, inputs: RecordInputs) -> RecordReader:
             return JsonSchemaReader(_text(inputs.schema_file))
 
 
-def keys_decoder_of(stream: Stream, schemas: SchemaTypes | None, inputs: RecordInputs) -> FramedDecoder | None:
+def keys_decoder_of(stream: Stream, inputs: RecordInputs) -> FramedDecoder | None:
     """Opens message keys that have the records' format in a frame; None where keys are JSON or text."""
-    if stream.record.format == "json" or stream.record.framing == "none" or schemas is None:
+    if stream.record.format == "json" or stream.record.framing == "none" or inputs.schemas is None:
         return None
     columns, reading = stream.record.schema_of_columns, DecodeOptions(stream.record.forms, lenient=is_lenient(stream))
     if stream.record.format == "avro":
@@ -138,7 +135,7 @@ def keys_decoder_of(stream: Stream, schemas: SchemaTypes | None, inputs: RecordI
     else:
         make = make_protobuf_reader(columns, reading, _compiler(inputs))
     framed = FramedDecoder if stream.record.framing == "confluent" else KeyHeaderFramedDecoder
-    return framed(PlainRecords(Decoder(columns)), schemas, stream.record.format.upper(), make)
+    return framed(PlainRecords(Decoder(columns)), inputs.schemas, stream.record.format.upper(), make)
 
 
 def _key_names(stream: Stream) -> tuple[str, ...]:

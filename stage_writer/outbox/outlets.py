@@ -119,7 +119,6 @@ class KafkaOutlets(Outlets):
         *,
         log: FilteringBoundLogger,
         metrics: Metrics,
-        reached: Callable[[str], None] = lambda _: None,
         begin: StartsDelivery = KafkaTransactions.begin,
         runner: BackgroundRunner | None = None,
     ) -> None:
@@ -130,7 +129,6 @@ class KafkaOutlets(Outlets):
         self._writing = frozenset(writing)
         self._log = log
         self._metrics = metrics
-        self._at = reached
         self._begin = begin
         self._runner = runner or Threads()
         self._changed = threading.Condition()
@@ -141,7 +139,7 @@ class KafkaOutlets(Outlets):
         if stream.app_id not in self._writing and not outboxes:
             return None  # undelivered records are still delivered after the stream was changed
         identity = DeliveryIdentity(self._kafka, self._group_id, stream.app_id, partition)
-        outlet = KafkaOutlet(Delivery(identity, self._store, self._at, self._begin), self._start)
+        outlet = KafkaOutlet(Delivery(identity, self._store, begin=self._begin), self._start)
         outlet.sealed(outboxes)
         return outlet
 

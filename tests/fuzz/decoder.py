@@ -13,6 +13,7 @@ from stage_writer.decode.decode_options import DecodeOptions
 from stage_writer.decode.rejects import Refusal
 from stage_writer.decode.strict import Row, StrictDecoder
 from stage_writer.decode.unknown.leftovers import Leftovers
+from stage_writer.layers import RecordInputs
 from stage_writer.parquet.buffer import StagedRows
 from tests.fakes.native import native_decoders
 from tests.fakes.streams import batch_of, stream_of
@@ -47,7 +48,9 @@ class _Target:
 
     def __init__(self, stream: Stream) -> None:
         columns = stream.record.schema_of_columns
-        self._converters = [StreamConverter(stream, native_decoder=decoder) for decoder in native_decoders()]
+        self._converters = [
+            StreamConverter(stream, RecordInputs(native_decoder=decoder)) for decoder in native_decoders()
+        ]
         self._strict = StrictDecoder(
             columns, DecodeOptions(stream.record.forms, lenient=stream.record.coerce == "lenient")
         )

@@ -51,6 +51,7 @@ from delta_loader.maintenance.services.due import MaintenanceTask, TableRules
 from delta_loader.maintenance.services.facts import Service
 from delta_loader.plan.held import Held
 from delta_loader.status.values import PartitionStatus, StreamStatus
+from stage_writer import wiring
 from stage_writer.topologies.errors import TopologyError, UnknownFieldError
 from stage_writer.worker_pool import WorkerPool
 from tests.builders import config_file
@@ -475,16 +476,14 @@ def test_a_writer_that_has_caught_up(  # noqa: PLR0917 - the last is pytest's
 ) -> None:
     without_signals_and_logs(writer_program, monkeypatch)
     for part in ("keep_memory", "rarely_collect", "open_stage", "_stage", "source_of"):
-        monkeypatch.setattr(writer_program, part, nothing)
-    monkeypatch.setattr(
-        writer_program, "StageTopicOwners", lambda *_, **__: SimpleNamespace(read_all=nothing, agree=nothing)
-    )
+        monkeypatch.setattr(wiring, part, nothing)
+    monkeypatch.setattr(wiring, "StageTopicOwners", lambda *_, **__: SimpleNamespace(read_all=nothing, agree=nothing))
     alarms = SimpleNamespace(telemetry=SimpleNamespace(alarms=SimpleNamespace(raised=raised)))
     service = SimpleNamespace(run=nothing, snapshot=lambda: alarms, stop=nothing)
-    monkeypatch.setattr(writer_program, "StageWriter", lambda *_, **__: service)
-    monkeypatch.setattr(writer_program, "WriterServing", lambda *_, **__: SimpleNamespace(port=None, close=nothing))
+    monkeypatch.setattr(wiring, "StageWriter", lambda *_, **__: service)
+    monkeypatch.setattr(wiring, "WriterServing", lambda *_, **__: SimpleNamespace(port=None, close=nothing))
     outlets = SimpleNamespace(close=lambda _: undelivered is None, problems=lambda: undelivered)
-    monkeypatch.setattr(writer_program, "KafkaOutlets", lambda *_, **__: outlets)
+    monkeypatch.setattr(wiring, "KafkaOutlets", lambda *_, **__: outlets)
     assert run(writer_program.app, ["run", config, *arguments]) == code
 
 

@@ -72,7 +72,7 @@ class RegistryWorld(World):
             if self.unusable in stream.record.columns:
                 msg = "it cannot be used"
                 raise ConfigError(msg, "")
-            return converter_of(stream, schemas, inputs=RecordInputs(compile_protobuf=compile_protobuf, covers=covers))
+            return converter_of(stream, RecordInputs(schemas, compile_protobuf=compile_protobuf, covers=covers))
 
         return self.started(self.registry_finder(), make, None, partition, Sample([]))
 

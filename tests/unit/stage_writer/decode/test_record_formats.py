@@ -28,9 +28,9 @@ from common.schema.protobuf import find_message
 from common.settings import Stream
 from devservices.schema_registry import Registry, running_registry
 from stage_writer.convert import StreamConverter
-from stage_writer.converters import record_inputs
+from stage_writer.converters import PYTHON_PASSES, record_inputs
 from stage_writer.decode.batch import Headers, headers_column
-from stage_writer.decode.binary.avro import AvroReader, no_avro_pass
+from stage_writer.decode.binary.avro import AvroReader
 from stage_writer.decode.decode import Decoded
 from stage_writer.decode.decode_options import STRICT
 from stage_writer.decode.envelopes.framing import RegisteredSchema, SchemaWait
@@ -66,8 +66,8 @@ def client_of(stream: Stream, registry: Registry) -> SchemaRegistry:
 
 def decoded(stream: Stream, values: Values, registry: Registry | None = None, file: bytes | None = None) -> Decoded:
     schemas = None if registry is None else client_of(stream, registry)
-    inputs = RecordInputs(file, compile_protobuf=compile_protobuf)
-    return decoder_of(stream, schemas, inputs=inputs).decode(messages_of(pa.array(values, pa.binary())))
+    inputs = RecordInputs(schemas, schema_file=file, compile_protobuf=compile_protobuf)
+    return decoder_of(stream, inputs).decode(messages_of(pa.array(values, pa.binary())))
 
 
 def outcomes(found: Decoded) -> list[object]:
@@ -383,7 +383,7 @@ def test_jmespath_reads_avro(registry: Registry) -> None:
 
 
 def headed(stream: Stream, messages: list[tuple[bytes | None, Headers | None]], registry: Registry) -> Decoded:
-    decoder = decoder_of(stream, client_of(stream, registry), inputs=RecordInputs(compile_protobuf=compile_protobuf))
+    decoder = decoder_of(stream, RecordInputs(client_of(stream, registry), compile_protobuf=compile_protobuf))
     plain = messages_of(pa.array([value for value, _ in messages], pa.binary()))
     return decoder.decode(replace(plain, headers=headers_column([headers for _, headers in messages])))
 
@@ -411,8 +411,8 @@ def test_a_header_names_the_schema(registry: Registry) -> None:
     ]
     found = headed(stream, [(value, headers) for value, headers, _ in cases], registry)
     assert outcomes(found) == [outcome for *_, outcome in cases]
-    assert StreamConverter(stream, Unasked()).needs_headers
-    assert not StreamConverter(stream_of("id INT", framing="confluent"), Unasked()).needs_headers
+    assert StreamConverter(stream, RecordInputs(Unasked())).needs_headers
+    assert not StreamConverter(stream_of("id INT", framing="confluent"), RecordInputs(Unasked())).needs_headers
 
 
 class Unasked:
@@ -459,9 +459,8 @@ def deleted(
     stream: Stream, keys: Values, registry: Registry, headers: list[Headers | None] | None = None
 ) -> list[object]:
     """For each tombstone with such a key the deleted row's key, or its error class."""
-    converter = StreamConverter(
-        stream, client_of(stream, registry), inputs=RecordInputs(compile_protobuf=compile_protobuf)
-    )
+    inputs = RecordInputs(client_of(stream, registry), compile_protobuf=compile_protobuf)
+    converter = StreamConverter(stream, inputs)
     batch = batch_of([None] * len(keys), keys=keys)
     if headers is not None:
         batch = replace(batch, headers=headers_column(headers))
@@ -495,7 +494,7 @@ def test_a_tombstone_waits_for_the_schema_of_its_key(registry: Registry) -> None
     registry.stop()
     schemas = SchemaRegistry({"url": registry.url, "max.retries": 0}, IdleClock(), get_logger(), resolves={"AVRO"})
     stream = stream_of("id BIGINT", format="avro", framing="confluent", load="merge", merge={"keys": ["id"]})
-    converter = StreamConverter(stream, schemas)
+    converter = StreamConverter(stream, RecordInputs(schemas))
     wait = instance(SchemaWait, converter.waits(batch_of([None], keys=[b"\0\0\0\0\1\x0e"])))
     assert (wait.ids, wait.is_over()) == ((1,), False)
     assert converter.waits(batch_of([None, b"no frame"], keys=[b"plain", b"\0\0\0\0\1\x0e"])) is None
@@ -514,7 +513,7 @@ def test_a_tombstone_deletes_by_its_key_in_protobuf_with_a_header(files: bytes, 
 def test_undeclared_fields_of_avro_are_counted() -> None:
     file = json.dumps(ORDER).encode()
     stream = stream_of("id BIGINT", format="avro", schema_file="x")
-    converter = StreamConverter(stream, inputs=RecordInputs(file))
+    converter = StreamConverter(stream, RecordInputs(schema_file=file))
     dropped = DroppedFields(stream, converter.json_of)
     values = pa.array([avro(ORDER, {"id": 1, "city": "Oslo"}), None, b"\xff"], pa.binary())
     census = required(dropped.sample(values))
@@ -524,7 +523,7 @@ def test_undeclared_fields_of_avro_are_counted() -> None:
 def test_a_new_field_of_avro_is_offered_as_a_column() -> None:
     of = schema(("id", "long"), ("n", "int"), ("in", IN))
     stream = stream_of("id BIGINT", format="avro", schema_file="x", unknown_fields="evolve")
-    converter = StreamConverter(stream, inputs=RecordInputs(json.dumps(of).encode()))
+    converter = StreamConverter(stream, RecordInputs(schema_file=json.dumps(of).encode()))
     values = [avro(of, {"id": 1, "n": 7, "in": {"q": 8}})]
     (staged,) = converter.convert([batch_of(values)])
     assert to_ddl(staged.offered) == "in STRUCT<q: BIGINT>, n BIGINT"
@@ -723,9 +722,9 @@ def test_a_schema_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     path = tmp_path / "order.avsc"
     stream = stream_of("id INT", format="avro", schema_file=str(path))
     with pytest.raises(ConfigError, match=f"schema_file {path} cannot be read"):
-        record_inputs(stream, no_avro_pass)
+        record_inputs(stream, PYTHON_PASSES)
     path.write_bytes(b"content")
-    assert record_inputs(stream, no_avro_pass).schema_file == b"content"
+    assert record_inputs(stream, PYTHON_PASSES).schema_file == b"content"
 
 
 DAMAGED: dict[str, tuple[object, bytes]] = {
@@ -775,6 +774,6 @@ def test_a_package_that_is_not_installed_is_named_at_the_start(
 ) -> None:
     monkeypatch.setattr("stage_writer.converters.find_spec", lambda _: None)
     with pytest.raises(ConfigError, match=package) as raised:
-        record_inputs(stream_of("id INT", **keys), no_avro_pass)
+        record_inputs(stream_of("id INT", **keys), PYTHON_PASSES)
     assert f"[{extra}]" in raised.value.remedy
-    assert record_inputs(stream_of("id INT"), no_avro_pass).schema_file is None
+    assert record_inputs(stream_of("id INT"), PYTHON_PASSES).schema_file is None

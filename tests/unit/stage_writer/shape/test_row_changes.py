@@ -13,6 +13,7 @@ from common.settings import Stream
 from stage_writer.convert import StreamConverter
 from stage_writer.convert_by_table import converter_of
 from stage_writer.decode.decode_options import MakeNativeDecoder, no_native_decoder
+from stage_writer.layers import RecordInputs
 from stage_writer.parquet.buffer import StagedRows
 from stage_writer.shape.opening import opener_of
 from tests.fakes.native import native_decoders
@@ -27,7 +28,7 @@ def staged_of(
     stream: Stream, messages: Sequence[object], native_decoder: MakeNativeDecoder = no_native_decoder
 ) -> StagedRows:
     values = [one if isinstance(one, bytes | None) else json.dumps(one).encode() for one in messages]
-    (staged,) = StreamConverter(stream, native_decoder=native_decoder).convert([batch_of(values)])
+    (staged,) = StreamConverter(stream, RecordInputs(native_decoder=native_decoder)).convert([batch_of(values)])
     assert staged.records == len(messages)
     return staged
 
