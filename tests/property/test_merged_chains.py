@@ -329,3 +329,28 @@ def test_an_input_that_stays_alone_is_told_of_and_a_fault_is_its_chains() -> Non
     source.poll(0.0)
     assert brokers.at[alone] == 0, "what was assigned before is sought, and read from there"
     assert alone not in brokers.paused
+
+
+def test_a_paused_chain_passes_nothing_on_and_its_end_is_reported_again() -> None:
+    found: Logs = {partition: (Record(0, number),) for number, partition in enumerate(INPUTS)}
+    clock = HandClock()
+    brokers, source, reader = reading(found, start_at(), clock, 10_000)
+    source.pause([CHAIN])
+    assert brokers.paused == set(INPUTS)
+    brokers.paused.clear()  # what was fetched before still arrives
+    brokers.plan = dict.fromkeys(INPUTS, 1)
+    reader.take(source.poll(0.0))
+    assert (reader.batches, reader.ends) == ([], [])
+    source.resume([CHAIN])
+    reader.take(source.poll(0.0))
+    drain(brokers, source, reader, clock)
+    assert reader.told == oracle(found)
+    assert len(reader.ends) == 1
+    source.resume([CHAIN])
+    source.pause([CHAIN])
+    brokers.paused.clear()
+    reader.take(source.poll(0.0))
+    assert len(reader.ends) == 1
+    source.resume([CHAIN])
+    reader.take(source.poll(0.0))
+    assert reader.ends[0] == reader.ends[1]
