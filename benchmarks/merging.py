@@ -26,7 +26,7 @@ from common.tables.changes import DELETE_COLUMN
 from stage_writer.convert import StreamConverter
 from stage_writer.decode.batch import MessageBatch
 from stage_writer.parquet.buffer import Buffer
-from stage_writer.ports import Sealed
+from stage_writer.ports import ClaimVerdict, FlushIdentity, Sealed
 from stage_writer.stage.staging import ObjectStage
 
 if TYPE_CHECKING:
@@ -116,7 +116,8 @@ def _flush(settings: Settings, store: FsspecStore, partition: int, events: list[
     buffer = Buffer.begin(start, converter.formats)
     for staged in converter.convert([batch]):
         buffer.add(staged, 0.0)
-    if not isinstance(stage.flush_job(topic_partition, stream, buffer, tail).run(), Sealed):
+    flush = FlushIdentity(topic_partition, stream, buffer, tail)
+    if not isinstance(stage.flush_job(flush, lambda: ClaimVerdict.CLAIM).run(), Sealed):
         msg = f"{topic_partition} was not staged"
         raise TypeError(msg)
 

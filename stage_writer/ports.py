@@ -356,6 +356,22 @@ class StateStore(Protocol):
         """Open a file that is read on demand."""
 
 
+@dataclass(frozen=True, slots=True)
+class FlushIdentity:
+    """What one flush seals, and as what."""
+
+    partition: TopicPartition
+    stream: Stream
+    buffer: Buffer
+    tail: Tail | None
+    """The marker before it."""
+    lineage: Lineage = Lineage()  # noqa: RUF009 - frozen
+    state: StateChange | None = None
+    """What its messages have changed in their task's state."""
+    outlet: Outlet | None = None
+    """Where its records for Kafka topics are delivered from, once it is sealed."""
+
+
 class FlushJob(Protocol):
     """One flush, from encoding to its marker."""
 
@@ -402,19 +418,5 @@ class WriterStage(Protocol):
     def incompatible(self, start: Position, tables: Sequence[TableFormat]) -> Incompatible | None:
         """Why rows for these tables can never be loaded; None where they can be, or where it is unknown."""
 
-    def flush_job(
-        self,
-        partition: TopicPartition,
-        stream: Stream,
-        buffer: Buffer,
-        tail: Tail | None,
-        *,
-        lineage: Lineage = ...,
-        guard: ClaimGuard = ...,
-        state: StateChange | None = None,
-        outlet: Outlet | None = None,
-    ) -> FlushJob:
-        """A job that seals the buffer as the marker after ``tail``, if the guard permits it.
-
-        ``state`` is what its messages changed in their task's state; ``outlet`` delivers its records for Kafka topics.
-        """
+    def flush_job(self, flush: FlushIdentity, guard: ClaimGuard) -> FlushJob:
+        """A job that seals the buffer as the marker after its tail, if the guard permits it."""

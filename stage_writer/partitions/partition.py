@@ -10,6 +10,7 @@ from common.http.pages import with_remedy
 from common.spans import Position
 from stage_writer.partitions.flush_decision import BufferStats
 from stage_writer.partitions.resume_points import ResumePoint
+from stage_writer.ports import FlushIdentity
 
 if TYPE_CHECKING:
     from common.spans import TopicPartition
@@ -94,16 +95,9 @@ class AssignedPartition:
 
     def flush_job(self, stage: WriterStage, guard: ClaimGuard) -> FlushJob:
         """A job that seals its buffer, with what the buffer's messages changed in the task's state."""
-        return stage.flush_job(
-            self.partition,
-            self.converter.stream,
-            self.buffer,
-            self.tail,
-            lineage=self.lineage,
-            guard=guard,
-            state=None if self.task is None else self.task.seal(self.buffer),
-            outlet=self.outlet,
-        )
+        state, stream = None if self.task is None else self.task.seal(self.buffer), self.converter.stream
+        flush = FlushIdentity(self.partition, stream, self.buffer, self.tail, self.lineage, state, self.outlet)
+        return stage.flush_job(flush, guard)
 
     def reach_end(self, position: Position) -> None:
         """Kafka has nothing before ``position`` that was not read."""

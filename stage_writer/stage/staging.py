@@ -43,13 +43,13 @@ from common.stage.outboxes import OutboxName
 from common.stage.state_files import EMPTY_STATE, StateFileName
 from common.stage.stored import beyond_bounds
 from common.storage.chunks import ByteChunks
-from stage_writer.chain_end import Lineage
 from stage_writer.chains import StagedChains
 from stage_writer.changelog.ports import NO_CHANGELOG
 from stage_writer.outbox.records import Outgoing, outgoing_to_chunks
 from stage_writer.ports import (
     ClaimGuard,
     ClaimVerdict,
+    FlushIdentity,
     FlushOutcome,
     Incompatible,
     LostClaim,
@@ -75,17 +75,11 @@ if TYPE_CHECKING:
     from common.stage.state_files import MarkedState, StateFiles, StateKind
     from stage_writer.chain_end import Tail
     from stage_writer.changelog.ports import Changelog
-    from stage_writer.outbox.ports import Outlet
     from stage_writer.parquet.buffer import Buffer, EncodedFile, TableFormat
     from stage_writer.ports import StateChange
     from stage_writer.stage.table_compatibility import TableCompatibility
 
-_FIRST = Lineage()
 _NOTHING = ByteChunks()
-
-
-def _always() -> ClaimVerdict:
-    return ClaimVerdict.CLAIM
 
 
 class ObjectStage:
@@ -118,36 +112,20 @@ class ObjectStage:
         self.state_cleaning = StateCleaning(store, state_keep_s)
 
     def state_at(self, partition: TopicPartition, tail: Tail | None, origin: ChainOrigin | None = None) -> StateFiles:
-        """The state of a partition's task at its chain's end, or at the origin of a chain without a marker."""
         if tail is not None:
             return state_at(self._store, partition, tail)
         return EMPTY_STATE if origin is None else state_of_origin(self._store, partition, origin)
 
     def put_idle(self, facts: Collection[IdleFact], streams: Collection[StreamFact]) -> None:
-        """Record which partitions exist and which had nothing new, replacing the previous record."""
         self._store.write(idle_path(self._writer), facts_to_bytes(facts, streams))
 
     def put_notification(self, app_id: str) -> None:
-        """Signal that a stream has new markers."""
         self._store.write(notification_path(app_id, self._writer), b"")
 
-    def flush_job(
-        self,
-        partition: TopicPartition,
-        stream: Stream,
-        buffer: Buffer,
-        tail: Tail | None,
-        *,
-        lineage: Lineage = _FIRST,
-        guard: ClaimGuard = _always,
-        state: StateChange | None = None,
-        outlet: Outlet | None = None,
-    ) -> Job:
-        """A job that seals the buffer as the marker after ``tail``, if the guard permits it."""
-        return Job(self, FlushIdentity(partition, stream, buffer, tail, lineage, state, outlet), guard)
+    def flush_job(self, flush: FlushIdentity, guard: ClaimGuard) -> Job:
+        return Job(self, flush, guard)
 
     def incompatible(self, start: Position, tables: Sequence[TableFormat]) -> Incompatible | None:
-        """Why rows for these tables can never be loaded; None where they can be, or where it is unknown."""
         incompatibility = None if self._compatibility is None else self._compatibility.find(tables)
         return (
             None
@@ -227,7 +205,6 @@ class ObjectStage:
         )
 
     def gained(self, app_id: str) -> Evolved | None:
-        """The columns that a stream has gained, as last published; None if there are none."""
         return latest(self._store, app_id)
 
     def gain(self, stream: Stream, offers: Mapping[str, StructType]) -> Evolved:
@@ -237,19 +214,6 @@ class ObjectStage:
     def now_s(self) -> float:
         """The monotonic clock's time."""
         return self._clock.monotonic_s()
-
-
-@dataclass(frozen=True, slots=True)
-class FlushIdentity:
-    partition: TopicPartition
-    stream: Stream
-    buffer: Buffer
-    tail: Tail | None
-    lineage: Lineage
-    state: StateChange | None
-    """What its messages have changed in their task's state."""
-    outlet: Outlet | None
-    """Where its records for Kafka topics are delivered from, once it is sealed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,9 +27,10 @@ from delta_loader.stage.reading import Stage
 from stage_writer.convert import StreamConverter
 from stage_writer.decode.batch import MessageBatch
 from stage_writer.parquet.buffer import Buffer
-from stage_writer.ports import Sealed
+from stage_writer.ports import FlushIdentity, Sealed
 from stage_writer.stage.staging import ObjectStage
 from tests.fakes.events import Event, Forbids, Row, Table, replay
+from tests.fakes.writers import always
 from tests.reading import place_of, rows_of
 
 _MADE_MS = 1_700_000_000_000
@@ -121,7 +122,8 @@ class ChangeStream:
         (staged,) = self.converter.convert([batch])
         assert not staged.dead_letters, staged.rows[1].to_pylist()
         buffer.add(staged, 0.0)
-        outcome = self.stage.flush_job(topic_partition, self.settings.streams[0], buffer, tail).run()
+        flush = FlushIdentity(topic_partition, self.settings.streams[0], buffer, tail)
+        outcome = self.stage.flush_job(flush, always).run()
         assert isinstance(outcome, Sealed)
 
     def load(self, tables: DeltaTables, spark: SparkSession | None = None) -> None:

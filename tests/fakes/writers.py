@@ -6,13 +6,18 @@ from common.metrics import Metrics
 from common.ports import Clock
 from stage_writer.loop import StageWriter
 from stage_writer.partitions.flush_decision import FlushLimits
-from stage_writer.ports import Converter, RecordSource, WriterStage
+from stage_writer.ports import ClaimVerdict, Converter, RecordSource, WriterStage
 from stage_writer.runtime import SESSION_S, Attachments, Runtime, WriterOptions
 from stage_writer.stopping import Stopping
 from stage_writer.telemetry import WriterTelemetry
 from tests.fakes.group import InTurn
 
 REVOKE_TIMEOUT_S = 5.0
+
+
+def always() -> ClaimVerdict:
+    """A guard that permits every claim."""
+    return ClaimVerdict.CLAIM
 
 
 def limits_with(**changed: int) -> FlushLimits:

@@ -19,9 +19,10 @@ from devservices.spark_pairs import OLDER_PAIRS, environment_of
 from stage_writer.convert import StreamConverter
 from stage_writer.decode.batch import MessageBatch
 from stage_writer.parquet.buffer import Buffer
-from stage_writer.ports import Sealed
+from stage_writer.ports import FlushIdentity, Sealed
 from stage_writer.stage.staging import ObjectStage
 from tests.conftest import Lake
+from tests.fakes.writers import always
 from tests.integration.conftest import Programs
 from tests.reading import delta_rs_options, rows_of
 
@@ -44,7 +45,7 @@ def _stage(settings: Settings, topic: str, *records: Mapping[str, object]) -> No
     buffer = Buffer.begin(start, converter.formats)
     (staged,) = converter.convert([batch])
     buffer.add(staged, 0.0)
-    assert isinstance(stage.flush_job(partition, stream, buffer, tail).run(), Sealed)
+    assert isinstance(stage.flush_job(FlushIdentity(partition, stream, buffer, tail), always).run(), Sealed)
 
 
 @pytest.fixture(params=OLDER_PAIRS, ids=[pair.name for pair in OLDER_PAIRS])

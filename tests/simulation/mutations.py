@@ -50,7 +50,7 @@ from stage_writer.partitions.claim_guards import TopicMonitor
 from stage_writer.partitions.dependency_wait import DependencyWaits
 from stage_writer.partitions.freshness import Freshness
 from stage_writer.partitions.partition import AssignedPartition
-from stage_writer.ports import LostClaim
+from stage_writer.ports import FlushIdentity, LostClaim
 from stage_writer.stage import staging
 from stage_writer.stage.state_files import StageState
 from stage_writer.tasks import kept
@@ -332,7 +332,7 @@ def _dead_letters_are_left_behind() -> AbstractContextManager[object]:
 
     def rows_only(
         self: staging.ObjectStage,
-        flush: staging.FlushIdentity,
+        flush: FlushIdentity,
         tables: tuple[StagedTable, ...],
         state: MarkedState | None,
         outboxes: tuple[str, ...],
@@ -367,7 +367,7 @@ def _a_span_reaches_too_far() -> AbstractContextManager[object]:
 
     def longer(
         self: staging.ObjectStage,
-        flush: staging.FlushIdentity,
+        flush: FlushIdentity,
         tables: tuple[StagedTable, ...],
         state: MarkedState | None,
         outboxes: tuple[str, ...],

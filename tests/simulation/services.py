@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from common.stage.markers import Manifest, MarkerName, StagedTable
     from common.stage.state_files import MarkedState
     from delta_loader.load.report import StreamReport
-    from stage_writer.ports import Flushing, Item
-    from stage_writer.stage.staging import FlushIdentity
+    from stage_writer.ports import FlushIdentity, Flushing, Item
     from tests.simulation.kinds import Kind
 
 _STATE_KEEP_S = 1.0  # so that state files are cleaned in the middle of everything

@@ -14,10 +14,11 @@ from common.stage.chain_origins import ChainOrigin, origin_path
 from common.storage.store import FsspecStore
 from stage_writer.chain_end import Tail
 from stage_writer.parquet.buffer import Buffer
-from stage_writer.ports import FlushOutcome, LostClaim, Sealed
+from stage_writer.ports import FlushIdentity, FlushOutcome, LostClaim, Sealed
 from stage_writer.stage.staging import ObjectStage
 from tests.builders import instance, required
 from tests.fakes.markers import ORDERS, chain_of, put
+from tests.fakes.writers import always
 
 STREAM = Stream.model_validate({"app_id": "orders", "topics": ["orders"], "table": "/t", "columns": "id BIGINT"})
 AUTHOR = Author("operator", 1_000)
@@ -36,7 +37,7 @@ def writer(store: FsspecStore) -> ObjectStage:
 def seal(writer: ObjectStage, tail: Tail | None, start: int, end: int) -> FlushOutcome:
     """What a flush of ``[start, end)`` comes to."""
     buffer = Buffer(Position(start), Position(end), (), records=end - start)
-    return writer.flush_job(ORDERS, STREAM, buffer, tail).run()
+    return writer.flush_job(FlushIdentity(ORDERS, STREAM, buffer, tail), always).run()
 
 
 def look(store: FsspecStore) -> PartitionState:

@@ -45,10 +45,6 @@ class TopicGroups:
                     raise ConfigError(msg, "join all of them in one part of one topology")
                 self._by_topic[topic] = group
 
-    def group_of(self, topic: str) -> TopicGroup | None:
-        """The group of a topic; None for one that is read by itself."""
-        return self._by_topic.get(topic)
-
     def chain_of(self, partition: TopicPartition) -> TopicPartition:
         """The chain of a Kafka partition: its own for most."""
         group = self._by_topic.get(partition.topic)

@@ -22,12 +22,14 @@ from common.storage.chunks import ByteChunks
 from common.storage.store import FsspecStore
 from stage_writer.chain_end import Lineage, Tail
 from stage_writer.decode.unknown.census import FieldCensus
+from stage_writer.outbox.ports import Outlet
 from stage_writer.outbox.records import SCHEMA as SCHEMA_OF_OUTGOING
 from stage_writer.parquet.buffer import Buffer, StagedRows, TableFormat
-from stage_writer.ports import ClaimVerdict, Incompatible, Postponed, Sealed, StateStore
+from stage_writer.ports import ClaimVerdict, FlushIdentity, Incompatible, Postponed, Sealed, StateChange, StateStore
 from stage_writer.stage.staging import ObjectStage
 from stage_writer.stage.table_compatibility import Incompatibility
 from tests.fakes.group import HandClock
+from tests.fakes.writers import always
 from tests.unit.stage_writer.stage.test_staging import SOURCE, Waiting, World
 
 ROWS = parse_ddl("n BIGINT, day STRING")
@@ -94,6 +96,18 @@ def tables(world: World) -> Tables:
     return Tables(world.table)
 
 
+def flush_of(
+    world: World,
+    buffer: Buffer,
+    tail: Tail | None = None,
+    lineage: Lineage = Lineage(),  # noqa: B008 - frozen
+    *,
+    state: StateChange | None = None,
+    outlet: Outlet | None = None,
+) -> FlushIdentity:
+    return FlushIdentity(SOURCE, world.stream, buffer, tail, lineage, state, outlet)
+
+
 def stage_of(world: World, tables: Tables, refused: Sequence[str] = ()) -> ObjectStage:
     return ObjectStage(
         world.store,
@@ -140,7 +154,7 @@ def test_a_marker_says_what_became_of_each_record(world: World, tables: Tables) 
     census = FieldCensus(ROWS)
     census.records, census.undeclared["more"] = 12, 5
     buffer.add_sample(census)
-    job = stage_of(world, tables).flush_job(SOURCE, world.stream, buffer, BEFORE, lineage=Lineage(2, "id"))
+    job = stage_of(world, tables).flush_job(flush_of(world, buffer, BEFORE, Lineage(2, "id")), always)
     outcome = job.run()
     assert isinstance(outcome, Sealed)
     assert outcome.marker == marker_from_bytes(NAME, world.store.read(NAME.path) or b"")
@@ -183,7 +197,7 @@ def test_a_marker_says_what_became_of_each_record(world: World, tables: Tables) 
 
 
 def test_a_flush_without_a_chain_before_it_names_none(world: World, tables: Tables) -> None:
-    outcome = stage_of(world, tables).flush_job(SOURCE, world.stream, buffer_of(format_of(world)), None).run()
+    outcome = stage_of(world, tables).flush_job(flush_of(world, buffer_of(format_of(world))), always).run()
     assert isinstance(outcome, Sealed)
     assert outcome.marker.manifest is not None
     manifest = outcome.marker.manifest
@@ -192,7 +206,7 @@ def test_a_flush_without_a_chain_before_it_names_none(world: World, tables: Tabl
 
 def test_rows_that_wait_for_spark_are_in_one_file_in_the_stage(world: World, tables: Tables) -> None:
     buffer = buffer_of(format_of(world, waits=True))
-    outcome = stage_of(world, tables).flush_job(SOURCE, world.stream, buffer, None).run()
+    outcome = stage_of(world, tables).flush_job(flush_of(world, buffer), always).run()
     assert isinstance(outcome, Sealed)
     ((file,),) = (table.files for table in outcome.marker.tables)
     assert (file.partition_values, file.is_mixed, file.rows, tables.uploaded) == (None, True, 3, [])
@@ -214,7 +228,7 @@ def test_what_is_encoded_and_uploaded_stays_so_when_a_job_is_run_again(world: Wo
     buffer.add(StagedRows(Position(30), 0, 0, {}, None, (rows_of(),), outgoing=outgoing), now_s=0.0)
     arrow_bytes = buffer.memory_bytes
     stage = stage_of(world, tables)
-    job = stage.flush_job(SOURCE, world.stream, buffer, None, state=change, guard=guard, outlet=Waiting())
+    job = stage.flush_job(flush_of(world, buffer, state=change, outlet=Waiting()), guard)
     assert job.memory_bytes == arrow_bytes + 10
     with pytest.raises(StoreError):
         job.run()
@@ -236,7 +250,7 @@ def test_what_is_encoded_and_uploaded_stays_so_when_a_job_is_run_again(world: Wo
 
 def test_a_job_holds_what_is_left_to_upload(world: World, tables: Tables) -> None:
     tables.failures = 1
-    job = stage_of(world, tables).flush_job(SOURCE, world.stream, buffer_of(format_of(world)), None)
+    job = stage_of(world, tables).flush_job(flush_of(world, buffer_of(format_of(world))), always)
     with pytest.raises(StoreError):
         job.run()
     left = job.memory_bytes
@@ -249,17 +263,17 @@ def test_a_job_holds_what_is_left_to_upload(world: World, tables: Tables) -> Non
 def test_rows_for_a_table_that_cannot_take_them_are_not_written(world: World, tables: Tables) -> None:
     main, letters = format_of(world), format_of(world, "letters")
     refusing = stage_of(world, tables, [main.url])
-    outcome = refusing.flush_job(SOURCE, world.stream, buffer_of(main), None).run()
+    outcome = refusing.flush_job(flush_of(world, buffer_of(main)), always).run()
     assert outcome == Incompatible(NAME.start, (main,), "it has a constraint", "drop it")
     assert (tables.uploaded, world.markers()) == ([], [])
     only_letters = buffer_of(main, letters, rows=[rows_of(), rows_of("a")])
-    assert isinstance(refusing.flush_job(SOURCE, world.stream, only_letters, None).run(), Sealed)
+    assert isinstance(refusing.flush_job(flush_of(world, only_letters), always).run(), Sealed)
 
 
 def test_files_that_are_written_are_claimed_whatever_becomes_of_the_table(world: World, tables: Tables) -> None:
     tables.failures = 1
     refused: list[str] = []
-    job = stage_of(world, tables, refused).flush_job(SOURCE, world.stream, buffer_of(format_of(world)), None)
+    job = stage_of(world, tables, refused).flush_job(flush_of(world, buffer_of(format_of(world))), always)
     with pytest.raises(StoreError):
         job.run()
     refused.append(format_of(world).url)
@@ -281,7 +295,7 @@ def test_a_new_snapshot_makes_older_files_superfluous(world: World, tables: Tabl
         stage.state_cleaning = cleaning = Cleaning()  # type: ignore[assignment]
         buffer = Buffer.begin(Position(start), [format_of(world)])
         buffer.add(StagedRows(Position(start + 10), 1, 0, {}, None, (rows_of("a"),)), now_s=0.0)
-        outcome = stage.flush_job(SOURCE, world.stream, buffer, tail, state=change).run()
+        outcome = stage.flush_job(flush_of(world, buffer, tail, state=change), always).run()
         assert isinstance(outcome, Sealed)
         return cleaning.asked, outcome.tail
 
@@ -314,7 +328,7 @@ def test_a_marker_that_would_be_too_large_leaves_out_its_files_statistics(
 ) -> None:
     def seal() -> tuple[Marker, int]:
         buffer = buffer_of(format_of(world, by=()), rows=[rows_of("x" * 500)])
-        outcome = stage_of(world, tables).flush_job(SOURCE, world.stream, buffer, None).run()
+        outcome = stage_of(world, tables).flush_job(flush_of(world, buffer), always).run()
         assert isinstance(outcome, Sealed)
         size_bytes = len(world.store.read(NAME.path) or b"")
         assert outcome.marker == marker_from_bytes(NAME, world.store.read(NAME.path) or b"")

@@ -17,7 +17,7 @@ from stage_writer.assignment import CHECK_HELD_EVERY_S
 from stage_writer.convert import StreamConverter, table_format
 from stage_writer.decode.batch import MessageBatch
 from stage_writer.parquet.buffer import TableRows
-from stage_writer.ports import Converter, FlushJob
+from stage_writer.ports import ClaimGuard, Converter, FlushIdentity, FlushJob
 from stage_writer.schemas import LOOK_AT_SCHEMAS_S
 from stage_writer.shape.slicing import ExplodeLimits
 from stage_writer.stage.staging import ObjectStage
@@ -129,9 +129,9 @@ def test_an_unexpected_exception_holds_its_partition_and_no_other(
 
     real = world.stage.flush_job
 
-    def flush_job(partition: TopicPartition, *arguments: object, **more: object) -> FlushJob:
-        job: FlushJob = real(partition, *arguments, **more)  # type: ignore[arg-type]
-        if partition == ORDERS:
+    def flush_job(flush: FlushIdentity, guard: ClaimGuard) -> FlushJob:
+        job = real(flush, guard)
+        if flush.partition == ORDERS:
             if where == "seal":
                 fails()
             monkeypatch.setattr(type(job), "run", fails)

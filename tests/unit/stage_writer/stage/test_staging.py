@@ -20,10 +20,20 @@ from common.storage.store import FsspecStore
 from stage_writer.chain_end import Lineage, Tail
 from stage_writer.outbox.records import SCHEMA as SCHEMA_OF_OUTGOING
 from stage_writer.parquet.buffer import Buffer, StagedRows, TableFormat
-from stage_writer.ports import ClaimGuard, ClaimVerdict, LostClaim, OtherTopic, Outdated, Postponed, Sealed
+from stage_writer.ports import (
+    ClaimGuard,
+    ClaimVerdict,
+    FlushIdentity,
+    LostClaim,
+    OtherTopic,
+    Outdated,
+    Postponed,
+    Sealed,
+)
 from stage_writer.stage.staging import Job, ObjectStage
 from tests.fakes.clock import IdleClock
 from tests.fakes.stores import TrappedStore, acting, failing
+from tests.fakes.writers import always
 
 SOURCE = TopicPartition(Topic("orders"), Partition(0))
 SCHEMA = parse_ddl("n BIGINT")
@@ -60,13 +70,13 @@ class World:
         stage: ObjectStage | None = None,
         *,
         generation: int = 0,
-        guard: ClaimGuard = lambda: ClaimVerdict.CLAIM,
+        guard: ClaimGuard = always,
     ) -> Job:
         buffer = Buffer.begin(Position(start), [self.format])
         rows = pa.table({"n": list(range(start, end))}, schema=self.format.arrow_schema)
         buffer.add(StagedRows(Position(end), end - start, 0, {}, None, (rows,)), now_s=0.0)
-        lineage = Lineage(generation)
-        return (stage or self.stage()).flush_job(SOURCE, self.stream, buffer, tail, lineage=lineage, guard=guard)
+        flush = FlushIdentity(SOURCE, self.stream, buffer, tail, Lineage(generation))
+        return (stage or self.stage()).flush_job(flush, guard)
 
     def seal(self, start: int, end: int, tail: Tail | None, *, generation: int = 0) -> Sealed:
         outcome = self.job(start, end, tail, generation=generation).run()
@@ -424,7 +434,7 @@ def sealed_with(world: World, start: int, tail: Tail | None, outlet: Waiting, *,
     rows = pa.table({"n": [0]}, schema=world.format.arrow_schema)
     outgoing = pa.table([["out"], [b"k"], [b"v"], [1], [None], [0], [0]], schema=SCHEMA_OF_OUTGOING) if sends else None
     buffer.add(StagedRows(Position(start + 1), 1, 0, {}, None, (rows,), outgoing=outgoing), now_s=0.0)
-    outcome = world.stage().flush_job(SOURCE, world.stream, buffer, tail, outlet=outlet).run()
+    outcome = world.stage().flush_job(FlushIdentity(SOURCE, world.stream, buffer, tail, outlet=outlet), always).run()
     assert isinstance(outcome, Sealed)
     return outcome
 
