@@ -66,6 +66,12 @@ def stamped(value: Value, time_ms: int) -> Stamped | None:
     return None if value is None else [value, time_ms]
 
 
+def stored_rows(context: ProcessorContext, store: str) -> Getter:
+    """A reader of the rows in a table's own store."""
+    getter: Getter = context.store(store).get
+    return getter
+
+
 class StoredTable(Table):
     """A table that always has a key-value store: an aggregate's."""
 
@@ -76,8 +82,7 @@ class StoredTable(Table):
         return (self.store,)
 
     def open(self, context: ProcessorContext) -> Getter:
-        getter: Getter = context.store(self.store).get
-        return getter
+        return stored_rows(context, self.store)
 
 
 class ViewedTable(Table):
@@ -98,10 +103,7 @@ class ViewedTable(Table):
 
     def open(self, context: ProcessorContext) -> Getter:
         """Reads its store, or computes from its parent."""
-        if self.store is not None:
-            own: Getter = context.store(self.store).get
-            return own
-        return self.view(self.parent.open(context))
+        return self.view(self.parent.open(context)) if self.store is None else stored_rows(context, self.store)
 
     def view(self, parent: Getter) -> Getter:
         """Reads a row through the parent's."""

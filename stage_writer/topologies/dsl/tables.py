@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 NULL_KEY = "null_key"
 
 
-class SourceTable(Table):
+class SourceTable(StoredTable):
     """A topic, or a stream, read as a table: it keeps rows only when another node reads them, or it has a name."""
 
     def __init__(self, store: str, *, is_kept: bool) -> None:
-        self.store = store
+        super().__init__(store)
         self.is_kept = is_kept
 
     def enable_old(self, *, force: bool) -> bool:
@@ -42,33 +42,21 @@ class SourceTable(Table):
     def stores(self) -> tuple[str, ...]:
         """Its own store, which it has from now on."""
         self.is_kept = True
-        return (self.store,)
-
-    def open(self, context: ProcessorContext) -> Getter:
-        getter: Getter = context.store(self.store).get
-        return getter
+        return super().stores()
 
 
-class SourceProcessor(Processor):
+class SourceProcessor(TableProcessor):
     """Turns records into changes of their keys; the last to arrive wins, regardless of its time."""
 
     def __init__(self, table: SourceTable) -> None:
-        self._table = table
-
-    def init(self, context: ProcessorContext) -> None:
-        super().init(context)
-        self._store = context.store(self._table.store) if self._table.is_kept else None
+        super().__init__(table, table.store if table.is_kept else None)
 
     def process(self, record: Record) -> None:
         """Keep and forward; a record without a key is dropped."""
         if record.key is None:
             self.context.drop(record, NULL_KEY)
-            return
-        old: Value = None
-        if self._store is not None:
-            old = value_of(self._store.get(record.key)) if self._table.sends_old else None
-            self._store.put(record.key, None if record.value is None else [record.value, record.timestamp_ms])
-        self.context.forward(record.with_value(self._table.change(record.value, old)))
+        else:
+            self.emit(record, record.value, None)
 
 
 class FilteredTable(ViewedTable):
@@ -202,5 +190,5 @@ class AggregateRows(Processor):
             new = self._add(record.key, change.new, between)
             if before is not None:
                 time_ms = max(time_ms, before[1])
-        self._store.put(record.key, None if new is None else [new, time_ms])
+        self._store.put(record.key, stamped(new, time_ms))
         self.context.forward(record._replace(value=self._table.change(new, old), timestamp_ms=time_ms))

@@ -12,7 +12,7 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
-from stage_writer.topologies.dsl.changes import Change, Table, TableProcessor, stamped, value_of
+from stage_writer.topologies.dsl.changes import Change, Table, TableProcessor, stamped, stored_rows, value_of
 from stage_writer.topologies.dsl.tables import NULL_KEY
 from stage_writer.topologies.processors import Processor
 
@@ -104,8 +104,7 @@ class JoinedTable(Table):
     def open(self, context: ProcessorContext) -> Getter:
         """Reads its store, or joins the rows of both."""
         if self.store is not None:
-            own: Getter = context.store(self.store).get
-            return own
+            return stored_rows(context, self.store)
         left, right = self.left.open(context), self.right.open(context)
 
         def get(key: Key) -> Stamped | None:
