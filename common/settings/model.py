@@ -50,15 +50,22 @@ _TOKENS_FROM = {"sasl.oauthbearer.method", "enable.sasl.oauthbearer.unsecure.jwt
 """Without one of them librdkafka waits for the program to provide tokens, which this one does not."""
 
 
-_HTTP = (
-    "Where to serve the status page, `/healthcheck`, `/ready`, `/version` and `/metrics` (http.md); "
-    "null for nowhere, port 0 for any free port."
-)
-_HTTP_HOSTS = (
-    "Names under which `http` is reached, where they can be registered by others: `pipeline.example.com`, "
-    "`*.example.com`, or `*` for any. IP addresses, names without a dot, this machine's own name and those below "
-    "`.localhost`, `.svc` and `.cluster.local` need no entry (http.md)."
-)
+HttpAddress = Annotated[
+    Address,
+    Field(
+        description="Where to serve the status page, `/healthcheck`, `/ready`, `/version` and `/metrics` (http.md); "
+        "null for nowhere, port 0 for any free port."
+    ),
+]
+HttpHosts = Annotated[
+    tuple[HostName, ...],
+    Field(
+        description="Names under which `http` is reached, where they can be registered by others: "
+        "`pipeline.example.com`, `*.example.com`, or `*` for any. IP addresses, names without a dot, this machine's "
+        "own name and those below `.localhost`, `.svc` and `.cluster.local` need no entry (http.md).",
+        examples=[["pipeline.example.com"]],
+    ),
+]
 
 
 class StageSettings(Section):
@@ -158,15 +165,8 @@ class WriterSettings(Section):
         default=False,
         description="Also commit staged positions to the consumer group, for lag tools. This program never reads them.",
     )
-    http: Address = Field(
-        default="127.0.0.1:8080",
-        description=_HTTP,
-    )
-    http_hosts: tuple[HostName, ...] = Field(
-        default=(),
-        description=_HTTP_HOSTS,
-        examples=[["pipeline.example.com"]],
-    )
+    http: HttpAddress = "127.0.0.1:8080"
+    http_hosts: HttpHosts = ()
     dead_letter_alarm: float | None = Field(
         default=0.5,
         gt=0,
@@ -277,15 +277,8 @@ class LoaderSettings(Section):
         description="How many streams are loaded at a time. A slow or hanging stream does not block the others: "
         "after half a minute it yields its slot.",
     )
-    http: Address = Field(
-        default="127.0.0.1:8081",
-        description=_HTTP,
-    )
-    http_hosts: tuple[HostName, ...] = Field(
-        default=(),
-        description=_HTTP_HOSTS,
-        examples=[["pipeline.example.com"]],
-    )
+    http: HttpAddress = "127.0.0.1:8081"
+    http_hosts: HttpHosts = ()
     http_token: HttpToken = Field(
         default=None,
         description="The secret that `POST /load`, `/pause` and `/resume` have to bring (`Authorization: Bearer …`), "
