@@ -118,9 +118,7 @@ def chain_as_text(chain: PartitionChain, now_ms: int) -> str:
             unknown = ("?",) * 6
             rows.append((f"{staged.name.start:,}", *unknown, age, toned("unreadable", Tone.BAD), "", ""))
             continue
-        loaded = (
-            toned("stray", Tone.WARNING) if marker.name in strays else "yes" if chain.has_loaded(marker.span) else "no"
-        )
+        loaded = "yes" if chain.has_loaded(marker.span) else "no"
         rows.append(
             (
                 f"{marker.span.start:,}",

@@ -85,10 +85,13 @@ class PartitionState:
         return min(self.table, self.deferred_from)
 
     @property
+    def _manifests(self) -> list[Manifest]:
+        return [staged.marker.manifest for staged in self.staged if staged.marker and staged.marker.manifest]
+
+    @property
     def chain_topic_id(self) -> str | None:
         """The id of the topic that the chain is of; None where it is unknown."""
-        known = [staged.marker.manifest.topic_id for staged in self.staged if staged.marker and staged.marker.manifest]
-        named = [topic_id for topic_id in known if topic_id is not None]
+        named = [manifest.topic_id for manifest in self._manifests if manifest.topic_id is not None]
         if named:
             return named[-1]
         return None if self.chain_origin is None else self.chain_origin.topic_id
@@ -96,16 +99,14 @@ class PartitionState:
     @property
     def staged_for(self) -> tuple[str, ...]:
         """The app_ids of the streams that the chain was staged for, each once."""
-        manifests = (staged.marker.manifest for staged in self.staged if staged.marker is not None)
-        named = [manifest.app_id for manifest in manifests if manifest is not None]
+        named = [manifest.app_id for manifest in self._manifests]
         return tuple(dict.fromkeys(named if self.loaded_under is None else [self.loaded_under, *named]))
 
     @property
     def staged_generation(self) -> int:
         """The generation of the chain in the stage; the table's may be a later one."""
-        manifests = (staged.marker.manifest for staged in self.staged if staged.marker is not None)
         begun = 0 if self.chain_origin is None else self.chain_origin.generation
-        return max([begun, *(manifest.generation for manifest in manifests if manifest is not None)])
+        return max([begun, *(manifest.generation for manifest in self._manifests)])
 
     @property
     def origin(self) -> ChainOrigin | None:
