@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from common.settings.refusing import refuse
 from common.tables.urls import comparable, is_catalog_name, require_url
 
 if TYPE_CHECKING:
@@ -61,11 +62,10 @@ def with_locations(values: object) -> object:
 def require_location(table: str) -> str:
     """A table's URL; raises ValueError for a name without a location, and for an invalid URL."""
     if is_catalog_name(table):
-        msg = (
+        refuse(
             "is the name of a catalog's table, and writers, which have no catalog, put files below its location; give "
             f"that: catalog_tables: {{{table}: URL}}. DESCRIBE DETAIL {table} shows it (./{table} is a folder)"
         )
-        raise ValueError(msg)
     return require_url(table)
 
 

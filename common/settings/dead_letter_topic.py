@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from common.settings.refusing import refuse
+
 SCHEME = "kafka://"
 TOPIC_DESCRIPTION = (
     "A Kafka topic that gets the writer's dead letters too, each once; not those of records that a table refuses, "
@@ -14,7 +16,6 @@ def with_dead_letters_topic(values: object) -> object:
     if not isinstance(values, dict) or not str(values.get("dead_letters", "")).startswith(SCHEME):
         return values
     if values.get("dead_letters_topic") is not None:
-        msg = "dead_letters is a topic, and dead_letters_topic is another one; write dead_letters as the table's URL"
-        raise ValueError(msg)
+        refuse("dead_letters is a topic, and dead_letters_topic is another one; write dead_letters as the table's URL")
     others = {key: value for key, value in values.items() if key != "dead_letters"}
     return {**others, "dead_letters_topic": values["dead_letters"].removeprefix(SCHEME)}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import AfterValidator, Field, model_validator
 
+from common.settings.refusing import refuse
 from common.settings.section import Section
 
 if TYPE_CHECKING:
@@ -53,12 +54,10 @@ def _with_good_names(rules: dict[str, Expectation]) -> dict[str, Expectation]:
     seen: dict[str, str] = {}
     for name in rules:
         if not _NAME.fullmatch(name):
-            msg = f"names a rule {name[:120]!r}; up to 100 letters, digits, '.', '_' and '-' are allowed"
-            raise ValueError(msg)
+            refuse(f"names a rule {name[:120]!r}; up to 100 letters, digits, '.', '_' and '-' are allowed")
         other = seen.setdefault(name.casefold(), name)
         if other != name:
-            msg = f"names the rules {other!r} and {name!r}, which differ in case only; rename one of them"
-            raise ValueError(msg)
+            refuse(f"names the rules {other!r} and {name!r}, which differ in case only; rename one of them")
     return rules
 
 

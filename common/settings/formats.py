@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from common.schema import ArrayType, DataType, MapType, Primitive, StructType, quote_name, type_to_ddl
 from common.settings.hints import did_you_mean
+from common.settings.refusing import refuse
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -76,8 +77,7 @@ def forms_of(columns: StructType, formats: Mapping[str, str]) -> Forms:
             types = " or ".join(type_to_ddl(each) for each in _TYPES[wanted])
             fitting = [other.value for other in ValueFormat if data_type in _TYPES[other]]
             remedy = f"use one of {', '.join(fitting)}" if fitting else "take it out"
-            msg = f"{wanted} is a format of {types}, and {path!r} is {type_to_ddl(data_type)}; {remedy}"
-            raise ValueError(msg)
+            refuse(f"{wanted} is a format of {types}, and {path!r} is {type_to_ddl(data_type)}; {remedy}")
         forms = _with(forms, steps, wanted)
     return forms
 
@@ -89,8 +89,7 @@ def path_steps(path: str) -> tuple[str, ...]:
     while more:
         match = _STEP.match(path, offset)
         if match is None:
-            msg = f"{path!r} is no path to a value; write names with dots between them, odd names in `backticks`"
-            raise ValueError(msg)
+            refuse(f"{path!r} is no path to a value; write names with dots between them, odd names in `backticks`")
         steps.append(match[1].replace("``", "`") if match[1] else match[2])
         offset, more = match.end(), bool(match[3])
     return tuple(steps)
@@ -108,8 +107,7 @@ def _type_at(data_type: DataType, steps: tuple[str, ...], path: str) -> DataType
         if step not in known:
             parent = f"`{'.'.join(steps[:depth])}`" if depth else "columns"
             hint = did_you_mean(step, known, _hint(known))
-            msg = f"names {path!r}, but {parent} has no {step!r}; {hint}"
-            raise ValueError(msg)
+            refuse(f"names {path!r}, but {parent} has no {step!r}; {hint}")
         data_type = known[step]
     return data_type
 

@@ -19,6 +19,7 @@ from common.settings.native import Native, NativeChoice
 from common.settings.on_marker import ControlTopic, fill_loading, require_no_source, require_waiting
 from common.settings.overlap import may_share, shared_topics
 from common.settings.places import nested
+from common.settings.refusing import refuse
 from common.settings.section import Option, Section
 from common.settings.services import TableServicesSettings
 from common.settings.stream import Stream
@@ -211,8 +212,7 @@ class WriterSettings(Section):
     def _state_queries(self) -> Self:
         if self.state_queries and (self.http is None or self.http_token is None):
             missing = "http" if self.http is None else "http_token"
-            msg = f"state_queries shows what records hold, and there is no {missing}; give {missing}, or leave it out"
-            raise ValueError(msg)
+            refuse(f"state_queries shows what records hold, and there is no {missing}; give {missing}, or leave it out")
         return self
 
 
@@ -306,8 +306,7 @@ class LoaderSettings(Section):
     @classmethod
     def _lease(cls, value: float) -> float:
         if 0 < value < 1:
-            msg = "is too short to be renewed in time; give at least 1s, or 0s for no lease"
-            raise ValueError(msg)
+            refuse("is too short to be renewed in time; give at least 1s, or 0s for no lease")
         return value
 
 
@@ -352,19 +351,15 @@ class Settings(Section):
     @classmethod
     def _kafka(cls, value: dict[str, Option]) -> dict[str, Option]:
         if not value.get("bootstrap.servers"):
-            msg = "has no bootstrap.servers; write for example bootstrap.servers: localhost:9092"
-            raise ValueError(msg)
+            refuse("has no bootstrap.servers; write for example bootstrap.servers: localhost:9092")
         for key, instead in _RESERVED_KAFKA.items():
             if key in value:
-                msg = f"sets {key}, which this program decides; use {instead} instead"
-                raise ValueError(msg)
+                refuse(f"sets {key}, which this program decides; use {instead} instead")
         if value.get("isolation.level", "read_committed") != "read_committed":
-            msg = "sets an isolation.level that would load the records of aborted transactions; remove it"
-            raise ValueError(msg)
+            refuse("sets an isolation.level that would load the records of aborted transactions; remove it")
         mechanism = value.get("sasl.mechanism", value.get("sasl.mechanisms"))
         if mechanism == "OAUTHBEARER" and not _TOKENS_FROM & value.keys():
-            msg = "has sasl.mechanism OAUTHBEARER and nothing that makes tokens; add sasl.oauthbearer.method: oidc"
-            raise ValueError(msg)
+            refuse("has sasl.mechanism OAUTHBEARER and nothing that makes tokens; add sasl.oauthbearer.method: oidc")
         return value
 
     @model_validator(mode="after")
@@ -372,8 +367,7 @@ class Settings(Section):
         framed = next((stream for stream in self.streams if stream.record.framing != "none"), None)
         if framed is not None and not self.schema_registry.get("url"):
             framing = framed.record.framing
-            msg = f"the stream {framed.app_id!r} has framing: {framing}, and schema_registry no url; give one"
-            raise ValueError(msg)
+            refuse(f"the stream {framed.app_id!r} has framing: {framing}, and schema_registry no url; give one")
         return self
 
     @model_validator(mode="after")
@@ -401,13 +395,11 @@ class Settings(Section):
     @staticmethod
     def _check_pair(stream: Stream, other: Stream) -> None:
         if stream.app_id == other.app_id:
-            msg = f"two streams have the app_id {stream.app_id!r}; give each its own"
-            raise ValueError(msg)
+            refuse(f"two streams have the app_id {stream.app_id!r}; give each its own")
         check_shared(stream, other)
         check_shared(other, stream)
         for refused in shared_topics((other, stream), {*stream.topics, *other.topics}).values():
-            msg = f"{refused.problem}; {refused.remedy}"
-            raise ValueError(msg)
+            refuse(f"{refused.problem}; {refused.remedy}")
 
     _references: References = PrivateAttr(default_factory=References)
     _owners: TopicOwners = PrivateAttr(default_factory=TopicOwners)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import AfterValidator
 
+from common.settings.refusing import refuse
 from common.settings.values import ON_MARKER
 
 if TYPE_CHECKING:
@@ -35,8 +36,7 @@ def fill_loading(value: object) -> object:
 
 def _check_topic(value: str) -> str:
     if _TOPIC.fullmatch(value) is None or value in {".", ".."}:
-        msg = f"{value!r} cannot be a topic of Kafka; give 1 to 249 letters, digits, dots, underscores and hyphens"
-        raise ValueError(msg)
+        refuse(f"{value!r} cannot be a topic of Kafka; give 1 to 249 letters, digits, dots, underscores and hyphens")
     return value
 
 
@@ -51,11 +51,10 @@ def streams_on_marker(schedule: str, streams: Iterable[Stream]) -> tuple[Stream,
 def require_waiting(control_topic: str | None, schedule: str, streams: Iterable[Stream]) -> None:
     """Raise ValueError for rule 1."""
     if control_topic is not None and not streams_on_marker(schedule, streams):
-        msg = (
+        refuse(
             f"loader.control_topic is {control_topic!r}, and schedule is {schedule!r}: only a loader with schedule: "
             f"{ON_MARKER} reads it; set that schedule, or leave control_topic out"
         )
-        raise ValueError(msg)
 
 
 def require_no_source(control_topic: str | None, streams: Iterable[Stream]) -> None:
@@ -64,8 +63,7 @@ def require_no_source(control_topic: str | None, streams: Iterable[Stream]) -> N
         return
     taking = next((stream for stream in streams if stream.reads(control_topic)), None)
     if taking is not None:
-        msg = (
+        refuse(
             f"loader.control_topic is {control_topic!r}, which the stream {taking.app_id!r} reads records from; "
             "give it a topic of its own, which no stream's topics match"
         )
-        raise ValueError(msg)

@@ -8,6 +8,7 @@ from typing import Annotated
 from pydantic import AfterValidator
 
 from common.settings.catalog import require_location
+from common.settings.refusing import refuse
 
 VALUE = "{route}"
 ROUTE_LIMIT = 100
@@ -30,8 +31,7 @@ def require_template(url: str) -> str:
     """The template unchanged; raises ValueError for one that does not make a folder for each value."""
     _, _, location = url.rpartition("://")
     if url.count(VALUE) != 1 or VALUE in location.partition("/")[0]:
-        msg = f"does not have {VALUE} once, in a folder's name; write for example s3://lake/tables/{VALUE}"
-        raise ValueError(msg)
+        refuse(f"does not have {VALUE} once, in a folder's name; write for example s3://lake/tables/{VALUE}")
     require_location(table_of(url, "x"))
     return url
 

@@ -19,6 +19,7 @@ from zoneinfo import ZoneInfo
 
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema, field_validator, model_validator
 
+from common.settings.refusing import refuse
 from common.settings.section import Section
 from common.settings.values import DurationS, SizeBytes, check_schedule
 
@@ -202,8 +203,7 @@ class TableServicesSettings(Section):
     @model_validator(mode="after")
     def _pieces(self) -> Self:
         if self.optimize.piece_bytes < self.optimize.target_file_bytes:
-            msg = "optimize.piece is smaller than optimize.target_file; give it several times that"
-            raise ValueError(msg)
+            refuse("optimize.piece is smaller than optimize.target_file; give it several times that")
         return self
 
     @property

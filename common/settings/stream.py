@@ -20,6 +20,7 @@ from common.settings.parts.pace import PaceSettings
 from common.settings.parts.record import RecordSettings
 from common.settings.parts.routing import RoutingSettings
 from common.settings.parts.shaping import ShapingSettings
+from common.settings.refusing import refuse
 from common.settings.section import SectionOfParts
 from common.settings.services import StreamServices
 from common.settings.topic_reader import TopicReader
@@ -163,8 +164,7 @@ class Stream(TopicReader, SectionOfParts):
     @classmethod
     def _include(cls, value: tuple[Included, ...]) -> tuple[Included, ...]:
         if len(set(value)) < len(value):
-            msg = "names a part of the message twice; name each once"
-            raise ValueError(msg)
+            refuse("names a part of the message twice; name each once")
         return value
 
     @model_validator(mode="after")
@@ -172,8 +172,7 @@ class Stream(TopicReader, SectionOfParts):
         if not self.dead_letters:
             object.__setattr__(self, "dead_letters", self.table.rstrip("/") + "_dead_letters")
         if comparable(self.dead_letters) == comparable(self.table):
-            msg = "dead_letters is the table itself; give it a URL of its own"
-            raise ValueError(msg)
+            refuse("dead_letters is the table itself; give it a URL of its own")
         return self
 
     @model_validator(mode="after")
@@ -181,12 +180,10 @@ class Stream(TopicReader, SectionOfParts):
         topic = self.dead_letters_topic
         if topic is not None and self.reads(topic):
             back = "which the stream reads, so dead letters would come back"
-            msg = f"dead_letters_topic is {topic!r}, {back}; name another"
-            raise ValueError(msg)
+            refuse(f"dead_letters_topic is {topic!r}, {back}; name another")
         for topic, _ in self.start.positions if isinstance(self.start, FromOffsets) else ():
             if topic is not None and not self.reads(topic):
-                msg = f"start has positions of {topic!r}, which is none of topics; name a topic of the stream"
-                raise ValueError(msg)
+                refuse(f"start has positions of {topic!r}, which is none of topics; name a topic of the stream")
         return self
 
     @property

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import BeforeValidator, Field, PrivateAttr, field_validator
 
+from common.settings.refusing import refuse
 from common.settings.section import Section
 from common.spans import Topic, TopicPartition
 from common.stage.merged import kafka_topic, shared_chain, stream_of, topics_of
@@ -22,21 +23,17 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 def require_topics(value: object) -> object:
     """The topics unchanged; raises ValueError for what is neither names nor one regular expression."""
     if not isinstance(value, list | tuple) or not all(isinstance(topic, str) for topic in value):
-        msg = "is not a list of topics; write [orders] or [^orders-.*]"
-        raise ValueError(msg)
+        refuse("is not a list of topics; write [orders] or [^orders-.*]")
     patterns = [topic for topic in value if topic.startswith("^")]
     if patterns and len(value) > 1:
-        msg = "mixes a regular expression with other topics; give one expression alone, or names only"
-        raise ValueError(msg)
+        refuse("mixes a regular expression with other topics; give one expression alone, or names only")
     for topic in value:
         if topic.startswith("^"):
             _compile(topic)
         elif not _NAME.fullmatch(topic) or topic in {".", ".."}:
-            msg = f"holds {topic!r}, which is no topic name; letters, digits, '.', '_' and '-' are allowed"
-            raise ValueError(msg)
+            refuse(f"holds {topic!r}, which is no topic name; letters, digits, '.', '_' and '-' are allowed")
     if len(set(value)) < len(value):
-        msg = "names a topic twice; name each once"
-        raise ValueError(msg)
+        refuse("names a topic twice; name each once")
     return value
 
 
@@ -97,8 +94,7 @@ class TopicReader(Section):
     @classmethod
     def _app_id(cls, value: str) -> str:
         if value in {".", ".."} or not value.isprintable():
-            msg = "names folders of the stage: it leads elsewhere, or cannot be printed; letters, digits, - and _ do"
-            raise ValueError(msg)
+            refuse("names folders of the stage: it leads elsewhere, or cannot be printed; letters, digits, - and _ do")
         return value
 
     _owners: TopicOwners = PrivateAttr(default_factory=TopicOwners)

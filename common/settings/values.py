@@ -16,6 +16,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 
+from common.settings.refusing import refuse
 from common.spans import MAX_POSITION, Partition, Position, Topic
 from common.stage import data_files
 
@@ -54,11 +55,9 @@ def parse_duration_s(value: object) -> float:
     elif match is not None:
         seconds = float(match[1]) * _SECONDS[match[2]]
     else:
-        msg = "is not a duration; write a number and a unit (ms, s, m, h, d, w), for example 60s"
-        raise ValueError(msg)
+        refuse("is not a duration; write a number and a unit (ms, s, m, h, d, w), for example 60s")
     if seconds > _LONGEST_DAYS * _SECONDS["d"]:
-        msg = f"is too long; the most is {_LONGEST_DAYS}d"
-        raise ValueError(msg)
+        refuse(f"is too long; the most is {_LONGEST_DAYS}d")
     return seconds
 
 
@@ -78,8 +77,7 @@ def parse_bytes(value: object) -> int:
         return value
     match = _SIZE.fullmatch(value) if isinstance(value, str) else None
     if match is None or match[2] not in _BYTES:
-        msg = "is not a size; write a number and a unit (kB, MB, GB, KiB, MiB, GiB), for example 128MiB"
-        raise ValueError(msg)
+        refuse("is not a size; write a number and a unit (kB, MB, GB, KiB, MiB, GiB), for example 128MiB")
     return int(Decimal(match[1]) * _BYTES[match[2]])
 
 
@@ -99,8 +97,7 @@ def check_schedule(value: object) -> str:
     if len(text.split()) == CRON_FIELDS:
         return text
     if _DURATION.fullmatch(text) is None or parse_duration_s(text) <= 0:
-        msg = 'is not a schedule; write an interval such as 15m, or a cron line of five fields such as "*/15 * * * *"'
-        raise ValueError(msg)
+        refuse('is not a schedule; write an interval such as 15m, or a cron line of five fields such as "*/15 * * * *"')
     return text
 
 
@@ -121,8 +118,7 @@ def check_address(value: object) -> str | None:
     """``host:port`` to listen at, or None."""
     host, _, port = value.rpartition(":") if isinstance(value, str) else ("", "", "")
     if value is not None and not (host and port.isdecimal() and int(port) <= _LAST_PORT):
-        msg = "is not an address; write host:port such as 127.0.0.1:8080, or null for none"
-        raise ValueError(msg)
+        refuse("is not an address; write host:port such as 127.0.0.1:8080, or null for none")
     return value if isinstance(value, str) else None
 
 
@@ -132,8 +128,7 @@ _HOST_NAME = re.compile(r"\*|(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 def check_host_name(value: object) -> str:
     """A name that requests may use: a host's, ``*.`` and a domain's, or ``*`` for any."""
     if not isinstance(value, str) or _HOST_NAME.fullmatch(value) is None:
-        msg = "is not a host name; write one without scheme and port such as pipeline.example.com or *.example.com"
-        raise ValueError(msg)
+        refuse("is not a host name; write one without scheme and port such as pipeline.example.com or *.example.com")
     return value
 
 
@@ -143,8 +138,7 @@ _LEAST_TOKEN = 16
 def check_http_token(value: object) -> str | None:
     """A secret for calls over HTTP, or None."""
     if value is not None and not (isinstance(value, str) and len(value) >= _LEAST_TOKEN and value.isascii()):
-        msg = f"is no token; write at least {_LEAST_TOKEN} ASCII characters that are hard to guess, or null for none"
-        raise ValueError(msg)
+        refuse(f"is no token; write at least {_LEAST_TOKEN} ASCII characters that are hard to guess, or null for none")
     return value if isinstance(value, str) else None
 
 
@@ -253,8 +247,7 @@ def parse_start(value: object) -> Start:
         pairs = _pairs(value, None)
         positions = dict(pairs)
         if len(positions) < len(pairs):
-            msg = "has two positions of one partition; name each partition once"
-            raise ValueError(msg)
+            refuse("has two positions of one partition; name each partition once")
         return FromOffsets(positions)
     raise ValueError(START_HELP)
 

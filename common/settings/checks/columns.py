@@ -11,6 +11,7 @@ from common.errors import SchemaError
 from common.settings.checks.creation import check_creation
 from common.settings.columns import CDC_COLUMN, table_columns_of
 from common.settings.hints import did_you_mean
+from common.settings.refusing import refuse
 from common.tables.changes import HISTORY_COLUMNS
 
 if TYPE_CHECKING:
@@ -39,11 +40,9 @@ def check_columns(stream: Stream) -> None:
     for name in stream.layout.partition_by:
         if name not in known:
             hint = did_you_mean(name, known, "declare it in columns, or derive it")
-            msg = f"partition_by names {name!r}, which is no column of the table; {hint}"
-            raise ValueError(msg)
+            refuse(f"partition_by names {name!r}, which is no column of the table; {hint}")
     if len(set(stream.layout.partition_by)) < len(stream.layout.partition_by):
-        msg = "partition_by names a column twice; name each once"
-        raise ValueError(msg)
+        refuse("partition_by names a column twice; name each once")
     _check_z_order(stream, known)
     check_creation(stream, known)
 
@@ -55,8 +54,7 @@ def _require_new(known: tuple[str, ...], added: Mapping[str, tuple[str, ...]]) -
         for name in names:
             other = taken.get(name.casefold())
             if other is not None:
-                msg = f"{origin} makes the column {name!r}, which is among {other} too; rename one of them"
-                raise ValueError(msg)
+                refuse(f"{origin} makes the column {name!r}, which is among {other} too; rename one of them")
             taken[name.casefold()] = origin
 
 
@@ -65,12 +63,9 @@ def _check_z_order(stream: Stream, known: Sequence[str]) -> None:
     columns = stream.table_services.z_order
     for name in columns:
         if name in stream.layout.partition_by:
-            msg = f"table_services.z_order names {name!r}, by which the table is partitioned; leave it out"
-            raise ValueError(msg)
+            refuse(f"table_services.z_order names {name!r}, by which the table is partitioned; leave it out")
         if name.split(".")[0] not in known:
             hint = did_you_mean(name, known, f"known are: {', '.join(known)}")
-            msg = f"table_services.z_order names {name!r}, which is no column of the table; {hint}"
-            raise ValueError(msg)
+            refuse(f"table_services.z_order names {name!r}, which is no column of the table; {hint}")
     if len(set(columns)) < len(columns):
-        msg = "table_services.z_order names a column twice; name each once"
-        raise ValueError(msg)
+        refuse("table_services.z_order names a column twice; name each once")

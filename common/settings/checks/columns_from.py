@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from common.settings.columns_from import ColumnsFrom
+from common.settings.refusing import refuse
 
 if TYPE_CHECKING:
     from common.settings.stream import Stream
@@ -24,14 +25,12 @@ def check_evolving(stream: Stream) -> None:
         "field_names": stream.shaping.field_names != "as_is",
     }
     for key in (key for key, value in renames.items() if value):
-        msg = (
+        refuse(
             f"{key} gives columns other names or places than their fields have, so that unknown_fields cannot "
             f"be evolve; leave {key} out, or write unknown_fields: rescue"
         )
-        raise ValueError(msg)
     for path in (path for path in stream.shaping.drop if "." in path or path == stream.record.rescue_column):
-        msg = f"drop names {path!r}, which unknown_fields: evolve needs; drop whole fields, or write rescue"
-        raise ValueError(msg)
+        refuse(f"drop names {path!r}, which unknown_fields: evolve needs; drop whole fields, or write rescue")
 
 
 def check_columns_from(stream: Stream) -> None:
@@ -39,11 +38,10 @@ def check_columns_from(stream: Stream) -> None:
     if source is None:
         return
     if stream.topology is not None:
-        msg = (
+        refuse(
             f"columns is {source.value}, and a topology makes the rows; write the table's columns, as in CREATE TABLE: "
             "columns: id BIGINT, name STRING"
         )
-        raise ValueError(msg)
     if source is ColumnsFrom.RECORDS:
         _check_inferred(stream)
         return
@@ -51,27 +49,24 @@ def check_columns_from(stream: Stream) -> None:
         _check_registered(stream)
         return
     if stream.record.evolves:
-        msg = (
+        refuse(
             "columns is from_table, so the table's columns are the stream's, and unknown_fields: evolve adds columns "
             "to the table; write columns: from_records, which begins with the table's columns, or unknown_fields: "
             "rescue"
         )
-        raise ValueError(msg)
     for key in renaming_keys(stream):
-        msg = (
+        refuse(
             f"{key} gives columns other names or places than the record's fields have, so that columns cannot be "
             f"from_table; leave {key} out, or write the record's columns"
         )
-        raise ValueError(msg)
 
 
 def _check_inferred(stream: Stream) -> None:
     if stream.record.format != "json":
-        msg = (
+        refuse(
             f"columns is from_records, as it is unless it is given, and infers them from JSON, but format is "
             f"{stream.record.format}; write columns: from_table, or the columns as in CREATE TABLE"
         )
-        raise ValueError(msg)
 
 
 def _check_registered(stream: Stream) -> None:
@@ -84,8 +79,7 @@ def _check_registered(stream: Stream) -> None:
         not in {"plain", "debezium"},
     }
     for problem in (problem for problem, is_so in problems.items() if is_so):
-        msg = f"columns is from_registry, and {problem}"
-        raise ValueError(msg)
+        refuse(f"columns is from_registry, and {problem}")
 
 
 def renaming_keys(stream: Stream) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from common.settings.hints import did_you_mean
+from common.settings.refusing import refuse
 from common.tables.urls import comparable
 
 if TYPE_CHECKING:
@@ -27,26 +28,20 @@ def check_creation(stream: Stream, columns: Collection[str]) -> None:
     """Raises ValueError for settings of new tables that contradict each other; ``columns`` are the table's."""
     strange = [name for name in stream.layout.uniform if name != "iceberg"]
     if strange:
-        msg = f"uniform names {strange[0]!r}; known is iceberg"
-        raise ValueError(msg)
+        refuse(f"uniform names {strange[0]!r}; known is iceberg")
     if stream.layout.uniform:
-        msg = (
+        refuse(
             "uniform asks for Iceberg's metadata, which Delta writes by a jar of its own (delta-iceberg); there is "
             "none for the Delta that this program brings; leave uniform out"
         )
-        raise ValueError(msg)
     if stream.layout.cluster_by and stream.layout.partition_by:
-        msg = "cluster_by and partition_by exclude one another, in Delta as here; leave one of them out"
-        raise ValueError(msg)
+        refuse("cluster_by and partition_by exclude one another, in Delta as here; leave one of them out")
     for name in stream.layout.cluster_by:
         if name.split(".")[0] not in columns:
             hint = did_you_mean(name, columns, "declare it in columns, or derive it")
-            msg = f"cluster_by names {name!r}, which is no column of the table; {hint}"
-            raise ValueError(msg)
+            refuse(f"cluster_by names {name!r}, which is no column of the table; {hint}")
     for key in stream.layout.table_properties:
         if key.startswith(OF_ONE_TABLE):
-            msg = f"table_properties sets {key}, which is Delta's own to write; leave it out"
-            raise ValueError(msg)
+            refuse(f"table_properties sets {key}, which is Delta's own to write; leave it out")
     if stream.layout.template is not None and comparable(stream.layout.template) in map(comparable, stream.row_tables):
-        msg = "template is one of the stream's own tables; name another one"
-        raise ValueError(msg)
+        refuse("template is one of the stream's own tables; name another one")

@@ -19,6 +19,7 @@ from common.settings.merging import (
     require_key_type,
     require_sequence_type,
 )
+from common.settings.refusing import refuse
 from common.tables.changes import HISTORY_COLUMNS, RESERVED
 
 if TYPE_CHECKING:
@@ -46,18 +47,15 @@ def check_merge(stream: Stream) -> None:
     for key in (key for key in merge.keys if key not in element):
         _require_known("merge.keys", key, names)
     if len(set(merge.keys)) < len(merge.keys):
-        msg = "merge.keys names a column twice; name each once"
-        raise ValueError(msg)
+        refuse("merge.keys names a column twice; name each once")
     if merge.sequence is not None:
         _require_known("merge.sequence", merge.sequence, names)
     for name in (name for name in names if name.casefold().startswith(RESERVED)):
-        msg = f"the column {name!r} begins with {RESERVED}, which merging has for itself; rename it"
-        raise ValueError(msg)
+        refuse(f"the column {name!r} begins with {RESERVED}, which merging has for itself; rename it")
     soft = merge.soft_delete
     names += HISTORY_COLUMNS if merge.history else ()
     if soft is not None and (soft.casefold() in map(str.casefold, names) or soft.startswith(RESERVED)):
-        msg = f"merge.soft_delete makes the column {soft!r}, and there is one of that name; choose another name"
-        raise ValueError(msg)
+        refuse(f"merge.soft_delete makes the column {soft!r}, and there is one of that name; choose another name")
     _check_types(stream)
 
 
@@ -82,11 +80,9 @@ def _check_together(stream: Stream) -> None:
     if merge is not None and merge.history:
         _check_history(merge)
     if merge is not None and merge.operation is not None and not merge.deletes:
-        msg = "merge.operation is given without merge.deletes, so it has no effect; name the values that delete"
-        raise ValueError(msg)
+        refuse("merge.operation is given without merge.deletes, so it has no effect; name the values that delete")
     if merge is not None and merge.deletes and operation_of(stream) is None:
-        msg = "merge.deletes is given without merge.operation; say which expression has these values"
-        raise ValueError(msg)
+        refuse("merge.deletes is given without merge.operation; say which expression has these values")
 
 
 def _check_explode(stream: Stream, merge: MergeSettings) -> Mapping[str, Sequence[str]]:
@@ -98,8 +94,7 @@ def _check_explode(stream: Stream, merge: MergeSettings) -> Mapping[str, Sequenc
         ("merge.ignore_nulls", merge.ignore_nulls, "an event without the array could mean no elements, or no change"),
     ):
         if given:
-            msg = f"{setting} is set together with explode, and cannot be: {why}; leave one of them out"
-            raise ValueError(msg)
+            refuse(f"{setting} is set together with explode, and cannot be: {why}; leave one of them out")
     column, element = element_column_of(stream), element_keys_of(stream)
     _check_element_keys(stream, column, element)
     if len(element) < len(merge.keys) and merge.sequence == column:
@@ -128,8 +123,7 @@ def _check_element_keys(stream: Stream, column: str | None, element: Mapping[str
     for key, steps in element.items():
         if within is not None and columns.at(steps) is None:
             hint = did_you_mean(steps[1], names, f"{column} has {', '.join(names) or 'no fields'}")
-            msg = f"merge.keys names {key!r}, which is no field of the element; {hint}"
-            raise ValueError(msg)
+            refuse(f"merge.keys names {key!r}, which is no field of the element; {hint}")
 
 
 def _check_history(merge: MergeSettings) -> None:
@@ -151,8 +145,7 @@ def _check_truncates(stream: Stream) -> None:
     """Raise ValueError where a truncated source table is not all that the table is made of."""
     if stream.record.envelope not in TRUNCATES:
         known = ", ".join(TRUNCATES)
-        msg = f"merge.truncates is apply, and only the envelopes {known} have such events; leave truncates out"
-        raise ValueError(msg)
+        refuse(f"merge.truncates is apply, and only the envelopes {known} have such events; leave truncates out")
     several = {
         "where": stream.shaping.where is not None,
         "route": stream.routing.route is not None,
@@ -160,15 +153,13 @@ def _check_truncates(stream: Stream) -> None:
         "topics": len(stream.topics) > 1 or stream.topics[0].startswith("^"),
     }
     for key in (key for key, given in several.items() if given):
-        msg = (
+        refuse(
             f"merge.truncates is apply, and with {key} the stream may have the rows of several source tables, of which "
             "one is truncated; give each source table a topic and a stream of its own, or leave truncates out"
         )
-        raise ValueError(msg)
 
 
 def _require_known(setting: str, name: str, known: list[str]) -> None:
     if name not in known:
         hint = did_you_mean(name, known, "declare it in columns, or derive it")
-        msg = f"{setting} names {name!r}, which is no column of the table; {hint}"
-        raise ValueError(msg)
+        refuse(f"{setting} names {name!r}, which is no column of the table; {hint}")

@@ -15,6 +15,7 @@ from common.settings.checks.columns import check_columns
 from common.settings.formats import forms_of
 from common.settings.hints import did_you_mean
 from common.settings.loading import LoadSetting
+from common.settings.refusing import refuse
 from common.settings.route_tables import MAKING
 from common.tables.urls import comparable
 
@@ -30,17 +31,16 @@ def check_route_tables(stream: Stream) -> None:
     for route in stream.routing.route_tables:
         if route not in stream.routing.routes:
             hint = did_you_mean(route, stream.routing.routes, f"write routes: {{{route}: table URL}}")
-            msg = f"route_tables names {route!r}, which is none of routes; {hint}"
-            raise ValueError(msg)
+            refuse(f"route_tables names {route!r}, which is none of routes; {hint}")
         if stream.routing.route_settings[route].given:
-            msg = f"routes.{route} is a section, and route_tables has another of it; write all of it in routes.{route}"
-            raise ValueError(msg)
+            refuse(
+                f"routes.{route} is a section, and route_tables has another of it; write all of it in routes.{route}"
+            )
     for key, (url, route_table) in stream.routing.sections.items():
         _check(stream, key, url, route_table)
     if stream.has_several_columns:
         for setting, instead in _excluded(stream):
-            msg = f"some tables have columns of their own, so {setting} cannot be set; {instead}"
-            raise ValueError(msg)
+            refuse(f"some tables have columns of their own, so {setting} cannot be set; {instead}")
     for key, (url, _) in stream.routing.sections.items():
         if stream.at(url).record.columns_from is not None:
             continue
@@ -69,25 +69,21 @@ def _excluded(stream: Stream) -> Iterator[tuple[str, str]]:
 
 def _check(stream: Stream, key: str, url: str, table: RouteTable) -> None:
     if comparable(url) == comparable(stream.table):
-        msg = f"{key} is the stream's own table, whose columns are columns; leave it out"
-        raise ValueError(msg)
+        refuse(f"{key} is the stream's own table, whose columns are columns; leave it out")
     for other, other_url, same in _tables(stream):
         if comparable(other_url) == comparable(url) and (same is None or same.overrides != table.overrides):
-            msg = f"{key} and {other} lead to one table, and their settings of it differ; say the same"
-            raise ValueError(msg)
+            refuse(f"{key} and {other} lead to one table, and their settings of it differ; say the same")
     making = [name for name in MAKING if name in table.model_fields_set]
     if making and table.columns is None:
-        msg = f"{key}.{making[0]} is given without columns; add columns, or leave it out for the stream's own"
-        raise ValueError(msg)
+        refuse(f"{key}.{making[0]} is given without columns; add columns, or leave it out for the stream's own")
     if making and stream.topology is not None:
-        msg = f"topology makes the rows, so {key}.{making[0]} cannot be set; add a step to the topology"
-        raise ValueError(msg)
+        refuse(f"topology makes the rows, so {key}.{making[0]} cannot be set; add a step to the topology")
     if "load" in table.model_fields_set and (table.load is LoadSetting.MERGE or stream.merge is not None):
-        msg = f"{key}.load is given, and only the stream's load can be merge, for all its tables; leave {key}.load out"
-        raise ValueError(msg)
+        refuse(
+            f"{key}.load is given, and only the stream's load can be merge, for all its tables; leave {key}.load out"
+        )
     if table.template is not None and comparable(table.template) in map(comparable, stream.row_tables):
-        msg = f"{key}.template is one of the stream's own tables; name another one"
-        raise ValueError(msg)
+        refuse(f"{key}.template is one of the stream's own tables; name another one")
     if stream.at(url).record.columns_from is not None:
         return
     try:

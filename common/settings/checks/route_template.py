@@ -10,6 +10,7 @@ import re
 from typing import TYPE_CHECKING
 
 from common.settings.places import STAGE_FOLDERS
+from common.settings.refusing import refuse
 from common.settings.route_template import NAME, ROUTE_LIMIT, VALUE
 from common.tables.urls import comparable
 
@@ -22,8 +23,7 @@ if TYPE_CHECKING:
 def check_template(stream: Stream) -> None:
     if stream.routing.route_table is None:
         if stream.routing.route_limit != ROUTE_LIMIT:
-            msg = "route_limit is given without route_table, so it has no effect; leave it out"
-            raise ValueError(msg)
+            refuse("route_limit is given without route_table, so it has no effect; leave it out")
         return
     excluded = {
         "topology": stream.topology is not None,
@@ -32,15 +32,14 @@ def check_template(stream: Stream) -> None:
     }
     other = next((key for key, is_given in excluded.items() if is_given), None)
     if other is not None:
-        msg = f"route_table is given, and so is {other}, which does not go with it; name each table under routes"
-        raise ValueError(msg)
+        refuse(f"route_table is given, and so is {other}, which does not go with it; name each table under routes")
     if stream.routing.route is None:
-        msg = "route_table is given, and no route says which table a record takes; add route, an expression or a field"
-        raise ValueError(msg)
+        refuse(
+            "route_table is given, and no route says which table a record takes; add route, an expression or a field"
+        )
     for key, url in stream.places:
         if _makes(stream.routing.route_table, url) not in (None, ""):
-            msg = f"route_table may make a table around {key.removeprefix('streams[].')}, {url}; use another folder"
-            raise ValueError(msg)
+            refuse(f"route_table may make a table around {key.removeprefix('streams[].')}, {url}; use another folder")
 
 
 def check_templates(stage: str, streams: Sequence[Stream]) -> None:
@@ -56,11 +55,10 @@ def check_templates(stage: str, streams: Sequence[Stream]) -> None:
         ]
         for key, url in locations if stream.routing.route_table is not None else ():
             if _makes(stream.routing.route_table or "", url.replace(VALUE, "x")) is not None:
-                msg = (
+                refuse(
                     f"route_table of the stream {stream.app_id!r} may make {key}, {url}, or a table around it, for "
                     "some value of route; use another folder for one of them"
                 )
-                raise ValueError(msg)
 
 
 def _makes(template: str, url: str) -> str | None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from common.settings.refusing import refuse
 from common.tables.urls import comparable
 
 if TYPE_CHECKING:
@@ -21,25 +22,20 @@ if TYPE_CHECKING:
 
 def check_routes(stream: Stream) -> None:
     if stream.routing.route is None and stream.topology is None and stream.routing.routes:
-        msg = "routes are given, and no route says which of them a record takes; add route, an expression or a field"
-        raise ValueError(msg)
+        refuse("routes are given, and no route says which of them a record takes; add route, an expression or a field")
     if stream.routing.route is None and stream.routing.unrouted != "table":
-        msg = "unrouted is given without route; add route and routes, or leave it out"
-        raise ValueError(msg)
+        refuse("unrouted is given without route; add route and routes, or leave it out")
     if stream.routing.route is not None and not stream.routing.route.strip():
-        msg = "route is empty; give an expression or a field's name, or leave it out"
-        raise ValueError(msg)
+        refuse("route is empty; give an expression or a field's name, or leave it out")
     if stream.routing.route is not None and not stream.routing.routes and stream.routing.route_table is None:
-        msg = "route is given, and routes name no table; write routes: {value: table URL}"
-        raise ValueError(msg)
+        refuse("route is given, and routes name no table; write routes: {value: table URL}")
     _check_tables(stream)
     for key, url in stream.places[2:]:
         if comparable(url) == comparable(stream.dead_letters):
-            msg = (
+            refuse(
                 f"{key.partition('.')[2]} is the stream's dead_letters, whose columns are others; give the rows a "
                 "table of their own, or leave the route out and say unrouted: dead_letters"
             )
-            raise ValueError(msg)
 
 
 def _check_tables(stream: Stream) -> None:
@@ -56,13 +52,11 @@ def _check_tables(stream: Stream) -> None:
         instead = "write the tables under routes, or leave route and routes out"
         if other == "topology":
             instead = "write routes, which its sinks name"
-        msg = f"tables are given, each of which gets every record, and so is {other}; {instead}"
-        raise ValueError(msg)
+        refuse(f"tables are given, each of which gets every record, and so is {other}; {instead}")
     seen: set[str] = set()
     for url in (stream.table, *(other_table.table for other_table in stream.routing.other_tables)):
         if comparable(url) in seen:
-            msg = f"tables names {url} twice, and a table has each record once; name each once"
-            raise ValueError(msg)
+            refuse(f"tables names {url} twice, and a table has each record once; name each once")
         seen.add(comparable(url))
 
 
@@ -71,12 +65,10 @@ def check_shared(first: Stream, two: Stream) -> None:
     mixed = {comparable(url) for url in first.row_tables} & {comparable(two.dead_letters)}
     if mixed:
         what = "the table" if mixed == {comparable(first.table)} else "a route"
-        msg = f"{what} of stream {first.app_id!r} takes the dead letters of {two.app_id!r}; give them a URL each"
-        raise ValueError(msg)
+        refuse(f"{what} of stream {first.app_id!r} takes the dead letters of {two.app_id!r}; give them a URL each")
     shared = {comparable(url) for url in first.tables} & {comparable(url) for url in two.tables}
     if first.app_id.startswith(f"{two.app_id}-") and shared:
-        msg = (
+        refuse(
             f"the app_ids {two.app_id!r} and {first.app_id!r} share a table, where the txn actions of the one "
             "may be taken for the other's; choose one that does not begin with the other"
         )
-        raise ValueError(msg)

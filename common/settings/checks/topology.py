@@ -12,6 +12,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from common.settings.refusing import refuse
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -25,34 +27,31 @@ PACKAGES_OF_THIS_PROGRAM = ("bootstrap", "common", "delta_loader", "stage_writer
 def check_topology(stream: Stream) -> None:
     if stream.topology is None:
         if stream.max_task_idle_s:
-            msg = "max_task_idle is for a topology that joins topics, and there is none; leave it out, or give topology"
-            raise ValueError(msg)
+            refuse(
+                "max_task_idle is for a topology that joins topics, and there is none; leave it out, or give topology"
+            )
         if stream.state_changelog is not None:
-            msg = "state_changelog is for the state of a topology, and there is none; leave it out, or give topology"
-            raise ValueError(msg)
+            refuse("state_changelog is for the state of a topology, and there is none; leave it out, or give topology")
         if stream.topology_packages:
-            msg = "topology_packages is for what a topology imports, and there is none; leave it out, or give topology"
-            raise ValueError(msg)
+            refuse(
+                "topology_packages is for what a topology imports, and there is none; leave it out, or give topology"
+            )
         return
     unknown = next((name for name in stream.topology_packages if name not in PACKAGES_OF_THIS_PROGRAM[:-1]), None)
     if unknown is not None:
-        msg = (
+        refuse(
             f"topology_packages names {unknown!r}, which needs no entry; name packages of yours that are called "
             f"{', '.join(PACKAGES_OF_THIS_PROGRAM[:-1])}, as parts of this program are"
         )
-        raise ValueError(msg)
     if not _FUNCTION.fullmatch(stream.topology):
-        msg = (
+        refuse(
             f"topology is {stream.topology!r}, which names no function; write package.module:build, as it is imported "
             "in Python"
         )
-        raise ValueError(msg)
     if stream.pattern is not None:
-        msg = f"topology reads topics by their names, and topics is {stream.topics[0]!r}; name each topic"
-        raise ValueError(msg)
+        refuse(f"topology reads topics by their names, and topics is {stream.topics[0]!r}; name each topic")
     for key, instead in _excluded(stream):
-        msg = f"topology makes the rows, so {key} cannot be set; leave {key} out, and {instead}"
-        raise ValueError(msg)
+        refuse(f"topology makes the rows, so {key} cannot be set; leave {key} out, and {instead}")
 
 
 def check_changelogs(streams: Sequence[Stream]) -> None:
@@ -60,11 +59,10 @@ def check_changelogs(streams: Sequence[Stream]) -> None:
         topic = stream.state_changelog
         reader = None if topic is None else next((other for other in streams if other.reads(topic)), None)
         if reader is not None:
-            msg = (
+            refuse(
                 f"state_changelog of {stream.app_id!r} is {topic!r}, which the stream {reader.app_id!r} reads; "
                 "use a topic that no stream reads"
             )
-            raise ValueError(msg)
 
 
 def _excluded(stream: Stream) -> Iterator[tuple[str, str]]:

@@ -11,6 +11,7 @@ from common.schema import StructType, parse_ddl
 from common.schema.evolution import NO_COLUMNS
 from common.settings.columns_from import ColumnsFrom, columns_from
 from common.settings.formats import Forms, ValueFormat, forms_of
+from common.settings.refusing import refuse
 from common.settings.route_tables import require_columns
 from common.settings.section import SectionPart
 
@@ -156,8 +157,9 @@ class RecordSettings(SectionPart):
     @model_validator(mode="after")
     def _rescue(self) -> Self:
         if not self.rescues and self.rescue_column != "_rescued":
-            msg = "rescue_column is given, but unknown_fields is ignore; write unknown_fields: rescue, or leave it out"
-            raise ValueError(msg)
+            refuse(
+                "rescue_column is given, but unknown_fields is ignore; write unknown_fields: rescue, or leave it out"
+            )
         return self
 
     @property

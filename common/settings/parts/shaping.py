@@ -7,6 +7,7 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from common.settings.expectations import OnFail, Rules
+from common.settings.refusing import refuse
 from common.settings.route_tables import FieldNames
 from common.settings.section import SectionPart
 
@@ -67,6 +68,5 @@ class ShapingSettings(SectionPart):
     @model_validator(mode="after")
     def _on_fail(self) -> Self:
         if self.on_fail is not OnFail.DEAD_LETTER and not self.expect:
-            msg = f"on_fail is {self.on_fail}, but expect has no rules; add one, or leave on_fail out"
-            raise ValueError(msg)
+            refuse(f"on_fail is {self.on_fail}, but expect has no rules; add one, or leave on_fail out")
         return self
