@@ -10,8 +10,9 @@ Rules:
    nothing is decided: a stream that was renamed would otherwise begin again.
 3. A program reads these objects before it asks which chains are a stream's. A config without shared topics costs one
    listing at its start, and no object.
-4. A stream with another app_id is another stream, with chains of its own. One that is new, and loads into a table that
-   chains of the topic were staged for by a stream that is gone, is refused: it was renamed, and would stage again.
+4. A stream with another app_id is another stream, with chains of its own. One that loads into a table that chains of
+   the topic were staged for by another stream is refused: it was renamed, or has got the table of the other one, which
+   has the same records.
 5. An older release refuses a config in which streams share a topic. With one of them alone it reads and stages the
    plain chains, whose markers name their stream: a loader holds those of another one (``other_stream``).
 """
@@ -72,39 +73,41 @@ class StageTopicOwners:
         self._settings.owners.add(_known(self._store))
         named = {topic for stream in self._settings.streams if stream.pattern is None for topic in stream.topics}
         self.require(named)
-        self._require_no_renamed()
+        self._require_own_tables()
         self._owners_read = True
 
-    def _require_no_renamed(self) -> None:
-        """Raises ConfigError for a renamed stream (rule 4). Lists all markers while a shared chain has none."""
+    def _require_own_tables(self) -> None:
+        """Raises ConfigError for a stream with a table of another one (rule 4). Lists all markers of shared topics."""
         owners = self._settings.owners.by_topic
         shared = [(topic, stream) for topic in owners for stream in self._settings.streams if stream.reads(topic)]
-        new = [(topic, stream) for topic, stream in shared if not self._is_staged(stream.chain_of(topic))]
         listed: dict[str, list[tuple[MarkerName, str]]] = {}
-        for name, path in _listed(self._store, f"{DONE}/") if new else ():
+        for name, path in _listed(self._store, f"{DONE}/") if shared else ():
             listed.setdefault(str(name.topic_partition.topic), []).append((name, path))
-        for topic, stream in new:
+        for topic, stream in shared:
+            own = stream.chain_of(topic)
             for chain in sorted(listed):
-                if topics_of(chain) == (topic,):
-                    self._require_another(topic, stream, chain, self._newest_with_tables(listed[chain]))
+                if topics_of(chain) == (topic,) and chain != own:
+                    manifest = self._newest_with_tables(listed[chain])
+                    if manifest is not None and manifest.app_id != stream.app_id:
+                        self._require_another(topic, stream, chain, manifest, is_new=own not in listed)
 
-    def _is_staged(self, chain: str) -> bool:
-        return next(iter(self._store.list(f"{DONE}/{chain}/")), None) is not None
-
-    def _require_another(self, topic: str, stream: Stream, chain: str, manifest: Manifest | None) -> None:
-        """Raises ConfigError if a chain is of a stream that is gone, and for a table of this one, or for none yet."""
-        if manifest is None or manifest.app_id in {stream.app_id for stream in self._settings.streams}:
-            return
+    def _require_another(self, topic: str, stream: Stream, chain: str, manifest: Manifest, *, is_new: bool) -> None:
+        """Raises ConfigError if another stream's chain is for a table of this one; or for none yet, if that is gone."""
         tables = {comparable(table.url) for table in manifest.tables}
-        if tables and tables.isdisjoint(map(comparable, stream.tables)):
+        is_gone = manifest.app_id not in {stream.app_id for stream in self._settings.streams}
+        if tables.isdisjoint(map(comparable, stream.tables)) and (tables or not (is_gone and is_new)):
             return
+        gone = ", which is no stream of the config any more," if is_gone else ""
         what = (
-            f"has staged the topic {topic!r} for a table of the stream {stream.app_id!r}, which has not"
+            f"has staged the topic {topic!r} for a table of the stream {stream.app_id!r}"
             if tables
             else f"has chains of the topic {topic!r} that name no table, and the stream {stream.app_id!r} has none"
         )
-        msg = f"{manifest.app_id!r}, which is no stream of the config any more, {what}: records would be loaded twice"
+        what += ", which has not" if tables and is_new else ""
+        msg = f"{manifest.app_id!r}{gone} {what}: records would be loaded twice"
         own = f", or give {stream.app_id!r} tables of its own" if tables else ""
+        if not (is_gone and is_new):
+            raise ConfigError(msg, f"put the table of {stream.app_id!r} back{own}")
         raise ConfigError(
             msg,
             f"write app_id: {manifest.app_id} again{own}; to begin {stream.app_id!r} at its start, delete "

@@ -135,6 +135,23 @@ def test_a_stream_that_shares_and_is_renamed_does_not_load_its_records_again(sto
         assert learned(store, *streams)["new"] == "t@new", "with a table of its own it is another stream"
 
 
+def test_a_stream_does_not_get_the_table_of_another_one_that_shares_its_topic(store: TrappedStore) -> None:
+    """Each has staged: their tables have the same records."""
+    learned(store, "a", "b")
+    for app_id, chain in (("a", "t"), ("b", "t@b")):
+        staged(store, app_id, chain, f"/{app_id}")
+    for tables in ({"a": "/b", "b": "/a"}, {"a": "/b", "b": "/new"}, {"a": "/new", "b": "/a"}):
+        settings = config("a", "b", tables=tables)
+        with pytest.raises(ConfigError, match="has staged the topic 't' for a table of the stream") as caught:
+            StageTopicOwners(settings, store, make=True).read_all()
+        assert "back, or give" in caught.value.remedy
+    settings = config("a", tables={"a": "/b"})
+    with pytest.raises(ConfigError, match="'b', which is no stream of the config any more, has staged") as caught:
+        StageTopicOwners(settings, store, make=True).read_all()
+    assert caught.value.remedy == "put the table of 'a' back, or give 'a' tables of its own"
+    StageTopicOwners(config("a", "b", tables={"a": "/new"}), store, make=True).read_all()
+
+
 def test_a_renamed_stream_is_found_by_any_marker_of_its_chains(store: TrappedStore) -> None:
     """Whatever other partitions end with: a marker made by hand, or one of `bootstrap write`, names no table."""
     learned(store, "a", "b")
@@ -145,6 +162,7 @@ def test_a_renamed_stream_is_found_by_any_marker_of_its_chains(store: TrappedSto
     with pytest.raises(ConfigError, match="'b', which is no stream of the config any more, has chains") as caught:
         StageTopicOwners(settings, store, make=True).read_all()
     assert "write app_id: b again; to begin 'new' at its start" in caught.value.remedy
+    assert learned(store, "a", "b", "more")["more"] == "t@more", "b is still there"
     staged(store, "b", "t@b", "/b")
     with pytest.raises(ConfigError, match="'b', which is no stream of the config any more, has staged the topic 't'"):
         StageTopicOwners(settings, store, make=True).read_all()
