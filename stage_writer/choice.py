@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
-from common.schema import Field, Primitive, StructType, to_ddl
+from common.schema import Field, Primitive, StructType, to_arrow_type, to_ddl
 from common.settings.columns import CDC_COLUMN, made_columns
-from common.settings.columns_from import ColumnsFrom
-from common.settings.formats import path_steps
+from common.settings.formats import ValueFormat, path_steps
 from common.settings.parts.record import UnknownFields
 from stage_writer.decode.decode import Decoded
 from stage_writer.layers import decoder_of
+from stage_writer.shape.changes.events import deletes_by_tombstones
 from stage_writer.shape.evaluation import Condition, Deriver, connect
 from stage_writer.shape.expectations import Expectations
 from stage_writer.shape.expressions import ExpressionChecker
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from stage_writer.decode.batch import Messages
     from stage_writer.decode.decode import Decodes
     from stage_writer.layers import RecordInputs
+    from stage_writer.shape.route import AppearingRoutes
     from stage_writer.shape.rows import Step
 
     Index = NDArray[np.int64]
@@ -35,7 +37,8 @@ if TYPE_CHECKING:
 class RecordChoice:
     """By a stream's `where`, `derive`, `route` or `tables`, and `expect`."""
 
-    def __init__(self, stream: Stream, inputs: RecordInputs) -> None:
+    def __init__(self, stream: Stream, inputs: RecordInputs, *, appearing: AppearingRoutes | None = None) -> None:
+        """``appearing`` are the routes of a stream whose tables appear."""
         seen = _seen_by_expressions(stream)
         decoder: Decodes = _NoFields()
         if seen is not None:
@@ -48,7 +51,9 @@ class RecordChoice:
         if seen is not None and seen.shaping.derive:
             self._steps.append(Deriver(columns, seen.shaping.derive))
             columns = self._steps[-1].columns
-        self._steps += routing_of(columns, stream)
+        self._steps += routing_of(columns, stream, appearing)
+        self._stream = stream
+        self._router = next((step for step in self._steps if isinstance(step, Router)), None)
         if stream.shaping.expect:
             self._steps.append(Expectations(columns, stream))
 
@@ -66,13 +71,44 @@ class RecordChoice:
             rows = step.apply(rows, messages)
         return last.routes_of(rows, messages) if isinstance(last, Router) else []
 
+    def new_routes(self, messages: Messages, most: int) -> dict[str, list[int]]:
+        """The same, tombstones' too where these delete, each with its first messages, at ``most`` so many."""
+        if self._router is None:
+            return {}
+        decoded = self._decoder.decode(messages)
+        rows = Rows(decoded.rows, decoded.row_index, decoded.rejects, decoded.passed_over)
+        for step in self._steps[: self._steps.index(self._router)]:
+            rows = step.apply(rows, messages)
+        firsts = self._router.new_routes(rows, messages, most)
+        if deletes_by_tombstones(self._stream) and len(decoded.tombstones):
+            firsts = {**self._router.new_routes(self._without_fields(decoded.tombstones), messages, most), **firsts}
+        return firsts
+
     def of(self, messages: Messages) -> tuple[Rows, Index]:
-        """The messages' tables, rejects and filtered ones; and the tombstones."""
+        """The messages' tables, rejects and filtered ones; and the tombstones, of which those that delete are rows."""
         decoded = self._decoder.decode(messages)
         rows = Rows(decoded.rows, decoded.row_index, decoded.rejects, decoded.passed_over)
         for step in self._steps:
             rows = step.apply(rows, messages)
-        return rows, decoded.tombstones
+        if self._router is None or not deletes_by_tombstones(self._stream):
+            return rows, decoded.tombstones
+        gone = self._router.apply(replace(self._without_fields(decoded.tombstones), tables=rows.tables), messages)
+        index = np.sort(np.concatenate([rows.index, gone.index]))
+        chosen = replace(gone, table=self._without_fields(index).table, index=index)
+        rejects = (*rows.rejects, *gone.rejects)
+        chosen = replace(chosen, rejects=rejects, filtered=rows.filtered, violations=rows.violations, stops=rows.stops)
+        return chosen, decoded.tombstones[:0]
+
+    def _without_fields(self, index: Index) -> Rows:
+        """Rows of tombstones, which the router sees no field of."""
+        columns = () if self._router is None else self._router.columns
+        nulls = [pa.nulls(len(index), to_arrow_type(field.type)) for field in columns]
+        return Rows(pa.table(nulls, names=[field.name for field in columns]), index)
+
+    @property
+    def stream(self) -> Stream:
+        """The stream's settings, with the routes that have appeared."""
+        return self._stream if self._router is None else self._router.stream
 
 
 class _NoFields:
@@ -113,11 +149,14 @@ def _seen_by_expressions(stream: Stream) -> Stream | None:
     if not named.issubset(map(str.casefold, kept.names)):  # others are made of the whole record
         return stream.model_copy(update={"derive": derive})
     own = {field.name for field in kept}
+    formats = {path: form for path, form in stream.record.formats.items() if path_steps(path)[0] in own}
+    if not own:  # a field that any record may have, of any kind: decoding needs one
+        kept, formats = StructType((Field("_", Primitive.STRING),)), {"_": ValueFormat.JSON}
     update: dict[str, object] = {
-        "columns": to_ddl(kept) if kept.fields else ColumnsFrom.RECORDS.value,  # which has none
+        "columns": to_ddl(kept),
         "derive": derive,
         "unknown_fields": UnknownFields.IGNORE,
-        "formats": {path: form for path, form in stream.record.formats.items() if path_steps(path)[0] in own},
+        "formats": formats,
         "jmespath": {path: text for path, text in stream.record.jmespath.items() if path_steps(path)[0] in own},
     }
     return stream.model_copy(update=update)

@@ -174,7 +174,7 @@ class StreamConverter:
         self._inputs = inputs
         self._limits = limits
         self._appearing = appearing
-        self._route_choice = None if appearing is None else RecordChoice(_to_route(stream), inputs)
+        self._route_choice = None if appearing is None else RecordChoice(to_route(stream), inputs)
         self._pipeline = RecordPipeline(stream, inputs, gained=gained, appearing=appearing)
         schema = self._pipeline.columns
         self._row_formats: list[TableFormat] = []
@@ -290,7 +290,7 @@ class StreamConverter:
         return [replace(rows, offered=offer) for rows, offer in zip(staged, offered, strict=True)]
 
 
-def _to_route(stream: Stream) -> Stream:
+def to_route(stream: Stream) -> Stream:
     """The stream with what decides on its records' routes, and no more."""
     return stream.model_copy(update={"expect": {}})
 

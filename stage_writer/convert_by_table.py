@@ -22,7 +22,6 @@ import numpy as np
 from stage_writer.choice import RecordChoice
 from stage_writer.convert import (
     RecordPipeline,
-    StreamConverter,
     dead_letters_format,
     require_can_partition,
     rows_format,
@@ -31,7 +30,7 @@ from stage_writer.decode.batch import Messages
 from stage_writer.layers import NO_INPUTS, RecordInputs
 from stage_writer.shape.outcome import Part, staged_of, together
 from stage_writer.shape.route import parted
-from stage_writer.shape.slicing import ExplodeLimits, until_stops
+from stage_writer.shape.slicing import until_stops
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -46,7 +45,6 @@ if TYPE_CHECKING:
     from stage_writer.decode.dependency import Dependency
     from stage_writer.decode.rejects import Reject
     from stage_writer.parquet.buffer import StagedRows, TableFormat
-    from stage_writer.shape.route import AppearingRoutes
     from stage_writer.shape.rows import Rows
 
     Index = NDArray[np.int64]
@@ -74,7 +72,7 @@ class TablesConverter:
         formats: list[TableFormat] = []
         by_settings: dict[str, _Group] = {}
         for number, url in enumerate(urls):
-            own = _alone(stream.at(url))
+            own = alone(stream.at(url))
             group = by_settings.get(_settings_of(own))
             if group is None:
                 key = stream.key_of(url, "columns").removeprefix("streams[].").removesuffix("columns").rstrip(".")
@@ -140,32 +138,12 @@ class TablesConverter:
         return staged_of(messages, outcome, self._row_formats, self.formats[1])
 
 
-RecordConverter = StreamConverter | TablesConverter
-"""The conversion of a stream without a topology."""
-
-
-def converter_of(
-    stream: Stream,
-    inputs: RecordInputs = NO_INPUTS,
-    limits: ExplodeLimits = ExplodeLimits(),  # noqa: B008 - frozen
-    *,
-    appearing: AppearingRoutes | None = None,
-) -> RecordConverter:
-    """The conversion of a stream; ``appearing`` are the routes of one with a `route_table`.
-
-    Raises SchemaError and ExpressionError for an invalid stream.
-    """
-    if stream.has_several_columns:
-        return TablesConverter(stream, inputs)
-    return StreamConverter(stream, inputs, limits=limits, appearing=appearing)
-
-
 def _placed(reject: Reject, picked: Index, group: str) -> Reject:
     error = f"{reject.error} (in {group})" if group else reject.error
     return replace(reject, index=int(picked[reject.index]), error=error)
 
 
-def _alone(stream: Stream) -> Stream:
+def alone(stream: Stream) -> Stream:
     """The stream without what `RecordChoice` has done, and with its main table only."""
     done: dict[str, object] = {
         "where": None,

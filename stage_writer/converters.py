@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, cast
 from common.errors import ConfigError
 from common.protoc import compile_protobuf
 from stage_writer.columns.wiring import pending
-from stage_writer.convert_by_table import RecordConverter, converter_of
 from stage_writer.decode.binary.avro import no_avro_pass
 from stage_writer.decode.decode_options import no_native_decoder
 from stage_writer.fetch.schema_registry import schemas_of
 from stage_writer.layers import RecordInputs
 from stage_writer.memory_shares import MemoryShares
+from stage_writer.record_converter import RecordConverter, converter_of
 from stage_writer.shape.slicing import ExplodeLimits
 from stage_writer.stage.route_registry import route_registry_of
 from stage_writer.stopping import NEVER_STOPPING

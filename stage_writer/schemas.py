@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 from common.backoff import Backoff
 from common.errors import KafkaDeltaExpressError, MarkerError, StoreError, StoreRefusedError
+from common.schema import StructType
 from common.schema.evolution import NO_COLUMNS, additions, extended, joined_columns, restricted
 from stage_writer.decode.dependency import Dependency
 
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
     from common.ports import Clock
-    from common.schema import StructType
     from common.settings import Stream
     from common.stage.evolved import Evolved
     from stage_writer.ports import Converter, FollowsColumns, Running, Workers, WriterStage
@@ -50,6 +50,8 @@ class GainedColumns:
     workers: Workers
     clock: Clock
     log: FilteringBoundLogger
+    by_route: bool = False
+    """Whether each column is a route's, with the columns of its table (common/settings/own_columns.py)."""
     known: Evolved | None = None
     problem: KafkaDeltaExpressError | None = None
     """Why the last attempt to agree failed."""
@@ -71,9 +73,17 @@ class GainedColumns:
         """Whether each of these fields is a column, or never will be one."""
         if self.clock.monotonic_s() < self._refused_until_s:
             return True
-        stays = set(self._left_out.names).difference(self.columns.names)  # with all that is in them
+        stays = self._paths(self._left_out) - self._paths(self.columns)  # with all that is in them
         decided = extended(self.columns, self._left_out)
-        return all(column.path[0] in stays for column in additions(decided, offered))
+        depth = 2 if self.by_route else 1
+        return all(column.path[:depth] in stays for column in additions(decided, offered))
+
+    def _paths(self, columns: StructType) -> set[tuple[str, ...]]:
+        """The columns of the tables, below their routes where each has its own."""
+        if not self.by_route:
+            return {(name,) for name in columns.names}
+        structs = ((field.name, field.type) for field in columns)
+        return {(route, name) for route, part in structs if isinstance(part, StructType) for name in part.names}
 
     def want(self, offered: StructType, marker: str) -> None:
         """Agree on columns for these fields, which come with a marker."""
@@ -177,7 +187,10 @@ class Schemas:
         }
         self._newest = dict(self._declared)
         self._gained = {
-            app_id: GainedColumns(stage, workers, clock, log.bind(app_id=app_id)) for app_id in self._declared
+            app_id: GainedColumns(
+                stage, workers, clock, log.bind(app_id=app_id), by_route=converter.stream.record.has_own_columns
+            )
+            for app_id, converter in self._declared.items()
         }
         self._columns = columns
         self._stage = stage

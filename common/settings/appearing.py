@@ -10,23 +10,34 @@ Rules:
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from common.settings.route_tables import OtherTable
 from common.settings.route_template import table_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from common.settings.stream import Stream
 
 
-def with_routes(stream: Stream, routes: Iterable[str]) -> Stream:
-    """The stream with the tables of the routes that have appeared (rule 2); unchanged without a template."""
+def with_routes(
+    stream: Stream, routes: Iterable[str], keys: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+) -> Stream:
+    """The stream with the tables of the routes that have appeared (rule 2); unchanged without a template.
+
+    ``keys`` are those of tables with keys of their own; the settings win.
+    """
     template = stream.routing.route_table
     if template is None:
         return stream
     made = {
         route: OtherTable(table=table_of(template, route)) for route in routes if route not in stream.routing.routes
     }
-    return stream.model_copy(update={"route_settings": {**stream.routing.route_settings, **made}}) if made else stream
+    new: dict[str, object] = {"route_settings": {**stream.routing.route_settings, **made}} if made else {}
+    if keys and stream.merge is not None and stream.record.has_own_columns:
+        route_keys = {**keys, **stream.merge.route_keys}
+        if route_keys != stream.merge.route_keys:
+            new["merge"] = stream.merge.model_copy(update={"route_keys": route_keys})
+    return stream.model_copy(update=new) if new else stream

@@ -14,11 +14,18 @@ class MergeSettings(Section):
     """How a stream's events become a table with one row for each key."""
 
     keys: tuple[str, ...] = Field(
-        min_length=1,
-        description="Columns of the table that identify a row. An event whose key has a null is a dead letter. With "
+        default=(),
+        description="Columns of the table that identify a row. An event whose key has a null is a dead letter. They "
+        "may be left out with `route_columns: own`: a table's keys are then the names in its message keys. With "
         "`explode` at least one is the element, or a field in it by its path (`items.sku`); the others name the "
         "record, whose rows are replaced together.",
         examples=[["id"]],
+    )
+    route_keys: dict[str, tuple[str, ...]] = Field(
+        default_factory=dict,
+        description="With `route_columns: own`: the keys of the tables of some routes, where these are not `keys`, or "
+        "where message keys do not name them.",
+        examples=[{"audit_log": ["at", "user"]}],
     )
     operation: str | None = Field(
         default=None,

@@ -219,14 +219,23 @@ class Stream(TopicReader, SectionOfParts):
         )
 
     def at(self, url: str) -> Stream:
-        """The stream as if that one of its tables were the main one: with its columns and layout."""
+        """The stream as if that one of its tables were the main one: with its columns, keys and layout."""
         _, section = self._section_of(url)
-        if section is None:
-            return self.model_copy(update={"table": url})
-        own = section.overrides
-        if "z_order" in section.given:
+        own: dict[str, object] = {} if section is None else section.overrides
+        if section is not None and "z_order" in section.given:
             own["table_services"] = self.table_services.model_copy(update={"z_order": section.z_order})
+        if self.record.has_own_columns and self.merge is not None:
+            merge = self._merge_at(url)
+            own |= {"merge": merge} if merge is not None else {"merge": None, "load": LoadSetting.AUTO}
         return self.model_copy(update={"table": url, **own})
+
+    def _merge_at(self, url: str) -> MergeSettings | None:
+        """How one of the tables with keys of their own is merged; None for the main one, which gets no rows."""
+        wanted = comparable(url)
+        if self.merge is None or wanted == comparable(self.table):
+            return None
+        route = next((route for route, table in self.routing.routes.items() if comparable(table) == wanted), "")
+        return self.merge.model_copy(update={"keys": self.merge.route_keys.get(route, self.merge.keys)})
 
     def key_of(self, url: str, name: str) -> str:
         """The key of a setting for one of its tables for rows."""

@@ -7,25 +7,28 @@ Rules:
    `route_limit` becomes lower.
 2. A writer adds a route before it stages a row for it, and a loader reads the routes after it has listed the markers.
    So it knows the table of every marker that it reads.
-3. Of names that differ in case only, the first one has a table: catalogs and some stores take them for the same.
+3. The keys of a table that has keys of its own are agreed on with its route, and never change.
+4. Of names that differ in case only, the first one has a table: catalogs and some stores take them for the same.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from common.ports import Created
 from common.settings.appearing import with_routes
 from common.stage.stored import read_object
 from common.stage.versions import newest, version_path, versions_folder
-from common.stored_types import StoredForm
+from common.stored_types import StoredForm, lean
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from common.ports import ObjectStore
-    from common.settings import Settings
+    from common.settings import Settings, Stream
 
 ROUTES = "routes"
 
@@ -37,21 +40,31 @@ class AppearedRoutes:
     app_id: str
     version: int
     routes: tuple[str, ...]
+    keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """By route: the key columns of a table that has keys of its own, as its first event named them."""
+
+    _without_empty = lean("keys")
 
     @property
     def path(self) -> str:
         return version_path(versions_folder(ROUTES, self.app_id), self.version)
 
-    def with_more(self, wanted: Iterable[str], limit: int) -> AppearedRoutes:
-        """The next version, which has these names too, up to so many; the same one where there is nothing to add."""
+    def with_more(
+        self, wanted: Iterable[str], limit: int, keys: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+    ) -> AppearedRoutes:
+        """The next version, which has these names too, up to so many; the same one where there is nothing to add.
+
+        ``keys`` are those of tables with keys of their own; known ones stay.
+        """
         routes, folded = list(self.routes), {route.casefold() for route in self.routes}
         for route in wanted:
             if len(routes) < limit and route.casefold() not in folded:
                 routes.append(route)
                 folded.add(route.casefold())
-        if len(routes) == len(self.routes):
+        all_keys = {**{route: names for route, names in keys.items() if route in routes}, **self.keys}
+        if len(routes) == len(self.routes) and all_keys == self.keys:
             return self
-        return replace(self, version=self.version + 1, routes=tuple(routes))
+        return replace(self, version=self.version + 1, routes=tuple(routes), keys=all_keys)
 
     def to_bytes(self) -> bytes:
         return _FORM.to_bytes(self, indent=2)
@@ -72,12 +85,18 @@ def appeared(store: ObjectStore, app_id: str) -> AppearedRoutes:
     return AppearedRoutes(app_id, 0, ()) if appeared_routes is None else appeared_routes
 
 
-def agree_on(store: ObjectStore, app_id: str, wanted: Iterable[str], limit: int) -> AppearedRoutes:
+def agree_on(
+    store: ObjectStore,
+    app_id: str,
+    wanted: Iterable[str],
+    limit: int,
+    keys: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
+) -> AppearedRoutes:
     """The newest version once it has these names, as far as it can have them. Raises StoreError and MarkerError."""
     names = tuple(wanted)
     while True:
         known = appeared(store, app_id)
-        more = known.with_more(names, limit)
+        more = known.with_more(names, limit, keys)
         if more is known or isinstance(store.create(more.path, more.to_bytes()), Created):
             return more
 
@@ -86,8 +105,13 @@ def with_appeared(settings: Settings, store: ObjectStore) -> Settings:
     """The settings with the routes that have appeared. Raises StoreError and MarkerError."""
     if all(stream.routing.route_table is None for stream in settings.streams):
         return settings
-    streams = tuple(
-        stream if stream.routing.route_table is None else with_routes(stream, appeared(store, stream.app_id).routes)
-        for stream in settings.streams
-    )
+    streams = tuple(with_appeared_of(stream, store) for stream in settings.streams)
     return settings.model_copy(update={"streams": streams})
+
+
+def with_appeared_of(stream: Stream, store: ObjectStore) -> Stream:
+    """The same for one stream."""
+    if stream.routing.route_table is None:
+        return stream
+    known = appeared(store, stream.app_id)
+    return with_routes(stream, known.routes, known.keys)

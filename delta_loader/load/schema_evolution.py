@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING
 from common import metrics as catalogue
 from common.errors import SchemaError, TableError
 from common.schema import schema_from_json
-from common.schema.agreement import Agreement, PublishedColumns, agree, joined_offers
+from common.schema.agreement import PublishedColumns, agree, joined_offers
 from common.schema.evolution import NO_COLUMNS, restricted
+from common.settings.own_columns import columns_at, with_columns_at
 from common.stage.agreed_columns import agreed_columns
 from common.stage.evolved import Evolved, latest, publish
 
@@ -70,8 +71,9 @@ class SchemaEvolution:
         if table.url == self._stream.dead_letters:
             return False
         offers = self._offers(markers)
+        offered = columns_at(self._stream, table.url, joined_offers(offers.values()))
         columns, staged = schema_from_json(table.shape.schema), schema_from_json(shape.schema)
-        if not offers and restricted(columns, staged) == restricted(staged, staged):
+        if not offered.fields and restricted(columns, staged) == restricted(staged, staged):
             return False
         if self._stream.record.columns_from is not None:
             agreed = agreed_columns(self._stage, self._stream.app_id)
@@ -80,12 +82,14 @@ class SchemaEvolution:
         for _ in range(_ROUNDS):
             published = latest(self._stage, self._stream.app_id)
             before = NO_COLUMNS if published is None else published.columns
-            known = PublishedColumns(self._declared, before, self._stream.record.evolve_limit)
-            agreement = agree(columns, known, joined_offers(offers.values()), staged, self._refused)
+            known = PublishedColumns(
+                self._declared, columns_at(self._stream, table.url, before), self._stream.record.evolve_limit
+            )
+            agreement = agree(columns, known, offered, staged, self._refused)
             if agreement.added:
                 self._add(table.url, agreement.added)
                 changed, columns = True, self._columns(table.url)
-            elif self._publish(published, agreement, offers):
+            elif self._publish(published, with_columns_at(self._stream, table.url, before, agreement.columns), offers):
                 break
         return changed
 
@@ -120,12 +124,13 @@ class SchemaEvolution:
             self._metrics.add(catalogue.LOADER_COLUMNS_GAINED, len(added), app_id=self._stream.app_id)
             self._log.info("columns added", table=url, columns=[str(column) for column in added])
 
-    def _publish(self, published: Evolved | None, agreement: Agreement, offers: dict[str, StructType]) -> bool:
+    def _publish(self, published: Evolved | None, columns: StructType, offers: dict[str, StructType]) -> bool:
         """Publish what is agreed to writers; False when another loader was faster and its publication must be read."""
         last = published or Evolved.nothing(self._stream.app_id)
-        if agreement.columns == last.columns:
+        if columns == last.columns:
             return True
-        new = last.with_columns(agreement.columns, self._declared, offers, self._clock.wall_ms())
+        declared = NO_COLUMNS if self._stream.record.has_own_columns else self._declared
+        new = last.with_columns(columns, declared, offers, self._clock.wall_ms())
         gained = new.gained[len(last.gained) :]
         is_published = publish(self._stage, new)
         if is_published:

@@ -16,7 +16,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from common.errors import KafkaDeltaExpressError
+from common.schema.evolution import NO_COLUMNS
 from common.settings.merging import columns_of_rows
+from common.settings.own_columns import columns_at
 from common.stage.agreed_columns import agreed_columns
 from common.stage.evolved import latest
 from common.tables.identity import TableChain
@@ -158,7 +160,8 @@ class StreamTables:
         gained = latest(store, self._stream.app_id) if self._stream.record.evolves else None
         main = state.schema if self.own is None else self.own.shape.schema
         stream = with_columns_of_files(self._stream.at(url), main, partial(agreed_columns, store))
-        return frozenset((*columns_of_rows(stream), *(() if gained is None else gained.columns.names)))
+        own = NO_COLUMNS if gained is None else columns_at(self._stream, url, gained.columns)
+        return frozenset((*columns_of_rows(stream), *own.names))
 
     def position(self, url: str, partition: TopicPartition) -> Position | None:
         """A table's own position."""

@@ -15,8 +15,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from common.errors import MarkerError, NewerFormatError
-from common.settings.appearing import with_routes
-from common.stage.appeared_routes import appeared
+from common.stage.appeared_routes import appeared, with_appeared_of
 from common.stage.chain_origins import BEGIN, listed_origin, newest_paths
 from common.stage.idle import IDLE, facts_from_bytes
 from common.stage.markers import DONE, STRAY, Marker, MarkerName, is_late_path, late_path, marker_from_bytes
@@ -158,7 +157,7 @@ class Stage:
 
     def appeared(self, stream: Stream) -> Stream:
         """The stream with the tables that have appeared by its `route_table`. Raises StoreError, MarkerError."""
-        return with_routes(stream, self.routes(stream))
+        return with_appeared_of(stream, self.store)
 
     def routes(self, stream: Stream) -> tuple[str, ...]:
         """The routes that have appeared by its `route_table`, in that order. Raises StoreError, MarkerError."""

@@ -57,7 +57,7 @@ class Library:
 
     def native_decoder(self, columns: StructType, reading: DecodeOptions) -> NativeReader | None:
         """A `MakeNativeDecoder`."""
-        plan = plan_of(columns, reading)
+        plan = plan_of(columns, reading) if columns.fields else None  # nothing to read
         return None if plan is None else NativeReader(self, plan)
 
 

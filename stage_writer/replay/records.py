@@ -47,9 +47,9 @@ if TYPE_CHECKING:
     from common.ports import Clock, ObjectStore
     from common.settings import Settings, Stream
     from common.spans import TopicPartition
-    from stage_writer.convert_by_table import RecordConverter
     from stage_writer.decode.batch import MessageBatch
     from stage_writer.parquet.buffer import EncodedFile, StagedRows, TableFormat
+    from stage_writer.record_converter import RecordConverter
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ def census_of(stream: Stream) -> FieldCensus | None:
 
     A topology makes its own rows, and tables may have columns of their own.
     """
-    if stream.topology is not None or stream.has_several_columns:
+    if stream.topology is not None or stream.has_several_columns or stream.record.has_own_columns:
         return None
     columns = stream.record.schema_of_columns
     filled = [".".join(path_steps(column)) for column in stream.record.jmespath]

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
@@ -38,7 +39,7 @@ from stage_writer.shape.expressions import refused
 from stage_writer.shape.rows import Destinations
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -66,14 +67,23 @@ class AppearingRoutes(Protocol):
     def names(self) -> Sequence[str]:
         """Those in addition to the stream's `routes`, in an order that stays; more may follow."""
 
+    @property
+    def keys(self) -> Mapping[str, tuple[str, ...]]:
+        """By route: the keys of tables that have keys of their own."""
+
     def settle(self, wanted: Collection[str]) -> None:
         """Have these among `names`, as far as they can be. Raises StoreError and MarkerError.
 
         It returns at once for those that `waits` has seen.
         """
 
-    def waits(self, wanted: Collection[str]) -> Dependency | None:
-        """What must be over before `settle` returns at once; None if it does."""
+    def waits(
+        self, wanted: Collection[str], keys: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+    ) -> Dependency | None:
+        """What must be over before `settle` returns at once; None if it does.
+
+        ``keys`` are what the tables of some would have, where tables have keys of their own.
+        """
 
     def refusal(self, route: str) -> str:
         """Why a route is not among `names`."""
@@ -115,7 +125,7 @@ class Router:
         appearing.settle(self._new(routes))
         names = tuple(appearing.names)
         if names != self._known:
-            self._known, self.stream = names, with_routes(self.stream, names)
+            self._known, self.stream = names, with_routes(self.stream, names, appearing.keys)
             self._number()
 
     def _new(self, routes: pa.ChunkedArray) -> list[str]:
@@ -126,6 +136,19 @@ class Router:
         """The routes that rows take and that are none of the stream's, each once."""
         (routes,) = self._evaluator.evaluate(rows, messages).values
         return self._new(_one_by_one(routes)[1] if self._is_several else routes)
+
+    def new_routes(self, rows: Rows, messages: Messages, most: int) -> dict[str, list[int]]:
+        """The same, each with the first messages of rows that take it, at ``most`` so many."""
+        evaluated = self._evaluator.evaluate(rows, messages)
+        index, (routes,) = evaluated.rows.index, evaluated.values
+        if self._is_several:
+            owners, routes = _one_by_one(routes)
+            index = index[owners]
+        firsts = {}
+        for route in self._new(routes):
+            takes = np.flatnonzero(pc.fill_null(pc.equal(routes, route), fill_value=False).to_numpy())
+            firsts[route] = index[takes[:most]].tolist()
+        return firsts
 
     def apply(self, rows: Rows, messages: Messages) -> Rows:
         """The rows, with the tables of their messages recorded (rule 2)."""
@@ -218,6 +241,8 @@ def columns_of_every_event(columns: StructType, stream: Stream) -> StructType:
     names = record_names(stream)
     element = element_keys_of(stream)
     known = {names.get(key, key) for key in stream.merge.keys if key not in element}
+    if stream.record.has_own_columns and stream.merge.tombstones == "delete":
+        known.clear()  # a tombstone's key columns are known once it has a table
     if stream.merge.tombstones == "ignore" and stream.record.has_events:
         known.add(CDC_COLUMN)
     return StructType(tuple(field for field in columns if field.name in known))

@@ -17,6 +17,7 @@ from common.errors import StoreError
 from common.schema import schema_from_json
 from common.schema.agreement import PublishedColumns, agree, joined_offers
 from common.schema.evolution import NO_COLUMNS, extended
+from common.settings.own_columns import columns_at, with_columns_at
 from common.stage.evolved import Evolved, latest, publish
 from common.tables.delta_log import read_table_state
 
@@ -42,14 +43,12 @@ def gain_columns(
     Raises StoreError and MarkerError.
     """
     offered, declared = joined_offers(offers.values()), stream.record.schema_of_columns
-    table = NO_COLUMNS
-    for url in stream.row_tables:  # the main one first: its types win
-        table = extended(table, _columns_of(url, open_table))
+    tables = _tables(stream, offered, open_table)
+    if stream.record.has_own_columns:
+        declared = NO_COLUMNS
     for _ in range(_ATTEMPTS):
         last = latest(stage, stream.app_id) or Evolved.nothing(stream.app_id)
-        columns = agree(
-            table, PublishedColumns(declared, last.columns, stream.record.evolve_limit), offered, declared
-        ).columns
+        columns = _agreed(stream, tables, last.columns, offered)
         if columns == last.columns:
             return last
         new = last.with_columns(columns, declared, offers, clock.wall_ms())
@@ -57,6 +56,27 @@ def gain_columns(
             return new
     msg = f"other writers have agreed on columns of {stream.app_id} before each of {_ATTEMPTS} attempts"
     raise StoreError(msg, "wait; this writer tries again")
+
+
+def _tables(stream: Stream, offered: StructType, open_table: Callable[[str], ObjectStore]) -> dict[str, StructType]:
+    """The columns of the tables that these fields are for, by URL: of all together, unless each has its own."""
+    if stream.record.has_own_columns:
+        urls = [url for field in offered if (url := stream.routing.routes.get(field.name)) is not None]
+        return {url: _columns_of(url, open_table) for url in urls}
+    table = NO_COLUMNS
+    for url in stream.row_tables:  # the main one first: its types win
+        table = extended(table, _columns_of(url, open_table))
+    return {stream.table: table}
+
+
+def _agreed(stream: Stream, tables: Mapping[str, StructType], known: StructType, offered: StructType) -> StructType:
+    """The stream's columns with those that its tables gain."""
+    declared, limit = stream.record.schema_of_columns, stream.record.evolve_limit
+    for url, table in tables.items():
+        before = PublishedColumns(declared, columns_at(stream, url, known), limit)
+        gained = agree(table, before, columns_at(stream, url, offered), declared).columns
+        known = with_columns_at(stream, url, known, gained)
+    return known
 
 
 def _columns_of(url: str, open_table: Callable[[str], ObjectStore]) -> StructType:

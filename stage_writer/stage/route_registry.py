@@ -13,6 +13,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
 
 from structlog import get_logger
@@ -27,7 +28,7 @@ from common.tables.urls import comparable
 from stage_writer.decode.dependency import Dependency
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Mapping
 
     from structlog.typing import FilteringBoundLogger
 
@@ -77,6 +78,11 @@ class RouteRegistry:
         self._asking: RunningAttempt | None = None
         self._request_at_s = 0.0
         self._backoff = Backoff()
+        merge = stream.merge
+        self._has_own_keys = stream.record.has_own_columns and merge is not None and not merge.keys
+        self._given_keys = frozenset[str]() if merge is None else frozenset(merge.route_keys)
+        self._offered_keys: dict[str, tuple[str, ...]] = {}
+        """By route: what its first events named, until a table has appeared."""
         self.away: KafkaDeltaExpressError | None = None
         """Why the stage has not answered last."""
 
@@ -84,7 +90,14 @@ class RouteRegistry:
     def names(self) -> tuple[str, ...]:
         return self._known.routes
 
-    def waits(self, wanted: Collection[str]) -> RouteWait | None:
+    @property
+    def keys(self) -> Mapping[str, tuple[str, ...]]:
+        return self._known.keys
+
+    def waits(
+        self, wanted: Collection[str], keys: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+    ) -> RouteWait | None:
+        self._offered_keys |= {route: names for route, names in keys.items() if self._lacks_keys(self._known, route)}
         return None if self.decides(wanted) else RouteWait(self, tuple(wanted))
 
     def settle(self, wanted: Collection[str]) -> None:
@@ -93,7 +106,9 @@ class RouteRegistry:
             self._agree(undecided)
 
     def refusal(self, route: str) -> str:
-        return self._refusal(self._known, route) or "whose table has not appeared"
+        without_keys = "and no message key of its events names the keys of a table"
+        missing = without_keys if self._lacks_keys(self._known, route) else "whose table has not appeared"
+        return self._refusal(self._known, route) or missing
 
     def decides(self, wanted: Collection[str]) -> bool:
         """Whether all these are decided now; starts an attempt if one is due (rule 2). Called by one thread."""
@@ -105,7 +120,17 @@ class RouteRegistry:
 
     def _undecided(self, wanted: Collection[str]) -> list[str]:
         known = self._known
-        return [route for route in wanted if route not in known.routes and not self._refusal(known, route)]
+        return [route for route in wanted if self._may_gain(known, route)]
+
+    def _may_gain(self, known: AppearedRoutes, route: str) -> bool:
+        """Whether a route may get a table, or its table its keys."""
+        if self._lacks_keys(known, route) and route not in self._offered_keys:
+            return False  # no message key has named them yet
+        is_whole = route in known.routes and not self._lacks_keys(known, route)
+        return not is_whole and (route in known.routes or not self._refusal(known, route))
+
+    def _lacks_keys(self, known: AppearedRoutes, route: str) -> bool:
+        return self._has_own_keys and route not in known.keys and route not in self._given_keys
 
     def _refusal(self, known: AppearedRoutes, route: str) -> str:
         """Why a route can never have a table; empty if it may have one."""
@@ -129,10 +154,12 @@ class RouteRegistry:
     def _agree(self, wanted: Collection[str]) -> None:
         """Raises StoreError and MarkerError."""
         before, limit, app_id = self._known, self._stream.routing.route_limit, self._stream.app_id
+        keys = {route: self._offered_keys[route] for route in wanted if route in self._offered_keys}
         if self._preview:
-            self._known = appeared(self._open_stage(), app_id).with_more((*before.routes, *wanted), limit)
+            more = (*before.routes, *wanted)
+            self._known = appeared(self._open_stage(), app_id).with_more(more, limit, {**before.keys, **keys})
             return
-        self._known = agree_on(self._open_stage(), app_id, wanted, limit)
+        self._known = agree_on(self._open_stage(), app_id, wanted, limit, keys)
         self._log.info("tables appear", routes=[route for route in self._known.routes if route not in before.routes])
 
     def _begin(self, wanted: Collection[str]) -> RunningAttempt | None:

@@ -1,7 +1,7 @@
 """Worlds whose tables appear with the values of `route`: their converter, and what must hold of the routes.
 
 Every writer has the real `RouteRegistry`, whose agreement with the others is in the stage. In some of these worlds
-records gain fields too.
+records gain fields too; in some of those each table has the columns of its own records (`route_columns: own`).
 
 Rules:
 
@@ -10,6 +10,8 @@ Rules:
 2. A marker names no table of a route that is not agreed on, and a loader knows each that a marker names.
 3. In the end a record is in the table of its route if that was agreed on, and a dead letter if not: for all writers
    alike, whenever they looked.
+4. With columns of its own, a table has no field that none of its records has, and each of the fields that they have is
+   in a column by the type of their values: other tables have no say in that.
 """
 
 from __future__ import annotations
@@ -18,16 +20,21 @@ import json
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from common.schema.evolution import NO_COLUMNS
+from common.schema import Field, StructType, schema_from_json
+from common.schema.evolution import NO_COLUMNS, joined_columns
 from common.settings.appearing import with_routes
+from common.settings.own_columns import columns_at
 from common.settings.route_template import table_of
 from common.stage.appeared_routes import ROUTES, AppearedRoutes
 from common.stage.markers import marker_from_bytes
 from common.stage.versions import versions_folder
+from common.tables.dead_letters import KAFKA_FIELDS
 from common.tables.urls import comparable
+from stage_writer.decode.json_document import parse_document
+from stage_writer.decode.unknown.offers import type_of
 from stage_writer.stage.route_registry import RouteRegistry
 from tests.simulation.converter import BAD, GOOD
-from tests.simulation.evolving import GAINING, EvolvingConverter
+from tests.simulation.evolving import GAINING, EvolvingConverter, sent_beside
 from tests.simulation.invariants import Objects, StageInvariants
 from tests.simulation.kinds import DEAD_LETTERS, STAGE, TABLE, Evolving, settings_of
 from tests.simulation.store import SimulatedStore
@@ -36,7 +43,6 @@ from tests.simulation.world import SILENT, Crash, WorldClock
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from common.schema import StructType
     from common.settings import Stream
     from delta_loader.load.report import StreamReport
     from delta_loader.service import LoaderService
@@ -48,6 +54,15 @@ if TYPE_CHECKING:
     from tests.simulation.kinds import Around, Loads, Wanted
     from tests.simulation.world import Process, World
 
+OWN = {
+    "columns": "n BIGINT",
+    "unknown_fields": "evolve",
+    "route": "CAST(n AS VARCHAR)",
+    "route_table": "memory://by/{route}",
+    "route_limit": 6,
+    "route_columns": "own",
+    "unrouted": "dead_letters",
+}
 TEMPLATE, LIMIT = "memory://by/{route}", 6
 NAMES = (*"abcDefghi", "A", "d", "no/name")
 """More than the limit, some of one name but for its case, and one that is no name."""
@@ -123,6 +138,71 @@ class AppearingConverter(EvolvingConverter):
         return super()._convert(batch)
 
 
+class OwnColumnsSimulated(AppearingConverter):
+    """The same where each table has the columns of its own records."""
+
+    def __init__(
+        self, stream: Stream, registry: Registry, book: RouteRegistry, gained: StructType = NO_COLUMNS
+    ) -> None:
+        self._book = book
+        super().__init__(stream, registry, book)
+        self._owned = gained
+
+    def at(self, gained: StructType) -> OwnColumnsSimulated:
+        """With more columns of some tables."""
+        return OwnColumnsSimulated(self._given, self._registry, self._book, gained)
+
+    @property
+    def stream(self) -> Stream:
+        """With the tables that have appeared."""
+        return with_routes(self._given, self._book.names)
+
+    @stream.setter
+    def stream(self, stream: Stream) -> None:
+        self._given = stream
+
+    @property
+    def by_route(self) -> dict[str, EvolvingConverter]:
+        """What each table's own columns make of a record."""
+        stream = self.stream
+        return {
+            route: EvolvingConverter(self._given, self._registry, columns_at(stream, url, self._owned))
+            for route, url in stream.routing.routes.items()
+        }
+
+    def is_row(self, value: bytes | None) -> bool:
+        """No record goes to the main table."""
+        del value
+        return False
+
+    def is_dead(self, value: bytes | None) -> bool:
+        """A record without a route is, too."""
+        return super().is_dead(value) or (value is not None and route_of(value) is None)
+
+    def others(self, values: Sequence[bytes | None]) -> Iterator[tuple[TableFormat, Callable[[bytes | None], bool]]]:
+        """The tables that have appeared, each with its columns."""
+        made = self.by_route
+        for table, is_of in super().others(values):
+            route = next(route for route in made if table_of(TEMPLATE, route) == table.url)
+            yield replace(made[route].formats[0], url=table.url), is_of
+
+    def row(self, batch: MessageBatch, index: int, value: bytes | None) -> dict[str, object]:
+        """By the columns of the record's table."""
+        made, row = self.by_route.get(route_of(value) or ""), super().row(batch, index, value)
+        return row if made is None else row | made.fields(value or b"")
+
+    def _convert(self, batch: MessageBatch) -> StagedRows:
+        staged = super()._convert(batch)
+        offered = NO_COLUMNS
+        for table, rows in staged.routed:
+            route = next(route for route in self._book.names if table_of(TEMPLATE, route) == table.url)
+            texts = rows[self.stream.record.rescue_column].drop_null().to_pylist()
+            part = self.by_route[route].offers.of(texts)
+            if part.fields:
+                offered = joined_columns(offered, StructType((Field(route, part),)))
+        return replace(staged, offered=offered)
+
+
 def _routes(batch: MessageBatch) -> list[str]:
     return sorted({route for value in batch.values.to_pylist() if (route := route_of(value)) is not None})
 
@@ -170,6 +250,9 @@ class Appearing(Evolving):
         super().__init__(around)
         if around.world.rng.random() < 0.5:
             self.values += (*GAINING, _value("a", b', "x": 5'), _value("b", b', "x": 2.5'), _value("e", b', "y": "z"'))
+            if around.world.rng.random() < 0.5:
+                self.settings = settings_of(**OWN)
+                self.values += (_value("a", b', "w": "a"'), _value("b", b', "w": 7'), _value("e", b', "x": true'))
         self._unknown: list[str] = []
 
     @property
@@ -201,7 +284,8 @@ class Appearing(Evolving):
             return attempt
 
         book = RouteRegistry(stream, lambda: store, WorldClock(world, process), SILENT, start=start)
-        return AppearingConverter(stream, self.registry, book)
+        simulated = OwnColumnsSimulated if stream.record.has_own_columns else AppearingConverter
+        return simulated(stream, self.registry, book)
 
     def loads(self, service: LoaderService, store: SimulatedStore) -> Loads:
         """No marker names a table that the loader does not know (rule 2)."""
@@ -222,8 +306,27 @@ class Appearing(Evolving):
         route = route_of(value)
         place = TABLE if route is None else table_of(TEMPLATE, route)
         is_dead = value == BAD or (route is not None and route not in self._routes.agreed.routes)
+        is_dead = is_dead or (route is None and self.stream.record.has_own_columns)
         return ({DEAD_LETTERS if is_dead else place: 1},)
 
     def problems(self) -> Iterable[str]:
         """What a loader did not know, and values that are not as they were sent."""
-        return (*self._unknown, *super().problems())
+        return (*self._unknown, *super().problems(), *self._of_others())
+
+    def _of_others(self) -> Iterator[str]:
+        """Columns that only other tables' records have, or with their types (rule 4)."""
+        if not self.stream.record.has_own_columns:
+            return
+        types: dict[str, dict[str, set[object]]] = {}
+        for _, log, _ in self.around.logs():
+            for record in log:
+                if (route := route_of(record.value)) is not None:
+                    for name, value in sent_beside(record.value or b"").items():
+                        data_type = type_of(parse_document(json.dumps(value)))
+                        types.setdefault(route, {}).setdefault(name, set()).add(data_type)
+        made = {"n", self.stream.record.rescue_column, *(field.name for field in KAFKA_FIELDS)}
+        for route, url in self.stream.routing.routes.items():
+            table = self.log.tables.get(url)
+            for column in () if table is None else schema_from_json(table.schema):
+                if column.name not in made and column.type not in types.get(route, {}).get(column.name, set()):
+                    yield f"{url} has the column {column.name} {column.type}, which none of its records has"

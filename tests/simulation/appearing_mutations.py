@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import reduce
 from typing import TYPE_CHECKING
 from unittest.mock import patch
 
+from common.schema import StructType
+from common.schema.evolution import NO_COLUMNS, joined_columns
+from common.settings.own_columns import columns_at
 from common.stage import appeared_routes
 from common.stage.appeared_routes import AppearedRoutes
 from delta_loader.stage.reading import Stage
-from stage_writer.stage import route_registry
+from stage_writer.stage import gaining, route_registry
 from stage_writer.stage.route_registry import RouteRegistry
 from tests.simulation.world import STALLS
 
@@ -115,6 +119,18 @@ def a_loader_reads_the_tables_once() -> AbstractContextManager[object]:
     return patch.object(Stage, "appeared", first)
 
 
+def a_table_gains_what_others_have() -> AbstractContextManager[object]:
+    """What any table has gained is each table's."""
+
+    def everything(stream: Stream, url: str, gained: StructType) -> StructType:
+        if not stream.record.has_own_columns:
+            return columns_at(stream, url, gained)
+        parts = (field.type for field in gained)
+        return reduce(joined_columns, (part for part in parts if isinstance(part, StructType)), NO_COLUMNS)
+
+    return patch.object(gaining, "columns_at", everything)
+
+
 RULES: tuple[tuple[str, Callable[[], AbstractContextManager[object]], Chances | None], ...] = (
     ("routes are agreed on exclusively", the_agreement_is_not_exclusive, STALLS),
     ("the limit of tables is one for all writers", each_writer_has_a_limit_of_its_own, None),
@@ -123,4 +139,5 @@ RULES: tuple[tuple[str, Callable[[], AbstractContextManager[object]], Chances | 
     ("of names that differ in case one has a table", names_that_differ_in_case_have_tables, None),
     ("a loader reads the tables after the markers", a_loader_reads_the_tables_first, None),
     ("a loader sees tables that appear", a_loader_reads_the_tables_once, None),
+    ("a table gains columns of its own records", a_table_gains_what_others_have, None),
 )

@@ -64,7 +64,7 @@ class EvolvingConverter(PlainConverter):
         self.formats = (rows, dead)
         known = StructType((*stream.record.schema_of_columns.fields, *gained.fields))
         taken = {stream.record.rescue_column, *(field.name for field in KAFKA_FIELDS)}
-        self._offers = Offers(known, taken, stream.record.evolve_limit - len(gained.fields))
+        self.offers = Offers(known, taken, stream.record.evolve_limit - len(gained.fields))
 
     def at(self, gained: StructType) -> EvolvingConverter:
         """With more columns."""
@@ -87,7 +87,7 @@ class EvolvingConverter(PlainConverter):
         staged = super()._convert(batch)
         tables = (staged.rows[0], *(rows for _, rows in staged.routed))
         texts = [text for rows in tables for text in rows[self.stream.record.rescue_column].drop_null().to_pylist()]
-        return replace(staged, offered=self._offers.of(texts))
+        return replace(staged, offered=self.offers.of(texts))
 
 
 def _fitting(value: object, data_type: DataType) -> object | None:

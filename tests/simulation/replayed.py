@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from common.stage.markers import Marker
     from delta_loader.load.replace_ranges import Replacer
     from delta_loader.load.replace_steps import Request
-    from stage_writer.convert_by_table import RecordConverter
     from stage_writer.ports import Result
+    from stage_writer.record_converter import RecordConverter
     from stage_writer.replay.records import Records
     from stage_writer.replay.records import Replayed as Counted
     from tests.simulation.kafka import Broker

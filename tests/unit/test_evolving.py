@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import date
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -25,11 +26,12 @@ from delta_loader.load.ports import Ports
 from delta_loader.ports import in_turn
 from delta_loader.service import LoaderService
 from delta_loader.stage.reading import Stage
-from stage_writer.convert import StreamConverter
 from stage_writer.decode.batch import MessageBatch
 from stage_writer.loop import StageWriter
+from stage_writer.record_converter import converter_of
 from stage_writer.schemas import LATE_AFTER_S, LOOK_AT_SCHEMAS_S
 from stage_writer.stage.gaining import gain_columns
+from stage_writer.stage.route_registry import RouteRegistry
 from stage_writer.stage.staging import ObjectStage
 from tests.builders import required
 from tests.fakes.delta_tables import MemoryDeltaTables
@@ -81,12 +83,14 @@ class World:
         names = iter(range(1_000))
         objects = ObjectStage(
             stage or self.store,
-            lambda _: self.table,
+            lambda url: self.table if url == self.stream.table else FsspecStore(url),
             self.clock,
             lambda: f"{partition.partition}{next(names):031x}",
             "w",
         )
-        writer = new_writer(StreamConverter(self.stream), source=group, stage=objects, runtime=runtime_of(self.clock))
+        routes = RouteRegistry(self.stream, lambda: self.store, self.clock, structlog.get_logger())
+        converter = converter_of(self.stream, appearing=None if self.stream.routing.route_table is None else routes)
+        writer = new_writer(converter, source=group, stage=objects, runtime=runtime_of(self.clock))
         group.subscribe([self.stream], writer)
         VALUES[partition] = []
         return writer, group
@@ -425,3 +429,44 @@ def test_the_types_of_a_route_s_table_count(tmp_path: Path) -> None:
     write_log(stores[route], "id BIGINT, kind STRING, _rescued STRING, x STRING")
     agreed = gain_columns(world.store, stores.__getitem__, world.clock, world.stream, {"m": parse_ddl("x BIGINT")})
     assert to_ddl(agreed.columns) == "x STRING"
+
+
+OWN: dict[str, Any] = {"route": "kind", "route_columns": "own", "unrouted": "dead_letters", "columns": "kind STRING"}
+
+
+def test_tables_with_columns_of_their_own_gain_them_apart(tmp_path: Path) -> None:
+    world = World(tmp_path, **OWN, route_table=f"{tmp_path}/by/{{route}}")
+    first, second = SOURCES
+    writer, group = world.writer(first)
+    produce(writer, group, first, {"kind": "a", "x": 1}, {"kind": "b", "x": "one"}, {"kind": "a", "y": {"z": 1}})
+    world.load()
+
+    def columns() -> dict[str, str]:
+        by = f"{tmp_path}/by/"
+        tables = {url: to_ddl(schema_from_json(table.schema)) for url, table in world.tables.tables.items()}
+        return {url.removeprefix(by): columns for url, columns in tables.items() if url.startswith(by)}
+
+    assert columns() == {
+        "a": "kind STRING, x BIGINT, y STRUCT<z: BIGINT>, _rescued STRING",
+        "b": "kind STRING, x STRING, _rescued STRING",
+    }
+    gained = [each.column for each in world.published.gained]
+    assert gained == ["a STRUCT<x: BIGINT, y: STRUCT<z: BIGINT>>", "b STRUCT<x: STRING>"]
+    # Another writer, and one that may not agree: what it offers is for the table of its route alone.
+    other, group = world.writer(second, refusing(tmp_path))
+    produce(other, group, second, {"kind": "b", "x": "two", "late": True}, {"kind": "a", "x": "text"})
+    world.load()
+    assert columns()["a"] == "kind STRING, x BIGINT, y STRUCT<z: BIGINT>, _rescued STRING"
+    assert columns()["b"] == "kind STRING, x STRING, _rescued STRING, late BOOLEAN"
+    assert to_ddl(world.published.columns) == (
+        "a STRUCT<x: BIGINT, y: STRUCT<z: BIGINT>>, b STRUCT<x: STRING, late: BOOLEAN>"
+    )
+    assert world.published.gained[-1].column == "b.late BOOLEAN"
+
+
+def test_a_table_of_its_own_that_exists_keeps_its_types(tmp_path: Path) -> None:
+    world = World(tmp_path, **OWN, route_table=f"{tmp_path}/by/{{route}}")
+    write_log(FsspecStore(f"{tmp_path}/by/a"), "kind STRING, x STRING")
+    writer, group = world.writer(SOURCES[0])
+    produce(writer, group, SOURCES[0], {"kind": "a", "x": 1}, {"kind": "a", "x": "text"}, {"kind": "b", "x": 1})
+    assert to_ddl(world.published.columns) == "a STRUCT<x: STRING>, b STRUCT<x: BIGINT>"

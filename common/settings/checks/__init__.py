@@ -10,7 +10,7 @@ from common.settings.checks.columns_from import check_columns_from, check_evolvi
 from common.settings.checks.envelope import check_envelope
 from common.settings.checks.merge import check_merge
 from common.settings.checks.route_tables import check_route_tables
-from common.settings.checks.route_template import check_template
+from common.settings.checks.route_template import check_own_columns, check_template
 from common.settings.checks.routes import check_routes
 from common.settings.checks.topology import check_topology
 
@@ -31,4 +31,5 @@ def checked(stream: Stream) -> Stream:
     check_merge(stream)
     check_route_tables(stream)
     check_template(stream)
+    check_own_columns(stream)
     return stream

@@ -44,7 +44,7 @@ def check_merge(stream: Stream) -> None:
     known = table_columns_of(stream)
     names = [*known.names, *stream.kafka_column_names]
     element = _check_explode(stream, merge)
-    for key in (key for key in merge.keys if key not in element):
+    for key in (key for key in merge.keys if key not in element and not stream.record.has_own_columns):
         _require_known("merge.keys", key, names)
     if len(set(merge.keys)) < len(merge.keys):
         refuse("merge.keys names a column twice; name each once")
@@ -75,6 +75,9 @@ def _check_types(stream: Stream) -> None:
 
 def _check_together(stream: Stream) -> None:
     merge = stream.merge
+    if merge is not None and not merge.keys and not stream.record.has_own_columns:
+        msg = "merge.keys is missing; name the columns of the table that identify a row, such as keys: [id]"
+        raise ValueError(msg)
     if merge is not None and merge.truncates == "apply":
         _check_truncates(stream)
     if merge is not None and merge.history:

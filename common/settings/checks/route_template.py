@@ -42,6 +42,39 @@ def check_template(stream: Stream) -> None:
             refuse(f"route_table may make a table around {key.removeprefix('streams[].')}, {url}; use another folder")
 
 
+def check_own_columns(stream: Stream) -> None:
+    """Raise ValueError where tables cannot have columns of their own."""
+    merge = stream.merge
+    if not stream.record.has_own_columns:
+        if merge is not None and merge.route_keys:
+            msg = "merge.route_keys is given without route_columns: own, so all tables have merge.keys; leave it out"
+            raise ValueError(msg)
+        return
+    excluded = {
+        "no route_table": stream.routing.route_table is None,
+        f"columns: {stream.record.columns}": stream.record.columns_from is not None,
+        f"unknown_fields: {stream.record.unknown_fields}": not stream.record.evolves,
+        f"unrouted: {stream.routing.unrouted}": stream.routing.unrouted != "dead_letters",
+        f"format: {stream.record.format}": stream.record.format != "json",
+        f"framing: {stream.record.framing}": stream.record.framing != "none",
+        f"envelope: {stream.record.envelope}": stream.record.envelope not in ("plain", "debezium"),
+        "validate: true": stream.record.validates,
+        "schema_file": stream.record.schema_file is not None,
+    }
+    other = next((key for key, is_given in excluded.items() if is_given), None)
+    if other is not None:
+        msg = f"route_columns is own, which does not go with {other}; write route_columns: shared, or change that"
+        raise ValueError(msg)
+    without = (
+        []
+        if merge is None or merge.keys
+        else [route for route in stream.routing.routes if route not in merge.route_keys]
+    )
+    if without:
+        msg = f"routes names {without[0]}, and merge no keys for it; add merge.route_keys.{without[0]}, or merge.keys"
+        raise ValueError(msg)
+
+
 def check_templates(stage: str, streams: Sequence[Stream]) -> None:
     """Raise ValueError for a template that may make a place of others, or a table around one."""
     of_stage = [("stage.url", stage), *(("a folder of stage.url", f"{stage}/{folder}") for folder in STAGE_FOLDERS)]

@@ -39,6 +39,13 @@ class RecordSettings(SectionPart):
         "`schema_registry`. See [schema.md](schema.md).",
         examples=["id BIGINT, amount DOUBLE", "from_table"],
     )
+    route_columns: str = Field(
+        default="shared",
+        pattern="^(shared|own)$",
+        description="The columns of the tables that appear by `route_table`: `shared` gives them the main table's, "
+        "`own` to each those of its own records, and with `merge` keys of its own. See "
+        "[routing.md](routing.md#columns-of-their-own).",
+    )
     format: str = Field(
         default="json",
         pattern="^(json|avro|protobuf)$",
@@ -199,11 +206,17 @@ class RecordSettings(SectionPart):
         return forms_of(self.schema_of_columns, self.formats)
 
     @property
+    def has_own_columns(self) -> bool:
+        """Whether each table that appears has columns, and keys, of its own."""
+        return self.route_columns == "own"
+
+    @property
     def columns_from(self) -> ColumnsFrom | None:
         """Where the columns come from; None where they are declared."""
-        return columns_from(self.columns)
+        source = columns_from(self.columns)
+        return None if source is ColumnsFrom.RECORDS and self.has_own_columns else source
 
     @property
     def schema_of_columns(self) -> StructType:
         """The declared columns; none where they come from elsewhere."""
-        return NO_COLUMNS if self.columns_from is not None else parse_ddl(self.columns)
+        return NO_COLUMNS if columns_from(self.columns) is not None else parse_ddl(self.columns)

@@ -189,9 +189,8 @@ class Verifier:
         other_topics = self._other_topics(tables)
         findings += [*_cleaned(tables), *_deferred_findings(tables), *other_topics.values()]
         findings += _former_findings(tables, [ledger.url for ledger, _ in former])
-        by = merge_by_of(stream)
-        if by is not None:
-            partitions, more = self._merged(stream, tables, by)
+        if stream.merge is not None:
+            partitions, more = self._merged(stream, tables)
         elif not stream.kafka_columns:
             partitions, more = self._without_columns(tables, rows.version)
         else:
@@ -283,7 +282,7 @@ class Verifier:
         }
         return {partition: finding for partition, finding in findings.items() if finding is not None}
 
-    def _merged(self, stream: Stream, tables: Tables, by: MergeBy) -> tuple[tuple[PartitionReport, ...], list[Finding]]:
+    def _merged(self, stream: Stream, tables: Tables) -> tuple[tuple[PartitionReport, ...], list[Finding]]:
         """The report on tables whose rows are the last of many events (rule 5)."""
         text = (
             "events are merged by key, so their rows cannot be counted; that each was merged once is proved by the "
@@ -291,7 +290,8 @@ class Verifier:
         ) + self._unasked()
         findings = [Finding(Verdict.UNPROVED, "merged", text, tables.url)]
         for ledger in tables.row_ledgers:
-            findings += self._keys_twice(stream, ledger, by)
+            by = merge_by_of(stream.at(ledger.url))
+            findings += () if by is None else self._keys_twice(stream, ledger, by)
             for removal in (removal for removal in ledger.removals if removal.rows and not removal.by_right):
                 text = f"version {removal.version} ({removal.words}) removed {removal.rows:,} rows"
                 findings.append(Finding(Verdict.UNPROVED, "rows_removed", text, ledger.url, version=removal.version))
@@ -305,6 +305,8 @@ class Verifier:
             return
         before = read_identity(stream, state, store).merged_by
         keys, history = by.sql_keys, by.history
+        if before is None and not keys:
+            return  # a table that the settings no longer have
         if before is not None:
             history = before.history
             if before.keys != by.keys:

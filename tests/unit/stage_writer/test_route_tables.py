@@ -10,8 +10,9 @@ from common.errors import ExpressionError, SchemaError
 from common.schema import schema_from_json, to_ddl
 from common.settings import Stream
 from common.spans import Position
-from stage_writer.convert_by_table import TablesConverter, converter_of
+from stage_writer.convert_by_table import TablesConverter
 from stage_writer.parquet.buffer import Buffer, StagedRows
+from stage_writer.record_converter import converter_of
 from tests.fakes.streams import batch_of, stream_of
 
 CLICK = {"table": "/tables/clicks", "columns": "id STRING, url STRING", "derive": {"day": "substr(url, 1, 3)"}}

@@ -1,0 +1,35 @@
+"""The conversion of a stream without a topology: by one of three converters."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stage_writer.convert import StreamConverter
+from stage_writer.convert_by_route import OwnColumnsConverter
+from stage_writer.convert_by_table import TablesConverter
+from stage_writer.layers import NO_INPUTS, RecordInputs
+from stage_writer.shape.slicing import ExplodeLimits
+
+if TYPE_CHECKING:
+    from common.settings import Stream
+    from stage_writer.shape.route import AppearingRoutes
+
+RecordConverter = StreamConverter | TablesConverter | OwnColumnsConverter
+
+
+def converter_of(
+    stream: Stream,
+    inputs: RecordInputs = NO_INPUTS,
+    limits: ExplodeLimits = ExplodeLimits(),  # noqa: B008 - frozen
+    *,
+    appearing: AppearingRoutes | None = None,
+) -> RecordConverter:
+    """The conversion of a stream; ``appearing`` are the routes of one with a `route_table`.
+
+    Raises SchemaError and ExpressionError for an invalid stream.
+    """
+    if stream.record.has_own_columns and appearing is not None:
+        return OwnColumnsConverter(stream, appearing, inputs)
+    if stream.has_several_columns:
+        return TablesConverter(stream, inputs)
+    return StreamConverter(stream, inputs, limits=limits, appearing=appearing)

@@ -1,0 +1,242 @@
+"""Tables that appear with columns and keys of their own (`route_columns: own`)."""
+
+import json
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import structlog
+
+from common.clock import SystemClock
+from common.errors import ConfigError
+from common.schema import StructType, schema_from_json, to_ddl
+from common.schema.evolution import NO_COLUMNS
+from common.settings import Stream
+from common.settings.own_columns import columns_at
+from common.stage.appeared_routes import agree_on, appeared, with_appeared_of
+from common.storage.store import FsspecStore
+from stage_writer.convert_by_route import OwnColumnsConverter
+from stage_writer.decode.batch import MessageBatch
+from stage_writer.layers import RecordInputs
+from stage_writer.parquet.buffer import StagedRows
+from stage_writer.record_converter import converter_of
+from stage_writer.stage.gaining import gain_columns
+from stage_writer.stage.route_registry import RouteRegistry
+from tests.fakes.native import native_decoders
+from tests.fakes.streams import batch_of, stream_of
+
+ROUTE = "regexp_extract(_cdc.source, '[^.]+$')"
+MERGED: dict[str, Any] = {"load": "merge", "merge": {"tombstones": "ignore"}, "envelope": "debezium"}
+
+
+def own(**settings: object) -> Stream:
+    return stream_of(**{"route": ROUTE, "route_table": "/by/{route}", "route_columns": "own", **MERGED, **settings})
+
+
+class Writer:
+    """A writer's conversion, and its agreements in the stage."""
+
+    def __init__(self, store: FsspecStore, **settings: object) -> None:
+        self.store = store
+        self.stream = own(**settings)
+        routes = RouteRegistry(self.stream, lambda: store, SystemClock(), structlog.get_logger())
+        converter = converter_of(self.stream, RecordInputs(native_decoder=native_decoders()[-1]), appearing=routes)
+        assert isinstance(converter, OwnColumnsConverter)
+        self.converter = converter
+        self.gained = NO_COLUMNS
+
+    def once(self, batch: MessageBatch) -> StagedRows:
+        assert self.converter.waits(batch) is None
+        ((_, staged),) = (each for part in self.converter.slices([batch]) for each in part)
+        return staged
+
+    def agree(self, offered: StructType) -> bool:
+        """Whether there are new columns for what was offered."""
+        evolved = gain_columns(
+            self.store, lambda _: self.store, SystemClock(), self.converter.stream, {"done/orders/3/1.done": offered}
+        )
+        is_new = evolved.columns != self.gained
+        self.gained = evolved.columns
+        self.converter = self.converter.at(self.gained)
+        return is_new
+
+    def convert(self, values: Sequence[bytes | None], keys: Sequence[bytes | None]) -> StagedRows:
+        """As the loop does: what offers fields is read again once they are agreed on."""
+        batch = batch_of(values, keys=keys)
+        staged = self.once(batch)
+        while staged.offered.fields and self.agree(staged.offered):
+            staged = self.once(batch)
+        return staged
+
+
+def tables(staged: StagedRows) -> dict[str, list[dict[str, object]]]:
+    """The rows of each table, without what is made."""
+    made = ("_cdc", "_kafka_topic", "_kafka_partition", "_kafka_timestamp")
+    return {
+        table.url.removeprefix("/by/"): [
+            {name: value for name, value in row.items() if name not in made} for row in rows.to_pylist()
+        ]
+        for table, rows in staged.routed
+    }
+
+
+def letters(staged: StagedRows) -> dict[int, str]:
+    dead = staged.rows[1].select(["_kafka_offset", "error"]).to_pylist()
+    return {row["_kafka_offset"]: row["error"] for row in dead}
+
+
+def change(table: str, after: dict[str, object] | None, op: str = "c", before: object = None) -> bytes:
+    source = {"db": "shop", "table": table}
+    return json.dumps({"before": before, "after": after, "op": op, "source": source, "ts_ms": 5}).encode()
+
+
+def key(**names: object) -> bytes:
+    return json.dumps(names).encode()
+
+
+@pytest.fixture
+def store() -> FsspecStore:
+    return FsspecStore(f"memory://{uuid.uuid4().hex}", {})
+
+
+def test_each_table_has_the_columns_and_keys_of_its_own_events(store: FsspecStore) -> None:
+    writer = Writer(store)
+    staged = writer.convert(
+        [
+            change("customers", {"id": 1, "name": "Ada"}),
+            change("lines", {"order": "x", "line": 1, "id": "not a number"}),
+            change("customers", None, "d", {"id": 1, "name": "Ada"}),
+            change("customers", {"id": 2, "name": "Eve", "vip": True}),
+        ],
+        [key(id=1), key(order="x", line=1), key(id=1), key(id=2)],
+    )
+    assert not letters(staged)
+    rest = {"_rescued": None, "_merge_delete": False}
+    assert tables(staged) == {
+        "customers": [
+            {"_kafka_offset": 100, "id": 1, "name": "Ada", "vip": None, **rest},
+            {"_kafka_offset": 102, "id": 1, "name": "Ada", "vip": None, **rest, "_merge_delete": True},
+            {"_kafka_offset": 103, "id": 2, "name": "Eve", "vip": True, **rest},
+        ],
+        "lines": [{"_kafka_offset": 101, "order": "x", "line": 1, "id": "not a number", **rest}],
+    }
+    merges = {table.url: table.merge.keys for table, _ in staged.routed if table.merge is not None}
+    assert merges == {"/by/customers": ("id",), "/by/lines": ("order", "line")}
+    agreed = appeared(store, "orders")
+    assert agreed.keys == {"customers": ("id",), "lines": ("order", "line")}
+    stream = with_appeared_of(writer.stream, store)
+    assert to_ddl(columns_at(stream, "/by/customers", writer.gained)) == "id BIGINT, name STRING, vip BOOLEAN"
+    own_columns = [schema_from_json(table.schema).names for table, _ in staged.routed if table.url == "/by/lines"]
+    assert own_columns[0][:4] == ("id", "line", "order", "_rescued")
+    main = staged.rows[0]
+    assert not len(main)
+    assert main.column_names[:2] == ["_rescued", "_cdc"]
+
+
+def test_a_second_writer_takes_what_was_agreed_on(store: FsspecStore) -> None:
+    Writer(store).convert([change("a", {"id": 1, "x": 1})], [key(id=1)])
+    second = Writer(store)
+    staged = second.convert([change("a", {"id": 2, "x": "text", "y": 1.5})], [key(id=2)])
+    (row,) = tables(staged)["a"]
+    assert (row["x"], row["y"], row["_rescued"]) == (None, 1.5, '{"x":"text"}')
+    assert second.once(batch_of([change("a", {"id": 3})], keys=[key(id=3)])).offered == NO_COLUMNS
+
+
+def test_an_event_with_another_key_is_a_dead_letter(store: FsspecStore) -> None:
+    writer = Writer(store)
+    connect = json.dumps({"schema": {"type": "struct"}, "payload": {"id": 2}}).encode()
+    more = json.dumps({"schema": {"type": "struct"}, "payload": {"id": 2, "region": 3}}).encode()
+    keys = [key(id=1), key(id=1, region=2), None, b"7", connect, more, key(id=None), key(region=1), b"\xff"]
+    staged = writer.convert([change("a", {"id": number, "region": 1}) for number in range(1, 10)], keys)
+    assert [row["id"] for row in tables(staged)["a"]] == [1, 5]
+    why = "its message key does not have the names id, by which its table is merged (in routes.a)"
+    assert letters(staged) == dict.fromkeys([101, 102, 103, 105, 106, 107, 108], why)
+    assert dict(staged.dead_letters) == {"unreadable_key": 7}
+
+
+def test_events_without_a_key_make_no_table(store: FsspecStore) -> None:
+    writer = Writer(store)
+    staged = writer.convert([change("a", {"id": 1}), change("b", {"id": 1})], [None, b'"text"'])
+    why = "and no message key of its events names the keys of a table"
+    assert letters(staged) == {100: f"its route is 'a', {why}", 101: f"its route is 'b', {why}"}
+    assert appeared(store, "orders").routes == ()
+    staged = writer.convert([change("a", {"id": 1}), change("a", {"id": 2})], [None, key(id=2)])
+    assert [row["id"] for row in tables(staged)["a"]] == [2]
+
+
+def test_the_settings_may_give_keys(store: FsspecStore) -> None:
+    merge = {"tombstones": "ignore", "route_keys": {"log": ["at", "by"]}}
+    writer = Writer(store, merge=merge)
+    staged = writer.convert([change("log", {"at": 1, "by": "x"}), change("log", {"at": None, "by": "y"})], [None, None])
+    assert [(row["at"], row["by"]) for row in tables(staged)["log"]] == [(1, "x")]
+    assert letters(staged) == {101: "its key column at is null (in routes.log)"}
+    writer = Writer(store, app_id="others", merge={"tombstones": "ignore", "keys": ["id"]})
+    staged = writer.convert([change("log", {"id": 1})], [key(other=1)])
+    assert [row["id"] for row in tables(staged)["log"]] == [1]
+
+
+def test_tombstones_delete_in_the_table_of_their_topic(store: FsspecStore) -> None:
+    writer = Writer(store, route="kafka.topic", merge={})
+    staged = writer.convert([None, change("a", {"id": 1, "x": 1}), None, None], [key(id=7), key(id=1), None, key(id=1)])
+    rows = [(row["id"], row["_merge_delete"]) for row in tables(staged)["orders"]]
+    assert rows == [(7, True), (1, False), (1, True)]
+    assert dict(staged.dead_letters) == {"unreadable_key": 1}
+    alone = Writer(store, app_id="others", route="kafka.topic", merge={}).convert([None], [key(id=7)])
+    assert [row["id"] for row in tables(alone)["orders"]] == [7]
+    assert alone.tombstones == 0
+
+
+def test_keys_that_no_event_has_make_dead_letters(store: FsspecStore) -> None:
+    writer = Writer(store, evolve_limit=1)
+    staged = writer.convert([change("a", {"id": 1, "region": 2})], [key(id=1, region=2)])
+    assert letters(staged) == {100: "no event of the route 'a' had the key columns id, region (in routes.a)"}
+    floats = Writer(store, app_id="others").convert([change("a", {"id": 1.5})], [key(id=1.5)])
+    assert "whose type DOUBLE cannot tell rows apart" in letters(floats)[100]
+
+
+def test_rows_that_are_added_have_columns_of_their_own_too(store: FsspecStore) -> None:
+    writer = Writer(
+        store,
+        load="auto",
+        merge=None,
+        envelope="plain",
+        route="kind",
+        columns="kind STRING",
+        unknown_fields="evolve",
+        unrouted="dead_letters",
+    )
+    staged = writer.convert([b'{"kind":"a","x":1}', b'{"kind":"b","x":"y"}', b"{}", None], [None] * 4)
+    assert {url: [row["x"] for row in rows] for url, rows in tables(staged).items()} == {"a": [1], "b": ["y"]}
+    assert letters(staged) == {102: "its route is null, which is none of routes"}
+    assert staged.tombstones == 1
+    assert appeared(store, "orders").keys == {}
+
+
+def test_keys_are_agreed_on_once(store: FsspecStore) -> None:
+    agree_on(store, "orders", ["a"], 5)
+    assert agree_on(store, "orders", ["a"], 5, {"a": ("id",)}).keys == {"a": ("id",)}
+    again = agree_on(store, "orders", ["a", "b"], 5, {"a": ("other",), "b": ("x",), "c": ("y",)})
+    assert (again.keys, again.version) == ({"a": ("id",), "b": ("x",)}, 3)
+    assert b"keys" not in agree_on(store, "others", ["a"], 5).to_bytes()
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"route_table": None, "routes": {"a": "/a"}}, "does not go with no route_table"),
+        ({"columns": "from_table"}, "does not go with columns: from_table"),
+        ({"unknown_fields": "rescue"}, "does not go with unknown_fields: rescue"),
+        ({"unrouted": "table"}, "does not go with unrouted: table"),
+        ({"envelope": "canal"}, "does not go with envelope: canal"),
+        ({"routes": {"a": "/a"}}, "add merge.route_keys.a, or merge.keys"),
+        ({"route_columns": "shared", "columns": "id INT"}, "merge.keys is missing"),
+        (
+            {"route_columns": "shared", "columns": "id INT", "merge": {"keys": ["id"], "route_keys": {"a": ["id"]}}},
+            "merge.route_keys is given without route_columns: own",
+        ),
+    ],
+)
+def test_settings_that_contradict_own_columns_are_refused(settings: dict[str, object], problem: str) -> None:
+    with pytest.raises((ConfigError, ValueError), match=problem):
+        own(**settings)
