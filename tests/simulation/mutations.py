@@ -24,12 +24,12 @@ from common.settings import Stream
 from common.spans import Position
 from common.stage.state_files import EMPTY_STATE
 from delta_loader.lease.holder import LoaderLease
-from delta_loader.load import commit_load, committer, fence, planning, schema_evolution, settling
+from delta_loader.load import commit_load, committer, planning, schema_evolution, settling
 from delta_loader.load.catch_up import CatchUp
 from delta_loader.load.committer import After
 from delta_loader.load.refusals import Refusals
 from delta_loader.load.secondary_tables import SecondaryTables
-from delta_loader.plan import plan
+from delta_loader.plan import chain_positions, plan
 from delta_loader.scheduling.schedule import Schedule
 from delta_loader.tables import commits
 from delta_loader.tables.commits import CommitNaming, rows_commit, side_commit
@@ -219,8 +219,10 @@ def _the_next_buffer_begins_after_its_first_record() -> AbstractContextManager[o
 def _gaps_are_stepped_over() -> AbstractContextManager[object]:
     real = plan.next_run
 
-    def next_run(position: Position | None, chain: list[plan.AnyMarker]) -> plan.NextRun:
-        outcome = real(position, chain)
+    def next_run(
+        position: Position | None, chain: list[plan.AnyMarker], origin: Position | None = None
+    ) -> plan.NextRun:
+        outcome = real(position, chain, origin)
         return real(outcome.next_start, chain) if isinstance(outcome, plan.Gap) else outcome
 
     def claims_the_last_only(self: StagedChains, partition: TopicPartition) -> Tail | None:
@@ -233,7 +235,7 @@ def _gaps_are_stepped_over() -> AbstractContextManager[object]:
     def broken() -> Iterator[None]:
         with (
             patch.object(planning, "next_run", next_run),
-            patch.object(fence, "next_run", next_run),
+            patch.object(chain_positions, "next_run", next_run),
             patch.object(StagedChains, "tail", claims_the_last_only),
         ):
             yield
