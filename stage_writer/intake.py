@@ -19,11 +19,10 @@ Rules:
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 from stage_writer.outbox.records import with_dead_letters_sent
 from stage_writer.partitions.resume_points import breaks_rule
-from stage_writer.ports import Converts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from stage_writer.partitions.dependency_wait import DependencyWaits
     from stage_writer.partitions.partition import AssignedPartition
     from stage_writer.partitions.pauses import Pauses
-    from stage_writer.ports import Converter
+    from stage_writer.ports import Converter, Converts
     from stage_writer.runtime import Runtime
 
     Slice = Sequence[tuple[MessageBatch, StagedRows]]
@@ -168,13 +167,17 @@ class Intake:
         self._waits.begin(assigned, wait)
 
 
+def _converts(converter: Converter) -> TypeGuard[Converts]:
+    return hasattr(converter, "slices")  # isinstance with a Protocol would take as long as a small batch
+
+
 def _by_converter(
     fresh: Mapping[Converter, list[MessageBatch]],
 ) -> Iterator[tuple[Converts, list[MessageBatch]]]:
     """Batches by what converts them; what tasks need is imported with the first of them."""
     of_tasks: dict[Converter, list[MessageBatch]] = {}
     for converter, batches in fresh.items():
-        if isinstance(converter, Converts):
+        if _converts(converter):
             yield converter, batches
         else:
             of_tasks[converter] = batches

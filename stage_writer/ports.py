@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, BinaryIO, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, BinaryIO, Protocol, TypeVar
 
 from common.stage.markers import digest_of, marker_to_bytes
 from stage_writer.chain_end import Lineage, Tail
@@ -241,7 +241,6 @@ class Workers(Protocol):
         """Accept no more jobs; does not wait for running ones."""
 
 
-@runtime_checkable
 class Converts(Protocol):
     """Converts messages of one stream into rows."""
 

@@ -397,8 +397,10 @@ class Buffer:
         self.tombstones += staged.tombstones
         self.filtered += staged.filtered
         self.exploded += staged.exploded
-        self.dead_letters.update(staged.dead_letters)
-        self.violations.update(staged.violations)
+        if staged.dead_letters:
+            self.dead_letters.update(staged.dead_letters)
+        if staged.violations:
+            self.violations.update(staged.violations)
         if staged.offered.fields:
             self.offered = joined_within(self.offered, staged.offered, MOST_OFFERED)
         if staged.timestamp_bounds_ms is not None:

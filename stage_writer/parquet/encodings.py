@@ -45,7 +45,8 @@ class Encodings:
 
 def choose_encodings(rows: pa.Table) -> Encodings:
     """The encodings for a file whose first rows are these."""
-    sample = rows.slice(0, _sampled(rows))
+    rows_bytes = int(rows.nbytes)
+    sample = rows.slice(0, _sampled(rows, rows_bytes))
     rising = tuple(name for name in sample.column_names if name in _RISING)
     leaves = [
         (path, leaf)
@@ -53,7 +54,7 @@ def choose_encodings(rows: pa.Table) -> Encodings:
         if name not in rising
         for path, leaf in _leaves(name, _joined(column))
     ]
-    long = tuple(path for path, leaf in leaves if _is_long(leaf))
+    long = tuple(path for path, leaf in leaves if _is_long(leaf)) if rows_bytes >= _LONG_BYTES else ()
     repeating = tuple(path for path, leaf in leaves if path not in long and _repeats(leaf))
     return Encodings(repeating, rising, long)
 
@@ -64,9 +65,9 @@ def all_leaves(rows: pa.Table) -> tuple[str, ...]:
     return tuple(path for name in empty.column_names for path, _ in _leaves(name, _joined(empty.column(name))))
 
 
-def _sampled(rows: pa.Table) -> int:
+def _sampled(rows: pa.Table, rows_bytes: int) -> int:
     """How many rows to sample (rule 4)."""
-    row_bytes = int(rows.nbytes) // max(1, len(rows))
+    row_bytes = rows_bytes // max(1, len(rows))
     return min(_SAMPLED_ROWS, max(1, _SAMPLED_BYTES // max(1, row_bytes)))
 
 

@@ -29,6 +29,7 @@ INDEXED_COLUMNS = 32
 STRING_PREFIX = 32
 ALWAYS_INDEXED = ("_kafka_offset",)
 _HIGHEST_CHARACTER = "\U0010ffff"
+_COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 Path = tuple[str, ...]
 _Tree = dict[str, "object"]
@@ -48,8 +49,9 @@ def delta_statistics(footer: pq.FileMetaData, schema: pa.Schema, with_nan: Colle
     highest: _Tree = {}
     nulls: _Tree = {}
     for leaf in _indexed(schema):
-        chunks = [footer.row_group(group).column(leaf.column) for group in range(footer.num_row_groups)]
-        counts = [chunk.statistics.null_count for chunk in chunks if _counts_nulls(chunk)]
+        columns = [footer.row_group(group).column(leaf.column) for group in range(footer.num_row_groups)]
+        chunks = [column.statistics if column.is_stats_set else None for column in columns]
+        counts = [chunk.null_count for chunk in chunks if chunk is not None and chunk.has_null_count]
         if len(counts) == len(chunks):
             _put(nulls, leaf.path, sum(counts))
         if leaf.path in with_nan:
@@ -58,7 +60,7 @@ def delta_statistics(footer: pq.FileMetaData, schema: pa.Schema, with_nan: Colle
         if low is not None and high is not None:
             _put(lowest, leaf.path, low)
             _put(highest, leaf.path, high)
-    statistics = {"numRecords": footer.num_rows, "minValues": lowest, "maxValues": highest, "nullCount": nulls}
+    statistics: _Tree = {"numRecords": footer.num_rows, "minValues": lowest, "maxValues": highest, "nullCount": nulls}
     return _to_json(statistics)
 
 
@@ -90,20 +92,16 @@ def _leaf_count(arrow_type: pa.DataType) -> int:
     return sum(_leaf_count(arrow_type.field(i).type) for i in range(arrow_type.num_fields))
 
 
-def _counts_nulls(chunk: pq.ColumnChunkMetaData) -> bool:
-    return bool(chunk.is_stats_set and chunk.statistics.has_null_count)
-
-
-def _bounds(chunks: list[pq.ColumnChunkMetaData], arrow_type: pa.DataType) -> tuple[object, object]:
+def _bounds(chunks: list[pq.Statistics | None], arrow_type: pa.DataType) -> tuple[object, object]:
     low: object = None
     high: object = None
     for chunk in chunks:
-        if not chunk.is_stats_set or not chunk.statistics.has_min_max:
-            if _counts_nulls(chunk) and chunk.statistics.num_values == 0:
+        if chunk is None or not chunk.has_min_max:
+            if chunk is not None and chunk.has_null_count and chunk.num_values == 0:
                 continue  # all null: no bounds
             return None, None
         try:
-            lowest, highest = chunk.statistics.min, chunk.statistics.max
+            lowest, highest = chunk.min, chunk.max
         except (OverflowError, ValueError):  # a time or date outside the years 1 to 9999, which Python does not support
             return None, None
         low = lowest if low is None else min(low, lowest)
@@ -163,12 +161,18 @@ def _put(tree: _Tree, path: Path, value: object) -> None:
     tree[path[-1]] = value
 
 
-def _to_json(value: object) -> str:
-    # json cannot write a Decimal as an exact number.
+def _to_json(statistics: _Tree) -> str:
+    try:
+        return _COMPACT.encode(statistics)
+    except TypeError:  # json cannot write a Decimal as an exact number
+        return _exact_json(statistics)
+
+
+def _exact_json(value: object) -> str:
     if isinstance(value, dict):
         return (
             "{"
-            + ",".join(f"{json.dumps(str(key), ensure_ascii=False)}:{_to_json(item)}" for key, item in value.items())
+            + ",".join(f"{json.dumps(str(key), ensure_ascii=False)}:{_exact_json(item)}" for key, item in value.items())
             + "}"
         )
     if isinstance(value, Decimal):
