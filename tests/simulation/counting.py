@@ -8,7 +8,6 @@ which counts are possible.
 
 from __future__ import annotations
 
-import io
 from collections import Counter
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -136,7 +135,7 @@ class CountBook:
             stored = self.bucket.objects.get(path)
             if stored is None:
                 return pa.table({})  # shows as missing rows
-            self._files[path] = pq.ParquetFile(io.BytesIO(stored[0])).read(use_threads=False)
+            self._files[path] = pq.ParquetFile(pa.BufferReader(stored[0])).read(use_threads=False)
         return self._files[path]
 
 

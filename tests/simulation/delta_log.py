@@ -8,7 +8,6 @@ change at once.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable
 from contextlib import contextmanager
 from functools import cached_property
@@ -161,7 +160,7 @@ class DeltaLog(MemoryDeltaTables):
             stored = self._bucket.objects.get(path)
             if stored is None:
                 return pa.table({})
-            self._files[path] = pq.ParquetFile(io.BytesIO(stored[0])).read(use_threads=False)
+            self._files[path] = pq.ParquetFile(pa.BufferReader(stored[0])).read(use_threads=False)
         return self._files[path]
 
     def refused(self, target: Target, writes: Sequence[SparkWrite], most: int) -> list[RefusedRecord]:

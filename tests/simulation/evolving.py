@@ -6,7 +6,6 @@ of this type: in the field's first record too. Otherwise it is in the rescue col
 
 from __future__ import annotations
 
-import io
 import json
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -152,5 +151,5 @@ class Values:
             stored = self.bucket.objects.get(path)
             if stored is None:
                 return pa.table({})  # shows as missing rows
-            self._files[path] = pq.ParquetFile(io.BytesIO(stored[0])).read(use_threads=False)
+            self._files[path] = pq.ParquetFile(pa.BufferReader(stored[0])).read(use_threads=False)
         return self._files[path]

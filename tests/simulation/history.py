@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 _MOST_STEPS_IN_PEACE = 30_000
 _STEPS_A_LOOK, _STEPS_A_LATER_LOOK = 50, 400
+_STEPS_A_REPAIR = 500
+"""Of peace, until operators look where something is held."""
 _MOST_STEPS_ALIKE = 8_000
 """With the same problems for so many steps of peace, nothing will mend itself; whole histories had them for 5,300."""
 
@@ -119,7 +121,7 @@ class History:
                 if not problems or step - since >= _MOST_STEPS_ALIKE:
                     break
             is_mended = self.world.chances.operator or self.broker.past or self.kind.is_mended
-            if is_mended and step % 1500 == 1499:
+            if is_mended and step % _STEPS_A_REPAIR == _STEPS_A_REPAIR - 1:
                 self._mend()
         for process in self._running.values():
             self.world.crash(process)

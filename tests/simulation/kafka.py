@@ -35,7 +35,7 @@ from stage_writer.ports import OUT_OF_RANGE, PartitionFault, Polled
 from tests.simulation.world import Crash, Fault, Process
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
     from common.settings import Start, Stream
     from common.stage.markers import LastRecord
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 SESSION_MS = 10_000
+_PEACEFUL_POLL_S = 0.5
+"""How long a poll takes at least in peace, where nothing comes between two of them."""
 _offset = attrgetter("offset")
 
 
@@ -230,7 +232,7 @@ class GroupMember:
 
     def poll(self, timeout_s: float) -> Polled:
         """Serve the group, then fetch."""
-        self._world.sleep_s(timeout_s)
+        self._world.sleep_s(max(timeout_s, _PEACEFUL_POLL_S) if self._world.healed else timeout_s)
         self._serve_group()
         batches: list[MessageBatch] = []
         faults: list[PartitionFault] = []
@@ -370,7 +372,13 @@ class GroupMember:
                 np.array([record.offset for record in records], np.int64),
                 np.array([record.timestamp_ms for record in records], np.int64),
                 pa.array([record.value for record in records], pa.binary()),
-                pa.array([record.key for record in records], pa.binary()),
+                _keys(records),
                 None,
             )
         )
+
+
+def _keys(records: Sequence[Record]) -> pa.Array:
+    if all(record.key is None for record in records):
+        return pa.nulls(len(records), pa.binary())
+    return pa.array([record.key for record in records], pa.binary())

@@ -30,7 +30,7 @@ from stage_writer.decode.batch import MessageBatch
 from stage_writer.parquet.buffer import StagedRows
 from stage_writer.replay.dead_letters import DeadLetterExport
 from stage_writer.replay.records import Range, Replay
-from tests.simulation.converter import BAD, GOOD, LEFT, RIGHT, ROUTES, PlainConverter
+from tests.simulation.converter import BAD, GOOD, LEFT, RIGHT, ROUTES, PlainConverter, table_of
 from tests.simulation.delta_log import DeltaLog, Place, SimulatedTables, places_of
 from tests.simulation.invariants import StageInvariants
 from tests.simulation.kinds import DEAD_LETTERS, STAGE, TABLE, Around, Routed
@@ -81,7 +81,7 @@ class EditionConverter(PlainConverter):
 
         def rows(url: str, schema: pa.Schema) -> pa.Table:
             rows = [self.row(batch, index, values[index]) for index, staged_url in enumerate(urls) if staged_url == url]
-            return pa.Table.from_pylist(rows, schema=schema)
+            return table_of(rows, schema)
 
         filtered = [value is not None and url is None for value, url in zip(values, urls, strict=True)]
         return StagedRows(

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import gc
+from functools import lru_cache
 from typing import TYPE_CHECKING
+from unittest.mock import patch
 
+from common.stage import markers
 from tests.simulation.editing import EditedHistory
 from tests.simulation.history import History
 from tests.simulation.worlds import Worlds
@@ -17,9 +20,12 @@ if TYPE_CHECKING:
 def run(seed: int, worlds: Worlds = Worlds.PLAIN, chances: Chances | None = None) -> Verdict:
     """The history of a seed, to its end; ``chances`` are one of the world's own by the seed where none are given."""
     gc.disable()  # nearly all that a history makes lives to its end
+    # All of a world's processes, and its checker, parse the same few markers again and again.
+    parsed = lru_cache(maxsize=None)(markers.manifest_from_bytes)
     try:
-        if worlds is Worlds.EDITED:
-            return EditedHistory(seed, chances).run()
-        return History(seed, chances, worlds).run()
+        with patch.object(markers, "manifest_from_bytes", parsed):
+            if worlds is Worlds.EDITED:
+                return EditedHistory(seed, chances).run()
+            return History(seed, chances, worlds).run()
     finally:
         gc.enable()

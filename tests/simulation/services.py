@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 _STATE_KEEP_S = 1.0  # so that state files are cleaned in the middle of everything
 _LIMITS = FlushLimits(flush_after_s=5.0, flush_bytes=10**9, flush_records=25, memory_bytes=10**9)
 _LEASE_S = 15.0
+_PEACEFUL_PAUSE_S = 3.0
 
 
 @dataclass(slots=True)
@@ -253,8 +254,7 @@ class Services:
                 reports = loads(lambda: pauses.is_on or (lease is not None and not lease.held()))
                 self.reports[process.name] = reports
                 problems_told = self._tell(process, problems_told, reports)
-                # In peace nothing comes between two passes that a longer pause would let in.
-                self.world.sleep_s(self.pauses_s[0] if self.world.healed else self.world.rng.choice(self.pauses_s))
+                self.world.sleep_s(_PEACEFUL_PAUSE_S if self.world.healed else self.world.rng.choice(self.pauses_s))
         except Crash:
             return
 
