@@ -118,7 +118,7 @@ def _first_gap(state: PartitionState) -> Span | None:
         lost = first.previous if first.previous is not None and first.previous < first.span.start else None
         position = first.span.start if lost is None else lost
         if state.chain_origin is not None and lost is None and _is_flush(first):
-            position = min(position, state.chain_origin.position)  # as in delta_loader/plan/plan.py, rule 3
+            position = min(position, state.chain_origin.first_position)  # as in delta_loader/plan/plan.py, rule 3
     for marker in markers:
         if marker.span.start > position:
             return Span(position, marker.span.start)
@@ -133,7 +133,7 @@ def _is_flush(marker: Marker) -> bool:
 def _end(state: PartitionState) -> Position:
     known = [end for end in (state.chain.end, state.in_all_tables) if end is not None]
     if not known and state.chain_origin is not None:
-        return state.chain_origin.position
+        return state.chain_origin.first_position
     if not known:
         msg = f"{state.partition} has no marker, and the table no position for it: there is nothing to skip from"
         raise UsageError(
@@ -232,7 +232,14 @@ def _origin(state: PartitionState, rest: PartitionState, position: Position) -> 
     position_of_origin = (
         end if end is not None and end == position else position
     )  # with the inputs' positions, in a merged chain
-    return ChainOrigin(position_of_origin, generation, state.chain_topic_id, number=state.next_origin)
+    root = _root(state) if state.table is None and rest.staged else position
+    return ChainOrigin(
+        position_of_origin,
+        generation,
+        state.chain_topic_id,
+        number=state.next_origin,
+        staged_from=root if root < position else None,
+    )
 
 
 def _check_above_table(state: PartitionState, to: Position, *, below_table: bool) -> None:
@@ -289,7 +296,7 @@ def _origin_is_below(state: PartitionState, begin: Position) -> bool:
 def _root(state: PartitionState) -> Position:
     """Where the complete chain would start."""
     if not state.staged and state.chain_origin is not None:
-        return state.chain_origin.position
+        return state.chain_origin.first_position
     if not state.staged:
         msg = f"{state.partition} has no marker, and the table no position for it: there is nothing to rewind"
         raise UsageError(
@@ -298,10 +305,11 @@ def _root(state: PartitionState) -> Position:
     first = state.staged[0]
     previous = None if first.marker is None else first.marker.previous
     root = first.name.start if previous is None else min(previous, first.name.start)
-    if state.chain_origin is not None and state.chain_origin.position >= state.ends.low:
-        # A rewind that was interrupted, or a late claim, left markers above it; the range between was never staged.
-        return min(root, state.chain_origin.position)
-    return root
+    if state.chain_origin is None:
+        return root
+    # A rewind that was interrupted, or a late claim, left markers above it; the range between was never staged.
+    starts = (state.chain_origin.first_position, state.chain_origin.position)
+    return min([root, *(start for start in starts if start >= state.ends.low)])
 
 
 def _rewind_notes(state: PartitionState, to: Position, position: Position, to_replay: Span | None) -> tuple[str, ...]:

@@ -25,6 +25,8 @@ Rules:
    origin that counts then, 0 where there is none. A rewind puts all markers aside that reach beyond its own origin, so
    one that reaches beyond the newest origin and names a lower number was created again by a late request. It is a stray
    too: where the table has no position, loading would start at it. One that names no number is the chain's.
+8. Where the table has no position, only markers have what lies below a rewind's origin. The origin then says where they
+   start: when a late request of another repair deletes one of them, the loader sees a gap.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ from typing import TYPE_CHECKING
 from pydantic import TypeAdapter
 
 from common.errors import MarkerError
+from common.spans import Position
 from common.stage.merged import StoredInput, inputs_to_stored, position_from_stored
 from common.stage.outboxes import require_own_outboxes
 from common.stage.paths import ChainPaths
@@ -46,7 +49,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from common.ports import ObjectStore
-    from common.spans import Position, TopicPartition
+    from common.spans import TopicPartition
     from common.stage.markers import Marker
 
 BEGIN = "begin"
@@ -73,6 +76,13 @@ class ChainOrigin:
     """The state of the partition's task there; None without a task, and where it is unknown."""
     number: int = 0
     """Which of the chain's origins it is (rule 1); only its name says so."""
+    staged_from: Position | None = None
+    """Where the markers start that a rewind left below it, while the table had no position (rule 8); None without."""
+
+    @property
+    def first_position(self) -> Position:
+        """Where a table without a position begins to load."""
+        return self.position if self.staged_from is None else min(self.position, self.staged_from)
 
     @property
     def version(self) -> int:
@@ -133,8 +143,9 @@ class _StoredOrigin:
     inputs: tuple[StoredInput, ...] = ()
     outboxes: tuple[str, ...] = ()
     state: StateFiles | None = None
+    staged_from: StoredOffset | None = None
 
-    _without_empty = lean("inputs", "outboxes", "state")
+    _without_empty = lean("inputs", "outboxes", "state", "staged_from")
 
 
 _FORM = TypeAdapter(_StoredOrigin)
@@ -142,7 +153,7 @@ _FORM = TypeAdapter(_StoredOrigin)
 
 def origin_to_bytes(origin: ChainOrigin) -> bytes:
     position, inputs = origin.position, inputs_to_stored(origin.position)
-    about = (origin.generation, origin.topic_id, inputs, origin.outboxes, origin.state)
+    about = (origin.generation, origin.topic_id, inputs, origin.outboxes, origin.state, origin.staged_from)
     return _FORM.dump_json(_StoredOrigin(origin.version, position, *about), by_alias=True)
 
 
@@ -165,4 +176,5 @@ def origin_from_bytes(path: str, data: bytes) -> ChainOrigin:
         position = position_from_stored(partition, stored.position, stored.inputs)
         require_own_outboxes(partition, stored.outboxes)
         require_own_state(partition, stored.state or EMPTY_STATE)
-    return ChainOrigin(position, stored.generation, stored.topic_id, stored.outboxes, stored.state, number)
+    staged_from = None if stored.staged_from is None else Position(stored.staged_from)
+    return ChainOrigin(position, stored.generation, stored.topic_id, stored.outboxes, stored.state, number, staged_from)

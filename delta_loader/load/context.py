@@ -109,9 +109,9 @@ class LoadContext:
         self.generations = {partition: origin.generation for partition, origin in self.origins.items()}
 
     def origin(self, partition: TopicPartition) -> Position | None:
-        """The recorded origin of a Kafka partition's chain."""
+        """Where a table without a position begins to load a Kafka partition, where that is recorded."""
         chain_origin = self.origins.get(partition)
-        return None if chain_origin is None else chain_origin.position
+        return None if chain_origin is None else chain_origin.first_position
 
     def position(self, partition: TopicPartition) -> Position | None:
         """The main table's position."""

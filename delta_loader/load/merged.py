@@ -103,7 +103,7 @@ class MergedLoads:
             return False
         # One that has ended since the markers were listed, before `check_repairs`, shows in the origin alone.
         origin = newest_origin(self._stage, partition)
-        return origin is not None and origin.position != known
+        return origin is not None and origin.first_position != known
 
     def commit(self, commit: TableCommit, carry_out: Callable[[TableCommit], CommitOutcome]) -> CommitOutcome:
         """Carry out a commit and record whether some of the load may be in a table."""

@@ -12,6 +12,7 @@ Rules:
    root. If the first marker names a marker before it, the start of the chain was lost and the partition is held. If a
    writer made it, and the chain's origin is recorded at a lower position, a rewind moved the origin while that writer
    was still reading from the old one: what lies between is a gap. (Origins are read after the markers were listed.)
+   So it is where the origin names markers below itself that are gone (common/stage/chain_origins.py, rule 8).
 4. One commit loads one schema, the one that has waited longest; a marker with another schema ends its run.
 5. A commit stays within its limits, except for a single marker that is larger than they are: progress comes first.
    Partitions take turns, the one that has waited longest first, so a backlog of one does not starve the others.

@@ -273,7 +273,7 @@ def _wanted(listed: Listed, position: Position | None) -> Sequence[MarkerName]:
 def _outcome(
     stream: Stream, position: Position | None, markers: Sequence[AnyMarker], origin: ChainOrigin | None
 ) -> NextRun:
-    outcome = next_run(position, markers, None if origin is None else origin.position)
+    outcome = next_run(position, markers, None if origin is None else origin.first_position)
     return require_splittable(outcome, stream.row_tables, kafka_columns=stream.kafka_columns)
 
 

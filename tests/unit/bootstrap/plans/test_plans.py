@@ -27,9 +27,10 @@ from common.errors import UsageError
 from common.settings import FromOffsets, FromTimestamp, Start, StartAt
 from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.stage.chain import read_chain
-from common.stage.chain_origins import ChainOrigin
+from common.stage.chain_origins import ChainOrigin, origin_from_bytes, origin_path, origin_to_bytes
 from common.stage.markers import Marker, MarkerName, Origin
 from common.storage.store import FsspecStore
+from delta_loader.plan.plan import Gap, Run, next_run
 from tests.builders import required, span
 from tests.fakes.markers import ORDERS, by_hand, chain_of, flush, put
 from tests.fakes.stores import TrappedStore, acting
@@ -247,6 +248,21 @@ def test_a_rewind_above_an_origin_from_which_nothing_was_staged_goes_back_to_it(
     assert plan.chain_origin == ChainOrigin(Position(42), number=2)
     assert rewound(replace(gap, table=Position(60)), 90).position == 90
     assert rewound(state(chain, chain_origin=ChainOrigin(Position(60))), 90).position == 90
+
+
+def test_a_marker_below_a_rewind_that_a_late_request_deletes_leaves_a_gap() -> None:
+    """Of another rewind, whose operator no longer waits; the table has no position that would show the gap."""
+    plan = rewound(state(chain_of(0, 16, 56, 62)), 16)
+    origin = origin_from_bytes(origin_path(ORDERS, 1), origin_to_bytes(required(plan.chain_origin)))
+    assert (origin.position, origin.first_position) == (16, 0)
+    staged_again = flush(16, 60)
+    assert next_run(None, [staged_again], origin.first_position) == Gap(Position(0), Position(16))
+    assert isinstance(next_run(None, [flush(0, 16), flush(16, 60, 0)], origin.first_position), Run)
+    late = state([staged_again], chain_origin=origin)
+    assert rewound(late, 60).position == 0
+    assert skipped(late, 16) == (Span(Position(0), Position(16)), None)
+    assert rewound(state(chain_origin=origin), 0).position == 0
+    assert required(rewound(state(chain_of(0, 16, 56), table=10), 16).chain_origin).staged_from is None
 
 
 def test_position_0_moves_the_origin_of_a_chain_without_a_marker() -> None:
@@ -668,11 +684,11 @@ def test_what_writers_stage_again_meanwhile_stays(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("found", "to", "origin"),
     [
-        (state(chain_of(0, 10, 20)), 10, ChainOrigin(Position(10), number=1)),
+        (state(chain_of(0, 10, 20)), 10, ChainOrigin(Position(10), number=1, staged_from=Position(0))),
         (
             state(chain_of(0, 10, 20), chain_origin=ChainOrigin(Position(0), 2, "new")),
             10,
-            ChainOrigin(Position(10), 2, "new", number=1),
+            ChainOrigin(Position(10), 2, "new", number=1, staged_from=Position(0)),
         ),
         (state(chain_of(0, 10, 20), table=12), 15, ChainOrigin(Position(12), number=1)),
     ],
