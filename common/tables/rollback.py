@@ -34,7 +34,8 @@ Rules:
    to a topic that is gone, and are reported separately.
 6. The log is read down to the newest own commit, past any number of others' commits. (`FARTHEST` bounds it.) Where the
    log ends before an own commit is found, it is *unknown* whether the table was rolled back since the last load, and a
-   chain is held as soon as there is something to load. The exception is that the missing commits loaded nothing:
+   chain is held as soon as there is something to load; so are the others, because a load of theirs would be an own
+   commit, and the log would seem to have all loads since. The exception is that the missing commits loaded nothing:
    everything staged below the table's position, except for what an operator made, is younger than the oldest existing
    commit.
 7. A chain without a txn action is new only if that is proved: the newest own commit names all chains that the table has

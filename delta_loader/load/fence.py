@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from delta_loader.load.conflict_backoff import CONFLICTS_TO_FAILURE
 from delta_loader.load.rollback import held_by
-from delta_loader.plan.chain_positions import placed_chains, unplaced_chains
+from delta_loader.plan.chain_positions import chains_that_wait, placed_chains, unplaced_chains
 
 if TYPE_CHECKING:
     from common.spans import TopicPartition
@@ -61,7 +61,8 @@ class RollbackFence:
             if resolution is not None and not context.stop():
                 self._resolve(target, resolution)
                 return self.partitions()
-            lost |= dict.fromkeys(back.positions, held_by(target.url, context.stream.app_id, back))
+            waiting = chains_that_wait(back, self._markers(), context.position)
+            lost = dict.fromkeys(waiting, held_by(target.url, context.stream.app_id, back)) | lost
         return lost
 
     def _resolve(self, target: Target, resolution: Resolution) -> None:
@@ -80,7 +81,7 @@ class RollbackFence:
         return list(events)
 
     def _unknown_history(self, target: Target) -> list[Rollback]:
-        """Chains that have something to load and whose position may be that of a table that was rolled back."""
+        """Chains whose position may be that of a table that was rolled back, once something is to be loaded."""
         back = self._context.rollbacks.unknown(target, placed_chains(self._markers(), self._context.position))
         return [] if back is None else [back]
 

@@ -1,4 +1,4 @@
-"""Which chains have a position in the main table and something to load, and which are staged without a position."""
+"""Which chains have a position in the main table, and which are staged without one; which wait for a resolution."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from common.stage.markers import Marker
+from common.tables.rollback import RollbackKind
 from delta_loader.plan.plan import ForeignMarker, MissingOrigin, Overlap, Run, next_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from common.spans import Position, TopicPartition
+    from common.tables.rollback import Rollback
     from delta_loader.plan.plan import AnyMarker
 
 
@@ -52,14 +54,39 @@ def unplaced_chains(
     return UnplacedChains(unplaced, without_origin, first_ms)
 
 
+def loadable_chains(
+    markers_of: Mapping[TopicPartition, Sequence[AnyMarker]],
+    position_of: Callable[[TopicPartition], Position | None],
+) -> list[TopicPartition]:
+    """Chains that have something to load."""
+    return [
+        partition
+        for partition, markers in markers_of.items()
+        if isinstance(next_run(position_of(partition), markers), Run | Overlap)
+    ]
+
+
 def placed_chains(
     markers_of: Mapping[TopicPartition, Sequence[AnyMarker]],
     position_of: Callable[[TopicPartition], Position | None],
 ) -> dict[TopicPartition, tuple[Position, list[Marker]]]:
-    """Chains that have something to load: their positions, and the markers near them."""
+    """Chains with a position, and the markers near it; none while no chain has something to load."""
+    if not loadable_chains(markers_of, position_of):
+        return {}
     placed: dict[TopicPartition, tuple[Position, list[Marker]]] = {}
     for partition, markers in markers_of.items():
         position = position_of(partition)
-        if position is not None and isinstance(next_run(position, markers), Run | Overlap):
+        if position is not None:
             placed[partition] = position, [marker for marker in markers if isinstance(marker, Marker)]
     return placed
+
+
+def chains_that_wait(
+    back: Rollback,
+    markers_of: Mapping[TopicPartition, Sequence[AnyMarker]],
+    position_of: Callable[[TopicPartition], Position | None],
+) -> list[TopicPartition]:
+    """The chains that a rollback of the table holds (common/tables/rollback.py, rule 6)."""
+    if back.kind is not RollbackKind.UNKNOWN or back.is_unplaced:
+        return list(back.positions)
+    return list(dict.fromkeys([*back.positions, *loadable_chains(markers_of, position_of)]))

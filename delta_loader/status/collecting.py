@@ -27,7 +27,7 @@ from delta_loader.checks.requirements import table_checks
 from delta_loader.load.merged import repair_of
 from delta_loader.load.rollback import held_by
 from delta_loader.load.settle import unknown_partitions
-from delta_loader.plan.chain_positions import is_foreign, placed_chains, unplaced_chains
+from delta_loader.plan.chain_positions import chains_that_wait, is_foreign, placed_chains, unplaced_chains
 from delta_loader.plan.held import (
     gone_from_kafka,
     held,
@@ -345,4 +345,8 @@ def _waiting_for_resolution(stream: Stream, tables: _Tables, chains: _Chains) ->
     unplaced = unplaced_chains(staged, chains.positions.get)
     if unplaced.partitions:
         events += own.without_txn(unplaced.partitions, unplaced.without_origin, generations, unplaced.first_ms)
-    return {partition: held_by(stream.table, stream.app_id, back) for back in events for partition in back.positions}
+    return {
+        partition: held_by(stream.table, stream.app_id, back)
+        for back in events
+        for partition in chains_that_wait(back, staged, chains.positions.get)
+    }

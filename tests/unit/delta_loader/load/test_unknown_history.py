@@ -86,6 +86,12 @@ class World:
         older = (replace(one.metadata, positions={}, topic_ids={}, plain_topic=None) for one in table.commits)
         table.commits = [replace(one, metadata=metadata) for one, metadata in zip(table.commits, older, strict=True)]
 
+    def go_on(self, version: int) -> None:
+        """An operator finds orders/0 complete up to 10."""
+        table_id, positions = self.tables.tables[self.url].table_id, {self.staging.source(0): Position(10)}
+        answer = Resolution("orders", self.url, table_id, version, Decision.GO_ON, positions, "eve", 5)
+        self.staging.store(self.staging.stage_url).write(answer.path, answer.to_bytes())
+
     def expire(self, partition: int) -> None:
         """Let delta.setTransactionRetentionDuration take a txn action."""
         del self.tables.tables[self.url].transactions[f"orders-{partition}"]
@@ -128,12 +134,25 @@ def test_a_log_that_begins_after_the_last_load_holds_what_is_to_be_loaded(world:
     assert "bootstrap accept" in held.remedy
     assert len(world.staging.markers()) == 2  # what may have been loaded is not settled
     assert world.begun(0) == [0]
-    table_id = world.tables.tables[world.url].table_id
-    positions = {world.staging.source(0): Position(10)}
-    answer = Resolution("orders", world.url, table_id, 15, Decision.GO_ON, positions, "eve", 5)
-    world.staging.store(world.staging.stage_url).write(answer.path, answer.to_bytes())
+    world.go_on(15)
     assert world.load() == {}
     assert world.begun(0) == [0, 10]
+
+
+def test_a_load_of_another_partition_does_not_make_an_unknown_history_known(world: World) -> None:
+    world.loads(0, 0, 10)
+    world.tables.others(world.url, 10, restores=0)
+    world.tables.others(world.url, 10)
+    world.tables.begins = 15
+    world.staging.created_ms += 30 * DAY_MS
+    world.staging.flush(1, 0, 10)  # younger than the log, and so new to the table
+    assert world.load() == {"orders/0": "history_unknown", "orders/1": "history_unknown"}
+    world.staging.flush(0, 10, 20)
+    assert world.load() == {"orders/0": "history_unknown", "orders/1": "history_unknown"}
+    assert (world.begun(0), world.begun(1)) == ([0], [])
+    world.go_on(15)
+    assert world.load() == {}
+    assert (world.begun(0), world.begun(1)) == ([0, 10], [0])
 
 
 def test_a_loader_that_saw_it_all_goes_on_after_the_log_was_cleaned_up(world: World) -> None:
@@ -242,6 +261,9 @@ def test_a_first_marker_is_new_where_that_is_known(world: World, known_by: str) 
     world.tables.others(world.url, 3)
     world.tables.begins = 2 if known_by == "being younger than the log" else 1
     world.staging.flush(1, 0, 10)
+    if known_by == "being younger than the log":
+        assert world.load().keys() == {"orders/0", "orders/1"}  # what orders/0 has is unknown, and comes first
+        world.go_on(2)
     assert world.load() == {}
     assert world.begun(1) == [0]
 
