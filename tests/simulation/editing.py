@@ -295,7 +295,8 @@ class EditedHistory:
         )
 
     def _invariants(self, stage: str) -> RowInvariants:
-        return RowInvariants(stage, _settings(Config()).streams[0], lambda: self.log.tables, log=self.log)
+        stream = _settings(Config()).streams[0]
+        return RowInvariants(stage, stream, lambda: self.log.tables, log=self.log, is_late=lambda: self.world.is_late)
 
     def run(self) -> Verdict:
         """War, then peace, then the books."""

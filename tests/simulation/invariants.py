@@ -9,7 +9,7 @@ Rules:
 3. A marker's links hold: one that names a marker before it begins where some marker of that name ended.
 4. A stray is never continued: where markers lay above a claim when it was made, and still do, none follows it. (One
    that was the chain's end when it was made, was put aside, and comes again by a duplicated request may be followed by
-   a claim that was under way: that was planned while it was the end.)
+   a claim that was under way: that was planned while it was the end. A request that arrives late was sent before, too.)
 5. A marker goes only when its copy is below ``stray/``, or when every table that it has files for, and its own, has
    its span, no marker below it is left, and one above it is, or the chain's origin is recorded, as by a rewind that
    takes the one above it. A writer withdraws its own claim only when the marker before it was put aside.
@@ -65,6 +65,8 @@ class StageInvariants:
     problems: list[str] = field(default_factory=list)
     is_given_up: Callable[[TopicPartition, int], bool] = lambda _source, _offset: False
     """Whether nobody misses a record: an operator gave it up, or Kafka lost it before a chain began."""
+    is_late: Callable[[], bool] = lambda: False
+    """Whether the request that changes an object now was sent long before."""
     _claims: dict[TopicPartition, dict[Position, _Claim]] = field(default_factory=dict)
     _ends: dict[tuple[MarkerName, int], set[Position]] = field(default_factory=dict)
     _seen: dict[bytes, bool] = field(default_factory=dict)
@@ -158,7 +160,7 @@ class StageInvariants:
         claim = claims.get(manifest.previous)
         if claim is None or claim.marker.span.end != marker.span.start or claim.marker.manifest is None:
             return
-        if claim.was_last or manifest.origin is not Origin.FLUSH:
+        if claim.was_last or self.is_late() or manifest.origin is not Origin.FLUSH:
             return  # an operator fills the gap above it, or begins there again
         if any(claims.get(other.marker.name.start) is other for other in claim.above):
             self.problems.append(f"{marker.name.path} continues {before.path}, a stray (rule 4)")
