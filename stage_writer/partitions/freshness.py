@@ -38,6 +38,8 @@ class Freshness:
 
     def polled(self, began_s: float, now_s: float) -> None:
         """The loop is running, and since ``began_s`` the group's callbacks have been served."""
+        if self.last_sign_s is None:
+            self.last_sign_s = began_s  # the process may have been stopped during its first poll, too
         self.sign(now_s)
         if self.in_doubt_until_s is not None and began_s >= self.in_doubt_until_s:
             self.in_doubt_until_s = None

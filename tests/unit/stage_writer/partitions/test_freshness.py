@@ -26,3 +26,11 @@ def test_a_poll_that_was_held_up_ends_no_doubt() -> None:
     assert not freshness.is_fresh(16.0), "what the group has said since 12 was not served"
     freshness.polled(16.0, 16.2)
     assert freshness.is_fresh(16.2)
+
+
+def test_a_silence_during_the_first_poll_is_doubted_too() -> None:
+    freshness = Freshness(SESSION_S)
+    freshness.polled(0.0, 20.0)
+    assert not freshness.is_fresh(20.0), "the group may have expelled the member that it had just assigned"
+    freshness.polled(23.0, 23.2)
+    assert freshness.is_fresh(23.2)
