@@ -388,6 +388,19 @@ WRONG = {
     "an unknown section": (with_section(steams=[]), ["steams is not a setting", "did you mean streams?"]),
     "an unknown key": (with_section(writer={"flush_afer": "60s"}), ["writer.flush_afer", "did you mean flush_after?"]),
     "the program's own name of a key": (with_section(writer={"flush_after_s": 60}), ["did you mean flush_after?"]),
+    "records whose schema is nowhere": (with_stream(format="avro"), ["nothing tells the schema", "framing: confluent"]),
+    "a JSON Schema for Avro": (
+        with_stream(format="avro", schema_file="/s.avsc", validate=True),
+        ["validate is for JSON, and format is avro"],
+    ),
+    "a check without a schema": (with_stream(validate=True), ["validate needs a JSON Schema"]),
+    "a schema that nothing reads": (with_stream(schema_file="/s.json"), ["format: json reads by the columns alone"]),
+    "two schemas of a message": (
+        with_stream(format="protobuf", framing="confluent", schema_file="/s.proto"),
+        ["framing: confluent has the schema in the registry"],
+    ),
+    "a message of no schema": (with_stream(message="shop.Order"), ["message names one of a schema_file's"]),
+    "dead letters that come back": (with_stream(dead_letters_topic="orders"), ["dead letters would come back"]),
     "a part as if it were a section": (with_stream(record={"format": "json"}), ["streams[0].record is not a setting"]),
     "a part by its alias": (with_stream(**{"(record)": {"format": "json"}}), ["is not a setting"]),
     "the program's own name of a key of a part": (
