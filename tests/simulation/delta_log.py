@@ -26,7 +26,8 @@ from common.stage.merged import ends_at, inputs_of
 from delta_loader.tables.commits import Conflicted, NotWritten
 from delta_loader.tables.load_modes.load_mode import Refused, choose_load_mode, through_spark
 from delta_loader.tables.load_modes.refused import REFUSED_BY_TABLE, RefusedRecord
-from delta_loader.tables.merging.bounds import key_bounds
+from delta_loader.tables.merging.bounds import bounded_keys, key_bounds
+from delta_loader.tables.merging.elements import element_statement
 from delta_loader.tables.merging.statement import MergeStatement
 from tests.fakes.delta_tables import MemoryDeltaTables, MemoryTable
 from tests.fakes.judged import judged
@@ -192,7 +193,10 @@ class DeltaLog(MemoryDeltaTables):
 
     def _merged(self, commit: TableCommit) -> pa.Table:
         with self._at_merge(commit.target.url, commit.written) as (connection, columns, by, bounds):
-            connection.execute(MergeStatement("target", "staged", columns, by, bounds, _quoted).text)
+            statement = MergeStatement("target", "staged", columns, by, bounds, _quoted)
+            if by.element:
+                statement = element_statement("target", "staged", columns, by, bounds, before="before", quote=_quoted)
+            connection.execute(statement.text)
             return connection.sql("SELECT * FROM target").to_arrow_table()
 
     def _refused_events(self, url: str, writes: Sequence[SparkWrite]) -> list[RefusedRecord]:
@@ -211,7 +215,7 @@ class DeltaLog(MemoryDeltaTables):
         by, columns = writes[0].shape.merge, schema_from_json(writes[0].shape.schema)
         assert by is not None
         staged = pa.concat_tables(map(self.rows_of, writes), promote_options="default")
-        bounds = key_bounds([file for write in writes for file in write.files], columns, by.keys, _quoted)
+        bounds = key_bounds([file for write in writes for file in write.files], columns, bounded_keys(by), _quoted)
         with self._duckdb.cursor() as connection:
             connection.register("before", self._keyed.get(url, staged.select(columns.names).slice(0, 0)))
             connection.register("staged", staged)

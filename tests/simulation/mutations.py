@@ -34,6 +34,7 @@ from delta_loader.scheduling.schedule import Schedule
 from delta_loader.tables import commits
 from delta_loader.tables.commits import CommitNaming, rows_commit, side_commit
 from delta_loader.tables.file_split import FileSplit
+from delta_loader.tables.merging.elements import ElementStatement
 from delta_loader.tables.merging.inputs import MergeInputs
 from delta_loader.tables.merging.unmatched_deletes import UnmatchedDeletes
 from stage_writer import assignment, background, flushes
@@ -566,6 +567,18 @@ def _the_first_event_of_a_key_wins() -> AbstractContextManager[object]:
     return patch.object(MergeInputs, "place", lambda self, direction: place(self, opposite[direction]))
 
 
+def _elements_are_rows_of_their_own() -> AbstractContextManager[object]:
+    """Each by its own events: what a record has lost stays."""
+    return patch.object(ElementStatement, "events", MergeInputs.events)
+
+
+def _what_a_table_has_of_a_record_is_not_read() -> AbstractContextManager[object]:
+    """Only what a load's own events have is deleted by later ones."""
+    together = ElementStatement._together
+    nothing = "(SELECT * FROM before WHERE false)"
+    return patch.object(ElementStatement, "_together", lambda self: together(replace(self, before=nothing)))
+
+
 def _what_was_refused_is_forgotten() -> AbstractContextManager[object]:
     return patch.object(Refusals, "_known", lambda *_arguments: [])
 
@@ -690,6 +703,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("a side table gets what it lacks", _what_a_side_table_has_is_not_looked_at, worlds=Worlds.FILLING),
     Mutation("events are merged once", _txn_versions_are_not_compared, worlds=Worlds.CHANGES),
     Mutation("the last event of a key wins", _the_first_event_of_a_key_wins, worlds=Worlds.CHANGES),
+    Mutation("elements that a record has lost go", _elements_are_rows_of_their_own, worlds=Worlds.ELEMENTS),
+    Mutation("a record's rows are replaced", _what_a_table_has_of_a_record_is_not_read, worlds=Worlds.ELEMENTS),
     Mutation("a refused event is a dead letter once", _what_was_refused_is_forgotten, CONTESTED, worlds=Worlds.CHANGES),
     Mutation(
         "a soft delete of a row is not refused",

@@ -10,6 +10,7 @@ from tests.simulation.backfilled import Backfilled
 from tests.simulation.changelog import InTopic
 from tests.simulation.changes import Changes
 from tests.simulation.disks import OnDisk
+from tests.simulation.elements import ExplodedChanges
 from tests.simulation.filling import Filling
 from tests.simulation.hostile import Hostile
 from tests.simulation.joined import Joined
@@ -57,6 +58,8 @@ class Worlds(StrEnum):
     """Streams that start at the end of their topics, and operators who want what lies before it after all."""
     APPEARING = "appearing"
     """Tables that appear with the values of `route`, up to a limit that all writers agree on."""
+    ELEMENTS = "elements"
+    """Change events of records with arrays, whose elements are the rows."""
     REPLAYED = "replayed"
     """Several tables, and operators who replay ranges and dead letters by configs that are edited."""
     SHARED = "shared"
@@ -87,6 +90,7 @@ _KINDS: Mapping[Worlds, Callable[[Around], Kind]] = {
     Worlds.HOSTILE: Hostile,
     Worlds.BACKFILLED: Backfilled,
     Worlds.APPEARING: Appearing,
+    Worlds.ELEMENTS: ExplodedChanges,
     Worlds.REPLAYED: Replayed,
     Worlds.SHARED: Shared,
 }

@@ -1,0 +1,161 @@
+"""Worlds of change events whose array `explode` makes rows of, and the book, which knows records and their elements.
+
+A table's rows of a record are the elements that its last event has, whatever files and loads its events came in.
+Elements come and go, events without any are deletes like others, and tombstones name the record alone.
+
+Events have no sequence: what a record without rows forgets at the end of a load would be chance (changes.py).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from common.schema import Field, Primitive, StructType
+from common.settings.columns import exploded
+from common.settings.merging import merge_by_of
+from common.spans import Partition, Topic, TopicPartition
+from common.stage.markers import TableKind
+from common.tables.changes import DELETE_COLUMN, staged_columns
+from common.tables.dead_letters import KAFKA_FIELDS
+from stage_writer.convert import table_format
+from stage_writer.parquet.buffer import StagedRows
+from tests.fakes.events import Row
+from tests.fakes.records import RecordEvent, replay_records
+from tests.simulation.converter import BAD, PlainConverter
+from tests.simulation.kinds import DEAD_LETTERS, TABLE, Around, Kind, settings_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from common.settings import Stream
+    from stage_writer.decode.batch import MessageBatch
+    from stage_writer.ports import Converter
+    from tests.fakes.events import Key
+    from tests.simulation.converter import Registry
+    from tests.simulation.kafka import Record as Sent
+    from tests.simulation.kinds import Wanted
+    from tests.simulation.world import Process
+
+    Elements = frozenset[tuple[Key, str | None, bool, int | None]]
+    """Name, value, whether it is gone, and the offset of its event."""
+
+_COLUMNS = "id INT, items ARRAY<STRUCT<sku: STRING, v: STRING>>"
+_IDS, _NAMES = range(4), "abc"
+_RECORDS_OF_A_PARTITION = 100
+
+
+class ElementsConverter(PlainConverter):
+    """What a stream with `explode` and `merge` does with these events, without its cost for batches of five."""
+
+    def __init__(self, stream: Stream, registry: Registry) -> None:
+        super().__init__(stream, registry)
+        by = merge_by_of(stream)
+        assert by is not None
+        self._flag = by.soft_delete
+        flag = (Field(by.soft_delete, Primitive.BOOLEAN),) if by.soft_delete else ()
+        table = StructType((*exploded(stream.record.schema_of_columns, "items").fields, *KAFKA_FIELDS, *flag))
+        rows = table_format(stream.table, TableKind.ROWS, staged_columns(table, by), (), by)
+        self.formats = (replace(rows, waits=True), self.formats[1])
+
+    def _rows_of(self, batch: MessageBatch, index: int, value: bytes | None) -> Iterator[dict[str, object]]:
+        """One for each element, or one that deletes the record's rows."""
+        event = json.loads(batch.keys[index].as_py() if value is None else value)
+        items = [] if value is None or event["op"] == "d" else event["items"]
+        row = super().row(batch, index, None) | {"id": event["id"], DELETE_COLUMN: not items}
+        row |= {self._flag: not items} if self._flag else {}
+        yield from ({**row, "items": item} for item in items or [None])
+
+    def _convert(self, batch: MessageBatch) -> StagedRows:
+        staged = super()._convert(batch)
+        values = [(index, value) for index, value in enumerate(batch.values.to_pylist()) if value != BAD]
+        rows = [row for index, value in values for row in self._rows_of(batch, index, value)]
+        table = pa.Table.from_pylist(rows, schema=self.formats[0].arrow_schema)
+        return replace(staged, rows=(table, staged.rows[1]), tombstones=0, exploded=len(rows) - len(values))
+
+
+class ExplodedChanges(Kind):
+    """Change events of records with elements."""
+
+    def __init__(self, around: Around) -> None:
+        super().__init__(around)
+        self._soft = around.world.rng.random() < 0.5
+        merge: dict[str, object] = {"keys": ["id", "items.sku"], "operation": "op", "deletes": ["d"]}
+        merge |= {"soft_delete": "gone"} if self._soft else {}
+        self.settings = settings_of(columns=_COLUMNS, explode="items", load="merge", merge=merge)
+
+    def converter(self, process: Process) -> Converter:
+        """One of elements."""
+        del process
+        return ElementsConverter(self.stream, self.registry)
+
+    def record(self, partition: TopicPartition) -> tuple[bytes | None, bytes | None]:
+        """An upsert, with elements or without, a delete, a tombstone, or nothing that can be read."""
+        rng = self.around.world.rng
+        kind = rng.choice("uuuuuudtb")
+        record = int(partition.partition) * _RECORDS_OF_A_PARTITION + rng.choice(_IDS)
+        items = [{"sku": name, "v": rng.choice("xyz")} for name in _NAMES if rng.random() < 0.6]
+        event = {"id": record, "op": kind, "items": items}
+        value = BAD if kind == "b" else None if kind == "t" else json.dumps(event).encode()
+        return value, json.dumps({"id": record}).encode()
+
+    def urls(self) -> Iterable[str]:
+        """Rows of the own table are of the last event only."""
+        return (DEAD_LETTERS,)
+
+    def wanted(self, value: bytes | None) -> Wanted:
+        """Nothing but what cannot be read is a dead letter."""
+        return ({DEAD_LETTERS: 1},) if value == BAD else ({},)
+
+    def problems(self) -> Iterator[str]:
+        """Records whose rows no replay gives."""
+        have: dict[int, list[tuple[Key, str | None, bool, int | None]]] = {}
+        for row in self.log.keyed_rows(TABLE):
+            item, record, offset = row["items"], row["id"], row["_kafka_offset"]
+            assert isinstance(item, dict)
+            assert isinstance(record, int)
+            assert isinstance(offset, int)
+            have.setdefault(record, []).append(((item["sku"],), item["v"], bool(row.get("gone")), offset))
+        possible = self._possible()
+        for record in sorted({*have, *possible}):
+            rows = have.get(record, [])
+            wanted = possible.get(record, {frozenset()})
+            if len(set(rows)) < len(rows) or frozenset(rows) not in wanted:
+                # Operators look at the Kafka partition that a problem begins with.
+                partition = TopicPartition(Topic(self.topics[0]), Partition(record // _RECORDS_OF_A_PARTITION))
+                yield f"{partition} record {record} has {sorted(rows)}, and may have {sorted(map(sorted, wanted))}"
+
+    def _possible(self) -> dict[int, set[Elements]]:
+        """Each record's elements, as one or the other set of events gives them."""
+        outcomes: dict[int, set[Elements]] = {}
+        for partition, log, deleted in self.around.logs():
+            for sent in log:
+                event = _event(partition, sent)
+                if event is None:
+                    continue
+                before = outcomes.get(event.record, {frozenset()})
+                after = {self._after(elements, event) for elements in before}
+                is_certain = not self.around.may_lack(partition, sent.offset, deleted=deleted)
+                outcomes[event.record] = after if is_certain else before | after
+        return outcomes
+
+    def _after(self, elements: Elements, event: RecordEvent) -> Elements:
+        rows = {name: Row(value, None, gone, offset) for name, value, gone, offset in elements}
+        records = {event.record: rows}
+        replay_records(records, [event], sequenced=False, soft=self._soft)
+        made = records.get(event.record, {})
+        return frozenset((name, row.value, row.deleted, row.offset) for name, row in made.items())
+
+
+def _event(partition: TopicPartition, sent: Sent) -> RecordEvent | None:
+    if sent.value == BAD:
+        return None
+    assert sent.key is not None
+    content = json.loads(sent.key if sent.value is None else sent.value)
+    items = [] if sent.value is None or content["op"] == "d" else content["items"]
+    return RecordEvent(
+        int(partition.partition), sent.offset, content["id"], {(item["sku"],): item["v"] for item in items}
+    )
