@@ -32,7 +32,12 @@ if TYPE_CHECKING:
     from bootstrap.plans.plan import StreamPlan
     from common.settings import Settings
 
-app = new_app("Choose where the chains of done markers begin, and repair them.")
+app = new_app(
+    "Choose where the chains of done markers begin, and repair them.",
+    "bootstrap plan pipeline.yaml --from latest",
+    "bootstrap write pipeline.yaml --from latest",
+    "bootstrap rewind pipeline.yaml --topic orders --partition 0 --to 4711",
+)
 app.add_typer(markers_app, name="markers")
 app.add_typer(config_app, name="config")
 
@@ -103,7 +108,7 @@ def write(
     made = work.write(plans)
     _show(plans, as_json=as_json, written=True)
     if not as_json:
-        echo(f"\n{counted(made, 'marker')} {'was' if made == 1 else 'were'} made.")
+        echo(f"\n{counted(made, 'marker')} {'was' if made == 1 else 'were'} created.")
 
 
 @app.command(
@@ -166,13 +171,13 @@ def rewind(
     work = Work(settings, SystemClock(), take_over=take_over)
     if all_held:
         if partition is not None or to is not None or below_table or give_up:
-            msg = "--all-held finds partitions and positions by itself, and gives nothing up"
-            raise UsageError(msg, "leave --partition, --to, --below-table and --give-up out, or leave --all-held out")
+            msg = "--all-held determines partitions and positions by itself, and gives nothing up"
+            raise UsageError(msg, "remove --partition, --to, --below-table and --give-up, or remove --all-held")
         _rewind_held(work, settings, topic, yes=yes, as_json=as_json)
         return
     if topic is None or partition is None or to is None:
-        msg = "rewind wants --topic, --partition and --to, or --all-held"
-        raise UsageError(msg, f"`bootstrap rewind {CONFIG} --all-held` shows what it would do")
+        msg = "rewind needs --topic, --partition and --to, or --all-held"
+        raise UsageError(msg, f"`bootstrap rewind {CONFIG} --all-held` shows its plan")
     decided = work.plan_rewind(topic, partition, Position(to), below_table=below_table, give_up=give_up)
     late = work.rewind(decided) if yes else ()
     echo((view.rewind_as_json if as_json else view.rewind_as_text)(decided, late, done=yes))
@@ -193,7 +198,7 @@ def _rewind_held(work: Work, settings: Settings, topic: str | None, *, yes: bool
     for plan, late in done:
         echo(f"{plan.partition}\n{view.rewind_as_text(plan, late, done=yes)}\n")
     if not plans:
-        echo("No partition is held that a rewind repairs.")
+        echo("No partition is held for a reason that a rewind repairs.")
 
 
 @app.command(
@@ -218,7 +223,7 @@ def accept(
     """Resume a stream whose table was restored, replaced or created again, or lost its positions."""
     if replay == go_on:
         msg = "accept needs either --replay or --go-on"
-        raise UsageError(msg, "--replay loads again what the table lost; --go-on says that it is right as it is")
+        raise UsageError(msg, "--replay loads what the table lost again; --go-on accepts it as it is")
     work = Work(settings_from(config), SystemClock(), take_over=take_over)
     decision = Decision.REPLAY if replay else Decision.GO_ON
     accepting, plans = work.accept(stream, decision, give_up=give_up, do_it=yes)
@@ -263,7 +268,7 @@ def restart(
     """
     if at is not None and partition is None:
         msg = "--at is an offset of one Kafka partition"
-        raise UsageError(msg, "give --partition too")
+        raise UsageError(msg, "add --partition")
     work = Work(settings_from(config), SystemClock(), take_over=take_over)
     plans = work.plan_restart(
         topic,

@@ -46,10 +46,10 @@ def require_whole(
             back = history(of_app_id, url).rollback
             if back is None:
                 continue
-            undo = "" if app_id == stream.app_id else f"put the app_id {quoted(app_id)} back and "
+            undo = "" if app_id == stream.app_id else f"restore the app_id {quoted(app_id)} and "
             raise UsageError(
                 described(url, back),
-                f"{undo}answer with `bootstrap accept {CONFIG} --stream {quoted(app_id)}` first; --give-up drops "
+                f"{undo}decide with `bootstrap accept {CONFIG} --stream {quoted(app_id)}` first; --give-up drops "
                 "what is staged",
             )
 
@@ -126,8 +126,8 @@ class Accepting:
     def _plan(self, url: str, table: TableState, back: Rollback, decision: Decision, *, give_up: bool) -> AcceptPlan:
         gone = sorted(set(back.positions) - set(self.partitions))
         if gone:
-            msg = f"{url} lost records of {gone[0]}, which Kafka does not have any more, or which is not the stream's"
-            raise UsageError(msg, "give the stream its topics back, or RESTORE the table to where it was")
+            msg = f"{url} lost records of {gone[0]}, which no longer exists in Kafka, or is not the stream's"
+            raise UsageError(msg, "restore the stream's topics, or RESTORE the table to where it was")
         states = [self.state_of(partition, table) for partition in sorted(back.positions)]
         if decision is Decision.GO_ON:
             return plan_go_on(RollbackEvent(url, table.table_id, back), states)
@@ -170,5 +170,5 @@ class Accepting:
             return
         resolution = Resolution.from_bytes(other.path, store.read(other.path) or b"")
         if (resolution.decision, resolution.positions) != (other.decision, other.positions):
-            msg = f"another answer is there: {other.path} says {resolution.decision.value}, by {resolution.author}"
+            msg = f"there is another resolution: {other.path} says {resolution.decision.value}, by {resolution.author}"
             raise UsageError(msg, "let the loader apply it, or delete the object and run this command again")

@@ -54,5 +54,5 @@ def _together(topic_partition: TopicPartition, ends: Sequence[Ends]) -> Ends:
 def require_plain(stream: Stream, command: str) -> None:
     """Raises UsageError for a stream whose topology may join its topics."""
     if stream.may_merge:
-        msg = f"{command} works topic by topic, and the topology of {stream.app_id!r} may read several as one"
-        raise UsageError(msg, "say where it begins with streams[].start, before its first writer starts")
+        msg = f"{command} works topic by topic, but the topology of {stream.app_id!r} may read several together"
+        raise UsageError(msg, "set streams[].start before its first writer starts")

@@ -31,9 +31,7 @@ if TYPE_CHECKING:
     from bootstrap.plans.restart import Restart
 
 _HEAD = ("topic", "partition", "position", "marker")
-RUNNING = (
-    "Running stage writers of that partition take it up at their next flush, and one that holds it within a minute."
-)
+RUNNING = "Running stage writers of that partition use it at their next flush, and one that holds it within a minute."
 
 
 def plans_as_text(plans: Iterable[StreamPlan]) -> str:
@@ -53,7 +51,7 @@ def skip_as_text(plan: SkipPlan, *, done: bool) -> str:
     lines = [
         f"The records of {partition} in {span}, {span.positions} positions, {_will(done)} never be loaded.",
         *plan.notes,
-        f"{_verb(done, 'made', 'to make')}  {plan.marker.name.path}",
+        f"{_verb(done, 'created', 'to create')}  {plan.marker.name.path}",
         RUNNING if done else _DRY,
     ]
     return "\n".join(lines)
@@ -61,10 +59,10 @@ def skip_as_text(plan: SkipPlan, *, done: bool) -> str:
 
 def rewind_as_text(plan: RewindPlan, late: Sequence[str], *, done: bool) -> str:
     lines = [f"The next owner {_will(done)} stage again from position {plan.position}.", *plan.notes]
-    lines += [f"{_verb(done, 'put aside', 'to put aside')}  {staged.path}" for staged in plan.put_aside]
-    lines += [f"put aside too, a writer made it meanwhile  {path}" for path in late]
+    lines += [f"{_verb(done, 'moved aside', 'to move aside')}  {staged.path}" for staged in plan.put_aside]
+    lines += [f"moved aside too, created by a writer in the meantime  {path}" for path in late]
     if plan.marker is not None:
-        lines.append(f"{_verb(done, 'made', 'to make')}  {plan.marker.name.path}")
+        lines.append(f"{_verb(done, 'created', 'to create')}  {plan.marker.name.path}")
     if plan.chain_origin is not None:
         lines.append(f"{_verb(done, 'written', 'to write')}  {origin_path(plan.partition, plan.chain_origin.number)}")
     lines.append(RUNNING if done else _DRY)
@@ -77,7 +75,7 @@ def accept_as_text(accepting: Accepting, plans: Sequence[AcceptPlan], *, done: b
         lines.append(described(plan.event.url, plan.event.back))
         for resolution in plan.partitions:
             lines += [f"  {line}" for line in _accepted(plan, resolution, done=done)]
-        lines.append(f"{_verb(done, 'made', 'to make')}  {accepting.resolution(plan).path}")
+        lines.append(f"{_verb(done, 'created', 'to create')}  {accepting.resolution(plan).path}")
     lines.append("The loader applies it at its next run." if done else _DRY)
     return "\n".join(lines)
 
@@ -89,18 +87,18 @@ def _accepted(plan: AcceptPlan, resolution: PartitionResolution, *, done: bool) 
             f"{resolution.position}; missing records stay missing"
         )
         return
-    yield f"{resolution.partition}: loading {_will(done)} begin again at {resolution.position}"
+    yield f"{resolution.partition}: loading {_will(done)} start again at {resolution.position}"
     if resolution.given_up is not None:
         yield f"  Kafka no longer has {resolution.given_up}: {resolution.given_up.positions} positions are given up"
     if resolution.staged_to > resolution.position:
         yield (
             f"  the markers of {Span(resolution.position, resolution.staged_to)} "
-            "are there with all their files, and are used"
+            "exist with all their files, and are used"
         )
     if resolution.rewind is not None:
         yield f"  the writers {_will(done)} stage again from {resolution.rewind.position} on, which Kafka has"
         yield from (
-            f"  {_verb(done, 'put aside', 'to put aside')}  {staged.path}" for staged in resolution.rewind.put_aside
+            f"  {_verb(done, 'moved aside', 'to move aside')}  {staged.path}" for staged in resolution.rewind.put_aside
         )
 
 
@@ -117,7 +115,7 @@ def restarts_as_text(plans: Sequence[Restart | UnchangedPartition], *, done: boo
                 f"{_verb(done, 'begins', 'would begin')} at position {begin.position}"
             )
         lines += [f"  {note}" for note in plan.notes]
-        lines += [f"  {_verb(done, 'put aside', 'to put aside')}  {staged.path}" for staged in plan.put_aside]
+        lines += [f"  {_verb(done, 'moved aside', 'to move aside')}  {staged.path}" for staged in plan.put_aside]
         if begin is not None:
             lines.append(f"  {_verb(done, 'written', 'to write')}  {origin_path(plan.partition, begin.number)}")
     if not all(isinstance(plan, UnchangedPartition) for plan in plans):
@@ -125,7 +123,7 @@ def restarts_as_text(plans: Sequence[Restart | UnchangedPartition], *, done: boo
     return "\n".join(lines)
 
 
-RUNNING_HELD = "Running stage writers take it up within half a minute."
+RUNNING_HELD = "Running stage writers use it within half a minute."
 _DRY = "Nothing was changed; add --yes to do it."
 
 

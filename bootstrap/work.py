@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from common.tables.state import TableState
 
 _Repair = TypeVar("_Repair")
-_NO_TABLE = "check streams[].table, and that the stream's app_id is the one that the table was loaded with"
+_NO_TABLE = "check streams[].table, and that the stream's app_id is the one that loaded the table"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class Work:
                 try:
                     staging.make(stores[marker.name.topic_partition], marker)
                 except UsageError as error:
-                    done = f"; made before it: {', '.join(made)}" if made else ""
+                    done = f"; created before it: {', '.join(made)}" if made else ""
                     msg = f"{error.problem}{done}"
                     raise UsageError(msg, error.remedy) from None
                 made.append(marker.name.path)
@@ -188,7 +188,7 @@ class Work:
         owners.require(expected)
         differs = [topic for topic, owner in expected.items() if self._settings.owners.by_topic[topic] != owner]
         if differs:
-            msg = f"another program has decided meanwhile which stream has the chains of the topic {differs[0]!r}"
+            msg = f"another program has decided concurrently which stream owns the chains of the topic {differs[0]!r}"
             raise UsageError(msg, "run the command again")
 
     # skip, rewind and restart
@@ -272,7 +272,7 @@ class Work:
                 raise UsageError(msg, "fix --topic")
             if partition is not None and TopicPartition(Topic(topic), Partition(partition)) not in known:
                 msg = f"the topic {topic!r} has no partition {partition}"
-                raise UsageError(msg, f"give one of 0 to {known[-1].partition}")
+                raise UsageError(msg, f"use one of 0 to {known[-1].partition}")
             ends = ends_of(
                 kafka, [known_partition for known_partition in known if partition in (None, known_partition.partition)]
             )
@@ -336,7 +336,7 @@ class Work:
         if stream is None:
             named = ", ".join(stream.chain_of(name) for stream in self._settings.streams for name in stream.topics)
             msg = f"no stream of the config reads the topic {topic!r}"
-            raise UsageError(msg, f"give one of {named}, or another config")
+            raise UsageError(msg, f"use one of {named}, or another config")
         return stream
 
     def _streams(self, app_id: str | None) -> tuple[Stream, ...]:
@@ -344,7 +344,7 @@ class Work:
         if not streams:
             known = ", ".join(stream.app_id for stream in self._settings.streams)
             msg = f"the config has no stream {app_id!r}"
-            raise UsageError(msg, f"give one of {known}")
+            raise UsageError(msg, f"use one of {known}")
         return streams
 
     def _state(
@@ -380,7 +380,7 @@ def from_table(
     """The positions of the table's txn actions for the existing chains; ``begun`` are their generations."""
     if table is None:
         msg = f"there is no Delta table at {stream.table}"
-        raise UsageError(msg, f"{_NO_TABLE}; where another stream of this config is meant, name it with --stream")
+        raise UsageError(msg, f"{_NO_TABLE}; if another stream of this config is meant, select it with --stream")
     ids = TxnIds(stream.app_id, stream.several_topics, plain_topic=identity.plain_topic)
     ids = ids.at(begun, table.transactions, partitions)
     at_table = {partition: ids.position(table.transactions, partition) for partition in partitions}

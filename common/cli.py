@@ -43,12 +43,13 @@ def examples(*lines: str) -> str:
     return "\n\n".join(["Examples:", *lines, EXIT_CODES])
 
 
-def new_group(help_text: str) -> typer.Typer:
-    return typer.Typer(help=help_text, no_args_is_help=True, pretty_exceptions_enable=False)
+def new_group(help_text: str, *calls: str) -> typer.Typer:
+    epilog = examples(*calls) if calls else None
+    return typer.Typer(help=help_text, epilog=epilog, no_args_is_help=True, pretty_exceptions_enable=False)
 
 
-def new_app(help_text: str) -> typer.Typer:
-    app = new_group(help_text)
+def new_app(help_text: str, *calls: str) -> typer.Typer:
+    app = new_group(help_text, *calls)
 
     @app.callback()
     def top(

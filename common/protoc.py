@@ -162,7 +162,7 @@ def _compiled(texts: Mapping[str, str], known: bytes) -> bytes:
         for name, text in texts.items():
             path = PurePosixPath(name)
             if path.is_absolute() or ".." in path.parts or not path.name:
-                msg = f"a reference of the Protobuf schema has the name {name!r}, which is no path of a file"
+                msg = f"a reference of the Protobuf schema has the name {name!r}, which is not a valid file path"
                 raise SchemaError(msg, "register the reference under the name in the import")
             target = folder / "texts" / path
             target.parent.mkdir(parents=True, exist_ok=True)

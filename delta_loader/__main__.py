@@ -72,24 +72,13 @@ _MAINTENANCE_LOOK_EVERY_S = 1.0
 _EXIT_WITHIN_S = 10.0
 _POLL_S = 0.1  # how long a change of the lease may go unnoticed within the process
 
-app = new_app("Load staged files into Delta tables.")
-for command, calls in (
-    (verify, ("delta-loader verify pipeline.yaml", "delta-loader verify pipeline.yaml --stream orders --kafka --json")),
-    (check, ("delta-loader check pipeline.yaml",)),
-    (status, ("delta-loader status pipeline.yaml", "delta-loader status pipeline.yaml --json")),
-    (clean, ("delta-loader clean pipeline.yaml --older-than 7d", "delta-loader clean pipeline.yaml --yes")),
-    (
-        explain,
-        (
-            "delta-loader explain pipeline.yaml --version 12",
-            "delta-loader explain pipeline.yaml --topic orders --partition 0 --offset 4711",
-        ),
-    ),
-    (services, ("delta-loader services pipeline.yaml", "delta-loader services pipeline.yaml --run")),
-):
-    app.command(epilog=examples(*calls))(command)
-add_pause_commands(app, StreamPart.LOADING)
-app.add_typer(dead_letters_app, name="dead-letters")
+app = new_app(
+    "Load staged files into Delta tables.",
+    "delta-loader check pipeline.yaml",
+    "delta-loader run pipeline.yaml",
+    "delta-loader status pipeline.yaml",
+    "delta-loader verify pipeline.yaml --kafka",
+)
 
 
 @app.command(epilog=examples("delta-loader run pipeline.yaml", "delta-loader run pipeline.yaml --once --json"))
@@ -137,6 +126,26 @@ def run(
                 _require_spark(loader)
             raise
     log.info("stopped")
+
+
+# After `run`: help lists the commands in this order.
+for command, calls in (
+    (check, ("delta-loader check pipeline.yaml",)),
+    (status, ("delta-loader status pipeline.yaml", "delta-loader status pipeline.yaml --json")),
+    (verify, ("delta-loader verify pipeline.yaml", "delta-loader verify pipeline.yaml --stream orders --kafka --json")),
+    (
+        explain,
+        (
+            "delta-loader explain pipeline.yaml --version 12",
+            "delta-loader explain pipeline.yaml --topic orders --partition 0 --offset 4711",
+        ),
+    ),
+    (services, ("delta-loader services pipeline.yaml", "delta-loader services pipeline.yaml --run")),
+    (clean, ("delta-loader clean pipeline.yaml --older-than 7d", "delta-loader clean pipeline.yaml --yes")),
+):
+    app.command(epilog=examples(*calls))(command)
+add_pause_commands(app, StreamPart.LOADING)
+app.add_typer(dead_letters_app, name="dead-letters")
 
 
 def _loader(settings: Settings, log: FilteringBoundLogger, stack: ExitStack, stopped: Event, *, once: bool) -> Loader:
@@ -349,15 +358,15 @@ def _stop_spark(spark: SparkSession) -> None:
 
 def _require_spark(loader: Loader) -> None:
     if loader.spark_stopped.is_set():
-        msg = "the Spark process is gone"
-        raise TableError(msg, "have the loader restarted; if memory killed it, give spark.driver.memory more")
+        msg = "the Spark process has ended"
+        raise TableError(msg, "restart the loader; if it ran out of memory, raise spark.driver.memory")
 
 
 def _stop_on_signals(stopped: Event, log: FilteringBoundLogger) -> None:
     """Make SIGTERM and SIGINT set the event; a second signal ends the process as if there were no handler."""
 
     def stop(number: int, _frame: FrameType | None) -> None:
-        log.info("stopping after the commit under way", signal=signal.Signals(number).name)
+        log.info("stopping after the current commit", signal=signal.Signals(number).name)
         signal.signal(number, signal.SIG_DFL)
         stopped.set()
 

@@ -70,7 +70,9 @@ def checks_as_text(checks: Sequence[Check]) -> str:
     ready = "ready to load, with warnings" if any(check.level is Level.WARNING for check in checks) else "all well"
     errors = [check for check in checks if check.level is Level.ERROR]
     not_ready = (
-        "not ready to load while something is away" if all(check.away for check in errors) else "not ready to load"
+        "not ready to load while a service is unavailable"
+        if all(check.away for check in errors)
+        else "not ready to load"
     )
     lines.append(not_ready if errors else ready)
     return "\n".join(lines)

@@ -54,7 +54,7 @@ class Loader:
     def end_streams(self) -> None:
         """Wait for the commits in progress. One that hangs is left: the next loader determines its result."""
         for app_id in self.streams.close():
-            structlog.get_logger().warning("stopping while a commit hangs", app_id=app_id)
+            structlog.get_logger().warning("stopping although a commit hangs", app_id=app_id)
 
     def loading(self) -> AbstractContextManager[None]:
         """While a pass runs, no table service starts anything."""

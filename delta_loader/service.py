@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 FAILURES_TO_RED = 3
 STUCK_REMEDY = (
-    f"`delta-loader check {CONFIG}` says whether the store of its table answers; if it does, restart this loader: "
+    f"`delta-loader check {CONFIG}` says whether the store of its table responds; if it does, restart this loader: "
     "nothing is loaded twice, and nothing is lost"
 )
 
@@ -172,7 +172,7 @@ class LoaderService:
         except KafkaDeltaExpressError as error:
             report.failure = error
             self._ports.log.warning(
-                "stream of another loader cannot be looked at",
+                "stream of another loader not inspected",
                 app_id=app_id,
                 problem=error.problem,
                 remedy=error.remedy,

@@ -71,7 +71,12 @@ if TYPE_CHECKING:
     from stage_writer.loop import StageWriter
     from stage_writer.replay.records import Records, Replayed
 
-app = cli.new_app("Stage JSON from Kafka as Parquet files and done markers.")
+app = cli.new_app(
+    "Stage records from Kafka as Parquet files and done markers.",
+    "stage-writer check pipeline.yaml",
+    "stage-writer run pipeline.yaml",
+    "stage-writer run pipeline.yaml --until-caught-up",
+)
 
 
 @app.command(
@@ -196,7 +201,7 @@ def check(config: cli.ConfigArgument, *, as_json: cli.JsonOption = False) -> Non
         if as_json:
             cli.echo(_checks_as_json(checks, ready=False, failure={"problem": error.problem, "remedy": error.remedy}))
         raise
-    verdict = "all well" if well else "not well: many records would be dead letters, or a partition is held"
+    verdict = "all well" if well else "not healthy: too many records would be dead letters, or a partition is held"
     cli.echo(_checks_as_json(checks, ready=well) if as_json else verdict)
     if not well:
         raise typer.Exit(ExitCode.HELD)
@@ -221,7 +226,7 @@ def _require_compatible(settings: Settings, converters: Sequence[AnyConverter]) 
 def _check_topics_of_ours(settings: Settings, report: Callable[[str, str], None]) -> None:
     if settings.loader.control_topic is not None:
         require_topic(settings.kafka, "loader.control_topic", settings.loader.control_topic, Right.WRITE)
-        report("control", f"ok: {settings.loader.control_topic} is there, and may be written")
+        report("control", f"ok: {settings.loader.control_topic} exists and can be written to")
     if any(stream.state_changelog is not None for stream in settings.streams):
         from stage_writer.changelog.wiring import checked_changelogs  # noqa: PLC0415 - only with topologies
 
@@ -264,11 +269,11 @@ def replay(
     set_up_logs(settings.logs, "stage-writer")
     if export is not None:
         if (topic, partition, start, end, since, until) != (None,) * 6:
-            msg = "--letters says which records, and so does a range"
+            msg = "--letters already selects the records, and so does a range"
             raise UsageError(
                 msg,
-                f"give one of them; `delta-loader dead-letters export {CONFIG} letters.parquet --format "
-                "parquet` chooses letters",
+                f"give only one; `delta-loader dead-letters export {CONFIG} letters.parquet --format "
+                "parquet` selects dead letters",
             )
         _replay_dead_letters(
             settings, DeadLetterExport.read(export, settings.writer.consume_records), yes=yes, as_json=as_json
@@ -276,7 +281,7 @@ def replay(
         return
     if topic is None:
         msg = "--topic is missing"
-        raise UsageError(msg, "name the topic whose records are to be recreated")
+        raise UsageError(msg, "name the topic whose records are to be loaded again")
     selection = replay_selection(start, end, since, until)
     StageTopicOwners(settings, stage_store(settings), make=False).read_all()
     stream = replayable(settings, topic)
@@ -303,7 +308,7 @@ def _replay_dead_letters(settings: Settings, dead_letters: DeadLetterExport, *, 
     for stream, chain, part in parts:
         converter = _converter_now(settings, stream, yes=yes)
         if converter.needs_headers:
-            msg = f"the stream {stream.app_id!r} uses the records' headers, which dead letters do not hold"
+            msg = f"the stream {stream.app_id!r} uses the records' headers, which dead letters do not keep"
             first = part.ranges(chain)[0]
             where = f"--topic {chain} --partition {first.partition.partition}"
             span = f"--from {first.span.start} --to {first.span.end}"

@@ -92,7 +92,7 @@ class Background:
         try:
             is_there = oldest.continues(self._stage)
         except StoreError as error:
-            self._log.warning("chain not looked at", partition=str(oldest.partition), problem=error.problem)
+            self._log.warning("chain not read", partition=str(oldest.partition), problem=error.problem)
             return
         if not is_there:
             self._log.warning("chain moved", partition=str(oldest.partition))

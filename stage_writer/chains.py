@@ -68,8 +68,8 @@ class StagedChains:
                     return replace(tail, outboxes=self._outboxes(listed[number:])) if tail.is_bare else tail
             else:
                 return None
-        msg = f"the markers of {partition} vanish while they are read"
-        raise StoreError(msg, "wait for the repair that is under way")
+        msg = f"the markers of {partition} disappear while they are read"
+        raise StoreError(msg, "wait for the repair in progress")
 
     def _outboxes(self, below: Iterable[tuple[MarkerName, bool, str]]) -> tuple[str, ...]:
         """The undelivered outboxes, as the last marker below one that was made by hand, which lists none, has them."""

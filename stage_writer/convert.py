@@ -355,8 +355,10 @@ def require_can_partition(rows: TableFormat) -> None:
     for name in rows.partition_by:
         arrow_type = rows.arrow_schema.field(name).type
         if not can_partition(arrow_type):
-            msg = f"partition_by names {name!r}, whose type {arrow_type} cannot partition a table"
-            raise SchemaError(msg, "partition by a string, a whole number, a date or a timestamp; derive one")
+            msg = f"partition_by names {name!r}; a table cannot be partitioned by the type {arrow_type}"
+            raise SchemaError(
+                msg, "partition by a string, a whole number, a date or a timestamp, for example a derived column"
+            )
 
 
 def rows_format(stream: Stream, schema: StructType) -> TableFormat:

@@ -182,5 +182,5 @@ def _text(file: bytes) -> str:
     try:
         return file.decode()
     except UnicodeDecodeError:
-        msg = "the schema_file is not text in UTF-8"
-        raise SchemaError(msg, "give the schema as it is in the registry") from None
+        msg = "the schema_file is not UTF-8 text"
+        raise SchemaError(msg, "use the schema as the registry has it") from None

@@ -73,7 +73,7 @@ class Attachments:
 
 
 FAILING_REMEDY = (
-    f"`stage-writer check {CONFIG}` says which of them does not answer, and why; its log names each failure"
+    f"`stage-writer check {CONFIG}` says which of them does not respond, and why; the log names each failure"
 )
 
 

@@ -103,11 +103,15 @@ class StreamSample:
         """Text for operators; the first line starts with ``ok`` or with the problem."""
         app_id, dead_letter_share = self.stream.app_id, self.share
         if not self.records and not self.stops:
-            yield f"ok: {app_id}: its topics have no records to try"
+            yield f"ok: {app_id}: its topics have no records to sample"
             return
         total = dead_letter_share.total
         verdict = (
-            "records that hold" if self.stops else "many dead letters" if dead_letter_share.passes(alarm) else "ok"
+            "records with on_fail: hold"
+            if self.stops
+            else "many dead letters"
+            if dead_letter_share.passes(alarm)
+            else "ok"
         )
         yield f"{verdict}: {app_id}: {total:,} of the newest {self.records:,} records would be dead letters"
         for reason, count in self.reasons.most_common(_MOST_REASONS):
@@ -125,13 +129,13 @@ class StreamSample:
     def _fields(self, census: FieldCensus) -> Iterator[str]:
         for path, meant in census.missing():
             hint = "" if meant is None else f"; did you mean {meant}, which {census.undeclared[meant]:,} have?"
-            yield f"  no record has the declared column {path}, which is null then{hint}"
+            yield f"  no record has the declared column {path}, so it is null{hint}"
         if census.undeclared:
             named = ", ".join(f"{path} {count:,}" for path, count in census.undeclared.most_common(10))
             more = len(census.undeclared) - 10
             rest = f" and {more} more" if more > 0 else ""
             kept = "are kept in the rescue column" if self.stream.record.rescues else "are dropped"
-            yield f"  fields that are not declared {kept}: {named}{rest}"
+            yield f"  undeclared fields {kept}: {named}{rest}"
 
 
 class Sampler(KafkaReader):

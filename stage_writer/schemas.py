@@ -161,7 +161,7 @@ class NewFields(Dependency):
     @property
     def error(self) -> KafkaDeltaExpressError:
         msg = f"{self.app_id} gains columns for the new fields {', '.join(self.offered.names[:5])}"
-        return self.gained.problem or StoreError(msg, "see whether the stage's store answers")
+        return self.gained.problem or StoreError(msg, "check that the stage's store responds")
 
     def is_over(self) -> bool:
         """Whether they are agreed on. `Schemas.refresh` starts the attempts."""
@@ -236,7 +236,7 @@ class Schemas:
             try:
                 is_new = gained.found(self._stage.gained(app_id))
             except (StoreError, MarkerError) as error:
-                self._log.warning("gained columns not looked at", app_id=app_id, problem=error.problem)
+                self._log.warning("gained columns not read", app_id=app_id, problem=error.problem)
                 continue
             if is_new:
                 self._take(app_id)

@@ -110,7 +110,7 @@ def end_when_stuck(
 
     def end_if_stuck() -> None:
         if is_stuck():
-            log.error("stopped in the middle of a conversion", waited_s=after_s, remedy=_STUCK_REMEDY)
+            log.error("stopped during a conversion", waited_s=after_s, remedy=_STUCK_REMEDY)
             end(1)
 
     timer = threading.Timer(after_s, end_if_stuck)

@@ -127,7 +127,7 @@ class WriterTelemetry:
             return None
         new = list(census.undeclared)[known:]
         if new and not dropped.is_meant:
-            self._log.warning("fields not declared are dropped", app_id=app_id, fields=new, remedy=undeclared.REMEDY)
+            self._log.warning("undeclared fields are dropped", app_id=app_id, fields=new, remedy=undeclared.REMEDY)
         self._metrics.set(catalogue.WRITER_SAMPLED_RECORDS, census.records, app_id=app_id)
         for name, count in census.undeclared.items():
             self._metrics.set(catalogue.WRITER_SAMPLED_UNDECLARED, count, app_id=app_id, field=name)

@@ -71,7 +71,7 @@ def settings_of(settings: Settings, slot: WorkerSlot) -> Settings:
     memory_bytes = settings.writer.memory_bytes // slot.count
     if memory_bytes < LEAST_MEMORY_BYTES:
         msg = f"writer.memory is {settings.writer.memory_bytes} bytes for {slot.count} writer.workers"
-        raise ConfigError(msg, "give at least 1MiB for each worker")
+        raise ConfigError(msg, "set it to at least 1MiB per worker")
     http = None if settings.writer.http is None else "127.0.0.1:0"
     writer = settings.writer.model_copy(update={"memory_bytes": memory_bytes, "http": http, "workers": 1})
     kafka = dict(settings.kafka)
@@ -158,11 +158,11 @@ class WorkerPool:
         if failed is not None:
             code = failed.process.returncode
             msg = f"worker {failed.slot} ended with {code}, and the others were stopped"
-            remedy = "its log says why; nothing is lost, start the command again"
+            remedy = "its log says why; nothing is lost, run the command again"
             raise ConfigError(msg, remedy) if code == ExitCode.USAGE else KafkaDeltaExpressError(msg, remedy)
         if any(worker.process.returncode == ExitCode.HELD for worker in self.workers):
-            msg = "not all is well with what was staged, or some Kafka partitions are held"
-            raise HeldError(msg, "the workers' logs name each problem, with what to do")
+            msg = "some of the staged records have problems, or some Kafka partitions are held"
+            raise HeldError(msg, "the workers' logs name each problem and its remedy")
 
     def _first_failed(self) -> Worker | None:
         may_end = self.ends_by_itself or self._stopping

@@ -81,7 +81,9 @@ class KafkaView:
             for partition in sorted(topic.partitions)
         )
         if not partitions:
-            msg = f"no topic in Kafka at {self._servers} fits {stream.topics[0]}, which stream {stream.app_id!r} reads"
+            msg = (
+                f"no topic in Kafka at {self._servers} matches {stream.topics[0]}, which stream {stream.app_id!r} reads"
+            )
             raise UsageError(msg, "create a topic, or fix the expression in streams[].topics")
         return partitions
 

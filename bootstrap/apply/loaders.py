@@ -34,17 +34,17 @@ def require_not_loading(store: ObjectStore, plan: RewindPlan, table: Callable[[]
         note = None if data is None else LoadNote.from_bytes(data)
         if note is not None and note.end > plan.position:
             began = datetime.fromtimestamp(note.began_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-            msg = f"a loader has begun to load {partition} up to {note.end}, at {began} ({item.path})"
+            msg = f"a loader has started to load {partition} up to {note.end}, at {began} ({item.path})"
             raise UsageError(
                 msg,
-                "wait for its next run, and look at the plan again; if it died, and its successor cannot load that far "
+                "wait for its next run, and check the plan again; if it died, and its successor cannot load that far "
                 f"either (`delta-loader status {CONFIG}` says why), delete this object once that process is "
                 "certainly gone",
             )
     position = table()
     if position is not None and position > plan.position:
-        msg = f"the table has {partition} up to {position} by now, so that the plan is no longer right"
-        raise UsageError(msg, "look at the plan again")
+        msg = f"the table now has {partition} up to {position}, so the plan is outdated"
+        raise UsageError(msg, "check the plan again")
 
 
 def require_no_load_begun(plan: RewindPlan, tables: Callable[[], Position | None]) -> None:
@@ -60,16 +60,16 @@ def require_no_load_begun(plan: RewindPlan, tables: Callable[[], Position | None
         return
     if start is None:
         msg = (
-            f"a table of the stream has {partition} up to {position} already, and its topics may be read in another "
+            f"a table of the stream already has {partition} up to {position}, and its topics may be read in another "
             f"order from {plan.position} on, so it would be unknown which records it has"
         )
         remedy = (
-            "let a loader complete that load; where it cannot, begin the stream again under another app_id, with "
+            "let a loader complete that load; if it cannot, start the stream again under another app_id, with "
             "tables of its own"
         )
         raise UsageError(msg, remedy)
     msg = (
-        f"a table of the stream has {partition} up to {position} already, and would get nothing of what is staged "
+        f"a table of the stream already has {partition} up to {position}, and would get nothing of what is staged "
         f"from before the chain's start, {start}"
     )
     remedy = (
@@ -88,11 +88,11 @@ def require_not_loaded(plan: RewindPlan, tables: Callable[[], Position | None]) 
     position = None if plan.chain_start is None else tables()
     if position is not None and position > plan.position:
         msg = (
-            f"a loader has loaded {plan.partition} up to {position} since the chain was read: it will pass over what "
+            f"a loader has loaded {plan.partition} up to {position} since the chain was read: it will skip what "
             f"is staged from {plan.position} to there"
         )
         command = replay(plan.partition, plan.position, position)
-        raise UsageError(msg, f"load these records by themselves: `{command}`")
+        raise UsageError(msg, f"load these records separately: `{command}`")
 
 
 def require_loaded_alike(plan: RewindPlan, lacking: Callable[[], Span | None]) -> None:
@@ -140,7 +140,7 @@ def require_no_loader(
         if renewed is not None:
             loads = ", ".join(sorted(app_id for app_id in streams if renewed.has(app_id, frozenset())))
             msg = f"the loader {renewed.holder} still loads the stream {loads}: what it adds would be loaded twice"
-            raise UsageError(msg, "stop it, or restart it with the config as it is now; then run this command again")
+            raise UsageError(msg, "stop it, or restart it with the current config; then run this command again")
         clock.sleep_s(waits_s / _CHECKS)
 
 

@@ -111,7 +111,7 @@ def require_even(
             )
             raise UsageError(
                 msg,
-                f"put the app_id {quoted(app_id)} back until its loader has completed that; with --give-up, {url} gets "
+                f"restore the app_id {quoted(app_id)} until its loader has completed that; with --give-up, {url} gets "
                 "some of its records a second time",
             )
 
@@ -163,10 +163,10 @@ def _foreign(state: PartitionState, stream: Stream, ids: TxnIds, identity: Table
         return None
     begun = 0 if state.chain_origin is None else state.chain_origin.generation
     if begun < known.generation:
-        return f"the table {stream.table} has generation {known.generation} of it, which this stage has not begun"
+        return f"the table {stream.table} has generation {known.generation} of it, which this stage has not started"
     staged_id = state.chain_topic_id or state.topic_id
     if begun == known.generation and None not in {known.topic_id, staged_id} and known.topic_id != staged_id:
-        return f"its topic has the id {staged_id}, and the table {stream.table} has one with the id {known.topic_id}"
+        return f"its topic has the id {staged_id}, but the table {stream.table} has one with the id {known.topic_id}"
     return None
 
 

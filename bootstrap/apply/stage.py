@@ -51,8 +51,8 @@ def _read(store: ObjectStore, name: MarkerName, path: str) -> StagedMarker | Non
 def make(store: ObjectStore, marker: Marker) -> None:
     """Create a marker. Raises UsageError when another process has created it meanwhile (rule 1)."""
     if isinstance(store.create(marker.name.path, marker_to_bytes(marker)), AlreadyExists):
-        msg = f"the marker {marker.name.path} was created by another process meanwhile"
-        raise UsageError(msg, "look at the plan again; a running stage writer continues by itself")
+        msg = f"another process created the marker {marker.name.path} concurrently"
+        raise UsageError(msg, "check the plan again; a running stage writer continues by itself")
 
 
 def recorded_origin(store: ObjectStore, partition: TopicPartition) -> ChainOrigin | None:
@@ -64,8 +64,8 @@ def begin(store: ObjectStore, partition: TopicPartition, chain_origin: ChainOrig
     """Record an origin (rule 2). Raises UsageError when another process has made one of its number meanwhile."""
     path = origin_path(partition, chain_origin.number)
     if isinstance(store.create(path, origin_to_bytes(chain_origin)), AlreadyExists):
-        msg = f"{path} was written by another process meanwhile"
-        raise UsageError(msg, "look at the plan again; a running stage writer continues by itself")
+        msg = f"another process wrote {path} concurrently"
+        raise UsageError(msg, "check the plan again; a running stage writer continues by itself")
     if chain_origin.number:
         store.write(origin_path(partition), SUPERSEDED)
 

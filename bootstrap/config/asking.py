@@ -54,7 +54,7 @@ def sample_of(kafka: Mapping[str, Option], topic: str, most: int, advance: Calla
         partitions = reader.partitions(topic)
         if not partitions:
             msg = f"Kafka has no topic {topic!r}"
-            raise UsageError(msg, "fix --topic; without it the topics are listed")
+            raise UsageError(msg, "correct --topic; without it the topics are listed")
         per_partition = max(1, -(-most // len(partitions)))
 
         def values() -> Iterator[tuple[bytes | None, bytes | None]]:
@@ -71,6 +71,6 @@ def sample_of(kafka: Mapping[str, Option], topic: str, most: int, advance: Calla
         reader.close()
     if not sample.records.fields:
         what = "no messages" if not sample.messages else f"no JSON object among {sample.messages:,} messages"
-        msg = f"the topic {topic!r} has {what}, so that no columns can be inferred"
+        msg = f"the topic {topic!r} has {what}, so no columns can be inferred"
         raise UsageError(msg, "send some records first, or write streams[].columns by hand")
     return sample

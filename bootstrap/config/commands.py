@@ -56,8 +56,8 @@ def init(
     """
     written = str(output) != "-"
     if written and output.exists() and not force:
-        msg = f"{output} is there already"
-        raise UsageError(msg, "choose another file, or say --force")
+        msg = f"{output} already exists"
+        raise UsageError(msg, "choose another file, or use --force")
     given = _properties(kafka or [])
     given["bootstrap.servers"] = _prompted(servers or given.get("bootstrap.servers"), "--bootstrap-servers", "Kafka at")
     given = {"bootstrap.servers": given.pop("bootstrap.servers"), **given}
@@ -83,7 +83,7 @@ def _properties(given: Sequence[str]) -> dict[str, str]:
     pairs = [text.partition("=") for text in given]
     for key, equals, _ in pairs:
         if not key or not equals:
-            msg = "--kafka wants KEY=VALUE"
+            msg = "--kafka needs KEY=VALUE"
             raise UsageError(msg, "write for example --kafka security.protocol=SASL_SSL")
     return {key: value for key, _, value in pairs}
 
@@ -93,7 +93,7 @@ def _prompted(value: str | None, option: str, question: str) -> str:
         return value
     if not is_interactive():
         msg = f"{option} is missing"
-        raise UsageError(msg, "give it; on a terminal it is asked for")
+        raise UsageError(msg, "add it; on a terminal it is asked for")
     reply: str = typer.prompt(question)
     return reply
 
@@ -105,7 +105,7 @@ def _asked_url(value: str | None, option: str, question: str) -> str:
         return url if "${" in url else require_url(url)
     except ValueError as error:
         msg = f"{option}: {url!r} {error}"
-        raise UsageError(msg, "give the URL of a store, or an absolute path") from None
+        raise UsageError(msg, "use the URL of a store, or an absolute path") from None
 
 
 def _chosen(topics: Mapping[str, int]) -> list[str]:

@@ -57,7 +57,7 @@ def draft(answers: Answers, samples: Sequence[TopicSample]) -> Draft:
             f"# Drafted from {sum(sample.messages for sample in samples):,} messages "
             f"of {', '.join(s.topic for s in samples)}."
         ),
-        "# Every key is described in docs/configuration.md. Look through it, then:",
+        "# Every key is described in docs/configuration.md. Check the file, then run:",
         f"#   stage-writer check {answers.file}",
         "",
         "kafka:                                 # librdkafka properties, passed through",
@@ -83,7 +83,7 @@ def draft(answers: Answers, samples: Sequence[TopicSample]) -> Draft:
     if any(sample.framing == "confluent" for sample in samples):
         lines += ["schema_registry:", f"  url: {_scalar(registry or 'http://localhost:8081')}", ""]
         if registry is None:
-            drafted.notes.append("the messages are framed: put the registry's URL into schema_registry.url")
+            drafted.notes.append("the messages are framed: set schema_registry.url")
     lines.append("streams:")
     for sample in samples:
         lines += [f"  {line}".rstrip() for line in _stream(answers, sample, drafted.notes)]
@@ -110,7 +110,7 @@ def _stream(answers: Answers, sample: TopicSample, notes: list[str]) -> list[str
     table = f"{answers.tables_url.rstrip('/')}/{name}"
     derived, partition_by, why = _partitioning(answers, columns_inferred, sample)
     lines = [
-        f"- app_id: {_scalar(name)}".ljust(37) + "# never to be changed: the table's positions are kept under it",
+        f"- app_id: {_scalar(name)}".ljust(37) + "# never change it: the table's positions are stored under it",
         f"  topics: [{_scalar(sample.topic)}]".ljust(37) + f"# {sample.partitions} partitions",
         f"  table: {_scalar(table)}",
         f"  # dead_letters: {table}_dead_letters",
@@ -121,16 +121,18 @@ def _stream(answers: Answers, sample: TopicSample, notes: list[str]) -> list[str
     lines += [f"  # {line}" for alternative in columns_inferred.alternatives for line in _alternative(alternative)]
     if columns_inferred.formats:
         lines += ["  formats:", *(f"    {_scalar(path)}: {name}" for path, name in columns_inferred.formats.items())]
-    lines.append("  # unknown_fields: rescue             # keep fields that are not declared, in the column _rescued")
-    lines.append('  # coerce: lenient                    # take what means the same: "7" for a number')
+    lines.append("  # unknown_fields: rescue             # keep undeclared fields in the column _rescued")
+    lines.append('  # coerce: lenient                    # accept equivalent values: "7" for a number')
     if derived:
         pairs = ", ".join(f"{_scalar(key)}: {_scalar(sql, quoted=True)}" for key, sql in derived.items())
         lines.append(f"  derive: {{{pairs}}}")
     lines += [*_comment(why), f"  partition_by: [{', '.join(map(_scalar, partition_by))}]"]
-    lines.append("  start: earliest                      # where a partition begins: latest, or 2026-03-01T00:00:00Z")
+    lines.append("  start: earliest                      # where a partition starts: latest, or 2026-03-01T00:00:00Z")
     if sample.unreadable:
         hint = "; where they are Avro or Protobuf, set streams[].format" if sample.framing == "confluent" else ""
-        notes.append(f"{sample.topic}: {sample.unreadable:,} of {sample.messages:,} messages are no JSON object{hint}")
+        notes.append(
+            f"{sample.topic}: {sample.unreadable:,} of {sample.messages:,} messages are not JSON objects{hint}"
+        )
     return lines
 
 
@@ -139,25 +141,25 @@ def _wrapping(sample: TopicSample) -> list[str]:
     if sample.framing != "none":
         lines.append(f"  framing: {sample.framing}")
     if sample.envelope != "plain":
-        lines.append(
-            f"  envelope: {sample.envelope}".ljust(37) + "# the records are rows' images; see docs/envelopes.md"
-        )
+        lines.append(f"  envelope: {sample.envelope}".ljust(37) + "# the records are row images; see docs/envelopes.md")
         keys = ", ".join(map(_scalar, sample.key_fields))
-        named = "the fields of the message keys" if keys else "the columns that tell rows apart"
+        named = "the fields of the message keys" if keys else "the columns that identify a row"
         lines.append(
             "  # load: merge                        # one row for each key, as the source has it, not each event"
         )
         lines.append(f"  # merge: {{keys: [{keys or 'id'}]}}".ljust(37) + f"  # {named}; see docs/change_events.md")
     if sample.tombstones:
-        lines += _comment(f"{sample.tombstones:,} of {sample.messages:,} messages are tombstones: counted, and no rows")
+        lines += _comment(
+            f"{sample.tombstones:,} of {sample.messages:,} messages are tombstones: counted, without rows"
+        )
     if sample.unreadable:
-        lines += _comment(f"{sample.unreadable:,} of {sample.messages:,} messages are no JSON object: dead letters")
+        lines += _comment(f"{sample.unreadable:,} of {sample.messages:,} messages are not JSON objects: dead letters")
     return lines
 
 
 def _alternative(alternative: Alternative) -> list[str]:
     formats = f", with formats: {{{_scalar(alternative.path)}: {alternative.format}}}" if alternative.format else ""
-    return wrap(f"{alternative.path} {alternative.type}{formats} would take all values that were seen", _WIDTH)
+    return wrap(f"{alternative.path} {alternative.type}{formats} would accept all sampled values", _WIDTH)
 
 
 def _columns(columns: StructType) -> list[str]:
@@ -176,15 +178,15 @@ def _partitioning(
     times = list(moments(columns_inferred.columns, sample.records))
     days = [path[0] for path, kind in times if kind is Primitive.DATE and len(path) == 1]
     if days:
-        return {}, days[:1], "each record has this day; leave it out, [], for a small table"
+        return {}, days[:1], "each record has this day; remove it, [], for a small table"
     column = next(name for name in ("date", "event_date", "kafka_date") if columns_inferred.columns.field(name) is None)
-    source, what = "kafka.timestamp", "the day on which Kafka got the record"
+    source, what = "kafka.timestamp", "the day on which Kafka received the record"
     if times:
         path = min((path for path, _ in times), key=_how_unlike)
         # Quoted: a name may be a keyword of SQL.
         source = ".".join('"' + name.replace('"', '""') + '"' for name in path)
         what = f"the day of {'.'.join(path)}"
-    return {column: f"CAST({source} AS DATE)"}, [column], f"{what}; leave both out for a small table"
+    return {column: f"CAST({source} AS DATE)"}, [column], f"{what}; remove both for a small table"
 
 
 def _how_unlike(path: tuple[str, ...]) -> tuple[int, int]:

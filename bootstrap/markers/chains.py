@@ -81,14 +81,14 @@ def link_findings(partition_chain: PartitionChain) -> Iterator[ChainFinding]:
     partition, chain = partition_chain.partition, partition_chain.chain
     for staged in partition_chain.staged:
         if staged.is_newer:
-            text = f"{staged.path} is of a newer release, and well"
+            text = f"{staged.path} was written by a newer release"
             yield ChainFinding(partition, Severity.FAULT, "newer", text, UPGRADE, staged.path)
         elif staged.marker is None:
             text, remedy = f"{staged.path} cannot be read", "see docs/internals/guarantees.md, “Corrupt markers”"
             yield ChainFinding(partition, Severity.FAULT, "unreadable", text, remedy, staged.path)
     first = chain.markers[0] if chain.markers else None
     if first is not None and partition_chain.table is not None and first.span.start > partition_chain.table:
-        text = f"the table wants {partition_chain.table:,} and the chain begins at {first.span.start:,}"
+        text = f"the table wants {partition_chain.table:,} next, but the chain begins at {first.span.start:,}"
         yield ChainFinding(
             partition, Severity.FAULT, "gap", text, _gap_remedy(partition, partition_chain.table), first.name.path
         )
@@ -102,8 +102,8 @@ def link_findings(partition_chain: PartitionChain) -> Iterator[ChainFinding]:
             text = f"{after.name.path} does not name the marker before it, {before.name.path}"
             yield ChainFinding(partition, Severity.NOTED, "link", text, path=after.name.path)
     for stray in chain.strays:
-        text = f"{stray.name.path} is of no chain: a late claim of positions that others have staged"
-        yield ChainFinding(partition, Severity.NOTED, "stray", text, "the loader puts it aside", stray.name.path)
+        text = f"{stray.name.path} is a stray: a late claim of positions that others have staged"
+        yield ChainFinding(partition, Severity.NOTED, "stray", text, "the loader moves it aside", stray.name.path)
     if partition_chain.older:
         text = f"{partition_chain.older:,} markers are from before the chain's newest origin"
         yield ChainFinding(partition, Severity.NOTED, "older", text)
@@ -122,7 +122,7 @@ def to_stage_again(findings: Iterable[ChainFinding]) -> Mapping[TopicPartition, 
 def _gap_remedy(partition: TopicPartition, position: Position) -> str:
     rewind = repair("rewind", partition, position)
     or_skip = "" if is_merged(partition.topic) else f", {repair('skip', partition)} --to its end gives it up"
-    return f"{rewind} has it staged again{or_skip}"
+    return f"{rewind} stages it again{or_skip}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,25 +153,25 @@ def file_findings(
 ) -> list[ChainFinding]:
     """The fault of one data file of a marker (rule 2)."""
     partition, path = chain.partition, f"{url.rstrip('/')}/{file.path}"
-    stage_again = f"{repair('rewind', partition, marker.span.start, '--yes')} has it staged again"
+    stage_again = f"{repair('rewind', partition, marker.span.start, '--yes')} stages it again"
     if isinstance(inspected, MissingFile) and chain.has_loaded(marker.span):
-        text = f"{path} is gone; the table has its rows since, perhaps in another file"
+        text = f"{path} is gone; the table has its rows, perhaps in another file"
         return [ChainFinding(partition, Severity.NOTED, "file_gone_loaded", text, path=marker.name.path)]
     if isinstance(inspected, MissingFile):
-        text = f"{path} is gone, and the table has not got it yet"
+        text = f"{path} is gone, and the table does not have its rows yet"
         return [ChainFinding(partition, Severity.FAULT, "file_gone", text, stage_again, marker.name.path)]
     if isinstance(inspected, Broken):
         text = f"{path} cannot be read: {inspected.why}"
         return [ChainFinding(partition, Severity.FAULT, "file_broken", text, stage_again, marker.name.path)]
     wrong: list[tuple[str, str]] = []
     if inspected.size_bytes != file.size_bytes:
-        wrong.append(("size", f"{path} has {inspected.size_bytes:,} bytes, and its marker says {file.size_bytes:,}"))
+        wrong.append(("size", f"{path} has {inspected.size_bytes:,} bytes, but its marker says {file.size_bytes:,}"))
     if inspected.rows != file.rows:
-        wrong.append(("rows", f"{path} has {inspected.rows:,} rows, and its marker says {file.rows:,}"))
+        wrong.append(("rows", f"{path} has {inspected.rows:,} rows, but its marker says {file.rows:,}"))
     if inspected.offsets is not None:
         low, high = inspected.offsets
         if low < marker.span.start or high >= marker.span.end:
             wrong.append(
-                ("offsets", f"{path} has the offsets {low:,} to {high:,}, and its marker covers {marker.span}")
+                ("offsets", f"{path} has the offsets {low:,} to {high:,}, but its marker covers {marker.span}")
             )
     return [ChainFinding(partition, Severity.FAULT, kind, text, stage_again, marker.name.path) for kind, text in wrong]

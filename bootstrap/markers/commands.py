@@ -110,8 +110,8 @@ def _named(path: str | None, topic: str | None, partition: int | None, at: int |
         name = MarkerName.parse(f"done/{topic}/{partition}/{at}.done")
         if name is not None:
             return name
-    what = f"{path!r} is no marker's path" if path is not None and not by_place else "show wants one marker"
-    raise UsageError(what, "give its path, done/<topic>/<partition>/<start>.done, or --topic, --partition and --at")
+    what = f"{path!r} is not the path of a marker" if path is not None and not by_place else "show needs one marker"
+    raise UsageError(what, "use its path, done/<topic>/<partition>/<start>.done, or --topic, --partition and --at")
 
 
 @app.command(

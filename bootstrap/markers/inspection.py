@@ -81,7 +81,7 @@ class ChainInspector:
         """The existing chains. Raises StoreError, and UsageError for a topic that no stream takes."""
         if wanted.topic is not None and self.settings.stream_of(wanted.topic) is None:
             msg = f"no stream of the config reads the topic {wanted.topic!r}"
-            raise UsageError(msg, "name a topic of streams[].topics")
+            raise UsageError(msg, "use a topic of streams[].topics")
         objects: dict[TopicPartition, list[tuple[MarkerName, StoredObject]]] = {}
         for item in self._store.list(f"{DONE}/" if wanted.topic is None else f"{DONE}/{wanted.topic}/"):
             name = MarkerName.parse(item.path)

@@ -183,7 +183,7 @@ def marker_as_text(chain: PartitionChain, staged: StagedMarker) -> str:
     lines = [staged.path, f"  covers      {marker.span}, {marker.span.positions:,} positions"]
     if marker.manifest is None:
         return joined(
-            [*lines, "  made by hand: all records through its offset count as done; the next writer begins after it"]
+            [*lines, "  made by hand: all records through its offset count as done; the next writer starts after it"]
         )
     manifest = marker.manifest
     before = "it begins the chain"

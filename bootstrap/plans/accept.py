@@ -98,18 +98,18 @@ def plan_replay(
     """The table gets its lost records again (rules 2 and 3). Raises UsageError."""
     url, back = event.url, event.back
     if back.kind is RollbackKind.EXPIRED:
-        msg = f"the table {url} has its rows and forgot its positions only; a replay would load the rows twice"
+        msg = f"the table {url} has its rows and lost only its positions; a replay would load the rows twice"
         raise UsageError(msg, "accept it with --go-on, which sets the positions again")
     if back.kind is RollbackKind.UNKNOWN:
         restart = repair("restart", min(back.positions))
         msg = f"the log of {url} does not show whether it lost rows, so the start of a replay is unknown"
-        raise UsageError(msg, f"accept it with --go-on, or begin at a stated offset: `{restart} --at OFFSET --yes`")
-    if back.over:
-        msg = f"version {back.over[-1]} of {url} was loaded over version {back.cause.version}, so that a replay would "
-        msg += "load its rows twice"
         raise UsageError(
-            msg, f"first RESTORE the table to version {back.over[-1] - 1}; then accept that one with --replay"
+            msg, f"accept it with --go-on, or start at an offset of your choice: `{restart} --at OFFSET --yes`"
         )
+    if back.over:
+        msg = f"version {back.over[-1]} of {url} was loaded over version {back.cause.version}, so a replay would "
+        msg += "load its rows twice"
+        raise UsageError(msg, f"first RESTORE the table to version {back.over[-1] - 1}; then accept that with --replay")
     if back.gone and not give_up:
         raise _of_an_older_topic(*back.gone[0])
     plans = (_replay(state, back, author, has_files, give_up=give_up) for state in states)
@@ -118,7 +118,7 @@ def plan_replay(
 
 def _of_an_older_topic(partition: TopicPartition, lost: object) -> UsageError:
     msg = f"the table lost {lost} of a topic {partition} that was deleted and created again: Kafka has none of it"
-    return UsageError(msg, "add --give-up to load again only what is of the topic that is there, or accept --go-on")
+    return UsageError(msg, "add --give-up to load again only the records of the current topic, or accept --go-on")
 
 
 def _replay(
@@ -142,7 +142,7 @@ def _replay(
         if not give_up:
             lost = f"{given_up.positions} positions that the table lost"
             msg = f"Kafka no longer has {given_up} of {state.partition}: {lost}"
-            raise UsageError(msg, "add --give-up to begin where Kafka begins, or accept the table with --go-on")
+            raise UsageError(msg, "add --give-up to start where Kafka begins, or accept the table with --go-on")
         given_up = Span(begin, state.ends.low)
         begin = usable = state.ends.low
     # The table's own position is wrong, and must not block the rewind.
@@ -174,13 +174,13 @@ def require_own_too(side: AcceptPlan, own: Mapping[TopicPartition, Position | No
         begin = own.get(partition) if partition in replayed else None  # rule 6
         if begin is not None and begin > first:
             msg = (
-                f"{side.event.url} lost records of {partition} from {first} on, and the stream's main table has its "
+                f"{side.event.url} lost records of {partition} from {first} on, but the stream's main table has its "
                 f"part up to {begin}: what is staged is loaded into all tables of a stream together, never into "
                 "one alone"
             )
             raise UsageError(
                 msg,
                 "RESTORE that table to the version before, or the stream's main table to the same moment; or "
-                f"accept it with --go-on, and have what Kafka still has of it replayed: stage-writer replay {CONFIG} "
+                f"accept it with --go-on, and replay what Kafka still has of it: stage-writer replay {CONFIG} "
                 f"--topic {partition.topic} --partition {partition.partition} --from {first} --to {begin}",
             )

@@ -124,9 +124,9 @@ def _outcome(state: PartitionState, position: Position | None, why_none: str, au
         return _not_in_kafka(state, position)
     if state.table is not None and state.table < position:
         return RefusedPartition(
-            f"the table wants position {state.table} of {state.partition} next, so that beginning at {position} would "
+            f"the table wants position {state.table} of {state.partition} next, so starting at {position} would "
             f"leave out [{state.table}, {position})",
-            f"begin at {state.table} with --from delta, or give the positions up with `{_skip(state, position)}`",
+            f"start at {state.table} with --from delta, or skip the positions with `{_skip(state, position)}`",
         )
     if position == 0:
         return _zero(state)
@@ -137,7 +137,7 @@ def _outcome(state: PartitionState, position: Position | None, why_none: str, au
 def _note(state: PartitionState, position: Position) -> str:
     low, high = state.ends.low, state.ends.high
     if state.table is not None and state.table > position:
-        return f"the table has [{position}, {state.table}) already; the loader passes over it"
+        return f"the table already has [{position}, {state.table}); the loader skips it"
     if state.table is not None or low == position:
         return ""
     left_out = f"[{low}, {position})"
@@ -146,7 +146,7 @@ def _note(state: PartitionState, position: Position) -> str:
 
 def _begins_without(state: PartitionState) -> str:
     if state.staged:
-        return "its chain is left as it is"
+        return "its chain stays as it is"
     return f"it begins at the stream's start, {start_words(state.start)}"
 
 
@@ -154,16 +154,16 @@ def _has_chain(state: PartitionState) -> RefusedPartition:
     last = state.staged[-1]
     ends = f", and is staged up to {last.marker.span.end}" if last.marker is not None else ""
     return RefusedPartition(
-        f"{state.partition} has a chain: the marker {last.path} is there{ends}",
-        f"a chain is never overwritten: go back with `{repair('rewind', state.partition)} --to …`, give positions up "
-        f"with `{repair('skip', state.partition)} --to …`, or leave the partition out of a file of positions (--from)",
+        f"{state.partition} already has a chain: the marker {last.path} exists{ends}",
+        f"a chain is never overwritten: rewind it with `{repair('rewind', state.partition)} --to …`, skip positions "
+        f"with `{repair('skip', state.partition)} --to …`, or remove the partition from a file of positions (--from)",
     )
 
 
 def _is_foreign(state: PartitionState, why: str, position: Position) -> RefusedPartition:
     return RefusedPartition(
-        f"{state.partition} is not what the table's positions belong to: {why}",
-        "give the stream another app_id, or begin a new chain with "
+        f"{state.partition} does not match the table's positions: {why}",
+        "use another app_id for the stream, or start a new chain with "
         f"`{repair('restart', state.partition)} --at {position} --yes`",
     )
 
@@ -177,7 +177,7 @@ def _not_in_kafka(state: PartitionState, position: Position) -> RefusedPartition
         )
     return RefusedPartition(
         f"Kafka no longer has [{position}, {ends.low}) of {state.partition}: it begins at {ends.low}",
-        f"give those positions up with `{_skip(state, ends.low)}` where the table has a position, or begin at "
+        f"skip those positions with `{_skip(state, ends.low)}` if the table has a position, or start at "
         f"{ends.low} with --from earliest or --from FILE",
     )
 
@@ -205,5 +205,5 @@ def check_known(named: Iterable[TopicPartition], known: Sequence[TopicPartition]
     """Raise UsageError when a position was given for a partition that Kafka does not have."""
     strange = sorted(set(named) - set(known))
     if strange:
-        msg = f"{source} names {strange[0]}, which Kafka does not have, or which is not the stream's"
+        msg = f"{source} names {strange[0]}, which does not exist in Kafka, or is not the stream's"
         raise UsageError(msg, f"name partitions of {known[0]} … {known[-1]}" if known else "check the stream's topics")

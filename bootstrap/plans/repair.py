@@ -75,24 +75,22 @@ class RewindPlan:
 def plan_skip(state: PartitionState, to: Position, author: Author) -> SkipPlan:
     """The marker that fills the first gap, or extends the chain. Raises UsageError."""
     if is_merged(state.partition.topic):
-        msg = f"{state.partition} is a chain of several topics, and one number does not say which of them to skip in"
-        raise UsageError(msg, "put the records back, or start the stream over under another app_id")
+        msg = f"{state.partition} is a chain of several topics, so one number does not say which of them to skip in"
+        raise UsageError(msg, "restore the records, or start the stream again under another app_id")
     _check_readable(state)
     gap = _first_gap(state)
     begin = gap.start if gap is not None else _end(state)
     if to <= begin:
         msg = f"{state.partition} is staged or loaded up to {begin}, so there are no records to skip before {to}"
-        raise UsageError(
-            msg, f"give a position after {begin}, or go back with `{repair('rewind', state.partition, to)}`"
-        )
+        raise UsageError(msg, f"use a position after {begin}, or rewind with `{repair('rewind', state.partition, to)}`")
     if gap is not None and to > gap.end:
         after = next(staged for staged in state.staged if staged.name.start >= gap.end)
-        msg = f"{state.partition} lacks {gap}, and behind it the marker {after.path} stands before {to}"
-        raise UsageError(msg, f"give up the gap with --to {gap.end}")
+        msg = f"{state.partition} lacks {gap}, and the marker {after.path} follows it before {to}"
+        raise UsageError(msg, f"skip the gap with --to {gap.end}")
     if to > state.ends.high:
         msg = f"{state.partition} ends at {state.ends.high} in Kafka, before {to}"
-        raise UsageError(msg, f"give a position up to {state.ends.high}")
-    notes = () if gap is None or to == gap.end else (f"[{to}, {gap.end}) stays a gap, and the partition held",)
+        raise UsageError(msg, f"use a position up to {state.ends.high}")
+    notes = () if gap is None or to == gap.end else (f"[{to}, {gap.end}) stays a gap, and the partition stays held",)
     of_task = TaskStates.of(state).point(begin)
     if gap is not None:
         of_task = replace(of_task, state=None)  # the markers above it have their own
@@ -135,10 +133,8 @@ def _end(state: PartitionState) -> Position:
     if not known and state.chain_origin is not None:
         return state.chain_origin.first_position
     if not known:
-        msg = f"{state.partition} has no marker, and the table no position for it: there is nothing to skip from"
-        raise UsageError(
-            msg, f"say where it begins with `bootstrap write {CONFIG} --from earliest`, or another of its sources"
-        )
+        msg = f"{state.partition} has no marker, and the table has no position for it: there is nothing to skip from"
+        raise UsageError(msg, f"set its start with `bootstrap write {CONFIG} --from earliest`, or another source")
     return max(known)
 
 
@@ -156,7 +152,7 @@ def plan_rewind(
     is_gone = position < state.ends.low
     if is_gone and (not give_up or is_merged(state.partition.topic)):
         msg = f"Kafka no longer has [{position}, {state.ends.low}) of {state.partition}: it cannot be staged again"
-        raise UsageError(msg, "add --give-up to begin where Kafka begins; those records are then never loaded")
+        raise UsageError(msg, "add --give-up to start where Kafka begins; those records are then never loaded")
     if position > state.ends.high:
         msg = f"{state.partition} ends at {state.ends.high} in Kafka, before {position}"
         raise UsageError(msg, "check that the topic is still the one that was staged")
@@ -177,7 +173,7 @@ def plan_rewind(
         msg = (
             f"{state.partition} is a chain of several topics, and the position of each of them is unknown at {position}"
         )
-        raise UsageError(msg, f"give a position where one of its markers ends: {ends or 'there is none'}")
+        raise UsageError(msg, f"use a position where one of its markers ends: {ends or 'there is none'}")
     end = max(position, state.ends.low)
     root = _root(state) if state.table is None else position
     chain_start = root if position < root else None
@@ -187,7 +183,7 @@ def plan_rewind(
         if marker is not None and marker.manifest is not None:
             marker = replace(marker, manifest=replace(marker.manifest, chain_origin=chain_origin.number))
     if not aside and marker is None and chain_origin is None:
-        msg = f"the chain of {state.partition} ends at {position} already"
+        msg = f"the chain of {state.partition} already ends at {position}"
         raise UsageError(msg, "there is nothing to rewind")
     to_replay = _by_another_config(state, position)
     notes = (*_rewind_notes(state, to, position, to_replay), *states.note(position))
@@ -245,13 +241,11 @@ def _origin(state: PartitionState, rest: PartitionState, position: Position) -> 
 def _check_above_table(state: PartitionState, to: Position, *, below_table: bool) -> None:
     if state.table is None or to >= state.table or below_table:
         return
-    msg = (
-        f"the table has {state.partition} up to {state.table}, so that the records in [{to}, {state.table}) are loaded"
-    )
+    msg = f"the table has {state.partition} up to {state.table}, so the records in [{to}, {state.table}) are loaded"
     raise UsageError(
         msg,
         f"{repair('rewind', state.partition, state.table)}; with --below-table the records are staged "
-        "again, and the loader passes over them",
+        "again, and the loader skips them",
     )
 
 
@@ -263,7 +257,7 @@ def _check_merged(state: PartitionState, position: Position) -> None:
             f"{position} on, so it would be unknown which records it has"
         )
         remedy = (
-            f"{repair('rewind', state.partition, state.table)}, or begin the stream "
+            f"{repair('rewind', state.partition, state.table)}, or start the stream "
             "again under another app_id, with tables of its own"
         )
         raise UsageError(msg, remedy)
@@ -283,7 +277,7 @@ def _sound(state: PartitionState, to: Position) -> Position:
     last = max([begin, state.table or begin, *(state.end_of(staged) for staged in state.staged)])
     if to > last:
         msg = f"{state.partition} is staged up to {last} only, before {to}"
-        raise UsageError(msg, f"to give positions up: {repair('skip', state.partition, to)}")
+        raise UsageError(msg, f"to skip positions: {repair('skip', state.partition, to)}")
     return max(edge for edge in {*edges, begin} if edge <= to)
 
 
@@ -298,10 +292,8 @@ def _root(state: PartitionState) -> Position:
     if not state.staged and state.chain_origin is not None:
         return state.chain_origin.first_position
     if not state.staged:
-        msg = f"{state.partition} has no marker, and the table no position for it: there is nothing to rewind"
-        raise UsageError(
-            msg, f"say where it begins with `bootstrap write {CONFIG} --from earliest`, or another of its sources"
-        )
+        msg = f"{state.partition} has no marker, and the table has no position for it: there is nothing to rewind"
+        raise UsageError(msg, f"set its start with `bootstrap write {CONFIG} --from earliest`, or another source")
     first = state.staged[0]
     previous = None if first.marker is None else first.marker.previous
     root = first.name.start if previous is None else min(previous, first.name.start)
@@ -317,7 +309,7 @@ def _rewind_notes(state: PartitionState, to: Position, position: Position, to_re
     if position < to:
         notes.append(f"{to} lies within a marker or a gap; the chain is rewound to {position}, so that nothing is lost")
     if state.table is not None and position < state.table:
-        notes.append(f"the table has [{position}, {state.table}) already; the loader passes over what is staged of it")
+        notes.append(f"the table already has [{position}, {state.table}); the loader skips what is staged of it")
     if to_replay is not None:
         command = replay(state.partition, to_replay.start, to_replay.end)
         notes.append(

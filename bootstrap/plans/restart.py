@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from bootstrap.plans.state import PartitionState, StagedMarker
     from common.spans import TopicPartition
 
-_OTHER_STREAM = "start the stream over under another app_id, with tables of its own"
+_OTHER_STREAM = "start the stream again under another app_id, with tables of its own"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +72,14 @@ def plan_restart(state: PartitionState, *, give_up: bool, at: Position | None = 
     if at is None and _is_of_this_topic(state):
         _require_whole(state)
         if older:
-            return Restart(state.partition, None, older, ("its new chain has begun; these are of the old one",))
-        return UnchangedPartition(state.partition, "its chain is of the topic that is there")
+            return Restart(state.partition, None, older, ("its new chain has started; these are of the old one",))
+        return UnchangedPartition(state.partition, "its chain belongs to the current topic")
     notes = list(_lost(state, give_up=give_up))
     if at is not None:
         notes.append(f"records of Kafka from {at} on are loaded as new ones; rows of the old chain stay in the tables")
     elif state.chain_topic_id is None or state.topic_id is None:
         notes.append(
-            "it is unknown whether the topic is another one, because its id was not recorded: if it is the same, "
+            "it is unknown whether the topic is a different one, because its id was not recorded: if it is the same, "
             "its records will be loaded a second time"
         )
     outboxes = TaskStates.of(state).outboxes(Position(MAX_POSITION))
@@ -97,17 +97,17 @@ def _separate_chain(state: PartitionState, why: str, at: Position | None, *, giv
     """A separate chain, in addition to the one of the table's positions (rule 4). Raises UsageError."""
     ends, loaded = state.ends, state.elsewhere
     if at is not None and is_merged(state.partition.topic):
-        msg = f"{state.partition} is a chain of several topics, of which one offset does not say where to begin"
-        raise UsageError(msg, "leave --at out: it begins at the first records that Kafka has")
+        msg = f"{state.partition} is a chain of several topics, for which one offset does not say where to start"
+        raise UsageError(msg, "remove --at: the chain then starts at the first records that Kafka has")
     begin = max(ends.low, loaded or ends.low) if at is None else at
     if not ends.low <= begin <= ends.high:
-        msg = f"the chain would begin at {begin}; Kafka has [{ends.low}, {ends.high}) of {state.partition}"
-        raise UsageError(msg, f"give --at with an offset of {ends.low} to {ends.high}")
+        msg = f"the chain would start at {begin}, but Kafka has [{ends.low}, {ends.high}) of {state.partition}"
+        raise UsageError(msg, f"use --at with an offset of {ends.low} to {ends.high}")
     if loaded is not None and begin < loaded:
         msg = (
             f"the table has {state.partition} up to {loaded}: from {begin} on its records would be loaded a second time"
         )
-        raise UsageError(msg, f"give --at {loaded}")
+        raise UsageError(msg, f"use --at {loaded}")
     notes = (f"it gets a chain of its own, because {why}", *_lost(state, give_up=give_up, begin=begin))
     generation = max(state.generation, state.replaced_generation) + 1
     chain_origin = ChainOrigin(begin, generation, state.topic_id, number=state.next_origin)
@@ -124,25 +124,25 @@ def _require_whole(state: PartitionState) -> None:
     end, high = state.chain.end, state.ends.high
     if end is not None and end > high:
         msg = (
-            f"{state.partition} ends at {high} in Kafka, before its chain's end {end}: the topic is the same, and has "
-            "lost its last records; a chain that begins with its first record would load what is left a second time"
+            f"{state.partition} ends at {high} in Kafka, before its chain's end {end}: the topic is the same, but "
+            "lost its last records; a chain that starts at its first record would load the rest a second time"
         )
         where = f"--partition {state.partition.partition} --at {high}"
         raise UsageError(
-            msg, _OTHER_STREAM if is_merged(state.partition.topic) else f"begin where Kafka's records differ: {where}"
+            msg, _OTHER_STREAM if is_merged(state.partition.topic) else f"start where Kafka's records differ: {where}"
         )
 
 
 def _require_place(state: PartitionState, at: Position) -> None:
     """Raises UsageError for a position that Kafka does not have, after the chain, or in a chain of several topics."""
     if is_merged(state.partition.topic):
-        msg = f"{state.partition} is a chain of several topics, of which one offset does not say where to begin"
+        msg = f"{state.partition} is a chain of several topics, for which one offset does not say where to start"
         raise UsageError(msg, _OTHER_STREAM)
     low, high, end = state.ends.low, state.ends.high, state.chain.end
     last = high if end is None else min(end, high)
     if not low <= at <= last:
-        msg = f"--at is {at}; Kafka has [{low}, {high}) of {state.partition}, and its chain ends at {end}"
-        raise UsageError(msg, f"give an offset of {low} to {last}" if low <= last else "leave --at out")
+        msg = f"--at is {at}, but Kafka has [{low}, {high}) of {state.partition}, and its chain ends at {end}"
+        raise UsageError(msg, f"use an offset of {low} to {last}" if low <= last else "remove --at")
 
 
 def _lost(state: PartitionState, *, give_up: bool, begin: Position | None = None) -> tuple[str, ...]:
@@ -150,7 +150,7 @@ def _lost(state: PartitionState, *, give_up: bool, begin: Position | None = None
     broken = next((staged for staged in state.staged if staged.marker is None), None)
     if broken is not None and not give_up:
         msg = f"the marker {broken.path} cannot be read, so it is unknown what the old chain of {state.partition} has"
-        raise UsageError(msg, "put it back from a backup of the bucket, or give it up with --give-up")
+        raise UsageError(msg, "restore it from a backup of the bucket, or give it up with --give-up")
     loaded = state.in_all_tables if state.foreign is None else state.elsewhere
     end = state.chain.end
     if end is not None and begin is not None and _may_be_of_this_topic(state):
@@ -162,7 +162,7 @@ def _lost(state: PartitionState, *, give_up: bool, begin: Position | None = None
         return ()
     if not give_up:
         msg = f"[{first}, {end}) of the old {state.partition} is staged and not loaded into every table"
-        load = f"load it with `delta-loader run {CONFIG} --once`" if begin is None else f"give --at {first}"
+        load = f"load it with `delta-loader run {CONFIG} --once`" if begin is None else f"use --at {first}"
         raise UsageError(msg, f"{load}, or give it up with --give-up")
     return (f"[{first}, {end}) of the old topic is given up: it was staged and never loaded",)
 

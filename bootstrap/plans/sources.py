@@ -29,8 +29,8 @@ _GROUP = "group:"
 _SEEK_OFFSETS = "seek_offsets:"
 _PAIR = 2
 _FORMS = (
-    "write earliest, latest, a moment such as 2026-03-01T00:00:00Z, group:NAME, delta, the path of a file with "
-    "positions such as {0: 120, 1: 340}, or seek_offsets:PATH for a file of kafka-delta-ingest's"
+    "write earliest, latest, a time such as 2026-03-01T00:00:00Z, group:NAME, delta, the path of a file with "
+    "positions such as {0: 120, 1: 340}, or seek_offsets:PATH for a kafka-delta-ingest file"
 )
 _SHAPES = (
     "write {partition: position} such as {0: 120, 1: 340}, or {topic: {partition: position}}; for kafka-delta-ingest's "
@@ -82,7 +82,7 @@ def parse_source(text: str) -> PositionSource:
 
 def unreadable_file(path: str, reason: str) -> UsageError:
     """The error for a ``--from`` that is neither a keyword nor a file."""
-    return UsageError(f"--from {path} is no word known here, and no file can be read there: {reason}", _FORMS)
+    return UsageError(f"--from {path} is not a known source, and no file can be read there: {reason}", _FORMS)
 
 
 def parse_positions(

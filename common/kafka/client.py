@@ -43,7 +43,7 @@ def refused_property(reason: str) -> ConfigError:
         password = (
             "" if file[1].startswith("ssl.ca") else ", and that kafka.ssl.key.password opens it where it is locked"
         )
-        return ConfigError(msg, f"see that the file of kafka.{file[1]} is there, may be read and is PEM{password}")
+        return ConfigError(msg, f"check that the file of kafka.{file[1]} is there, may be read and is PEM{password}")
     return ConfigError(msg, "fix the key below kafka; librdkafka's CONFIGURATION.md has them all")
 
 

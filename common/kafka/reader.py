@@ -109,8 +109,8 @@ class KafkaReader:
             if messages:
                 heard_s = time.monotonic()
             elif time.monotonic() - heard_s > _TIMEOUT_S:
-                msg = f"Kafka at {self._servers} did not send anything of {partition} for {_TIMEOUT_S:.0f} seconds"
-                raise BrokerError(msg, "see whether the brokers are well, and run the command again")
+                msg = f"Kafka at {self._servers} sent nothing of {partition} for {_TIMEOUT_S:.0f} seconds"
+                raise BrokerError(msg, "check the brokers, and run the command again")
             # Drops leftovers of the partition that was read before.
             messages = [
                 message

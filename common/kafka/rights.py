@@ -42,7 +42,7 @@ def require_topic(kafka: Mapping[str, Option], key: str, topic: str, right: Righ
     except KafkaException as error:
         fault = error.args[0]
         if fault.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-            msg = f"{key} names {topic!r}, which Kafka at {servers} does not have"
+            msg = f"{key} names {topic!r}, which does not exist in Kafka at {servers}"
             raise ConfigError(msg, f"create the topic (one partition is enough), or fix {key}") from error
         if fault.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
             raise _not_allowed(key, topic, right) from error

@@ -74,7 +74,7 @@ class KafkaEnds:
         for topic, error in refused.items():
             if topic not in self._refused:
                 problem = words(error.args[0])
-                remedy = f"see that the topic is there, and allow this user to Describe it: {topic}"
+                remedy = f"check that the topic is there, and allow this user to Describe it: {topic}"
                 self._log.warning(
                     "a topic's ends are not known, lag neither", topic=topic, problem=problem, remedy=remedy
                 )

@@ -86,5 +86,5 @@ def from_arrow_type(arrow: pa.DataType) -> DataType:
         return MapType(from_arrow_type(arrow.key_type), from_arrow_type(arrow.item_type))
     if pa.types.is_struct(arrow):
         return StructType(tuple(Field(part.name, from_arrow_type(part.type)) for part in arrow))
-    msg = f"{arrow} is not a type of Delta"
-    raise SchemaError(msg, "cast the value, for instance to STRING")
+    msg = f"Delta has no type {arrow}"
+    raise SchemaError(msg, "cast the value, for example to STRING")

@@ -202,7 +202,7 @@ def _type(avro: AvroSchema, schema: Schema, path: str, inside: tuple[str, ...]) 
 def _leaf(schema: Schema, name: str, path: str) -> DataType:
     logical = logical_type(schema)
     if (name, logical) == ("fixed", "duration"):
-        msg = f"`{path}` is an Avro duration, which Delta has no type for"
+        msg = f"`{path}` is an Avro duration, for which Delta has no type"
         raise SchemaError(msg, "declare the columns yourself, without it or as a BINARY")
     decimal = decimal_of(schema)
     if decimal is None:

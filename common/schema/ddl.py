@@ -49,9 +49,9 @@ _PRIMITIVES = {
 _DECIMALS = ("DECIMAL", "DEC", "NUMERIC")
 _NESTED = ("ARRAY", "MAP", "STRUCT")
 _REFUSED = {
-    "VARCHAR": "write STRING: the length of a VARCHAR is checked by Spark alone, and a writer would break it",
-    "CHAR": "write STRING: the padding of a CHAR is done by Spark alone",
-    "CHARACTER": "write STRING: the padding of a CHARACTER is done by Spark alone",
+    "VARCHAR": "write STRING: only Spark enforces the length of a VARCHAR",
+    "CHAR": "write STRING: only Spark pads a CHAR",
+    "CHARACTER": "write STRING: only Spark pads a CHARACTER",
     "TEXT": "write STRING",
     "JSON": "write STRING, or the STRUCT, MAP or ARRAY that it is",
     "BOOL": "write BOOLEAN",
@@ -163,7 +163,7 @@ class _Reader:
 
     def fail(self, wanted: str, remedy: str) -> NoReturn:
         shown = f"`{self.token.text}`" if self.token.text else "the end of the text"
-        self._error(f"wanted {wanted}, not {shown}", remedy)
+        self._error(f"expected {wanted}, not {shown}", remedy)
 
     def _error(self, problem: str, remedy: str) -> NoReturn:
         start = self.token.start
@@ -181,9 +181,9 @@ class _Reader:
             if match is None:
                 self.token = _Token("odd", self._source[start], start)
                 if self._source[start] in "`'\"":
-                    self._error("a quotation does not end", "close the quotation")
+                    self._error("a quotation is not closed", "close the quotation")
                 self._error(
-                    f"the character {self._source[start]!r} has no meaning here",
+                    f"the character {self._source[start]!r} is not allowed here",
                     "put a name with other characters than letters, digits and _ in `backticks`",
                 )
             if match.lastgroup != "space":

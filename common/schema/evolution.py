@@ -143,7 +143,7 @@ def _field_with(field: Field, added: list[Addition]) -> Field:
 def _type_with(known: DataType, added: list[Addition]) -> DataType:
     below = [replace(addition, path=addition.path[1:]) for addition in added]
     if not all(addition.path for addition in added):
-        msg = "a field is there already"
+        msg = "the field already exists"
         raise ValueError(msg)
     match known:
         case StructType():

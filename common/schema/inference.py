@@ -47,8 +47,8 @@ class JsonKind(StrEnum):
     BOOLEAN = "true or false"
     WHOLE = "whole number"
     FRACTION = "number"
-    ZONED = "moment with a zone"
-    PLAIN = "moment without a zone"
+    ZONED = "timestamp with a time zone"
+    PLAIN = "timestamp without a time zone"
     DAY = "day"
     TEXT = "text"
     OBJECT = "object"
@@ -168,7 +168,7 @@ def _kind(value: object) -> JsonKind:
         case str():
             return _text_kind(value)
         case _:
-            msg = f"{type(value)} is no JSON value"
+            msg = f"{type(value)} is not a JSON value"
             raise TypeError(msg)
 
 
@@ -243,7 +243,7 @@ class _Inference:
         if kinds != set(shape.kinds):
             self._note_odd(shape, kinds, path)
         if not kinds:
-            self.notes.append(f"{_path(path)} was always null; STRING takes any value as its JSON text")
+            self.notes.append(f"{_path(path)} was always null; STRING accepts any value as JSON text")
             return self._any(path)
         if kinds == {JsonKind.OBJECT}:
             if shape.is_map:
@@ -286,7 +286,7 @@ class _Inference:
         if shape.lowest >= -_LARGEST - 1 and shape.highest <= _LARGEST:
             if shape.epoch is not None:
                 note = f"{_path(path)} looks like an epoch: TIMESTAMP with formats: {{{_path(path)}: {shape.epoch}}}"
-                self.notes.append(f"{note} would make moments of it")
+                self.notes.append(f"{note} would read it as timestamps")
             return Primitive.LONG
         if max(len(str(abs(edge))) for edge in (shape.lowest, shape.highest)) <= _MOST_DIGITS:
             self.notes.append(f"{_path(path)} has numbers beyond BIGINT")
@@ -296,12 +296,12 @@ class _Inference:
 
     def _text(self, kinds: set[JsonKind], path: tuple[str, ...]) -> DataType:
         if kinds == {JsonKind.DAY}:
-            self.notes.append(f"{_path(path)} was a day as text each time; STRING would take any text")
+            self.notes.append(f"{_path(path)} was always a date as text; STRING would accept any text")
             return Primitive.DATE
         if kinds <= _TIMES:
             zoned = JsonKind.ZONED in kinds
-            what = "a moment" if zoned else "a moment without a zone"
-            self.notes.append(f"{_path(path)} was {what} as text each time; STRING would take any text")
+            what = "a moment" if zoned else "a timestamp without a time zone"
+            self.notes.append(f"{_path(path)} was {what} as text each time; STRING would accept any text")
             return Primitive.TIMESTAMP if zoned else Primitive.TIMESTAMP_NTZ
         return Primitive.STRING
 
@@ -309,9 +309,9 @@ class _Inference:
 def why_no_column(name: str, taken: Mapping[str, str]) -> str | None:
     """Why a field cannot be a column of that name; None if it can. ``taken`` are the other ones, by their casefold."""
     if name.casefold() in taken:
-        return f"it differs from {taken[name.casefold()]} by case only"
+        return f"it differs from {taken[name.casefold()]} only in case"
     if _ODD_NAME.search(name) or not name.isprintable():
-        return "Delta takes no such name without column mapping"
+        return "Delta refuses such a name without column mapping"
     try:
         parse_ddl(f"{quote_name(name)} STRING")
     except SchemaError:

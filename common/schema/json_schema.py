@@ -205,7 +205,7 @@ class _Mapping:
 
 
 def _unknown(path: Path, reference: str) -> SchemaError:
-    msg = f"the JSON Schema refers to {reference} in `{_name(path)}`, and neither it nor its references have that"
+    msg = f"the JSON Schema refers to {reference} in `{_name(path)}`, but neither it nor its references define it"
     return SchemaError(msg, "register the schema with its references, or declare the columns yourself")
 
 

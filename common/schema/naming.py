@@ -146,7 +146,7 @@ class _Walk:
                 known = [".".join(path) for path in self._paths]
                 close_matches = difflib.get_close_matches(".".join(path), known, 1)
                 hint = (
-                    f"did you mean {close_matches[0]!r}?" if close_matches else f"known are: {', '.join(sorted(known))}"
+                    f"did you mean {close_matches[0]!r}?" if close_matches else f"available: {', '.join(sorted(known))}"
                 )
-                msg = f"{setting} names {'.'.join(path)!r}, which is no field of the record and no derived column"
+                msg = f"{setting} names {'.'.join(path)!r}, which is neither a field of the record nor a derived column"
                 raise SchemaError(msg, hint)

@@ -85,7 +85,7 @@ def _decode(value: Json, path: str) -> DataType:
         case {"type": dict() | str() as inner} if inner not in ("array", "map", "struct"):
             return _decode(inner, path)  # older writers wrap a plain type
         case _:
-            msg = f"the type of {path} cannot be understood: {json.dumps(value)[:200]}"
+            msg = f"the type of {path} is invalid: {json.dumps(value)[:200]}"
             raise SchemaError(msg, _REMEDY)
 
 
@@ -110,7 +110,7 @@ def _decode_name(name: str, path: str) -> DataType:
     try:
         return Primitive(name)
     except ValueError:
-        msg = f"{path} is of the type {name!r}, which is not known here"
+        msg = f"{path} is of the type {name!r}, which is unknown"
         raise SchemaError(
             msg,
             "change the column's type in Spark, or leave the column out of what is written",

@@ -55,10 +55,10 @@ def exploded(columns: StructType, name: str) -> StructType:
     """The columns with an array's element in its place. Raises SchemaError for a column that is not an array."""
     exploded_field = columns.field(name)
     if exploded_field is None:
-        msg = f"explode names {name!r}, which is no field of the record and no derived column"
-        raise SchemaError(msg, did_you_mean(name, columns.names, f"known are: {', '.join(columns.names)}"))
+        msg = f"explode names {name!r}, which is neither a field of the record nor a derived column"
+        raise SchemaError(msg, did_you_mean(name, columns.names, f"available: {', '.join(columns.names)}"))
     if not isinstance(exploded_field.type, ArrayType):
-        msg = f"explode names {name!r}, which is no ARRAY"
+        msg = f"explode names {name!r}, which is not an ARRAY"
         raise SchemaError(msg, "name a column of type ARRAY, or derive one")
     element = replace(exploded_field, type=exploded_field.type.element, nullable=True)
     return StructType(tuple(element if field is exploded_field else field for field in columns))

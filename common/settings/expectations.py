@@ -40,7 +40,7 @@ class Expectation(Section):
     @classmethod
     def _sql_alone(cls, value: object) -> object:
         if not isinstance(value, (str, dict, cls)):
-            msg = "is no rule; write a SQL condition, or {rule: SQL condition, on_fail: count}"
+            msg = "is not a rule; write a SQL condition, or {rule: SQL condition, on_fail: count}"
             raise ValueError(msg)  # noqa: TRY004 - pydantic takes a ValueError for a refusal
         return {"rule": value} if isinstance(value, str) else value
 
@@ -57,7 +57,7 @@ def _with_good_names(rules: dict[str, Expectation]) -> dict[str, Expectation]:
             refuse(f"names a rule {name[:120]!r}; up to 100 letters, digits, '.', '_' and '-' are allowed")
         other = seen.setdefault(name.casefold(), name)
         if other != name:
-            refuse(f"names the rules {other!r} and {name!r}, which differ in case only; rename one of them")
+            refuse(f"names the rules {other!r} and {name!r}, which differ only in case; rename one of them")
     return rules
 
 

@@ -58,7 +58,7 @@ _EXPECTED = {
     "too_short": _EMPTY,
     "string_too_short": _EMPTY,
 }
-_ALTERNATIVES = "is no single value; write text, a number, true or false"
+_ALTERNATIVES = "is not a single value; write text, a number, true or false"
 _SHOWN_CHARACTERS = 80
 
 
@@ -204,7 +204,7 @@ def _sentence(path: tuple[int | str, ...], detail: ErrorDetails, references: Ref
         return f"{_dotted(path)}: {shown} {reason}" if path and shown else f"{_dotted(path)} {reason}".strip()
     if kind == "string_pattern_mismatch":
         choices = str(context.get("pattern", "")).strip("^$()").replace("|", ", ")
-        return f"{_dotted(path)}: {shown} is none of {choices}"
+        return f"{_dotted(path)}: {shown} is not one of {choices}"
     reason = _EXPECTED.get(kind, "").format(**context) or f"is refused: {detail['msg'][0].lower()}{detail['msg'][1:]}"
     return f"{_dotted(path)}: {shown or 'the value'} {reason}"
 
@@ -231,7 +231,7 @@ def _shown(path: tuple[int | str, ...], value: object, references: References) -
 def _unknown_key(path: tuple[int | str, ...]) -> str:
     known = _known_keys(path[:-1])
     close_matches = difflib.get_close_matches(str(path[-1]), known, n=1, cutoff=0.5)
-    hint = f"did you mean {close_matches[0]}?" if close_matches else f"known here: {', '.join(sorted(known))}"
+    hint = f"did you mean {close_matches[0]}?" if close_matches else f"available here: {', '.join(sorted(known))}"
     return f"{_dotted(path)} is not a setting; {hint}"
 
 

@@ -212,7 +212,7 @@ class WriterSettings(Section):
     def _state_queries(self) -> Self:
         if self.state_queries and (self.http is None or self.http_token is None):
             missing = "http" if self.http is None else "http_token"
-            refuse(f"state_queries shows what records hold, and there is no {missing}; give {missing}, or leave it out")
+            refuse(f"state_queries shows what records hold, and there is no {missing}; give {missing}, or remove it")
         return self
 
 

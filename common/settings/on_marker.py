@@ -53,7 +53,7 @@ def require_waiting(control_topic: str | None, schedule: str, streams: Iterable[
     if control_topic is not None and not streams_on_marker(schedule, streams):
         refuse(
             f"loader.control_topic is {control_topic!r}, and schedule is {schedule!r}: only a loader with schedule: "
-            f"{ON_MARKER} reads it; set that schedule, or leave control_topic out"
+            f"{ON_MARKER} reads it; set that schedule, or remove control_topic"
         )
 
 

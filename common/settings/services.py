@@ -196,7 +196,7 @@ class TableServicesSettings(Section):
         try:
             zone_of(value)
         except (KeyError, OSError, ValueError):
-            msg = "is no time zone that this machine knows; write a name such as UTC or Europe/Vienna"
+            msg = "is not a known time zone; write a name such as UTC or Europe/Vienna"
             raise ValueError(msg) from None
         return value
 

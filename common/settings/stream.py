@@ -183,7 +183,7 @@ class Stream(TopicReader, SectionOfParts):
             refuse(f"dead_letters_topic is {topic!r}, {back}; name another")
         for topic, _ in self.start.positions if isinstance(self.start, FromOffsets) else ():
             if topic is not None and not self.reads(topic):
-                refuse(f"start has positions of {topic!r}, which is none of topics; name a topic of the stream")
+                refuse(f"start has positions of {topic!r}, which is not in topics; name a topic of the stream")
         return self
 
     @property

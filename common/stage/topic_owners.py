@@ -97,7 +97,7 @@ class StageTopicOwners:
         is_gone = manifest.app_id not in {stream.app_id for stream in self._settings.streams}
         if tables.isdisjoint(map(comparable, stream.tables)) and (tables or not (is_gone and is_new)):
             return
-        gone = ", which is no stream of the config any more," if is_gone else ""
+        gone = ", which is no longer a stream of the config," if is_gone else ""
         what = (
             f"has staged the topic {topic!r} for a table of the stream {stream.app_id!r}"
             if tables

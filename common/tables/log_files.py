@@ -41,7 +41,7 @@ def required_file(store: ObjectStore, path: str) -> bytes:
     """A file of the log that was there a moment ago. Raises TableError and StoreError."""
     data = store.read(path)
     if data is None:
-        msg = f"{store.url}/{path} went while it was read: the log is being cleaned up"
+        msg = f"{store.url}/{path} was deleted while it was read: the log is being cleaned up"
         raise TableError(msg, "run the command again")
     return data
 

@@ -99,11 +99,11 @@ class Registering:
 def require_right(name: str, url: str, entry: Entry) -> None:
     """Raise ConfigError for a name that stands for something else (rule 1)."""
     if "VIEW" in entry.kind:
-        msg = f"{name} is a view, and rows can be loaded into tables only"
-        raise ConfigError(msg, "name the table that it shows in streams[].table, or choose another name")
+        msg = f"{name} is a view, but rows can only be loaded into tables"
+        raise ConfigError(msg, "set streams[].table to the view's table, or choose another name")
     if entry.provider.lower() != "delta":
-        msg = f"{name} is a table of the format {entry.provider or 'an unknown format'}, and no Delta table"
+        msg = f"{name} is a table of the format {entry.provider or 'an unknown format'}, not a Delta table"
         raise ConfigError(msg, f"choose another name, or convert it: CONVERT TO DELTA {name}")
     if comparable(entry.location) != comparable(url):
-        msg = f"{name} lies at {entry.location}, and streams[].catalog_tables says {url}"
-        raise ConfigError(msg, f"give its own location there, or drop it from the catalog: DROP TABLE {name}")
+        msg = f"{name} is located at {entry.location}, but streams[].catalog_tables says {url}"
+        raise ConfigError(msg, f"use its own location there, or drop it from the catalog: DROP TABLE {name}")

@@ -83,9 +83,9 @@ def _check(stream: Stream, topic: str, markers: Mapping[TopicPartition, int]) ->
     return Check(
         "topics",
         Level.ERROR,
-        f"{stream.app_id}: {count:,} markers of {first}{more} were staged for it and are not in its tables yet, and "
-        f"its topics are {', '.join(stream.topics)}: nothing loads them",
-        f"write topics: [{named}] until `delta-loader status {CONFIG}` shows no lag of {topic}; or, if its records are "
-        f"to be given up, delete {DONE}/{topic}/ from the stage",
+        f"{stream.app_id}: {count:,} markers of {first}{more} were staged for it and are not in its tables yet, but "
+        f"its topics are {', '.join(stream.topics)}, so they are never loaded",
+        f"set topics: [{named}] until `delta-loader status {CONFIG}` shows no lag of {topic}; or, to give up its "
+        f"records, delete {DONE}/{topic}/ from the stage",
         stream.app_id,
     )

@@ -161,8 +161,8 @@ class Preflight:
     def _template(self, stream: Stream) -> Iterator[Check]:
         """The check of the template of a table to be created, which is the given ``stream``'s main table."""
         if stream.layout.template and read_table_state(self.open_store(stream.layout.template)) is None:
-            problem = f"{stream.app_id}: the template {stream.layout.template} of {stream.table} is not there"
-            remedy = "create it, or name another one as template"
+            problem = f"{stream.app_id}: the template {stream.layout.template} of {stream.table} does not exist"
+            remedy = "create it, or name another table as the template"
             yield Check("table", Level.ERROR, problem, remedy, stream.app_id)
 
     def _oldest_ms(self, stream: Stream, state: TableState | None, history: StreamHistory | None) -> int | None:
@@ -182,7 +182,7 @@ class Preflight:
                 "kafka",
                 Level.WARNING,
                 f"{stream.app_id}: Kafka at {servers} did not list its topics in time; loading does not need Kafka",
-                "check kafka.bootstrap.servers and the topics: status shows no lag without it",
+                "check kafka.bootstrap.servers and the topics: status shows no lag without Kafka",
                 stream.app_id,
             )
         if not ends:
@@ -209,7 +209,7 @@ class Preflight:
         except KafkaDeltaExpressError as error:
             text = f"{error.problem}; until then the loader finds new markers by listing the stage"
             return Check("control", Level.WARNING, text, error.remedy)
-        return Check("control", Level.OK, f"{topic} is there, and may be read")
+        return Check("control", Level.OK, f"{topic} exists and can be read")
 
 
 def _try_rights(store: ObjectStore, folder: str) -> None:
@@ -234,6 +234,6 @@ def failed(name: str, error: KafkaDeltaExpressError, app_id: str | None = None) 
 def _went_back(app_id: str, histories: Mapping[str, StreamHistory]) -> Iterator[Check]:
     for url, history in histories.items():
         if history.rollback is not None:
-            remedy = f"answer with `bootstrap accept {CONFIG} --stream {quoted(app_id)}`, --replay or --go-on"
+            remedy = f"decide with `bootstrap accept {CONFIG} --stream {quoted(app_id)}`, --replay or --go-on"
             problem = f"{app_id}: {described(url, history.rollback)}; it waits"
             yield Check("history", Level.WARNING, problem, remedy, app_id)

@@ -83,10 +83,10 @@ def merge_checks(stream: Stream, url: str, identity: TableIdentity) -> Iterator[
     elif not has_one_row_for_each_key(before, merge):
         keys = ", ".join(merge.keys)
         text = (
-            f"{stream.app_id}: the rows of {url} were {how_merged(before)}, as far as its commits say: before the next "
-            f"merge the loader reads {keys} of all rows, and merges nothing while several rows have the same"
+            f"{stream.app_id}: the rows of {url} were {how_merged(before)}, according to its commits: before the next "
+            f"merge the loader reads {keys} of all rows, and does not merge while several rows have the same values"
         )
-        remedy = f"nothing, if {keys} are unique there, or the table is empty"
+        remedy = f"none, if {keys} are unique there, or the table is empty"
         yield Check("merge", Level.WARNING, text, remedy, stream.app_id)
 
 
@@ -99,10 +99,10 @@ def columns_from_check(stream: Stream, resolved: Stream | None) -> Check:
 def _in_the_table_alone(stream: Stream, topic: str) -> Check:
     """The warning for a topic that does not get all of a stream's dead letters."""
     text = (
-        f"{stream.app_id}: {stream.table} checks rows; the dead letters of records that it refuses are in "
-        f"{stream.dead_letters} and not in the topic {topic}"
+        f"{stream.app_id}: {stream.table} checks rows; the dead letters of records that it refuses go to "
+        f"{stream.dead_letters} and not to the topic {topic}"
     )
-    remedy = "give the stream the same conditions as expect, so that the writer finds them; or read that table too"
+    remedy = "add the same conditions to the stream's expect, so that the writer checks them; or read that table too"
     return Check("dead letters", Level.WARNING, text, remedy, stream.app_id)
 
 
@@ -122,13 +122,15 @@ def _columns(stream: Stream, state: TableState, url: str, load_mode: LoadMode) -
         return Check(
             "columns",
             Level.ERROR,
-            f"{stream.app_id}: {url} does not fit what the stream declares: {'; '.join(problems)}",
+            f"{stream.app_id}: {url} is not compatible with what the stream declares: {'; '.join(problems)}",
             remedy_for(
                 table, declared, url, stream.key_of(url, "columns"), load_mode, settings=settings_of_columns(stream)
             ),
             stream.app_id,
         )
-    return Check("columns", Level.OK, f"{stream.app_id}: its columns take what the stream declares", "", stream.app_id)
+    return Check(
+        "columns", Level.OK, f"{stream.app_id}: its columns accept what the stream declares", "", stream.app_id
+    )
 
 
 def _soft_deletes(stream: Stream, state: TableState, url: str) -> Iterator[Check]:
@@ -146,9 +148,9 @@ def _soft_deletes(stream: Stream, state: TableState, url: str) -> Iterator[Check
         yield Check(
             "columns",
             Level.WARNING,
-            f"{stream.app_id}: {url} has the NOT NULL columns {', '.join(without)}, and a delete of a key that it has "
-            "not would make a row of the key alone: such an event becomes a dead letter",
-            f"ALTER TABLE {delta_table(url)} ALTER COLUMN {without[0]} DROP NOT NULL; or leave merge.soft_delete out",
+            f"{stream.app_id}: {url} has the NOT NULL columns {', '.join(without)}, and a delete of an unknown key "
+            "would insert a row with only the key: such an event becomes a dead letter",
+            f"ALTER TABLE {delta_table(url)} ALTER COLUMN {without[0]} DROP NOT NULL; or remove merge.soft_delete",
             stream.app_id,
         )
 
@@ -157,7 +159,7 @@ def _elements(stream: Stream) -> Iterator[Check]:
     by = merge_by_of(stream)
     if by is not None and by.element and not by.replaces_records:
         text = (
-            f"{stream.app_id}: merge.keys are of the exploded element alone: each element is a row of its own, and "
+            f"{stream.app_id}: merge.keys are all of the exploded element: each element is a row of its own, and "
             "rows of elements that a record has lost stay"
         )
         yield Check("merge", Level.OK, text, app_id=stream.app_id)
@@ -172,7 +174,7 @@ def _not_made(stream: Stream, schema: str) -> tuple[str, ...]:
     except SchemaError:
         return ()  # reported by `differences`
     made = table_columns_of(stream).names[len(declared_columns_of_table(stream)) :]
-    return tuple(f"the column {name}, which writers make, is not in it" for name in made if known.field(name) is None)
+    return tuple(f"the column {name}, which writers create, is not in it" for name in made if known.field(name) is None)
 
 
 def _with_what_is_made(stream: Stream, declared: StructType, schema: str) -> StructType:
@@ -212,7 +214,7 @@ def property_checks(app_id: str, url: str, state: TableState) -> Iterator[Check]
         yield Check(
             "memory",
             Level.WARNING,
-            f"{app_id}: {url} keeps its log for {_days(log_ms)}: after a longer pause of the loader it is unknown "
+            f"{app_id}: {url} keeps its log for {_days(log_ms)}: if the loader pauses for longer, it is unknown "
             "what a RESTORE removed",
             f"ALTER TABLE {delta_table(url)} SET TBLPROPERTIES ('{_LOG_RETENTION}' = 'interval 30 days')",
             app_id,
@@ -238,15 +240,15 @@ def vacuum_check(
         return Check(
             "vacuum",
             Level.WARNING,
-            f"{app_id}: markers are kept for {_days(marker_retention_ms)}, and a VACUUM of {url} takes files that left "
+            f"{app_id}: markers are kept for {_days(marker_retention_ms)}, a VACUUM of {url} deletes files that left "
             f"the table after {_days(window_ms)}: after a RESTORE the oldest cannot be used again",
             f"{raise_it}, or shorten loader.marker_retention",
             app_id,
         )
-    text = f"{app_id}: the window of {url}, {_days(window_ms)}, is longer than what waits"
+    text = f"{app_id}: the window of {url}, {_days(window_ms)}, is longer than any file waits"
     guarded_ms = guarded_age_s(properties) * 1000
     if oldest_waiting_ms is not None and oldest_waiting_ms > guarded_ms:
-        text += f"; files older than {_days(int(guarded_ms))} wait, which are copied before they are added"
+        text += f"; files that wait longer than {_days(int(guarded_ms))} are copied before they are added"
     return Check("vacuum", Level.OK, text, "", app_id)
 
 
@@ -262,7 +264,7 @@ def shared_tables(streams: Sequence[Stream]) -> Iterator[Check]:
                 "table",
                 Level.WARNING,
                 f"the streams {', '.join(app_ids)} load into one table, {url}",
-                "nothing, if that is intended: a RESTORE holds all of them, and each needs its own `bootstrap accept`",
+                "none, if that is intended: a RESTORE holds all of them, and each needs its own `bootstrap accept`",
             )
 
 

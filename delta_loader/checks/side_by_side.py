@@ -62,8 +62,8 @@ class SideBySide:
         return Check(
             "table",
             Level.ERROR,
-            f"{app_id}: the stores of its tables did not answer within {self._within_s:.0f} s",
-            f"see that they are there; `delta-loader check {CONFIG}` looks at them again, and a running loader does so "
+            f"{app_id}: the stores of its tables did not respond within {self._within_s:.0f} s",
+            f"check that they are available; `delta-loader check {CONFIG}` checks again, and a running loader does so "
             "by itself",
             app_id,
             away=True,

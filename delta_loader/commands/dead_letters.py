@@ -173,7 +173,7 @@ def replay(
     """
     settings = settings_from(config)
     if importlib.util.find_spec(_OF_THE_WRITER) is None:
-        msg = "the stage writer is not installed here, and it is what decodes"
+        msg = "the stage writer, which decodes dead letters, is not installed here"
         remedy = (
             f"run `delta-loader dead-letters export {CONFIG} letters.parquet --format parquet` here, and there "
             f"`stage-writer replay {CONFIG} --letters letters.parquet`"

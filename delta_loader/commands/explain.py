@@ -21,7 +21,7 @@ from delta_loader.status.kafka import BrokerEnds
 if TYPE_CHECKING:
     from common.settings import Settings, Stream
 
-_ASK = "ask for --version N, or for --topic T --partition P --offset O"
+_ASK = "use --version N, or --topic T --partition P --offset O"
 
 
 def explain(
@@ -49,7 +49,7 @@ def explain(
             story = explainer.offset(_stream(settings, topic), topic_partition, Offset(offset))
             echo(json.dumps(offset_to_json(story), indent=2) if as_json else offset_to_text(story))
         else:
-            msg = "explain answers one question: of a version, or of an offset"
+            msg = "explain answers one question: about a version, or about an offset"
             raise UsageError(msg, _ASK)
 
 
@@ -59,11 +59,11 @@ def _table(settings: Settings, url: str | None) -> str:
         if len(settings.streams) == 1:
             return settings.streams[0].table
         msg = "the config has several streams, and --table does not say which table is meant"
-        raise UsageError(msg, f"give one of {', '.join(dict.fromkeys(tables))}")
+        raise UsageError(msg, f"use one of {', '.join(dict.fromkeys(tables))}")
     table_url = table_named(settings, url, tables)
     if table_url is None:
-        msg = f"--table {url} is no table of this config"
-        raise UsageError(msg, f"give one of {', '.join(dict.fromkeys(tables))}")
+        msg = f"--table {url} is not a table of this config"
+        raise UsageError(msg, f"use one of {', '.join(dict.fromkeys(tables))}")
     return table_url
 
 
@@ -71,6 +71,6 @@ def _stream(settings: Settings, topic: str) -> Stream:
     stream = settings.stream_of(topic)
     if stream is None:
         named = ", ".join(chain.chain_of(name) for chain in settings.streams for name in chain.topics)
-        msg = f"no stream of this config takes the topic {topic!r}"
-        raise UsageError(msg, f"streams take {named}")
+        msg = f"no stream of this config reads the topic {topic!r}"
+        raise UsageError(msg, f"the streams read {named}")
     return stream

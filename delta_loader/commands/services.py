@@ -41,8 +41,8 @@ def services(
 ) -> None:
     """Show the last OPTIMIZE, VACUUM, checkpoint and statistics of each table, and what is due; or run it now."""
     if run and dry_run:
-        msg = "--run and --dry-run contradict one another"
-        raise UsageError(msg, "look with --dry-run first, then give --run alone")
+        msg = "--run and --dry-run contradict each other"
+        raise UsageError(msg, "use --dry-run first, then --run")
     settings = settings_from(config)
     log = set_up_logs(settings.logs, "delta-loader")
     with ExitStack() as stack:
@@ -74,8 +74,8 @@ def _known(settings: Settings, url: str) -> str:
     tables = tables_of(settings)
     table_url = table_named(settings, url, tables)
     if table_url is None:
-        msg = f"--table {url} is no table of this config, or its stream wants no services"
-        raise UsageError(msg, f"name one of {', '.join(tables)}")
+        msg = f"--table {url} is not a table of this config, or table services are off for its stream"
+        raise UsageError(msg, f"use one of {', '.join(tables)}")
     return table_url
 
 

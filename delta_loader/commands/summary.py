@@ -20,9 +20,9 @@ def as_text(reports: Sequence[StreamReport], problems: Sequence[str]) -> str:
         end = "failed" if report.failure else "done"
         lines.append(f"{report.app_id}: {end}, {report.commits} commits, {report.files} files, {report.rows} rows")
         if report.replacements:
-            lines.append(f"  requests of a replay carried out: {report.replacements}")
+            lines.append(f"  replay requests completed: {report.replacements}")
         if report.strays:
-            lines.append(f"  {report.strays} late claims of freed positions put aside below stray/")
+            lines.append(f"  {report.strays} late claims of freed positions moved to stray/")
         for partition, reason in report.held.items():
             lines += [f"  {partition} is held ({reason.reason}): {reason.problem}", f"  → {reason.remedy}"]
         if report.failure:

@@ -30,7 +30,7 @@ def _learn_owners(settings: Settings) -> None:
     except StoreError as error:
         if may_share(settings.streams):
             raise
-        echo(f"the stage was not read, as if no topic was ever shared between streams: {error.problem}", err=True)
+        echo(f"the stage was not read, so no topic is taken as shared between streams: {error.problem}", err=True)
 
 
 def verify(

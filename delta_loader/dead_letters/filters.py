@@ -50,8 +50,10 @@ def selected(streams: Sequence[Stream], wanted: DeadLetterFilter) -> tuple[Seque
     selected_streams = [stream for stream in streams if stream.takes(wanted.topic)]
     if not selected_streams:
         names = " or ".join(stream.app_id for stream in streams)
-        msg = f"--topic {wanted.topic} is no topic of {names}"
-        raise UsageError(msg, f"for the topic of every stream that reads it: --topic {kafka_topic(wanted.topic)}")
+        msg = f"--topic {wanted.topic} is not a topic of {names}"
+        raise UsageError(
+            msg, f"to select the topic for every stream that reads it: --topic {kafka_topic(wanted.topic)}"
+        )
     return selected_streams, replace(wanted, topic=kafka_topic(wanted.topic))
 
 
@@ -60,8 +62,8 @@ def moment_ms(option: str, text: str | None) -> int | None:
     try:
         return None if text is None else parse_timestamp_ms(text)
     except ValueError:
-        msg = f"{option} {text!r} is no moment"
-        raise UsageError(msg, "write a moment such as 2026-03-01T00:00:00Z") from None
+        msg = f"{option} {text!r} is not a valid time"
+        raise UsageError(msg, "write a time such as 2026-03-01T00:00:00Z") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,7 @@ class Group:
 
 def as_text(groups: Sequence[Group], missing: Sequence[str]) -> str:
     """A line for each group, the largest first."""
-    lines = [f"{url} is not there: no record was refused yet" for url in missing]
+    lines = [f"{url} does not exist: no record was refused yet" for url in missing]
     if not groups:
         return joined([*lines, "No dead letters."])
     rows = [

@@ -54,7 +54,7 @@ LETTERS = pa.schema(
 _ROWS = 10_000
 _SHOWN_BYTES = 200
 
-_errors = partial(table_errors, remedy="see whether the table can be read, and run the command again")
+_errors = partial(table_errors, remedy="check that the table can be read, and run the command again")
 
 
 class StoredDeadLetter(TypedDict):

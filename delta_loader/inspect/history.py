@@ -40,5 +40,5 @@ def _read(store: ObjectStore, version: int, path: str) -> TableVersion:
     try:
         return parse_version(version, data)
     except (ValueError, KeyError, TypeError) as error:
-        msg = f"{store.url}/{path} is no commit of a Delta log: {error}"
+        msg = f"{store.url}/{path} is not a commit of a Delta log: {error}"
         raise TableError(msg, "restore the file from a backup: without it the table's state is unknown") from error

@@ -32,8 +32,8 @@ _TRIES = 5  # for an epoch that other loaders renew by, too
 _AFTER_A_BUG_S = 1.0
 _CLOSE_WITHIN_S = 10.0
 REMEDY = (
-    f"`delta-loader check {CONFIG}` says what the store answers; a loader has to list, read, create and delete what is "
-    "below lease/ in the stage. It resumes by itself then (runbook: DeltaLoaderLeaseNotHeld)"
+    f"`delta-loader check {CONFIG}` shows the store's response; a loader must be able to list, read, create and delete "
+    "objects below lease/ in the stage. It then resumes by itself (runbook: DeltaLoaderLeaseNotHeld)"
 )
 
 
@@ -94,7 +94,9 @@ class LoaderLease:
         since_s, now_s = self._failing_since_s, self._clock.monotonic_s()
         if since_s is None or now_s - since_s < self._state.lease_s:
             return None
-        return f"the lease in {self._store.url}/{FOLDER} cannot be reached for {now_s - since_s:.0f} s: {self._failing}"
+        return (
+            f"the lease in {self._store.url}/{FOLDER} has been unreachable for {now_s - since_s:.0f} s: {self._failing}"
+        )
 
     def step(self) -> float:
         """Run one iteration; returns how many seconds to wait for the next."""
@@ -165,7 +167,7 @@ class LoaderLease:
         if self._failing_since_s is None:
             self._failing_since_s = self._clock.monotonic_s()
         self._failing = error.problem
-        self._log.warning("the lease cannot be reached", problem=error.problem, remedy=error.remedy)
+        self._log.warning("lease unreachable", problem=error.problem, remedy=error.remedy)
 
     def _log_changes(self, before: LeaseState, epoch: Epoch, record: LeaseRecord) -> None:
         now = self._state

@@ -95,7 +95,7 @@ class CatchUp:
             if load is not None:
                 return load
         span = f"{start} to {missing.span.end} of {missing.partition}"
-        problem = f"it lacks what came from {span}, which is not staged any more"
+        problem = f"it lacks the records of {span}, which is no longer staged"
         raise _waits(missing, start, problem)
 
     def _staged(self, missing: DeferredRange, start: Position) -> NextRun | None:
@@ -115,7 +115,7 @@ class CatchUp:
         gone = self.context.preparation.missing_files(load, [missing.url])
         left = load.until(lambda marker: gone(marker) is not None)
         if left is None:
-            raise _waits(missing, load.start_of(load.markers[0]), "a data file of what it lacks is gone")
+            raise _waits(missing, load.start_of(load.markers[0]), "a data file of the range that it lacks is gone")
         return left
 
 
@@ -129,6 +129,6 @@ def _waits(missing: DeferredRange, start: Position, problem: str) -> TableError:
         )
     return TableError(
         f"{missing.url} waits: {problem}",
-        f"{repair('rewind', partition, start, '--below-table', '--yes')} has it staged again from Kafka; the other "
-        "tables pass over it",
+        f"{repair('rewind', partition, start, '--below-table', '--yes')} stages it again from Kafka; the other "
+        "tables skip it",
     )

@@ -59,7 +59,7 @@ class Committer:
                 msg = f"a commit to the Delta table {commit.target.url} failed: {problem}"
                 raise TableError(msg, "nothing was written; the next run tries again")
             case Unknown(problem):
-                msg = f"it is not known whether a commit to the Delta table {commit.target.url} was made: {problem}"
+                msg = f"it is unknown whether a commit to the Delta table {commit.target.url} was made: {problem}"
                 raise TableError(
                     msg, "this program reads the table again before it retries, so nothing is loaded twice"
                 )
@@ -87,7 +87,7 @@ class Committer:
     def _conflicted(self, commit: TableCommit) -> After:
         self._context.reporter.conflict()
         if not self._backoff.wait(self._context.stop):
-            msg = f"{self._backoff.conflicts} commits in a row to {commit.target.url} met other writers' commits"
+            msg = f"{self._backoff.conflicts} commits in a row to {commit.target.url} conflicted with other writers'"
             raise TableError(msg, "find out what else loads or alters the table; this program tries again")
         self._context.tables.refresh()
         return After.PLAN_AGAIN
@@ -97,7 +97,7 @@ class Committer:
         url, partitions = commit.target.url, {write.partition for write in commit.written}
         if not partitions:
             msg = f"dead letters could not be written to {url}: {problem}"
-            raise TableError(msg, "see the log; this program tries again at its next run")
+            raise TableError(msg, "see the log; the next run tries again")
         if len(partitions) > 1:
             self._context.one_at_a_time = True
             return After.PLAN_AGAIN

@@ -39,8 +39,8 @@ class Creator:
         ):
             self._tables.create(url, staged)
         elif self._maker is None:
-            msg = f"the Delta table {url} cannot be made here as the stream says"
-            raise NotCompatibleError(msg, "create it, or leave out table_properties, cluster_by and template")
+            msg = f"the Delta table {url} cannot be created as the stream describes it"
+            raise NotCompatibleError(msg, "create it, or remove table_properties, cluster_by and template")
         elif stream.layout.template is None:
             self._maker.make(url, staged, layout_of(stream), nullable=True)
         else:
@@ -50,7 +50,7 @@ class Creator:
     def _like(self, url: str, model: str, staged: TableShape, restage: str) -> tuple[TableShape, Layout]:
         template = None if self._maker is None else self._maker.template(model)
         if template is None:
-            msg = f"the template {model} of the Delta table {url} is not there"
+            msg = f"the template {model} of the Delta table {url} does not exist"
             raise NotCompatibleError(msg, f"create it, or name another table in {self._stream.key_of(url, 'template')}")
         shape, layout = like(template, self._stream.at(url))
         new = TableState(0, "", shape.schema, shape.partition_by, layout.properties, 1, 2, frozenset())
@@ -59,7 +59,7 @@ class Creator:
         if self._stream.evolution is Evolution.STRICT:
             problems = differences(shape, staged, load_mode)
             if problems:
-                msg = f"a table like {model} would not take what is staged for {url}: {'; '.join(problems)}"
+                msg = f"a table like {model} would not accept what is staged for {url}: {'; '.join(problems)}"
                 columns = self._stream.key_of(url, "columns")
                 raise NotCompatibleError(
                     msg, f"change the template, or {columns}{f' and {restage}' if restage else ''}"

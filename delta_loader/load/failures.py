@@ -55,4 +55,4 @@ class FailureNotes:
         try:
             change()
         except KafkaDeltaExpressError as error:
-            self._log.debug("the note of a failure cannot be kept", problem=error.problem)
+            self._log.debug("failure not recorded", problem=error.problem)

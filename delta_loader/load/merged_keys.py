@@ -61,7 +61,7 @@ class MergedKeys:
             named = ", ".join(twice[:_MOST_NAMED]) + (", …" if twice[_MOST_NAMED:] else "")
             msg = (
                 f"events cannot be merged into the Delta table {target.url} by {', '.join(merge.keys)}: its rows were "
-                f"{how_merged(before)}, and several have one key ({named}), each of which an event of that key would "
+                f"{how_merged(before)}, and several have the key ({named}), each of which an event of that key would "
                 "change"
             )
             raise NotCompatibleError(msg, _remedy(target, merge, before))
@@ -95,7 +95,7 @@ def _remedy(target: Target, merge: MergeBy, before: MergedBy | None) -> str:
     """The statement that keeps one row for each key, the one that merging would have left."""
     newest = _order(target.shape, merge)
     if newest is None or (before is not None and before.history):
-        return f"delete all rows of such a key except one; or {_ANOTHER_TABLE}"
+        return f"delete all rows of such a key but one; or {_ANOTHER_TABLE}"
     table, keys = delta_table(target.url), merge.sql_keys
     whole, part = " AND ".join(f"{key} IS NOT NULL" for key in keys), " OR ".join(f"{key} IS NULL" for key in keys)
     return (

@@ -149,11 +149,11 @@ class Refusals:
         dead_letters: list[DeadLetterRow] = []
         complete, chains = True, chains_of(commit.metadata.spans)
         for partition, records in by_partition.items():
-            why = "Kafka does not have it any more"
+            why = "Kafka no longer has it"
             try:
                 sent = self._sent(partition, [record.offset for record in records], commit)
             except KafkaDeltaExpressError as error:
-                sent, why = {}, f"Kafka does not give it: {error.problem}"
+                sent, why = {}, f"Kafka does not return it: {error.problem}"
             missing = [record for record in records if record.offset not in sent]
             if missing:
                 complete = False

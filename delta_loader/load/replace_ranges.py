@@ -132,7 +132,7 @@ class Replacements:
                 try:
                     reason = reporting._carry_out(request, stream)  # noqa: SLF001 - its own
                 except _ConflictError:
-                    self.log.info("replacement met another commit, trying again", request=request.name.path)
+                    self.log.info("replacement conflicted with another commit, trying again", request=request.name.path)
                     self.metrics.add(catalogue.LOADER_CONFLICTS, app_id=stream.app_id)
                     left.append(request)
                     continue

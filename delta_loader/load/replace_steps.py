@@ -107,7 +107,7 @@ class Request:
     def give_up_and_ask_again(self) -> str:
         """The commands with which an operator stages its range once more."""
         span = self.content.span
-        return f"{self.give_up}, and ask again with `{replay(self.name.topic_partition, span.start, span.end)}`"
+        return f"{self.give_up}, and request it again with `{replay(self.name.topic_partition, span.start, span.end)}`"
 
 
 def waits(request: Request, stream: Stream, position: Position | None) -> Held | None:
@@ -119,12 +119,12 @@ def waits(request: Request, stream: Stream, position: Position | None) -> Held |
     urls = {comparable(url) for url in stream.tables}
     strange = [table.url for table in content.tables if comparable(table.url) not in urls]
     if strange:
-        return request.held("replacement_refused", f"{strange[0]} is no table of this stream", request.give_up)
+        return request.held("replacement_refused", f"{strange[0]} is not a table of this stream", request.give_up)
     if position is None or content.span.end > position:
         position_text = "has no position" if position is None else f"is at {position}"
         return request.held(
             "replacement_waits",
-            f"the table {position_text}, and only what it has can be replaced",
+            f"the table {position_text}, and only loaded records can be replaced",
             f"wait until the rest is loaded, or {request.give_up}",
         )
     return None
@@ -141,7 +141,7 @@ def rows_incompatibility(request: Request, target: Target) -> Held | None:
         return None
     return request.held(
         "replacement_refused",
-        f"its rows do not fit {target.url}: {'; '.join(problems)}",
+        f"its rows are not compatible with {target.url}: {'; '.join(problems)}",
         f"{remedy_for(target.shape, staged, target.url, 'the columns of the stream', target.load_mode)}, and then "
         f"{request.give_up_and_ask_again}",
     )
@@ -152,8 +152,8 @@ def append_only(request: Request, url: str) -> Held:
     table = delta_table(url)
     return request.held(
         "replacement_refused",
-        f"{url} is append-only, and rows of it would be deleted",
-        f"ALTER TABLE {table} UNSET TBLPROPERTIES ('delta.appendOnly'); the next run carries it out, and then the "
+        f"{url} is append-only, but rows of it would be deleted",
+        f"ALTER TABLE {table} UNSET TBLPROPERTIES ('delta.appendOnly'); the next run completes it, and then the "
         f"property may be set again. Or {request.give_up}",
     )
 
@@ -167,7 +167,7 @@ def rolled_back(request: Request, url: str, history: Iterable[LoggedCommit]) -> 
             break
     return request.held(
         "replacement_refused",
-        f"a part of it that was done was taken back from {url} (RESTORE), or its log does not show it any more; "
+        f"a completed part of it was removed from {url} (RESTORE), or its log no longer shows it; "
         "some of its records may be in two tables or in none",
         request.give_up_and_ask_again,
     )
@@ -197,7 +197,7 @@ def behind(request: Request, earlier: Iterable[Request]) -> Held | None:
         theirs = other.content.span
         same = other.name.topic_partition == request.name.topic_partition
         if same and span.start < theirs.end and theirs.start < span.end:
-            problem = f"{other.name.path}, which replaces {theirs}, was asked for before it and is not done"
+            problem = f"{other.name.path}, which replaces {theirs}, was requested earlier and is not complete"
             return request.held("replacement_waits", problem, f"wait for that one, or {other.give_up}")
     return None
 
@@ -208,9 +208,9 @@ def would_double(request: Request, records: int) -> Held | None:
         return None
     return request.held(
         "replacement_refused",
-        f"no table names {records:,} of its records, and a table has rows that do not say which records they are "
-        "(kafka_columns was off when they were loaded): these may be the same records, and would be there twice",
-        f"{request.give_up}, and choose a range of records that the tables name",
+        f"no table identifies {records:,} of its records, and a table has rows that do not identify their records "
+        "(kafka_columns was off when they were loaded): these may be the same records, which would then occur twice",
+        f"{request.give_up}, and choose a range of records that the tables identify",
     )
 
 
@@ -220,6 +220,6 @@ def would_lose(request: Request, records: int) -> Held | None:
         return None
     return request.held(
         "replacement_refused",
-        f"the tables have {records:,} records in it that Kafka did not have any more when the request was made",
+        f"the tables have {records:,} records in it that Kafka no longer had when the request was made",
         f"{request.give_up}, and choose a range without them",
     )

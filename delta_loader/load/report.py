@@ -115,7 +115,7 @@ class LoadReporter:
             self.report.strays += 1
             self.metrics.add(catalogue.LOADER_STRAYS, app_id=self.report.app_id)
             files = sum(len(table.files) for table in marker.tables)
-            self.log.warning("stray put aside", marker=marker.name.path, span=str(marker.span), files=files)
+            self.log.warning("stray moved aside", marker=marker.name.path, span=str(marker.span), files=files)
 
     def commit(self, commit: TableCommit, outcome: CommitOutcome, duration_s: float) -> None:
         """A commit was attempted."""

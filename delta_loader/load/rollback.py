@@ -195,13 +195,13 @@ def _remedy(url: str, app_id: str, back: Rollback) -> str:
     command = f"bootstrap accept {CONFIG} --stream {quoted(app_id)}"
     if back.kind is RollbackKind.EXPIRED:
         return (
-            f"unset the property (ALTER TABLE {delta_table(url)} UNSET TBLPROPERTIES "
+            f"remove the property (ALTER TABLE {delta_table(url)} UNSET TBLPROPERTIES "
             f"('delta.setTransactionRetentionDuration')), then `{command} --go-on --yes` sets these positions again"
         )
     if back.kind is RollbackKind.UNKNOWN and back.is_unplaced:
         partition = min(back.positions)
         return (
-            f"say from which offset on its records are to be loaded: `{repair('restart', partition)} --at OFFSET --yes`"
+            f"state from which offset its records are to be loaded: `{repair('restart', partition)} --at OFFSET --yes`"
             ", where OFFSET is the first one that the table lacks (for every partition that is held so)"
         )
     if back.kind is RollbackKind.UNKNOWN:
@@ -210,6 +210,6 @@ def _remedy(url: str, app_id: str, back: Rollback) -> str:
             f"`{repair('restart', min(back.positions))} --at OFFSET --yes` loads again from the first one that it lacks"
         )
     return (
-        f"`{command} --replay` loads again what it lacks, `{command} --go-on` says that it is right as it is; both "
-        "only show what they would do, until --yes is added"
+        f"`{command} --replay` loads what it lacks again, `{command} --go-on` accepts it as it is; both "
+        "only show their plan until --yes is added"
     )

@@ -101,7 +101,7 @@ class SchemaEvolution:
                 try:
                     offered[marker.name.path] = schema_from_json(text)
                 except SchemaError as error:
-                    self._log.warning("offer not understood", marker=marker.name.path, problem=error.problem)
+                    self._log.warning("offered columns not understood", marker=marker.name.path, problem=error.problem)
         return offered
 
     def _columns(self, url: str) -> StructType:

@@ -67,7 +67,7 @@ class ValidThrough:
         try:
             self._setter.set_property(url, PROPERTY, value)
         except KafkaDeltaExpressError as error:
-            self._log.warning("the table's property is not set", app_id=app_id, table=url, problem=error.problem)
+            self._log.warning("table property not set", app_id=app_id, table=url, problem=error.problem)
             return
         self._updated_s[app_id] = now_s
         del self._waiting_ms[app_id]

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from common.spans import TopicPartition
     from delta_loader.plan.plan import AnyMarker
 
-START_OVER = "start the stream over under another app_id, with tables of its own"
+START_OVER = "start the stream again under another app_id, with tables of its own"
 """The remedy for a chain of several topics that cannot be rewound: a table already has more of it, or nothing records
 how far each topic was (bootstrap/plans/repair.py)."""
 
@@ -91,8 +91,8 @@ def held(partition: TopicPartition, outcome: NextRun, absent: str | None = None)
                 "straddle",
                 f"the marker {marker.name.path} covers {marker.span}, and the table has {partition} up to {position}; "
                 "which of its rows these are is unknown: after a rewind its topics may be read in another order",
-                f"stage the rest again with `{rewind(partition, position)}`; where that is refused, put the marker "
-                f"that ended at {position} back from stray/, in the place of those made since, or {START_OVER}",
+                f"stage the rest again with `{rewind(partition, position)}`; where that is refused, restore the marker "
+                f"that ended at {position} from stray/, in place of the later ones, or {START_OVER}",
             )
         case UnsplittableOverlap(position, marker):
             return Held(
@@ -119,12 +119,12 @@ def _root_again(partition: TopicPartition, first: Marker) -> str:
     """The remedy for a chain whose start is gone; a chain of several topics cannot be skipped."""
     if is_merged(partition.topic):
         return (
-            f"put the markers before it back, from a backup of the bucket; stage all of it again with "
-            f"`{rewind(partition, Position(0))}`, where Kafka has all of it; or {START_OVER}"
+            f"restore the markers before it from a backup of the bucket; stage all of it again with "
+            f"`{rewind(partition, Position(0))}`, if Kafka has all of it; or {START_OVER}"
         )
     return (
-        f"stage what Kafka has again with `{rewind(partition, Position(0))}`, or from a later offset on where the "
-        f"table shall lack what lies before; or leave out all records before {first.span.start} with "
+        f"stage what Kafka has again with `{rewind(partition, Position(0))}`, or from a later offset on if the "
+        f"table shall lack earlier records; or leave out all records before {first.span.start} with "
         f"`{_bootstrap('skip', partition, first.span.start)}`"
     )
 
@@ -134,13 +134,13 @@ def _unusable(partition: TopicPartition, marker: UnreadableMarker | ForeignMarke
     if isinstance(marker, ForeignMarker):
         return Held(marker.reason, marker.problem, marker.remedy)
     if marker.is_newer:
-        return Held("newer_marker", f"what is staged next needs a newer loader: {marker.problem}", UPGRADE)
+        return Held("newer_marker", f"the next marker needs a newer loader: {marker.problem}", UPGRADE)
     again = f"stage its records again with `{rewind(partition, marker.name.start)}`"
     if marker.table is not None:
         again = (
-            f"if {marker.table} was taken out of the stream (its table, dead_letters, routes, route_table or tables), "
-            f"put it back until `delta-loader status {CONFIG}` shows nothing waiting; or {again}: they then go to the "
-            "tables that the stream has now"
+            f"if {marker.table} was removed from the stream (its table, dead_letters, routes, route_table or tables), "
+            f"restore it until `delta-loader status {CONFIG}` shows nothing waiting; or {again}: they then go to the "
+            "stream's current tables"
         )
     return Held("unreadable_marker", f"the marker {marker.name.path} cannot be used: {marker.problem}", again)
 
@@ -150,7 +150,9 @@ def missing_file(partition: TopicPartition, start: Position, path: str, deleted:
 
     ``deleted`` is the table that lacks it, if that table has nothing of the Kafka partition.
     """
-    why = "a VACUUM may have taken it" if deleted is None else f"the table {deleted} was deleted, or its folder emptied"
+    why = (
+        "a VACUUM may have deleted it" if deleted is None else f"the table {deleted} was deleted, or its folder emptied"
+    )
     return Held(
         "missing_file",
         f"the data file {path} of the marker at {start} of {partition} is gone: {why}",
@@ -176,18 +178,18 @@ def not_written(
     dead = ""
     if not has_identity:
         dead = (
-            " or, because with kafka_columns: false staged rows do not name their record, write "
+            " or, because with kafka_columns: false staged rows do not identify their records, set "
             f"load: append and stage its records again with `{again}`: then the record becomes a dead letter;"
         )
     if flag is not None:
         dead += (
-            f" if it is a CHECK of {flag} and other columns that rows no longer pass once they are deleted, write it "
+            f" if it is a CHECK of {flag} and other columns that rows no longer pass once they are deleted, change it "
             f"so that it passes these: DROP CONSTRAINT, and ADD CONSTRAINT … CHECK ({flag} OR (…));"
         )
     return Held(
         "not_written",
         f"the rows of {partition} from {position} on could not be written to the table by Spark: {problem}",
-        "see the log; the next run tries again. If the table refuses a row, let it take the row (ALTER TABLE "
+        "see the log; the next run tries again. If the table refuses a row, change what it checks (ALTER TABLE "
         f"{delta_table(url)} …);{dead} "
         f"if a data file is damaged, stage its records again with `{again}`",
     )
@@ -197,9 +199,9 @@ def under_repair(partition: TopicPartition, number: int) -> Held:
     """An operator's repair has not finished, of a chain of several topics or one of which the table has nothing."""
     return Held(
         "under_repair",
-        f"a repair of {partition} has not ended, and may remove what would be loaded: "
-        f"{repair_path(partition, number)} says whose it is",
-        f"wait for it; when its process is gone, look at its plan again and carry it out with --take-over {number}",
+        f"a repair of {partition} is still running, and may remove what would be loaded: "
+        f"{repair_path(partition, number)} names its owner",
+        f"loading resumes when it completes; if its process is gone, check its plan and use --take-over {number}",
     )
 
 
@@ -208,7 +210,7 @@ def repaired(partition: TopicPartition) -> Held:
     return Held(
         "repaired",
         f"{partition} was repaired while it was about to be loaded",
-        "nothing: the next run continues from there",
+        "no action is needed: the next run continues from there",
     )
 
 
@@ -226,8 +228,8 @@ def unknown_partition(partition: TopicPartition, paths: Iterable[str]) -> Held:
     named = ", ".join(paths)
     return Held(
         "unknown_partition",
-        f"{named} was made by hand, and the topic {known_as(partition.topic)} has no partition {partition.partition}",
-        f"delete {named} from the stage, and make one for the partition that was meant",
+        f"{named} was made by hand, but the topic {known_as(partition.topic)} has no partition {partition.partition}",
+        f"delete {named} from the stage, and create one for the intended partition",
     )
 
 
@@ -249,9 +251,9 @@ def topic_recreated(partition: TopicPartition, chain_id: str | None, topic_id: s
         return None
     return Held(
         "topic_recreated",
-        f"the topic {known_as(partition.topic)} was deleted and created again: its id is {topic_id}, and what is "
-        f"staged of {partition} came from {chain_id}",
-        f"load what is staged, and begin a new chain with `bootstrap restart {CONFIG} --topic {partition.topic} --yes`",
+        f"the topic {known_as(partition.topic)} was deleted and created again: its id is {topic_id}, but the staged "
+        f"records of {partition} came from {chain_id}",
+        f"load what is staged, and start a new chain with `bootstrap restart {CONFIG} --topic {partition.topic} --yes`",
     )
 
 
@@ -266,9 +268,9 @@ def topic_truncated(partition: TopicPartition, flushed_to: Position, end: Positi
     command = repair("restart", partition, None, f"--at {end} --yes")
     return Held(
         "topic_truncated",
-        f"{partition} ends at {end} in Kafka, and is staged up to {flushed_to}: its brokers have lost its last records",
-        f"load what is staged, and begin a new chain where Kafka's records differ from the table's: `{command}`, or "
-        f"another offset, where `delta-loader verify {CONFIG} --kafka` names one",
+        f"{partition} ends at {end} in Kafka, but is staged up to {flushed_to}: its brokers lost its last records",
+        f"load what is staged, and start a new chain where Kafka's records differ from the table's: `{command}`, or "
+        f"another offset, if `delta-loader verify {CONFIG} --kafka` names one",
     )
 
 
@@ -283,7 +285,7 @@ def gone_from_kafka(partition: TopicPartition, staged_to: Position | None, first
     return Held(
         "gone_from_kafka",
         f"Kafka no longer has {Span(staged_to, first)} of {partition}: its records begin at {first}",
-        f"put them back, or give them up with `{_bootstrap('skip', partition, first)}`",
+        f"restore them, or skip them with `{_bootstrap('skip', partition, first)}`",
     )
 
 
@@ -295,7 +297,7 @@ def stage_again(starts: Mapping[TopicPartition, Position], *, below_table: bool 
     flags = ["--below-table"] if below_table else []
     commands = [f"`{repair('rewind', partition, starts[partition], *flags, '--yes')}`" for partition in sorted(starts)]
     left = len(commands) - MOST_COMMANDS
-    more = [f"so for {left:,} more, from where `delta-loader status {CONFIG}` says that they are"] if left > 0 else []
+    more = [f"and so for {left:,} more, whose positions `delta-loader status {CONFIG}` shows"] if left > 0 else []
     return f"stage again with {', '.join([*commands[:MOST_COMMANDS], *more])}"
 
 

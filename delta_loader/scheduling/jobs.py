@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 LONG_S = 900.0
 REMEDY = (
-    f"no load waits for it; `delta-loader check {CONFIG}` says whether the stores of the stage and the tables answer"
+    f"no load waits for it; `delta-loader check {CONFIG}` says whether the stores of the stage and the tables respond"
 )
 _CLOSE_WITHIN_S = 10.0
 _POLL_S = 0.05
@@ -107,7 +107,7 @@ class Jobs:
         while self._running and time.monotonic() < end_s:
             time.sleep(_POLL_S)
         for name in sorted(self._running):
-            self._log.warning("stopping while a job hangs", job=name)
+            self._log.warning("stopping although a job hangs", job=name)
 
     @property
     def long_running(self) -> tuple[str, ...]:

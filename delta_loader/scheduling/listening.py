@@ -194,8 +194,8 @@ class Listener:
     def _partitions(self) -> list[int]:
         partitions = require_allowed(self._consumer, self._topic, _TIMEOUT_S)
         if not partitions:
-            msg = f"the control topic {self._topic!r} is not there: Kafka at {self._servers} does not have it"
-            raise BrokerError(msg, "create the topic (one partition is enough), or fix loader.control_topic")
+            msg = f"the control topic {self._topic!r} does not exist in Kafka at {self._servers}"
+            raise BrokerError(msg, "create the topic (one partition is enough), or correct loader.control_topic")
         return partitions
 
     def _hear(self, message: Message) -> None:

@@ -49,7 +49,7 @@ class Schedule:
 
 def _require_a_time(trigger: CronTrigger) -> None:
     if trigger.get_next_fire_time(None, _ANY_MOMENT) is None:
-        msg = "there is no such day"
+        msg = "no such day exists"
         raise ValueError(msg)
 
 

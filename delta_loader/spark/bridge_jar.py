@@ -77,7 +77,7 @@ def compile_jar(target: Path, class_path: Sequence[Path], javac: str = "javac") 
         )
         if done.returncode != 0:
             msg = f"the loader's Java classes do not compile:\n{(done.stderr or done.stdout).strip()}"
-            raise BuildError(msg, f"{javac} must be of a JDK {_RELEASE} or later")
+            raise BuildError(msg, f"{javac} must belong to a JDK {_RELEASE} or later")
         jar = Path(folder) / target.name
         with zipfile.ZipFile(jar, "w") as archive:
             for path in sorted(classes.rglob("*.class")):
@@ -104,6 +104,6 @@ def _javac(environ: Mapping[str, str]) -> str:
         raise BuildError(
             msg,
             f"install a JDK {_RELEASE} or later (a JRE has no compiler); or run `python -m delta_loader.spark.jars`"
-            f" where there is one and bring {cache_folder(environ) / 'built'} here",
+            f" on a machine that has one, and copy {cache_folder(environ) / 'built'} here",
         )
     return program

@@ -34,8 +34,8 @@ class SparkCatalog:
         schema, _, _ = name.rpartition(".")
         with _errors("look up", name):
             if not self._spark.catalog.databaseExists(_quoted(schema)):
-                msg = f"{name} cannot be: the catalog has no schema {schema}"
-                raise ConfigError(msg, f"make it, CREATE SCHEMA {schema}, or fix streams[].catalog_tables")
+                msg = f"{name} cannot be created: the catalog has no schema {schema}"
+                raise ConfigError(msg, f"create it, CREATE SCHEMA {schema}, or correct streams[].catalog_tables")
             if not self._spark.catalog.tableExists(_quoted(name)):
                 return None
             rows = self._spark.sql(f"DESCRIBE TABLE EXTENDED {_quoted(name)}").collect()
@@ -54,13 +54,13 @@ class SparkCatalog:
         key = f"spark.sql.catalog.{parts[0]}"
         known = len(parts) < _PARTS_WITH_CATALOG or parts[0] == "spark_catalog"
         if not known and self._spark.conf.get(key, None) is None:
-            msg = f"the catalog of {name}, {parts[0]}, is none that Spark knows"
-            raise UnknownCatalogError(msg, f"say what it is in loader.spark: {key}, and {key}.uri; or fix the name")
+            msg = f"Spark does not know {parts[0]}, the catalog of {name}"
+            raise UnknownCatalogError(msg, f"configure it in loader.spark: {key}, and {key}.uri; or correct the name")
 
 
 def _settings_of(name: str) -> str:
     catalog = name.partition(".")[0] if name.count(".") + 1 == _PARTS_WITH_CATALOG else "spark_catalog"
-    return f"spark.sql.catalog.{catalog} and what begins so (.uri, .token)"
+    return f"spark.sql.catalog.{catalog} and its sub-keys (.uri, .token)"
 
 
 def _quoted(name: str) -> str:
@@ -73,4 +73,4 @@ def _errors(verb: str, name: str) -> Iterator[None]:
         yield
     except (Py4JError, PySparkException) as error:
         msg = f"cannot {verb} {name} in its catalog: {first_line(error)}"
-        raise TableError(msg, f"check the catalog, and what loader.spark says of it: {_settings_of(name)}") from error
+        raise TableError(msg, f"check the catalog, and its settings in loader.spark: {_settings_of(name)}") from error

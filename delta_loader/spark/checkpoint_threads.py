@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 MOST_TRIES = 3
 """For one checkpoint, and for failures in a row before the health reports it (rule 4)."""
 FAILING_REMEDY = (
-    "nothing is lost, and each read of the table takes longer; see `checkpoint failed` in the loader's log: the store's"
+    "nothing is lost, but each read of the table takes longer; see `checkpoint failed` in the loader's log: the store's"
     " rights and space, spark.driver.memory, and a scratch folder that Java may execute from (java.io.tmpdir)"
 )
 _MOST_THREADS = 2

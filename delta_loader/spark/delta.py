@@ -210,7 +210,7 @@ class SparkDeltaTables:
         """A merge reads the table: after another commit, the rows it read may be gone or have other columns."""
         state = self.state(commit.target.url)
         if state is None or state.version != read.version:
-            return Conflicted(f"the table was changed meanwhile: {first_line(error)}")
+            return Conflicted(f"the table was changed concurrently: {first_line(error)}")
         return NotWritten(first_line(error))
 
     def _request_checkpoint(self, transaction: LoadTransaction, url: str) -> None:
@@ -229,7 +229,7 @@ class SparkDeltaTables:
         """What the transaction sees that the plan did not; None when nothing has changed (rule 1)."""
         versions, target = state.transactions, commit.target
         if state.table_id != target.table_id:
-            return Conflicted("another table is there now, with another id")
+            return Conflicted("a different table with another id is there now")
         if TableShape(state.schema, state.partition_by) != target.shape:
             return Conflicted("the table's columns were changed")
         back = self._went_back(commit, state.version)
@@ -255,7 +255,7 @@ class SparkDeltaTables:
             return None
         if commit.is_resolution:
             # Another loader may have carried it out, and have loaded up to the very positions that this commit expects.
-            return Conflicted(f"version {read_version} came after what the answer is about")
+            return Conflicted(f"version {read_version} is newer than the one that the resolution is about")
         commits = turning_points(self.history(commit.target.url, read_version), looked_at)
         return (
             Conflicted(f"version {commits[-1].version} of the table is a {commits[-1].operation}") if commits else None

@@ -84,13 +84,13 @@ def prove_log_stores(spark: SparkSession, urls: Iterable[str], open_store: OpenS
             store.delete([f"{folder}/{name}" for name in probes.names])
         if allowed:
             msg = (
-                f"two loaders could write the same commit of {url}: asked by Spark's S3 client, the store lets a second"
-                f" create of an object pass ({', '.join(allowed)})"
+                f"two loaders could write the same commit of {url}: the store accepts a second"
+                f" create of an object from Spark's S3 client ({', '.join(allowed)})"
             )
             raise UnsafeStoreError(
                 msg,
-                "use a store that honours If-None-Match on PUT and CompleteMultipartUpload (AWS S3, MinIO, versitygw);"
-                " or name a log store that is safe by other means as spark.delta.logStore.s3a.impl in loader.spark",
+                "use a store that honors If-None-Match on PUT and CompleteMultipartUpload (AWS S3, MinIO, versitygw);"
+                " or set spark.delta.logStore.s3a.impl in loader.spark to a log store that is safe by other means",
             )
 
 
@@ -134,7 +134,7 @@ class Probes:
             msg = f"Spark cannot create {self.folder}/…: {text}"
             kind = StoreRefusedError if any(name in text for name in _NOS) else StoreError
             region = ", and its region (client_kwargs: {region_name: …}, or AWS_REGION)" if "region" in text else ""
-            remedy = f"check Spark's way and rights to the table's store: stage.storage_options{region}"
+            remedy = f"check the network path and Spark's rights to the table's store: stage.storage_options{region}"
             raise kind(msg, remedy) from error
         return True
 

@@ -33,7 +33,7 @@ def installed() -> tuple[str, str]:
     try:
         from pyspark.version import __version__ as spark  # noqa: PLC0415 - a wheel is built without it
     except ImportError:
-        msg = "pyspark is not installed, and the loader runs on it"
+        msg = "the loader needs pyspark, which is not installed"
         raise BuildError(msg, "run pip install 'kafka-delta-express[delta-loader]'") from None
     try:
         return metadata.version("delta-spark"), spark
@@ -47,7 +47,7 @@ def locked_jars(delta: str, spark: str) -> Mapping[JarGroup, tuple[Jar, ...]]:
     line = f"{'.'.join(spark.split('.')[:2])}."
     if delta not in pairs or f"{_spark_of(pairs[delta])}." != line:
         known = ", ".join(f"delta-spark {version} with pyspark {_spark_of(jars)}" for version, jars in pairs.items())
-        msg = f"delta-spark {delta} with pyspark {spark} is installed, and the loader runs on {known}"
+        msg = f"delta-spark {delta} with pyspark {spark} is installed, but the loader needs {known}"
         release, jars = next(iter(pairs.items()))
         raise BuildError(msg, f"run pip install delta-spark=={release} 'pyspark=={_spark_of(jars)}.*'")
     return pairs[delta]

@@ -28,7 +28,7 @@ class RepeatedKeys:
 
     def keys_twice(self, url: str, version: int, keys: Sequence[str], where: str | None) -> list[str]:
         """As in `KeyReader`."""
-        with table_errors("read the keys of", url, "see the log; this program tries again at its next run"):
+        with table_errors("read the keys of", url, "see the log; the next run tries again"):
             rows = self._spark.read.format("delta").option("versionAsOf", version).load(spark_url(url))
             rows = rows if where is None else rows.where(where)
             named = rows.select(*(functions.col(key).alias(key.replace("`", "")) for key in keys))

@@ -91,10 +91,10 @@ def start_remedy(uid: int) -> str:
         pwd.getpwuid(uid)
     except KeyError:
         return (
-            f"user {uid} has no entry in /etc/passwd, without which Java knows neither its name nor its home: add one;"
-            " the images' entrypoint does that for a user that a cluster chose"
+            f"user {uid} has no entry in /etc/passwd, so Java knows neither its name nor its home: add one;"
+            " the images' entrypoint does that for a user that the cluster assigns"
         )
-    return "check that Java 17 or later is installed, and what loader.spark says"
+    return "check that Java 17 or later is installed, and the settings in loader.spark"
 
 
 def jar_groups(settings: Settings) -> list[JarGroup]:

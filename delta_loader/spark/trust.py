@@ -50,8 +50,8 @@ def trust(gateway: Java, authorities: Path) -> None:
     try:
         own_certificates = _certificates(gateway.jvm, authorities)
     except Py4JError as error:
-        msg = f"{authorities} is not there, or holds no certificates"
-        raise ConfigError(msg, "give client_kwargs.verify, or AWS_CA_BUNDLE, the path of a PEM file") from error
+        msg = f"{authorities} does not exist, or has no certificates"
+        raise ConfigError(msg, "set client_kwargs.verify, or AWS_CA_BUNDLE, to the path of a PEM file") from error
     store = gateway.jvm.java.security.KeyStore.getInstance("PKCS12")
     store.load(None, None)
     for number, certificate in enumerate([*own_certificates, *_usual(gateway.jvm)]):

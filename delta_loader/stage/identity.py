@@ -109,8 +109,8 @@ class StreamIdentity:
         return ForeignMarker(
             marker.name,
             OTHER_STREAM,
-            f"the marker {marker.name.path} {reason}, and this stream's app_id is {self.stream.app_id}{loaded}",
-            f"write app_id: {app_id} again; or begin a new chain for {self.stream.app_id} behind what its table has: "
+            f"the marker {marker.name.path} {reason}, but this stream's app_id is {self.stream.app_id}{loaded}",
+            f"set app_id: {app_id} again; or start a new chain for {self.stream.app_id} after what its table has: "
             f"`{_restart(partition)} --yes`",
         )
 
@@ -120,10 +120,10 @@ class StreamIdentity:
             name,
             OTHER_TOPIC,
             f"the table {url} has the positions of the topic {known_as(other.topic)} under the app_id "
-            f"{self.stream.app_id} ({other} up to {known.position}), and the marker {name.path} was staged from the "
+            f"{self.stream.app_id} ({other} up to {known.position}), but the marker {name.path} was staged from the "
             f"topic {known_as(partition.topic)}",
-            f"give the stream another app_id; or let the table take this topic too, by a new chain of it: "
-            f"`{_restart(partition)} --yes` begins it at Kafka's first record, --at OFFSET at another one",
+            f"use another app_id for the stream; or load this topic into the table too, with a new chain: "
+            f"`{_restart(partition)} --yes` starts it at Kafka's first record, --at OFFSET at another one",
         )
 
     def _other_topic(self, name: MarkerName, manifest: Manifest, topic_id: str | None) -> ForeignMarker | None:
@@ -136,22 +136,22 @@ class StreamIdentity:
             if manifest.generation < known.generation:
                 return self._of_another(
                     name,
-                    f"the marker {name.path} is of generation {manifest.generation} of {partition}, and the table "
+                    f"the marker {name.path} is of generation {manifest.generation} of {partition}, but the table "
                     f"{url} has it up to {known.position} of generation {known.generation}, "
-                    "which this stage has not begun",
+                    "which this stage has not started",
                 )
             if _differ(known.topic_id, manifest.topic_id):
                 return self._of_another(
                     name,
                     f"the marker {name.path} was staged from a topic {known_as(partition.topic)} with the id "
-                    f"{manifest.topic_id}, and the table {url} has {partition} up to {known.position} "
+                    f"{manifest.topic_id}, but the table {url} has {partition} up to {known.position} "
                     f"of one with the id {known.topic_id}",
                 )
         if _differ(topic_id, manifest.topic_id):
             return self._of_another(
                 name,
                 f"the marker {name.path} was staged from a topic {known_as(partition.topic)} with the id "
-                f"{manifest.topic_id}, and the markers before it from one with the id {topic_id}",
+                f"{manifest.topic_id}, but the markers before it from one with the id {topic_id}",
             )
         return None
 
@@ -161,8 +161,8 @@ class StreamIdentity:
             name,
             OTHER_TOPIC,
             problem,
-            f"give the stream another app_id; or let the table take this topic's records too, by a new chain: "
-            f"{restart} begins it at Kafka's first record, --at OFFSET at another one",
+            f"use another app_id for the stream; or load this topic's records into the table too, with a new chain: "
+            f"{restart} starts it at Kafka's first record, --at OFFSET at another one",
         )
 
     def _readable(self, marker: AnyMarker) -> AnyMarker:
@@ -172,8 +172,8 @@ class StreamIdentity:
         generation, known = marker.manifest.generation, self.ids.generation_of(marker.name.topic_partition)
         if generation <= known:
             return marker
-        problem = f"it is of generation {generation} of its topic, and the chain that has been begun is of {known}"
-        return UnreadableMarker(marker.name, f"{problem}; a run that begins now looks again")
+        problem = f"it is of generation {generation} of its topic, but the new chain is of {known}"
+        return UnreadableMarker(marker.name, f"{problem}; the next run checks again")
 
 
 def _staged_for(marker: AnyMarker) -> str | None:

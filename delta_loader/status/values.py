@@ -259,9 +259,7 @@ def _stream_lines(stream: StreamStatus) -> list[str]:
             f"  {missing.url} was left out of {missing.span} of {missing.partition}, and gets it before anything later"
         )
     if stream.aside.late or stream.aside.rewound:
-        lines.append(
-            f"  put aside below stray/: {stream.aside.late} late claims, {stream.aside.rewound} rewound markers"
-        )
+        lines.append(f"  moved to stray/: {stream.aside.late} late claims, {stream.aside.rewound} rewound markers")
     lines += [*_dropped_lines(stream), *_violation_lines(stream.violations), *_gained_lines(stream.gained)]
     lines += _appeared_lines(stream.appeared)
     if not stream.partitions:
@@ -277,16 +275,14 @@ def _stream_lines(stream: StreamStatus) -> list[str]:
             if held is not None:
                 lines += [f"    {words} ({held.reason}): {held.problem}", f"    → {held.remedy}"]
     if sum(status.held is not None and status.held.reason in REWOUND for status in stream.partitions) > 1:
-        lines.append(
-            f"  → all of them at once: `bootstrap rewind {CONFIG} --all-held`, which shows first what it would do"
-        )
+        lines.append(f"  → all of them at once: `bootstrap rewind {CONFIG} --all-held`, which first shows its plan")
     return lines
 
 
 def _failure_lines(failure: LastFailure | None) -> list[str]:
     if failure is None:
         return []
-    end = "left something undone" if failure.code is ExitCode.HELD else "failed"
+    end = "was incomplete" if failure.code is ExitCode.HELD else "failed"
     line = f"  the last load {end} at {moment_text(failure.failed_ms)}: {failure.problem}"
     return [line, *([f"  → {failure.remedy}"] if failure.remedy else [])]
 

@@ -53,11 +53,11 @@ def vacuum_problem(properties: Mapping[str, str], waits_s: float) -> str | None:
     if retention is None:
         return f"{RETENTION} is {text!r}, which cannot be read, so that every staged file is copied before it is added"
     if retention == 0:
-        return f"{RETENTION} is 0: a VACUUM takes staged files at any time, and staged files cannot be protected"
+        return f"{RETENTION} is 0: a VACUUM deletes staged files at any time, and they cannot be protected"
     if retention < waits_s:
         return (
-            f"{RETENTION} is {duration_text(retention)}, and files may be staged for {duration_text(waits_s)} before "
-            "they are added: a VACUUM may take them, and they have to be staged again"
+            f"{RETENTION} is {duration_text(retention)}, but files may be staged for {duration_text(waits_s)} before "
+            "they are added: a VACUUM may delete them, and they then have to be staged again"
         )
     return None
 

@@ -102,7 +102,7 @@ class LoaderServing:
         if self.view is not None:
             problems += [problem for writers in self.view.of_writers().values() for problem in writers.problems()]
         for problem in problems:
-            also = f", and {problem.also} more like it" if problem.also else ""
+            also = f", and {problem.also} more of this kind" if problem.also else ""
             yield with_remedy(f"{problem.title}{also}: {problem.problem}", problem.remedy)
 
     def readiness(self) -> Health:
@@ -123,7 +123,7 @@ class LoaderServing:
             return json_page(202, {"asked": True})
         reports = request.wait(WAIT_S)
         if reports is None:
-            return text_page(503, "the load was cut short, or lasts longer than this call waits; see the status\n")
+            return text_page(503, "the load was stopped, or takes longer than this call waits; see the status\n")
         failed = any(report.failure for report in reports)
         loader, ended = self.loader, {report.app_id for report in reports}
         left = [] if loader is None else [app_id for app_id in sorted(loader.loaded_here) if app_id not in ended]
@@ -139,9 +139,7 @@ class LoaderServing:
             return text_page(_CONFLICT, "paused; POST /resume first\n")
         if not self.loader.may_load():
             holder = self.loader.lease.holder if self.loader.lease is not None else None
-            return text_page(
-                _CONFLICT, f"standing by; ask the loader that holds the lease: {holder or 'no loader yet'}\n"
-            )
+            return text_page(_CONFLICT, f"standby; ask the loader that holds the lease: {holder or 'no loader yet'}\n")
         return None
 
 

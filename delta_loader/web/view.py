@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from delta_loader.web.writers import OfWriters, WritersView
 
 STOPS = ("Loaded", "Staged", "In Kafka")
-_KAFKA_IS_AWAY = "Kafka has not answered here, so lag behind Kafka and the state of writers are unknown."
+_KAFKA_IS_AWAY = "Kafka has not responded, so lag behind Kafka and the state of writers are unknown."
 
 
 class LoaderView:
@@ -171,7 +171,7 @@ class LoaderView:
             now_ms=self._clock.wall_ms(),
             started_ms=self._started_ms,
             state="starting",
-            verdict="Spark starts, or a store is waited for; /ready says which.",
+            verdict="Spark is starting, or a store is unavailable; see /ready.",
             is_known=False,
         )
 
@@ -272,8 +272,8 @@ def _problems(loader: Loader, stats: LoadStats) -> Sequence[Problem]:
             problems.append(Problem(level, title, entry.failure.problem, entry.failure.remedy))
         problems += held_problems(entry.held)
         if entry.left_out:
-            text = f"{entry.left_out} of its tables failed, or lack what the others have; they get it before all later."
-            remedy = f"its log says why, and `delta-loader check {CONFIG}` what to fix; they need no repair then"
+            text = f"{entry.left_out} of its tables failed, or lack what the others have, which they get first."
+            remedy = f"its log says why, and `delta-loader check {CONFIG}` what to fix; no repair is needed afterwards"
             problems.append(
                 Problem(ProblemLevel.WARNING, f"{entry.app_id} has tables that were left out", text, remedy)
             )
@@ -288,17 +288,17 @@ def _problems(loader: Loader, stats: LoadStats) -> Sequence[Problem]:
         Problem(ProblemLevel.ERROR, "Checkpoints fail", text, FAILING_REMEDY) for text in loader.checkpoints.problems
     ]
     problems += [
-        Problem(ProblemLevel.WARNING, "A job takes long", text, JOB_REMEDY) for text in loader.jobs.long_running
+        Problem(ProblemLevel.WARNING, "A job is taking long", text, JOB_REMEDY) for text in loader.jobs.long_running
     ]
     if loader.lease is not None and loader.lease.problem is not None:
-        problems.append(Problem(ProblemLevel.ERROR, "The lease cannot be reached", loader.lease.problem, LEASE_REMEDY))
+        problems.append(Problem(ProblemLevel.ERROR, "The lease is unreachable", loader.lease.problem, LEASE_REMEDY))
     if loader.control_problem is not None:
         text = (
-            f"{loader.control_problem.problem}. The stage is looked at instead, "
-            "each second, and all of it once a minute."
+            f"{loader.control_problem.problem}. The stage is scanned instead, "
+            "in part each second, and in full once a minute."
         )
         problems.append(
-            Problem(ProblemLevel.WARNING, "The control topic cannot be reached", text, loader.control_problem.remedy)
+            Problem(ProblemLevel.WARNING, "The control topic is unreachable", text, loader.control_problem.remedy)
         )
     if loader.pausing.is_on:
         problems.append(paused_problem("Loading is paused"))
@@ -343,12 +343,12 @@ def _state(loader: Loader) -> str:
 
 def _verdict(streams: int, partitions: int, held: int, elsewhere: int) -> str:
     if elsewhere == streams:
-        return "Another loader holds the lease and loads; this one takes over when that ends."
+        return "Another loader holds the lease and loads; this one takes over when that one ends."
     if elsewhere:
         return f"{elsewhere:,} of {streams:,} streams are loaded by another loader; this one loads the others."
     if held:
         return f"{held:,} of {partitions:,} Kafka partitions are held; loading of the others continues."
-    return f"{counted(partitions, 'Kafka partition')} of {counted(streams, 'stream')}, as the last load found them."
+    return f"{counted(partitions, 'Kafka partition')} of {counted(streams, 'stream')}, as of the last load."
 
 
 def _dead_letters(counts: Mapping[tuple[str, str], int]) -> tuple[DeadLetters, ...]:

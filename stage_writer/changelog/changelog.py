@@ -61,7 +61,7 @@ def joined(changes: TopicChanges, messages: Iterable[tuple[Position, ChangelogMe
     for number, (offset, piece) in enumerate(messages, 1):
         headers = dict(piece.headers)
         if headers.get(PIECE) != _number(number, changes.pieces) or headers.get(CHECKSUM) != _checksum(piece.value):
-            msg = f"the message at offset {offset} of {changes.place} is not the piece that a marker names there"
+            msg = f"the message at offset {offset} of {changes.place} is not the part that a marker names there"
             raise StateError(msg)
         values.append(piece.value)
     data = b"".join(values)
@@ -90,8 +90,8 @@ class TopicChangelog:
     def write(self, topic: Topic, app_id: str, name: StateFileName, data: ByteChunks) -> TopicChanges:
         """Write a flush's changes (rule 1). Raises BrokerError, and ConfigError for an unsuitable topic."""
         if topic in self.unsuitable:  # rule 2
-            msg = f"the topic {topic!r} cannot keep changes of state"
-            raise ConfigError(msg, "see the warning that the log has about this topic")
+            msg = f"the topic {topic!r} cannot store state changes"
+            raise ConfigError(msg, "see the warning about this topic in the log")
         written_ms = self.clock.wall_ms()
         messages = cut(app_id, name, data, self.piece_bytes)
         appended = self.topics.append(topic, name.partition, messages)
@@ -100,7 +100,7 @@ class TopicChangelog:
         try:
             spans = spans_of(appended.offsets)
         except ValueError as error:
-            msg = f"Kafka has the changes of {name.partition} in {appended.partition} in another order: {error}"
+            msg = f"Kafka has the changes of {name.partition} in {appended.partition} in a different order: {error}"
             raise BrokerError(msg, "they are written again") from error
         digest = changes_digest(data.to_bytes())
         return TopicChanges(appended.partition, appended.topic_id, spans, len(data), digest, written_ms)

@@ -180,10 +180,10 @@ class KafkaChangelogReader:
     def require_same(self, partition: TopicPartition, topic_id: str | None) -> None:
         topic_ids = self._topics.topic_ids([partition.topic])
         if partition.topic not in topic_ids:
-            msg = f"the topic {partition.topic}, which had changes of a task's state, is not there any more"
+            msg = f"the topic {partition.topic}, which stored a task's state changes, no longer exists"
             raise StateError(msg)
         if None not in {topic_id, topic_ids[partition.topic]} and topic_id != topic_ids[partition.topic]:
-            msg = f"the topic {partition.topic}, which had changes of a task's state, was deleted and created again"
+            msg = f"the topic {partition.topic}, which stored a task's state changes, was deleted and created again"
             raise StateError(msg)
 
     def at(self, partition: TopicPartition, offset: Position) -> ChangelogMessage:
@@ -249,7 +249,7 @@ def _written(
         if error is None and offset is not None and offset >= 0:
             offsets[index] = Position(offset)
         else:
-            errors.append(error or KafkaError(KafkaError._FAIL, "Kafka has it and does not say where"))  # noqa: SLF001
+            errors.append(error or KafkaError(KafkaError._FAIL, "Kafka has the record but does not return its offset"))  # noqa: SLF001
 
     for index, message in enumerate(messages):
         on_delivery = partial(reported, index)
@@ -292,5 +292,5 @@ def _remedy(fault: KafkaError, topic: str, right: str) -> str | None:
     if fault.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
         return f"allow this user to {right} the topic {topic}"
     if fault.code() in {KafkaError.INVALID_RECORD, KafkaError.MSG_SIZE_TOO_LARGE}:
-        return f"see that {topic} has cleanup.policy=delete and max.message.bytes of {LEAST_MESSAGE_BYTES} at least"
+        return f"set cleanup.policy=delete and max.message.bytes of at least {LEAST_MESSAGE_BYTES} for {topic}"
     return None

@@ -103,15 +103,19 @@ class NoChangelog:
         raise NotImplementedError(topic, app_id, name, data)
 
     def reading(self) -> AbstractContextManager[ReadsChanges]:
-        msg = "the state of this chain is in a Kafka topic, and this program reads none"
-        raise StateError(msg, "let a stage writer read it")
+        msg = "the state of this chain is in a Kafka topic, which this program does not read"
+        raise StateError(msg, "read it with a stage writer")
 
 
 NO_CHANGELOG = NoChangelog()
 
 
 def missing_messages(partition: TopicPartition, offset: Position, low: Position, high: Position) -> StateError:
-    has = f"of it Kafka has offsets {low} to {high - 1}" if low < high else f"it is empty, and continues at {high}"
+    has = (
+        f"Kafka has only offsets {low} to {high - 1} of it"
+        if low < high
+        else f"the partition is empty, and continues at {high}"
+    )
     return StateError(f"the changes of a task's state at offset {offset} of {partition} are gone: {has}")
 
 

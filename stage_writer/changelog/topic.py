@@ -56,7 +56,7 @@ def partitions_of(admin: AdminClient, topic: Topic, rights: Collection[Right] = 
         if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             raise _not_there(topic) from error
         if error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-            msg = f"this user may not see the topic {topic!r} (state_changelog)"
+            msg = f"this user is not allowed to describe the topic {topic!r} (state_changelog)"
             raise ConfigError(msg, f"allow this user to READ, WRITE and DESCRIBE_CONFIGS the topic {topic}") from error
         raise
     for right in rights:
@@ -72,7 +72,7 @@ def require_suitable(admin: AdminClient, topic: Topic, keep_s: float) -> None:
         entries = result_of(future, _TIMEOUT_S)
     except KafkaException as error:
         if error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-            msg = f"this user may not see how the topic {topic!r} (state_changelog) is configured"
+            msg = f"this user is not allowed to read the configuration of the topic {topic!r} (state_changelog)"
             raise ConfigError(msg, f"allow this user to DESCRIBE_CONFIGS the topic {topic}") from error
         raise
     configs = {name: str(entry.value) for name, entry in entries.items()}
@@ -85,16 +85,16 @@ def suitability_problem(topic: Topic, has: Mapping[str, str], keep_s: float) -> 
     """The problem with a topic's configuration; None if there is none."""
     least_ms = int(retention_s(keep_s) * 1000)
     if has.get("cleanup.policy", "delete") != "delete":
-        why = "compaction would take changes away that markers name"
+        why = "compaction would remove changes that markers refer to"
         return _refused(topic, "cleanup.policy", has["cleanup.policy"], why, "delete")
     if int(has.get("retention.bytes", -1)) != -1:
-        why = "a bound of its size would take changes away that markers name"
+        why = "a size limit would remove changes that markers refer to"
         return _refused(topic, "retention.bytes", has["retention.bytes"], why, "-1")
     if 0 <= int(has.get("retention.ms", -1)) < least_ms:
-        why = f"with writer.state_keep of {keep_s:g} s it has to keep them for {retention_s(keep_s):g} s at least"
+        why = f"with writer.state_keep of {keep_s:g} s it has to keep changes for at least {retention_s(keep_s):g} s"
         return _refused(topic, "retention.ms", has["retention.ms"], why, f"{least_ms} or more, or to -1")
     if int(has.get("max.message.bytes", LEAST_MESSAGE_BYTES)) < LEAST_MESSAGE_BYTES:
-        why = f"changes come in messages of up to {MESSAGE_BYTES} bytes"
+        why = f"changes are sent in messages of up to {MESSAGE_BYTES} bytes"
         return _refused(topic, "max.message.bytes", has["max.message.bytes"], why, f"{LEAST_MESSAGE_BYTES} or more")
     return None
 
@@ -105,6 +105,6 @@ def _refused(topic: Topic, key: str, value: str, why: str, wanted: str) -> Confi
 
 
 def _not_there(topic: Topic) -> ConfigError:
-    problem = f"state_changelog names the topic {topic!r}, which Kafka does not have"
-    remedy = "create it, with cleanup.policy=delete and as many partitions as the stream's topics, or fix the name"
+    problem = f"state_changelog names the topic {topic!r}, which does not exist in Kafka"
+    remedy = "create it with cleanup.policy=delete and as many partitions as the stream's topics, or correct the name"
     return ConfigError(problem, remedy)

@@ -63,7 +63,9 @@ class ChangelogWatch(TopicWatch):
     def notes(self) -> tuple[str, ...]:
         """The problems, as text for operators. Safe to call from any thread."""
         problems = self._problems.copy().values()
-        return tuple(f"{error.problem}; states go to the stage meanwhile: {error.remedy}" for error in problems)
+        return tuple(
+            f"{error.problem}; until then, states are stored in the stage: {error.remedy}" for error in problems
+        )
 
     def check(self) -> None:
         """Start a check, if it is due, and collect the result of the last."""
@@ -80,9 +82,9 @@ class ChangelogWatch(TopicWatch):
         for topic, error in running.result().items():
             before = self._problems.get(topic)
             if error is not None and (before is None or before.problem != error.problem):
-                self._log.error("changelog topic not fit", topic=topic, problem=error.problem, remedy=error.remedy)
+                self._log.error("changelog topic not usable", topic=topic, problem=error.problem, remedy=error.remedy)
             if error is None and before is not None:
-                self._log.info("changelog topic fit again", topic=topic)
+                self._log.info("changelog topic usable again", topic=topic)
             self._metrics.set(catalogue.WRITER_CHANGELOG_FIT, int(error is None), topic=topic)
             if error is None:
                 self._problems.pop(topic, None)

@@ -43,7 +43,7 @@ def changelog_of(
         try:
             topics.require_suitable(topic, _RIGHTS)
         except BrokerError as error:
-            log.warning("changelog topic not looked at", topic=topic, problem=error.problem)
+            log.warning("changelog topic not checked", topic=topic, problem=error.problem)
     return TopicChangelog(topics, clock, metrics, unsuitable=unsuitable)
 
 
@@ -62,7 +62,7 @@ def checked_changelogs(settings: Settings) -> Iterator[str]:
     """The report on each topic. Raises ConfigError and BrokerError."""
     topics = _topics(settings)
     for topic in _written(settings):
-        yield f"ok: {topic} keeps changes of states, in {topics.require_suitable(topic, _RIGHTS)} partition(s)"
+        yield f"ok: {topic} stores state changes, in {topics.require_suitable(topic, _RIGHTS)} partition(s)"
 
 
 def _topics(settings: Settings) -> KafkaChangelogs:

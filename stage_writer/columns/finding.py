@@ -95,9 +95,9 @@ class ColumnFinder:
         except ConfigError as error:
             if not are_events(records):
                 raise
-            problem = f"{error.problem}. The records look like Debezium's change events"
+            problem = f"{error.problem}. The records look like Debezium change events"
             raise ConfigError(
-                problem, f"write envelope: debezium in {stream.app_id}: its columns are the rows'"
+                problem, f"set envelope: debezium in {stream.app_id}, so that its columns are those of the rows"
             ) from None
 
     def _sampled(self) -> tuple[Stream, JsonShape]:
@@ -111,8 +111,8 @@ class ColumnFinder:
 
 def nothing_to_infer_from(stream: Stream) -> BrokerError:
     """The error while a stream's columns cannot be inferred."""
-    msg = f"the topics of {stream.app_id} hold no JSON object from which its columns could be inferred"
-    return BrokerError(msg, f"send some records, or write the columns of {stream.app_id} instead of from_records")
+    msg = f"the topics of {stream.app_id} have no JSON object from which columns can be inferred"
+    return BrokerError(msg, f"send some records, or declare the columns of {stream.app_id} instead of from_records")
 
 
 def require_known(finder: FindsColumns) -> Stream:
@@ -120,7 +120,7 @@ def require_known(finder: FindsColumns) -> Stream:
     known = finder.known()
     if known is None:
         app_id = finder.stream.app_id
-        msg = f"the columns of {app_id} are not known yet: its writer finds them with the first records"
+        msg = f"the columns of {app_id} are not known yet: its writer infers them from the first records"
         raise ConfigError(msg, "run the writer first")
     return known
 
@@ -129,7 +129,7 @@ def columns_text(stream: Stream, new: Stream | None) -> str:
     """What `check` shows of a stream's columns."""
     source = "" if stream.record.columns_from is None else stream.record.columns_from.value
     if new is None:
-        return f"ok: {stream.app_id}: {source}: none yet; they are found with the first records"
+        return f"ok: {stream.app_id}: {source}: none yet; they are inferred from the first records"
     if new.record.envelope != stream.record.envelope:
         source += f", envelope: {new.record.envelope}"
     return f"ok: {stream.app_id}: {source}: {new.record.columns}"

@@ -120,7 +120,7 @@ class FollowedColumns:
         except KafkaDeltaExpressError as error:
             attempt.outcome = error
         except Exception as error:  # noqa: BLE001 - the loop must hear of it, in whichever form it comes
-            attempt.outcome = KafkaDeltaExpressError(f"columns not found: {type(error).__name__}: {error}")
+            attempt.outcome = KafkaDeltaExpressError(f"columns not determined: {type(error).__name__}: {error}")
 
     def _ended(self, attempt: _Attempt) -> Converter | None:
         outcome, new = attempt.outcome, None
@@ -141,7 +141,9 @@ class FollowedColumns:
         pause_s = max(self._backoff.next_s(), LOOK_AT_TABLES_S if follows and self.agreed is not None else 0.0)
         self._check_at_s = now_s + pause_s
         app_id = self.finder.stream.app_id
-        self.log.warning("columns not found, trying again", app_id=app_id, problem=outcome.problem, retry_in_s=pause_s)
+        self.log.warning(
+            "columns not determined, trying again", app_id=app_id, problem=outcome.problem, retry_in_s=pause_s
+        )
         return new
 
     def _taken(self, columns: DiscoveredColumns) -> Converter | None:
@@ -161,7 +163,7 @@ class FollowedColumns:
         if not lacking:
             return None
         msg = f"the registry has no schema {', '.join(sorted(map(str, lacking)))} for {self.finder.stream.app_id}"
-        return RegistryError(msg, "register it again, as the producers have it")
+        return RegistryError(msg, "register it again, as the producers use it")
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +183,7 @@ class ColumnsWait(Dependency):
         msg = f"the columns of {app_id} are being looked up"
         if self.ids:
             msg = f"the columns of {app_id} for the schema {', '.join(sorted(map(str, self.ids)))} are being looked up"
-        return self.columns.problem or KafkaDeltaExpressError(msg, "see whether Kafka and the stage's store answer")
+        return self.columns.problem or KafkaDeltaExpressError(msg, "check that Kafka and the stage's store respond")
 
     def is_over(self) -> bool:
         return self.columns.agreed is not None and self.columns.covered.issuperset(self.ids)
@@ -232,7 +234,7 @@ class PendingConverter:
     def waits(self, batch: MessageBatch) -> ColumnsWait:
         """The stream's columns, which are wanted from now on."""
         if self.columns is None:
-            msg = f"nothing finds the columns of {self.stream.app_id}"
+            msg = f"nothing determines the columns of {self.stream.app_id}"
             raise TypeError(msg)
         is_registered = self.stream.record.columns_from is ColumnsFrom.REGISTRY
         in_headers = self.stream.record.framing == "confluent_header"

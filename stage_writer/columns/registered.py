@@ -84,7 +84,7 @@ class RegistryFinder:
             if proposed is None:
                 app_id = self.stream.app_id
                 msg = f"the registry has no {self.stream.record.format} schema yet for the records of {app_id}"
-                raise RegistryError(msg, f"register one, or write the columns of {app_id}")
+                raise RegistryError(msg, f"register one, or declare the columns of {app_id}")
             columns = DiscoveredColumns(self._with(proposed), frozenset(proposed.schema_ids))
             if proposed is agreed or agree_on(self.stage, proposed):
                 return columns
@@ -117,7 +117,7 @@ class RegistryFinder:
         try:
             return columns_of_schema(self.stream, schema, self.compile_protobuf)
         except SchemaError as error:
-            msg = f"{self.stream.app_id}: the schema {key} gives no columns: {error.problem}"
+            msg = f"{self.stream.app_id}: no columns can be derived from the schema {key}: {error.problem}"
             raise ConfigError(msg, error.remedy) from None
 
     def _with(self, agreed: AgreedColumns) -> Stream:
@@ -132,8 +132,8 @@ def columns_of_schema(stream: Stream, schema: RegisteredSchema, compile_protobuf
         return columns, formats
     image = columns.field(_IMAGE)
     if image is None or not isinstance(image.type, StructType):
-        msg = f"the schema has no field {_IMAGE!r} with the row's columns, as Debezium's events have"
-        raise SchemaError(msg, "leave envelope out, or declare the columns yourself")
+        msg = f"the schema has no field {_IMAGE!r} with the row's columns, as Debezium events do"
+        raise SchemaError(msg, "remove envelope, or declare the columns yourself")
     prefix = f"{_IMAGE}."
     return image.type, {path.removeprefix(prefix): form for path, form in formats.items() if path.startswith(prefix)}
 

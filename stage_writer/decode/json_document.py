@@ -98,7 +98,7 @@ def parse_document(text: str, *, sourced: bool = False) -> Json:
             return document
     except json.JSONDecodeError as error:
         if error.msg == "Extra data":
-            msg = f"a second document or other text begins at character {error.pos}"
+            msg = f"a second document, or other text, begins at character {error.pos}"
             raise NotOneDocumentError(msg) from error
         msg = f"{error.msg} at character {error.pos}"
         raise NotOneDocumentError(msg) from error
@@ -177,7 +177,7 @@ class _Loop:
 
     def _end(self) -> None:
         if self._space():
-            self._fail("a second document or other text begins")
+            self._fail("a second document, or other text, begins")
 
     def _fail(self, problem: str) -> NoReturn:
         msg = f"{problem} at character {self._at}"

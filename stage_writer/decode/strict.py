@@ -126,18 +126,18 @@ def check_decodable(columns: StructType) -> None:
     """Raises SchemaError for a column that no JSON value can be decoded into without loss."""
     for field in columns:
         if CHAR_VARCHAR_KEY in json.loads(field.metadata_json):
-            msg = f"the column `{field.name}` is a CHAR or VARCHAR, whose length would have to be enforced"
-            raise SchemaError(msg, "make the column a STRING")
+            msg = f"the column `{field.name}` is a CHAR or VARCHAR, whose length a writer cannot enforce"
+            raise SchemaError(msg, "declare the column as STRING")
         _check_type(field.type, field.name)
 
 
 def _check_type(data_type: DataType, path: str) -> None:
     match data_type:
         case Primitive.VARIANT:
-            msg = f"`{path}` is a VARIANT, which the loader makes of JSON text"
+            msg = f"`{path}` is a VARIANT, which the loader creates from JSON text"
             remedy = (
-                "declare it as STRING with the format json (formats: {…: json}); where the table's column is a "
-                "VARIANT, the loader has the text parsed"
+                "declare it as STRING with the format json (formats: {…: json}); if the table's column is a "
+                "VARIANT, the loader parses the text"
             )
             raise SchemaError(msg, remedy)
         case ArrayType(element):
@@ -145,11 +145,11 @@ def _check_type(data_type: DataType, path: str) -> None:
         case MapType(key, value):
             if key is not Primitive.STRING:
                 msg = f"`{path}` is a MAP with keys of {type_to_ddl(key)}"
-                raise SchemaError(msg, "declare the keys as STRING: the keys of a JSON object are strings")
+                raise SchemaError(msg, "declare the keys as STRING: the keys of JSON objects are strings")
             _check_type(value, f"{path}[]")
         case StructType(()):
-            msg = f"`{path}` is a STRUCT without fields, which Parquet cannot hold"
-            raise SchemaError(msg, "declare its fields, or leave the column out")
+            msg = f"`{path}` is a STRUCT without fields, which Parquet does not support"
+            raise SchemaError(msg, "declare its fields, or remove the column")
         case StructType():
             check_decodable(data_type)
         case Primitive() | DecimalType():
@@ -286,10 +286,12 @@ def _integer(data_type: Primitive) -> Converter:
         if not isinstance(value, Number):
             _wrong_type(value, name)
         if not _INTEGER.fullmatch(value):
-            raise _RefusedError(ErrorClass.NOT_EXACT, f"{_shown(value)} is not written as an integer, for {name}")
+            raise _RefusedError(
+                ErrorClass.NOT_EXACT, f"{_shown(value)} is not an integer in plain notation, for {name}"
+            )
         number = int(value) if len(value) <= _MAX_INTEGER_DIGITS else limit
         if not -limit <= number < limit:
-            raise _RefusedError(ErrorClass.OUT_OF_RANGE, f"{_shown(value)} is beyond the range of {name}")
+            raise _RefusedError(ErrorClass.OUT_OF_RANGE, f"{_shown(value)} is out of range for {name}")
         return number
 
     return convert
@@ -300,7 +302,7 @@ def _double(value: Json) -> float:
         _wrong_type(value, "DOUBLE")
     number = float(value)
     if math.isinf(number):
-        raise _RefusedError(ErrorClass.OUT_OF_RANGE, f"{_shown(value)} is beyond the range of DOUBLE")
+        raise _RefusedError(ErrorClass.OUT_OF_RANGE, f"{_shown(value)} is out of range for DOUBLE")
     return number
 
 
@@ -310,7 +312,7 @@ def _float(value: Json) -> float:
     try:
         (nearest,) = struct.unpack("<f", struct.pack("<f", _double(value)))
     except OverflowError:
-        refused = _RefusedError(ErrorClass.OUT_OF_RANGE, f"{_shown(value)} is beyond the range of FLOAT")
+        refused = _RefusedError(ErrorClass.OUT_OF_RANGE, f"{_shown(value)} is out of range for FLOAT")
         raise refused from None
     return float(nearest)
 
@@ -342,7 +344,7 @@ def _binary(value: Json) -> bytes:
 
 
 def _binary_in_hex(value: Json) -> bytes:
-    return bytes.fromhex(_text(value, _HEX, "BINARY in hex (two digits a byte)")[0])
+    return bytes.fromhex(_text(value, _HEX, "BINARY in hex (two digits per byte)")[0])
 
 
 def _date(value: Json) -> dt.date:
@@ -350,13 +352,13 @@ def _date(value: Json) -> dt.date:
     try:
         return dt.date(int(match[1]), int(match[2]), int(match[3]))
     except ValueError as error:
-        raise _RefusedError(ErrorClass.MALFORMED, f"“{match[0]}” is no day: {error}") from None
+        raise _RefusedError(ErrorClass.MALFORMED, f"'{match[0]}' is not a valid date: {error}") from None
 
 
 def _moment(match: re.Match[str]) -> dt.datetime:
     fraction = (match[7] or "").ljust(_MICROSECOND_DIGITS, "0")
     if fraction[_MICROSECOND_DIGITS:].strip("0"):
-        problem = f"“{match[0]}” has more decimals than a timestamp's microseconds"
+        problem = f"'{match[0]}' is more precise than a microsecond"
         raise _RefusedError(ErrorClass.NOT_EXACT, problem)
     year, month, day, hour, minute, second = (int(part) for part in match.groups()[:6])
     try:
@@ -364,7 +366,7 @@ def _moment(match: re.Match[str]) -> dt.datetime:
             year, month, day, hour, minute, second, int(fraction[:_MICROSECOND_DIGITS])
         )
     except ValueError as error:
-        raise _RefusedError(ErrorClass.MALFORMED, f"“{match[0]}” is no moment: {error}") from None
+        raise _RefusedError(ErrorClass.MALFORMED, f"'{match[0]}' is not a valid timestamp: {error}") from None
 
 
 def _timestamp(value: Json) -> dt.datetime:
@@ -374,19 +376,19 @@ def _timestamp(value: Json) -> dt.datetime:
         return moment
     hours, minutes = int(match[10]), int(match[11])
     if hours > 23 or minutes > 59:  # noqa: PLR2004 - a clock's
-        raise _RefusedError(ErrorClass.MALFORMED, f"“{match[0]}” has no such offset from UTC")
+        raise _RefusedError(ErrorClass.MALFORMED, f"'{match[0]}' has an invalid offset from UTC")
     offset = dt.timedelta(hours=hours, minutes=minutes)
     try:
         return moment - offset if match[9] == "+" else moment + offset
     except OverflowError:
-        refused = _RefusedError(ErrorClass.OUT_OF_RANGE, f"“{match[0]}” is not in the years 0001 to 9999 of UTC")
+        refused = _RefusedError(ErrorClass.OUT_OF_RANGE, f"'{match[0]}' is outside the years 0001 to 9999 (UTC)")
         raise refused from None
 
 
 def _timestamp_ntz(value: Json) -> dt.datetime:
     match = _text(value, _TIMESTAMP, "TIMESTAMP_NTZ of the form YYYY-MM-DDThh:mm:ss[.ffffff]")
     if match["zone"] is not None:
-        raise _RefusedError(ErrorClass.MALFORMED, f"“{match[0]}” has a zone, for a TIMESTAMP_NTZ")
+        raise _RefusedError(ErrorClass.MALFORMED, f"'{match[0]}' has a time zone, but TIMESTAMP_NTZ has none")
     return _moment(match)
 
 
@@ -436,9 +438,9 @@ def _exact_value(value: Json, data_type: DecimalType, name: str) -> Decimal:
     if not exact.digits:
         return Decimal(0)
     if len(exact.digits) + exact.exponent > data_type.precision - data_type.scale:
-        raise _RefusedError(ErrorClass.OUT_OF_RANGE, f"{_shown(value)} is beyond the range of {name}")
+        raise _RefusedError(ErrorClass.OUT_OF_RANGE, f"{_shown(value)} is out of range for {name}")
     if -exact.exponent > data_type.scale:
-        raise _RefusedError(ErrorClass.NOT_EXACT, f"{_shown(value)} has too many decimals for {name}")
+        raise _RefusedError(ErrorClass.NOT_EXACT, f"{_shown(value)} has too many decimal places for {name}")
     return Decimal(f"{exact.sign}{exact.digits}e{exact.exponent}")
 
 
@@ -457,7 +459,7 @@ def _epoch(data_type: Primitive, decimals: int) -> Converter:
         try:
             return dt.datetime(1970, 1, 1, tzinfo=zone) + dt.timedelta(microseconds=microseconds)
         except OverflowError:
-            problem = f"{_shown(str(value))} is not in the years 0001 to 9999, for {name}"
+            problem = f"{_shown(str(value))} is outside the years 0001 to 9999, for {name}"
             raise _RefusedError(ErrorClass.OUT_OF_RANGE, problem) from None
 
     return convert
@@ -542,10 +544,10 @@ def _given_twice(value: Object, names: Collection[str]) -> str | None:
 
 
 def _refuse_second(kind: str) -> NoReturn:
-    raise _RefusedError(ErrorClass.DUPLICATE_FIELD, f"the {kind} is given twice")
+    raise _RefusedError(ErrorClass.DUPLICATE_FIELD, f"the {kind} occurs twice")
 
 
 def _null(*, nullable: bool) -> object:
     if not nullable:
-        raise _RefusedError(ErrorClass.MISSING_FIELD, "null or absent, where NOT NULL is declared")
+        raise _RefusedError(ErrorClass.MISSING_FIELD, "null or missing, but declared NOT NULL")
     return None

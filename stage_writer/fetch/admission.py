@@ -58,5 +58,5 @@ class Admission:
         if self._is_in or self._refused_at_s is None or not self.client_error.is_refusal:
             return
         if self._clock.monotonic_s() - self._refused_at_s >= PATIENCE_S:
-            msg = f"Kafka at {self._servers} does not let this process in: {self.client_error.text}"
+            msg = f"Kafka at {self._servers} refuses this client: {self.client_error.text}"
             raise BrokerError(msg, remedy(self.client_error.name, self.client_error.text))

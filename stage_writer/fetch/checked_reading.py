@@ -134,9 +134,9 @@ class CheckedReading:
         short = {partition: end for partition, end in ends.items() if end < overdue[partition].position}
         stuck = min(overdue.keys() - short.keys(), default=None)
         if stuck is not None:
-            msg = f"Kafka does not send the record at {overdue[stuck].last.offset} of {stuck}, which it has"
-            why = "a cluster that was restored from a copy looks outdated to a client that knew it before"
-            raise BrokerError(msg, f"start the writer again: {why}")
+            msg = f"Kafka does not deliver the record at {overdue[stuck].last.offset} of {stuck}, although it has it"
+            why = "a cluster that was restored from a copy looks outdated to a client that knew the original"
+            raise BrokerError(msg, f"restart the writer: {why}")
         self._checks.forget(short)
         return tuple(ends_before(partition, end, overdue[partition].position) for partition, end in short.items())
 
@@ -168,7 +168,7 @@ class CheckedReading:
         try:
             end = self._metadata.ends([partition], IsolationLevel.READ_UNCOMMITTED)[partition]
         except BrokerError as error:
-            self._log.info("where a partition ends was not looked up, trying again", problem=error.problem)
+            self._log.info("end of a partition not read, trying again", problem=error.problem)
             end = check.position
         if end < check.position:
             faults.append(ends_before(partition, end, check.position))
@@ -189,7 +189,7 @@ class CheckedReading:
             raise member_error(self._connection.servers, self._connection.group_id, topic, error)
         if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             # It does not exist yet, or no longer; librdkafka retries.
-            self._log.warning("Kafka does not have the topic; waiting for it", topic=topic, problem=error.str())
+            self._log.warning("topic does not exist in Kafka; waiting for it", topic=topic, problem=error.str())
             return []
         if topic is not None and partition >= 0:
             problem = f"{topic}/{partition}: {error.str()}"
@@ -206,11 +206,11 @@ class CheckedReading:
             high = self._metadata.ends([partition])[partition]
         except BrokerError:
             problem = f"Kafka does not have position {position} of {partition}"
-            remedy = f"if its records were deleted, give them up with `{skip} OFFSET --yes`"
+            remedy = f"if its records were deleted, skip them with `{skip} OFFSET --yes`"
             return [PartitionFault(partition, problem, remedy, OUT_OF_RANGE)]
         if position < low:
             problem = f"Kafka no longer has [{position}, {low}) of {partition}: its records begin at {low}"
-            remedy = f"put them back, or give them up with `{skip} {low} --yes`"
+            remedy = f"restore them, or skip them with `{skip} {low} --yes`"
             return [PartitionFault(partition, problem, remedy, OUT_OF_RANGE)]
         if position <= high and check is not None:
             self.seek(partition, position)

@@ -61,8 +61,10 @@ def _co_partitioned(given: Mapping[str, Option]) -> dict[str, Option]:
     """Raises ConfigError for a setting that conflicts with rule 2."""
     key = "group.remote.assignor" if given.get("group.protocol") == "consumer" else "partition.assignment.strategy"
     if given.get(key, "range") != "range":
-        msg = f"kafka: {key} is {given[key]!r}, and a topology joins topics: partitions of one number belong together"
-        raise ConfigError(msg, f"leave {key} out, or write range; with group.instance.id members keep what they have")
+        msg = f"kafka: {key} is {given[key]!r}, but a topology joins topics by partition number"
+        raise ConfigError(
+            msg, f"remove {key}, or set it to range; with group.instance.id, members keep their partitions"
+        )
     return {key: "range"}
 
 

@@ -130,7 +130,7 @@ class KafkaSource:
         with self._connection.errors("leave the group"):
             self._fetcher.close()
             if not self._connection.close(self._revoke_timeout_s):
-                self._log.warning("left without a word to the group: Kafka does not answer")
+                self._log.warning("left the group without notifying it: Kafka does not respond")
 
     # The consumer group's callbacks. librdkafka calls these from poll and close.
 
@@ -163,7 +163,7 @@ class KafkaSource:
         try:
             return self.metadata.ends(partitions)
         except BrokerError as error:
-            self._log.info("where partitions end was not looked up; they wait at 0", problem=error.problem)
+            self._log.info("ends of partitions not read; they wait at 0", problem=error.problem)
             return dict.fromkeys(partitions, Position(0))
 
     def _on_revoke(self, _consumer: Consumer, kafka_partitions: list[KafkaPartition]) -> None:

@@ -87,7 +87,7 @@ class BrokerMetadata:
                 if error.args[0].code() != KafkaError.GROUP_AUTHORIZATION_FAILED:
                     raise
                 msg = f"kafka: this user may not describe the consumer group {group}, which --until-caught-up needs"
-                raise ConfigError(msg, f"allow it to Describe the group {group}") from error
+                raise ConfigError(msg, f"allow the operation Describe on the group {group}") from error
         assigned_partitions = {
             from_kafka(assigned.topic, assigned.partition)
             for member in described.members

@@ -136,5 +136,5 @@ def fetcher_of(
             taking = NativeFetch(native, consumer, wants_headers)
             return NativeFetcher(taking, consumer, clock, most, most_bytes, with_headers=bool(with_headers))
         except OSError as error:
-            log.info("taking messages as Python's objects, at more cost", problem=str(error))
+            log.info("consuming messages as Python objects, at a higher cost", problem=str(error))
     return Fetcher(consumer, clock, most, most_bytes, with_headers=bool(with_headers))

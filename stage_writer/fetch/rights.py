@@ -47,11 +47,11 @@ def require_rights(settings: Settings, topics: Collection[str]) -> None:
     for topic, future in futures.items():
         with _errors(f"describe the topic {topic}", servers, topic):
             if not _may_read(future):
-                msg = f"this user may not read the topic {topic!r}"
+                msg = f"this user is not allowed to read the topic {topic!r}"
                 raise ConfigError(msg, remedy("TOPIC_AUTHORIZATION_FAILED", "", topic))
     with _errors(f"describe the consumer group {group}", servers, group):
         if not _of_a_group(admin, group):
-            msg = f"this user may not read the consumer group {group!r} (writer.group_id)"
+            msg = f"this user is not allowed to read the consumer group {group!r} (writer.group_id)"
             raise ConfigError(msg, remedy("GROUP_AUTHORIZATION_FAILED", "", group))
 
 

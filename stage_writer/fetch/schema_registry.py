@@ -137,8 +137,8 @@ class SchemaRegistry:
         return not self._unknown(ids)
 
     def missing(self, ids: Sequence[SchemaKey]) -> RegistryError:
-        msg = f"the schema registry {self._url} has not said yet what {', '.join(map(str, ids[:5]))} is"
-        return self._away or RegistryError(msg, "see whether the registry answers")
+        msg = f"the schema registry {self._url} has not returned the schemas {', '.join(map(str, ids[:5]))} yet"
+        return self._away or RegistryError(msg, "check that the registry responds")
 
     def types_of(self, ids: Sequence[SchemaKey]) -> Mapping[SchemaKey, str | None]:
         """The type of each schema; see the port."""
@@ -158,7 +158,7 @@ class SchemaRegistry:
         """A schema whose type is known; see the port."""
         registered = self._schemas[schema]
         if registered is None:
-            msg = f"the schema {schema} is known to be missing"
+            msg = f"the registry does not have the schema {schema}"
             raise LookupError(msg)
         return registered
 
@@ -199,7 +199,7 @@ class SchemaRegistry:
             if len(absent) > _FEW:
                 self._record_absent(absent)  # otherwise one failure among many requests repeats them all
             pause_s = self._backoff.next_s()
-            self._log.warning("schema registry does not answer, trying again", error=error.problem, retry_in_s=pause_s)
+            self._log.warning("schema registry does not respond, trying again", error=error.problem, retry_in_s=pause_s)
             self._request_at_s = self._clock.monotonic_s() + pause_s
             self._away = error
         else:
@@ -277,8 +277,8 @@ class SchemaRegistry:
             raise self._refusal(error) from error
 
     def _refusal(self, error: Exception) -> RegistryError:
-        msg = f"the schema registry {self._url} does not answer: {type(error).__name__}: {error}"
-        return RegistryError(msg, "fix the registry, or schema_registry's url and credentials")
+        msg = f"the schema registry {self._url} does not respond: {type(error).__name__}: {error}"
+        return RegistryError(msg, "fix the registry, or the URL and credentials in schema_registry")
 
 
 def _client(settings: Mapping[str, Option]) -> _Client:
@@ -290,8 +290,8 @@ def _client(settings: Mapping[str, Option]) -> _Client:
     try:
         client: _Client = SchemaRegistryClient(dict(settings))
     except (ValueError, TypeError) as error:
-        msg = f"schema_registry is refused by confluent-kafka's client: {error}"
-        raise ConfigError(msg, "give what confluent_kafka.schema_registry.SchemaRegistryClient takes") from None
+        msg = f"confluent-kafka's client refuses schema_registry: {error}"
+        raise ConfigError(msg, "use the options of confluent_kafka.schema_registry.SchemaRegistryClient") from None
     return client
 
 

@@ -58,7 +58,7 @@ class TopicSubscription:
         except (BrokerError, StoreError, MarkerError) as error:
             # Brokers that are unreachable for a while are no reason to drop buffers; topic names survive that as well.
             self._refreshed_at_s = self._clock.monotonic_s()
-            self._log.warning("topics not looked up, trying again", problem=error.problem)
+            self._log.warning("topics not read, trying again", problem=error.problem)
 
     def refresh(self) -> None:
         names = {topic for stream in self._streams if stream.pattern is None for topic in stream.topics}

@@ -152,12 +152,12 @@ def _is_same(record: LastRecord, last: LastRecord) -> bool:
 def ends_before(partition: TopicPartition, end: Position, position: Position) -> PartitionFault:
     """The fault of a partition whose end in Kafka is before its position."""
     problem = (
-        f"{partition} ends at {end} in Kafka, before position {position}: its brokers have lost its last records, or "
+        f"{partition} ends at {end} in Kafka, before position {position}: its brokers lost its last records, or "
         "it is not the topic that was staged, or a hand-made marker is ahead of it"
     )
     remedy = (
-        f"{_restart(partition, end)}; after an empty hand-made marker, in a chain of one topic, reading resumes by "
-        "itself when Kafka reaches it"
+        f"{_restart(partition, end)}; after an empty hand-made marker in a chain of one topic, reading continues by "
+        "itself when Kafka reaches the position"
     )
     return PartitionFault(partition, problem, remedy, TRUNCATED)
 
@@ -165,9 +165,9 @@ def ends_before(partition: TopicPartition, end: Position, position: Position) ->
 def truncated(partition: TopicPartition, last: LastRecord | None, differs_at: int | None) -> PartitionFault:
     """The fault of different records in Kafka than were read; from which offset on, where that is known."""
     what = "records" if last is None else f"the record at {last.offset}"
-    since = "" if differs_at is None else f", and has other ones from {differs_at} on"
+    since = "" if differs_at is None else f", and has different ones from {differs_at} on"
     problem = (
-        f"Kafka has lost {what} of {partition} which {'were' if last is None else 'was'} staged{since}: an unclean "
+        f"Kafka lost {what} of {partition} which {'were' if last is None else 'was'} staged{since}: an unclean "
         "leader election, or brokers that were restored from a copy"
     )
     return PartitionFault(partition, problem, _restart(partition, differs_at), TRUNCATED)
@@ -177,6 +177,6 @@ def _restart(partition: TopicPartition, offset: int | None) -> str:
     command = repair("restart", partition, None, f"--at {'OFFSET' if offset is None else offset} --yes")
     named = f" (`delta-loader verify {CONFIG} --kafka` names it)" if offset is None else ""
     return (
-        f"load what is staged (`delta-loader run {CONFIG} --once`), and begin a new chain at the first offset at which "
+        f"load what is staged (`delta-loader run {CONFIG} --once`), and start a new chain at the first offset at which "
         f"Kafka has other records than the table{named}: `{command}`"
     )

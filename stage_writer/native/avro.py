@@ -44,7 +44,7 @@ class AvroLibrary:
             self.new, self.free = library.kde_avro_new, library.kde_avro_free
             self.read, self.take = library.kde_avro_read, library.kde_avro_take
         except AttributeError as error:
-            msg = f"{path} is another library: {error}"
+            msg = f"{path} is a different library: {error}"
             raise OSError(msg) from error
         self.new.restype, self.new.argtypes = pointer, [pointer, ctypes.c_int32, ctypes.c_char_p, number]
         self.free.restype, self.free.argtypes = None, [pointer]

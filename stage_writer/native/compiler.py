@@ -64,7 +64,7 @@ def compile_library(
             if not outputs[-1]:
                 made.replace(target)
                 return
-    msg = "\n".join(outputs) or "there is no C compiler (cc, gcc or clang), and CC names none"
+    msg = "\n".join(outputs) or "there is no C compiler (cc, gcc or clang), and CC is not set"
     raise CompileError(msg)
 
 
@@ -86,7 +86,7 @@ def _compile(command: Sequence[str], made: Path, options: Sequence[str], environ
     # The path of the installed Zig, and of its cache.
     zig = {"PYTHONPATH": str(made.parent / "zig"), "ZIG_GLOBAL_CACHE_DIR": str(made.parent / "zig-cache")}
     problem = _run([*command, *options, "-o", str(made), *map(str, SOURCES)], {**environ, **zig})
-    return problem if problem or made.exists() else f"{command[0]} made nothing"
+    return problem if problem or made.exists() else f"{command[0]} produced no file"
 
 
 def _fetch_zig(folder: Path) -> str:

@@ -128,12 +128,12 @@ class QueueReader:
         try:
             self._own = _Own(path)
         except AttributeError as error:
-            msg = f"{path} is another library: {error}"
+            msg = f"{path} is a different library: {error}"
             raise OSError(msg) from error
         given = (_POINTER * len(_CALLS))(*calls)
         self._reader_of_queues = self._own.new(ctypes.addressof(given), queue)
         if not self._reader_of_queues:
-            msg = "no memory to take messages"
+            msg = "no memory to consume messages"
             raise MemoryError(msg)
         self.free = weakref.finalize(self, self._own.free, self._reader_of_queues)
 
@@ -148,7 +148,7 @@ class QueueReader:
         taken_bytes = np.zeros(1, np.int64)
         held = self._own.take(self._reader_of_queues, most, most_bytes, int(timeout_s * 1000), taken_bytes.ctypes.data)
         if held < 0:
-            msg = "no memory for a portion of messages"
+            msg = "no memory for a batch of messages"
             raise MemoryError(msg)
         return held, int(taken_bytes[0])
 
@@ -222,7 +222,7 @@ class NativeFetch:
         try:
             self._functions = _Kafka()
         except AttributeError as error:
-            msg = f"confluent-kafka has not the functions of librdkafka: {error}"
+            msg = f"confluent-kafka does not export the functions of librdkafka: {error}"
             raise OSError(msg) from error
         self._kafka = _handle_of(consumer, self._functions)
         self._queue = self._functions.queue_new(self._kafka)
@@ -284,12 +284,12 @@ def _handle_of(consumer: Consumer, functions: _Kafka) -> int:
         memory.seek(id(consumer) + object.__basicsize__)
         handle = int.from_bytes(memory.read(8), sys.byteorder)
         if handle % 8 or handle >> 47:
-            msg = "confluent-kafka's consumer is not what it was"
+            msg = "confluent-kafka's consumer has an unknown layout"
             raise OSError(msg)
         memory.seek(handle)
         memory.read(_LOOKED_AT_BYTES)
     if functions.opaque(handle) != id(consumer) or functions.type(handle) != _CONSUMER:
-        msg = "confluent-kafka's consumer is not what it was"
+        msg = "confluent-kafka's consumer has an unknown layout"
         raise OSError(msg)
     return handle
 

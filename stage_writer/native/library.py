@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from stage_writer.decode.binary.avro import MakeAvroPass
     from stage_writer.decode.decode_options import MakeNativeDecoder
 
-REMEDY = "run `python -m stage_writer.native`, which compiles it in a moment"
+REMEDY = "run `python -m stage_writer.native` to compile it"
 _RECORD = b'{"a":[1.5,null],"b":"\\u00e9"}'
 
 
@@ -71,9 +71,9 @@ def find_reader(wanted: Native, environ: Mapping[str, str] = os.environ) -> Nati
         path = library_path(environ)
         return NativeDecoders(load(path).native_decoder, load_avro(path).avro_pass, None, path)
     except OSError as error:
-        problem = f"the native JSON reader is not there: {error}"
+        problem = f"the native JSON reader is missing: {error}"
     if wanted is Native.ON:
-        msg = f"writer.native is on, and {problem}"
+        msg = f"writer.native is on, but {problem}"
         raise ConfigError(msg, REMEDY)
     return NativeDecoders(no_native_decoder, no_avro_pass, problem)
 
@@ -84,7 +84,7 @@ def load(path: Path) -> Library:
     reader = library.native_decoder(parse_ddl("a ARRAY<DOUBLE>, b STRING"), STRICT)
     taken = None if reader is None else reader.read(pa.array([_RECORD], pa.binary()))
     if taken is None or taken.rows.to_pylist() != [{"a": [1.5, None], "b": "é"}]:
-        msg = f"{path} does not read as it should"
+        msg = f"{path} gives wrong results"
         raise OSError(msg)
     return library
 
@@ -98,6 +98,6 @@ def load_avro(path: Path) -> AvroLibrary:
     body = pa.array([b"\x03\x04\xc3\xa9", b"\x03\x04\xc3"], pa.large_binary())
     taken = None if reader is None else reader.read(body)
     if taken is None or taken[0].to_pylist() != ['{"a":-2,"b":"é"}'.encode()] or taken[1].tolist() != [True, False]:
-        msg = f"{path} does not read Avro as it should"
+        msg = f"{path} gives wrong results for Avro"
         raise OSError(msg)
     return library

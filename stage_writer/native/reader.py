@@ -47,7 +47,7 @@ class Library:
             self.new, self.free = library.kde_new, library.kde_free
             self.read, self.sizes, self.take = library.kde_read, library.kde_sizes, library.kde_take
         except AttributeError as error:
-            msg = f"{path} is another library: {error}"
+            msg = f"{path} is a different library: {error}"
             raise OSError(msg) from error
         self.new.restype, self.new.argtypes = pointer, [pointer, ctypes.c_int32, ctypes.c_char_p, number, pointer]
         self.free.restype, self.free.argtypes = None, [pointer]

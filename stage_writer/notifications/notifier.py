@@ -104,7 +104,7 @@ class LoaderNotifier(Notifier):
     @property
     def notes(self) -> tuple[str, ...]:
         problem = None if self._control is None else self._control.problem
-        return () if problem is None else (f"{problem}; signs of new markers go to the stage meanwhile",)
+        return () if problem is None else (f"{problem}; until then, notifications go to the stage",)
 
     def sealed(self, app_id: str) -> None:
         if self._app_ids is None or app_id in self._app_ids:

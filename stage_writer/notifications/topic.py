@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _GIVEN_UP_AFTER_S = 5.0
 _MOST_WAITING = 10_000
 _TIMED_OUT = KafkaError._MSG_TIMED_OUT  # noqa: SLF001 - librdkafka's own codes begin with an underscore
-_REMEDY = f"see that the topic is there, and allow this user to WRITE it; `stage-writer check {CONFIG}` tries both"
+_REMEDY = f"check that the topic exists, and allow this user to WRITE to it; `stage-writer check {CONFIG}` tests both"
 
 
 class KafkaControlTopic:
@@ -102,10 +102,10 @@ class KafkaControlTopic:
         if self._problem is not None:
             self._problem, self._client_error.text = None, ""
             self._metrics.set(catalogue.WRITER_CONTROL_TOPIC, 1)
-            self._log.info("control topic takes messages again", topic=self._topic)
+            self._log.info("control topic accepts messages again", topic=self._topic)
 
     def _failed(self, reason: str) -> None:
         if self._problem is None:
-            self._problem = f"the control topic {self._topic!r} takes no messages: {reason}"
+            self._problem = f"the control topic {self._topic!r} does not accept messages: {reason}"
             self._metrics.set(catalogue.WRITER_CONTROL_TOPIC, 0)
             self._log.warning("control topic refused a notification", problem=self._problem, remedy=_REMEDY)

@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 MOST_PENDING = 64
 _THREADS = 4
 _FENCED_REMEDY = (
-    "it is tried again; when this lasts, another process uses that transactional id: see that no copy of this config, "
-    "with the same writer.group_id and app_id, runs against this Kafka"
+    "the writer tries again; if this continues, another process uses that transactional id: make sure that no copy of "
+    "this config, with the same writer.group_id and app_id, uses this Kafka cluster"
 )
 
 
@@ -69,7 +69,7 @@ class KafkaOutlet:
         if len(outboxes) >= MOST_PENDING:
             why = self.failing or "it is slow"
             msg = f"{len(outboxes)} outboxes of {self.delivery.identity.partition} wait for Kafka: {why}"
-            raise BrokerError(msg, "see that the topics that the stream writes to can be written")
+            raise BrokerError(msg, "check that the topics that the stream writes to accept records")
         return outboxes
 
     def sealed(self, paths: tuple[str, ...]) -> None:
@@ -185,7 +185,7 @@ class KafkaOutlets(Outlets):
                 if outlet.left:
                     self._failing.pop(str(outlet.delivery.identity.partition), None)
                     return  # rule 2
-                problem, remedy = f"another process delivers the same chain: {error}", _FENCED_REMEDY
+                problem, remedy = f"another process delivers for the same chain: {error}", _FENCED_REMEDY
             except (BrokerError, StoreError, StateError) as error:
                 problem, remedy = error.problem, error.remedy
             else:

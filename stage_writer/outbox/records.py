@@ -115,7 +115,7 @@ def outgoing_from_bytes(path: str, data: bytes) -> Outgoing:
     version = data[len(_MAGIC)]
     if version > _VERSION:
         msg = f"the outbox {path} has format version {version}; this program reads up to {_VERSION}"
-        raise StateError(msg, "upgrade this service to at least the release of the service that wrote it")
+        raise StateError(msg, "upgrade this service to at least the release that wrote it")
     body = memoryview(data)[_HEAD_BYTES:]
     if hashlib.sha256(body).digest() != data[_HEAD_BYTES - _DIGEST_BYTES : _HEAD_BYTES]:
         raise _unreadable(path, "its checksum does not match")
@@ -144,9 +144,7 @@ def undelivered(outgoing: Outgoing, delivered: Iterable[Position | None]) -> pa.
 
 
 def _unreadable(path: str, why: str) -> StateError:
-    return StateError(
-        f"the outbox {path} cannot be read: {why}", "bring it back from a version or a backup of the bucket"
-    )
+    return StateError(f"the outbox {path} cannot be read: {why}", "restore it from a version or a backup of the bucket")
 
 
 PREFIX = "dead_letter."

@@ -37,11 +37,10 @@ _FENCED = {
 
 _REMEDIES = {
     KafkaError.MSG_SIZE_TOO_LARGE: (
-        "have the topic take messages of that size (max.message.bytes) and the writer send them (message.max.bytes of "
-        "kafka)"
+        "raise max.message.bytes of the topic and message.max.bytes in kafka to that sizekafka)"
     ),
     KafkaError.INVALID_TIMESTAMP: (
-        "a record's time is further from now than its topic takes: raise the topic's message.timestamp.after.max.ms or "
+        "the record's time is too far from now for its topic: raise the topic's message.timestamp.after.max.ms or "
         "message.timestamp.before.max.ms"
     ),
 }
@@ -173,11 +172,11 @@ def _failed(identity: DeliveryIdentity, cause: KafkaError) -> BrokerError | Fenc
     if cause.code() in _FENCED:
         return FencedError(f"{cause.str()} (transactional id {identity.transactional_id})")
     msg = (
-        f"cannot deliver what the stream {identity.app_id!r} has for Kafka "
+        f"cannot deliver the records of the stream {identity.app_id!r} for Kafka "
         f"topics, of {identity.partition}: {cause.str()}"
     )
     otherwise = (
-        f"see that the topics are there, and that this user may write to them, use the transactional id "
+        f"check that the topics exist, and that this user may write to them, use the transactional id "
         f"{identity.transactional_id} and commit for the group {identity.out_group}"
     )
-    return BrokerError(msg, f"{_REMEDIES.get(cause.code(), otherwise)}; it is tried again")
+    return BrokerError(msg, f"{_REMEDIES.get(cause.code(), otherwise)}; the writer tries again")

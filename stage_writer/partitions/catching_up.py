@@ -96,8 +96,8 @@ class CatchingUp:
         """Raises BrokerError once this writer has not become a member of its group for a while (rule 4)."""
         waited_s = self._clock.monotonic_s() - self._began_s
         if waited_s > NO_REST_AFTER_S:
-            msg = f"this writer has not become a member of its consumer group for {waited_s:.0f} s"
-            remedy = "see the brokers' log for the reason: they may refuse kafka.session.timeout.ms, for example"
+            msg = f"this writer has not joined its consumer group within {waited_s:.0f} s"
+            remedy = "see the brokers' log for the reason; they may refuse kafka.session.timeout.ms, for example"
             raise BrokerError(msg, remedy)
 
     def others_have_the_rest(self) -> bool:
@@ -152,33 +152,33 @@ class CatchingUp:
 
     def _wait(self, waited_s: float, ownerless: Collection[TopicPartition] | None) -> None:
         if ownerless is None and waited_s > NO_REST_AFTER_S:
-            msg = f"the consumer group has not come to rest for {waited_s:.0f} s"
-            raise BrokerError(msg, "look for members that come and go; what this writer had is staged")
+            msg = f"the consumer group has been rebalancing for {waited_s:.0f} s"
+            raise BrokerError(msg, "look for members that join and leave repeatedly; what this writer had is staged")
         if ownerless and waited_s > NO_OWNER_AFTER_S:
             named = ", ".join(str(partition) for partition in sorted(ownerless)[:5])
-            msg = f"no member of the consumer group has taken {named} for {waited_s:.0f} s"
-            remedy = "give all writers of a group the same streams, or each config a writer.group_id of its own"
+            msg = f"no member of the consumer group has read {named} for {waited_s:.0f} s"
+            remedy = "use the same streams for all writers of a group, or another writer.group_id for each config"
             raise BrokerError(msg, remedy)
 
 
 def missing_topic(stream: Stream, topic: str) -> ConfigError:
     """The error for a stream that names a topic which Kafka does not have."""
-    msg = f"the stream {stream.app_id!r} names the topic {topic!r}, which Kafka does not have"
-    return ConfigError(msg, "create the topic, or fix streams[].topics")
+    msg = f"the stream {stream.app_id!r} names the topic {topic!r}, which does not exist in Kafka"
+    return ConfigError(msg, "create the topic, or correct streams[].topics")
 
 
 def require_all(held: Sequence[str], *, stopped: bool) -> None:
     """Raises when the run did not stage everything; ``held`` has one line per Kafka partition that waits."""
     if stopped:
-        msg = "stopped before all was staged"
+        msg = "stopped before everything was staged"
         raise KafkaDeltaExpressError(msg, "nothing is lost; run it again")
     if held:
-        raise HeldError("not everything could be staged: " + "; ".join(held), "do what is named, and run it again")
+        raise HeldError("not everything could be staged: " + "; ".join(held), "follow the remedies, and run it again")
 
 
 def undelivered(problems: Sequence[KafkaDeltaExpressError]) -> KafkaDeltaExpressError:
     """The error for a run after which records for Kafka topics wait in the stage; ``problems`` say why, if known."""
-    msg = "all is staged, and records for Kafka topics are not delivered yet"
+    msg = "everything is staged, but records for Kafka topics are not delivered yet"
     if not problems:
         return KafkaDeltaExpressError(msg, "nothing is lost; run it again")
     return HeldError(f"{msg}: {'; '.join(each.problem for each in problems)}", problems[0].remedy)

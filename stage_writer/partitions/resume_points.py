@@ -178,7 +178,7 @@ def unexpected(partition: TopicPartition, error: Exception) -> PartitionFault:
     return PartitionFault(
         partition,
         f"{partition} cannot be staged: unexpected {type(error).__name__}{f': {text}' if text else ''}",
-        "report it with the log; it is read again from its chain's end every half a minute, and nothing is lost",
+        "report it with the log; the writer reads the partition again every half minute, and nothing is lost",
         UNEXPECTED,
     )
 
@@ -189,7 +189,7 @@ def other_topic(partition: TopicPartition) -> PartitionFault:
     return PartitionFault(
         partition,
         f"the topic {topic} was deleted and created again: the chain of {partition} belongs to the old one",
-        f"load what is staged, and begin a new chain with `bootstrap restart {CONFIG} --topic {partition.topic} --yes`",
+        f"load what is staged, and start a new chain with `bootstrap restart {CONFIG} --topic {partition.topic} --yes`",
         "topic_recreated",
     )
 
@@ -199,8 +199,8 @@ def breaks_rule(partition: TopicPartition, position: Position, problem: str) -> 
     skip = repair("skip", partition, position + 1, "--yes")
     return PartitionFault(
         partition,
-        f"the record at offset {position} of {partition} breaks a rule that holds: {problem}",
+        f"the record at offset {position} of {partition} breaks a rule with on_fail: hold: {problem}",
         f"change the rule, or its on_fail to dead_letter or count, in streams[].expect of {CONFIG}, and restart the "
-        f"writer; or give the record up with `{skip}`: nothing before it is lost by that",
+        f"writer; or skip the record with `{skip}`, which loses nothing before it",
         "expectation",
     )

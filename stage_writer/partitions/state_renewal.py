@@ -69,7 +69,7 @@ class StateRenewal:
                 continue
             job = assigned.task.renewal(self._stage.states, assigned.tail)
             if job is not None:
-                self._log.info("state goes from a topic to the stage", partition=str(assigned.partition))
+                self._log.info("state moves from a topic to the stage", partition=str(assigned.partition))
                 self._now = RunningRenewal(
                     assigned.partition, assigned.task, assigned.tail.state, self._workers.start(job)
                 )

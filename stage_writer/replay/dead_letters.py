@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 MOST_OFFSETS = 5_000
 MOST_REQUESTS = 1_000
 _PLACE = ("_kafka_topic", "_kafka_partition", "_kafka_offset")
-_EXPORT = f"make one with `delta-loader dead-letters export {CONFIG} letters.parquet --format parquet`"
+_EXPORT = f"create it with `delta-loader dead-letters export {CONFIG} letters.parquet --format parquet`"
 _COLUMNS = (*_PLACE, "_kafka_timestamp", "key", "value")
 _APP_ID = "app_id"
 
@@ -59,11 +59,11 @@ class DeadLetterExport:
             named = _APP_ID in pq.read_schema(path).names
             table = pq.read_table(path, columns=[*_COLUMNS, *([_APP_ID] if named else [])])
         except (OSError, pa.ArrowException) as error:
-            msg = f"{path} is no export of dead letters: {str(error).partition(chr(10))[0]}"
+            msg = f"{path} is not an export of dead letters: {str(error).partition(chr(10))[0]}"
             raise UsageError(msg, _EXPORT) from None
         missing = [name for name in _COLUMNS if name not in table.column_names]
         if missing:
-            msg = f"{path} is no export of dead letters: it has no column {missing[0]}"
+            msg = f"{path} is not an export of dead letters: it has no column {missing[0]}"
             raise UsageError(msg, _EXPORT)
         if not named:
             table = table.append_column(_APP_ID, pa.nulls(len(table), pa.string()))
@@ -91,9 +91,9 @@ class DeadLetterExport:
         """The offsets of each request for a chain (rules 2 and 3). Raises UsageError (rule 4)."""
         ranges = [_range(partition, few) for partition, runs in self._runs(chain) for few in _shared(runs)]
         if len(ranges) > MOST_REQUESTS:
-            msg = f"the dead letters of {chain!r} come to {len(ranges):,} requests, and each costs commits"
+            msg = f"the dead letters of {chain!r} need {len(ranges):,} requests, and each costs commits"
             by_range = f"`stage-writer replay {CONFIG} --topic {chain}` with --from and --to, or --since and --until"
-            raise UsageError(msg, f"choose some of them, or use {by_range}, which replaces a range at once")
+            raise UsageError(msg, f"select fewer, or use {by_range}, which replaces a range at once")
         return ranges
 
     def without_inconvertible(self, counted: Iterable[Replayed]) -> DeadLetterExport:

@@ -142,7 +142,7 @@ def replay_selection(start: int | None, end: int | None, since: str | None, unti
             times = Moments(parse_timestamp_ms(since), parse_timestamp_ms(until))
         except ValueError as error:
             msg = f"--since {since} and --until {until}: {error}"
-            raise UsageError(msg, "write moments such as 2026-03-01T00:00:00Z") from error
+            raise UsageError(msg, "write times as in 2026-03-01T00:00:00Z") from error
         if times.since_ms < times.until_ms:
             return times
     msg = "a replay needs a range that is not empty"
@@ -154,18 +154,18 @@ def replayable(settings: Settings, topic: str) -> Stream:
     stream = settings.stream_of(topic)
     if stream is None:
         msg = f"no stream of the config reads the topic {topic!r}"
-        raise UsageError(msg, "name a topic of streams[].topics")
+        raise UsageError(msg, "use a topic of streams[].topics")
     if stream.merge is not None:
         msg = (
-            f"the stream {stream.app_id!r} merges change events: its rows are the last of many events, and to replace "
-            "those of a range by what the range says would set rows back that later events have changed"
+            f"the stream {stream.app_id!r} merges change events: a row is the result of many events, and replacing "
+            "a range would undo later events"
         )
-        remedy = "rebuild the table (another app_id, table and stage, with start: earliest), or fix rows by SQL"
+        remedy = "rebuild the table (another app_id, table and stage, with start: earliest), or correct rows with SQL"
         raise UsageError(msg, remedy)
     if stream.topology is not None:
         msg = (
-            f"the stream {stream.app_id!r} has a topology, whose state is of all records before: the rows of a range "
-            "cannot be rebuilt by themselves"
+            f"the stream {stream.app_id!r} has a topology, whose state depends on all earlier records: rows of a range "
+            "cannot be rebuilt alone"
         )
         rewind = f"`bootstrap rewind {CONFIG}` with --topic, --partition and --to"
         raise UsageError(msg, f"rewind the chain ({rewind}), or rebuild the table (another app_id, table and stage)")
@@ -194,12 +194,12 @@ def _require_unshared(settings: Settings, topics: Iterable[str]) -> None:
         if len(reading) > 1:
             named = " and ".join(repr(stream.app_id) for stream in reading)
             msg = (
-                f"the streams {named} share the topic {topic!r}, and the export does not say of which of them the dead "
+                f"the streams {named} share the topic {topic!r}, and the export does not say to which of them the dead "
                 "letters are"
             )
             chains = " or ".join(f"--topic {stream.chain_of(topic)}" for stream in reading)
             remedy = (
-                "make the export again with this release, or replay the range from Kafka: `stage-writer replay "
+                "export again with this release, or replay the range from Kafka: `stage-writer replay "
                 f"{CONFIG}` with {chains}"
             )
             raise UsageError(msg, remedy)
@@ -225,8 +225,8 @@ def spans_of(
         else:
             start, end = selection.start, selection.end
             if start < low or end > high:
-                msg = f"Kafka has [{low}, {high}) of {topic_partition}, and [{start}, {end}) is to be replaced"
-                raise UsageError(msg, "choose a range that Kafka has; what it has deleted cannot be replayed")
+                msg = f"Kafka has [{low}, {high}) of {topic_partition}, but [{start}, {end}) is to be replaced"
+                raise UsageError(msg, "choose a range that Kafka has; deleted records cannot be replayed")
         if start < end:
             spans.append((topic_partition, Span(start, end)))
     return spans
@@ -236,14 +236,14 @@ def _require_whole(partition: TopicPartition, selection: Moments, kafka: Kafka, 
     """Refuse a time range whose start Kafka may have deleted: its first record is not older than ``since``."""
     if low > 0 and kafka.position_at(partition, selection.since_ms, high) <= low:
         msg = f"Kafka has {partition} from {low} on, and records since {selection.since_ms} ms may be older than that"
-        raise UsageError(msg, f"choose a later --since, or give --from {low} for what Kafka still has")
+        raise UsageError(msg, f"choose a later --since, or use --from {low} for the records that Kafka still has")
 
 
 def require_same_topic(partition: TopicPartition, chain: str | None, broker: str | None) -> None:
     """Refuse a recreated topic: its records are not the table's. Raises UsageError."""
     if chain is not None and broker is not None and chain != broker:
-        msg = f"the topic of {partition} was recreated: its id is {broker}, and the staged records came from {chain}"
-        raise UsageError(msg, "it has other records at these offsets; the old topic cannot be replayed")
+        msg = f"the topic of {partition} was deleted and created again: its id is {broker}, the staged one was {chain}"
+        raise UsageError(msg, "the new topic has other records at these offsets; the old topic cannot be replayed")
 
 
 @dataclass(slots=True)
@@ -263,7 +263,7 @@ class Sums:
         Raises UsageError for a record that may not be staged.
         """
         if staged.stop is not None:
-            msg = f"the record at offset {staged.end} breaks a rule that holds: {staged.stop}"
+            msg = f"the record at offset {staged.end} breaks a rule with on_fail: hold: {staged.stop}"
             remedy = f"choose a range without it, or change the rule or its on_fail in streams[].expect of {CONFIG}"
             raise UsageError(msg, remedy)
         if staged.dead_letters:
@@ -352,19 +352,19 @@ class Replay:
         data = replacement_to_bytes(name, replacement)
         problem = beyond_bounds(data)
         if problem is not None:
-            msg = f"the request for {requested.words} is not written, because it {problem}"
+            msg = f"the request for {requested.words} was not written, because it {problem}"
             raise UsageError(
                 msg,
-                f"choose a smaller range; `delta-loader clean {CONFIG} --yes` removes the files that were made for it",
+                f"choose a smaller range; `delta-loader clean {CONFIG} --yes` removes the files of this one",
             )
         if self._clock.monotonic_s() - began_s > self._longest_s:
             msg = (
-                f"the request for {requested.words} is not written, because it took longer than "
-                f"{duration_text(self._longest_s)}: a clean-up may remove its first files"
+                f"the request for {requested.words} was not written, because it took longer than "
+                f"{duration_text(self._longest_s)}: a clean-up may have removed its first files"
             )
             raise UsageError(msg, "choose a smaller range, or a longer loader.marker_retention")
         if isinstance(self._store.create(name.path, data), AlreadyExists):
-            msg = f"the request {name.path} is there already"
+            msg = f"the request {name.path} exists already"
             raise StoreError(msg, "run the command again")
         return _replayed(requested, sums, sum(map(len, files.values())), name.path)
 
@@ -416,18 +416,16 @@ def to_text(stream: Stream, replayed: Sequence[Replayed], *, done: bool) -> str:
         if part.path is not None:
             lines.append(f"  staged {part.files} files, and the request {part.path}")
         elif done:
-            lines.append("  none of them fits: they stay as they are")
+            lines.append("  none of them matches; they stay as they are")
     if all(part.path is None for part in replayed) and done:
         lines.append("Nothing was written.")
     elif done:
         lines.append(
             f"The loader replaces the rows of these offsets at its next pass (`delta-loader run {CONFIG} --once`)."
         )
-        lines.append("To take a request back before that, delete it.")
+        lines.append("To cancel a request before that, delete its object.")
     else:
-        lines.append(
-            "Nothing was written. Existing rows are counted when the loader replaces them. Add --yes to do it."
-        )
+        lines.append("Nothing was written. The loader counts existing rows when it replaces them. Add --yes to do it.")
     return "\n".join(lines)
 
 

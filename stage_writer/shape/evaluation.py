@@ -111,7 +111,7 @@ class Evaluator:
         wanted = frozenset[str]().union(*(expression.kafka_parts for expression in self._expressions))
         own = KAFKA in {name.casefold() for name in columns.names}
         if wanted and own:
-            problem = "a declared column is called kafka too, so that kafka.* is ambiguous"
+            problem = "a declared column is named kafka, so kafka.* is ambiguous"
             msg = f"{self._settings}: {problem}"
             raise ExpressionError(msg, "do not use kafka.* in expressions, or rename the field")
         self._kafka_parts = tuple(_KAFKA_PARTS) if "*" in wanted else tuple(sorted(wanted & set(_KAFKA_PARTS)))
@@ -166,17 +166,17 @@ class Evaluator:
             duck_type = str(relation.types[0])
             arrow_type = relation.to_arrow_table().schema.field(0).type
         except duckdb.Error as error:
-            remedy = "make it fit the declared fields and their types"
+            remedy = "make it match the declared fields and their types"
             raise refused(expression.setting, expression.text, _first_line(error), remedy) from error
         for name, instead in _CASTS.items():
             if name in duck_type:
-                problem = f"its type is {duck_type}, which Delta has not"
+                problem = f"its type is {duck_type}, which Delta does not support"
                 raise refused(expression.setting, expression.text, problem, f"cast it to {instead}")
         try:
             return from_arrow_type(arrow_type)
         except SchemaError as error:
-            problem = f"its type is {duck_type}, which Delta has not"
-            raise refused(expression.setting, expression.text, problem, "cast it, for instance to VARCHAR") from error
+            problem = f"its type is {duck_type}, which Delta does not support"
+            raise refused(expression.setting, expression.text, problem, "cast it, for example to VARCHAR") from error
 
     def _evaluate(self, source: pa.Table) -> tuple[list[pa.ChunkedArray], dict[int, str]]:
         """The columns of the rows that do not fail, and why the others do, by their index in ``source``."""
@@ -190,7 +190,7 @@ class Evaluator:
             columns = self._values(source.filter(pa.array(~failing)))
         if isinstance(columns, str):
             msg = f"{self._settings}: {columns}"
-            raise ExpressionError(msg, "rewrite the expressions: they fail for no single record")
+            raise ExpressionError(msg, "rewrite the expressions: they fail for all records")
         return columns, self._reasons(source, np.flatnonzero(failing).tolist())
 
     def _values(self, source: pa.Table) -> list[pa.ChunkedArray] | str:
@@ -204,7 +204,7 @@ class Evaluator:
             raise RuntimeError(msg)
         columns = [column.cast(arrow_type) for column, arrow_type in zip(table.columns, self._arrow_types, strict=True)]
         if any(_beyond_calendar(column).any() for column in columns):
-            return "the result is not in the years 1 to 9999"
+            return "the result is outside the years 1 to 9999"
         return columns
 
     def _failing(self, source: pa.Table) -> Mask:
@@ -255,7 +255,7 @@ class Evaluator:
             except duckdb.Error as error:
                 return f"{expression.setting}: {_first_line(error)}"
             if _beyond_calendar(value.cast(arrow_type)).any():
-                return f"{expression.setting}: the result is not in the years {_FIRST_YEAR} to {_LAST_YEAR}"
+                return f"{expression.setting}: the result is outside the years {_FIRST_YEAR} to {_LAST_YEAR}"
         return None
 
 
@@ -333,8 +333,8 @@ class Condition:
         self.needs_kafka = self._evaluator.needs_kafka
         (data_type,) = self._evaluator.types
         if data_type is not Primitive.BOOLEAN:
-            problem = f"its type is {type_to_ddl(data_type)}, and a condition is true or false"
-            raise refused(SETTING, where, problem, "compare it with something, as in: status >= 400")
+            problem = f"its type is {type_to_ddl(data_type)}, but a condition must be true or false"
+            raise refused(SETTING, where, problem, "compare it with something, as in status >= 400")
 
     def apply(self, rows: Rows, messages: Messages) -> Rows:
         """The rows for which the condition is true; a row whose condition fails becomes a reject."""
@@ -358,8 +358,8 @@ class Deriver:
         declared = {name.casefold() for name in columns.names}
         for name, text in derive.items():
             if name.casefold() in declared:
-                problem = f"the column `{name}` is declared in `columns`"
-                remedy = "give the derived column another name, or do not declare it"
+                problem = f"the column `{name}` is already declared in `columns`"
+                remedy = "rename the derived column, or remove the declared one"
                 raise refused(_setting(name), text, problem, remedy)
         self._evaluator = Evaluator(columns, {_setting(name): text for name, text in derive.items()})
         self.needs_headers = self._evaluator.needs_headers

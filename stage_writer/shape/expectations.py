@@ -57,8 +57,8 @@ class Expectations:
         """Those that were needed: one rule each."""
         for name, data_type in zip(self._rules, self._together.types, strict=True):
             if data_type is not Primitive.BOOLEAN:
-                problem = f"its type is {type_to_ddl(data_type)}, and a rule is true or false"
-                remedy = "compare it with something, as in: amount > 0"
+                problem = f"its type is {type_to_ddl(data_type)}, but a rule must be true or false"
+                remedy = "compare it with something, as in amount > 0"
                 raise refused(_setting(name), self._rules[name], problem, remedy)
         self.needs_headers = self._together.needs_headers
         self.needs_kafka = self._together.needs_kafka

@@ -38,9 +38,9 @@ _CALLED = {
     "POSITIONAL_REFERENCE": "a column by its number",
 }
 _ROWS = frozenset({"unnest", "unlist", "generate_series", "range_table", "grouping", "grouping_id"})
-_ONE_VALUE = "write one expression over the record's fields and kafka.*, as in: substr(meta.time, 1, 10)"
-_SYNTAX = f'{_ONE_VALUE}; put a field whose name is a word of SQL, or no plain word, in "double quotes"'
-_STABLE = "use what does not change when a record is read again, for instance kafka.timestamp"
+_ONE_VALUE = "write one expression over the record's fields and kafka.*, as in substr(meta.time, 1, 10)"
+_SYNTAX = f'{_ONE_VALUE}; put a field whose name is an SQL keyword, or has special characters, in "double quotes"'
+_STABLE = "use values that do not change when a record is read again, for example kafka.timestamp"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class ExpressionChecker:
             raise refused(setting, text, "it is more than one expression", _ONE_VALUE)
         tree: Json = query["select_list"][0]
         if query["select_list"][0]["alias"]:
-            raise refused(setting, text, "it has an alias", "leave AS … out: the column's name is the setting's")
+            raise refused(setting, text, "it has an alias", "remove AS …: the setting names the column")
         return tree
 
     def _check_node(self, node: dict[str, Json], setting: str, text: str) -> None:
@@ -119,13 +119,13 @@ class ExpressionChecker:
             problem = f"{function} does not give one value for each record"
             raise refused(setting, text, problem, _ONE_VALUE)
         if function in self._unstable:
-            raise refused(setting, text, f"{function} gives another value each time", _STABLE)
+            raise refused(setting, text, f"{function} gives a different value each time", _STABLE)
         definition = self._macros.get(function)
         if definition is not None:
             for node in _nodes(self._parsed(setting, definition)):
                 self._check_node(node, setting, text)
                 if node["class"] == "COLUMN_REF" and str(_list(node["column_names"])[0]).startswith("current_"):
-                    raise refused(setting, text, f"{function} gives another value each time", _STABLE)
+                    raise refused(setting, text, f"{function} gives a different value each time", _STABLE)
 
     def _check_name(self, first: str, setting: str, text: str) -> None:
         if first not in self._names:
@@ -133,7 +133,7 @@ class ExpressionChecker:
             known = (
                 f"did you mean {self._names[close_matches[0]]}?"
                 if close_matches
-                else f"known are: {', '.join(self._names.values())}"
+                else f"available: {', '.join(self._names.values())}"
             )
             raise refused(setting, text, f"there is no field `{first}`", known)
 

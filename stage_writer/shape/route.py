@@ -103,7 +103,7 @@ class Router:
         (data_type,) = self._evaluator.types
         self._is_several = isinstance(data_type, ArrayType)
         if (data_type.element if isinstance(data_type, ArrayType) else data_type) is not Primitive.STRING:
-            problem = f"its type is {type_to_ddl(data_type)}, and routes are text"
+            problem = f"its type is {type_to_ddl(data_type)}, but a route must be text"
             raise refused(SETTING, route, problem, f"cast it: CAST({route.strip()} AS VARCHAR)")
         self.stream = stream
         """With the routes that have appeared."""
@@ -190,7 +190,7 @@ class Router:
         tables = np.bincount(together // self._tables, minlength=count)
         each = np.bincount(messages, minlength=count)
         several = (each != tables * np.bincount(rows.index, minlength=count))[rows.index]
-        why = "its rows have several routes, and all rows of a message go to the same tables"
+        why = "its rows have several routes, but all rows of a message go to the same tables"
         rejects = [*self._rejects(routes, np.flatnonzero(lost), rows.index)]
         rejects += [Reject(index, ErrorClass.UNROUTED, why) for index in rows.index[several].tolist()]
         gone = np.zeros(count, np.bool_)
@@ -203,7 +203,7 @@ class Router:
         for row, named in zip(lost.tolist(), routes.take(pa.array(lost)).to_pylist(), strict=True):
             route = next((name for name in named or [None] if self._is_lost(name)), None) if self._is_several else named
             shown = "null" if route is None else repr(route[:_SHOWN_CHARACTERS])
-            why = "which is none of routes"
+            why = "which is not in routes"
             if self._appearing is not None and route is not None:
                 why = self._appearing.refusal(route)
             yield Reject(int(index[row]), ErrorClass.UNROUTED, f"its route is {shown}, {why}")
@@ -225,7 +225,7 @@ def _evaluator(columns: StructType, stream: Stream, route: str) -> Evaluator:
         Evaluator(columns, {SETTING: route})  # invalid for any stream
         known = ", ".join(f"{name}.source" if name == CDC_COLUMN else name for name in seen.names)
         problem = f"it uses more than the key ({known}) and kafka, so the events of one row might go to several tables"
-        remedy = "route by kafka.topic or by a key column, or give each table a stream of its own with `where`"
+        remedy = "route by kafka.topic or by a key column, or use a separate stream with `where` for each table"
         raise refused(SETTING, route, problem, remedy) from None
     differing = sorted(evaluator.kafka_parts - _KAFKA_OF_A_KEY)
     if differing:

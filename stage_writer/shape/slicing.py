@@ -91,7 +91,7 @@ def _without_bombs(rows: Rows, exploder: Exploder, most_bytes: int) -> Rows:
     bombs = sizes > most_bytes
     if not bombs.any():
         return rows
-    why = f"its rows would come to {{}} bytes, and one record may come to {most_bytes}: four times writer.memory"
+    why = f"its rows would take {{}} bytes; the limit for one record is {most_bytes}, four times writer.memory"
     indexes = np.flatnonzero(bombs).tolist()
     return rows.without(
         bombs,

@@ -54,7 +54,7 @@ def gain_columns(
         new = last.with_columns(columns, declared, offers, clock.wall_ms())
         if publish(stage, new):
             return new
-    msg = f"other writers have agreed on columns of {stream.app_id} before each of {_ATTEMPTS} attempts"
+    msg = f"other writers agreed on columns of {stream.app_id} before each of {_ATTEMPTS} attempts"
     raise StoreError(msg, "wait; this writer tries again")
 
 

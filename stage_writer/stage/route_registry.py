@@ -148,8 +148,8 @@ class RouteRegistry:
             None,
         )
         if other is not None:
-            return f"which differs from the route {other!r} in case only"
-        return f"and there are {len(known.routes)} tables already (route_limit)" if len(known.routes) >= limit else ""
+            return f"which differs from the route {other!r} only in case"
+        return f"and there are already {len(known.routes)} tables (route_limit)" if len(known.routes) >= limit else ""
 
     def _agree(self, wanted: Collection[str]) -> None:
         """Raises StoreError and MarkerError."""
@@ -191,8 +191,8 @@ class RouteWait(Dependency):
 
     @property
     def error(self) -> KafkaDeltaExpressError:
-        msg = f"the stage has not taken the new routes {', '.join(map(repr, self.routes[:5]))} yet"
-        return self.registry.away or StoreError(msg, "see whether the stage's store answers")
+        msg = f"the stage has not accepted the new routes {', '.join(map(repr, self.routes[:5]))} yet"
+        return self.registry.away or StoreError(msg, "check that the stage's store responds")
 
     def is_over(self) -> bool:
         return self.registry.decides(self.routes)

@@ -329,8 +329,10 @@ def sealed(name: MarkerName, manifest: Manifest) -> tuple[Marker, bytes]:
         data = manifest_to_bytes(name.topic_partition, manifest)
         problem = beyond_bounds(data)
         if problem is not None:
-            msg = f"the marker {name.path} is not written, because it {problem}"
-            raise StoreError(msg, "give a flush less: writer.flush_records, or fewer tables in streams[].routes")
+            msg = f"the marker {name.path} was not written, because it {problem}"
+            raise StoreError(
+                msg, "make flushes smaller: lower writer.flush_records, or use fewer tables in streams[].routes"
+            )
     return Marker(name, manifest), data
 
 

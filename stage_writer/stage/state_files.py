@@ -85,8 +85,8 @@ class StageState:
         last = last_in_stage(self._store, partition)
         where = "position 0 (`--to 0 --below-table`)"
         if last:
-            where = f"{last}, the last place whose state is all in the stage (`--to {last} --below-table`)"
-        remedy = f"rewind the chain to {where}: writers read on from there, as far as Kafka has the records"
+            where = f"{last}, the last position whose entire state is in the stage (`--to {last} --below-table`)"
+        remedy = f"rewind the chain to {where}: writers continue from there, as far as Kafka has the records"
         return StateError(error.problem, remedy)
 
     def open(self, path: str) -> BinaryIO:
@@ -133,8 +133,8 @@ def state_at(store: ObjectStore, partition: TopicPartition, tail: Tail) -> State
     generation = tail.lineage.generation
     chain = list(_downwards(store, partition, tail, generation))
     if not chain or chain[0].name.start != tail.marker:  # settled below a rewind: the chain's origin has the state
-        msg = f"the marker {tail.path} vanished while the state at its end was read"
-        raise StoreError(msg, "the state is read again; nothing has to be done")
+        msg = f"the marker {tail.path} disappeared while the state at its end was read"
+        raise StoreError(msg, "the state is read again; no action is needed")
     there = {item.path for item in store.list(state_folder(partition))}
     last = chain[-1]
     if last.manifest is None or last.manifest.state is None:
@@ -185,18 +185,18 @@ def _require_none_lost(
     if not any(name.start < lowest and name.generation == generation for name in names):
         return
     if flushed:
-        msg = f"the records of {partition} from {lowest} on were staged without its topology: its state lacks them"
+        msg = f"the records of {partition} from {lowest} on were staged without its topology, so its state lacks them"
         remedy = f"rewind the chain to {lowest} or below"
     else:
-        msg = f"the state of {partition} at {lowest} is not known: the markers that named it are gone"
-        remedy = "rewind the chain to a marker that is still there, or to position 0 (`--to 0 --below-table`)"
+        msg = f"the state of {partition} at {lowest} is unknown: the markers that named it are gone"
+        remedy = "rewind the chain to a marker that still exists, or to position 0 (`--to 0 --below-table`)"
     folder = state_folder(partition)
-    raise StateError(msg, f"{remedy}; or delete {folder} in the stage, to go on from here with an empty state")
+    raise StateError(msg, f"{remedy}; or delete {folder} in the stage, to continue from here with an empty state")
 
 
 def _missing(path: str, named_by: str = "the chain's last marker") -> StateError:
     return StateError(
-        f"the state file {path}, which {named_by} names, is not there",
-        "bring it back from a version or a backup of the bucket; or rewind the chain to a marker whose state is there, "
+        f"the state file {path}, which {named_by} names, does not exist",
+        "restore it from a version or a backup of the bucket; or rewind the chain to a marker whose state exists, "
         "or to position 0 (`--to 0 --below-table`)",
     )

@@ -67,7 +67,7 @@ def incompatibility(table: TableFormat, state: TableState) -> Incompatibility | 
     return Incompatibility(
         f"the Delta table {table.url} can never accept these rows, so none are staged: {'; '.join(problems)}",
         f"write {' and '.join(settings)} in the stream, as the table has it, and start the writer again; or give it a "
-        f"new table. The table is looked at again every half minute; `stage-writer check {CONFIG}` does it now",
+        f"new table. The table is checked again every half minute; `stage-writer check {CONFIG}` does it now",
     )
 
 
@@ -122,7 +122,7 @@ def prove_tables(settings: Settings, open_store: Callable[[str], ObjectStore]) -
         try:
             prove_writable(open_store(url))
         except StoreError as error:
-            msg = f"{key}: a writer cannot put data files below {url}: {error.problem}"
+            msg = f"{key}: this writer cannot create data files below {url}: {error.problem}"
             raise type(error)(msg, error.remedy) from error
 
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="probe") as pool:

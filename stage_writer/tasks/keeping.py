@@ -44,14 +44,14 @@ class Keeping:
         persistent = next((builder.name for builder in stores if builder.persistent), None)
         if persistent is None:
             return
-        in_memory = "leave persistent=True out to keep the state in memory"
+        in_memory = "remove persistent=True to keep the state in memory"
         if self._folder is None:
-            msg = f"the state store {persistent} is persistent, and writer.state_folder names no disk for it"
-            raise ConfigError(msg, f"give writer.state_folder, or {in_memory}")
+            msg = f"the state store {persistent} is persistent, but writer.state_folder is not set"
+            raise ConfigError(msg, f"set writer.state_folder, or {in_memory}")
         count = len(stores) + sum(builder.index() is not None for builder in stores)
         if count > MOST_STORES:
-            msg = f"the state store {persistent} is persistent, and its task has {len(stores)} stores: too many"
-            remedy = f"use {MOST_STORES} at most, of which window and session stores count twice, or {in_memory}"
+            msg = f"the state store {persistent} is persistent, but its task has too many stores: {len(stores)}"
+            remedy = f"use at most {MOST_STORES}, where window and session stores count twice, or {in_memory}"
             raise ConfigError(msg, remedy)
 
     def backend(self, partition: TopicPartition, builders: Iterable[StoreBuilder]) -> Backend:

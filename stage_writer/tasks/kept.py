@@ -199,7 +199,7 @@ class _Readers:
     def __enter__(self) -> None:
         with self._lock:
             if self._is_over:
-                msg = "the task has gone"
+                msg = "the task is gone"
                 raise StoreError(msg, "nothing is lost: its next owner reads the messages again")
             self._count += 1
 

@@ -43,8 +43,8 @@ def topology_of(stream: Stream) -> BuiltTopology:
     build = getattr(made, "build", None)  # returned by a StreamsBuilder
     made = build() if not isinstance(made, Topology) and callable(build) else made
     if not isinstance(made, Topology):
-        problem = f"topology {name!r} gives {_article(type(made).__name__)}"
-        raise ConfigError(problem, "let it return the Topology, or the StreamsBuilder, that it makes")
+        problem = f"topology {name!r} returns {_article(type(made).__name__)}"
+        raise ConfigError(problem, "return the Topology, or the StreamsBuilder")
     try:
         topology = made.check()
     except ConfigError as error:
@@ -71,8 +71,8 @@ def _module(name: str, module: str, packages: Collection[str]) -> ModuleType:
             msg = f"the module of topology {name!r} cannot be imported"
             raise _failed(msg, error) from None
         if error.name is not None and f"{module}.".startswith(f"{error.name}."):
-            problem = f"topology names the module {module!r}, and there is no module {error.name!r}"
-            remedy = f"install its package, or start the writer in the folder where it lies (this is {here})"
+            problem = f"topology names the module {module!r}, but there is no module {error.name!r}"
+            remedy = f"install its package, or start the writer in the folder that contains it (this is {here})"
             raise ConfigError(problem, remedy) from None
         msg = f"the module of topology {name!r} cannot be imported"
         raise _failed(msg, error) from None
@@ -88,13 +88,13 @@ def _function(module: ModuleType, name: str, function: str) -> Callable[[], obje
     value = getattr(module, function, None)
     if value is None:
         close_matches = difflib.get_close_matches(function, dir(module), n=1)
-        problem = f"topology is {name!r}, and {module.__name__} has no {function!r}"
+        problem = f"topology is {name!r}, but {module.__name__} has no {function!r}"
         raise ConfigError(
             problem, f"did you mean {close_matches[0]!r}?" if close_matches else f"define it in {module.__file__}"
         )
     if not callable(value):
-        problem = f"topology is {name!r}, which is {_article(type(value).__name__)} and no function"
-        raise ConfigError(problem, "name a function that makes the topology")
+        problem = f"topology is {name!r}, which is {_article(type(value).__name__)}, not a function"
+        raise ConfigError(problem, "name a function that builds the topology")
     return value  # type: ignore[no-any-return]
 
 
@@ -112,18 +112,18 @@ def _called(name: str, function: Callable[[], object]) -> object:
 def _check_topics(name: str, stream: Stream, topology: BuiltTopology) -> None:
     for topic in topology.sources:
         if topic not in stream.topics:
-            problem = f"topology {name!r} has a source of the topic {topic!r}, which the stream does not read"
+            problem = f"topology {name!r} has a source for the topic {topic!r}, which the stream does not read"
             raise ConfigError(problem, f"add it to topics of {stream.app_id!r}, or fix the source")
     for topic in stream.topics:
         if topic not in topology.sources:
-            problem = f"the stream reads the topic {topic!r}, and topology {name!r} has no source for it"
-            raise ConfigError(problem, "add a source, or leave the topic out of topics")
+            problem = f"the stream reads the topic {topic!r}, but topology {name!r} has no source for it"
+            raise ConfigError(problem, "add a source, or remove the topic from topics")
 
 
 def _check_tables(name: str, stream: Stream, topology: BuiltTopology) -> None:
     for table in topology.tables:
         if table and table not in stream.routing.routes:
-            problem = f"topology {name!r} has a sink for the table {table!r}, which is none of the stream's routes"
+            problem = f"topology {name!r} has a sink for the table {table!r}, which is not in the stream's routes"
             close_matches = difflib.get_close_matches(table, stream.routing.routes, n=1)
             remedy = f"did you mean {close_matches[0]!r}?" if close_matches else f"write routes: {{{table}: table URL}}"
             raise ConfigError(problem, remedy)
@@ -143,7 +143,7 @@ def _failed(what: str, error: Exception) -> ConfigError:
         ]
         location = f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else "nowhere"
     return ConfigError(
-        f"{what}: {type(error).__name__}: {error} ({location})", f"fix it, and try `stage-writer check {CONFIG}`"
+        f"{what}: {type(error).__name__}: {error} ({location})", f"fix it, and run `stage-writer check {CONFIG}`"
     )
 
 

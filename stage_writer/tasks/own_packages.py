@@ -33,8 +33,8 @@ def use_own(packages: Collection[str]) -> None:
     for name in packages:
         folder = _folder_of(name)
         if folder is None:
-            msg = f"topology_packages names {name!r}, and there is no such package of yours"
-            raise ConfigError(msg, f"start the writer in the folder where it lies (this is {Path.cwd()})")
+            msg = f"topology_packages names {name!r}, but you have no such package"
+            raise ConfigError(msg, f"start the writer in the folder that contains it (this is {Path.cwd()})")
         if alias_of(name) not in sys.modules:
             _load(alias_of(name), folder)
         _own.add(name)
@@ -60,7 +60,7 @@ def shadowed_by(error: ImportError) -> ConfigError | None:
     folder = _folder_of(name)
     if folder is None:
         return None
-    problem = f"{error.name!r} is imported, and {name!r} is a package of this program: yours in {folder} is not found"
+    problem = f"{error.name!r} is imported, but {name!r} is a package of this program: yours in {folder} is not visible"
     return ConfigError(problem, f"set topology_packages: [{name}] in the stream, or rename the package")
 
 

@@ -43,15 +43,15 @@ def topology_converter(
         from stage_writer.tasks.columns import ColumnsConverter  # noqa: PLC0415 - as above
 
         if stream.state_changelog is not None:
-            msg = f"topology {stream.topology!r} works on columns only, and has no state for a state_changelog"
-            raise ConfigError(msg, "leave state_changelog out")
+            msg = f"topology {stream.topology!r} only transforms columns, and has no state for a state_changelog"
+            raise ConfigError(msg, "remove state_changelog")
         return ColumnsConverter(stream, topology, native_decoder)
     from stage_writer.tasks.shared import SnapshotsWhen, Surroundings  # noqa: PLC0415 - as above
     from stage_writer.tasks.topology import TopologyConverter  # noqa: PLC0415 - as above
 
     if stream.state_changelog in topology.topics_written:
         msg = f"topology {stream.topology!r} writes records to {stream.state_changelog!r}, its state_changelog"
-        raise ConfigError(msg, "give the changes of its state a topic of their own")
+        raise ConfigError(msg, "use a separate topic for the changes of its state")
     context = Surroundings(
         SystemClock().wall_ms,
         metrics or Metrics(),

@@ -176,12 +176,12 @@ def _connected(
     stores_of_nodes: dict[str, set[str]] = defaultdict(set)
     for store, name in connections:
         if store not in stores:
-            remedy = "add it with add_state_store, and look at its spelling"
-            msg = f"the processor {name!r} uses the state store {store!r}, which is not there"
+            remedy = "add it with add_state_store, and check its spelling"
+            msg = f"the processor {name!r} uses the state store {store!r}, which does not exist"
             raise ConfigError(msg, remedy)
         if not isinstance(nodes.get(name), ProcessorNode):
-            remedy = "name processors there: sources, steps and sinks have no stores"
-            msg = f"the state store {store!r} is connected to {name!r}, which is no processor"
+            remedy = "name processors: sources, steps and sinks have no stores"
+            msg = f"the state store {store!r} is connected to {name!r}, which is not a processor"
             raise ConfigError(msg, remedy)
         stores_of_nodes[name].add(store)
     return {name: frozenset(of_node) for name, of_node in stores_of_nodes.items()}
@@ -198,13 +198,13 @@ def _require_used(
         raise ConfigError(msg, "add one with add_source")
     for node in nodes:
         if isinstance(node, SourceNode | StepNode) and not children.get(node.name):
-            remedy = "add a node that takes its records, or leave it out"
-            msg = f"no node takes the records of {node.name!r}"
+            remedy = "add a node that receives its records, or remove it"
+            msg = f"no node receives the records of {node.name!r}"
             raise ConfigError(msg, remedy)
     used = frozenset[str]().union(*connected.values())
     for store in stores:
         if store not in used:
-            remedy = "name its processors in add_state_store, or leave it out"
+            remedy = "name its processors in add_state_store, or remove it"
             msg = f"no processor uses the state store {store!r}"
             raise ConfigError(msg, remedy)
 
@@ -230,14 +230,14 @@ class _Bound:
             case StepNode():
                 self._add_step(node)
             case ProcessorNode() | TopicSink() if after_late:
-                problem = f"{node.name!r} stands after the step {after_late[0]!r}, which stands after a processor"
+                problem = f"{node.name!r} comes after the step {after_late[0]!r}, which comes after a processor"
                 remedy = "write that step as a processor, or put it before the first processor of its path"
-                msg = f"{problem}: a batch's records would come out of their order"
+                msg = f"{problem}: a batch's records would be out of order"
                 raise ConfigError(msg, remedy)
             case TableSink():
                 without = [name for name in node.parents if name in self._early_nodes and name not in self.columns]
                 if without:
-                    msg = f"the sink {node.name!r} takes records of {without[0]!r}, which have no declared columns"
+                    msg = f"the sink {node.name!r} receives records of {without[0]!r}, which have no declared columns"
                     raise SchemaError(msg, f"give the source {without[0]!r} its columns")
             case ProcessorNode() | TopicSink():
                 pass
@@ -250,25 +250,25 @@ class _Bound:
             given = {parent: columns for parent, columns in given.items() if columns is not None}
             if node.columns is None and unknown:
                 problem = f"the step {node.name!r} follows a processor, so its columns are unknown"
-                raise SchemaError(problem, "say what the records' dicts hold: add_step(…, columns='…')")
+                raise SchemaError(problem, "declare the fields of the records: add_step(…, columns='…')")
             if node.columns is not None:
                 given[node.name] = node.columns
         for parent, columns in given.items():
             if columns is None:
-                problem = f"the step {node.name!r} takes records of {parent!r}, which have no declared columns"
+                problem = f"the step {node.name!r} receives records of {parent!r}, which have no declared columns"
                 raise SchemaError(problem, f"give the source of {parent!r} its columns")
         first = next(iter(given.values()))
         if any(columns != first for columns in given.values()) or first is None:
-            problem = f"the step {node.name!r} has parents with other columns than one another: {', '.join(given)}"
-            raise SchemaError(problem, "let them have the same columns in the same order, by a Select for instance")
+            problem = f"the parents of the step {node.name!r} have different columns: {', '.join(given)}"
+            raise SchemaError(problem, "give them the same columns in the same order, for example by a Select")
         try:
             step = node.step.bind(first)
         except ConfigError as error:
             msg = f"the step {node.name!r}: {error.problem}"
             raise type(error)(msg, error.remedy) from error
         if not early and getattr(step, "needs_kafka", False):
-            msg = f"the step {node.name!r} stands after a processor, and asks for kafka.*"
-            raise SchemaError(msg, "put what you need of it into a column before the first processor")
+            msg = f"the step {node.name!r} comes after a processor, but uses kafka.*"
+            raise SchemaError(msg, "copy what you need of it into a column before the first processor")
         self.columns[node.name] = step.columns
         if early:
             self._early_nodes.add(node.name)
@@ -282,7 +282,7 @@ def _check_time(source: SourceNode) -> None:
         return
     field = None if source.columns is None else source.columns.field(source.timestamp)
     if field is None:
-        problem = f"the source {source.name!r} has the timestamp {source.timestamp!r}, which is none of its columns"
+        problem = f"the source {source.name!r} has the timestamp {source.timestamp!r}, which is not one of its columns"
         raise SchemaError(problem, "name one of its columns; a source without columns has Kafka's time only")
     data_type = field.type
     if data_type not in (Primitive.TIMESTAMP, Primitive.LONG):

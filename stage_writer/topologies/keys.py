@@ -110,12 +110,12 @@ def any_json(text: str) -> Value:
 
 
 def _no_constant(name: str) -> NoReturn:
-    msg = f"{name} is no JSON"
+    msg = f"{name} is not JSON"
     raise ValueError(msg)
 
 
 _DECODER = json.JSONDecoder(parse_constant=_no_constant)
-_TOO_DEEP = "it is nested too deep"
+_TOO_DEEP = "it is nested too deeply"
 
 
 def _key_of_document(data: bytes) -> Key:
@@ -137,14 +137,14 @@ def _frozen(value: Any) -> Key:  # noqa: ANN401 - any JSON
 
 def _bytes_of_text(given: Any) -> bytes:  # noqa: ANN401 - the user's
     if not isinstance(given, str):
-        msg = f"text is wanted for Kafka, not {type(given).__name__}: {given!r}"
+        msg = f"Kafka needs text, not {type(given).__name__}: {given!r}"
         raise TypeError(msg)
     return given.encode("utf-8")
 
 
 def _bytes_of_bytes(given: Any) -> bytes:  # noqa: ANN401 - the user's
     if not isinstance(given, bytes):
-        msg = f"bytes are wanted for Kafka, not {type(given).__name__}: {given!r}"
+        msg = f"Kafka needs bytes, not {type(given).__name__}: {given!r}"
         raise TypeError(msg)
     return given
 
@@ -153,7 +153,7 @@ def _bytes_of_number(number: struct.Struct, given: Any) -> bytes:  # noqa: ANN40
     try:
         return number.pack(given)
     except struct.error as error:
-        msg = f"{given!r} does not fit the key's type: {error}"
+        msg = f"{given!r} does not match the key's type: {error}"
         raise ValueError(msg) from error
 
 
@@ -172,5 +172,5 @@ def _plain(value: Any) -> str:  # noqa: ANN401 - the user's
         case bytes():
             return base64.b64encode(value).decode("ascii")
         case _:
-            msg = f"{type(value).__name__} has no form in JSON: {value!r}"
+            msg = f"{type(value).__name__} cannot be written as JSON: {value!r}"
             raise TypeError(msg)

@@ -107,7 +107,7 @@ class _Mapped:
         """The function's rows. Raises TopologyError when it fails: no single record is to blame."""
         del messages
         name = getattr(self._function, "__name__", repr(self._function))
-        remedy = "fix the function; it must give a row for each that it takes, with the columns that it declares"
+        remedy = "fix the function; it must return a row for each that it receives, with the columns that it declares"
         try:
             given = self._function(rows.table)
             table = given.select(self._schema.names).cast(self._schema)
@@ -115,6 +115,6 @@ class _Mapped:
             msg = f"the function {name} of a batch step failed: {type(error).__name__}: {error}"
             raise TopologyError(msg, remedy) from error
         if len(table) != len(rows):
-            msg_0 = f"the function {name} of a batch step made {len(table)} rows of {len(rows)}"
+            msg_0 = f"the function {name} of a batch step returned {len(table)} rows for {len(rows)}"
             raise TopologyError(msg_0, remedy)
         return rows.with_table(table)

@@ -38,21 +38,23 @@ def _check(sink: TableSink, parent: str, given: StructType, table: StructType) -
     what = f"the table {sink.table!r}" if sink.table else "the stream's table"
     unknown = [name for name in given.names if name not in table.names]
     if unknown:
-        msg = f"{parent!r} gives the column {unknown[0]!r} to the sink {sink.name!r}, and {what} does not have it"
+        msg = f"{parent!r} gives the column {unknown[0]!r} to the sink {sink.name!r}, but {what} does not have it"
         close_matches = difflib.get_close_matches(
             unknown[0], [name for name in table.names if name not in given.names], 1
         )
         hint = f"did you mean {close_matches[0]!r}? " if close_matches else ""
-        raise SchemaError(msg, f"{hint}add it to the table's columns, or leave it out with a Select step")
+        raise SchemaError(msg, f"{hint}add it to the table's columns, or remove it with a Select step")
     for field in table:
         parent_field = given.field(field.name)
         if parent_field is None:
             if not field.nullable:
-                msg = f"{what} has the column {field.name!r} NOT NULL, and {parent!r} does not give it"
-                raise SchemaError(msg, f"give it, in the step {parent!r} for instance, or declare it without NOT NULL")
+                msg = f"{what} has the column {field.name!r} NOT NULL, but {parent!r} does not provide it"
+                raise SchemaError(
+                    msg, f"provide it, for example in the step {parent!r}, or declare it without NOT NULL"
+                )
         elif not _takes(field.type, parent_field.type):
             shown = type_to_ddl(field.type)
-            msg = f"{parent!r} gives {field.name!r} as {type_to_ddl(parent_field.type)}, and {what} has it as {shown}"
+            msg = f"{parent!r} gives {field.name!r} as {type_to_ddl(parent_field.type)}, but {what} has it as {shown}"
             raise SchemaError(msg, f"cast it there: CAST({quote_name(field.name)} AS {shown})")
 
 

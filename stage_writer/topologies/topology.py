@@ -91,7 +91,7 @@ class Topology:
         """
         if not topics:
             msg = f"the source {name!r} has no topics"
-            raise ConfigError(msg, "name them after the source's own name")
+            raise ConfigError(msg, "name them after the source's name")
         schema = None
         if columns is not None:
             try:
@@ -103,7 +103,7 @@ class Topology:
             twice = set(topics) & set(other.topics) if isinstance(other, SourceNode) else set()
             if twice:
                 problem = f"the sources {other.name!r} and {name!r} both read {', '.join(sorted(twice))}"
-                raise ConfigError(problem, "add one source, and let both paths begin there")
+                raise ConfigError(problem, "add one source, and start both paths there")
         key_type = _one_of(KeyType, f"the key of {name!r}", key)
         self._add(SourceNode(name, (), tuple(topics), schema, key_type, timestamp, headers))
         return self
@@ -139,10 +139,10 @@ class Topology:
         """A store, and the processors that use it."""
         if builder.name in self._stores:
             msg = f"the state store {builder.name!r} is added twice"
-            raise ConfigError(msg, "give each store a name of its own")
+            raise ConfigError(msg, "give each store its own name")
         if builder.name.startswith("__"):
             msg = f"the state store {builder.name!r} has a reserved name"
-            raise ConfigError(msg, "begin it with a letter")
+            raise ConfigError(msg, "start it with a letter")
         self._stores[builder.name] = builder
         self._connected += [(builder.name, processor) for processor in processors]
         return self
@@ -164,20 +164,20 @@ class Topology:
     def _add(self, node: Node) -> None:
         kind = type(node).__name__
         if not node.name or node.name in self._nodes:
-            problem = f"the name {node.name!r} is given to two nodes" if node.name else f"a {kind} has no name"
-            raise ConfigError(problem, "give each node a name of its own")
+            problem = f"two nodes are named {node.name!r}" if node.name else f"a {kind} has no name"
+            raise ConfigError(problem, "give each node its own name")
         if not isinstance(node, SourceNode) and not node.parents:
             msg = f"the node {node.name!r} has no parents"
-            raise ConfigError(msg, "name the nodes whose records it takes")
+            raise ConfigError(msg, "name the nodes whose records it receives")
         for parent in node.parents:
             parent_node = self._nodes.get(parent)
             if parent_node is None:
-                remedy = "add the parent first, and look at its spelling"
-                msg = f"the node {node.name!r} has the parent {parent!r}, which is not there"
+                remedy = "add the parent first, and check its spelling"
+                msg = f"the node {node.name!r} has the parent {parent!r}, which does not exist"
                 raise ConfigError(msg, remedy)
             if isinstance(parent_node, TableSink | TopicSink):
-                remedy = "let it take what the sink takes"
-                msg = f"the node {node.name!r} has the sink {parent!r} for a parent"
+                remedy = "use the sink's own parent"
+                msg = f"the node {node.name!r} has the sink {parent!r} as a parent"
                 raise ConfigError(msg, remedy)
         if len(set(node.parents)) < len(node.parents):
             msg = f"the node {node.name!r} names a parent twice"
@@ -190,5 +190,5 @@ def _one_of(choices: type[Choice], what: str, given: str) -> Choice:
         return choices(given)
     except ValueError:
         allowed = ", ".join(choices)
-        msg = f"{what} is {given!r}, which is not known"
+        msg = f"{what} is {given!r}, which is unknown"
         raise ConfigError(msg, f"use one of: {allowed}") from None

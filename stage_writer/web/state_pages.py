@@ -47,11 +47,11 @@ def _answer(look_ups: LookUps, rest: str, query: Mapping[str, str]) -> Page:
     if not parts or parts == [""]:
         return json_page(200, {"streams": [_stream(look_ups, app_id) for app_id in look_ups.streams]})
     if len(parts) not in {_STORE_PARTS, _KEY_PARTS}:
-        return text_page(404, "ask for /state, /state/<app_id>/<store> or /state/<app_id>/<store>/<key>\n")
+        return text_page(404, "use /state, /state/<app_id>/<store> or /state/<app_id>/<store>/<key>\n")
     app_id, store = parts[:_STORE_PARTS]
     kind = look_ups.streams.get(app_id, {}).get(store)
     if kind is None:
-        return text_page(404, "there is no such stream or store here: GET /state lists them\n")
+        return text_page(404, "there is no such stream or store: GET /state lists them\n")
     try:
         query_of_store = _parsed_query(parts[_STORE_PARTS:], query)
     except (ValueError, TypeError, RecursionError) as error:
@@ -91,11 +91,11 @@ def _entry(entry: StoreEntry) -> dict[str, object]:
 def _parsed_query(keys: list[str], query: Mapping[str, str]) -> StoreQuery:
     unknown = sorted(set(query) - _KNOWN)
     if unknown:
-        msg = f"{unknown[0]} is not known; there are {', '.join(sorted(_KNOWN))}"
+        msg = f"{unknown[0]} is unknown; use one of {', '.join(sorted(_KNOWN))}"
         raise ValueError(msg)
     key_type = query.get("key_type", "text")
     if key_type not in {"text", "json"}:
-        msg = "key_type is text or json"
+        msg = "key_type must be text or json"
         raise ValueError(msg)
 
     def key(text: str) -> Key:
@@ -109,7 +109,7 @@ def _parsed_query(keys: list[str], query: Mapping[str, str]) -> StoreQuery:
 
     prefix = bound("prefix")
     if isinstance(prefix, bool | int | float):
-        msg = "a prefix is text or an array"
+        msg = "a prefix must be text or an array"
         raise TypeError(msg)
     return StoreQuery(
         tuple(key(text) for text in keys),
@@ -125,7 +125,7 @@ def _parsed_query(keys: list[str], query: Mapping[str, str]) -> StoreQuery:
 def _number(name: str, text: str) -> int:
     number = int(text) if text.removeprefix("-").isdecimal() and len(text) < 19 else None  # noqa: PLR2004 - 64 bits
     if number is None:
-        msg = f"{name} is a whole number"
+        msg = f"{name} must be a whole number"
         raise ValueError(msg)
     return number
 
@@ -135,7 +135,7 @@ def _tuples(value: object) -> Key:
         return tuple(_tuples(element) for element in value)
     if value is None or isinstance(value, str | int | float):
         return value
-    msg = "a key in JSON is text, a number, a boolean, null or an array of these"
+    msg = "a JSON key must be text, a number, a boolean, null or an array of these"
     raise ValueError(msg)
 
 

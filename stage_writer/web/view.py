@@ -188,18 +188,18 @@ class WriterView:
             )
             problems.append(problem)
         if snapshot.is_failing:
-            text = "Flushes or looks at chains fail, and are tried again; the writer ends when that lasts for minutes."
+            text = "Flushes or reads of chains fail, and are tried again; the writer ends if that lasts for minutes."
             problems.append(Problem(ProblemLevel.WARNING, "The store or Kafka fails", text, FAILING_REMEDY))
         problems += [
             Problem(ProblemLevel.ERROR, "Records for Kafka topics wait", problem.problem, problem.remedy)
             for problem in snapshot.undelivered
         ]
-        remedy = f"`stage-writer check {CONFIG}` says whether it is there, and whether this user may write to it"
+        remedy = f"`stage-writer check {CONFIG}` says whether it exists, and whether this user may write to it"
         title = "Notifications go to the stage"
         problems += [Problem(ProblemLevel.WARNING, title, note, remedy) for note in snapshot.notes]
         title, remedy = (
             "A changelog topic does not retain state",
-            "do what its sentence ends with; it is looked at each minute",
+            "follow the remedy in its message; the writer checks again every minute",
         )
         problems += [Problem(ProblemLevel.ERROR, title, note, remedy) for note in snapshot.changelogs]
         problems += [
@@ -256,7 +256,7 @@ def _owned(assigned: AssignedPartition, backpressure: BackpressureState) -> _Par
 
 def _verdict(partitions: int, streams: int, *, joined: bool) -> str:
     if not joined:
-        return "This writer is not a member of its group yet."
+        return "This writer has not joined its group yet."
     if partitions == 0:
         return "This writer has no partitions: other members of its group have all of them."
     return f"This writer stages {counted(partitions, 'Kafka partition')} of {counted(streams, 'stream')}."

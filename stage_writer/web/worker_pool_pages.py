@@ -129,7 +129,7 @@ def _ask(worker: Worker, method: str, path: str, token: str | None) -> tuple[int
         response = connection.getresponse()
         return response.status, response.read().decode()
     except (OSError, HTTPException) as error:
-        return _AWAY, f"does not answer: {error}"
+        return _AWAY, f"does not respond: {error}"
     finally:
         connection.close()
 
@@ -185,7 +185,7 @@ def merged_status(statuses: Sequence[Status], workers: int, now_ms: int, started
         started_ms=started_ms,
         state=states.pop() if len(states) == 1 else ", ".join(sorted(states)) or "starting",
         verdict=(
-            f"{len(statuses)} of {workers} workers answer; they stage {counted(len(partitions), 'Kafka partition')}."
+            f"{len(statuses)} of {workers} workers respond; they stage {counted(len(partitions), 'Kafka partition')}."
         ),
         figures=_figures(statuses),
         problems=tuple(dict.fromkeys(problem for status in statuses for problem in status.problems)),

@@ -17,6 +17,8 @@ NO_JSON = {
     "config schema",  # JSON always
 }
 
+IN_ORDER = ["run", "plan", "write", "check", "status", "verify", "skip", "rewind", "clean", "pause"]
+
 
 def commands() -> Iterator[tuple[str, TyperCommand]]:
     waiting = list(PROGRAMS.items())
@@ -46,6 +48,18 @@ def test_help_shows_calls_that_work(name: str, command: TyperCommand) -> None:
         if not line.startswith("#"):
             require_taken(re.split(r" [|>] ", line)[0])
     assert any(name.rsplit(maxsplit=1)[-1] in line for line in lines)
+
+
+@pytest.mark.parametrize("program", ["stage-writer", "delta-loader", "bootstrap", "kafka-delta-express"])
+def test_a_programs_help_lists_what_runs_first_and_ends_with_calls_that_work(program: str) -> None:
+    group = PROGRAMS[program]
+    assert isinstance(group, TyperGroup)
+    listed = [name for name in group.commands if name in IN_ORDER]
+    assert listed == [name for name in IN_ORDER if name in listed]
+    head, *lines, codes = (group.epilog or "").split("\n\n")
+    assert (head, bool(lines), codes) == ("Examples:", True, EXIT_CODES)
+    for line in lines:
+        require_taken(line)
 
 
 @pytest.mark.parametrize(("name", "command"), COMMANDS, ids=[name for name, _ in COMMANDS])

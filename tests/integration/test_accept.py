@@ -99,7 +99,7 @@ def test_after_a_restore_each_record_is_there_once_again(pipeline: Pipeline) -> 
     assert len(pipeline.rows()) == 20
 
     shown = pipeline.accept("--replay")
-    assert f"{pipeline.topic}/0: loading would begin again at 10" in shown
+    assert f"{pipeline.topic}/0: loading would start again at 10" in shown
     assert "the writers would stage again from 10 on" in shown
     assert "Nothing was changed" in shown
     assert list(pipeline.staging.store(pipeline.staging.stage_url).list("accept")) == []

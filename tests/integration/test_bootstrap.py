@@ -138,7 +138,7 @@ def test_earliest_latest_and_a_moment(operator: Operator, topic: str) -> None:
 def test_write_makes_the_markers_of_the_plan_and_a_second_one_is_refused(operator: Operator, topic: str) -> None:
     output = operator.runs("write", "--from", "latest")
     assert f"done/{topic}/0/00000000000000000004.done" in output
-    assert "2 markers were made" in output
+    assert "2 markers were created" in output
     assert "position 0 needs no marker" in output
     assert operator.markers() == {f"{topic}/0": (4, 5), f"{topic}/1": (2, 3)}
 
@@ -256,7 +256,7 @@ def test_rewind_shows_first_and_does_it_with_yes(operator: Operator, topic: str)
     put(operator.store, *chain_of(0, 2, 4, 5, partition=TopicPartition(Topic(topic), Partition(0))))
     arguments = ("rewind", "--topic", topic, "--partition", "0", "--to", "3")
     output = operator.runs(*arguments)
-    assert "to put aside" in output
+    assert "to move aside" in output
     assert "Nothing was changed" in output
     assert len(list(operator.store.list("done/"))) == 3
     output = operator.runs(*arguments, "--yes")

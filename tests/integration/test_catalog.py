@@ -38,7 +38,7 @@ def test_a_table_is_registered_and_what_else_has_its_name_is_refused(tmp_path: P
     staging.flush(0, 0, 10, dead=[3])
     failure = load(staging, spark, {f"{shop}.orders": staging.table}).failure
     assert isinstance(failure, ConfigError)
-    assert failure.remedy.startswith(f"make it, CREATE SCHEMA {shop}")
+    assert failure.remedy.startswith(f"create it, CREATE SCHEMA {shop}")
     spark.sql(f"CREATE SCHEMA {shop}")
     names = {f"spark_catalog.{shop}.orders": staging.table, f"{shop}.letters": staging.dead_letters}
     report = load(staging, spark, names)
@@ -52,16 +52,16 @@ def test_a_table_is_registered_and_what_else_has_its_name_is_refused(tmp_path: P
     spark.sql(f"CREATE VIEW {shop}.seen AS SELECT * FROM {shop}.orders")  # noqa: S608 - our own name
     spark.sql(f"CREATE TABLE {shop}.plain (id BIGINT) USING parquet")
     spark.sql(f"CREATE TABLE {shop}.owned (id BIGINT) USING delta")
-    for name, said in (("seen", "is a view"), ("plain", "the format parquet"), ("owned", "lies at")):
+    for name, said in (("seen", "is a view"), ("plain", "the format parquet"), ("owned", "is located at")):
         failure = load(staging, spark, {f"{shop}.{name}": staging.table}).failure
         assert isinstance(failure, ConfigError)
         assert said in failure.problem
-    with pytest.raises(UnknownCatalogError, match="none that Spark knows"):
+    with pytest.raises(UnknownCatalogError, match="Spark does not know"):
         SparkCatalog(spark).entry("nobody.shop.orders")
     spark.conf.set("spark.sql.catalog.broken", "org.example.NoCatalog")
     with pytest.raises(TableError, match=r"cannot look up broken\.shop\.orders") as caught:
         SparkCatalog(spark).entry("broken.shop.orders")
-    assert "spark.sql.catalog.broken and what begins so" in caught.value.remedy
+    assert "spark.sql.catalog.broken and its sub-keys" in caught.value.remedy
     spark.sql(f"DROP TABLE {shop}.orders")  # it is external: the rows stay
     staging.flush(0, 10, 20)
     report = load(staging, spark, names)

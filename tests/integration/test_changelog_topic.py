@@ -122,7 +122,9 @@ def test_pieces_that_are_gone_are_named(written: Written) -> None:
     first, second, third = written.write(b"a" * 1_500), written.write(b"b"), written.write(b"c")
     admin, kept = written.kafka.admin, KafkaPartition(written.topic, 0, second.spans[0].start)
     admin.delete_records([kept])[kept].result(60)
-    with pytest.raises(StateError, match=rf"offset 0 of {written.topic}/0 are gone: of it Kafka has offsets 2 to 3"):
+    with pytest.raises(
+        StateError, match=rf"offset 0 of {written.topic}/0 are gone: Kafka has only offsets 2 to 3 of it"
+    ):
         written.read(first)
     assert written.read(second, third) == [b"b", b"c"]
 
@@ -131,7 +133,7 @@ def test_a_topic_that_was_made_again_is_told_by_its_id(written: Written) -> None
     changes = written.write(b"a")
     assert changes.topic_id is not None
     written.kafka.delete_topic(written.topic)
-    with pytest.raises(StateError, match="is not there any more"):
+    with pytest.raises(StateError, match="no longer exists"):
         written.read(changes)
     seen(written.kafka, written.kafka.create_topic(written.topic, 2))
     with pytest.raises(StateError, match="was deleted and created again"):
@@ -160,7 +162,7 @@ def test_unfit_topics_are_refused_at_start(
     cases = {
         seen(kafka, new_topic(1, {"cleanup.policy": "compact"})): "which has cleanup.policy=compact",
         seen(kafka, new_topic(1, {"retention.ms": "60000"})): "which has retention.ms=60000",
-        "nowhere-to-be-found": "which Kafka does not have",
+        "nowhere-to-be-found": "which does not exist in Kafka",
     }
     for changes, message in cases.items():
         settings_of_topic = Settings.model_validate(settings(kafka, tmp_path, topic, state_changelog=changes))
@@ -221,7 +223,7 @@ def test_a_chain_whose_messages_are_gone_is_rewound_as_its_error_says(  # noqa: 
     capfd.readouterr()
     assert staged(5) == 3
     errors = capfd.readouterr().err
-    assert f"at offset 0 of {changes}/0 are gone: it is empty, and continues at {end}" in errors
+    assert f"at offset 0 of {changes}/0 are gone: the partition is empty, and continues at {end}" in errors
     assert "(`--to 10 --below-table`)" in errors
 
     place = ["--topic", topic, "--partition", "0", "--to", "10", "--below-table"]

@@ -170,7 +170,7 @@ def test_records_are_loaded_by_the_topic_alone_and_without_it_as_well(
     before = turns_by_signs(loader)
     loads()
     loader.until(lambda: turns_by_signs(loader) > before, "a sign in the stage")
-    assert "signs of new markers go to the stage" in writer.get("/healthcheck")[1]
+    assert "until then, notifications go to the stage" in writer.get("/healthcheck")[1]
     loader.until(lambda: "finds new markers by listing" in loader.get("/healthcheck")[1], "a word about it")
     assert loader.get("/healthcheck")[0] == writer.get("/healthcheck")[0] == 200
     loads()

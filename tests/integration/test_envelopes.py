@@ -85,7 +85,7 @@ def test_framed_events_are_staged(
         registry.stop()
         refused = programs.run("stage-writer", "check", config)
         assert refused.returncode == 1
-        assert "does not answer" in refused.stderr
+        assert "does not respond" in refused.stderr
     (manifest,) = manifests(FsspecStore(f"{tmp_path}/stage"))
     assert manifest.tombstones == 1
     assert manifest.undeclared is not None

@@ -41,7 +41,10 @@ def test_rules_refuse_count_and_hold_until_the_record_is_given_up(
     held = programs.run("stage-writer", "run", config, "--until-caught-up")
     assert held.returncode == 3, held.stderr
     output = held.stdout + held.stderr
-    assert f"the record at offset 4 of {topic}/0 breaks a rule that holds: expect.sane is false: amount < 100" in output
+    assert (
+        f"the record at offset 4 of {topic}/0 breaks a rule with on_fail: hold: expect.sane is false: amount < 100"
+        in output
+    )
     skip = ("skip", config, "--topic", topic, "--partition", "0", "--to", "5", "--yes")
     assert f"bootstrap skip {config} --topic {topic} --partition 0 --to 5 --yes" in output
     assert programs.run("stage-writer", "run", config, "--until-caught-up").returncode == 3, "nothing has changed"

@@ -200,8 +200,8 @@ def test_check_tells_of_topics_that_cannot_be_joined_or_written(
     orders, payments, other = new_topic(2, prefix="orders"), new_topic(2, prefix="payments"), new_topic(3)
     for second, sink, problem in (
         (payments, "nowhere", "the topology of 'shop' names 'nowhere', which Kafka at"),
-        (other, payments, "topics that a topology joins have differing numbers of partitions"),
-        ("missing", payments, "names the topic 'missing', which Kafka does not have"),
+        (other, payments, "a topology joins topics with different numbers of partitions"),
+        ("missing", payments, "names the topic 'missing', which does not exist in Kafka"),
     ):
         monkeypatch.setenv(joining.TOPICS, f"{orders} {second} {sink}")
         columns = "id BIGINT, paid BIGINT"

@@ -124,7 +124,7 @@ def test_the_service_loads_on_its_schedule_answers_and_ends_in_1_when_its_spark_
     for child in Path(f"/proc/{service.process.pid}/task/{service.process.pid}/children").read_text().split():
         os.kill(int(child), signal.SIGKILL)
     assert service.process.wait(180) == 1
-    assert "the Spark process is gone" in service.log.read_text("utf-8")
+    assert "the Spark process has ended" in service.log.read_text("utf-8")
 
 
 def test_a_loader_that_still_starts_spark_ends_on_sigterm_with_0(tmp_path: Path, programs: Programs) -> None:

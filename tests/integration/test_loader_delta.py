@@ -253,7 +253,7 @@ def test_a_commit_whose_answer_is_lost_is_looked_up(
     (report,) = loader_for(staging, forgetful).run_pass()
     assert (report.commits, report.failure is None) == ((1, True) if writes else (0, False))
     if report.failure is not None:
-        assert "it is not known whether a commit" in report.failure.problem
+        assert "it is unknown whether a commit" in report.failure.problem
         assert "nothing was written" not in report.failure.remedy
     (report,) = loader_for(staging, tables).run_pass()
     assert report.commits == (0 if writes else 1)

@@ -129,7 +129,7 @@ def test_a_file_that_was_added_twice_is_named(staging: Staging, spark: SparkSess
     version = commit_by_hand(staging.table, {"add": {**add, "path": copy}})
     verified = report(staging, spark)
     (twice,) = [finding for finding in verified.faults if finding.kind == "rows_twice"]
-    assert "10 offsets (32900 to 32909) of orders/0 are there more than once" in twice.text
+    assert "10 offsets (32900 to 32909) of orders/0 occur more than once" in twice.text
     assert (set(twice.files), twice.version) == ({str(add["path"]), copy}, version)
     assert [finding.partition.partition for finding in verified.faults if finding.partition] == [0]
 

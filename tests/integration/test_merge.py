@@ -233,7 +233,7 @@ def test_an_older_file_keeps_no_newer_value_in_a_row_and_lossy_numbers_are_dead_
         (3, "c", 7, None, (None, 7), None),
     ]
     (problem,) = (error for _, _, error in stream.letters().values())
-    assert "a value of at, staged as BIGINT, is none of the column's type INT" in problem
+    assert "a value of at, staged as BIGINT, is out of range for the column's type INT" in problem
 
 
 def test_what_others_do_to_the_table_meanwhile_is_a_conflict_and_then_merged(

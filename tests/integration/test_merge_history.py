@@ -119,4 +119,4 @@ def test_a_table_keeps_what_a_database_had_and_when(
     refused = in_process.load(config, spark)
     assert refused.failure is not None
     assert ("keeps every version of a row" in refused.failure.problem, refused.commits) == (True, 0)
-    assert "write merge.history: true and stage again with" in refused.failure.remedy
+    assert "set merge.history: true and stage again with" in refused.failure.remedy

@@ -130,7 +130,7 @@ def test_a_table_without_kafkas_columns_refuses_records_that_are_known_all_the_s
     programs.succeed("stage-writer", "run", beside, "--until-caught-up")
     report = in_process.load(beside, spark)
     held = report.held[TopicPartition(Topic(topic), Partition(0))]
-    assert (held.reason, "write load: append and stage its records again" in held.remedy) == ("not_written", True)
+    assert (held.reason, "set load: append and stage its records again" in held.remedy) == ("not_written", True)
     assert rows_of(table) == []
 
     apart = config("append")

@@ -269,7 +269,7 @@ def test_dead_letters_are_listed_and_replayed_from_their_own_bytes(pipeline: Pip
     chosen = ("dead-letters", "replay", fixed, "--partition", "0", "--to", "20", "--yes")
     output = pipeline.programs.succeed("delta-loader", *chosen)
     assert "[10, 11)  1 records: 1 rows" in output
-    assert "none of them fits: they stay as they are" in output
+    assert "none of them matches; they stay as they are" in output
     assert output.count("and the request replace/") == 1
     assert pipeline.load(fixed).held == {}
     after, letters_after = pipeline.rows(), pipeline.rows("orders_dead_letters")
@@ -291,7 +291,7 @@ def test_letters_that_stand_alone_share_a_replacement(pipeline: Pipeline) -> Non
     output = pipeline.programs.succeed("stage-writer", "replay", fixed, "--letters", export, "--yes")
     assert output.count("and the request replace/") == 2
     assert output.count("16 offsets of [10, 191)  16 records: 16 rows") == 2
-    assert output.count("none of them fits: they stay as they are") == 2
+    assert output.count("none of them matches; they stay as they are") == 2
     # One commit to each table for each Kafka partition, whoever dies; what does not fit is not even written again.
     pipeline.replacer.dies_after = ("rows", RequestStep.ROWS)
     with pytest.raises(Death):

@@ -100,7 +100,7 @@ def test_tables_of_several_shapes_each_get_their_records_once(
     without = programs.config({**settings, "streams": [{**stream, "routes": {"click": click}}]})
     (held,) = in_process.load(without, spark).held.values()
     assert held.reason == "unreadable_marker"
-    assert f"if {tmp_path}/views was taken out of the stream" in held.remedy
+    assert f"if {tmp_path}/views was removed from the stream" in held.remedy
     config = programs.config(settings)
     assert in_process.load(config, spark).failure is None
     assert rows("views", "page.name")[-1] == (7, "r")

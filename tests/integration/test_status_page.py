@@ -122,7 +122,7 @@ def test_each_problem_has_the_command_that_mends_it_by_keyboard_too(browser: Bro
         assert page.title() == "(3) delta-loader"
         problem = page.locator("#problems li").first
         assert "orders/3 is held (gap)" in problem.inner_text()
-        assert "and 1 more like it" in problem.inner_text()
+        assert "and 1 more of this kind" in problem.inner_text()
         command = problem.locator("code").first.inner_text()
         assert command == "bootstrap rewind ⟨config⟩ --topic orders --partition 3 --to 4100051 --yes"
         button = problem.get_by_role("button", name="Copy: bootstrap rewind")

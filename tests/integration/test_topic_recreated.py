@@ -157,7 +157,7 @@ def test_a_topic_that_was_created_again_while_no_writer_ran_is_held(
     programs.succeed("stage-writer", "run", config, "--until-caught-up")
     assert spans(tmp_path, topic) == ({0: [(1, 0, records)]} if records else {})
     again = programs.succeed("bootstrap", "restart", config, "--topic", topic, "--yes")
-    assert "its chain is of the topic that is there" in again
+    assert "its chain belongs to the current topic" in again
 
 
 def test_a_partition_that_is_added_under_latest_is_read_from_its_first_record(
@@ -206,9 +206,9 @@ def test_a_topic_that_is_not_there_is_named_and_waited_for(
     for command, *options in (("run", "--until-caught-up"), ("check",)):
         done = programs.run("stage-writer", command, config, *options)
         assert done.returncode == 2
-        assert f"names the topic '{topic}', which Kafka does not have" in done.stderr
+        assert f"names the topic '{topic}', which does not exist in Kafka" in done.stderr
     writer = programs.start("stage-writer", "run", config)
-    wait_for(writer, "Kafka does not have the topic")
+    wait_for(writer, "topic does not exist in Kafka")
     assert topic in writer.log.read_text("utf-8")
     kafka.create_topic(topic)
     produce(kafka, topic, "late", 4)

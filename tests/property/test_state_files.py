@@ -44,7 +44,7 @@ def test_a_file_that_is_short_or_changed_is_never_read_as_another(
     if place != len(MAGIC):
         with pytest.raises(StateError, match="cannot be read"):
             changes_from_bytes(PATH, bytes(bad))
-    with pytest.raises(StateError, match="something follows its end"):
+    with pytest.raises(StateError, match="more data follows its end"):
         changes_from_bytes(PATH, whole + b"\x00")
 
 
@@ -57,7 +57,7 @@ def test_any_bytes_are_refused_by_name(data: bytes) -> None:
 
 def test_a_newer_form_and_the_other_kind_are_refused() -> None:
     data = bytearray(changes_to_chunks(Changes({"a": {b"k": None}}, KINDS)).to_bytes())
-    with pytest.raises(StateError, match="it holds changes, and snapshot were wanted"):
+    with pytest.raises(StateError, match="it holds changes, but snapshot was expected"):
         list(snapshot_from_bytes(PATH, bytes(data)))
     data[len(MAGIC)] = 2
     with pytest.raises(StateError, match="has format version 2; this program reads up to 1"):
@@ -81,7 +81,7 @@ def test_a_state_whose_store_was_of_another_kind_is_refused_by_its_name() -> Non
 
     other = TaskStores([Stores.session("table", timedelta(hours=1))], MemoryBackend())
     with pytest.raises(
-        StateError, match="table is a session store of the topology, and a key_value store in the state"
+        StateError, match="table is a session store in the topology, but a key_value store in the state"
     ):
         other.restore(snapshot_from_bytes("file", data), [], "mark")
     assert other.mark is None

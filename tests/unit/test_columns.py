@@ -345,7 +345,7 @@ def test_records_wait_until_columns_can_be_inferred(tmp_path: Path) -> None:
     world = from_records(tmp_path)
     writer = world.writer(FIRST)
     writer.produce("no object")
-    assert "hold no JSON object" in writer.problems[0]
+    assert "have no JSON object" in writer.problems[0]
     taken = writer.sample.taken
     writer.step()
     assert writer.sample.taken <= taken + 1, "it is asked less and less often"
@@ -372,9 +372,9 @@ def test_nothing_is_agreed_on_that_the_settings_cannot_use(tmp_path: Path) -> No
 def test_change_events_without_their_envelope_are_named_as_such(tmp_path: Path, *, framed: bool) -> None:
     event = {"op": "c", "before": None, "after": {"id": 1}}
     world = from_records(tmp_path, load="merge", merge={"keys": ["id"]}, envelope="plain")
-    with pytest.raises(ConfigError, match=r"merge\.keys names 'id'.*look like Debezium's change events") as caught:
+    with pytest.raises(ConfigError, match=r"merge\.keys names 'id'.*look like Debezium change events") as caught:
         world.finder(Sample([{"schema": None, "payload": event} if framed else event])).find()
-    assert caught.value.remedy.startswith("write envelope: debezium in orders")
+    assert caught.value.remedy.startswith("set envelope: debezium in orders")
     with pytest.raises(ConfigError, match=r"merge\.keys names 'id'") as caught:
         world.finder(Sample([{"number": 1}])).find()
     assert "the columns are: number BIGINT" in caught.value.remedy
@@ -521,7 +521,7 @@ def test_a_table_with_columns_of_its_own_has_these_and_what_they_lack_is_rescued
 def test_what_check_shows(tmp_path: Path) -> None:
     world = from_records(tmp_path)
     stream = world.settings.streams[0]
-    assert columns_text(stream, world.finder(Sample([])).preview()).endswith("they are found with the first records")
+    assert columns_text(stream, world.finder(Sample([])).preview()).endswith("they are inferred from the first records")
     found = world.finder(Sample([{"id": 1}])).preview()
     assert columns_text(stream, found) == "ok: orders: from_records: id BIGINT"
 

@@ -233,7 +233,8 @@ def test_a_type_that_the_table_got_in_between_holds_and_is_published(tmp_path: P
     table = world.tables.tables[world.stream.table]
     table.schema = schema_to_json(parse_ddl("id BIGINT, _rescued STRING, x STRING"))  # as ALTER TABLE does
     problem = (
-        f"what is staged does not fit the Delta table {world.stream.table}: the column x is STRING, staged as BIGINT"
+        f"what is staged is not compatible with the Delta table {world.stream.table}: "
+        "the column x is STRING, staged as BIGINT"
     )
     world.load(failure=problem)
     assert (world.published.version, to_ddl(world.published.columns)) == (2, "x STRING")
@@ -251,7 +252,7 @@ def test_nothing_is_taken_for_read_while_the_stage_fails(tmp_path: Path) -> None
     (owned,) = writer.assignment.by_partition.values()
     assert (owned.wait is not None, writer.health().problems) == (True, ())  # no problem so far
     world.clock.now_s += LATE_AFTER_S + 1
-    problem = "1 partition(s) wait: orders gains columns for the new fields x → see whether the stage's store answers"
+    problem = "1 partition(s) wait: orders gains columns for the new fields x → check that the stage's store responds"
     assert writer.health().problems == (problem,)
     for _ in range(8):
         writer.step(0.5)

@@ -272,7 +272,7 @@ def test_a_load_that_reached_one_table_alone_is_completed_under_its_app_id() -> 
     for position, main in ((10, table(orders_0=9)), ("its beginning", None), ("its beginning", table(orders2_0=50))):
         with pytest.raises(UsageError, match=f"has orders/0 up to 16, and .*/tables/orders up to {position}") as error:
             check(main, table(orders_0=15))
-        assert "put the app_id orders back" in error.value.remedy
+        assert "restore the app_id orders" in error.value.remedy
     check(table(orders_0=15), table(orders_0=15))
     check(table(orders_0=19), table(orders_0=15))
     check(table(orders_0=9), table(orders2_0=15, orders_1=30))
@@ -342,7 +342,7 @@ def test_a_topic_that_is_another_one_than_the_chain_s_is_told(
     assert (held is not None) is told
     if held is not None:
         assert held.reason == "topic_recreated"
-        assert "its id is new, and what is staged of orders/0 came from old" in held.problem
+        assert "its id is new, but the staged records of orders/0 came from old" in held.problem
         assert "`bootstrap restart ⟨config⟩ --topic orders --yes`" in held.remedy
 
 
@@ -350,7 +350,7 @@ def test_the_topic_of_one_stream_s_chain_is_kafka_s_and_the_command_has_the_chai
     chain = TopicPartition(Topic("orders@audit"), Partition(0))
     held = required(topic_recreated(chain, "old", "new"))
     assert held.problem.startswith("the topic orders was deleted and created again")
-    assert "what is staged of orders@audit/0 came from old" in held.problem
+    assert "the staged records of orders@audit/0 came from old" in held.problem
     assert "`bootstrap restart ⟨config⟩ --topic orders@audit --yes`" in held.remedy
     assert "the topic orders has no partition 0" in unknown_partition(chain, ["done/a"]).problem
 
@@ -387,7 +387,7 @@ def test_status_tells_a_topic_that_lost_what_was_staged(ends: tuple[int, int | N
     partition, stage = staging.source(0), Stage(staging.store(staging.stage_url), in_turn)
     answers = iter([{partition: Position(end)} if end is not None else None for end in ends])
     text = to_text([stream_status(stream, stage, staging.store, lambda _: next(answers))])
-    assert ("writers hold it (topic_truncated): orders/0 ends at 7 in Kafka, and is staged up to 10" in text) is told
+    assert ("writers hold it (topic_truncated): orders/0 ends at 7 in Kafka, but is staged up to 10" in text) is told
     assert ("`bootstrap restart ⟨config⟩ --topic orders --partition 0 --at 7 --yes`" in text) is told
 
 

@@ -173,7 +173,7 @@ def test_a_writer_whom_the_control_topic_does_not_take_says_so(tmp_path: Path) -
     page.world.steps(1)
     [problem] = page.look().problems
     assert (problem.level, problem.title) == (ProblemLevel.WARNING, "Notifications go to the stage")
-    assert problem.problem == "the topic is away; signs of new markers go to the stage meanwhile"
+    assert problem.problem == "the topic is away; until then, notifications go to the stage"
     assert "stage-writer check" in problem.remedy
 
 
@@ -213,7 +213,7 @@ def test_workers_are_one_page() -> None:
     assert len(status.partitions) == 15
     assert status.problems == one.problems
     assert (status.state, status.now_ms) == ("paused, staging", 2_000)
-    assert status.verdict.startswith("2 of 3 workers answer")
+    assert status.verdict.startswith("2 of 3 workers respond")
     assert status.figures[0].value == 2 * 410 * 2**20
     assert status.streams[0].partitions == 24
     assert [stop.lag for stop in status.streams[0].stops] == [None, Lag(2_080, 1.0), Lag(18_720, 12.0)]
@@ -352,7 +352,7 @@ def test_a_loader_tells_what_its_writers_hold_and_what_mends_it(tmp_path: Path) 
     code, text = healthcheck(page)
     assert code == 200, "the loader itself is well"
     assert "orders/0 is held by its writers" in text
-    assert "→ put them back, or give them up with `bootstrap skip" in text
+    assert "→ restore them, or skip them with `bootstrap skip" in text
 
 
 def test_a_standby_says_how_far_behind_the_stream_is_that_another_loader_loads(tmp_path: Path) -> None:
@@ -383,7 +383,7 @@ def test_a_lease_out_of_reach_and_a_load_that_hangs_name_the_command_to_call(tmp
     clock.now_s += STUCK_S + 1
     problems = page.look().problems
     code, text = healthcheck(page)
-    assert ({problem.title for problem in problems}, code) == ({"The lease cannot be reached", "A load hangs"}, 503)
+    assert ({problem.title for problem in problems}, code) == ({"The lease is unreachable", "A load hangs"}, 503)
     for problem in problems:
         assert "`delta-loader check ⟨config⟩`" in problem.remedy
         assert f"{problem.problem} → {problem.remedy}" in text
@@ -438,7 +438,7 @@ def test_records_that_wait_in_kafka_for_long_are_no_sign_that_all_is_well(tmp_pa
     assert (problem.level, problem.title, problem.also) == (ProblemLevel.WARNING, "orders/0 waits to be staged", 1)
     assert problem.problem.startswith("20 records of orders/0 waited in Kafka for 13 minutes")
     assert status.streams[0].level is ProblemLevel.WARNING
-    assert "orders/0 waits to be staged, and 1 more like it" in healthcheck(page)[1]
+    assert "orders/0 waits to be staged, and 1 more of this kind" in healthcheck(page)[1]
     page.staging.flush(0, 10, 30)
     page.staging.flush(1, 0, 7)
     assert page.load().problems == ()
@@ -504,9 +504,9 @@ def test_a_stream_that_begins_at_the_end_waits_for_what_comes_since(tmp_path: Pa
 
 def test_a_loader_whom_kafka_does_not_answer_says_what_it_does_not_know(tmp_path: Path) -> None:
     page = LoaderPage(tmp_path)
-    assert "Kafka has not answered" not in page.load().verdict
+    assert "Kafka has not responded" not in page.load().verdict
     page.kafka.is_answering = False
-    assert "Kafka has not answered here" in page.look().verdict
+    assert "Kafka has not responded" in page.look().verdict
 
 
 def test_the_health_of_a_loader_names_what_is_held_with_the_command_that_mends_it(tmp_path: Path) -> None:
@@ -607,7 +607,7 @@ def test_a_loader_that_does_not_hear_the_control_topic_says_so_and_is_well(tmp_p
     [problem] = page.load().problems
     assert (problem.level, problem.title, problem.remedy) == (
         ProblemLevel.WARNING,
-        "The control topic cannot be reached",
+        "The control topic is unreachable",
         "create it",
     )
-    assert problem.problem.startswith("the topic is not there. The stage is looked at instead")
+    assert problem.problem.startswith("the topic is not there. The stage is scanned instead")

@@ -32,11 +32,11 @@ def check_catalog_tables(stream: Stream) -> None:
             msg = f"catalog_tables.{name} is {url!r}, which {error}"
             raise ValueError(msg) from None
         if _NAME.fullmatch(name) is None:
-            msg = f"catalog_tables names {name!r}, which is no table's name; write schema.table or catalog.schema.table"
+            msg = f"catalog_tables names {name!r}, not a valid table name; write schema.table or catalog.schema.table"
         elif comparable(url) not in used:
-            msg = f"catalog_tables.{name} lies at {url}, where none of the stream's tables does; leave it out"
+            msg = f"catalog_tables.{name} is at {url}, where the stream has no table; remove it"
         elif comparable(url) in named:
-            msg = f"catalog_tables.{name} lies where {named[comparable(url)]} does; a table has one name"
+            msg = f"catalog_tables.{name} has the location of {named[comparable(url)]}; a table has one name"
         else:
             named[comparable(url)] = name
             continue

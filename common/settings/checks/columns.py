@@ -40,7 +40,7 @@ def check_columns(stream: Stream) -> None:
     for name in stream.layout.partition_by:
         if name not in known:
             hint = did_you_mean(name, known, "declare it in columns, or derive it")
-            refuse(f"partition_by names {name!r}, which is no column of the table; {hint}")
+            refuse(f"partition_by names {name!r}, which is not a column of the table; {hint}")
     if len(set(stream.layout.partition_by)) < len(stream.layout.partition_by):
         refuse("partition_by names a column twice; name each once")
     _check_z_order(stream, known)
@@ -63,9 +63,9 @@ def _check_z_order(stream: Stream, known: Sequence[str]) -> None:
     columns = stream.table_services.z_order
     for name in columns:
         if name in stream.layout.partition_by:
-            refuse(f"table_services.z_order names {name!r}, by which the table is partitioned; leave it out")
+            refuse(f"table_services.z_order names {name!r}, by which the table is partitioned; remove it")
         if name.split(".")[0] not in known:
-            hint = did_you_mean(name, known, f"known are: {', '.join(known)}")
-            refuse(f"table_services.z_order names {name!r}, which is no column of the table; {hint}")
+            hint = did_you_mean(name, known, f"available: {', '.join(known)}")
+            refuse(f"table_services.z_order names {name!r}, which is not a column of the table; {hint}")
     if len(set(columns)) < len(columns):
         refuse("table_services.z_order names a column twice; name each once")

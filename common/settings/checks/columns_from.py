@@ -27,7 +27,7 @@ def check_evolving(stream: Stream) -> None:
     for key in (key for key, value in renames.items() if value):
         refuse(
             f"{key} gives columns other names or places than their fields have, so that unknown_fields cannot "
-            f"be evolve; leave {key} out, or write unknown_fields: rescue"
+            f"be evolve; remove {key}, or write unknown_fields: rescue"
         )
     for path in (path for path in stream.shaping.drop if "." in path or path == stream.record.rescue_column):
         refuse(f"drop names {path!r}, which unknown_fields: evolve needs; drop whole fields, or write rescue")
@@ -57,14 +57,14 @@ def check_columns_from(stream: Stream) -> None:
     for key in renaming_keys(stream):
         refuse(
             f"{key} gives columns other names or places than the record's fields have, so that columns cannot be "
-            f"from_table; leave {key} out, or write the record's columns"
+            f"from_table; remove {key}, or write the record's columns"
         )
 
 
 def _check_inferred(stream: Stream) -> None:
     if stream.record.format != "json":
         refuse(
-            f"columns is from_records, as it is unless it is given, and infers them from JSON, but format is "
+            f"columns is from_records, as it is unless it is set, but infers them from JSON, but format is "
             f"{stream.record.format}; write columns: from_table, or the columns as in CREATE TABLE"
         )
 
@@ -73,7 +73,7 @@ def _check_registered(stream: Stream) -> None:
     problems = {
         "messages name no schema of a registry; write framing: confluent": stream.record.framing == "none",
         "unknown_fields is evolve, and the registry has the fields; write rescue, or ignore": stream.record.evolves,
-        "schema_file has a schema too; leave schema_file out": stream.record.schema_file is not None,
+        "schema_file has a schema too; remove schema_file": stream.record.schema_file is not None,
         "tables have columns of their own; write columns there": stream.has_several_columns,
         f"envelope is {stream.record.envelope}; write the columns of its rows": stream.record.envelope
         not in {"plain", "debezium"},

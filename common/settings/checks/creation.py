@@ -28,20 +28,20 @@ def check_creation(stream: Stream, columns: Collection[str]) -> None:
     """Raises ValueError for settings of new tables that contradict each other; ``columns`` are the table's."""
     strange = [name for name in stream.layout.uniform if name != "iceberg"]
     if strange:
-        refuse(f"uniform names {strange[0]!r}; known is iceberg")
+        refuse(f"uniform names {strange[0]!r}; available: iceberg")
     if stream.layout.uniform:
         refuse(
             "uniform asks for Iceberg's metadata, which Delta writes by a jar of its own (delta-iceberg); there is "
-            "none for the Delta that this program brings; leave uniform out"
+            "none for the Delta that this program brings; remove uniform"
         )
     if stream.layout.cluster_by and stream.layout.partition_by:
-        refuse("cluster_by and partition_by exclude one another, in Delta as here; leave one of them out")
+        refuse("cluster_by and partition_by exclude each other, in Delta as here; remove one of them")
     for name in stream.layout.cluster_by:
         if name.split(".")[0] not in columns:
             hint = did_you_mean(name, columns, "declare it in columns, or derive it")
-            refuse(f"cluster_by names {name!r}, which is no column of the table; {hint}")
+            refuse(f"cluster_by names {name!r}, which is not a column of the table; {hint}")
     for key in stream.layout.table_properties:
         if key.startswith(OF_ONE_TABLE):
-            refuse(f"table_properties sets {key}, which is Delta's own to write; leave it out")
+            refuse(f"table_properties sets {key}, which is Delta's own to write; remove it")
     if stream.layout.template is not None and comparable(stream.layout.template) in map(comparable, stream.row_tables):
         refuse("template is one of the stream's own tables; name another one")

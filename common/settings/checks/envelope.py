@@ -21,12 +21,12 @@ def _problems(stream: Stream) -> Iterator[str]:
     record = stream.record
     if record.format != "json" and record.envelope in UPDATE:
         yield (
-            f"envelope is {record.envelope}, which is JSON, and format is {record.format}; leave format out, or write "
+            f"envelope is {record.envelope}, which is JSON, and format is {record.format}; remove format, or write "
             "envelope: debezium"
         )
     if stream.shaping.explode is not None and may_have_several_rows(stream):
         yield (
-            f"explode is given, and a message of envelope: {record.envelope} may have several rows already; leave "
+            f"explode is set, but a message of envelope: {record.envelope} may have several rows already; leave "
             "explode out, and explode the array in a query of the table"
         )
     if stream.has_several_columns and may_have_several_rows(stream):

@@ -34,7 +34,7 @@ def check_merge(stream: Stream) -> None:
     if (stream.load is LoadSetting.MERGE) != (merge is not None):
         msg = "load is merge, and merge.keys is missing; add merge: {keys: [columns]}"
         if merge is not None:
-            msg = f"merge is given, and load is {stream.load.value}; write load: merge, or leave merge out"
+            msg = f"merge is set, but load is {stream.load.value}; write load: merge, or remove merge"
         raise ValueError(msg)
     if merge is None:
         return
@@ -51,11 +51,11 @@ def check_merge(stream: Stream) -> None:
     if merge.sequence is not None:
         _require_known("merge.sequence", merge.sequence, names)
     for name in (name for name in names if name.casefold().startswith(RESERVED)):
-        refuse(f"the column {name!r} begins with {RESERVED}, which merging has for itself; rename it")
+        refuse(f"the column {name!r} begins with {RESERVED}, which is reserved for merging; rename it")
     soft = merge.soft_delete
     names += HISTORY_COLUMNS if merge.history else ()
     if soft is not None and (soft.casefold() in map(str.casefold, names) or soft.startswith(RESERVED)):
-        refuse(f"merge.soft_delete makes the column {soft!r}, and there is one of that name; choose another name")
+        refuse(f"merge.soft_delete makes the column {soft!r}, but that name is taken; choose another name")
     _check_types(stream)
 
 
@@ -83,9 +83,9 @@ def _check_together(stream: Stream) -> None:
     if merge is not None and merge.history:
         _check_history(merge)
     if merge is not None and merge.operation is not None and not merge.deletes:
-        refuse("merge.operation is given without merge.deletes, so it has no effect; name the values that delete")
+        refuse("merge.operation is set without merge.deletes, so it has no effect; name the values that delete")
     if merge is not None and merge.deletes and operation_of(stream) is None:
-        refuse("merge.deletes is given without merge.operation; say which expression has these values")
+        refuse("merge.deletes is set without merge.operation; say which expression has these values")
 
 
 def _check_explode(stream: Stream, merge: MergeSettings) -> Mapping[str, Sequence[str]]:
@@ -97,7 +97,7 @@ def _check_explode(stream: Stream, merge: MergeSettings) -> Mapping[str, Sequenc
         ("merge.ignore_nulls", merge.ignore_nulls, "an event without the array could mean no elements, or no change"),
     ):
         if given:
-            refuse(f"{setting} is set together with explode, and cannot be: {why}; leave one of them out")
+            refuse(f"{setting} is set together with explode, and cannot be: {why}; remove one of them")
     column, element = element_column_of(stream), element_keys_of(stream)
     _check_element_keys(stream, column, element)
     if len(element) < len(merge.keys) and merge.sequence == column:
@@ -105,7 +105,7 @@ def _check_explode(stream: Stream, merge: MergeSettings) -> Mapping[str, Sequenc
         raise ValueError(msg + "; name a column of the record")
     if len(element) == len(merge.keys) and merge.soft_delete is not None:
         msg = "merge.soft_delete marks the elements that a record has lost, and merge.keys has no column of the record"
-        raise ValueError(msg + "; add one, or leave soft_delete out")
+        raise ValueError(msg + "; add one, or remove soft_delete")
     if len(element) == len(merge.keys) and merge.tombstones == "delete":
         msg = "merge.keys has only columns of the element, and a tombstone names a record; write merge.tombstones: "
         raise ValueError(msg + "ignore, or add a column of the record to merge.keys")
@@ -126,19 +126,19 @@ def _check_element_keys(stream: Stream, column: str | None, element: Mapping[str
     for key, steps in element.items():
         if within is not None and columns.at(steps) is None:
             hint = did_you_mean(steps[1], names, f"{column} has {', '.join(names) or 'no fields'}")
-            refuse(f"merge.keys names {key!r}, which is no field of the element; {hint}")
+            refuse(f"merge.keys names {key!r}, which is not a field of the element; {hint}")
 
 
 def _check_history(merge: MergeSettings) -> None:
     """Raise ValueError for settings under which a version would have no values, or no time."""
     if merge.ignore_nulls:
         msg = "merge.history keeps whole rows, and with merge.ignore_nulls an event has only what changed; "
-        raise ValueError(msg + "leave one of them out")
+        raise ValueError(msg + "remove one of them")
     if merge.sequence is None:
         return
     if merge.tombstones == "delete":
         msg = f"with merge.history a delete needs its sequence, {merge.sequence}, and a tombstone has none; "
-        raise ValueError(msg + "write merge.tombstones: ignore, or leave merge.sequence out")
+        raise ValueError(msg + "write merge.tombstones: ignore, or remove merge.sequence")
     if merge.truncates == "apply":
         msg = f"with merge.history a delete needs its sequence, {merge.sequence}, and a truncation has none; "
         raise ValueError(msg + "leave merge.truncates or merge.sequence out")
@@ -148,7 +148,7 @@ def _check_truncates(stream: Stream) -> None:
     """Raise ValueError where a truncated source table is not all that the table is made of."""
     if stream.record.envelope not in TRUNCATES:
         known = ", ".join(TRUNCATES)
-        refuse(f"merge.truncates is apply, and only the envelopes {known} have such events; leave truncates out")
+        refuse(f"merge.truncates is apply, and only the envelopes {known} have such events; remove truncates")
     several = {
         "where": stream.shaping.where is not None,
         "route": stream.routing.route is not None,
@@ -158,11 +158,11 @@ def _check_truncates(stream: Stream) -> None:
     for key in (key for key, given in several.items() if given):
         refuse(
             f"merge.truncates is apply, and with {key} the stream may have the rows of several source tables, of which "
-            "one is truncated; give each source table a topic and a stream of its own, or leave truncates out"
+            "one is truncated; give each source table a topic and a stream of its own, or remove truncates"
         )
 
 
 def _require_known(setting: str, name: str, known: list[str]) -> None:
     if name not in known:
         hint = did_you_mean(name, known, "declare it in columns, or derive it")
-        refuse(f"{setting} names {name!r}, which is no column of the table; {hint}")
+        refuse(f"{setting} names {name!r}, which is not a column of the table; {hint}")

@@ -31,7 +31,7 @@ def check_route_tables(stream: Stream) -> None:
     for route in stream.routing.route_tables:
         if route not in stream.routing.routes:
             hint = did_you_mean(route, stream.routing.routes, f"write routes: {{{route}: table URL}}")
-            refuse(f"route_tables names {route!r}, which is none of routes; {hint}")
+            refuse(f"route_tables names {route!r}, which is not in routes; {hint}")
         if stream.routing.route_settings[route].given:
             refuse(
                 f"routes.{route} is a section, and route_tables has another of it; write all of it in routes.{route}"
@@ -69,19 +69,17 @@ def _excluded(stream: Stream) -> Iterator[tuple[str, str]]:
 
 def _check(stream: Stream, key: str, url: str, table: RouteTable) -> None:
     if comparable(url) == comparable(stream.table):
-        refuse(f"{key} is the stream's own table, whose columns are columns; leave it out")
+        refuse(f"{key} is the stream's own table, whose columns are columns; remove it")
     for other, other_url, same in _tables(stream):
         if comparable(other_url) == comparable(url) and (same is None or same.overrides != table.overrides):
             refuse(f"{key} and {other} lead to one table, and their settings of it differ; say the same")
     making = [name for name in MAKING if name in table.model_fields_set]
     if making and table.columns is None:
-        refuse(f"{key}.{making[0]} is given without columns; add columns, or leave it out for the stream's own")
+        refuse(f"{key}.{making[0]} is set without columns; add columns, or remove it for the stream's own")
     if making and stream.topology is not None:
         refuse(f"topology makes the rows, so {key}.{making[0]} cannot be set; add a step to the topology")
     if "load" in table.model_fields_set and (table.load is LoadSetting.MERGE or stream.merge is not None):
-        refuse(
-            f"{key}.load is given, and only the stream's load can be merge, for all its tables; leave {key}.load out"
-        )
+        refuse(f"{key}.load is set, but only the stream's load can be merge, for all its tables; remove {key}.load")
     if table.template is not None and comparable(table.template) in map(comparable, stream.row_tables):
         refuse(f"{key}.template is one of the stream's own tables; name another one")
     if stream.at(url).record.columns_from is not None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def check_template(stream: Stream) -> None:
     if stream.routing.route_table is None:
         if stream.routing.route_limit != ROUTE_LIMIT:
-            refuse("route_limit is given without route_table, so it has no effect; leave it out")
+            refuse("route_limit is set without route_table, so it has no effect; remove it")
         return
     excluded = {
         "topology": stream.topology is not None,
@@ -32,11 +32,9 @@ def check_template(stream: Stream) -> None:
     }
     other = next((key for key, is_given in excluded.items() if is_given), None)
     if other is not None:
-        refuse(f"route_table is given, and so is {other}, which does not go with it; name each table under routes")
+        refuse(f"route_table cannot be combined with {other}; name each table under routes")
     if stream.routing.route is None:
-        refuse(
-            "route_table is given, and no route says which table a record takes; add route, an expression or a field"
-        )
+        refuse("route_table is set, but no route says which table a record takes; add route, an expression or a field")
     for key, url in stream.places:
         if _makes(stream.routing.route_table, url) not in (None, ""):
             refuse(f"route_table may make a table around {key.removeprefix('streams[].')}, {url}; use another folder")
@@ -47,7 +45,7 @@ def check_own_columns(stream: Stream) -> None:
     merge = stream.merge
     if not stream.record.has_own_columns:
         if merge is not None and merge.route_keys:
-            msg = "merge.route_keys is given without route_columns: own, so all tables have merge.keys; leave it out"
+            msg = "merge.route_keys is set without route_columns: own, so all tables have merge.keys; remove it"
             raise ValueError(msg)
         return
     excluded = {

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 def check_routes(stream: Stream) -> None:
     if stream.routing.route is None and stream.topology is None and stream.routing.routes:
-        refuse("routes are given, and no route says which of them a record takes; add route, an expression or a field")
+        refuse("routes are set, but no route says which of them a record takes; add route, an expression or a field")
     if stream.routing.route is None and stream.routing.unrouted != "table":
-        refuse("unrouted is given without route; add route and routes, or leave it out")
+        refuse("unrouted is set without route; add route and routes, or remove it")
     if stream.routing.route is not None and not stream.routing.route.strip():
-        refuse("route is empty; give an expression or a field's name, or leave it out")
+        refuse("route is empty; give an expression or a field's name, or remove it")
     if stream.routing.route is not None and not stream.routing.routes and stream.routing.route_table is None:
-        refuse("route is given, and routes name no table; write routes: {value: table URL}")
+        refuse("route is set, but routes name no table; write routes: {value: table URL}")
     _check_tables(stream)
     for key, url in stream.places[2:]:
         if comparable(url) == comparable(stream.dead_letters):

@@ -27,15 +27,11 @@ PACKAGES_OF_THIS_PROGRAM = ("bootstrap", "common", "delta_loader", "stage_writer
 def check_topology(stream: Stream) -> None:
     if stream.topology is None:
         if stream.max_task_idle_s:
-            refuse(
-                "max_task_idle is for a topology that joins topics, and there is none; leave it out, or give topology"
-            )
+            refuse("max_task_idle is for a topology that joins topics, and there is none; remove it, or give topology")
         if stream.state_changelog is not None:
-            refuse("state_changelog is for the state of a topology, and there is none; leave it out, or give topology")
+            refuse("state_changelog is for the state of a topology, and there is none; remove it, or give topology")
         if stream.topology_packages:
-            refuse(
-                "topology_packages is for what a topology imports, and there is none; leave it out, or give topology"
-            )
+            refuse("topology_packages is for what a topology imports, and there is none; remove it, or give topology")
         return
     unknown = next((name for name in stream.topology_packages if name not in PACKAGES_OF_THIS_PROGRAM[:-1]), None)
     if unknown is not None:
@@ -51,7 +47,7 @@ def check_topology(stream: Stream) -> None:
     if stream.pattern is not None:
         refuse(f"topology reads topics by their names, and topics is {stream.topics[0]!r}; name each topic")
     for key, instead in _excluded(stream):
-        refuse(f"topology makes the rows, so {key} cannot be set; leave {key} out, and {instead}")
+        refuse(f"topology makes the rows, so {key} cannot be set; remove {key}, and {instead}")
 
 
 def check_changelogs(streams: Sequence[Stream]) -> None:
@@ -79,7 +75,7 @@ def _excluded(stream: Stream) -> Iterator[tuple[str, str]]:
         "field_names": (stream.shaping.field_names != "as_is", f"{step} Select"),
         "jmespath": (bool(stream.record.jmespath), "let a processor read it from the record"),
         "formats": (bool(stream.record.formats), columns),
-        "unknown_fields": (stream.record.rescues, f"{columns}, or leave these out to have the whole JSON"),
+        "unknown_fields": (stream.record.rescues, f"{columns}, or remove these to have the whole JSON"),
         "envelope": (stream.record.has_events, "let a processor read the event"),
         "format": (stream.record.format != "json", "give this topic a stream of its own"),
         "validate": (stream.record.validates, "let a processor check the record"),

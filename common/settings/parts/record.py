@@ -150,23 +150,21 @@ class RecordSettings(SectionPart):
                 "confluent, or give a schema_file"
             )
         if self.validates and written != "json":
-            yield f"validate is for JSON, and format is {written}, whose records have its schema; leave validate out"
+            yield f"validate is for JSON, and format is {written}, whose records have its schema; remove validate"
         if self.validates and not framed and file is None:
             yield "validate needs a JSON Schema; write framing: confluent, or give a schema_file"
         if file is not None and written == "json" and not self.validates:
-            use = "write validate: true, or leave it out"
-            yield f"schema_file is given, and format: json reads by the columns alone; {use}"
+            use = "write validate: true, or remove it"
+            yield f"schema_file is set, but format: json reads by the columns alone; {use}"
         if file is not None and framed and written != "avro":
-            yield f"schema_file is given, and framing: {self.framing} has the schema in the registry; leave one out"
+            yield f"schema_file is set, but framing: {self.framing} has the schema in the registry; remove one"
         if self.message is not None and (written != "protobuf" or file is None):
-            yield "message names one of a schema_file's with format: protobuf, which is not so here; leave message out"
+            yield "message names one of a schema_file's with format: protobuf, which is not so here; remove message"
 
     @model_validator(mode="after")
     def _rescue(self) -> Self:
         if not self.rescues and self.rescue_column != "_rescued":
-            refuse(
-                "rescue_column is given, but unknown_fields is ignore; write unknown_fields: rescue, or leave it out"
-            )
+            refuse("rescue_column is given, but unknown_fields is ignore; write unknown_fields: rescue, or remove it")
         return self
 
     @property

@@ -68,5 +68,5 @@ class ShapingSettings(SectionPart):
     @model_validator(mode="after")
     def _on_fail(self) -> Self:
         if self.on_fail is not OnFail.DEAD_LETTER and not self.expect:
-            refuse(f"on_fail is {self.on_fail}, but expect has no rules; add one, or leave on_fail out")
+            refuse(f"on_fail is {self.on_fail}, but expect has no rules; add one, or remove on_fail")
         return self

@@ -70,11 +70,11 @@ class Explainer:
         listed = {int(match[1]): match[0] for item in store.list(LOG) if (match := COMMIT.fullmatch(item.path))}
         if not listed:
             msg = f"there is no Delta table at {url}"
-            raise UsageError(msg, "see which tables the config names, and give one with --table")
+            raise UsageError(msg, "check which tables the config names, and select one with --table")
         newest, oldest = max(listed), min(listed)
         if number > newest:
             msg = f"{url} has no version {number}; its newest is {newest}"
-            raise UsageError(msg, f"give a version up to {newest}")
+            raise UsageError(msg, f"use a version up to {newest}")
         if number not in listed:
             return VersionStory(url, number, newest, oldest)
         version = parse_version(number, required_file(store, commit_path(number)))
@@ -148,7 +148,7 @@ class Explainer:
                 continue
             for file in self._candidates(store, state, query):
                 if left == 0:
-                    yield Holder(url, file.path, is_dead_letters, problem="not looked into, there are many")
+                    yield Holder(url, file.path, is_dead_letters, problem="not searched, there are too many")
                 else:
                     left -= 1
                     yield _holder(store, url, file, query, _physical(state), is_dead_letters=is_dead_letters)

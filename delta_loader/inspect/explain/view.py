@@ -42,21 +42,21 @@ def _version_lines(story: VersionStory) -> Iterator[str]:
     )
     metadata = version.metadata
     if metadata is None:
-        yield f"  no load: it {_others_words(version)}"
+        yield f"  not a load: it {_others_words(version)}"
     else:
         yield from _load_lines(metadata)
     rows = "an unknown number of rows" if version.added_rows is None else f"{version.added_rows:,} rows"
-    yield f"  {len(version.added):,} files added with {rows}, {len(version.removed):,} taken out"
+    yield f"  {len(version.added):,} files added with {rows}, {len(version.removed):,} removed"
     for file in version.added[:_SHOWN]:
         yield f"    {file.path} ({'?' if file.rows is None else f'{file.rows:,}'} rows, {file.size_bytes:,} bytes)"
     if len(version.added) > _SHOWN:
         yield f"    and {len(version.added) - _SHOWN:,} more"
     for name, is_there in list(story.markers.items())[:_SHOWN]:
-        yield f"  from the flush {name.path} ({'its marker is still there' if is_there else 'settled'})"
+        yield f"  from the flush {name.path} ({'its marker still exists' if is_there else 'settled'})"
     if len(story.markers) > _SHOWN:
         yield f"  and from {len(story.markers) - _SHOWN:,} more flushes"
     for gone in story.gone:
-        fate = "put elsewhere" if gone.keeps_rows else "taken out or rewritten"
+        fate = "put elsewhere" if gone.keeps_rows else "removed or rewritten"
         yield f"  {gone.files:,} of its files were {fate} by version {gone.version} ({gone.words})"
     if version.added:
         yield f"  {story.live_files:,} of its files are in the newest version, {story.newest}"
@@ -66,7 +66,7 @@ def _others_words(version: TableVersion) -> str:
     """The description of a commit by another program or by the table services."""
     if not version.added and not version.removed:
         return "changed no files"
-    kind = "changed rows" if version.changes_data else "changed no rows, and rearranged them"
+    kind = "changed rows" if version.changes_data else "changed no rows, only their files"
     return f"{kind}: {len(version.removed):,} files out, {len(version.added):,} in"
 
 
@@ -81,7 +81,7 @@ def _load_lines(metadata: CommitMetadata) -> Iterator[str]:
         counted = _counts_words(replaced.counts)
         yield f"  rewrote {partition} {replaced.words} for the request {replaced.request}: {counted}"
     if metadata.answers is not None:
-        yield f"  carries out an answer to version {metadata.answers.version}: {metadata.answers.decision.value}"
+        yield f"  applies the resolution of version {metadata.answers.version}: {metadata.answers.decision.value}"
     if metadata.valid_through_ms is not None:
         yield f"  the table is complete through {moment(metadata.valid_through_ms)}"
 
@@ -202,12 +202,12 @@ def _verdict(story: OffsetStory) -> str:  # noqa: PLR0911 - one for each case
         case OffsetLocation.OLDER_TOPIC:
             older = story.loaded.older
             version = "" if older is None else f" by version {older.version}"
-            return f"it is not of this topic: an older one of that name had this offset, loaded{version}"
+            return f"it is not of this topic: an older topic of that name had this offset, loaded{version}"
         case OffsetLocation.BEFORE_BEGINNING:
             start = "" if story.loaded.has_origin_at is None else f", which began at {story.loaded.has_origin_at}"
             return f"it is before what this stream loads{start}"
         case OffsetLocation.FORGOTTEN:
-            return f"it is loaded, for the table's position is {story.position}, and no row of it is found"
+            return f"it is loaded, because the table's position is {story.position}, but no row of it exists"
         case OffsetLocation.NOT_IN_KAFKA:
             return f"not in Kafka yet: the partition ends at {story.kafka_end}"
         case location:
@@ -217,8 +217,8 @@ def _verdict(story: OffsetStory) -> str:  # noqa: PLR0911 - one for each case
 _SENTENCES = {
     OffsetLocation.DEAD_LETTER: "it is a dead letter",
     OffsetLocation.BROUGHT: "it is loaded; which row it is, or whether it has one, is unknown",
-    OffsetLocation.GIVEN_UP: "given up: an operator said that all up to there was done, and no writer staged it",
-    OffsetLocation.STAGED: "staged, and not loaded yet: the next load brings it",
+    OffsetLocation.GIVEN_UP: "given up: an operator declared everything up to there done, and no writer staged it",
+    OffsetLocation.STAGED: "staged, and not loaded yet: the next load adds it",
     OffsetLocation.HELD: "staged, and not loaded: its Kafka partition is held",
     OffsetLocation.GAP: "it is not staged, although later records are",
     OffsetLocation.NOT_STAGED: "not staged yet",
@@ -228,7 +228,7 @@ _SENTENCES = {
 def _taken_back(loaded: LoadedRange) -> str:
     by = "the log" if loaded.taken_by is None else _commit_words(loaded.taken_by)
     lost_by = "" if loaded.lost is None else f"what version {loaded.lost.version} had loaded, "
-    return f"no longer there: {lost_by}{by} took out; see `delta-loader status {CONFIG}`"
+    return f"no longer there: {lost_by}{by} removed it; see `delta-loader status {CONFIG}`"
 
 
 def _why_no_row(story: OffsetStory) -> str:
@@ -236,7 +236,7 @@ def _why_no_row(story: OffsetStory) -> str:
     metadata = None if commit is None else commit.metadata
     counts = None if metadata is None else metadata.counts.get(story.query.partition)
     if counts is None:
-        return "it was a tombstone, filtered, no record at all (compacted, or a transaction's end), or deleted since"
+        return "it was a tombstone, filtered, not a record (compacted, or the end of a transaction), or deleted since"
     can = []
     if counts.tombstones:
         can.append(f"a tombstone ({counts.tombstones:,} in that span)")
@@ -244,7 +244,7 @@ def _why_no_row(story: OffsetStory) -> str:
         can.append(f"filtered ({counts.filtered:,})")
     holes = metadata is not None and metadata.spans[story.query.partition].positions > counts.records
     if holes:
-        can.append("no record at all (compacted, or a transaction's end)")
+        can.append("not a record (compacted, or the end of a transaction)")
     return ", or ".join([*can, "a row that was deleted since"])
 
 

@@ -37,11 +37,11 @@ def filtered_findings(
         have, most = left_out.tally.within(offset_range.span), offset_range.filtered(may_be=shape.filters)
         text = f"Kafka has {have:,} records of {offset_range.span} of {partition} that are in neither table"
         if have and most is None:
-            text += "; the commits that loaded the others do not count those that `where` left out"
+            text += "; the commits that loaded the others do not count those that `where` filtered out"
             yield Finding(Verdict.UNPROVED, "filtered_uncounted", text, tables.url, partition, (offset_range.span,))
         elif most is not None and have > most:
             versions = ", ".join(str(load.version) for load in offset_range.loaded)
-            text += f"; version {versions} of {tables.url} counted {most:,} that `where` left out"
+            text += f"; version {versions} of {tables.url} counted {most:,} that `where` filtered out"
             by_right = [removal.by_right for _, removal in tables.touching(partition, offset_range.span)]
             is_excused = any(
                 span.start <= offset_range.span.start and offset_range.span.end <= span.end for span in excused
@@ -65,10 +65,10 @@ def exploded_findings(tables: Tables, partition: TopicPartition, extra_rows: int
         offset_range.is_merged or offset_range.other_tables & tables.unread for offset_range in offset_ranges
     )
     if None in counted or (unreadable and extra_rows < staged):
-        text += "; not every commit that loaded them counts the rows that it made of a record"
+        text += "; not every commit that loaded them counts the rows per record"
         yield Finding(Verdict.UNPROVED, "exploded_uncounted", text, tables.url, partition)
     elif extra_rows > staged:
-        text += f", but the commits counted {staged:,}: some rows are there more than once"
+        text += f", but the commits counted {staged:,}: some rows occur more than once"
         yield Finding(Verdict.FAULT, "rows_twice", text, tables.url, partition)
     elif extra_rows < staged:
         yield _fewer(tables, partition, f"{text}, but the commits counted {staged:,}")

@@ -256,7 +256,7 @@ def _replaced_as_counted(
         touched = tables.touching(partition, span) if ledger is tables.rows else []
         deleted = touched or (ledger is not tables.rows and tables.dead_touching(partition, span))
         if have > expected or (have < expected and not deleted):
-            text = f"{span} of {partition} has {have:,} {what}; version {last.version} replaced them by {expected:,}"
+            text = f"{span} of {partition} has {have:,} {what}; version {last.version} replaced them with {expected:,}"
             yield Finding(Verdict.FAULT, "replaced_otherwise", text, url, partition, (span,), last.version)
 
 
@@ -269,10 +269,10 @@ def _elsewhere(
     loaded = () if ledger is None else ledger.loaded.get(partition, ())
     accounted = meets(offset_range.span, [load.span for load in loaded]) if dead else not offset_range.rows_unaccounted
     if unread and not accounted:
-        return f"its commits name {', '.join(unread)} too, which could not be read"
+        return f"its commits also name {', '.join(unread)}, which could not be read"
     if offset_range.other_tables:
         return None
-    text = "an older release put them into other tables and did not name them"
+    text = "an older release wrote them to other tables and did not name these"
     if not dead:
         return text if tables.is_whole and fewer <= offset_range.rows_unaccounted else None
     begins = None if ledger is None else ledger.begins.get(partition, offset_range.span.end)
@@ -287,7 +287,7 @@ def _loaded_otherwise(
     if merged:
         text = (
             f"{_text(merged)} of {partition} were merged by key, or merged into later, so their rows cannot be "
-            "counted; that each was loaded once is proved by the log alone"
+            "counted; only the log proves that each was loaded once"
         )
         yield Finding(Verdict.UNPROVED, "merged", text, tables.url, partition, tuple(merged))
     nameless = [span for span, by_another_program in _nameless(ranges, seen) if not by_another_program]
@@ -346,7 +346,7 @@ def _strangers(
         if older and not whole:
             text = (
                 f"{count:,} rows in {location} are older than the history, which begins with version "
-                f"{ledger.first_version}: none is there twice; whether one is missing cannot be proved"
+                f"{ledger.first_version}: none occurs twice; whether one is missing cannot be proved"
             )
             yield Finding(Verdict.UNPROVED, "older_than_history", text, tables.url, partition)
         else:
@@ -393,7 +393,7 @@ def kafka_findings(
     if unnamed:
         count = sum(span.positions for span in unnamed)
         text = (
-            f"{count:,} records of {partition} were loaded in rows that do not say which records they are: which one "
+            f"{count:,} records of {partition} were loaded in rows that do not identify their records: which one "
             "is missing, if any, cannot be proved"
         )
         yield Finding(Verdict.UNPROVED, "brought_without_offsets", text, tables.url, partition, tuple(unnamed))

@@ -34,11 +34,13 @@ class Explained:
         """Whether the tables have as many rows without offsets, ``nameless``, as were loaded."""
         if nameless > self.nameless:
             more, foreign = nameless - self.nameless, any(ledger.has_foreign_rows for ledger in tables.row_ledgers)
-            text = f"{more:,} rows name no record of Kafka: another program added them"
+            text = f"{more:,} rows do not identify a record of Kafka: another program added them"
             verdict = Verdict.NOTED if foreign or not self.nameless else Verdict.FAULT
             yield Finding(verdict, "rows_without_offsets", text, tables.url)
         elif self.nameless:
-            text = f"{nameless:,} rows name no record; the commits without offset columns loaded {self.nameless:,}"
+            text = (
+                f"{nameless:,} rows do not identify a record; commits without offset columns loaded {self.nameless:,}"
+            )
             removals = [removal for ledger in tables.row_ledgers for removal in ledger.removals]
             verdict, kind = Verdict.PROVED, "rows_reconciled"
             if nameless < self.nameless:
@@ -59,7 +61,7 @@ class Explained:
             text = f"{self.rows:,} rows may have been deleted by version {names}, whose files do not say how many"
             yield Finding(Verdict.UNPROVED, "deleted_uncounted", text, url)
         elif self.rows > most:
-            text = f"{self.rows:,} rows are missing, and the versions {names} that delete rows took {most:,} only"
+            text = f"{self.rows:,} rows are missing, but the versions {names} deleted only {most:,}"
             yield Finding(Verdict.FAULT, "more_missing_than_deleted", text, url, version=max(self.removals)[1])
 
 

@@ -49,8 +49,8 @@ def other_topic(tables: Tables, partition: TopicPartition, topic_id: str | None)
         return None
     text = (
         f"the table has {partition} up to {tables.rows.positions[partition]} of a topic with the id {loaded}, and the "
-        f"topic {partition.topic} that Kafka has is another one, with the id {topic_id}: its records were not compared "
-        f"→ load what is staged (`delta-loader run {CONFIG} --once`), and begin a new chain at Kafka's first record: "
+        f"topic {partition.topic} in Kafka is a different one, with the id {topic_id}: its records were not compared "
+        f"→ load what is staged (`delta-loader run {CONFIG} --once`), and start a new chain at Kafka's first record: "
         f"`{repair('restart', partition, None, '--yes')}`"
     )
     return Finding(Verdict.FAULT, "other_topic", text, tables.url, partition)
@@ -65,10 +65,10 @@ def other_records(
     text = (
         f"{seen.other_times.count:,} records of {partition} have another timestamp in Kafka than in the tables, the "
         f"first one at {start} ({_words(kafka_ms)} in Kafka, {_words(loaded_ms)} "
-        "in the tables): Kafka has lost records "
+        "in the tables): Kafka lost records "
         "that were loaded, and has others in their place (an unclean leader election, or brokers restored from a copy)"
-        f"; a record before {start} may be another one, too, if it has the same timestamp "
-        f"→ load what is staged (`delta-loader run {CONFIG} --once`), and begin a new chain there: "
+        f"; a record before {start} may differ, too, if it has the same timestamp "
+        f"→ load what is staged (`delta-loader run {CONFIG} --once`), and start a new chain there: "
         f"`{repair('restart', partition, None, f'--at {start} --yes')}`"
     )
     return Finding(Verdict.FAULT, "other_records", text, tables.url, partition, spans)

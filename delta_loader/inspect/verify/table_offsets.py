@@ -149,10 +149,10 @@ def _offsets_of(spark: SparkSession, url: str, version: int) -> DataFrame:
     frame = spark.read.format("delta").option("versionAsOf", version).load(spark_url(url))
     missing = [name for name in _PLACE if name not in frame.columns]
     if missing:
-        msg = f"the Delta table {url} has no column {', '.join(missing)}: its rows do not name their record"
+        msg = f"the Delta table {url} has no column {', '.join(missing)}: its rows do not identify their records"
         raise TableError(
             msg,
-            f"`delta-loader check {CONFIG}` has the statement that adds them; kafka_columns: false is for a "
+            f"`delta-loader check {CONFIG}` prints the statement that adds them; kafka_columns: false is for a "
             "table without",
         )
     has_times = _TIME in frame.columns and isinstance(frame.schema[_TIME].dataType, TimestampType)

@@ -255,9 +255,9 @@ class Verifier:
             names = sorted(waiting.items(), key=lambda item: (item[1], item[0]))
             paths, version = tuple(path for path, _ in names), names[0][1]
             text = (
-                f"{len(names):,} data files are gone (a VACUUM without retention may take what is being committed): "
-                f"{_files(names)}. Put the table back to before them (RESTORE TABLE {delta_table(ledger.url)} TO "
-                f"VERSION AS OF {version - 1}), and load again what that takes (`bootstrap accept {CONFIG} --stream "
+                f"{len(names):,} data files are gone (a VACUUM without retention can delete staged files): "
+                f"{_files(names)}. Restore the table to before them (RESTORE TABLE {delta_table(ledger.url)} TO "
+                f"VERSION AS OF {version - 1}), and load again what that removes (`bootstrap accept {CONFIG} --stream "
                 f"{quoted(ledger.ids.app_id)} --replay --yes`)"
             )
             yield Finding(Verdict.FAULT, "files_gone", text, ledger.url, version=version, files=paths)
@@ -327,8 +327,8 @@ class Verifier:
         if before is None:
             verdict = Verdict.UNPROVED
             text = (
-                f"several rows have the same key: {named}. As far as the commits say, the rows were not merged; the "
-                "loader merges nothing into them before each key has one row"
+                f"several rows have the same key: {named}. According to the commits, the rows were not merged; the "
+                "loader does not merge into them until each key has one row"
             )
         yield Finding(verdict, "keys_twice", text, ledger.url, version=version)
 
@@ -382,7 +382,7 @@ class Verifier:
             ):
                 is_unknown = topic_partition not in tables.rows.positions and not is_merged(topic_partition.topic)
                 if is_unknown and not stream.takes(topic_partition.topic):
-                    text = f"the rows of {topic_partition} are of a topic that this stream does not take"
+                    text = f"the rows of {topic_partition} are of a topic that this stream does not read"
                     findings.append(Finding(Verdict.NOTED, "rows_of_other_topics", text, tables.url, topic_partition))
                     continue
                 same_offsets = _merged(tables, topic_partition) or _recreated(tables, topic_partition)
@@ -479,7 +479,7 @@ def _unlooked(rows: Ledger, partition: TopicPartition) -> PartitionReport:
 def _cleaned(tables: Tables) -> Iterator[Finding]:
     for ledger in (*tables.row_ledgers, tables.dead_letters):
         if ledger is not None and ledger.first_version:
-            text = f"the history begins with version {ledger.first_version}: what came before was cleaned up"
+            text = f"the history begins with version {ledger.first_version}: earlier versions were cleaned up"
             yield Finding(Verdict.UNPROVED, "history_cleaned", text, ledger.url, version=ledger.first_version)
 
 
@@ -488,7 +488,7 @@ def _former_findings(tables: Tables, read: Sequence[str]) -> Iterator[Finding]:
         text = f"the stream no longer names {url}, which has some of its records, and is read too"
         yield Finding(Verdict.NOTED, "former_table", text, url)
     for url in sorted(tables.unread):
-        text = f"the stream no longer names {url}, which has some of its records, and it cannot be read"
+        text = f"the stream no longer names {url}, which has some of its records but cannot be read"
         yield Finding(Verdict.UNPROVED, "former_table", text, url)
 
 
@@ -515,8 +515,8 @@ def _recreated(tables: Tables, partition: TopicPartition) -> Finding | None:
     if partition not in tables.rows.generations:
         return None
     text = (
-        f"the topic of {partition} was recreated (generation {tables.rows.generations[partition]}), so that rows of "
-        "both topics have the same offsets: that each is there once is proved by the log alone"
+        f"the topic of {partition} was recreated (generation {tables.rows.generations[partition]}), so rows of "
+        "both topics have the same offsets: that each occurs once is proved by the log alone"
     )
     return Finding(Verdict.UNPROVED, "made_anew", text, tables.url, partition)
 
@@ -525,7 +525,7 @@ def _merged(tables: Tables, partition: TopicPartition) -> Finding | None:
     if not is_merged(partition.topic):
         return None
     text = (
-        f"the rows of {partition} are a topology's, made of records of several topics: that each record is there once "
+        f"the rows of {partition} come from a topology that reads several topics: that each record is loaded once "
         "is proved by the log alone"
     )
     return Finding(Verdict.UNPROVED, "several_topics", text, tables.url, partition)
@@ -544,10 +544,7 @@ def _duplicates(
             repeated = offsets.twice(partition, ranges.spans)
             names = _known(ledgers, {file for _, files in repeated for file in files})
             versions = [version for _, version in names if version is not None]
-            text = (
-                f"{_places([offset for offset, _ in repeated])} of {partition} "
-                f"are there more than once: {_files(names)}"
-            )
+            text = f"{_places([offset for offset, _ in repeated])} of {partition} occur more than once: {_files(names)}"
             spans = tuple(Span(Position(offset), Position(offset + 1)) for offset, _ in repeated)
             last = max(versions, default=None)
             yield Finding(
@@ -555,7 +552,7 @@ def _duplicates(
             )
     if seen.both.count:
         offsets_named = ", ".join(map(str, seen.both.spans[:_NAMED]))
-        text = f"{seen.both.count:,} records of {partition} are rows and dead letters: {offsets_named}"
+        text = f"{seen.both.count:,} records of {partition} are both rows and dead letters: {offsets_named}"
         verdict = Verdict.FAULT
         if explodes and tables.routed:  # a record goes to several tables, and one of them may refuse it
             verdict = Verdict.UNPROVED

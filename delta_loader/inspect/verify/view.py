@@ -24,7 +24,7 @@ def to_text(streams: Sequence[VerifiedStream]) -> str:
 
 def _stream_lines(stream: VerifiedStream) -> Iterator[str]:
     if stream.failure is not None:
-        yield f"{stream.app_id}: NOT LOOKED AT: {stream.failure}"
+        yield f"{stream.app_id}: NOT CHECKED: {stream.failure}"
         return
     unproved = sum(finding.verdict is Verdict.UNPROVED for finding in stream.findings)
     if stream.faults:

@@ -71,8 +71,8 @@ def other_stage(area: Area, settings: Settings, history: Iterable[LoggedCommit])
             shared = next((topic for topic in topics if any(stream.takes(topic) for stream in area.streams)), None)
             if shared is not None:
                 return (
-                    f"version {commit.version} of {area.url} was loaded by {metadata.app_id!r}, which is no stream of "
-                    f"this config, from a topic {shared!r}: its stage may speak of files here that this one does not "
+                    f"version {commit.version} of {area.url} was loaded by {metadata.app_id!r}, not a stream of "
+                    f"this config, from a topic {shared!r}: its stage may refer to files here that this one does not "
                     "know, so none is removed"
                 )
     return None
@@ -93,10 +93,10 @@ def require_safe(settings: Settings, older_than_s: float) -> None:
     floor_s = least_safe_age_s(settings)
     if older_than_s < floor_s:
         age, floor = duration_text(older_than_s), duration_text(floor_s)
-        msg = f"what is older than {age} may still be waiting for its marker, or the marker for settling"
+        msg = f"files older than {age} may still be waiting for their marker, or the marker for settling"
         raise UsageError(
             msg,
-            f"give at least {floor}: writer.flush_after, writer.revoke_timeout, an hour of retries and "
+            f"use at least {floor}: writer.flush_after, writer.revoke_timeout, an hour of retries and "
             "loader.marker_retention together",
         )
 

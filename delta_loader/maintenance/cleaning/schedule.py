@@ -55,7 +55,7 @@ class ScheduledCleanUp:
             return
         for tally in tallies:
             if tally.failure is not None:
-                self._log.error("nothing was cleaned up here", url=tally.url, problem=tally.failure)
+                self._log.error("not cleaned up", url=tally.url, problem=tally.failure)
             elif tally.count:
                 self._metrics.add(catalogue.LOADER_CLEANED, tally.count, what=tally.what.replace(" ", "_"))
                 self._log.info(

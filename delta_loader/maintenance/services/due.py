@@ -216,18 +216,20 @@ def _vacuum(facts: TableFacts, rules: TableRules, now_ms: int) -> MaintenanceTas
     kept = duration_text(retention_s(facts.properties) or 0.0)
     if last is not None and now_ms - last.at_ms < wanted.every_s * 1000:
         every, ago = duration_text(wanted.every_s), duration_text((now_ms - last.at_ms) // 1000)
-        return f"one is wanted every {every}, and the last was {ago} ago"
+        return f"it is due every {every}, and the last was {ago} ago"
     if facts.log.oldest_version == 0 and wanted.mode is not VacuumMode.FULL and _is_young(facts, now_ms):
-        return f"what leaves the table is kept for {kept}, and the table is younger than that"
+        return f"files that leave the table are kept for {kept}, and the table is younger than that"
     when = "never before" if last is None else f"last {duration_text((now_ms - last.at_ms) // 1000)} ago"
     waits_s = 0.0 if facts.waiting_ms is None else (now_ms - facts.waiting_ms) / 1000
     mode = wanted.mode
     if waits_s > guarded_age_s(facts.properties):
         if mode is VacuumMode.FULL:
-            why = f"files are staged for {duration_text(waits_s // 1)} and not loaded; a VACUUM might take them"
+            why = f"files have been staged for {duration_text(waits_s // 1)} and not loaded; a VACUUM might delete them"
             return ServiceRefused(Service.VACUUM, why, f"see why they are not loaded: `delta-loader status {CONFIG}`")
         mode = VacuumMode.LITE
-    return MaintenanceTask(Service.VACUUM, facts.url, f"{when}; what left the table is kept for {kept}", mode=mode)
+    return MaintenanceTask(
+        Service.VACUUM, facts.url, f"{when}; files that leave the table are kept for {kept}", mode=mode
+    )
 
 
 def _is_young(facts: TableFacts, now_ms: int) -> bool:

@@ -161,7 +161,7 @@ class TableServices:
                 )
             case TaskAborted(problem):
                 self._metrics.add(catalogue.SERVICES_PIECES, service=service, outcome="given_up")
-                log.info("table service given up; the next run looks again", problem=problem)
+                log.info("table service aborted; the next run tries again", problem=problem)
             case TaskFailed(problem):
                 self._metrics.add(catalogue.SERVICES_PIECES, service=service, outcome="failed")
                 self._failed_ms[task.url] = self._clock.wall_ms()
@@ -173,9 +173,7 @@ class TableServices:
     def _report_inspections(self, snapshots: Sequence[TableSnapshot]) -> None:
         for snapshot in snapshots:
             if snapshot.failure is not None:
-                self._log.error(
-                    "table cannot be looked at by its services", table=snapshot.url, problem=snapshot.failure
-                )
+                self._log.error("table services not checked", table=snapshot.url, problem=snapshot.failure)
             for refused in snapshot.due.refused:
                 self._log.warning(
                     "table service refused",

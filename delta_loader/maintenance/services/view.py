@@ -133,7 +133,7 @@ def _run_words(run: ServiceRun) -> str:
             )
         case Service.VACUUM:
             if not run.completed:
-                return f"{head}: did not come to its end"
+                return f"{head}: did not complete"
             freed = f", {size_text(run.bytes_removed)}" if run.bytes_removed else ""
             return f"{head}: {run.files_removed:,} files deleted{freed}"
         case Service.CHECKPOINT | Service.STATISTICS:
@@ -202,7 +202,7 @@ def _outcome_words(report: TaskReport) -> str:
                 return f"{done.files_removed:,} files deleted, {size_text(done.bytes_removed)}"
             return "done"
         case TaskAborted(problem):
-            return f"given up, another commit came in between: {problem}"
+            return f"aborted, because of a concurrent commit: {problem}"
         case TaskFailed(problem):
             return f"failed: {problem}"
         case _:

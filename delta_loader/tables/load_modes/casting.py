@@ -69,7 +69,7 @@ class Cast:
     @property
     def problem(self) -> str:
         """The error message for such a value."""
-        return f"a value of {self.column}, staged as {self.staged}, is none of the column's type {self.type}"
+        return f"a value of {self.column}, staged as {self.staged}, is out of range for the column's type {self.type}"
 
 
 @dataclass(frozen=True, slots=True)

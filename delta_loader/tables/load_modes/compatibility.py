@@ -62,7 +62,7 @@ def require_compatible(
     """
     problems = differences(table, staged, load_mode, casting=casting)
     if problems:
-        msg = f"what is staged does not fit the Delta table {url}: {'; '.join(problems)}"
+        msg = f"what is staged is not compatible with the Delta table {url}: {'; '.join(problems)}"
         raise NotCompatibleError(
             msg, remedy_for(table, staged, url, "the stream's columns", load_mode, restage=restage, settings=settings)
         )
@@ -92,14 +92,16 @@ def remedy_for(
     known = {name.casefold() for name in there.names}
     missing = StructType(tuple(field for field in columns if field.name.casefold() not in known))
     if _overwrites_versions(there, staged):
-        return f"write merge.history: true{and_again}; or load into a new table (another table, app_id and stage)"
+        return f"set merge.history: true{and_again}; or load into a new table (another table, app_id and stage)"
     remedies = []
     if missing.fields:
         statement = f"ALTER TABLE {delta_table(url)} ADD COLUMNS ({to_ddl(missing)})"
-        without = "; or kafka_columns: false, and rows do not have their offsets" if _has_kafkas(missing) else ""
+        without = "; or set kafka_columns: false, so that rows have no offsets" if _has_kafkas(missing) else ""
         included = [part for part, name in INCLUDED_COLUMNS.items() if missing.field(name)]
-        without += f"; or leave {' and '.join(included)} out of include" if included else ""
-        remedies.append(f"{statement}; or evolution: add, and the loader adds them{without}; or change {otherwise}")
+        without += f"; or remove {' and '.join(included)} from include" if included else ""
+        remedies.append(
+            f"{statement}; or set evolution: add, so that the loader adds them{without}; or change {otherwise}"
+        )
     wanted = [column for _, column in type_problems(there, columns)]
     written = [columns_setting(wanted, settings or {})] if wanted else []
     renamed = ", ".join(_renamed("", there, columns))
@@ -109,11 +111,11 @@ def remedy_for(
         written.append(f"partition_by: [{', '.join(table.partition_by)}]")
     if written:
         remedies.append(
-            "what no ALTER TABLE changes, the stream has to say as the table does: write "
+            "ALTER TABLE cannot change this, so the stream has to match the table: set "
             f"{' and '.join(written)}{and_again}; or load into a new table (another table, app_id and stage)"
         )
     return "; and ".join(remedies) or (
-        f"change the table by what ALTER TABLE {delta_table(url)} can (a wider type, DROP NOT NULL, a name), or write "
+        f"change the table with ALTER TABLE {delta_table(url)} (a wider type, DROP NOT NULL, a name), or set "
         f"evolution: widen for wider numbers; or change {otherwise}"
     )
 
@@ -169,12 +171,12 @@ def _not_made(table: StructType, staged: StructType, partition_by: tuple[str, ..
         metadata = json.loads(field.metadata_json)
         if staged.field(field.name) is not None:
             if IDENTITY in metadata and not metadata.get(IDENTITY_TAKES_VALUES):
-                yield f"the column {field.name} is GENERATED ALWAYS AS IDENTITY, and values are staged for it"
+                yield f"the column {field.name} is GENERATED ALWAYS AS IDENTITY, but values are staged for it"
         elif not metadata.keys() & _MADE_BY_DELTA:
             if field.name in partition_by:
                 yield f"it is partitioned by {field.name}, which is not staged"
             elif not field.nullable:
-                yield f"the column {field.name} is NOT NULL, and is not staged"
+                yield f"the column {field.name} is NOT NULL, but is not staged"
     yield from _nested_not_made("", table, staged)
 
 
@@ -183,7 +185,7 @@ def _nested_not_made(path: str, table: StructType, staged: StructType) -> Iterat
         known = staged.field(field.name)
         if known is None:
             if path and not field.nullable:
-                yield f"the column {path}{field.name} is NOT NULL, and is not staged"
+                yield f"the column {path}{field.name} is NOT NULL, but is not staged"
         elif isinstance(field.type, StructType) and isinstance(known.type, StructType):
             yield from _nested_not_made(f"{path}{field.name}.", field.type, known.type)
 

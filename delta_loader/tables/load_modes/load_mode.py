@@ -62,7 +62,7 @@ class Refused:
 
 LoadMode = Add | Append | Merge | Refused
 
-PLAIN = Add("the table's protocol, properties and columns need no rewrite of rows: files are committed as they are")
+PLAIN = Add("files are committed as they are: the table has no constraint or feature that needs a rewrite")
 
 
 def choose_load_mode(state: TableState, setting: LoadSetting = LoadSetting.AUTO) -> LoadMode:
@@ -77,7 +77,7 @@ def choose_load_mode(state: TableState, setting: LoadSetting = LoadSetting.AUTO)
         case LoadSetting.APPEND:
             return Append(demand or "load is append", may_refuse_rows(state))
         case LoadSetting.ADD if demand is not None:
-            return Refused(f"{demand}, and load is add", "write load: auto, or load into a table without it")
+            return Refused(f"{demand}, but load is add", "set load: auto, or load into a table without it")
         case LoadSetting.ADD | LoadSetting.AUTO:
             return PLAIN if demand is None else Append(demand, may_refuse_rows(state))
         case _:
@@ -87,16 +87,16 @@ def choose_load_mode(state: TableState, setting: LoadSetting = LoadSetting.AUTO)
 def _merging(state: TableState) -> Merge | Refused:
     if is_append_only(state):
         return Refused(
-            "it is append-only, and load is merge",
+            "it is append-only, but load is merge",
             f"ALTER TABLE {TABLE} UNSET TBLPROPERTIES ('delta.appendOnly'), or load another table",
         )
     padded = padded_column(state)
     if padded is not None:
         name, kind = padded
-        remedy = "load a table that has STRING in its place"
+        remedy = "load a table that has STRING instead"
         if kind.lower().startswith("char("):  # ALTER TABLE does not change one within another column
             remedy = f"make it a STRING (ALTER TABLE {TABLE} ALTER COLUMN {backticks(name)} TYPE STRING), or {remedy}"
-        return Refused(f"its column {name} is {kind}, and Spark pads CHAR when it reads; load is merge", remedy)
+        return Refused(f"its column {name} is {kind}, which Spark pads when it reads; load is merge", remedy)
     return Merge("load is merge", may_refuse_rows(state))
 
 

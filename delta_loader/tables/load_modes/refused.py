@@ -150,7 +150,7 @@ def too_many(partition: TopicPartition, position: Position, refused: Sequence[Re
     return Held(
         "too_many_refused",
         f"{url} refuses more than {MOST_REFUSED:,} records of one load, most of them of {partition} because: {problem}",
-        f"change what the table checks (ALTER TABLE {delta_table(url)} …), or what the stream makes of its records and "
+        f"change what the table checks (ALTER TABLE {delta_table(url)} …), or how the stream shapes its records, and "
         f"{stage_again({partition: position})}; nothing of it is loaded until then",
     )
 
@@ -161,7 +161,7 @@ def without_bytes(record: RefusedRecord, url: str, why: str) -> Held:
     return Held(
         "refused_record",
         f"{url} refuses the record at {offset} of {partition} ({record.problem}), and {why}",
-        "see to it that the loader gets it, or let the table take it (ALTER TABLE "
+        "make sure that the loader can read it, or change what the table checks (ALTER TABLE "
         f"{delta_table(url)} DROP CONSTRAINT …, or ALTER COLUMN … DROP NOT NULL) and fix the row there; nothing of the "
         "partition is loaded until then",
     )

@@ -22,5 +22,5 @@ def changed_sequence(before: MergedBy | None, merge: MergeBy) -> tuple[str, str]
     if before is None or not (before.history and merge.history) or before.sequence == merge.sequence:
         return None
     now, then = (f"by {name}" if name else "without a sequence" for name in (merge.sequence, before.sequence))
-    setting = f"write merge.sequence: {before.sequence}" if before.sequence else "leave merge.sequence out"
+    setting = f"write merge.sequence: {before.sequence}" if before.sequence else "remove merge.sequence"
     return f"its versions were kept {then}, and what is staged would be put between them {now}", setting

@@ -77,7 +77,7 @@ class AvroReader:
         kind = type_name(read_as.resolved(read_as.schema))
         is_record = kind in {"record", "error"}
         if not is_record and not is_key:
-            msg = f"its records are of the Avro type {kind}, not records"
+            msg = f"the schema's type is {kind}, not record"
             raise SchemaError(msg, "send records")
         column = columns if is_record or len(columns) != 1 else columns.fields[0].type
         node = Planner(read_as).plan(read_as.schema, "", column, reading)
@@ -118,7 +118,7 @@ class AvroReader:
         try:
             left = len(body) - end_of(self._walked, body)
             if left:
-                return _not_a_record(f"{left} bytes are left behind the record")
+                return _not_a_record(f"{left} bytes follow the record")
             return self._node.text(self._read(BytesIO(body))).encode()
         except DamagedError as error:
             return _not_a_record(str(error))
@@ -127,7 +127,7 @@ class AvroReader:
         except UnicodeDecodeError:
             return _not_a_record("a string is not UTF-8")
         except _MALFORMED:  # whose texts hold what is not the message's, as an address of an object
-            return _not_a_record("its bytes end early, or do not fit the schema")
+            return _not_a_record("the message ends early, or does not match the schema")
 
 
 def _not_a_record(problem: str) -> Refusal:

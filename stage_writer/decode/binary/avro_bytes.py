@@ -29,7 +29,7 @@ def end_of(node: AvroNode, body: bytes) -> int:
     """Where the record ends. Raises DamagedError, IndexError and RecursionError."""
     end = _walk(node, body, 0)
     if end > len(body):
-        msg = "it ends early"
+        msg = "the message ends early"
         raise DamagedError(msg)
     return end
 
@@ -40,7 +40,7 @@ def _walk(node: AvroNode, body: bytes, offset: int) -> int:  # noqa: C901, PLR09
             return offset
         case AvroKind.BOOLEAN:
             if body[offset] > 1:
-                msg = f"{body[offset]} is no boolean"
+                msg = f"{body[offset]} is not a boolean"
                 raise DamagedError(msg)
             return offset + 1
         case AvroKind.FLOAT:
@@ -82,7 +82,7 @@ def _number(body: bytes, offset: int, bits: int = 64) -> tuple[int, int]:
 def _choice(body: bytes, offset: int, count: int) -> tuple[int, int]:
     choice, offset = _number(body, offset)
     if not 0 <= choice < count:
-        msg = f"it names the choice {choice} of {count}"
+        msg = f"union branch {choice} does not exist: there are {count}"
         raise DamagedError(msg)
     return choice, offset
 
@@ -91,7 +91,7 @@ def _sized(body: bytes, offset: int, size: int) -> int:
     if size < 0:
         size, offset = _number(body, offset)
     if not 0 <= size <= len(body) - offset:
-        msg = f"it names {size} bytes, and {len(body) - offset} are left"
+        msg = f"a length of {size} bytes is given, but {len(body) - offset} are left"
         raise DamagedError(msg)
     return offset + size
 
@@ -104,7 +104,7 @@ def _blocks(node: AvroNode, body: bytes, offset: int) -> int:
         if items < 0:
             items, (_, offset) = -items, _number(body, offset)
         if items > len(body) - offset:
-            msg = f"it names {items} items, and {len(body) - offset} bytes are left"
+            msg = f"{items} items are announced, but {len(body) - offset} bytes are left"
             raise DamagedError(msg)
         for _ in range(items):
             offset = _walk(node.parts[0], body, offset if node.kind is AvroKind.ARRAY else _sized(body, offset, -1))

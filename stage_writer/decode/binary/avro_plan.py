@@ -108,8 +108,8 @@ class Planner:
             case "array":
                 items = part_of(schema, "items")
                 if _least_bytes(self._avro, items, ()) == 0:
-                    msg = f"`{path}` is an array of values of no bytes, whose length a message could make up"
-                    raise SchemaError(msg, "give the items a field")
+                    msg = f"`{path}` is an array of empty values, so a message could claim any length"
+                    raise SchemaError(msg, "give the items at least one field")
                 inner = column.element if isinstance(column, ArrayType) else None
                 return _array(self.plan(items, f"{path}[]", inner, reading.at("element")))
             case "map":

@@ -122,7 +122,7 @@ def _indexes(body: bytes) -> tuple[tuple[int, ...], int]:
     if count == 0:
         return (0,), offset
     if not 0 < count <= _MOST_INDEXES:
-        raise RefusedBody(ErrorClass.NOT_FRAMED, f"the message has no indexes of its type: it has {count} of them")
+        raise RefusedBody(ErrorClass.NOT_FRAMED, f"the message has an invalid list of message indexes: {count} entries")
     indexes = []
     for _ in range(count):
         index, offset = _varint(body, offset)
@@ -137,7 +137,7 @@ def _varint(body: bytes, offset: int) -> tuple[int, int]:
         encoded |= (byte & 0x7F) << (7 * index)
         if byte < 0x80:  # noqa: PLR2004 - the bit for more
             return (encoded >> 1) ^ -(encoded & 1), offset + index + 1
-    raise RefusedBody(ErrorClass.NOT_FRAMED, "the message has no indexes of its type")
+    raise RefusedBody(ErrorClass.NOT_FRAMED, "the message has no message indexes")
 
 
 class _Texts:

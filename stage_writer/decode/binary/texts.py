@@ -137,7 +137,7 @@ def _outside(value: int, path: str, column: DataType | None) -> str:
     """A time that has no date: its number, where no column wants it."""
     if column is None:
         return str(value)
-    raise RefusedBody(ErrorClass.OUT_OF_RANGE, f"{path}: {value} is not in the years 0001 to 9999")
+    raise RefusedBody(ErrorClass.OUT_OF_RANGE, f"{path}: {value} is outside the years 0001 to 9999")
 
 
 def _shifted(value: int, digits: int) -> str:
@@ -173,7 +173,7 @@ def base64_text(value: object) -> str:
 
 def _bytes(value: object) -> bytes:
     if not isinstance(value, bytes):
-        msg = f"{type(value).__name__} where bytes are"
+        msg = f"{type(value).__name__} instead of bytes"
         raise TypeError(msg)
     return value
 

@@ -114,6 +114,8 @@ def _why(kind: str | None, rows: list[str | None] | None, *, truncates: bool) ->
     if kind not in _ROWS:
         return not_a_change("type", kind, _ROWS)
     if not rows:
-        return Refusal(ErrorClass.NOT_AN_EVENT, f"the event of type {kind} has no rows in its `data`")
+        return Refusal(ErrorClass.NOT_AN_EVENT, f"the event of type {kind} has no rows in `data`")
     index = next(number for number, row in enumerate(rows) if row is None or not row.startswith("{"))
-    return Refusal(ErrorClass.NOT_AN_EVENT, f"row {index + 1} of {len(rows)} in the `data` of type {kind} is no object")
+    return Refusal(
+        ErrorClass.NOT_AN_EVENT, f"row {index + 1} of {len(rows)} in the `data` of type {kind} is not an object"
+    )

@@ -221,7 +221,7 @@ def open_strictly(message: bytes) -> tuple[str, str] | Refusal | None:
     names = [name for name, _ in document if name == "payload"] + [name for name, _ in event if name in _PARTS]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        return Refusal(ErrorClass.DUPLICATE_FIELD, f"{twice}: the field is given twice")
+        return Refusal(ErrorClass.DUPLICATE_FIELD, f"{twice}: the field occurs twice")
     texts = {name: text[first:end] for name, (first, end) in _spans(text, begin).items()}
     parts = dict(event)
     return None if _is_passed_over(parts) else _image_of(parts, texts)
@@ -240,7 +240,7 @@ def _refusal_of(message: bytes) -> Refusal:
     """Why a message is no object, in the words of a sourced document's parser."""
     document = document_of(message, sourced=True)
     if not isinstance(document, Refusal):
-        msg = "the parsers differ about a message"
+        msg = "the parsers disagree about a message"
         raise TypeError(msg)
     return document
 
@@ -260,9 +260,9 @@ def _image_of(parts: Mapping[str, Json], texts: Mapping[str, str]) -> tuple[str,
         return truncated()
     if not isinstance(op, str) or op not in _IMAGES:
         problem = "it has no op" if op is None else f"its op is {texts['op'][:40]}"
-        return Refusal(ErrorClass.NOT_AN_EVENT, f"the message is no change of a row: {problem}, not one of c, r, u, d")
+        return Refusal(ErrorClass.NOT_AN_EVENT, f"the message is not a row change: {problem}, not one of c, r, u, d")
     image = _IMAGES[op]
     if not isinstance(parts.get(image), Object):
-        return Refusal(ErrorClass.NOT_AN_EVENT, f"the event of op {op} has no object as its `{image}`")
+        return Refusal(ErrorClass.NOT_AN_EVENT, f"the event of op {op} has no object in `{image}`")
     about = (f'"{name}":{texts.get(name, "null")}' for name in _ABOUT.names)
     return texts[image], f"{{{','.join(about)}}}"

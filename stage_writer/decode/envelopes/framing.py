@@ -240,7 +240,7 @@ class FramedDecoder(OpeningDecoder):
         kind = types.get(schema)
         if kind is None:
             return ErrorClass.UNKNOWN_SCHEMA, f"the registry has no schema {schema}"
-        return ErrorClass.WRONG_SCHEMA, f"the schema {schema} is {kind}, and only {self._kind} can be read"
+        return ErrorClass.WRONG_SCHEMA, f"the schema {schema} is {kind}, but only {self._kind} is supported"
 
 
 class HeaderFramedDecoder(FramedDecoder):
@@ -260,7 +260,7 @@ class HeaderFramedDecoder(FramedDecoder):
         return _Frames(values, offsets, readable[codes], codes, keys, prefixes)
 
     def _not_framed(self, message: bytes) -> tuple[ErrorClass, str]:  # noqa: ARG002 - the header is at fault
-        return ErrorClass.NOT_FRAMED, f"the message has no header {self.header.decode()} that names a schema"
+        return ErrorClass.NOT_FRAMED, f"the message has no header {self.header.decode()} with a schema's ID"
 
 
 class KeyHeaderFramedDecoder(HeaderFramedDecoder):
@@ -385,4 +385,4 @@ def _bodies(values: pa.LargeBinaryArray, offsets: Numbers, wanted_frames: Mask) 
 
 def _not_framed(message: bytes) -> tuple[ErrorClass, str]:
     begin = f"it begins with 0x{message[:1].hex()}" if len(message) >= _FRAME_BYTES else f"it has {len(message)} bytes"
-    return ErrorClass.NOT_FRAMED, f"the message has no frame of a zero byte and a schema's id: {begin}"
+    return ErrorClass.NOT_FRAMED, f"the message has no frame (a zero byte and a schema ID): {begin}"

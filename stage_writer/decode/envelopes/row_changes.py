@@ -110,10 +110,10 @@ def refused_others(owners: Index, passed_over: Mask, why: Callable[[int], Refusa
 def not_a_change(name: str, value: object, known: Collection[str]) -> Refusal:
     """The refusal of a message whose operation is missing or unknown."""
     problem = f"it has no {name}" if value is None else f"its {name} is {str(value)[:_SHOWN_CHARACTERS]!r}"
-    text = f"the message is no change of a row: {problem}, not one of {', '.join(known)}"
+    text = f"the message is not a row change: {problem}, not one of {', '.join(known)}"
     return Refusal(ErrorClass.NOT_AN_EVENT, text)
 
 
 def no_image(name: str, value: object, field: str) -> Refusal:
     """The refusal of a change without an object in its place."""
-    return Refusal(ErrorClass.NOT_AN_EVENT, f"the event of {name} {value} has no object as its `{field}`")
+    return Refusal(ErrorClass.NOT_AN_EVENT, f"the event of {name} {value} has no object in `{field}`")

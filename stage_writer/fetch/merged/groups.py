@@ -26,8 +26,12 @@ class TopicGroup:
     def __post_init__(self) -> None:
         """Raises ConfigError if the joined name is too long."""
         if len(chain_topic(self.topics)) > LONGEST:
-            msg = f"the names of the topics {', '.join(sorted(self.topics))} are longer than {LONGEST} together"
-            raise ConfigError(msg, "a topology that joins them needs shorter ones: their chain has all of their names")
+            msg = (
+                f"the names of the topics {', '.join(sorted(self.topics))} have more than {LONGEST} characters together"
+            )
+            raise ConfigError(
+                msg, "a topology that joins them needs shorter names, because their chain has all of them"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +45,7 @@ class TopicGroups:
         for group in self.groups:
             for topic in group.topics:
                 if topic in self._by_topic:
-                    msg = f"the topic {topic} is read together with two sets of other topics"
+                    msg = f"the topic {topic} is joined with two different sets of topics"
                     raise ConfigError(msg, "join all of them in one part of one topology")
                 self._by_topic[topic] = group
 
@@ -81,11 +85,11 @@ class TopicGroups:
 def _unequal(counts: Mapping[str, int]) -> ConfigError:
     counted = ", ".join(f"{topic} has {count}" for topic, count in counts.items())
     msg = (
-        f"topics that a topology joins have differing numbers of partitions ({counted}), so that records of one key do "
-        "not meet in one task"
+        f"a topology joins topics with different numbers of partitions ({counted}), so records of one key do "
+        "not reach the same task"
     )
     most = max(counts.values())
     return ConfigError(
         msg,
-        f"repartition the smaller ones by a topic of {most} partitions (`through`), or make topics with equal counts",
+        f"repartition the smaller ones through a topic of {most} partitions (`through`), or create equal topics",
     )

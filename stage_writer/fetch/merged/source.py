@@ -176,7 +176,9 @@ class MergingSource:
             self._inner.pause(list(self._stopping))
         self._starting, self._stopping = {}, set()
         if overdue := self._chains.overdue(self._clock.monotonic_s(), INCOMPLETE_S):
-            self._log.warning("inputs wait for the others of their chain", partitions=", ".join(map(str, overdue[:5])))
+            self._log.warning(
+                "inputs wait for the other topics of their chain", partitions=", ".join(map(str, overdue[:5]))
+            )
             self._groups.require_equal_counts(self._inner.metadata.end_positions(self._streams))
 
     def _balance(self) -> None:
@@ -198,6 +200,6 @@ class MergingSource:
         if chain == fault.partition:
             return fault
         remedy = (
-            "put the records back, or start the stream over under another app_id: a chain of several topics cannot skip"
+            "restore the records, or start the stream again under another app_id: a chain of several topics cannot skip"
         )
         return replace(fault, partition=chain, remedy=remedy) if chain in self._chains.by_partition else None

@@ -56,7 +56,7 @@ class Elements:
         for steps in by.element:
             origin = naming.origin(rows, steps, made)
             if origin is None:
-                msg = f"merge.keys names {'.'.join(steps)!r}, which is no field of the element"
+                msg = f"merge.keys names {'.'.join(steps)!r}, which is not a field of the element"
                 raise SchemaError(msg, f"name a field of the elements of {self._array}")
             self._inner[".".join(steps)] = origin[1:]
         self._own = {key: origin[0] for key in by.record if (origin := naming.origin(rows, (key,), made)) is not None}
@@ -114,7 +114,9 @@ class Elements:
                 pa.table({_RECORD: pa.array(owners), **keys}).group_by([_RECORD, *keys]).aggregate([([], "count_all")])
             )
             twice[counts.filter(pc.greater(counts["count_all"], 1))[_RECORD].to_numpy()] = True
-            lacking.append((twice, ErrorClass.REPEATED_KEY, f"two of its elements have one key ({', '.join(keys)})"))
+            lacking.append(
+                (twice, ErrorClass.REPEATED_KEY, f"two of its elements have the same key ({', '.join(keys)})")
+            )
         return _without(rows, lacking)
 
     def _lengths(self, table: pa.Table) -> Index:

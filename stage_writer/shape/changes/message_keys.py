@@ -162,7 +162,7 @@ def _reject(index: int, key: bytes | None) -> Reject:
     if key is None:
         return Reject(index, ErrorClass.UNREADABLE_KEY, "the tombstone has no message key")
     shown = key[:_SHOWN_CHARACTERS].decode(errors="replace")
-    return Reject(index, ErrorClass.UNREADABLE_KEY, f"the message key {shown!r} does not give the key columns")
+    return Reject(index, ErrorClass.UNREADABLE_KEY, f"the message key {shown!r} does not contain the key columns")
 
 
 def _texts_of(block: pa.BinaryArray) -> pa.StringArray:

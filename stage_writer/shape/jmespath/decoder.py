@@ -111,7 +111,7 @@ def _require_own_form(assignment: Assignment, reading: DecodeOptions) -> None:
         reading = reading.at(step)
     if isinstance(assignment.plain, OfMessage) and reading.format is not None:
         problem = f"its column has the format {reading.format.value}"
-        raise refused(assignment.setting, assignment.text, problem, "take the column out of `formats`")
+        raise refused(assignment.setting, assignment.text, problem, "remove the column from `formats`")
 
 
 class _About:

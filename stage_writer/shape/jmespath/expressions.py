@@ -108,7 +108,7 @@ def assignments_of(columns: StructType, settings: Mapping[str, str]) -> tuple[As
             shared = min(len(assignment.goal.steps), len(other.goal.steps))
             if assignment.goal.steps[:shared] == other.goal.steps[:shared]:
                 problem = f"{other.setting} fills the same column"
-                raise refused(assignment.setting, assignment.text, problem, "fill each column, or part of one, once")
+                raise refused(assignment.setting, assignment.text, problem, "set each column, or part of one, once")
     return assignments
 
 
@@ -123,7 +123,7 @@ def _assignment(columns: StructType, column: str, text: str) -> Assignment:
     if text.strip() in OF_MESSAGE:
         return Assignment(setting, text, goal, _of_message(setting, text, goal), compiled)
     if text.strip() == "kafka.timestamp_type":
-        raise refused(setting, text, "the type of a timestamp is not kept", "leave it out, or use kafka.timestamp")
+        raise refused(setting, text, "the type of a timestamp is not kept", "remove it, or use kafka.timestamp")
     for node in _nodes(compiled.parsed):
         _check(node, setting, text)
     return Assignment(setting, text, goal, _plain(compiled.parsed), compiled)
@@ -141,7 +141,7 @@ def _goal(columns: StructType, column: str, setting: str, text: str) -> Goal:
             names = data_type.names if isinstance(data_type, StructType) else ()
             close_matches = difflib.get_close_matches(step, names, 1)
             hint = f"did you mean {close_matches[0]}?" if close_matches else "declare it in `columns`, with its type"
-            raise refused(setting, text, f"`{column}` is no declared column, and no field of a STRUCT", hint)
+            raise refused(setting, text, f"`{column}` is not a declared column, nor a field of a STRUCT", hint)
         data_type = field.type
     return Goal(steps, data_type)
 
@@ -183,13 +183,13 @@ def _check(node: Mapping[str, object], setting: str, text: str) -> None:
     known = functions.Functions.FUNCTION_TABLE | _Functions.FUNCTION_TABLE
     if name not in known:
         close_matches = difflib.get_close_matches(name, known, 1)
-        hint = f"did you mean {close_matches[0]}?" if close_matches else f"known are: {', '.join(sorted(known))}"
+        hint = f"did you mean {close_matches[0]}?" if close_matches else f"available: {', '.join(sorted(known))}"
         raise refused(setting, text, f"there is no function {name}", hint)
     signature = known[name]["signature"]
     is_open = bool(signature) and bool(signature[-1].get("variadic"))
     if count < len(signature) or (count > len(signature) and not is_open):
         wanted = f"{len(signature)} or more" if is_open else str(len(signature))
-        raise refused(setting, text, f"{name} takes {wanted} arguments, not {count}", "give it as many")
+        raise refused(setting, text, f"{name} takes {wanted} arguments, not {count}", "give that many")
 
 
 def _children(node: Mapping[str, object]) -> list[Mapping[str, object]]:

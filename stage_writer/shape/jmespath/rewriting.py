@@ -90,7 +90,7 @@ def _of_message(assignment: Assignment, about: Mapping[str, object]) -> object:
     try:
         return iso8601(value * 1000)
     except OverflowError as error:
-        msg = f"{assignment.setting}: {value} ms are no moment of the years 1 to 9999"
+        msg = f"{assignment.setting}: timestamp {value} ms is outside the years 1 to 9999"
         raise FailedExpressionError(msg) from error
 
 

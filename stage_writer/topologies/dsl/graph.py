@@ -121,8 +121,8 @@ class BuilderGraph:
         for store, nodes in users.items():
             builder = self._stores.get(store)
             if builder is None:
-                remedy = "add it with StreamsBuilder.add_state_store, and look at its spelling"
-                msg = f"the node {nodes[0]!r} names the state store {store!r}, which is not there"
+                remedy = "add it with StreamsBuilder.add_state_store, and check its spelling"
+                msg = f"the node {nodes[0]!r} names the state store {store!r}, which does not exist"
                 raise ConfigError(msg, remedy)
             topology.add_state_store(builder, *dict.fromkeys(nodes))
         return topology

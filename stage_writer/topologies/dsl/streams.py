@@ -296,11 +296,11 @@ class KStream:
 
     def _needs_keys(self, operator: str) -> None:
         if self.rekeyed_by:
-            msg = f"{operator} needs the records of a key in one task, and {self.rekeyed_by!r} has changed their keys"
+            msg = f"{operator} needs all records of a key in one task, but {self.rekeyed_by!r} changed their keys"
             raise ConfigError(
                 msg,
-                "send them through a topic with `through`, or, where equal new keys always come from one partition, "
-                "say keeps_partition=True where they are changed",
+                "send them through a topic with `through`; or, if equal new keys always come from one partition, "
+                "set keeps_partition=True where the keys are changed",
             )
 
     def _looked_up(self, table: KTable, joiner: Joiner, name: str, *, keeps_unmatched: bool) -> KStream:
@@ -374,8 +374,8 @@ class KTable:
     def suppress(self, suppressed: Suppressed, *, materialized: Materialized | None = None, name: str = "") -> KTable:
         """The changes held back: until their window is closed, or for a while."""
         if suppressed.wait_ms is None and self._closing_ms is None:
-            problem = "suppress(Suppressed.until_window_closes()) stands below a table that has no windows"
-            raise ConfigError(problem, "put it below a windowed aggregate, or use Suppressed.until_time_limit")
+            problem = "suppress(Suppressed.until_window_closes()) follows a table without windows"
+            raise ConfigError(problem, "put it after a windowed aggregate, or use Suppressed.until_time_limit")
         node, how = self._graph.name("suppress", name), materialized or Materialized()
         table = SuppressedTable(self.table, how.name or node, suppressed, self._closing_ms or 0)
         operators.held_back(self._graph, node, self.node, table, how)
@@ -408,11 +408,11 @@ class KTable:
         ``keeps_partition``.
         """
         if not keeps_partition:
-            msg = "group_by of a table needs the rows of a new key in one task"
+            msg = "group_by of a table needs all rows of a new key in one task"
             raise ConfigError(
                 msg,
-                "say keeps_partition=True where equal new keys always come from one partition; otherwise make a stream "
-                "of it, send that through a topic, and make a table of what is read there",
+                "set keeps_partition=True if equal new keys always come from one partition; otherwise make a stream "
+                "of it, send that through a topic, and read the topic as a table",
             )
         self.table.enable_old(force=True)
         node = self._graph.processor(self._graph.name("regroup", name), lambda: Regroup(mapper), self.node)

@@ -48,7 +48,7 @@ class TimeWindows:
         size_ms = milliseconds(size, "a window's size")
         if size_ms == 0:
             msg = "a window's size is zero"
-            raise ConfigError(msg, "use a millisecond or more")
+            raise ConfigError(msg, "use at least a millisecond")
         return cls(size_ms, size_ms, milliseconds(grace, "a window's grace"))
 
     def advance_by(self, advance: timedelta) -> TimeWindows:
@@ -56,7 +56,7 @@ class TimeWindows:
         advance_ms = milliseconds(advance, "the windows' advance")
         if not 0 < advance_ms <= self.size_ms:
             problem = f"windows of {self.size_ms} ms advance by {advance_ms} ms"
-            raise ConfigError(problem, "let them advance by a millisecond or more, and by their size at most")
+            raise ConfigError(problem, "let them advance by at least a millisecond, and at most by their size")
         return replace(self, advance_ms=advance_ms)
 
     def starts(self, timestamp_ms: int) -> range:
@@ -83,7 +83,7 @@ class SessionWindows:
         gap_ms = milliseconds(gap, "a session's gap")
         if gap_ms == 0:
             msg = "a session's gap is zero"
-            raise ConfigError(msg, "use a millisecond or more")
+            raise ConfigError(msg, "use at least a millisecond")
         return cls(gap_ms, milliseconds(grace, "a session's grace"))
 
     @property

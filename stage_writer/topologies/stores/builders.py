@@ -58,11 +58,13 @@ class StoreBuilder:
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
-            msg = f"a state store cannot be called {self.name!r}"
-            raise ConfigError(msg, "use letters, digits, '.', '_' and '-', 200 at most")
+            msg = f"{self.name!r} is not a valid name of a state store"
+            raise ConfigError(msg, "use letters, digits, '.', '_' and '-', at most 200")
         if self.kind is not StoreKind.KEY_VALUE and self.retention_ms <= 0:
             msg = f"the state store {self.name} has no retention"
-            raise ConfigError(msg, "give a retention of a millisecond or more: the time that late records may come in")
+            raise ConfigError(
+                msg, "set a retention of at least a millisecond: the time within which late records may arrive"
+            )
 
     def index(self) -> Index | None:
         """The order of the store's entries by time; None where they have no time."""

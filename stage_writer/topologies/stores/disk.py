@@ -223,7 +223,7 @@ class DiskBackend:
     def _error(self, error: Exception, verb: str) -> StateError:
         return StateError(
             f"cannot {verb} the state in {self._folder}: {error}",
-            "check that the disk is there and has room; what is on it may be deleted",
+            "check that the disk is mounted and has space; its content may be deleted",
         )
 
 
@@ -236,7 +236,7 @@ def open_backend(folder: Path) -> DiskBackend:
             lock = os.open(backend_folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             msg = f"cannot keep state in {backend_folder}: {error}"
-            raise StateError(msg, "give state_folder a folder that this user may write to") from error
+            raise StateError(msg, "set state_folder to a folder that this user may write to") from error
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -123,7 +123,7 @@ def _parts(path: str, opened: BinaryIO, kind: str) -> Iterator[Changes]:
     for content in blocks:
         if content == number and not isinstance(content, bool):
             if opened.read(1):
-                raise _unreadable(path, "something follows its end")
+                raise _unreadable(path, "more data follows its end")
             return
         yield Changes(_entries(path, content), kinds)
         number += 1
@@ -133,11 +133,11 @@ def _parts(path: str, opened: BinaryIO, kind: str) -> Iterator[Changes]:
 def _read(path: str, opened: BinaryIO) -> Iterator[object]:
     start = opened.read(len(MAGIC) + 1)
     if len(start) <= len(MAGIC) or not start.startswith(MAGIC):
-        raise _unreadable(path, "it is no state file, or not whole")
+        raise _unreadable(path, "it is not a state file, or it is incomplete")
     version = start[len(MAGIC)]
     if version > VERSION:
         msg = f"the state file {path} has format version {version}; this program reads up to {VERSION}"
-        raise StateError(msg, "upgrade this service to at least the release of the service that wrote it")
+        raise StateError(msg, "upgrade this service to at least the release that wrote it")
     number = 0
     while head := opened.read(_BLOCK.size):
         if len(head) < _BLOCK.size:
@@ -149,7 +149,7 @@ def _read(path: str, opened: BinaryIO) -> Iterator[object]:
         if len(data) < length:
             raise _unreadable(path, "it ends too early")
         if crc32(data, number) != checksum:
-            raise _unreadable(path, f"the checksum of its block {number} is another one")
+            raise _unreadable(path, f"the checksum of its block {number} does not match")
         yield _unpacked(path, data, raw_length)
         number += 1
 
@@ -169,7 +169,7 @@ def _kinds(path: str, head: object, kind: str) -> dict[Space, str]:
             isinstance(name, str) and isinstance(each, str) for name, each in stores.items()
         ):
             if stored_kind != kind:
-                raise _unreadable(path, f"it holds {stored_kind}, and {kind} were wanted")
+                raise _unreadable(path, f"it holds {stored_kind}, but {kind} was expected")
             return stores
         case _:
             raise _unreadable(path, "its header has an unknown format")
@@ -181,11 +181,11 @@ def _entries(path: str, content: object) -> dict[Space, SpaceChanges]:
             keys, values = flat[0::2], flat[1::2]
             if set(map(type, keys)) <= {bytes} and set(map(type, values)) <= {bytes, type(None)}:
                 return {space: dict(zip(keys, values, strict=True))}
-    raise _unreadable(path, "a block holds something else than entries")
+    raise _unreadable(path, "a block holds something other than entries")
 
 
 def _unreadable(path: str, why: str) -> StateError:
     return StateError(
         f"the state file {path} cannot be read: {why}",
-        "bring it back from a version or a backup of the bucket, or rewind the chain to a marker whose state is there",
+        "restore it from a version or a backup of the bucket, or rewind the chain to a marker whose state exists",
     )

@@ -72,7 +72,7 @@ def key_at(data: bytes, start: int) -> tuple[Key, int]:
 def prefix_bounds(prefix: Key) -> tuple[bytes, bytes | None]:
     """The lower and upper bounds of the keys that start with that text, those bytes, or those elements."""
     if isinstance(prefix, Windowed) or not isinstance(prefix, str | bytes | tuple):
-        msg = f"a prefix is text, bytes or a tuple, and not {type(prefix).__name__}"
+        msg = f"a prefix must be text, bytes or a tuple, not {type(prefix).__name__}"
         raise TypeError(msg)
     low = key_to_bytes(prefix)[:-1]
     return low, after_key(low) if isinstance(prefix, tuple) else after_prefix(low)
@@ -140,14 +140,14 @@ def _encode(key: object, into: bytearray) -> None:
                 _encode(element, into)
             into.append(_END)
         case _:
-            msg = f"a key is text, a number, bytes, a boolean, None or a tuple of these, and not {type(key).__name__}"
+            msg = f"a key must be text, a number, bytes, a boolean, None or a tuple of these, not {type(key).__name__}"
             raise TypeError(msg)
 
 
 def _encode_integer(key: int, into: bytearray) -> None:
     length = (abs(key).bit_length() + 7) // 8
     if length > _LONGEST_INTEGER_BYTES:
-        msg = f"a whole number of {length} bytes is too long for a key: {_LONGEST_INTEGER_BYTES} at most"
+        msg = f"an integer of {length} bytes is too long for a key: the limit is {_LONGEST_INTEGER_BYTES}"
         raise ValueError(msg)
     into.append(_INTEGER)
     if key >= 0:
@@ -189,7 +189,7 @@ def _decode(data: bytes, start: int) -> tuple[Key, int]:  # noqa: PLR0911 - one 
             inner, start = _decode(data, start)
             return Windowed(inner, time_at(data, start), time_at(data, start + TIME_BYTES)), start + 2 * TIME_BYTES
         case _:
-            msg = f"{tag} stands for no type of key"
+            msg = f"{tag} is not a known type of key"
             raise ValueError(msg)
 
 

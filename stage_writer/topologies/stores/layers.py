@@ -320,7 +320,7 @@ class Layers:
         merges = self._merges
         for entry in self._backend.scan(space, low, high, reverse=reverse):
             if merges != self._merges:
-                msg = "an iterator over a store was kept beyond the record that opened it: open a new one"
+                msg = "an iterator over a store was used after the record that opened it: open a new one"
                 raise RuntimeError(msg)
             yield entry
 

@@ -77,8 +77,8 @@ class TaskStores:
         self._marks: list[str] = []
         for builder in (*builders, StoreBuilder(TASK_STORE, StoreKind.KEY_VALUE)):
             if builder.name in self._stores:
-                msg = f"two state stores are called {builder.name}"
-                raise ConfigError(msg, "give each store of the topology a name of its own")
+                msg = f"two state stores are named {builder.name}"
+                raise ConfigError(msg, "give each store of the topology its own name")
             self._add(builder)
         self._shape = ",".join(f"{name}={kind}" for name, kind in sorted(self.kinds.items()))
 
@@ -98,7 +98,7 @@ class TaskStores:
         store = self._stores.get(name)
         if store is None:
             msg = f"there is no state store {name!r}"
-            raise ConfigError(msg, f"add it to the topology; there are: {', '.join(sorted(self._stores))}")
+            raise ConfigError(msg, f"add it to the topology; it has: {', '.join(sorted(self._stores))}")
         return store
 
     @property
@@ -186,8 +186,8 @@ class TaskStores:
         for name, kind in kinds.items():
             own = self.kinds.get(name)
             if own is not None and own != kind:
-                msg = f"the state store {name} is a {own} store of the topology, and a {kind} store in the state"
-                raise StateError(msg, "give the new store a name of its own; the old one is forgotten then")
+                msg = f"the state store {name} is a {own} store in the topology, but a {kind} store in the state"
+                raise StateError(msg, "give the new store another name; the old one is then forgotten")
 
     def _with_indexes(
         self, changes: Mapping[Space, Mapping[bytes, bytes | None]]

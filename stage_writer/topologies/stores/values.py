@@ -61,7 +61,7 @@ def _extended(value: object) -> msgpack.ExtType:  # noqa: PLR0911 - one for each
     if isinstance(value, timedelta) and kind is timedelta:
         return msgpack.ExtType(_TIMEDELTA, str(value // _MICROSECOND).encode())
     msg = (
-        f"a store cannot keep {kind.__module__}.{kind.__qualname__}: put text, numbers, booleans, bytes, None, "
+        f"a store cannot keep {kind.__module__}.{kind.__qualname__}: use text, numbers, booleans, bytes, None, "
         "Decimal, dates and times, or lists, tuples and dicts of these"
     )
     raise TypeError(msg)
@@ -99,13 +99,13 @@ def _from_extended(code: int, data: bytes) -> object:  # noqa: PLR0911 - one for
         case 9:
             return int(data.decode()) * _MICROSECOND
         case _:
-            msg = f"{code} stands for no type"
+            msg = f"{code} is not a known type"
             raise ValueError(msg)
 
 
 def _listed(data: bytes, length: int | None) -> list[Value]:
     values = value_from_bytes(data)
     if not isinstance(values, list) or length not in {None, len(values)}:
-        msg = "an extension holds something else than its elements"
+        msg = "an extension holds something other than its elements"
         raise ValueError(msg)
     return values

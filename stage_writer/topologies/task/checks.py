@@ -34,7 +34,7 @@ def check_values(values: Sequence[Any], kind: pa.DataType) -> None:
     for value_type in types:
         if value_type is not NoneType and not _fits(value_type, wanted):
             shown = repr(next(value for value in values if type(value) is value_type))[:_SHOWN_CHARACTERS]
-            msg = f"{shown} is of the type {value_type.__name__}, and {kind} takes {wanted[0].__name__}"
+            msg = f"{shown} is of type {value_type.__name__}, but {kind} needs {wanted[0].__name__}"
             raise TypeError(msg)
     if pa.types.is_float32(kind):
         _check_range(values)
@@ -55,7 +55,7 @@ def _check_range(values: Sequence[Any]) -> None:
     with np.errstate(over="ignore"):
         beyond = np.isfinite(given) & np.isinf(given.astype(np.float32))
     if beyond.any():
-        msg = f"{given[beyond][0]} is beyond the range of FLOAT"
+        msg = f"{given[beyond][0]} is out of range for FLOAT"
         raise ValueError(msg)
 
 
@@ -69,7 +69,7 @@ def _check_fields(values: Sequence[Mapping[str, Any]], kind: pa.StructType) -> N
         field = kind.field(number)
         inner = [value.get(name) for value in values]
         if not field.nullable and None in inner:
-            msg = f"its field `{name}` is NOT NULL, and null was given"
+            msg = f"its field `{name}` is NOT NULL, but null was given"
             raise TypeError(msg)
         check_values(inner, field.type)
 

@@ -89,7 +89,7 @@ class NodeContext:
         callback = callback or self._punctuate
         if interval_ms < 1 or callback is None:
             problem = f"the node {self.node!r} schedules a punctuation every {interval}"
-            raise ConfigError(problem, "give an interval of at least a millisecond")
+            raise ConfigError(problem, "use an interval of at least a millisecond")
         name = (self.node, self._schedules)
         self._schedules += 1
         if PunctuationType(punctuation) is PunctuationType.STREAM_TIME:
@@ -104,8 +104,8 @@ class NodeContext:
         try:
             return self._stores[name]
         except KeyError:
-            problem = f"the processor {self.node!r} asks for the state store {name!r}, which is none of its own"
-            remedy = f"add it with add_state_store(…, {self.node!r}), and look at its spelling"
+            problem = f"the processor {self.node!r} uses the state store {name!r}, which is not connected to it"
+            remedy = f"add it with add_state_store(…, {self.node!r}), and check its spelling"
             raise ConfigError(problem, remedy) from None
 
     def drop(self, record: Record, reason: str = "late") -> None:
@@ -159,10 +159,8 @@ def forward_to(node: str, targets: Sequence[tuple[str, Target]]) -> Forward:
     def to_one(record: Record, child: str) -> None:
         target = by_name.get(child)
         if target is None:
-            problem = f"the node {node!r} forwards to {child!r}, which is none of its children"
-            raise TopologyError(
-                problem, f"forward to one of: {', '.join(by_name) or 'nothing, for it has no children'}"
-            )
+            problem = f"the node {node!r} forwards to {child!r}, which is not one of its children"
+            raise TopologyError(problem, f"forward to one of: {', '.join(by_name) or 'nothing: it has no children'}")
         target(record)
 
     if len(functions) == 1:

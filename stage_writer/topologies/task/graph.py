@@ -106,7 +106,7 @@ class GraphMaker:
             case TopicSink():
                 return self._topic(node)
             case SourceNode():
-                msg = f"the source {node.name!r} takes no records"
+                msg = f"the source {node.name!r} receives no records"
                 raise RuntimeError(msg)
 
     def _processor(self, node: ProcessorNode) -> Target:
@@ -116,8 +116,8 @@ class GraphMaker:
 
         def not_in_init(record: Record, child: str | None = None) -> None:
             if not has_begun:  # its work would be repeated after each restart
-                msg = f"the processor of the node {node.name!r} forwards a record in init, and it is of no message"
-                raise ConfigError(msg, "forward in process, or in a punctuation")
+                msg = f"the processor of the node {node.name!r} forwards a record in init(), before any message"
+                raise ConfigError(msg, "forward in process(), or in a punctuation")
             forward(record, child)
 
         connected = self._topology.connected.get(node.name, frozenset())
@@ -136,7 +136,7 @@ class GraphMaker:
         except KafkaDeltaExpressError:
             raise
         except Exception as error:
-            msg = f"the processor of the node {node.name!r} cannot begin: {type(error).__name__}: {error_text(error)}"
+            msg = f"the processor of the node {node.name!r} cannot start: {type(error).__name__}: {error_text(error)}"
             raise ConfigError(msg, "fix the topology's code") from error
         has_begun, context.forward = True, forward
         self._processors[node.name] = processor

@@ -109,13 +109,13 @@ def _written(writer: RowWriter, collected: Collected, what: str, rejects: list[R
     for row, why in problems.items():
         if collected.is_punctuated(row):
             raise _punctuation_refused(what, why)
-        rejects.append(Reject(collected.index[row], ErrorClass.TOPOLOGY, f"a row for {what} does not fit: {why}"))
+        rejects.append(Reject(collected.index[row], ErrorClass.TOPOLOGY, f"a row for {what} does not match: {why}"))
     return Part(np.delete(index, list(problems)), rows)
 
 
 def _punctuation_refused(what: str, why: str) -> TopologyError:
-    msg = f"a row that a punctuation gave does not fit {what}: {why}"
-    return TopologyError(msg, "fix the punctuation: there is no message that could be put aside for it")
+    msg = f"a row that a punctuation returned does not match {what}: {why}"
+    return TopologyError(msg, "fix the punctuation: there is no message that could become a dead letter")
 
 
 def _nowhere(count: int) -> Messages:

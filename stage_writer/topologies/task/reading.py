@@ -99,7 +99,7 @@ class InputReader:
             try:
                 read_keys.append(None if data is None else decode(data))
             except ValueError as error:
-                self._refuse(index, ErrorClass.UNREADABLE_KEY, f"the key is no {key}: {error}")
+                self._refuse(index, ErrorClass.UNREADABLE_KEY, f"the key is not a valid {key}: {error}")
                 read_keys.append(None)
         return read_keys
 
@@ -120,7 +120,7 @@ class InputReader:
             known = np.where(given.is_null, given.timestamps_ms != NO_TIMESTAMP, known)
         bad = ~known | (times < 0)
         what = (
-            "it has no time in Kafka between 1970 and 9999"
+            "its Kafka timestamp is missing, or outside the years 1970 to 9999"
             if timestamp is None
             else f"its time, `{timestamp}`, is null or before 1970"
         )
@@ -135,7 +135,7 @@ class InputReader:
             try:
                 documents.append(None if data is None else any_json(_text(data)))
             except ValueError as error:
-                self._refuse(index, ErrorClass.INVALID_JSON, f"the value is no JSON document: {error}")
+                self._refuse(index, ErrorClass.INVALID_JSON, f"the value is not a JSON document: {error}")
                 documents.append(None)
         return documents
 

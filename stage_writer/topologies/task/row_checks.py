@@ -85,8 +85,8 @@ def _unknown_field(
     what, columns = declared_by
     close_matches = difflib.get_close_matches(str(name), sorted(writer.names.difference(row)), 1)
     hint = f"did you mean {close_matches[0]!r}? " if close_matches else ""
-    problem = f"the topology gives rows with the field {name!r}, and {what} has no such column"
-    where = f"the first one is of the message at {current.where()}"
+    problem = f"the topology returns rows with the field {name!r}, but {what} has no such column"
+    where = f"the first one comes from the message at {current.where()}"
     return UnknownFieldError(f"{problem}; {where}", f"{hint}correct it in the topology's code, or add it to {columns}")
 
 

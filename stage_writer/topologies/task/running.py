@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _WITH_LEFT_OUT = 2
 """Feeds: one to process, and one of which only the times count."""
-_REMEDY = "fix the topology's code; the writer begins with this message again"
+_REMEDY = "fix the topology's code; the writer then continues with this message"
 
 
 class Runner:

@@ -43,7 +43,7 @@ class RowWriter:
         for field in self._schema:
             if not field.nullable and rows[field.name].null_count:
                 nulls = rows[field.name].is_null().combine_chunks().to_numpy(zero_copy_only=False)
-                why = f"the column `{field.name}` is NOT NULL, and null was given"
+                why = f"the column `{field.name}` is NOT NULL, but null was given"
                 problems.update(dict.fromkeys(np.flatnonzero(nulls).tolist(), why))
         if problems:
             kept = np.ones(len(rows), np.bool_)
@@ -95,6 +95,6 @@ def _column(values: list[Any], field: pa.Field) -> pa.Array:
     check_values(values, field.type)
     column = pa.array(values, field.type)
     if not field.nullable and column.null_count:
-        msg = "it is NOT NULL, and null was given"
+        msg = "it is NOT NULL, but null was given"
         raise ValueError(msg)
     return column

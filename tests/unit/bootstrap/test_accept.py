@@ -172,7 +172,7 @@ def test_an_answer_is_given_once_and_may_be_given_again() -> None:
     answer = Resolution.from_bytes(found.path, restored.stage.read(found.path) or b"")
     assert (answer.decision, answer.positions, answer.author) == (Decision.REPLAY, {ORDERS: 10}, "eve")
     other = restored.accepting.plan(restored.tables(), Decision.GO_ON, give_up=False)
-    with pytest.raises(UsageError, match="another answer is there"):
+    with pytest.raises(UsageError, match="there is another resolution"):
         restored.carry_out(other)
 
 
@@ -199,11 +199,11 @@ def test_a_chain_is_not_dropped_while_its_table_waits_for_an_answer() -> None:
 
     with pytest.raises(UsageError, match="put it back to version 1") as error:
         require_whole(restored.stream, restored.tables(), history, [])
-    assert error.value.remedy.startswith("answer with `bootstrap accept ⟨config⟩ --stream orders` first")
+    assert error.value.remedy.startswith("decide with `bootstrap accept ⟨config⟩ --stream orders` first")
     # Under another app_id its records are those of a former stream, which no loader looks after.
     with pytest.raises(UsageError, match="put it back to version 1") as error:
         require_whole(renamed, restored.tables(), history, ["orders"])
-    assert "put the app_id orders back and answer with `bootstrap accept ⟨config⟩ --stream orders`" in (
+    assert "restore the app_id orders and decide with `bootstrap accept ⟨config⟩ --stream orders`" in (
         error.value.remedy
     )
     require_whole(renamed, restored.tables(), history, [])

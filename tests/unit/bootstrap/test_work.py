@@ -44,7 +44,7 @@ def test_a_chain_is_not_staged_from_before_its_start_while_a_load_is_between_two
         return plan
 
     before = staging.markers()
-    with pytest.raises(UsageError, match="a table of the stream has orders/0 up to 40 already"):
+    with pytest.raises(UsageError, match="a table of the stream already has orders/0 up to 40"):
         rewind(0)
     assert staging.markers() == before
     assert rewind(16).position == 16

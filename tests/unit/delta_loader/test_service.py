@@ -79,7 +79,7 @@ def test_a_commit_of_which_the_end_is_not_known_is_looked_up_before_it_is_tried_
     loader = loader_for(staging, tables)
     (report,) = loader.run_pass()
     assert report.failure is not None
-    assert "it is not known whether a commit" in report.failure.problem
+    assert "it is unknown whether a commit" in report.failure.problem
     assert "nothing was written" not in report.failure.remedy
     assert tables.on_its_way is not None
     if arrives:
@@ -136,7 +136,7 @@ def test_endless_conflicts_are_a_failure(staging: Staging) -> None:
     staging.flush(0, 0, 10)
     clock, tables = IdleClock(), MemoryDeltaTables(lambda _: Conflicted("as ever"))
     (report,) = loader_for(staging, tables, clock=clock).run_pass()
-    assert "other writers' commits" in str(report.failure)
+    assert "other writers'" in str(report.failure)
     assert clock.monotonic_s() >= 60
 
 

@@ -130,12 +130,12 @@ def test_a_rule_that_holds_ends_its_partition_in_front_of_the_record() -> None:
         ("{a: id}", "streams[0] (orders): expect.a: id: its type is BIGINT"),
         ("{a: idd > 0}", "did you mean id"),
         ("{a: id >}", "expect.a: id >: "),
-        ("{a: random() > 0.5}", "another value each time"),
+        ("{a: random() > 0.5}", "a different value each time"),
         ("{a: id > 0; SELECT 1}", "more than one expression"),
         ("{a: id > 0, a: id > 1}", "the key 'a' is given twice"),
-        ("{a: id > 0, A: id > 1}", "streams[0].expect names the rules 'a' and 'A', which differ in case only"),
+        ("{a: id > 0, A: id > 1}", "streams[0].expect names the rules 'a' and 'A', which differ only in case"),
         ("{a b: id > 0}", "streams[0].expect names a rule 'a b'"),
-        ("{a: 7}", "streams[0].expect.a: 7 is no rule"),
+        ("{a: 7}", "streams[0].expect.a: 7 is not a rule"),
         ("{a: {rule: id > 0, on_fial: hold}}", "streams[0].expect.a.on_fial is not a setting; did you mean on_fail?"),
         ("{}\n    on_fail: hold", "on_fail is hold, but expect has no rules"),
         ("{a: id > 0}\n    topology: shop:build", "expect cannot be set"),
@@ -176,7 +176,10 @@ def test_a_partition_is_held_in_front_of_the_record_with_all_before_it_staged(tm
     world.steps(20)
     (held,) = world.writer.snapshot().held.values()
     assert (spans(world)[-1][1], held.reason) == (7, "expectation")
-    assert "the record at offset 7 of orders/0 breaks a rule that holds: expect.known is false: id <> 7" in held.problem
+    assert (
+        "the record at offset 7 of orders/0 breaks a rule with on_fail: hold: expect.known is false: id <> 7"
+        in held.problem
+    )
     assert "skip" in held.remedy
     assert "--to 8 --yes" in held.remedy
     assert world.chain(SECOND), "others go on"
@@ -243,7 +246,7 @@ def test_a_replay_of_a_record_that_holds_is_refused(tmp_path: Path) -> None:
         stream, Records(), store, SystemClock(), lambda: "0" * 32, writer="w", file_bytes=10**6, longest_s=9
     )
     for action in (replay.count, replay.stage):
-        with pytest.raises(UsageError, match=r"the record at offset 7 breaks a rule that holds: expect\.known"):
+        with pytest.raises(UsageError, match=r"the record at offset 7 breaks a rule with on_fail: hold: expect\.known"):
             action(Range(FIRST, Span(Position(5), Position(10))))
     assert not list(store.list(""))
     assert replay.count(Range(FIRST, Span(Position(8), Position(10)))).rows == 2
@@ -259,5 +262,5 @@ def test_a_sample_says_what_breaks_rules_and_where_partitions_would_be_held() ->
     sample.add(stream, [batch_of([b'{"id":3}', b'{"id":9}'], first=102)])
     assert not sample.is_well(0.5)
     told = "\n".join(sample.lines(0.5))
-    assert told.startswith("records that hold: orders")
+    assert told.startswith("records with on_fail: hold: orders")
     assert "orders/3 would be held at offset 103: expect.none is false: id < …" in told

@@ -345,6 +345,6 @@ def test_a_marker_that_would_be_too_large_leaves_out_its_files_statistics(
     less, _ = seal()
     assert less.tables[0].files[0].statistics == '{"numRecords":1}'
     monkeypatch.setattr("common.stage.stored.MOST_BYTES", 100)
-    with pytest.raises(StoreError, match="is not written, because it is larger than"):
+    with pytest.raises(StoreError, match="was not written, because it is larger than"):
         seal()
     assert world.markers() == []

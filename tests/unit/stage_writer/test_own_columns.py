@@ -208,7 +208,7 @@ def test_rows_that_are_added_have_columns_of_their_own_too(store: FsspecStore) -
     )
     staged = writer.convert([b'{"kind":"a","x":1}', b'{"kind":"b","x":"y"}', b"{}", None], [None] * 4)
     assert {url: [row["x"] for row in rows] for url, rows in tables(staged).items()} == {"a": [1], "b": ["y"]}
-    assert letters(staged) == {102: "its route is null, which is none of routes"}
+    assert letters(staged) == {102: "its route is null, which is not in routes"}
     assert staged.tombstones == 1
     assert appeared(store, "orders").keys == {}
 
@@ -233,7 +233,7 @@ def test_keys_are_agreed_on_once(store: FsspecStore) -> None:
         ({"route_columns": "shared", "columns": "id INT"}, "merge.keys is missing"),
         (
             {"route_columns": "shared", "columns": "id INT", "merge": {"keys": ["id"], "route_keys": {"a": ["id"]}}},
-            "merge.route_keys is given without route_columns: own",
+            "merge.route_keys is set without route_columns: own",
         ),
     ],
 )

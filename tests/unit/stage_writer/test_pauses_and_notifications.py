@@ -172,12 +172,12 @@ def test_what_the_topic_did_not_take_is_in_the_stage(tmp_path: Path) -> None:
     world.steps(1)
     assert world.signs() == ["news/orders/w.news"]
     world.store.delete(world.signs())
-    world.topic.problem = "the control topic 'c' takes no messages: it is not there"
+    world.topic.problem = "the control topic 'c' does not accept messages: it is not there"
     world.stage_more()
     assert world.signs() == ["news/orders/w.news"], "at once"
     assert world.topic.sent == ["orders", "orders"], "and the topic is tried"
     assert world.writer.health().notes == (
-        "the control topic 'c' takes no messages: it is not there; signs of new markers go to the stage meanwhile",
+        "the control topic 'c' does not accept messages: it is not there; until then, notifications go to the stage",
     )
     world.store.delete(world.signs())
     world.topic.problem = None

@@ -74,7 +74,7 @@ def test_past_the_limit_values_are_dead_letters_for_all_writers(store: TrappedSt
     agree_on(store, "orders", ["a"], 2)
     first = convert(one, ["b", "c", "a"])
     assert ids(first) == {"/tables/by/b": [0], "/tables/by/a": [2]}
-    assert errors(first) == ["its route is 'c', and there are 2 tables already (route_limit)"]
+    assert errors(first) == ["its route is 'c', and there are already 2 tables (route_limit)"]
     assert errors(convert(other, ["c", "b"])) == errors(first)
     asked = store.counts["list"]
     assert len(errors(convert(other, ["d", "e"]))) == 2
@@ -88,7 +88,7 @@ def test_the_first_records_have_the_tables_and_a_lower_limit_takes_none(store: T
     assert ids(convert(writer(store, preview=True, route_limit=3), ["z", "d"])) == {"/tables/by/z": [0]}
     lowered = convert(writer(store, route_limit=1), ["a", "b", "d"])
     assert ids(lowered) == {"/tables/by/a": [0], "/tables/by/b": [1]}
-    assert errors(lowered) == ["its route is 'd', and there are 2 tables already (route_limit)"]
+    assert errors(lowered) == ["its route is 'd', and there are already 2 tables (route_limit)"]
 
 
 def test_values_that_name_no_table_are_dead_letters(store: TrappedStore) -> None:
@@ -100,10 +100,10 @@ def test_values_that_name_no_table_are_dead_letters(store: TrappedStore) -> None
         f"its route is '../x', {why} allowed",
         f"its route is '', {why} allowed",
         "its route is 'dead', which would lead to the stream's dead_letters",
-        "its route is 'ok', which differs from the route 'OK' in case only",
+        "its route is 'ok', which differs from the route 'OK' only in case",
     ]
     refusing = writer(store, unrouted="dead_letters", **settings)
-    assert errors(convert(refusing, [None])) == ["its route is null, which is none of routes"]
+    assert errors(convert(refusing, [None])) == ["its route is null, which is not in routes"]
 
 
 def test_arrays_and_routes_of_the_config_go_with_it(store: TrappedStore) -> None:

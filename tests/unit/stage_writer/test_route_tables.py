@@ -166,9 +166,9 @@ def test_a_record_with_one_unknown_route_of_several_is_in_no_table_where_those_a
     staged = convert(stream, [{"kinds": ["a", "x"]}, {"kinds": ["a"]}, {"kinds": []}, {"kinds": ["a", None]}])
     assert [row["_kafka_offset"] for row in rows(staged)["/tables/a"]] == [101]
     assert dead(staged) == [
-        (100, "unrouted", "its route is 'x', which is none of routes"),
-        (102, "unrouted", "its route is null, which is none of routes"),
-        (103, "unrouted", "its route is null, which is none of routes"),
+        (100, "unrouted", "its route is 'x', which is not in routes"),
+        (102, "unrouted", "its route is null, which is not in routes"),
+        (103, "unrouted", "its route is null, which is not in routes"),
     ]
 
 
@@ -284,14 +284,14 @@ def test_a_buffer_takes_the_rows_of_each_table() -> None:
     ("settings", "error", "told"),
     [
         ({"route": "kindd"}, ExpressionError, "did you mean kind"),
-        ({"route": "id"}, ExpressionError, "its type is BIGINT, and routes are text"),
-        ({"route": "[id]"}, ExpressionError, "its type is ARRAY<BIGINT>, and routes are text"),
+        ({"route": "id"}, ExpressionError, "its type is BIGINT, but a route must be text"),
+        ({"route": "[id]"}, ExpressionError, "its type is ARRAY<BIGINT>, but a route must be text"),
         ({"where": "url = '/'"}, ExpressionError, "there is no field `url`"),
         ({"routes": {"click": CLICK | {"derive": {"day": "kind"}}}}, ExpressionError, "there is no field `kind`"),
         (
             {"routes": {"click": {"table": "/c", "columns": "a DOUBLE", "partition_by": ["a"]}}},
             SchemaError,
-            "cannot partition",
+            "cannot be partitioned by",
         ),
     ],
 )

@@ -63,7 +63,7 @@ def test_only_a_step_that_does_not_end_is_ended_with_its_process(is_stuck: bool)
     with structlog.testing.capture_logs() as logs:
         end_when_stuck(0.0, lambda: is_stuck, structlog.get_logger(), ended.append).join()
     assert ended == ([1] if is_stuck else [])
-    assert [line["event"] for line in logs] == (["stopped in the middle of a conversion"] if is_stuck else [])
+    assert [line["event"] for line in logs] == (["stopped during a conversion"] if is_stuck else [])
 
 
 def test_the_loop_is_in_a_step_only_while_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

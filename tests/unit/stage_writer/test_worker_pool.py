@@ -149,7 +149,7 @@ def test_a_crew_is_not_ready_before_each_worker_is_there(worker: Worker) -> None
 
 def test_a_worker_that_does_not_answer_is_a_problem_with_its_name(worker: Worker) -> None:
     pool = WorkerPool([], 1, structlog.get_logger(), ends_by_itself=False, workers=[worker])
-    for port, problem in ((None, "not yet started"), (1, "does not answer")):
+    for port, problem in ((None, "not yet started"), (1, "does not respond")):
         worker.port = port
         page = worker_pool_routes(pool, TOKEN, HandClock()).pages["/healthcheck"]
         assert callable(page)

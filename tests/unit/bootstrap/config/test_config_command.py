@@ -82,12 +82,12 @@ def test_what_has_no_one_type_is_kept_as_its_json_text(values: tuple[object, ...
 @pytest.mark.parametrize(
     ("usual", "odd", "expected", "told", "alternative"),
     [
-        (7, 1.5, "BIGINT", "1 number", "value DOUBLE would take all"),
-        (7, "x", "BIGINT", "1 text", "value STRING, with formats: {value: json} would take all"),
-        ("2026-03-31T03:17:37Z", "soon", "TIMESTAMP", "1 text", "value STRING would take all"),
-        ("2026-03-31", "2026-02-30", "DATE", "1 text", "value STRING would take all"),
-        ("x", {"a": 1}, "STRING", "1 object", "value STRING, with formats: {value: json} would take all"),
-        ({"a": 1}, [1], "STRUCT<a: BIGINT>", "1 array", "value STRING, with formats: {value: json} would take all"),
+        (7, 1.5, "BIGINT", "1 number", "value DOUBLE would accept all"),
+        (7, "x", "BIGINT", "1 text", "value STRING, with formats: {value: json} would accept all"),
+        ("2026-03-31T03:17:37Z", "soon", "TIMESTAMP", "1 text", "value STRING would accept all"),
+        ("2026-03-31", "2026-02-30", "DATE", "1 text", "value STRING would accept all"),
+        ("x", {"a": 1}, "STRING", "1 object", "value STRING, with formats: {value: json} would accept all"),
+        ({"a": 1}, [1], "STRUCT<a: BIGINT>", "1 array", "value STRING, with formats: {value: json} would accept all"),
         (True, None, "BOOLEAN", None, None),
         (1.5, 7, "DOUBLE", None, None),
     ],
@@ -125,7 +125,7 @@ def test_editors_are_told_of_the_schema() -> None:
 def test_names_that_no_column_can_have_are_told_and_left_out() -> None:
     drafted_config, stream = drafted({"id": 1, "ID": 2, "a b": 3, "": 4, "${HOME}": 5, "\u2028": 8, "`": 6, "x.y": 7})
     assert stream.record.schema_of_columns.names == ("id", "`", "x.y")
-    assert "differs from id by case only" in drafted_config.text
+    assert "differs from id only in case" in drafted_config.text
     assert "without column mapping" in drafted_config.text
 
 
@@ -223,7 +223,7 @@ def test_framed_messages_that_are_no_json_may_have_another_format() -> None:
     frame = b"\x00\x00\x00\x00\x07"
     drafted_config = draft(ANSWERS, [sampled("orders", 1, [(frame + b'{"id": 1}', None), (frame + b"\x02\x04", None)])])
     assert any(
-        "1 of 2 messages are no JSON object; where they are Avro or Protobuf" in line for line in drafted_config.notes
+        "1 of 2 messages are not JSON objects; where they are Avro or Protobuf" in line for line in drafted_config.notes
     )
 
 
@@ -239,7 +239,7 @@ def test_no_value_and_no_secret_is_written_down() -> None:
     assert "4711" not in drafted_config.text
     assert "Ada" not in drafted_config.text
     assert any("KAFKA_SASL_PASSWORD" in line for line in drafted_config.notes)
-    assert any("1 of 3 messages are no JSON object" in line for line in drafted_config.notes)
+    assert any("1 of 3 messages are not JSON objects" in line for line in drafted_config.notes)
 
 
 def test_init_asks_on_a_terminal_only(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -248,7 +248,7 @@ def test_init_asks_on_a_terminal_only(tmp_path: Path, capfd: pytest.CaptureFixtu
     assert capfd.readouterr().err.startswith("error: --bootstrap-servers is missing")
     file.write_text("")
     assert run(app, ["config", "init", str(file)]) == 2
-    assert "is there already" in capfd.readouterr().err
+    assert "already exists" in capfd.readouterr().err
 
 
 VALIDATOR = jsonschema.Draft202012Validator(settings_schema())

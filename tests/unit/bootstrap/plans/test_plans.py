@@ -229,7 +229,7 @@ def test_a_partition_without_a_position_is_left_out_and_told_why() -> None:
     fresh = planned(state(), None, "the group 'g' has no commit").outcome
     assert fresh == NoPosition("the group 'g' has no commit; it begins at the stream's start, earliest")
     chained = planned(state(chain_of(0, 10)), None, "the file does not name it").outcome
-    assert chained == NoPosition("the file does not name it; its chain is left as it is")
+    assert chained == NoPosition("the file does not name it; its chain stays as it is")
 
 
 def test_a_rewind_to_before_a_chain_moves_its_origin_also_where_nothing_is_put_aside() -> None:
@@ -521,7 +521,7 @@ def test_a_rewind_to_before_the_chain_says_what_was_loaded_meanwhile(
     if not is_told:
         require_no_load_begun(plan, lambda: loaded_to)
         return require_not_loaded(plan, lambda: loaded_to)
-    with pytest.raises(UsageError, match="has orders/0 up to 40 already") as error:
+    with pytest.raises(UsageError, match="already has orders/0 up to 40") as error:
         require_no_load_begun(plan, lambda: loaded_to)
     assert "bootstrap rewind ⟨config⟩ --topic orders --partition 0 --to 30" in error.value.remedy
     assert "stage-writer replay ⟨config⟩ --topic orders --partition 0 --from 10 --to 30 --yes" in error.value.remedy
@@ -537,7 +537,7 @@ def test_a_rewind_of_joined_topics_sees_what_only_a_secondary_table_has() -> Non
     joined = replace(plan, partition=TopicPartition(Topic("orders+payments"), Partition(0)))
     require_no_load_begun(plan, lambda: Position(30))
     require_no_load_begun(joined, lambda: Position(20))
-    with pytest.raises(UsageError, match=r"a table of the stream has orders\+payments/0 up to 30 already"):
+    with pytest.raises(UsageError, match=r"a table of the stream already has orders\+payments/0 up to 30"):
         require_no_load_begun(joined, lambda: Position(30))
 
 
@@ -563,13 +563,13 @@ def test_a_rewind_below_the_table_has_to_be_meant() -> None:
     assert "--below-table" in caught.value.remedy
     plan = rewound(partition_state, 10, below_table=True)
     assert plan.position == 10
-    assert "passes over" in " ".join(plan.notes)
+    assert "skips" in " ".join(plan.notes)
 
 
 @pytest.mark.parametrize(
     ("found", "to", "said"),
     [
-        (state(chain_of(0, 10, 20)), 20, "ends at 20 already"),
+        (state(chain_of(0, 10, 20)), 20, "already ends at 20"),
         (state(chain_of(0, 10, 20)), 25, "staged up to 20 only"),
         (state(chain_of(0, 10, 20), low=5), 3, "no longer has [0, 5)"),
         (state(chain_of(0, 10, 20), high=5), 10, "ends at 5"),

@@ -103,7 +103,7 @@ AVRO_REFUSED: dict[str, tuple[str, str]] = {
     "an unknown name": (record(("a", "Nope")), "invalid.*Nope"),
     "no schema": ("{", "invalid"),
     "a number": ("7", "invalid"),
-    "names that differ in case only": (record(("a", "int"), ("A", "int")), "declared twice"),
+    "names that differ only in case": (record(("a", "int"), ("A", "int")), "declared twice"),
 }
 
 
@@ -184,7 +184,7 @@ def test_a_protobuf_message_without_columns_is_refused_by_name(compiled: bytes) 
     [
         ("hello", {}, "invalid: .*Expected"),
         (PROTO, {}, r"parts/line.proto: File not found"),
-        ('syntax = "proto3";', {"../line.proto": LINE}, "no path of a file"),
+        ('syntax = "proto3";', {"../line.proto": LINE}, "not a valid file path"),
         ("", {}, "no message"),
     ],
 )

@@ -59,7 +59,7 @@ def test_every_spelling_of_a_type_is_known(written: str, meant: object) -> None:
     ("text", "told"),
     [
         ("a STRNG", ["character 3", "`STRNG`", "STRING?"]),
-        ("a", ["wanted a type", "the end of the text"]),
+        ("a", ["expected a type", "the end of the text"]),
         ("a INT,\nb-c INT", ["line 2, character 2", "'-'", "`backticks`"]),
         ("a INT b INT", ["not `b`", "commas"]),
         ("a INT, A STRING", ["`A`", "also as `a`"]),
@@ -68,7 +68,7 @@ def test_every_spelling_of_a_type_is_known(written: str, meant: object) -> None:
         ("a INT DEFAULT 5", ["DEFAULT", "create the table in Spark"]),
         ("a DECIMAL(39,2)", ["DECIMAL(39,2)", "1 to 38"]),
         ("a ARRAY<INT", ["`>`", "the end of the text"]),
-        ("`a INT", ["does not end"]),
+        ("`a INT", ["is not closed"]),
         ("", ["empty", "at least one column"]),
         ("a INT NOT", ["NOT NULL"]),
         ("1 INT", ["a column's name"]),

@@ -45,7 +45,7 @@ def test_a_path_leads_to_a_value_at_any_depth() -> None:
         ("meta.digest: json", "'meta.digest' is BINARY; use one of hex, base64"),
         ("sent.x: epoch_s", "it holds no other values"),
         ("sent: epoch", "epoch_s"),
-        ("'a..b': json", "no path"),
+        ("'a..b': json", "not a valid path"),
     ],
 )
 def test_what_leads_nowhere_or_does_not_fit_is_refused(formats: str, told: str) -> None:

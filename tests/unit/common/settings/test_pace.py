@@ -57,7 +57,7 @@ def test_a_control_topic_is_for_any_stream_that_waits_for_markers() -> None:
     ("stream", "problem"),
     [
         (", flush_afer: 1s", "did you mean flush_after?"),
-        (", compression: zst", "is none of snappy, zstd"),
+        (", compression: zst", "is not one of snappy, zstd"),
         (", include: [header]", "'header'"),
         (", include: [key, key]", "twice"),
         (", schedule: hourly", "is not a schedule"),

@@ -98,7 +98,7 @@ def test_what_is_printed_is_read_back_as_the_same_tables(more: dict[str, object]
         ({"routes": {"click": CLICK | {"partition_by": ["city"]}}}, "routes.click: partition_by names 'city'"),
         (
             {"routes": {"click": CLICK | {"load": "merge"}}},
-            "routes.click.load is given, and only the stream's load can be merge",
+            "routes.click.load is set, but only the stream's load can be merge",
         ),
         ({"routes": {"click": CLICK | {"table": "/data/orders/"}}}, "routes.click is the stream's own table"),
         (
@@ -109,7 +109,7 @@ def test_what_is_printed_is_read_back_as_the_same_tables(more: dict[str, object]
         ({"routes": {"click": CLICK | {"formats": {"day": "epoch_ms"}}}}, "routes.click.formats: "),
         (
             {"routes": {"click": {"table": "/data/clicks", "drop": ["id"]}}},
-            "routes.click.drop is given without columns",
+            "routes.click.drop is set without columns",
         ),
         (
             {"routes": {"click": CLICK}, "route_tables": {"click": {"columns": "id INT"}}},
@@ -123,7 +123,7 @@ def test_what_is_printed_is_read_back_as_the_same_tables(more: dict[str, object]
         ),
         (
             {"routes": {"click": {"table": "/data/clicks", "load": "auto"}}, **MERGE},
-            "routes.click.load is given, and only the stream's load can be merge",
+            "routes.click.load is set, but only the stream's load can be merge",
         ),
         ({"routes": {"click": CLICK}, "framing": "confluent", "validate": True}, "validate: true cannot be set"),
         ({"tables": ["/data/a"], "routes": {"a": "/data/b"}}, "tables are given, .* and so is route; write the tables"),

@@ -77,7 +77,7 @@ def test_where_a_row_s_place_is_found() -> None:
 
 def test_what_is_held_because_a_row_cannot_be_tied_names_the_way_out() -> None:
     held = not_written(ORDERS, Position(7), "id is null", "/t", has_identity=False)
-    assert "write load: append and stage its records again with `bootstrap rewind" in held.remedy
+    assert "set load: append and stage its records again with `bootstrap rewind" in held.remedy
     assert "--to 7" in held.remedy
     assert "load: append" not in not_written(ORDERS, Position(7), "id is null", "/t").remedy
 

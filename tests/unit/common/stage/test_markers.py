@@ -330,7 +330,7 @@ def test_texts_of_any_size_count_for_one() -> None:
 @pytest.mark.usefixtures("few")
 def test_a_marker_that_nobody_could_read_is_not_written() -> None:
     (table,) = MANIFEST.tables
-    with pytest.raises(StoreError, match=r"is not written, because it has more than 100 objects"):
+    with pytest.raises(StoreError, match=r"was not written, because it has more than 100 objects"):
         sealed(NAME, replace(MANIFEST, tables=(replace(table, files=table.files * (OBJECTS // 2)),)))
 
 

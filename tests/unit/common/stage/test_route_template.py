@@ -70,14 +70,17 @@ def test_a_value_names_a_folder_or_is_no_route(name: str, *, good: bool) -> None
 @pytest.mark.parametrize(
     ("stream", "told"),
     [
-        ({"route": None}, "route_table is given, and no route says which table a record takes"),
+        ({"route": None}, "route_table is set, but no route says which table a record takes"),
         ({"route_table": "/data/all"}, r"route_table.* does not have \{route\} once"),
         ({"route_table": "/data/{route}/{route}"}, "once"),
         ({"route_table": "s3://{route}/data"}, "once"),
         ({"route_table": "lake.{route}"}, "once"),
-        ({"routes": {"x": {"table": "/data/x", "columns": "id INT"}}}, "so is columns in a section of routes"),
-        ({"route": None, "tables": ["/data/x"]}, "so is tables"),
-        ({"route_table": None, "routes": {"x": "/data/x"}, "route_limit": 5}, "route_limit is given without"),
+        (
+            {"routes": {"x": {"table": "/data/x", "columns": "id INT"}}},
+            "cannot be combined with columns in a section of routes",
+        ),
+        ({"route": None, "tables": ["/data/x"]}, "cannot be combined with tables"),
+        ({"route_table": None, "routes": {"x": "/data/x"}, "route_limit": 5}, "route_limit is set without"),
         ({"dead_letters": "/data/by_city/dead/letters"}, "may make a table around dead_letters"),
         ({"route_table": "/data/orders/{route}"}, "lies below streams"),
     ],

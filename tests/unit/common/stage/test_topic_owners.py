@@ -129,7 +129,7 @@ def test_a_stream_that_shares_and_is_renamed_does_not_load_its_records_again(sto
     learned(store, "b", "a")
     for streams, gone in ((("a", "new"), "b"), (("new", "b"), "a")):
         settings = config(*streams, tables={"new": f"/{gone}"})
-        with pytest.raises(ConfigError, match=f"'{gone}', which is no stream of the config any more") as caught:
+        with pytest.raises(ConfigError, match=f"'{gone}', which is no longer a stream of the config") as caught:
             StageTopicOwners(settings, store, make=True).read_all()
         assert f"write app_id: {gone} again" in caught.value.remedy
         assert learned(store, *streams)["new"] == "t@new", "with a table of its own it is another stream"
@@ -146,7 +146,7 @@ def test_a_stream_does_not_get_the_table_of_another_one_that_shares_its_topic(st
             StageTopicOwners(settings, store, make=True).read_all()
         assert "back, or give" in caught.value.remedy
     settings = config("a", tables={"a": "/b"})
-    with pytest.raises(ConfigError, match="'b', which is no stream of the config any more, has staged") as caught:
+    with pytest.raises(ConfigError, match="'b', which is no longer a stream of the config, has staged") as caught:
         StageTopicOwners(settings, store, make=True).read_all()
     assert caught.value.remedy == "put the table of 'a' back, or give 'a' tables of its own"
     StageTopicOwners(config("a", "b", tables={"a": "/new"}), store, make=True).read_all()
@@ -159,12 +159,12 @@ def test_a_renamed_stream_is_found_by_any_marker_of_its_chains(store: TrappedSto
     settings = config("a", "new", tables={"new": "/b"})
     staged(store, "b", "t@b", None, partition=1)
     store.create("done/t@b/2/00000000000000000041.done", b"")
-    with pytest.raises(ConfigError, match="'b', which is no stream of the config any more, has chains") as caught:
+    with pytest.raises(ConfigError, match="'b', which is no longer a stream of the config, has chains") as caught:
         StageTopicOwners(settings, store, make=True).read_all()
     assert "write app_id: b again; to begin 'new' at its start" in caught.value.remedy
     assert learned(store, "a", "b", "more")["more"] == "t@more", "b is still there"
     staged(store, "b", "t@b", "/b")
-    with pytest.raises(ConfigError, match="'b', which is no stream of the config any more, has staged the topic 't'"):
+    with pytest.raises(ConfigError, match="'b', which is no longer a stream of the config, has staged the topic 't'"):
         StageTopicOwners(settings, store, make=True).read_all()
     assert learned(store, "a", "new")["new"] == "t@new", "the tables are others"
 

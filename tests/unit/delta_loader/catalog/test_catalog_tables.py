@@ -49,8 +49,8 @@ def test_dead_letters_lie_beside_the_location() -> None:
         ({}, "catalog_tables: {lake.shop.orders: URL}"),
         ({"catalog_tables": {NAME: "/a"}, "template": "shop.model"}, "template: 'shop.model' is the name of a"),
         ({"table": "/a", "route": "kind", "routes": {"x": "shop.x"}}, "routes.x: 'shop.x' is the name of a"),
-        ({"catalog_tables": {NAME: "/a", "shop.others": "/b"}}, "where none of the stream's tables does"),
-        ({"catalog_tables": {NAME: "/a", "shop.same": "file:///a/"}}, "lies where lake.shop.orders does"),
+        ({"catalog_tables": {NAME: "/a", "shop.others": "/b"}}, "where the stream has no table"),
+        ({"catalog_tables": {NAME: "/a", "shop.same": "file:///a/"}}, "has the location of lake.shop.orders"),
         ({"table": "/a", "catalog_tables": {"s3://x": "/a"}}, "write schema.table or catalog.schema.table"),
         ({"table": "orders", "catalog_tables": {"orders": "/a"}}, "write schema.table or catalog.schema.table"),
         ({"table": "/a", "catalog_tables": {NAME: "other.name"}}, "which is the name of a catalog's table"),
@@ -110,7 +110,7 @@ def test_tables_are_registered_once_they_are_there_and_asked_for_once(tmp_path: 
         (Entry("VIEW", "", ""), "is a view", "choose another name"),
         (Entry("MATERIALIZED_VIEW", "delta", ""), "is a view", "choose another name"),
         (Entry("MANAGED", "parquet", "/lake/orders"), "of the format parquet", "CONVERT TO DELTA"),
-        (Entry("MANAGED", "delta", "/lake/elsewhere"), "lies at /lake/elsewhere", "give its own location"),
+        (Entry("MANAGED", "delta", "/lake/elsewhere"), "is located at /lake/elsewhere", "use its own location"),
     ],
 )
 def test_a_name_of_something_else_keeps_the_stream_from_being_loaded(

@@ -120,7 +120,7 @@ def test_a_topic_that_lacks_the_dead_letters_of_a_table_s_checks_is_a_warning() 
     assert "dead letters" not in levels(list(table_checks(STREAM, constrained)))
     found = {check.name: check for check in table_checks(stream, constrained)}["dead letters"]
     assert (found.level, found.app_id) == (Level.WARNING, "orders")
-    assert f"are in {stream.dead_letters} and not in the topic errors" in found.message
+    assert f"go to {stream.dead_letters} and not to the topic errors" in found.message
     assert "expect" in found.remedy
 
 
@@ -153,14 +153,14 @@ def test_a_table_of_another_tool_lacks_kafkas_columns_and_is_told_the_statement_
     found = columns_check(including, foreign)
     added = "_kafka_headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
     assert f"ADD COLUMNS ({added})" in found.remedy
-    assert "or leave headers out of include" in found.remedy
+    assert "or remove headers from include" in found.remedy
     assert columns_check(STREAM.model_copy(update={"kafka_columns": False}), foreign).level is Level.OK
     assert columns_check(STREAM.model_copy(update={"evolution": Evolution.ADD}), foreign).level is Level.OK
 
 
 def test_a_derived_column_that_the_table_lacks_is_told_before_anything_is_staged() -> None:
     derives = STREAM.model_copy(update={"derive": {"day": "CAST(now() AS DATE)"}})
-    assert "the column day, which writers make, is not in it" in columns_check(derives, table()).message
+    assert "the column day, which writers create, is not in it" in columns_check(derives, table()).message
     has_it = table(schema_to_json(StructType((ID, *KAFKA_FIELDS, Field("day", Primitive.DATE)))))
     assert columns_check(derives, has_it).level is Level.OK
 
@@ -178,11 +178,11 @@ def test_what_makes_a_table_forget_is_a_warning_with_the_command_that_ends_it() 
     [
         (None, None, DAY_MS, Level.OK, "7 days"),
         (None, 6 * DAY_MS, DAY_MS, Level.OK, "7 days"),
-        (None, 3 * DAY_MS, DAY_MS, Level.OK, "longer than what waits"),
-        (None, 4 * DAY_MS, DAY_MS, Level.OK, "files older than 4 days wait, which are copied"),
-        (None, 8 * DAY_MS, DAY_MS, Level.WARNING, "is 1w, and files may be staged for 8d"),
-        ("interval 2 hours", None, HOUR_MS, Level.WARNING, "is 2h, and files may be staged for 1d"),
-        ("interval 0 hours", None, HOUR_MS, Level.WARNING, "staged files cannot be protected"),
+        (None, 3 * DAY_MS, DAY_MS, Level.OK, "longer than any file waits"),
+        (None, 4 * DAY_MS, DAY_MS, Level.OK, "files that wait longer than 4 days are copied"),
+        (None, 8 * DAY_MS, DAY_MS, Level.WARNING, "is 1w, but files may be staged for 8d"),
+        ("interval 2 hours", None, HOUR_MS, Level.WARNING, "is 2h, but files may be staged for 1d"),
+        ("interval 0 hours", None, HOUR_MS, Level.WARNING, "they cannot be protected"),
         ("interval soon", None, HOUR_MS, Level.WARNING, "cannot be read"),
         ("interval 2 days", None, 3 * DAY_MS, Level.WARNING, "loader.marker_retention"),
     ],
@@ -211,7 +211,7 @@ def test_what_is_away_does_not_refuse_the_start_and_check_tells_it_from_what_is_
     assert fatal([stage, one, two]) == ()
     assert (exit_code([stage]), exit_code([stage, one])) == (1, 1)
     assert exit_code([one, replace(one, code=ExitCode.USAGE)]) == 2
-    assert checks_as_text([stage]).endswith("not ready to load while something is away")
+    assert checks_as_text([stage]).endswith("not ready to load while a service is unavailable")
     assert checks_as_text([stage, one]).endswith("not ready to load")
 
 
@@ -258,7 +258,9 @@ def test_status_tells_a_table_of_a_shape_of_its_own_that_does_not_fit(staging: S
         {**settings_for(staging).streams[0].model_dump(by_alias=True, exclude_unset=True), **more}
     )
     status = status_of(staging, stream=declared)
-    assert f"orders: {url} does not fit what the stream declares: the column share is not in it" in to_text([status])
+    assert f"orders: {url} is not compatible with what the stream declares: the column share is not in it" in to_text(
+        [status]
+    )
 
 
 def test_a_log_that_cannot_be_read_has_to_be_mended_and_stops_no_other_stream(staging: Staging) -> None:

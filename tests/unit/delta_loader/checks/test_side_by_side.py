@@ -33,7 +33,7 @@ def test_a_stream_whose_store_hangs_keeps_no_other_waiting() -> None:
         for app_id in hanging:
             (silent,) = found[app_id]
             assert (silent.level, silent.away, silent.app_id) == (Level.ERROR, True, app_id)
-            assert "did not answer" in silent.message
+            assert "did not respond" in silent.message
         checks(look, hanging)
         assert sorted(set(asked)) == sorted([*hanging, "orders"])
         assert len(asked) - asked.count("orders") == len(hanging)

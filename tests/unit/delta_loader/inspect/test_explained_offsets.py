@@ -112,7 +112,7 @@ ROW = Holder("s3://lake/orders", "day=1/a.parquet", rows=1)
         (
             story(5, *LOADED, holders=(replace(ROW, rows=0),)),
             OffsetLocation.NO_ROW,
-            "a tombstone (2 in that span), or no record at all",
+            "a tombstone (2 in that span), or not a record",
         ),
         (story(5, *LOADED, kafka_columns=False), OffsetLocation.BROUGHT, "is unknown"),
         (

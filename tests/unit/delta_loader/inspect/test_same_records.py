@@ -184,7 +184,7 @@ def test_a_topic_of_another_id_is_named_and_its_records_are_not_compared() -> No
     (fault,) = report.faults
     assert (fault.kind, fault.partition, kafka.was_read) == ("other_topic", MINE, False)
     assert "of a topic with the id one" in fault.text
-    assert "is another one, with the id two" in fault.text
+    assert "is a different one, with the id two" in fault.text
     assert "--topic orders --partition 0 --yes`" in fault.text
     assert not report.partitions[0].proved
 

@@ -134,7 +134,7 @@ def test_what_is_released_is_not_held_also_where_the_store_is_away(store: Store,
     with capture_logs() as logs:
         loader.release()
     assert loader.held() == frozenset()
-    assert [(one["event"], one["problem"]) for one in logs] == [("the lease cannot be reached", "it is away")]
+    assert [(one["event"], one["problem"]) for one in logs] == [("lease unreachable", "it is away")]
 
 
 def test_a_release_is_one_epoch_and_a_standbys_is_none(store: Store, clock: HandClock) -> None:
@@ -210,7 +210,7 @@ def test_a_store_that_fails_for_a_whole_lease_is_a_problem_until_it_answers(stor
     loader.step()
     assert said(loader) is None
     clock.sleep_s(1)
-    assert said(loader) == f"the lease in {store.url}/lease/loader/ cannot be reached for 15 s: the last failure"
+    assert said(loader) == f"the lease in {store.url}/lease/loader/ has been unreachable for 15 s: the last failure"
     store.failure = None
     loader.step()
     assert said(loader) is None

@@ -107,7 +107,7 @@ def test_a_rewind_to_before_a_chain_is_refused_during_its_first_load() -> None:
     world.stage.create(loading_path(world.partition, "of one that died"), LoadNote(Position(30), 1).to_bytes())
     world.tables.at_commit = rewind
     assert not world.load().held
-    assert "begun to load orders/0 up to 3" in refusals[0]
+    assert "started to load orders/0 up to 3" in refusals[0]
     assert (world.loaded, world.notes) == (33, [])
 
 

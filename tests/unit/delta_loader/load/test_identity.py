@@ -277,7 +277,7 @@ def test_another_app_id_does_not_load_what_the_first_one_has(pipeline: Pipeline)
     (held,) = report.held.values()
     assert "app_id is orders_prod" in held.problem
     assert "orders/0 up to 20 under that app_id" in held.problem
-    assert "begin a new chain for orders_prod behind what its table has" in held.remedy
+    assert "start a new chain for orders_prod after what its table has" in held.remedy
     assert pipeline.begun("orders") == [0, 10]
     assert not reasons(pipeline.load("orders"))
 
@@ -417,7 +417,7 @@ def test_an_app_id_that_is_edited_while_its_loader_runs_is_no_table_that_was_rec
         assert reasons(pipeline.load("orders")) == {"orders/0": "other_stream"}
     (held,) = pipeline.load("orders", app_id="orders_prod").held.values()
     assert held.reason == "other_stream"
-    assert "loaded under the app_id orders, and this stream's app_id is orders_prod" in held.problem
+    assert "loaded under the app_id orders, but this stream's app_id is orders_prod" in held.problem
     assert "orders/0 up to 20 under that app_id" in held.problem
     plan = begin_anew(pipeline, orders, "orders_prod", give_up=False)
     assert required(plan.chain_origin).position == 20

@@ -322,9 +322,9 @@ def test_a_replacement_that_fails_holds_nothing_but_itself(staging: Staging) -> 
     replacer = Replacer(fails=broken)
     (report,) = loader_with(staging, tables, replacer).run_pass()
     assert (report.failure, replacer.done, report.replacements) == (None, [whole], 1)
-    assert "requests of a replay carried out: 1" in as_text([report], [])
+    assert "replay requests completed: 1" in as_text([report], [])
     found = status_of(staging)
-    assert "the last load left something undone" in to_text([found])
+    assert "the last load was incomplete" in to_text([found])
     assert "a staged file is damaged" in required(found.last_failure).problem
     assert exit_code([found]) == ExitCode.HELD
     replacer.fails = ""

@@ -52,7 +52,7 @@ def test_a_table_of_added_rows_is_merged_into_once_its_keys_were_read(tmp_path: 
     assert keys.read == [], "rows are only added"
     failure = load(tmp_path, tables, keys)
     assert failure is not None
-    assert "its rows were not merged, and several have one key" in failure.problem
+    assert "its rows were not merged, and several have the key" in failure.problem
     assert failure.remedy.startswith(f"keep the newest row of each key: INSERT OVERWRITE delta.`{tmp_path.as_uri()}")
     assert "struct(`_kafka_topic`, `_kafka_partition`, `_kafka_offset`)" in failure.remedy
     assert len(tables.tables[f"{tmp_path.as_uri()}/tables/orders"].commits) == 1
@@ -93,7 +93,7 @@ def test_what_was_read_of_a_version_says_nothing_of_a_later_one() -> None:
     keys.require(cleaned, merge)
     assert len(reader.read) == 1
     reader.twice = ['{"id":1}']
-    with pytest.raises(NotCompatibleError, match="several have one key"):
+    with pytest.raises(NotCompatibleError, match="several have the key"):
         keys.require(replace(cleaned, version=5), merge)
 
 
@@ -116,7 +116,7 @@ BY_SEQUENCE: dict[str, object] = {"sequence": "at", "tombstones": "ignore"}
 
 @pytest.mark.parametrize(
     ("then", "now", "setting"),
-    [({}, BY_SEQUENCE, "leave merge.sequence out"), (BY_SEQUENCE, {}, "write merge.sequence: at")],
+    [({}, BY_SEQUENCE, "remove merge.sequence"), (BY_SEQUENCE, {}, "write merge.sequence: at")],
 )
 def test_versions_of_one_sequence_are_not_continued_by_another(
     tmp_path: Path, then: dict[str, object], now: dict[str, object], setting: str

@@ -289,9 +289,7 @@ def test_versions_are_not_merged_by_key_alone_once_history_is_off() -> None:
     staged = TableShape(schema_to_json(parse_ddl("id INT")), (), BY)
     with pytest.raises(NotCompatibleError, match="it keeps every version of a row") as caught:
         require_compatible(table, staged, "/t", Merge("load is merge"), restage="stage again with `x`")
-    assert caught.value.remedy.startswith(
-        "write merge.history: true and stage again with `x`; or load into a new table"
-    )
+    assert caught.value.remedy.startswith("set merge.history: true and stage again with `x`; or load into a new table")
     declared = replace(staged, schema=table.schema)
     for fine in (declared, replace(declared, merge=replace(BY, history=True)), replace(staged, merge=None)):
         require_compatible(table, fine, "/t", Merge("load is merge"))

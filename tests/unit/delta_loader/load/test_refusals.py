@@ -264,7 +264,7 @@ def test_a_record_whose_bytes_are_gone_holds_its_own_partition(world: World) -> 
     world.staging.flush(1, 0, 5)
     report = world.run()
     assert {str(partition): held.reason for partition, held in report.held.items()} == {"orders/0": "refused_record"}
-    assert "Kafka does not have it any more" in report.held[SOURCE].problem
+    assert "Kafka no longer has it" in report.held[SOURCE].problem
     assert world.buried == []
     assert world.tables[world.staging.table].transactions == {"orders-0": 3, "orders-1": 4}
     world.refuses = set()

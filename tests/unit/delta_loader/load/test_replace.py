@@ -348,7 +348,7 @@ def test_a_step_that_a_restore_took_back_is_not_gone_on_from(
     world.books.restore(getattr(world, table), 1)
     (held,) = world.run()
     assert held.reason == "replacement_refused"
-    assert "taken back" in held.problem
+    assert "was removed from" in held.problem
     request = required(ReplacementName.parse(world.requests()[0]))
     assert f"`{replay(request.topic_partition, 0, 10)}`" in held.remedy
     assert world.missing() == set()
@@ -715,7 +715,7 @@ def test_records_that_may_be_rows_without_offsets_are_not_added_again(world: Wor
     world.ask("1", ODD | EVEN, set())
     (held,) = world.run()
     assert held.reason == "replacement_refused"
-    assert "no table names 1 of its records" in held.problem
+    assert "no table identifies 1 of its records" in held.problem
     assert world.now() == (EVEN, ODD - {3})
     world.store.delete(world.requests())
     world.ask("2", EVEN, {5, 7, 9}, start=4)

@@ -205,7 +205,7 @@ def test_what_a_table_lacks_and_nobody_has_staged_any_more_is_told_with_the_way_
     store.delete([staging.markers()[0]])
     report = one_pass(staging, tables)
     assert report.failure is not None
-    assert "lacks what came from 0 to 30 of orders/0" in report.failure.problem
+    assert "lacks the records of 0 to 30 of orders/0" in report.failure.problem
     assert "--to 0 --below-table" in report.failure.remedy
     assert counted(staging, tables)[1] == 0
     # Staged again, in other flushes than before.

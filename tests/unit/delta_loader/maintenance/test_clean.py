@@ -97,9 +97,9 @@ def test_what_is_young_is_not_looked_at(staging: Staging) -> None:
 
 
 def test_an_age_that_is_not_safe_is_refused(staging: Staging) -> None:
-    with pytest.raises(UsageError, match="waiting for its marker") as caught:
+    with pytest.raises(UsageError, match="waiting for their marker") as caught:
         require_safe(settings_for(staging), DAY_S)
-    assert "give at least 90080s" in caught.value.remedy
+    assert "use at least 90080s" in caught.value.remedy
 
 
 def test_every_version_that_can_be_read_keeps_its_files(staging: Staging) -> None:
@@ -128,7 +128,7 @@ def test_a_table_that_another_stage_feeds_with_the_same_topic_is_left(staging: S
     assert (tally.count, files(staging)) == (0, {path})
     assert tally.failure is not None
     assert "version 2" in tally.failure
-    assert "'orders_us', which is no stream of this config" in tally.failure
+    assert "'orders_us', not a stream of this config" in tally.failure
     staging.store(staging.table).delete([f"_delta_log/{2:020d}.json"])
     assert clean(staging)["data files /tables/orders"].failure is None
     assert files(staging) == set()

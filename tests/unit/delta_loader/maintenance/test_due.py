@@ -120,9 +120,9 @@ def test_a_vacuum_is_due_by_the_last_one_that_came_to_its_end() -> None:
     ended = ServiceRun(Service.VACUUM, 7, NOW_MS - 23 * HOUR_MS)
     died = ServiceRun(Service.VACUUM, 9, NOW_MS - HOUR_MS, completed=False)
     (piece,), _ = vacuum(table())
-    assert piece.why == "never before; what left the table is kept for 1w"
+    assert piece.why == "never before; files that leave the table are kept for 1w"
     assert vacuum(table(runs=(died, ended))) == ((), ())
-    assert waits(table(runs=(died, ended))) == "one is wanted every 1d, and the last was 23h ago"
+    assert waits(table(runs=(died, ended))) == "it is due every 1d, and the last was 23h ago"
     assert waits(table()) == ""
     (piece,), _ = vacuum(table(runs=(died, ended)), every="12h")
     assert piece.mode is VacuumMode.AUTO
@@ -131,7 +131,7 @@ def test_a_vacuum_is_due_by_the_last_one_that_came_to_its_end() -> None:
 def test_a_table_that_is_younger_than_its_retention_has_nothing_to_delete() -> None:
     young = table(log=LogFacts(40, 4, 41, 0, NOW_MS - 99 * HOUR_MS, 5000))
     assert vacuum(young) == ((), ())
-    assert waits(young) == "what leaves the table is kept for 1w, and the table is younger than that"
+    assert waits(young) == "files that leave the table are kept for 1w, and the table is younger than that"
     assert len(vacuum(young, mode="full")[0]) == 1  # which finds what no log speaks of
 
 
@@ -146,7 +146,7 @@ def test_a_vacuum_that_lists_waits_for_what_waits_to_be_loaded() -> None:
     (piece,), _ = vacuum(waiting)
     assert piece.mode is VacuumMode.LITE  # by the log alone, which no staged file is in
     found, refused = vacuum(waiting, mode="full")
-    assert (found, refused) == ((), ("files are staged for 100h and not loaded; a VACUUM might take them",))
+    assert (found, refused) == ((), ("files have been staged for 100h and not loaded; a VACUUM might delete them",))
     (piece,), _ = vacuum(table(waiting_ms=NOW_MS - 3 * HOUR_MS), mode="full")
     assert piece.mode is VacuumMode.FULL
 

@@ -196,7 +196,7 @@ def test_a_stream_may_be_left_alone() -> None:
     [
         ({"window": "1-5"}, "is not a window of the day"),
         ({"window": "05:00-05:00"}, "two different times"),
-        ({"time_zone": "Vienna"}, "is no time zone"),
+        ({"time_zone": "Vienna"}, "is not a known time zone"),
         ({"schedule": "often"}, "is not a schedule"),
         ({"optimize": {"piece": "1MiB"}}, "optimize.piece is smaller"),
         ({"vacuum": {"retention": "1h"}}, "not permitted"),

@@ -53,7 +53,7 @@ def test_one_that_hangs_delays_no_other_and_is_told_and_not_waited_for(jobs: Job
     assert list(jobs.long_running) == ["the job 'clean-up' has been running for 901 s"]
     with capture_logs() as logs:
         jobs.close(last_wait_s=0.0)
-    assert [one["job"] for one in logs if one["event"] == "stopping while a job hangs"] == ["clean-up"]
+    assert [one["job"] for one in logs if one["event"] == "stopping although a job hangs"] == ["clean-up"]
     assert threading.get_ident() not in hanging.threads | well.threads
     hanging.answers.set()
 

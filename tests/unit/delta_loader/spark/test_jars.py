@@ -48,7 +48,7 @@ def test_a_delta_that_no_package_names_is_the_release_s(monkeypatch: pytest.Monk
     monkeypatch.setattr("importlib.metadata.version", missing)
     assert installed() == (release, pyspark.__version__)
     monkeypatch.setitem(sys.modules, "pyspark.version", None)
-    with pytest.raises(BuildError, match="pyspark is not installed"):
+    with pytest.raises(BuildError, match="needs pyspark, which is not installed"):
         installed()
 
 

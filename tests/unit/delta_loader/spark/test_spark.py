@@ -140,7 +140,7 @@ def test_a_broken_cron_line_names_its_key() -> None:
 
 
 def test_a_cron_line_whose_day_never_comes_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"loader\.schedule: '0 0 30 2 \*' is not a schedule: there is no such day"):
+    with pytest.raises(ConfigError, match=r"loader\.schedule: '0 0 30 2 \*' is not a schedule: no such day exists"):
         Schedule("0 0 30 2 *")
     assert Schedule("0 0 29 2 *").next_after(NOON, NOON).day == 29
 

@@ -75,7 +75,7 @@ def test_the_way_out_of_a_difference_has_its_commands() -> None:
 def test_a_column_in_another_case_is_renamed_by_the_stream() -> None:
     table = shape("userId INT, s STRUCT<userId: INT>, _KAFKA_OFFSET BIGINT")
     found = remedy_for(table, shape("userid INT, s STRUCT<USERID: INT>, _kafka_offset BIGINT"), "/t", "columns")
-    assert "write rename: {userid: userId, s.USERID: userId};" in found
+    assert "set rename: {userid: userId, s.USERID: userId};" in found
 
 
 def test_the_way_out_of_a_refused_table_names_it() -> None:
@@ -175,7 +175,7 @@ APPENDED = Append("a reason")
     [
         (TableShape(column_with('{"delta.generationExpression":"b"}'), ("a",)), shape("b BIGINT"), ()),
         (TableShape(column_with('{"CURRENT_DEFAULT":"7"}', nullable="false"), ()), shape("b BIGINT", "b"), ()),
-        (TableShape(column_with("{}", nullable="false"), ()), shape("b BIGINT"), ("a is NOT NULL, and is not staged",)),
+        (TableShape(column_with("{}", nullable="false"), ()), shape("b BIGINT"), ("a is NOT NULL, but is not staged",)),
         (TableShape(column_with("{}"), ("a",)), shape("b BIGINT"), ("partitioned by a, which is not staged",)),
         (
             TableShape(column_with('{"delta.identity.start":1,"delta.identity.allowExplicitInsert":false}'), ()),
@@ -187,7 +187,7 @@ APPENDED = Append("a reason")
             shape("a BIGINT"),
             (),
         ),
-        (shape("s STRUCT<x: INT, y: INT NOT NULL>"), shape("s STRUCT<x: INT>"), ("s.y is NOT NULL, and is not",)),
+        (shape("s STRUCT<x: INT, y: INT NOT NULL>"), shape("s STRUCT<x: INT>"), ("s.y is NOT NULL, but is not",)),
     ],
 )
 def test_what_spark_writes_need_not_be_staged_when_delta_makes_it(

@@ -90,7 +90,7 @@ REFUSED: list[tuple[bytes, ErrorClass, str]] = [
     (b'{"m":1.555}', ErrorClass.NOT_EXACT, "DECIMAL(5,2)"),
     (b'{"m":1e-87}', ErrorClass.NOT_EXACT, "DECIMAL(5,2)"),
     (b'{"m":"\\u0031e-87"}', ErrorClass.NOT_EXACT, "DECIMAL(5,2)"),
-    (b'{"z":"2020-01-01T00:00:00.1234567Z"}', ErrorClass.NOT_EXACT, "microseconds"),
+    (b'{"z":"2020-01-01T00:00:00.1234567Z"}', ErrorClass.NOT_EXACT, "microsecond"),
     (b'{"b":128}', ErrorClass.OUT_OF_RANGE, "TINYINT"),
     (b'{"l":9223372036854775808}', ErrorClass.OUT_OF_RANGE, "BIGINT"),
     (b'{"d":1e400}', ErrorClass.OUT_OF_RANGE, "DOUBLE"),

@@ -196,10 +196,10 @@ def test_nobody_waits_for_a_registry_that_is_away() -> None:
         server.stop()
         clock = IdleClock()
         registry = SchemaRegistry({"url": server.url, "max.retries": 0}, clock, get_logger())
-        assert "has not said yet" in registry.missing([number]).problem
+        assert "has not returned" in registry.missing([number]).problem
         assert not any(registry.knows([number]) for _ in range(50))
         assert clock.monotonic_s() == 0
-        assert "does not answer" in registry.missing([number]).problem
+        assert "does not respond" in registry.missing([number]).problem
         server.start()
         for _ in range(100):
             clock.sleep_s(1)

@@ -292,9 +292,9 @@ def test_each_message_is_read_with_the_schema_that_it_names(registry: Registry) 
     found = decoded(stream, [value for value, _ in cases], registry)
     assert outcomes(found) == [outcome for _, outcome in cases]
     errors = {reject.index: reject.error for reject in found.rejects}
-    assert "the schema 3 is JSON, and only AVRO can be read" in errors[3]
-    assert "1 bytes are left behind the record" in errors[7]
-    assert "`v` is an array of values of no bytes" in errors[8]
+    assert "the schema 3 is JSON, but only AVRO is supported" in errors[3]
+    assert "1 bytes follow the record" in errors[7]
+    assert "`v` is an array of empty values" in errors[8]
     assert registry.asked.count("GET /schemas/ids/1") == 1
 
 
@@ -704,8 +704,8 @@ def test_json_without_frames_is_checked_by_a_file() -> None:
     ("keys", "file", "problem"),
     [
         ({"format": "avro"}, b"{", "Avro schema is invalid"),
-        ({"format": "avro"}, b"\xff", "not text in UTF-8"),
-        ({"format": "avro"}, b'"string"', "not records"),
+        ({"format": "avro"}, b"\xff", "not UTF-8 text"),
+        ({"format": "avro"}, b'"string"', "not record"),
         ({"format": "protobuf"}, b"hello", "Protobuf schema is invalid"),
         ({"format": "protobuf", "message": "Nope"}, PROTO.encode(), "no messages 'Nope'"),
         ({"validate": True}, b"[", "JSON Schema is invalid"),

@@ -58,9 +58,9 @@ def test_partitions_of_one_number_are_one_chain() -> None:
 
 
 def test_a_topic_in_two_groups_and_names_without_an_end_are_refused() -> None:
-    with pytest.raises(ConfigError, match="the topic a is read together with two sets"):
+    with pytest.raises(ConfigError, match="the topic a is joined with two different sets"):
         TopicGroups((TopicGroup(("a", "b")), TopicGroup(("a", "c"))))
-    with pytest.raises(ConfigError, match="longer than 249 together"):
+    with pytest.raises(ConfigError, match="more than 249 characters together"):
         TopicGroup(("a" * 200, "b" * 200))
 
 

@@ -133,14 +133,14 @@ def test_another_record_in_its_place_is_a_truncation(reading: DecodeOptions, oth
     assert reading.consumer.offsets == [(99, 2), (99, 2)]
     offsets, ((reason, text),), _ = reading.poll(other, record(100), record(101, epoch=4))
     assert (offsets, reason) == ([], TRUNCATED)
-    assert "Kafka has lost the record at 99 of orders/0" in text
+    assert "Kafka lost the record at 99 of orders/0" in text
     assert "bootstrap restart ⟨config⟩ --topic orders --partition 0 --at" in text
 
 
 def test_where_the_records_differ_is_told_as_librdkafka_knows_it(reading: DecodeOptions) -> None:
     offsets, ((reason, text),), _ = reading.poll(problem(RESET, -1001, TRUNCATION))
     assert (offsets, reason) == ([], TRUNCATED)
-    assert "other ones from 50 on" in text
+    assert "different ones from 50 on" in text
     assert "--at 50 --yes" in text
 
 
@@ -215,7 +215,7 @@ def test_a_record_that_is_there_and_does_not_come_ends_the_process(
         later(reading)
     reading.source.resume([ORDERS])
     later(reading)
-    with pytest.raises(BrokerError, match="does not send the record at 99 of orders/0"):
+    with pytest.raises(BrokerError, match="does not deliver the record at 99 of orders/0"):
         later(reading)
 
 
@@ -245,7 +245,7 @@ def test_it_is_also_found_where_two_chains_take_turns(reading: DecodeOptions, mo
             reading.clock.now_s += OVERDUE_S / 5
             shared.poll(0.0)
 
-    with pytest.raises(BrokerError, match="does not send the record at 49 of orders/0"):
+    with pytest.raises(BrokerError, match="does not deliver the record at 49 of orders/0"):
         wait()
 
 

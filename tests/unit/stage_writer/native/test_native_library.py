@@ -40,11 +40,11 @@ def test_without_the_library_the_writer_goes_on_and_says_why(empty_cache: dict[s
     found = library.find_reader(Native.AUTO, empty_cache)
     assert found.make(parse_ddl("i INT"), STRICT) is None
     assert found.problem is not None
-    assert "the native JSON reader is not there" in found.problem
+    assert "the native JSON reader is missing" in found.problem
 
 
 def test_without_the_library_a_writer_that_is_to_have_it_does_not_start(empty_cache: dict[str, str]) -> None:
-    with pytest.raises(ConfigError, match=r"writer\.native is on, and the native JSON reader is not there"):
+    with pytest.raises(ConfigError, match=r"writer\.native is on, but the native JSON reader is missing"):
         library.find_reader(Native.ON, empty_cache)
 
 

@@ -102,7 +102,7 @@ def test_a_replay_that_a_clean_up_may_overtake_makes_no_request(tmp_path: Path) 
         )
 
     asked = Range(source(3), span(5, 6))
-    with pytest.raises(UsageError, match="took longer than 9s: a clean-up may remove its first files"):
+    with pytest.raises(UsageError, match="took longer than 9s: a clean-up may have removed its first files"):
         replay(9).stage(asked)
     assert not list(store.list("replace"))
     made = replay(11).stage(asked).path
@@ -111,10 +111,10 @@ def test_a_replay_that_a_clean_up_may_overtake_makes_no_request(tmp_path: Path) 
 
 def test_what_is_no_export_is_refused(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("no parquet")
-    with pytest.raises(UsageError, match="no export of dead letters"):
+    with pytest.raises(UsageError, match="not an export of dead letters"):
         DeadLetterExport.read(tmp_path / "text", 10)
     pq.write_table(pa.table({"a": [1]}), tmp_path / "other")
-    with pytest.raises(UsageError, match="no export of dead letters"):
+    with pytest.raises(UsageError, match="not an export of dead letters"):
         DeadLetterExport.read(tmp_path / "other", 10)
 
 
@@ -136,7 +136,7 @@ def test_no_replacement_is_asked_for_where_nothing_fits_yet(tmp_path: Path, capf
     pq.write_table(table.append_column("value", pa.array([b'{"id": "x"}', b'{"id": 9}'], pa.binary())), letters)
     assert run(app, ["replay", str(config_file(tmp_path)), "--letters", str(letters), "--yes"]) == 0
     told = capfd.readouterr().out
-    assert "none of them fits: they stay as they are" in told
+    assert "none of them matches; they stay as they are" in told
     (request,) = (tmp_path / "stage" / "replace").rglob("*.replace")
     assert request.name.startswith("00000000000000000009-")
 
@@ -161,8 +161,8 @@ def test_the_request_is_for_the_stream_s_own_chain(tmp_path: Path, capfd: pytest
     [
         (["orders", "audit"], 0, ["orders/0  [4, 5)  1 records: 1 rows", "orders@audit/0  [9, 10)  1 records: 1 rows"]),
         (["audit"], 0, ["orders@audit/0  [4, 5)  1 records: 1 rows"]),
-        ([None], 2, ["the export does not say of which of them"]),
-        (["gone"], 2, ["the export does not say of which of them"]),
+        ([None], 2, ["the export does not say to which of them"]),
+        (["gone"], 2, ["the export does not say to which of them"]),
     ],
 )
 def test_the_letters_of_streams_that_share_a_topic_are_replayed_into_their_own_tables(

@@ -93,8 +93,8 @@ def test_a_sample_names_a_misspelt_column_and_what_is_dropped() -> None:
     sample.add(converter, [batch_of([json.dumps({"id": n, "sku": "a", "z": 1}).encode() for n in range(3)])])
     assert list(sample.lines(0.1)) == [
         "ok: orders: 0 of the newest 3 records would be dead letters",
-        "  no record has the declared column skuu, which is null then; did you mean sku, which 3 have?",
-        "  fields that are not declared are dropped: sku 3, z 3",
+        "  no record has the declared column skuu, so it is null; did you mean sku, which 3 have?",
+        "  undeclared fields are dropped: sku 3, z 3",
     ]
 
 
@@ -159,8 +159,8 @@ def test_a_column_that_an_expression_fills_is_not_missing_in_a_sample() -> None:
     sample = StreamSample(converter.stream, census_of(converter.stream))
     sample.add(converter, [batch_of([b'{"id":1,"when":"now","z":1}'])])
     assert list(sample.lines(0.1))[1:] == [
-        "  no record has the declared column m, which is null then",
-        "  fields that are not declared are dropped: z 1",
+        "  no record has the declared column m, so it is null",
+        "  undeclared fields are dropped: z 1",
     ]
 
 
@@ -190,7 +190,7 @@ def test_the_writer_tells_what_it_drops_in_its_log_metrics_health_and_page(tmp_p
     with capture_logs() as logs:
         world.writer = world.new_writer()
         world.steps()
-    (told,) = [line for line in logs if line["event"] == "fields not declared are dropped"]
+    (told,) = [line for line in logs if line["event"] == "undeclared fields are dropped"]
     assert told["fields"] == ["id"]
     assert "id (20)" in " ".join(world.writer.health().notes)
     assert "id (20)" in world.writer.snapshot().telemetry.drops["orders"]
@@ -208,7 +208,7 @@ def test_what_the_config_says_is_left_out_is_counted_and_no_warning(tmp_path: Pa
     with capture_logs() as logs:
         world.writer = world.new_writer()
         world.steps()
-    assert not [line for line in logs if line["event"] == "fields not declared are dropped"]
+    assert not [line for line in logs if line["event"] == "undeclared fields are dropped"]
     assert not world.writer.health().notes
     census = required(world.writer.snapshot().telemetry.dropped["orders"].census)
     assert census.undeclared == {"id": 20}

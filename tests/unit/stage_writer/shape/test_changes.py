@@ -277,5 +277,5 @@ def test_a_field_with_a_name_that_merging_has_for_itself_is_not_offered_as_a_col
 def test_a_range_of_events_cannot_be_replayed() -> None:
 
     settings = settings_of(merging().model_dump(exclude_defaults=True))
-    with pytest.raises(UsageError, match="the last of many events"):
+    with pytest.raises(UsageError, match="the result of many events"):
         replayable(settings, "orders")

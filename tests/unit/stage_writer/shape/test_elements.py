@@ -73,7 +73,7 @@ def test_an_event_of_which_an_element_would_be_lost_is_a_dead_letter_as_a_whole(
     )
     assert dict(staged.dead_letters) == {"repeated_key": 1, "null_key": 3, "null_sequence": 1}
     assert staged.rows[1].column("error").to_pylist() == [
-        "two of its elements have one key (items.sku)",
+        "two of its elements have the same key (items.sku)",
         "the key column items.sku of one of its elements is null",
         "the key column items.sku of one of its elements is null",
         "its key column id is null",
@@ -95,7 +95,7 @@ def test_a_key_may_be_renamed_derived_or_the_element_itself() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "told"), [("tag.x", "'tag.x', which is no field of the element"), ("tag", "cannot tell rows apart")]
+    ("key", "told"), [("tag.x", "'tag.x', which is not a field of the element"), ("tag", "cannot tell rows apart")]
 )
 def test_a_key_of_a_derived_array_is_checked_once_its_type_is_known(key: str, told: str) -> None:
     columns = "id BIGINT, more STRUCT<tags: ARRAY<STRUCT<name: STRING>>>"

@@ -144,9 +144,9 @@ def test_a_required_column_can_be_filled() -> None:
 @pytest.mark.parametrize(
     ("column", "expression", "told"),
     [
-        ("dat", "x", "jmespath.dat: x: `dat` is no declared column"),
+        ("dat", "x", "jmespath.dat: x: `dat` is not a declared column"),
         ("dat", "x", "did you mean date?"),
-        ("s.x", "x", "no field of a STRUCT"),
+        ("s.x", "x", "nor a field of a STRUCT"),
         ("date", "substr(x, `0`", "jmespath.date: substr(x, `0`"),
         ("date", "substring(x, `0`, `1`)", "there is no function substring; did you mean substr?"),
         ("date", "substr(x)", "substr takes 3 arguments, not 1"),

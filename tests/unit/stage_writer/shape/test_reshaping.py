@@ -109,7 +109,7 @@ def test_the_table_has_the_columns_that_the_settings_say() -> None:
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        ({"drop": ["idd"]}, "drop names 'idd', which is no field of the record"),
+        ({"drop": ["idd"]}, "drop names 'idd', which is neither a field of the record"),
         ({"drop": ["idd"]}, "did you mean 'id'?"),
         ({"rename": {"s.x": "y"}}, "rename names 's.x'"),
         ({"rename": {"id": "n"}}, "`n` is declared twice"),
@@ -119,7 +119,7 @@ def test_the_table_has_the_columns_that_the_settings_say() -> None:
         ({"drop": ["id"], "partition_by": ["id"]}, "partition_by names 'id'"),
         ({"rename": {"id": "key"}, "partition_by": ["id"]}, "partition_by names 'id'"),
         ({"explode": "w"}, "explode names 'w'"),
-        ({"explode": "id"}, "which is no ARRAY"),
+        ({"explode": "id"}, "which is not an ARRAY"),
         ({"field_names": "camelCase"}, "field_names"),
     ],
 )
@@ -136,5 +136,5 @@ def test_a_name_with_a_dot_stands_in_backticks() -> None:
 
 
 def test_a_derived_column_that_is_no_array_cannot_be_exploded() -> None:
-    with pytest.raises(SchemaError, match="no ARRAY"):
+    with pytest.raises(SchemaError, match="not an ARRAY"):
         StreamConverter(stream_of(columns="id INT", derive={"d": "id"}, explode="d"))

@@ -43,8 +43,8 @@ def test_what_has_no_route_is_a_dead_letter_where_that_is_asked_for() -> None:
     assert places(staged) == {"/tables/a": [100], "own": [], "dead": [101, 102]}
     assert dict(staged.dead_letters) == {"unrouted": 2}
     assert staged.rows[1].column("error").to_pylist() == [
-        "its route is 'c', which is none of routes",
-        "its route is null, which is none of routes",
+        "its route is 'c', which is not in routes",
+        "its route is null, which is not in routes",
     ]
     assert staged.rows[1].column("value").to_pylist() == values("a", "c", None)[1:]
 
@@ -130,7 +130,7 @@ def test_a_buffer_has_nothing_for_tables_without_rows() -> None:
         ("id", "route: id: its type is BIGINT"),
         ("kindd", "did you mean kind"),
         ("kind, id", "more than one expression"),
-        ("random()::VARCHAR", "another value each time"),
+        ("random()::VARCHAR", "a different value each time"),
     ],
 )
 def test_what_is_no_route_is_told_at_the_start(route: str, told: str) -> None:

@@ -49,7 +49,7 @@ def test_filtered_ones_are_parted_by_kafka_partition() -> None:
         ("id", "where: id: its type is BIGINT"),
         ("idd > 0", "did you mean id"),
         ("id > 0; DROP TABLE x", "more than one expression"),
-        ("random() > 0.5", "another value each time"),
+        ("random() > 0.5", "a different value each time"),
         ("id > [1]", "where: "),
     ],
 )

@@ -488,7 +488,7 @@ def test_a_chain_that_vanishes_while_it_is_read_is_not_taken_for_none(world: Wor
     tail = None
     for start in range(6):
         tail = world.seal(start, start + 1, tail).tail
-    with pytest.raises(StoreError, match="vanish while they are read"):
+    with pytest.raises(StoreError, match="disappear while they are read"):
         world.vanishing(*range(6)).chains.tail(SOURCE)
 
 

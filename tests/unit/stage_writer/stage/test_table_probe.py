@@ -38,7 +38,7 @@ def test_a_table_that_cannot_be_written_to_is_named(
     (tmp_path / "blocked").write_text("a file where the folder of tables should be", "utf-8")
     with pytest.raises(StoreRefusedError) as caught:
         prove(tmp_path, **says(f"{tmp_path}/blocked/orders"))
-    assert caught.value.problem.startswith(f"{key}: a writer cannot put data files below {tmp_path}/blocked/")
+    assert caught.value.problem.startswith(f"{key}: this writer cannot create data files below {tmp_path}/blocked/")
 
 
 def test_a_table_that_only_spark_writes_is_left_alone(tmp_path: Path) -> None:
@@ -54,4 +54,4 @@ def test_neither_check_nor_run_goes_on_without_a_table(
     (tmp_path / "blocked").write_text("", "utf-8")
     path = config_file(tmp_path, {"table": f"{tmp_path}/blocked/orders"}, writer={"http": None})
     assert run(app, [command[0], str(path), *command[1:]]) != 0
-    assert "streams[0].table: a writer cannot put data files below" in capsys.readouterr().err
+    assert "streams[0].table: this writer cannot create data files below" in capsys.readouterr().err

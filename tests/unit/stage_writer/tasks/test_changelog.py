@@ -142,7 +142,7 @@ def test_other_messages_or_another_topic_in_their_place_hold_the_partition(tmp_p
     log[1] = replace(good, value=b"x" + good.value[1:])
     world.new_writer(HOUR, topic=CHANGES)
     world.grow(20)
-    assert "offset 1 of changes/0 is not the piece that a marker names there" in held(world)[0]
+    assert "offset 1 of changes/0 is not the part that a marker names there" in held(world)[0]
     log[1], world.topics.topic_id = good, "second"
     world.clock.sleep_s(CHECK_HELD_EVERY_S)
     world.steps()
@@ -258,7 +258,7 @@ def test_topics_are_looked_at_again_and_told_for_as_long_as_they_are_not_fit() -
     assert told_after() == (set(), 0, ["1.0", "1.0"])
     short = ConfigError("it forgets", "let it not")
     assert told_after(changes=short) == ({"changes"}, 1, ["0.0", "1.0"])
-    assert watch.notes == ("it forgets; states go to the stage meanwhile: let it not",)
+    assert watch.notes == ("it forgets; until then, states are stored in the stage: let it not",)
     away = BrokerError("it is away")
     assert told_after(changes=away, others=away) == ({"changes"}, 1, ["0.0", "1.0"]), "nobody has fixed it"
     assert told_after(changes=None, others=short) == ({"others"}, 1, ["1.0", "0.0"])

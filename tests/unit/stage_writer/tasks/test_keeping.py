@@ -17,7 +17,7 @@ COUNTS, KEPT = Stores.key_value("counts"), Stores.key_value("counts", persistent
 
 
 def test_a_persistent_store_without_a_disk_is_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match=r"counts is persistent, and writer\.state_folder names no disk"):
+    with pytest.raises(ConfigError, match=r"counts is persistent, but writer\.state_folder is not set"):
         Keeping("app", Metrics(), None).require_place([KEPT])
     Keeping("app", Metrics(), None).require_place([COUNTS])
 
@@ -26,7 +26,7 @@ def test_more_stores_than_a_disk_takes_are_refused() -> None:
     keeping = Keeping("app", Metrics(), "/nowhere")
     stores = [Stores.session(f"s{number}", timedelta(seconds=1)) for number in range(499)]
     keeping.require_place([KEPT, *stores])
-    with pytest.raises(ConfigError, match="counts is persistent, and its task has 1001 stores: too many"):
+    with pytest.raises(ConfigError, match="counts is persistent, but its task has too many stores: 1001"):
         keeping.require_place([KEPT, *stores, *[COUNTS] * 501])
     keeping.require_place([COUNTS] * 2000)
 

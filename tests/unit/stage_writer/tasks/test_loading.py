@@ -65,9 +65,9 @@ def test_a_topology_of_the_current_folder_is_found(folder: Path) -> None:
 
 def test_a_module_that_is_not_there(folder: Path) -> None:
     error = refusal(folder, good(), "shop.sessions.of:build")
-    assert error.problem == "topology names the module 'shop.sessions.of', and there is no module 'shop.sessions'"
+    assert error.problem == "topology names the module 'shop.sessions.of', but there is no module 'shop.sessions'"
     error = refusal(folder, good(), "nowhere:build")
-    assert "install its package, or start the writer in the folder where it lies" in error.remedy
+    assert "install its package, or start the writer in the folder that contains it" in error.remedy
     assert str(folder) in error.remedy
 
 
@@ -93,11 +93,11 @@ def test_what_the_code_does_wrong_is_told_with_its_place(folder: Path, text: str
 
 def test_a_function_that_is_not_there(folder: Path) -> None:
     assert refusal(folder, "def built(): ...\n").remedy == "did you mean 'built'?"
-    assert "which is an int and no function" in refusal(folder, "build = 5\n").problem
+    assert "which is an int, not a function" in refusal(folder, "build = 5\n").problem
 
 
 def test_something_else_than_a_topology(folder: Path) -> None:
-    assert refusal(folder, "def build(): pass\n").problem == "topology 'shop:build' gives a NoneType"
+    assert refusal(folder, "def build(): pass\n").problem == "topology 'shop:build' returns a NoneType"
 
 
 def test_a_topology_that_cannot_work_is_named(folder: Path) -> None:
@@ -107,14 +107,14 @@ def test_a_topology_that_cannot_work_is_named(folder: Path) -> None:
 
 def test_its_topics_are_the_stream_s(folder: Path) -> None:
     error = refusal(folder, good("'orders', 'payments'"))
-    assert "a source of the topic 'payments', which the stream does not read" in error.problem
+    assert "a source for the topic 'payments', which the stream does not read" in error.problem
     error = refusal(folder, good(), topics=["orders", "payments"])
-    assert "reads the topic 'payments', and topology 'shop:build' has no source for it" in error.problem
+    assert "reads the topic 'payments', but topology 'shop:build' has no source for it" in error.problem
 
 
 def test_its_tables_are_the_stream_s(folder: Path) -> None:
     error = refusal(folder, good(table="lat"), routes={"late": "/data/late"})
-    assert "a sink for the table 'lat', which is none of the stream's routes" in error.problem
+    assert "a sink for the table 'lat', which is not in the stream's routes" in error.problem
     assert error.remedy == "did you mean 'late'?"
 
 
@@ -140,7 +140,7 @@ from stage_writer.tasks.loading import ConfigError
 def test_a_package_behind_one_of_this_program_is_told_of_with_the_setting(folder: Path, line: str) -> None:
     with_own_common(folder)
     error = refusal(folder, line)
-    assert f"'common' is a package of this program: yours in {folder}/common is not found" in error.problem
+    assert f"'common' is a package of this program: yours in {folder}/common is not visible" in error.problem
     assert error.remedy == "set topology_packages: [common] in the stream, or rename the package"
 
 
@@ -158,6 +158,6 @@ def test_a_user_s_own_package_of_the_same_name_is_the_one_of_the_user_s_modules(
 
 def test_a_package_that_is_named_and_not_there_is_a_mistake(folder: Path) -> None:
     error = refusal(folder, good(), topology_packages=["common"])
-    assert "names 'common', and there is no such package of yours" in error.problem
+    assert "names 'common', but you have no such package" in error.problem
     with pytest.raises(ConfigError, match="topology_packages names 'pricing', which needs no entry"):
         load(folder, good(), topology_packages=["pricing"])

@@ -45,6 +45,6 @@ def test_topics_of_one_task_are_tried_together() -> None:
 
 def test_a_misspelt_field_is_named() -> None:
     tasks, sample = sampled("id INT, nam STRING")
-    with pytest.raises(TopologyError, match="field 'name', and the stream's table has no such column") as told:
+    with pytest.raises(TopologyError, match="field 'name', but the stream's table has no such column") as told:
         sample.add(tasks, [batch("customers", b'{"name": "Ada"}'), batch("orders", b'{"id": 3}')])
     assert "did you mean 'nam'? " in (told.value.remedy or "")

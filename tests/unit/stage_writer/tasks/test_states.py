@@ -70,19 +70,19 @@ def test_a_last_marker_that_goes_while_the_state_is_read_is_not_a_chain_without_
     stage = stage_of(chain, files(0, 5))
     tail = required(stage.chains.tail(ORDERS))
     stage._store.delete([marker.name.path for marker in chain[gone]])
-    with pytest.raises(StoreError, match="vanished while the state"):
+    with pytest.raises(StoreError, match="disappeared while the state"):
         stage.state_at(ORDERS, tail)
 
 
 def test_without_a_marker_the_origin_says_it() -> None:
     assert state_of([], files(0, 5), ChainOrigin(Position(9), state=files(0, 5))) == files(0, 5)
     assert state_of(stateful(0, 5), files(0), ChainOrigin(Position(9), state=files(0, 5))) == files(0)
-    with pytest.raises(StateError, match=f"state file {file(0)}, which {origin_path(ORDERS)} names, is not there"):
+    with pytest.raises(StateError, match=f"state file {file(0)}, which {origin_path(ORDERS)} names, does not exist"):
         state_of([], files(5), ChainOrigin(Position(9), state=files(0, 5)))
 
 
 def test_an_origin_that_does_not_say_it_holds_where_there_was_one() -> None:
-    with pytest.raises(StateError, match="the state of orders/0 at 9 is not known"):
+    with pytest.raises(StateError, match="the state of orders/0 at 9 is unknown"):
         state_of([], files(0, 5), ChainOrigin(Position(9)))
     assert state_of([], files(0, 5), ChainOrigin(Position(9), state=EMPTY_STATE)) == EMPTY_STATE
     assert state_of([], files(9), ChainOrigin(Position(9))) == EMPTY_STATE  # of a claim that was lost
@@ -97,14 +97,14 @@ def test_markers_made_by_hand_right_above_change_nothing_of_it() -> None:
 
 def test_above_a_gap_nobody_knows_it() -> None:
     skip = flush(11, 12, origin=Origin.SKIP)
-    with pytest.raises(StateError, match="the state of orders/0 at 11 is not known") as refused:
+    with pytest.raises(StateError, match="the state of orders/0 at 11 is unknown") as refused:
         state_of([*stateful(0, 5, 9), skip], files(0, 5))
     assert "--to 0 --below-table" in refused.value.remedy
     assert "delete state/orders/0/ in the stage" in refused.value.remedy
 
 
 def test_markers_that_are_settled_below_a_hand_made_one_take_the_state_with_them() -> None:
-    with pytest.raises(StateError, match="at 9 is not known"):
+    with pytest.raises(StateError, match="at 9 is unknown"):
         state_of([by_hand(9)], files(0, 5))
 
 
@@ -121,7 +121,7 @@ def test_records_that_were_staged_without_the_topology_are_told() -> None:
 
 
 def test_a_state_file_that_is_gone_is_named() -> None:
-    with pytest.raises(StateError, match=f"state file {file(0)}, which the chain's last marker names, is not there"):
+    with pytest.raises(StateError, match=f"state file {file(0)}, which the chain's last marker names, does not exist"):
         state_of(stateful(0, 5, 9), files(5))
 
 

@@ -39,7 +39,7 @@ def pair(own: object, other: object) -> dict[str, object]:
 )
 def test_changed_keys_have_to_go_through_a_topic(use: Callable[[KStream], object]) -> None:
     stream = StreamsBuilder().stream("clicks").select_key(lambda _key, value: value["page"], name="by-page")
-    with pytest.raises(ConfigError, match=r"'by-page' has changed their keys") as refused:
+    with pytest.raises(ConfigError, match=r"'by-page' changed their keys") as refused:
         use(stream)
     assert "through" in refused.value.remedy
     assert "keeps_partition=True" in refused.value.remedy
@@ -220,7 +220,7 @@ def test_a_processor_of_the_users_stands_between_with_a_store_of_its_own() -> No
         (lambda: SessionWindows.of_inactivity_gap_with_no_grace(timedelta()), "gap is zero"),
         (lambda: JoinWindows.of_time_difference_with_no_grace(timedelta(microseconds=1)), "whole milliseconds"),
         (lambda: StreamsBuilder().stream("l").join(StreamsBuilder().stream("r"), pair), "no windows"),
-        (lambda: StreamsBuilder().table("t").suppress(Suppressed.until_window_closes()), "no windows"),
+        (lambda: StreamsBuilder().table("t").suppress(Suppressed.until_window_closes()), "without windows"),
         (lambda: StreamsBuilder().table("t").group_by(lambda key, value: (key, value)), "keeps_partition"),
         (StreamsBuilder().stream("s").process(Processor, stores=["none"])._graph.build, "'none'"),
     ],

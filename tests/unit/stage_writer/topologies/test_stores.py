@@ -42,7 +42,7 @@ def test_an_iterator_that_outlives_its_record_says_so() -> None:
     next(kept)
     stores.seal()
     stores.sealed("second")
-    with pytest.raises(RuntimeError, match="kept beyond the record that opened it"):
+    with pytest.raises(RuntimeError, match="used after the record that opened it"):
         next(kept)
 
 
@@ -194,15 +194,15 @@ def test_an_undone_record_takes_back_the_time_that_it_moved() -> None:
 
 @pytest.mark.parametrize("name", ["", "a/b", "a b", "ü", "x" * 201])
 def test_a_store_has_a_plain_name(name: str) -> None:
-    with pytest.raises(ConfigError, match="a state store cannot be called"):
+    with pytest.raises(ConfigError, match="is not a valid name of a state store"):
         Stores.key_value(name)
 
 
 def test_names_and_retentions_are_checked() -> None:
-    with pytest.raises(ConfigError, match="two state stores are called a"):
+    with pytest.raises(ConfigError, match="two state stores are named a"):
         TaskStores([Stores.key_value("a"), Stores.key_value("a")], MemoryBackend())
     with pytest.raises(ConfigError, match="the state store w has no retention"):
         Stores.window("w", timedelta(0), timedelta(seconds=1))
     stores = TaskStores([Stores.key_value("a")], MemoryBackend())
-    with pytest.raises(ConfigError, match=r"there is no state store 'b'\n.*there are: __task, a"):
+    with pytest.raises(ConfigError, match=r"there is no state store 'b'\n.*it has: __task, a"):
         stores.store("b")

@@ -50,11 +50,11 @@ def test_topics_share_a_task_only_where_they_share_state() -> None:
         (lambda: Topology().check(), "no source"),
         (lambda: Topology().add_source("a"), "'a' has no topics"),
         (lambda: clicks().add_source("again", "clicks"), "'clicks' and 'again' both read clicks"),
-        (lambda: clicks().add_sink("clicks", "clicks"), "'clicks' is given to two nodes"),
+        (lambda: clicks().add_sink("clicks", "clicks"), "two nodes are named 'clicks'"),
         (lambda: clicks().add_sink("rows", "click"), "the parent 'click'"),
         (lambda: clicks().add_sink("rows"), "'rows' has no parents"),
-        (lambda: clicks().add_sink("rows", "clicks").add_sink("more", "rows"), "the sink 'rows' for a parent"),
-        (lambda: clicks().check(), "no node takes the records of 'clicks'"),
+        (lambda: clicks().add_sink("rows", "clicks").add_sink("more", "rows"), "the sink 'rows' as a parent"),
+        (lambda: clicks().check(), "no node receives the records of 'clicks'"),
         (lambda: Topology().add_source("a", "a", columns="x INTEGR"), "the source 'a'"),
         (lambda: Topology().add_source("a", "a", key="TEXT"), "the key of 'a' is 'TEXT'"),
         (lambda: Topology().add_source("a", "a", columns=COLUMNS, timestamp="when").check(), "'when'"),
@@ -66,7 +66,7 @@ def test_topics_share_a_task_only_where_they_share_state() -> None:
             "no processor uses the state store 't'",
         ),
         (lambda: with_store("s").add_state_store(Stores.key_value("s")), "'s' is added twice"),
-        (lambda: clicks().add_state_store(Stores.key_value("s"), "clicks").check(), "which is no processor"),
+        (lambda: clicks().add_state_store(Stores.key_value("s"), "clicks").check(), "which is not a processor"),
         (lambda: clicks().add_step("w", Where("stauts > 1"), "clicks").add_sink("rows", "w").check(), "the step 'w'"),
         (lambda: Topology(late="keep"), "late is 'keep'"),
     ],
@@ -82,7 +82,7 @@ def test_a_step_between_processors_is_refused() -> None:
     topology = clicks().add_processor("one", Processor, "clicks")
     topology.add_step("between", Derive({"x": "1"}), "one", columns="status INT")
     topology.add_processor("two", Processor, "between").add_sink("rows", "two")
-    with pytest.raises(ConfigError, match="out of their order"):
+    with pytest.raises(ConfigError, match="out of order"):
         topology.check()
 
 

@@ -123,15 +123,15 @@ def test_without_the_token_nothing_is_told(asking: Asking) -> None:
 @pytest.mark.parametrize(
     ("path", "status", "why"),
     [
-        ("/state/orders", 404, "ask for /state"),
+        ("/state/orders", 404, "use /state"),
         ("/state/orders/other/a", 404, "no such stream or store"),
         ("/state/other/counts", 404, "no such stream or store"),
-        ("/state/orders/counts/a?limit=x", 400, "limit is a whole number"),
-        ("/state/orders/counts/a?lim=1", 400, "lim is not known"),
-        ("/state/orders/counts/a?key_type=xml", 400, "key_type is text or json"),
+        ("/state/orders/counts/a?limit=x", 400, "limit must be a whole number"),
+        ("/state/orders/counts/a?lim=1", 400, "lim is unknown"),
+        ("/state/orders/counts/a?key_type=xml", 400, "key_type must be text or json"),
         ("/state/orders/counts/{?key_type=json", 400, "Expecting"),
-        ("/state/orders/counts/%7B%7D?key_type=json", 400, "a key in JSON is"),
-        ("/state/orders/counts?prefix=1&key_type=json", 400, "a prefix is text or an array"),
+        ("/state/orders/counts/%7B%7D?key_type=json", 400, "a JSON key must be"),
+        ("/state/orders/counts?prefix=1&key_type=json", 400, "a prefix must be text or an array"),
         ("/stateless", 404, "no such page"),
     ],
 )
