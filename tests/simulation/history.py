@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 _MOST_STEPS_IN_PEACE = 30_000
 _STEPS_A_LOOK, _STEPS_A_LATER_LOOK = 50, 400
-_STEPS_A_REPAIR = 500
+_STEPS_A_REPAIR = 1500
 """Of peace, until operators look where something is held."""
 _MOST_STEPS_ALIKE = 8_000
 """With the same problems for so many steps of peace, nothing will mend itself; whole histories had them for 5,300."""
