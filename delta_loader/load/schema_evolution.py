@@ -1,14 +1,20 @@
-"""Streams with `unknown_fields: evolve`: the table gains the columns that writers stage or offer.
+"""Changes of tables in front of a load: columns that they gain, and types that become wider.
 
 Rules:
 
-1. Columns that staged files have and the table lacks are added by a separate commit, in front of the load. A crash in
-   between is harmless: the next pass meets the same markers, and the table has the columns.
-2. Columns that markers offer are values in the rescue column: of a writer of an older release, or of one that could not
-   agree on them (stage_writer/schemas.py). The table gains them in the same way; then they are published, with the
-   table's types (common/stage/evolved.py, common/schema/agreement.py).
-3. An offer never blocks the loading of rows: a column that the table does not take is reported, and its values stay in
-   the rescue column.
+1. With `evolution: add` or `widen`, the table is changed to accept staged rows. The staged schema decides, the oldest
+   one first (plan/plan.py, rule 4): columns that the table lacks are added, at any depth, and with `widen` types are
+   widened as far as Delta's type widening allows (tables/load_modes/casting.py).
+2. With `unknown_fields: evolve`, columns that staged files have and the table lacks are added, and those that markers
+   offer: values in the rescue column of a writer of an older release, or of one that could not agree on them
+   (stage_writer/schemas.py). These are then published, with the table's types (common/stage/evolved.py,
+   common/schema/agreement.py).
+3. Each change is a separate commit, in front of the load. A crash in between is harmless: the next pass meets the same
+   markers, and sees the table as it is then.
+4. The table is never narrowed and no column is ever dropped. Loaders and writers of different configs therefore
+   converge.
+5. A change that the table does not take is reported, and never blocks rows by itself: staged rows are checked against
+   the table as it is (cast value by value, or refused), and offered values stay in the rescue column.
 """
 
 from __future__ import annotations
@@ -19,10 +25,12 @@ from common import metrics as catalogue
 from common.errors import SchemaError, TableError
 from common.schema import schema_from_json
 from common.schema.agreement import PublishedColumns, agree, joined_offers
-from common.schema.evolution import NO_COLUMNS, restricted
+from common.schema.evolution import NO_COLUMNS, additions, extended, restricted
+from common.settings.loading import Evolution
 from common.settings.own_columns import columns_at, with_columns_at
 from common.stage.agreed_columns import agreed_columns
 from common.stage.evolved import Evolved, latest, publish
+from delta_loader.tables.load_modes.casting import widenings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,12 +45,13 @@ if TYPE_CHECKING:
     from delta_loader.plan.plan import TableShape
     from delta_loader.ports import ColumnAdder
     from delta_loader.tables.commits import Target
+    from delta_loader.tables.load_modes.casting import Widening
 
 _ROUNDS = 3
 
 
 class SchemaEvolution:
-    """Adds columns to one stream's tables, in one pass."""
+    """Changes one stream's tables, in one pass."""
 
     def __init__(self, stream: Stream, ports: Ports, adder: ColumnAdder, log: FilteringBoundLogger) -> None:
         self._stream = stream
@@ -55,11 +64,13 @@ class SchemaEvolution:
         self._log = log
         self._metrics = ports.metrics
         self._refused: set[Addition] = set()
+        self._not_widened: set[tuple[str, Widening]] = set()
 
     @classmethod
     def of(cls, stream: Stream, ports: Ports, log: FilteringBoundLogger) -> SchemaEvolution | None:
-        """The stream's evolver; None for a stream that gains no columns."""
-        return cls(stream, ports, ports.columns, log) if stream.record.evolves and ports.columns is not None else None
+        """None for a stream that changes no table."""
+        changes = stream.record.evolves or stream.evolution is not Evolution.STRICT
+        return cls(stream, ports, ports.columns, log) if changes and ports.columns is not None else None
 
     def evolve(self, table: Target, shape: TableShape, markers: Sequence[Marker]) -> bool:
         """Add the columns that files of a shape need and that markers offer; returns whether the table may differ.
@@ -68,7 +79,7 @@ class SchemaEvolution:
 
         Raises StoreError, MarkerError, and TableError when the table cannot be read.
         """
-        if table.url == self._stream.dead_letters:
+        if table.url == self._stream.dead_letters or not self._stream.record.evolves:
             return False
         offers = self._offers(markers)
         offered = columns_at(self._stream, table.url, joined_offers(offers.values()))
@@ -87,7 +98,7 @@ class SchemaEvolution:
             )
             agreement = agree(columns, known, offered, staged, self._refused)
             if agreement.added:
-                self._add(table.url, agreement.added)
+                self._gain(table.url, agreement.added)
                 changed, columns = True, self._columns(table.url)
             elif self._publish(published, with_columns_at(self._stream, table.url, before, agreement.columns), offers):
                 break
@@ -108,21 +119,26 @@ class SchemaEvolution:
         state = self._tables.state(url)
         return NO_COLUMNS if state is None else schema_from_json(state.schema)
 
-    def _add(self, url: str, added: Sequence[Addition]) -> None:
-        """Add columns; those that the table does not take are reported one by one (rule 3)."""
+    def _gain(self, url: str, added: Sequence[Addition]) -> None:
+        """Add columns; those that the table does not take are reported one by one (rule 5)."""
+        error = self._add(url, added)
+        if error is not None and len(added) == 1:
+            self._refused.add(added[0])
+            self._log.error("column not added", table=url, column=str(added[0]), problem=error.problem)
+        elif error is not None:
+            middle = len(added) // 2
+            self._gain(url, added[:middle])
+            self._gain(url, added[middle:])
+
+    def _add(self, url: str, added: Sequence[Addition]) -> TableError | None:
+        """Add columns by one commit; returns why the table does not take them."""
         try:
             self._adder.add_columns(url, added)
         except TableError as error:
-            if len(added) == 1:
-                self._refused.add(added[0])
-                self._log.error("column not added", table=url, column=str(added[0]), problem=error.problem)
-            else:
-                middle = len(added) // 2
-                self._add(url, added[:middle])
-                self._add(url, added[middle:])
-        else:
-            self._metrics.add(catalogue.LOADER_COLUMNS_GAINED, len(added), app_id=self._stream.app_id)
-            self._log.info("columns added", table=url, columns=[str(column) for column in added])
+            return error
+        self._metrics.add(catalogue.LOADER_COLUMNS_GAINED, len(added), app_id=self._stream.app_id)
+        self._log.info("columns added", table=url, columns=[str(column) for column in added])
+        return None
 
     def _publish(self, published: Evolved | None, columns: StructType, offers: dict[str, StructType]) -> bool:
         """Publish what is agreed to writers; False when another loader was faster and its publication must be read."""
@@ -141,3 +157,32 @@ class SchemaEvolution:
                 offered_by=sorted({gained_column.offered_by for gained_column in gained}),
             )
         return is_published
+
+    def alter(self, table: Target, staged: TableShape) -> bool:
+        """Change a table to accept files of a shape (rule 1); returns whether it may have changed."""
+        if self._stream.evolution is Evolution.STRICT or table.url == self._stream.dead_letters:
+            return False
+        try:
+            columns, wanted = schema_from_json(table.shape.schema), schema_from_json(staged.schema)
+        except SchemaError:
+            return False  # the comparison reports it
+        added = additions(columns, wanted)
+        error = self._add(table.url, added) if added else None
+        if error is not None:  # Another loader may have been faster: the next read shows it.
+            self._log.warning("columns not added", table=table.url, columns=[*map(str, added)], problem=error.problem)
+        due: list[Widening] = []
+        if self._stream.evolution is Evolution.WIDEN:
+            wider = widenings(extended(columns, wanted), wanted)
+            due = [widening for widening in wider if (table.url, widening) not in self._not_widened]
+        for widening in due:
+            self._widen(table.url, widening)
+        return bool(added or due)
+
+    def _widen(self, url: str, widening: Widening) -> None:
+        try:
+            self._adder.widen(url, widening)
+        except TableError as error:
+            self._not_widened.add((url, widening))
+            self._log.warning("column not widened", table=url, column=str(widening), problem=error.problem)
+        else:
+            self._log.info("column widened", table=url, column=str(widening))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from common.settings.loading import Evolution
 from common.settings.merging import settings_of_columns
 from delta_loader.load.creating import Creator
 from delta_loader.load.merged_keys import require_sequence
 from delta_loader.load.schema_evolution import SchemaEvolution
-from delta_loader.load.table_alterations import TableAlterations
 from delta_loader.plan.held import missing_file, stage_again
 from delta_loader.plan.plan import shape_of, shapes_of
 from delta_loader.tables.commits import needed
@@ -39,7 +39,6 @@ class TablePreparation:
         self._tables = tables
         self._log = log
         self._evolution = SchemaEvolution.of(stream, ports, log)
-        self._alterations = TableAlterations.of(stream, ports, log)
         self._creator = Creator(stream, ports.tables, ports.maker)
 
     def ensure(self, load: Load, urls: Collection[str] | None = None) -> None:
@@ -78,7 +77,8 @@ class TablePreparation:
                     self._require_compatible(self._tables.targets[url], shape, restage)
 
     def _require_compatible(self, table: Target, staged: TableShape, restage: str) -> None:
-        casting = self._alterations is not None and table.url != self._stream.dead_letters
+        is_strict = self._stream.evolution is Evolution.STRICT or self._ports.columns is None
+        casting = not is_strict and table.url != self._stream.dead_letters
         require_compatible(
             table.shape,
             staged,
@@ -92,9 +92,11 @@ class TablePreparation:
             self._ports.merged_keys.require(table, staged.merge)
 
     def _evolve(self, url: str, shape: TableShape, markers: Sequence[Marker]) -> None:
-        if self._evolution is not None and self._evolution.evolve(self._tables.targets[url], shape, markers):
+        if self._evolution is None:
+            return
+        if self._evolution.evolve(self._tables.targets[url], shape, markers):
             self._tables.read(url)
-        if self._alterations is not None and self._alterations.shape(self._tables.targets[url], shape):
+        if self._evolution.alter(self._tables.targets[url], shape):
             self._tables.read(url)
 
     def missing_files(self, load: Load, urls: Iterable[str] | None = None) -> Callable[[Marker], Held | None]:
