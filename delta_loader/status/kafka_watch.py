@@ -19,10 +19,10 @@ from confluent_kafka.admin import OffsetSpec
 from common.errors import StoreError
 from common.lagging.history import EndHistory
 from common.lagging.watch import KafkaEnds
-from common.spans import Partition, Topic, TopicPartition
+from common.spans import Partition, TopicPartition
 from common.stage.merged import is_merged, kafka_partition, topics_of, with_chains
 from delta_loader.status.kafka import described_ids
-from delta_loader.status.writers import IdleWriter
+from delta_loader.status.writers import IdleWriter, KafkaAnswers
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -48,13 +48,7 @@ class KafkaRefresher:
         self._clock = clock
         self._requested_s: float | None = None
         self._requested: frozenset[TopicPartition] = frozenset()
-        self.is_answering = False
-        """Whether the last query was answered."""
-        self.firsts = EndHistory()
-        self.topic_ids: Mapping[Topic, str | None] = {}
-        self.partitions: Collection[TopicPartition] = ()
-        """The partitions of all topics that a stream takes."""
-        self.idle: Collection[IdleWriter] = ()
+        self.answers = KafkaAnswers(EndHistory())
 
     def __call__(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
         """The ends. Raises KafkaException."""
@@ -62,9 +56,9 @@ class KafkaRefresher:
         try:
             positions = self._ends(partitions)
         except KafkaException:
-            self.is_answering = False
+            self.answers.is_answering = False
             raise
-        self.is_answering = True
+        self.answers.is_answering = True
         if (
             self._requested_s is None
             or now_s - self._requested_s >= EVERY_S
@@ -76,14 +70,14 @@ class KafkaRefresher:
         return positions
 
     def _refresh(self, partitions: Collection[TopicPartition], now_s: float) -> None:
-        self.partitions = self._partitions()
+        self.answers.partitions = self._partitions()
         plain = {partition for partition in partitions if not is_merged(partition.topic)}
-        self.firsts.retain(plain)
+        self.answers.firsts.retain(plain)
         firsts = self._ends.offsets({kafka_partition(partition) for partition in plain}, OffsetSpec.earliest())
-        self.firsts.observe(with_chains(firsts, plain), now_s)
+        self.answers.firsts.observe(with_chains(firsts, plain), now_s)
         topics = {topic for partition in partitions for topic in topics_of(partition.topic)}
-        self.topic_ids = described_ids(self._ends.admin, topics)
-        self.idle = self._idle(now_s)
+        self.answers.topic_ids = described_ids(self._ends.admin, topics)
+        self.answers.idle = self._idle(now_s)
 
     def _idle(self, now_s: float) -> Collection[IdleWriter]:
         now_ms = self._clock.wall_ms()

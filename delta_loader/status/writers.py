@@ -17,7 +17,7 @@ Rules:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from common.settings.values import StartAt
@@ -70,23 +70,27 @@ class IdleWriter:
     """By the monotonic clock."""
 
 
-@dataclass(frozen=True, slots=True)
-class KafkaReports:
-    """What Kafka has reported about the partitions of all streams."""
+@dataclass(slots=True)
+class KafkaAnswers:
+    """What is known from Kafka, other than the ends of partitions; its owner updates it."""
 
-    ends: EndHistory
     firsts: EndHistory
     """The positions of the first records that it still had."""
-    topic_ids: Mapping[Topic, str | None]
+    is_answering: bool = False
+    """Whether the last query was answered."""
+    topic_ids: Mapping[Topic, str | None] = field(default_factory=dict)
+    partitions: Collection[TopicPartition] = ()
+    """The partitions of all topics that a stream takes."""
     idle: Collection[IdleWriter] = ()
+    """Writers' latest records of partitions that have nothing new."""
 
 
-def held_by_writers(chains: Chains, reports: KafkaReports) -> dict[TopicPartition, Held]:
+def held_by_writers(chains: Chains, answers: KafkaAnswers) -> dict[TopicPartition, Held]:
     held: dict[TopicPartition, Held] = {}
     for partition, seen in chains.seen.items():
-        reason = topic_recreated(partition, seen.topic_id, ids_together(partition.topic, reports.topic_ids))
+        reason = topic_recreated(partition, seen.topic_id, ids_together(partition.topic, answers.topic_ids))
         if reason is None and seen.ends:
-            reason = gone_from_kafka(partition, seen.staged, reports.firsts.end_at(partition, chains.refreshed_s))
+            reason = gone_from_kafka(partition, seen.staged, answers.firsts.end_at(partition, chains.refreshed_s))
         if reason is not None:
             held[partition] = reason
     return held
@@ -104,23 +108,21 @@ def without_chain(
         yield from (partition for partition in partitions if stream.takes(partition.topic) and partition not in covered)
 
 
-def unstaged(
-    stream: Stream, chains: Chains, partitions: Iterable[TopicPartition], reports: KafkaReports, limit_s: float
-) -> list[Unstaged]:
+def unstaged(stream: Stream, chains: Chains, ends: EndHistory, answers: KafkaAnswers, limit_s: float) -> list[Unstaged]:
     """A stream's Kafka partitions with records waiting to be staged for longer than ``limit_s``; the worst first."""
     positions = {partition: seen.staged if seen.ends else None for partition, seen in chains.seen.items()}
-    unbegun = frozenset(without_chain(stream, chains.seen, partitions))
-    start_positions = reports.firsts if stream.start is StartAt.EARLIEST else reports.ends
+    unbegun = frozenset(without_chain(stream, chains.seen, answers.partitions))
+    start_positions = answers.firsts if stream.start is StartAt.EARLIEST else ends
     positions |= {partition: start_positions.first(partition) for partition in unbegun}
     lags: list[Unstaged] = []
     for partition, position in positions.items():
-        seconds = reports.ends.lag_s(partition, position, chains.refreshed_s)
-        end = reports.ends.end_at(partition, chains.refreshed_s)
+        seconds = ends.lag_s(partition, position, chains.refreshed_s)
+        end = ends.end_at(partition, chains.refreshed_s)
         if seconds is None or position is None or end is None or end <= position:
             continue
         word = [
             idle
-            for idle in reports.idle
+            for idle in answers.idle
             if idle.partition == partition and (partition in unbegun or idle.position <= position)
         ]
         seconds = min([seconds, *(chains.refreshed_s - idle.moment_s for idle in word)])

@@ -64,7 +64,7 @@ class LoaderServing:
         clock, history = SystemClock(), EndHistory()
         store = stage_store(settings)
         refresher = KafkaRefresher(settings, clock, Stage(store, in_turn), log)
-        writers = WritersView(settings.streams, history, refresher, settings.writer.flush_after_s)
+        writers = WritersView(settings.streams, history, refresher.answers, settings.writer.flush_after_s)
         view = LoaderView(settings.streams, lambda: self.loader, history, writers, clock=clock, metrics=metrics)
         self.view = view
         routes = self.routes(metrics, settings.loader.http_token, view)

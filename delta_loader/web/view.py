@@ -78,23 +78,22 @@ class LoaderView:
     @property
     def partitions(self) -> set[TopicPartition]:
         """The Kafka partitions that passes have seen."""
-        loader = self._loader()
-        entries = () if loader is None else loader.service.stats.entries.values()
-        return {partition for entry in entries for partition in entry.seen}
+        return {partition for entry in self._entries().values() for partition in entry.seen}
 
     @property
     def watched(self) -> set[TopicPartition]:
         """These, and the ones of which nothing is staged yet."""
-        loader = self._loader()
-        entries = () if loader is None else loader.service.stats.entries.values()
-        return self.partitions.union(*(self._writers.without_chain(entry) for entry in entries))
+        return self.partitions.union(*map(self._writers.without_chain, self._entries().values()))
 
     def of_writers(self) -> Mapping[str, OfWriters]:
         """The writers' problems, as far as they show here, by stream; empty on a standby, which reads nothing."""
         loader = self._loader()
         here = frozenset() if loader is None else loader.loaded_here
-        entries = {} if loader is None else loader.service.stats.entries
-        return {app_id: self._writers.of(entry) for app_id, entry in entries.items() if app_id in here}
+        return {app_id: self._writers.of(entry) for app_id, entry in self._entries().items() if app_id in here}
+
+    def _entries(self) -> Mapping[str, StreamStats]:
+        loader = self._loader()
+        return {} if loader is None else loader.service.stats.entries
 
     def refresh(self) -> None:
         """Set the gauges of lag."""

@@ -3,46 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from common.pages.model import Problem, ProblemLevel, counted
 from common.pages.problems import held_problems
 from common.remedies import CONFIG
-from delta_loader.status.writers import Chains, KafkaReports, held_by_writers, late_after_s, unstaged, without_chain
+from delta_loader.status.writers import Chains, held_by_writers, late_after_s, unstaged, without_chain
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from common.lagging.history import EndHistory
     from common.settings import Stream
-    from common.spans import Topic, TopicPartition
+    from common.spans import TopicPartition
     from delta_loader.load.load_stats import StreamStats
     from delta_loader.plan.held import Held
-    from delta_loader.status.writers import IdleWriter, Unstaged
-
-
-class KafkaFacts(Protocol):
-    """Kafka's information other than the ends."""
-
-    @property
-    def is_answering(self) -> bool:
-        """Whether the last query was answered."""
-
-    @property
-    def firsts(self) -> EndHistory:
-        """The first records that Kafka still has."""
-
-    @property
-    def topic_ids(self) -> Mapping[Topic, str | None]:
-        """The topics' ids."""
-
-    @property
-    def partitions(self) -> Collection[TopicPartition]:
-        """The partitions of all topics that a stream takes."""
-
-    @property
-    def idle(self) -> Collection[IdleWriter]:
-        """Writers' latest records of partitions that have nothing new."""
+    from delta_loader.status.writers import KafkaAnswers, Unstaged
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,32 +50,30 @@ class OfWriters:
 class WritersView:
     """Judges by the newest information. It is called from threads other than the loader's and the watch's."""
 
-    def __init__(self, streams: Sequence[Stream], ends: EndHistory, facts: KafkaFacts, flush_after_s: float) -> None:
-        """``ends`` and ``facts`` are updated by their owner."""
+    def __init__(
+        self, streams: Sequence[Stream], ends: EndHistory, answers: KafkaAnswers, flush_after_s: float
+    ) -> None:
+        """``ends`` and ``answers`` are updated by their owner."""
         self._streams = {stream.app_id: stream for stream in streams}
         self._ends = ends
-        self._facts = facts
+        self._answers = answers
         self._flush_after_s = flush_after_s
 
     @property
     def are_known(self) -> bool:
         """Whether anything is known of them: Kafka answers."""
-        return self._facts.is_answering
+        return self._answers.is_answering
 
     def without_chain(self, entry: StreamStats) -> set[TopicPartition]:
         """The Kafka partitions of a stream of which nothing is staged."""
-        return set(without_chain(self._streams[entry.app_id], entry.seen, self._facts.partitions))
+        return set(without_chain(self._streams[entry.app_id], entry.seen, self._answers.partitions))
 
     def of(self, entry: StreamStats) -> OfWriters:
         """The problems of one stream's writers."""
         if entry.refreshed_s is None:
             return OfWriters({}, ())
-        stream, facts = self._streams[entry.app_id], self._facts
-        chains, reports = (
-            Chains(entry.seen, entry.refreshed_s),
-            KafkaReports(self._ends, facts.firsts, facts.topic_ids, facts.idle),
-        )
-        held = held_by_writers(chains, reports)
+        stream, chains = self._streams[entry.app_id], Chains(entry.seen, entry.refreshed_s)
+        held = held_by_writers(chains, self._answers)
         limit_s = late_after_s(self._flush_after_s if stream.pace.flush_after_s is None else stream.pace.flush_after_s)
-        waits = unstaged(stream, chains, facts.partitions, reports, limit_s)
+        waits = unstaged(stream, chains, self._ends, self._answers, limit_s)
         return OfWriters(held, [unstaged for unstaged in waits if unstaged.partition not in held])

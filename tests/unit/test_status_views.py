@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from threading import Event
 from types import SimpleNamespace
@@ -37,7 +37,7 @@ from delta_loader.scheduling.requests import RequestQueue
 from delta_loader.scheduling.schedule import Schedule
 from delta_loader.scheduling.stream_scheduler import StreamScheduler
 from delta_loader.spark.checkpoint_threads import BackgroundCheckpoints, DueCheckpoint
-from delta_loader.status.writers import IdleWriter
+from delta_loader.status.writers import IdleWriter, KafkaAnswers
 from delta_loader.tables.commits import CommitOutcome, TableCommit
 from delta_loader.web.serving import LoaderServing
 from delta_loader.web.view import LoaderView
@@ -222,15 +222,6 @@ def test_workers_are_one_page() -> None:
     assert merged_status([], 2, 0, 0).partitions == ()
 
 
-@dataclass
-class KafkaSays:
-    is_answering: bool = True
-    firsts: EndHistory = field(default_factory=EndHistory)
-    topic_ids: dict[Topic, str | None] = field(default_factory=dict)
-    partitions: tuple[TopicPartition, ...] = ()
-    idle: tuple[IdleWriter, ...] = ()
-
-
 class LoaderPage:
     def __init__(self, folder: Path, tables: MemoryDeltaTables | None = None, clock: Clock | None = None) -> None:
         self.staging = Staging.below(folder)
@@ -259,7 +250,7 @@ class LoaderPage:
             self.checkpoints,
             Jobs(clock, log),
         )
-        self.kafka = KafkaSays()
+        self.kafka = KafkaAnswers(EndHistory(), is_answering=True)
         writers = WritersView(self.settings.streams, self.history, self.kafka, flush_after_s=60.0)
         self.view = LoaderView(
             self.settings.streams, lambda: self.loader, self.history, writers, clock=clock, metrics=self.metrics

@@ -70,7 +70,7 @@ def _run_json(run: ServiceRun) -> Json:
     }
 
 
-def _task_json(task: MaintenanceTask) -> Json:
+def _task_json(task: MaintenanceTask) -> dict[str, Json]:
     return {
         "service": task.service.value,
         "why": task.why,
@@ -115,6 +115,13 @@ def _log_words(facts: TableFacts) -> str:
     )
 
 
+def _rewritten(by: ServiceRun | Done) -> str:
+    return (
+        f"{by.files_removed:,} files became {by.files_added:,}, "
+        f"{size_text(by.bytes_removed)} became {size_text(by.bytes_added)}"
+    )
+
+
 def _last_of_each(facts: TableFacts) -> Iterator[ServiceRun]:
     for service in Service:
         run = next((run for run in facts.runs if run.service is service), None)
@@ -127,10 +134,7 @@ def _run_words(run: ServiceRun) -> str:
     match run.service:
         case Service.OPTIMIZE:
             words = f", {run.words}" if run.words else ""
-            return (
-                f"{head}{words}: {run.files_removed:,} files became {run.files_added:,}, "
-                f"{size_text(run.bytes_removed)} became {size_text(run.bytes_added)}"
-            )
+            return f"{head}{words}: {_rewritten(run)}"
         case Service.VACUUM:
             if not run.completed:
                 return f"{head}: did not complete"
@@ -147,22 +151,18 @@ def run_to_json(run: RunReport) -> Json:
         "done": [
             {
                 "table": report.task.url,
-                **_as_dict(_task_json(report.task)),
-                **_as_dict(_outcome_json(report.outcome)),
+                **_task_json(report.task),
+                **_outcome_json(report.outcome),
                 "duration_s": round(report.duration_s, 3),
             }
             for report in run.tasks
         ],
-        "left": [{"table": task.url, **_as_dict(_task_json(task))} for task in run.left],
+        "left": [{"table": task.url, **_task_json(task)} for task in run.left],
         "stopped_by": run.stopped_by or None,
     }
 
 
-def _as_dict(value: Json) -> dict[str, Json]:
-    return value if isinstance(value, dict) else {}
-
-
-def _outcome_json(outcome: Outcome) -> Json:
+def _outcome_json(outcome: Outcome) -> dict[str, Json]:
     match outcome:
         case Done():
             return {
@@ -194,10 +194,7 @@ def _outcome_words(report: TaskReport) -> str:
     match report.outcome:
         case Done() as done:
             if report.task.service is Service.OPTIMIZE:
-                return (
-                    f"{done.files_removed:,} files became {done.files_added:,}, "
-                    f"{size_text(done.bytes_removed)} became {size_text(done.bytes_added)}"
-                )
+                return _rewritten(done)
             if report.task.service is Service.VACUUM:
                 return f"{done.files_removed:,} files deleted, {size_text(done.bytes_removed)}"
             return "done"
