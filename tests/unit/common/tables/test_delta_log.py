@@ -13,7 +13,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from benchmarks import large_table
 from common.errors import TableError
 from common.storage.store import FsspecStore
-from common.tables.delta_log import read_table_state
+from common.tables.delta_log import clustering_columns, read_table_state
 from common.tables.log_files import remove_torn_checkpoints
 from tests.builders import required
 from tests.fakes.stores import TrappedStore
@@ -316,3 +316,31 @@ def test_delta_rs_opens_a_table_whose_torn_checkpoint_was_removed(store: FsspecS
         DeltaTable(str(tmp_path))
     assert len(remove_torn_checkpoints(store)) == 1
     assert DeltaTable(str(tmp_path)).to_pyarrow_table().num_rows == 3
+
+
+def clustering(*columns: list[str], removed: bool = False) -> dict[str, object]:
+    configuration = json.dumps({"clusteringColumns": columns, "domainName": "delta.clustering"})
+    return {"domainMetadata": {"domain": "delta.clustering", "configuration": configuration, "removed": removed}}
+
+
+def test_the_newest_clustering_of_a_table_counts(store: FsspecStore) -> None:
+    other = {"domainMetadata": {"domain": "delta.rowTracking", "configuration": "{}", "removed": False}}
+    commit(store, 0, PROTOCOL, METADATA)
+    assert clustering_columns(store) == ()
+    commit(store, 1, clustering(["date"]))
+    commit(store, 2, clustering(["id"], ["meta", "at"]))
+    commit(store, 3, other, txn("orders-0", 9))
+    assert clustering_columns(store) == ("id", "meta.at")
+    commit(store, 4, clustering(removed=True))
+    assert clustering_columns(store) == ()
+
+
+def test_the_clustering_of_a_checkpoint_counts_where_no_later_commit_has_another(store: FsspecStore) -> None:
+    rows = [{"domainMetadata": clustering(["id"])["domainMetadata"]}, {"domainMetadata": None}]
+    commit(store, 7, PROTOCOL, METADATA)
+    buffer = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(rows), buffer)
+    store.write(f"_delta_log/{7:020d}.checkpoint.parquet", buffer.getvalue())
+    assert clustering_columns(store) == ("id",)
+    commit(store, 8, clustering(["date"]))
+    assert clustering_columns(store) == ("date",)

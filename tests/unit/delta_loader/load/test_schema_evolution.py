@@ -1,0 +1,85 @@
+"""How a table is changed to accept staged rows: `evolution: add` and `widen`."""
+
+import uuid
+
+import pytest
+import structlog
+
+from common.clock import SystemClock
+from common.errors import TableError
+from common.metrics import Metrics
+from common.schema import parse_ddl, schema_from_json, schema_to_json, to_ddl
+from common.settings.loading import Evolution
+from common.storage.store import FsspecStore
+from delta_loader.load.ports import Ports
+from delta_loader.load.schema_evolution import SchemaEvolution
+from delta_loader.plan.plan import TableShape
+from delta_loader.ports import in_turn
+from delta_loader.stage.reading import Stage
+from delta_loader.tables.commits import Target
+from delta_loader.tables.load_modes.casting import Widening
+from tests.builders import required
+from tests.fakes.delta_tables import MemoryDeltaTables
+from tests.fakes.loading import settings_for
+from tests.fakes.staging import Staging
+
+
+class Narrow(MemoryDeltaTables):
+    """Widens nothing."""
+
+    tries = 0
+
+    def widen(self, url: str, widening: Widening) -> None:
+        self.tries += 1
+        msg = f"{url} does not take {widening}"
+        raise TableError(msg, "")
+
+
+class World:
+    def __init__(self, evolution: str, tables: MemoryDeltaTables, columns: str) -> None:
+        (stream,) = settings_for(Staging(f"memory://{uuid.uuid4().hex}", "orders")).streams
+        self.stream = stream.model_copy(update={"evolution": Evolution(evolution)})
+        self.tables = tables
+        tables.create(stream.table, TableShape(schema_to_json(parse_ddl(columns)), ()))
+        ports = Ports(
+            stage=Stage(FsspecStore(f"memory://{uuid.uuid4().hex}"), in_turn),
+            tables=tables,
+            open_store=FsspecStore,
+            parallel=in_turn,
+            clock=SystemClock(),
+            new_id=lambda: "",
+            log=structlog.get_logger(),
+            metrics=Metrics(),
+            columns=tables,
+        )
+        self.evolution = SchemaEvolution.of(self.stream, ports, ports.log)
+
+    def alter(self, staged: str) -> bool:
+        """Whether the table may have changed to accept these columns."""
+        state = required(self.tables.state(self.stream.table))
+        table = Target(self.stream.table, state.table_id, TableShape(state.schema, ()), {})
+        return required(self.evolution).alter(table, TableShape(schema_to_json(parse_ddl(staged)), ()))
+
+    @property
+    def columns(self) -> str:
+        return to_ddl(schema_from_json(self.tables.tables[self.stream.table].schema))
+
+
+def test_a_strict_stream_changes_no_table() -> None:
+    assert World("strict", MemoryDeltaTables(), "id INT").evolution is None
+
+
+@pytest.mark.parametrize(("evolution", "kept"), [("add", "id INT"), ("widen", "id BIGINT")])
+def test_a_table_gets_what_the_setting_allows(evolution: str, kept: str) -> None:
+    world = World(evolution, MemoryDeltaTables(), "id INT")
+    assert world.alter("id BIGINT, name STRING")
+    assert world.columns == f"{kept}, name STRING"
+    assert world.alter("id BIGINT, name STRING") is False, "the rest is cast, or refused"
+
+
+def test_a_type_that_the_table_does_not_take_is_tried_once() -> None:
+    tables = Narrow()
+    world = World("widen", tables, "id INT")
+    assert world.alter("id BIGINT")
+    assert not world.alter("id BIGINT")
+    assert (world.columns, tables.tries) == ("id INT", 1)
