@@ -22,7 +22,6 @@ from delta_loader.scheduling.stream_scheduler import StreamScheduler
 from delta_loader.spark.catalog import SparkCatalog
 from delta_loader.spark.checkpoint_threads import BackgroundCheckpoints
 from delta_loader.spark.constraint_check import ConstraintChecker
-from delta_loader.spark.delta import SparkDeltaTables
 from delta_loader.spark.repeated_keys import RepeatedKeys
 from delta_loader.spark.replace import SparkReplacer
 from delta_loader.stage.reading import Stage
@@ -38,20 +37,22 @@ if TYPE_CHECKING:
     from common.ports import Clock
     from common.settings import Settings
     from delta_loader.check_result import Check
-    from delta_loader.ports import DeltaTables, OpenStore, ParallelMap
+    from delta_loader.load.valid_through import PropertySetter
+    from delta_loader.ports import OpenStore, ParallelMap
+    from delta_loader.spark.delta import SparkDeltaTables
 
 
 def spark_ports(
     settings: Settings,
     spark: SparkSession,
-    tables: DeltaTables,
+    tables: SparkDeltaTables,
     parallel: ParallelMap,
     *,
     log: FilteringBoundLogger,
     metrics: Metrics,
 ) -> Ports:
     """The ports of a service whose ``tables`` are those of a running session."""
-    store, delta = stage_store(settings), tables if isinstance(tables, SparkDeltaTables) else None
+    store, definitions = stage_store(settings), tables.definitions
     replacer = SparkReplacer(spark, settings.stage.url)
     return Ports(
         stage=Stage(store, parallel, StageTopicOwners(settings, store, make=True)),
@@ -62,14 +63,14 @@ def spark_ports(
         new_id=new_id,
         log=log,
         metrics=metrics,
-        columns=delta,
-        valid_through=_valid_through(settings, tables, log),
-        maker=delta,
+        columns=definitions,
+        valid_through=_valid_through(settings, definitions, log),
+        maker=definitions,
         registering=registering_of(settings, spark),
         refusing=RefusalPorts(ConstraintChecker(spark, settings.stage.url), RawRecordFetcher(settings)),
         partitions=KafkaPartitions(settings, SystemClock()),
         merged_keys=MergedKeys(RepeatedKeys(spark)),
-        replacements=Replacements(store, tables, replacer, new_id, log, metrics, delta),
+        replacements=Replacements(store, tables, replacer, new_id, log, metrics, definitions),
     )
 
 
@@ -114,11 +115,9 @@ def spark_checkpoints(
     return BackgroundCheckpoints(clock, log, metrics, lambda url: remove_torn_checkpoints(open_store(url)), new_thread)
 
 
-def _valid_through(settings: Settings, tables: DeltaTables, log: FilteringBoundLogger) -> ValidThrough | None:
+def _valid_through(settings: Settings, setter: PropertySetter, log: FilteringBoundLogger) -> ValidThrough | None:
     wanted = [stream for stream in settings.streams if stream.valid_through_property_s is not None]
-    if not wanted or not isinstance(tables, SparkDeltaTables):
-        return None
-    return ValidThrough(wanted, tables, SystemClock(), log)
+    return ValidThrough(wanted, setter, SystemClock(), log) if wanted else None
 
 
 def new_id() -> str:

@@ -23,7 +23,6 @@ Rules:
 
 from __future__ import annotations
 
-import uuid
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -31,15 +30,14 @@ from delta import DeltaTable
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException
 
-from common.schema import nullable_columns, quote_name, quote_text, schema_from_json, schema_to_json
-from common.schema.types import Primitive, uses
 from common.stage.data_files import ESCAPED, LONGEST_BYTES
 from common.tables.commit_metadata import CommitMetadata
 from common.tables.history import read_history
 from common.tables.rollback import turning_points
 from delta_loader.plan.plan import TableShape
-from delta_loader.spark.bridge import CONFLICTS, Bridge, add_lines, first_line, metadata_line, table_errors
+from delta_loader.spark.bridge import CONFLICTS, Bridge, add_lines, first_line, table_errors
 from delta_loader.spark.checkpoint_threads import DueCheckpoint
+from delta_loader.spark.definitions import REMEDY, TableDefinitions
 from delta_loader.spark.merging.merge_writes import merge_within
 from delta_loader.spark.session_conf import spark_url
 from delta_loader.spark.spark_writes import WriteInputs, WriteSessions, write_within
@@ -53,33 +51,27 @@ from delta_loader.tables.commits import (
     NotWritten,
     Unknown,
 )
-from delta_loader.tables.load_modes.layout import Layout, Template
+from delta_loader.tables.load_modes.layout import Layout
 from delta_loader.tables.load_modes.load_mode import Refused, choose_load_mode, through_spark
 from delta_loader.tables.load_modes.variants import variants_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from pyspark.sql import SparkSession
 
     from common.ports import Clock
-    from common.schema.evolution import Addition
-    from common.schema.types import DataType
     from common.tables.history import LoggedCommit
     from common.tables.state import TableState
     from delta_loader.spark.bridge import Line, LoadTransaction
     from delta_loader.spark.checkpoint_threads import Checkpoints
     from delta_loader.tables.commits import TableCommit
-    from delta_loader.tables.load_modes.casting import Widening
 
-_TYPE_WIDENING = "delta.enableTypeWidening"
-_TIMESTAMP_NTZ = "timestampNtz"
-_CLUSTERING = "delta.feature.clustering"
 
 ABSENT = -1
 """Stands for an app id without a txn action."""
 
-_errors = partial(table_errors, remedy="check the table, the store and Spark's rights to it; the log has more")
+_errors = partial(table_errors, remedy=REMEDY)
 
 
 class SparkDeltaTables:
@@ -94,6 +86,7 @@ class SparkDeltaTables:
         self._clock = clock
         self._bridge = Bridge(spark)
         self._writers = WriteSessions(spark)
+        self.definitions = TableDefinitions(spark, clock)
         self._checkpoints = checkpoints
 
     def alive(self) -> bool:
@@ -114,57 +107,7 @@ class SparkDeltaTables:
         return commits()
 
     def create(self, url: str, shape: TableShape) -> None:
-        self.make(url, shape, Layout(), nullable=True)
-
-    def make(self, url: str, shape: TableShape, layout: Layout, *, nullable: bool) -> None:
-        if nullable:
-            columns = schema_to_json(nullable_columns(schema_from_json(shape.schema)))
-            shape = TableShape(columns, shape.partition_by)
-        # CREATE TABLE would refuse the folder: it already contains staged files.
-        properties = {**layout.properties, **({_CLUSTERING: "supported"} if layout.cluster_by else {})}
-        metadata = metadata_line(str(uuid.uuid4()), shape, self._clock.wall_ms(), properties)
-        with _errors("create", url):
-            try:
-                self._bridge.create(url, metadata, layout.cluster_by)
-            except (Py4JError, PySparkException):
-                if self.state(url) is None:  # Otherwise another loader was faster.
-                    raise
-
-    def template(self, url: str) -> Template | None:
-        """The table to use as a template. Raises TableError."""
-        state = self.state(url)
-        if state is None:
-            return None
-        with _errors("read", url):
-            return Template(state, self._bridge.clustered_by(url))
-
-    def add_columns(self, url: str, added: Sequence[Addition]) -> None:
-        columns = ", ".join(map(str, added))
-        with _errors("add columns to", url):
-            self._support(url, [addition.type for addition in added])
-            self._spark.sql(f"ALTER TABLE delta.{quote_name(spark_url(url))} ADD COLUMNS ({columns})")
-
-    def set_property(self, url: str, key: str, value: str) -> None:
-        with _errors("set a property of", url):
-            given = f"{quote_text(key)} = {quote_text(value)}"
-            self._spark.sql(f"ALTER TABLE delta.{quote_name(spark_url(url))} SET TBLPROPERTIES ({given})")
-
-    def widen(self, url: str, widening: Widening) -> None:
-        """Give a column a wider type, enabling the table's type widening. Raises TableError."""
-        table = f"ALTER TABLE delta.{quote_name(spark_url(url))}"
-        with _errors("widen a column of", url):
-            state = self.state(url)
-            if state is None or state.properties.get(_TYPE_WIDENING) != "true":
-                self._spark.sql(f"{table} SET TBLPROPERTIES ('{_TYPE_WIDENING}' = 'true')")
-            self._support(url, [widening.type])
-            self._spark.sql(f"{table} ALTER COLUMN {widening}")
-
-    def _support(self, url: str, types: Iterable[DataType]) -> None:
-        """Enable the feature that Delta requires to add a TIMESTAMP_NTZ to an existing table."""
-        if any(uses(data_type, Primitive.TIMESTAMP_NTZ) for data_type in types):
-            state = self.state(url)
-            if state is None or _TIMESTAMP_NTZ not in state.features:
-                self.set_property(url, f"delta.feature.{_TIMESTAMP_NTZ}", "supported")
+        self.definitions.make(url, shape, Layout(), nullable=True)
 
     def commit(self, commit: TableCommit) -> CommitOutcome:
         """Carry out a commit, if the table is unchanged since the plan. Raises TableError if the result is unknown."""

@@ -18,7 +18,6 @@ PRODUCT = {"lines": 60, "parameters": 8, "methods": 20}
 _PUBLIC_DSL = "stage_writer/topologies/dsl/"
 OVERSIZED: dict[str, int] = {
     "delta_loader/__main__.py: lines of _loader": 70,
-    "delta_loader/spark/delta.py: methods of SparkDeltaTables": 21,
 }
 """What is over a limit of PRODUCT today: entries may shrink and go, and none may be added."""
 _TEXT = {"", ".py", ".md", ".toml", ".yaml", ".yml", ".json", ".lock", ".txt", ".sh", ".cfg", ".properties"}

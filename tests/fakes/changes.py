@@ -171,7 +171,7 @@ class ChangeStream:
             log=structlog.get_logger(),
             metrics=Metrics(),
             refusing=refusing,
-            columns=tables if isinstance(tables, SparkDeltaTables) else None,
+            columns=tables.definitions if isinstance(tables, SparkDeltaTables) else None,
             merged_keys=None if keys is None else MergedKeys(keys),
         )
         return LoaderService(self.settings.streams, self.settings.loader, ports)

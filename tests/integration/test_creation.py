@@ -23,7 +23,7 @@ def load(staging: Staging, spark: SparkSession, **says: object) -> StreamReport:
     tables = SparkDeltaTables(spark, SystemClock(), staging.stage_url)
     settings = settings_for(staging)
     streams = tuple(stream.model_copy(update=says) for stream in settings.streams)
-    loader = loader_for(staging, tables, settings.model_copy(update={"streams": streams}), maker=tables)
+    loader = loader_for(staging, tables, settings.model_copy(update={"streams": streams}), maker=tables.definitions)
     (report,) = loader.run_pass()
     return report
 
