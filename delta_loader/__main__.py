@@ -28,6 +28,7 @@ from common.logs import set_up_logs
 from common.metrics import Metrics
 from common.pause_commands import add_pause_commands, paused_streams
 from common.settings.stores import stage_store, table_stores
+from common.stage.appeared_routes import with_appeared
 from common.stage.paused import StreamPart
 from common.stage.paused_streams import REFRESH_EVERY_S
 from delta_loader.checks.readiness import ReadinessCheck
@@ -35,7 +36,7 @@ from delta_loader.commands.check import check
 from delta_loader.commands.clean import clean
 from delta_loader.commands.dead_letters import app as dead_letters_app
 from delta_loader.commands.explain import explain
-from delta_loader.commands.parts import THREADS, preflight_of, tables_of
+from delta_loader.commands.parts import THREADS, preflight_of, stage_of, tables_of
 from delta_loader.commands.services import services
 from delta_loader.commands.status import status
 from delta_loader.commands.summary import as_json as summary_as_json
@@ -46,6 +47,9 @@ from delta_loader.load.pools import OwnPools
 from delta_loader.loader import Loader
 from delta_loader.maintenance.cleaning.clean import CleanUp
 from delta_loader.maintenance.cleaning.schedule import ScheduledCleanUp
+from delta_loader.maintenance.services.reading import FactsReader
+from delta_loader.maintenance.services.runs import TableServices
+from delta_loader.maintenance.services.thread import ScheduledServices
 from delta_loader.scheduling.jobs import LONG_S, Jobs
 from delta_loader.scheduling.schedule import require_schedules
 from delta_loader.scheduling.wiring import listener_of, load_trigger_of
@@ -60,7 +64,6 @@ if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
     from common.settings import Settings
-    from delta_loader.maintenance.services.thread import ScheduledServices
     from delta_loader.ports import ParallelMap
 
 _LOOK_AT_OTHERS_EVERY_S = 30.0
@@ -155,12 +158,10 @@ def _loader(settings: Settings, log: FilteringBoundLogger, stack: ExitStack, sto
     """
     # Spark is needed only to load: `status` works without it.
     from delta_loader.spark.delta import SparkDeltaTables  # noqa: PLC0415
-    from delta_loader.spark.session import build_session  # noqa: PLC0415
     from delta_loader.wiring import spark_checkpoints, spark_ports, spark_scheduler  # noqa: PLC0415
 
-    parallel = OwnPools(THREADS)
+    metrics, clock, parallel = Metrics(), SystemClock(), OwnPools(THREADS)
     stack.callback(parallel.close)
-    metrics, clock = Metrics(), SystemClock()
     clean_up = ScheduledCleanUp(settings, CleanUp(settings, table_stores(settings), parallel), log, metrics)
     jobs = Jobs(clock, log)
     paused = paused_streams(settings, StreamPart.LOADING, log, metrics)
@@ -168,12 +169,8 @@ def _loader(settings: Settings, log: FilteringBoundLogger, stack: ExitStack, sto
     serving.serve(settings, stack, log=log, metrics=metrics)
     # The lease is watched from here on, so that the time in which Spark starts counts.
     lease, lease_thread = _lease(settings, log, metrics, stack)
-    log.info("starting spark")
-    spark = build_session(settings)
-    stack.callback(_stop_spark, spark)
+    spark = _start_spark(settings, log, stack, stopped)
     stack.callback(jobs.close)
-    if not stopped.is_set():
-        _stop_on_signals(stopped, log)  # again: Spark installs its own handler
     readiness_check = _readiness_check(settings, spark, parallel, log, metrics)
     serving.readiness_check = readiness_check
     readiness_check.begin(once=once, wait=stopped.wait)
@@ -212,15 +209,23 @@ def _loader(settings: Settings, log: FilteringBoundLogger, stack: ExitStack, sto
     )
     if not once:
         _add_jobs(serving.loader, clean_up, tables.alive)
-        services = _services(settings, spark, parallel, serving.loader, stack, log=log, metrics=metrics)
-        if services is not None:
-            serving.loader = replace(serving.loader, services=services)
-            long_s = settings.table_services.budget_s + LONG_S
-            jobs.add("maintenance", services.run_due, every_s=_MAINTENANCE_LOOK_EVERY_S, long_s=long_s)
+        serving.loader = _with_services(settings, spark, parallel, serving.loader, stack, log=log, metrics=metrics)
     return serving.loader
 
 
-def _services(
+def _start_spark(settings: Settings, log: FilteringBoundLogger, stack: ExitStack, stopped: Event) -> SparkSession:
+    """Spark, which ``stack`` stops."""
+    from delta_loader.spark.session import build_session  # noqa: PLC0415 - see _loader
+
+    log.info("starting spark")
+    spark = build_session(settings)
+    stack.callback(_stop_spark, spark)
+    if not stopped.is_set():
+        _stop_on_signals(stopped, log)  # again: Spark installs its own handler
+    return spark
+
+
+def _with_services(
     settings: Settings,
     spark: SparkSession,
     parallel: ParallelMap,
@@ -229,21 +234,30 @@ def _services(
     *,
     log: FilteringBoundLogger,
     metrics: Metrics,
-) -> ScheduledServices | None:
-    """Maintains the tables of the streams that this loader loads; None when the settings have no services."""
-    from delta_loader.maintenance.services.wiring import scheduled_services  # noqa: PLC0415 - see _loader
+) -> Loader:
+    """The loader with a job that maintains the tables of the streams that it loads, if the settings have services."""
+    from delta_loader.maintenance.services.spark import SparkServices  # noqa: PLC0415 - see _loader
 
-    return scheduled_services(
+    if not settings.table_services.is_on:
+        return loader
+    stage, clock = stage_of(settings, parallel), SystemClock()
+    services = TableServices(
         settings,
-        spark,
-        parallel,
-        stack,
-        may_run=loader.may_serve,
-        is_loading=loader.streams.is_running,
-        may_load=lambda app_id: app_id in loader.loaded_here and not loader.paused.is_paused(app_id),
+        FactsReader(settings, stage, table_stores(settings), parallel, clock),
+        SparkServices(spark),
+        clock,
         log=log,
         metrics=metrics,
+        may_load=lambda app_id: app_id in loader.loaded_here and not loader.paused.is_paused(app_id),
+        now=lambda settings: with_appeared(settings, stage.store),
     )
+    wanted = settings.table_services
+    scheduled = ScheduledServices(services, wanted, loader.may_serve, is_loading=loader.streams.is_running)
+    stack.callback(scheduled.close)
+    loader.jobs.add(
+        "maintenance", scheduled.run_due, every_s=_MAINTENANCE_LOOK_EVERY_S, long_s=wanted.budget_s + LONG_S
+    )
+    return replace(loader, services=scheduled)
 
 
 def _readiness_check(

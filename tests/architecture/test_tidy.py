@@ -16,9 +16,7 @@ LONGEST_MODULE = 600
 # In the four packages that users install; the public DSL has as many verbs as Kafka Streams has.
 PRODUCT = {"lines": 60, "parameters": 8, "methods": 20}
 _PUBLIC_DSL = "stage_writer/topologies/dsl/"
-OVERSIZED: dict[str, int] = {
-    "delta_loader/__main__.py: lines of _loader": 70,
-}
+OVERSIZED: dict[str, int] = {}
 """What is over a limit of PRODUCT today: entries may shrink and go, and none may be added."""
 _TEXT = {"", ".py", ".md", ".toml", ".yaml", ".yml", ".json", ".lock", ".txt", ".sh", ".cfg", ".properties"}
 _OURS = (*PACKAGES, "tests", "docs", "deploy", ".ci")
