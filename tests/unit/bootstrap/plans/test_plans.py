@@ -36,6 +36,7 @@ from tests.fakes.markers import ORDERS, by_hand, chain_of, flush, put
 from tests.fakes.stores import TrappedStore, acting
 
 AUTHOR = Author("test", 1_000)
+THIRTY = chain_of(0, 10, 20, 30)
 
 
 def state(
@@ -313,35 +314,30 @@ def skipped(state: PartitionState, to: int) -> tuple[Span, Position | None]:
     return plan.marker.span, plan.marker.previous
 
 
-def test_a_skip_goes_on_from_the_chain_s_end() -> None:
-    assert skipped(state(chain_of(0, 10, 20)), 25) == (span(20, 25), 10)
+SKIPPED: dict[str, tuple[PartitionState, int, tuple[Span, int | None]]] = {
+    "from the chain's end": (state(chain_of(0, 10, 20)), 25, (span(20, 25), 10)),
+    "the gap that holds the partition": (
+        state([*chain_of(0, 10), flush(15, 20), flush(30, 40)]),
+        15,
+        (span(10, 15), 0),
+    ),
+    "between the table and the chain": (state(chain_of(50, 60), table=42), 50, (span(42, 50), None)),
+    "no gap below the table's position": (state([*chain_of(0, 10), flush(15, 20)], table=18), 22, (span(20, 22), 15)),
+    "what the table wants without a chain": (state(table=42, low=50), 50, (span(42, 50), None)),
+    "from the origin of a chain without a marker": (
+        state(low=50, chain_origin=ChainOrigin(Position(42))),
+        50,
+        (span(42, 50), None),
+    ),
+    "where the lost part of a chain began": (state(THIRTY[1:]), 10, (span(0, 10), None)),
+}
 
 
-def test_a_skip_fills_the_gap_that_holds_the_partition() -> None:
-    partition_state = state([*chain_of(0, 10), flush(15, 20), flush(30, 40)])
-    assert skipped(partition_state, 15) == (span(10, 15), 0)
-
-
-def test_a_skip_fills_the_gap_between_the_table_and_the_chain() -> None:
-    assert skipped(state(chain_of(50, 60), table=42), 50) == (span(42, 50), None)
-
-
-def test_a_gap_below_the_table_s_position_is_none() -> None:
-    assert skipped(state([*chain_of(0, 10), flush(15, 20)], table=18), 22) == (span(20, 22), 15)
-
-
-def test_a_skip_gives_up_what_the_table_wants_when_there_is_no_chain() -> None:
-    assert skipped(state(table=42, low=50), 50) == (span(42, 50), None)
-
-
-def test_a_skip_begins_at_the_origin_of_a_chain_without_a_marker() -> None:
-    assert skipped(state(low=50, chain_origin=ChainOrigin(Position(42))), 50) == (span(42, 50), None)
-
-
-def test_a_skip_begins_where_the_lost_part_of_a_chain_did() -> None:
-    # The table has nothing, and the first marker follows one that is gone.
-    partition_state = state(chain_of(0, 10, 20, 30)[1:])
-    assert skipped(partition_state, 10) == (span(0, 10), None)
+@pytest.mark.parametrize(("found", "to", "gives_up"), SKIPPED.values(), ids=SKIPPED)
+def test_a_skip_gives_up_no_more_than_what_is_missing(
+    found: PartitionState, to: int, gives_up: tuple[Span, int | None]
+) -> None:
+    assert skipped(found, to) == gives_up
 
 
 def test_a_skip_of_a_part_of_a_gap_says_what_remains() -> None:
@@ -402,7 +398,7 @@ def test_a_rewind_to_the_origin_gives_up_what_kafka_no_longer_has() -> None:
 def test_a_chain_of_several_topics_is_not_staged_again_where_the_table_has_it() -> None:
     """They may come in another order the second time."""
     joined = TopicPartition(Topic("orders+payments"), Partition(0))
-    partition_state = replace(state(chain_of(0, 10, 20, 30), table=20), partition=joined)
+    partition_state = replace(state(THIRTY, table=20), partition=joined)
     for to in (10, 0):
         with pytest.raises(UsageError, match="another order") as caught:
             plan_rewind(partition_state, Position(to), AUTHOR, below_table=True)
@@ -418,81 +414,65 @@ def aside(plan: RewindPlan) -> list[int]:
     return [marker.name.start for marker in plan.put_aside]
 
 
-def test_a_rewind_to_where_a_marker_ends_puts_the_later_ones_aside() -> None:
-    plan = rewound(state(chain_of(0, 10, 20, 30)), 10)
-    assert (plan.position, aside(plan), plan.marker) == (10, [20, 10], None)
+REWOUND: dict[str, tuple[PartitionState, int, tuple[int, list[int], Span | None]]] = {
+    "to where a marker ends": (state(THIRTY), 10, (10, [20, 10], None)),
+    "into a marker, so to its start": (state(THIRTY), 17, (10, [20, 10], None)),
+    "to the table's position within a marker": (state(THIRTY, table=17), 17, (17, [20, 10], span(16, 17))),
+    "above the table, so to its position": (state(THIRTY, table=17), 19, (17, [20, 10], span(16, 17))),
+    "to the end of a gap": (state([*chain_of(0, 10), flush(15, 20)]), 15, (10, [15], None)),
+    "to before the chain": (state([by_hand(41), flush(42, 50, 41)]), 20, (20, [42, 41], span(19, 20))),
+    "to the place of a lost marker": (state(THIRTY[2:]), 15, (10, [20], span(9, 10))),
+    "to an unreadable marker": (state([*chain_of(0, 10), broken(10), flush(20, 30, 10)]), 10, (10, [20, 10], None)),
+    "to the only marker, an unreadable one": (state([broken(10)]), 10, (10, [10], span(9, 10))),
+}
 
 
-def test_a_rewind_into_a_marker_goes_down_to_its_start() -> None:
-    plan = rewound(state(chain_of(0, 10, 20, 30)), 17)
-    assert (plan.position, aside(plan), plan.marker) == (10, [20, 10], None)
-    assert "17 lies within a marker" in plan.notes[0]
+@pytest.mark.parametrize(("found", "to", "becomes"), REWOUND.values(), ids=REWOUND)
+def test_a_rewind_puts_later_markers_aside_and_leaves_no_gap(
+    found: PartitionState, to: int, becomes: tuple[int, list[int], Span | None]
+) -> None:
+    plan = rewound(found, to)
+    assert (plan.position, aside(plan), plan.marker and plan.marker.span) == becomes
 
 
-def test_a_rewind_to_the_table_s_position_splits_a_marker_that_straddles_it() -> None:
-    plan = rewound(state(chain_of(0, 10, 20, 30), table=17), 17)
-    assert (plan.position, aside(plan)) == (17, [20, 10])
-    assert required(plan.marker).span == span(16, 17)
+def test_a_rewind_into_a_marker_is_told() -> None:
+    assert "17 lies within a marker" in rewound(state(THIRTY), 17).notes[0]
 
 
 def test_a_rewind_keeps_staged_what_another_table_of_the_stream_lacks() -> None:
     # To 17, where the own table is, another one would never get [10, 17): so down to where a marker ends.
-    plan = rewound(state(chain_of(0, 10, 20, 30), table=17, deferred_from=4), 17)
+    plan = rewound(state(THIRTY, table=17, deferred_from=4), 17)
     assert (plan.position, aside(plan), plan.marker) == (10, [20, 10], None)
     # And what all of them have is sound.
-    plan = rewound(state(chain_of(0, 10, 20, 30), table=17, deferred_from=4), 3, below_table=True)
+    plan = rewound(state(THIRTY, table=17, deferred_from=4), 3, below_table=True)
     assert (plan.position, aside(plan)) == (3, [20, 10, 0])
 
 
 @pytest.mark.parametrize(("to", "to_replay"), [(3, (4, 17)), (10, (10, 17)), (20, None)])
 def test_a_rewind_names_what_another_table_gets_by_a_later_config(to: int, to_replay: tuple[int, int] | None) -> None:
     """The main table keeps what it has: if routes were edited since, a record would be in both tables, or in none."""
-    plan = rewound(state(chain_of(0, 10, 20, 30), table=17, deferred_from=4), to, below_table=True)
+    plan = rewound(state(THIRTY, table=17, deferred_from=4), to, below_table=True)
     assert plan.to_replay == (None if to_replay is None else span(*to_replay))
     command = f"stage-writer replay ⟨config⟩ --topic orders --partition 0 --from {max(to, 4)} --to 17 --yes"
     assert any(f"load them again after this: `{command}`" in note for note in plan.notes) is (to_replay is not None)
-    alike = rewound(state(chain_of(0, 10, 20, 30), table=17), to, below_table=True)
+    alike = rewound(state(THIRTY, table=17), to, below_table=True)
     assert alike.to_replay is None
 
 
 def test_a_load_during_a_rewind_that_left_a_table_out_is_named() -> None:
-    plan = rewound(state(chain_of(0, 10, 20, 30), table=5), 10)
+    plan = rewound(state(THIRTY, table=5), 10)
     with pytest.raises(UsageError, match="a loader has loaded it up to 30, and not into every table") as error:
         require_loaded_alike(plan, lambda: span(5, 30))
     assert "--from 10 --to 30 --yes" in error.value.remedy
     require_loaded_alike(plan, lambda: span(5, 10))  # what is not staged again
     require_loaded_alike(plan, lambda: None)
-    known = rewound(state(chain_of(0, 10, 20, 30), table=17, deferred_from=4), 10, below_table=True)
+    known = rewound(state(THIRTY, table=17, deferred_from=4), 10, below_table=True)
     require_loaded_alike(known, lambda: span(4, 17))  # the notes of the plan have named it
 
 
 def test_a_skip_does_not_leave_out_what_another_table_of_the_stream_lacks() -> None:
     assert skipped(state(chain_of(0, 10, 20), table=40), 50)[0] == span(40, 50)
     assert skipped(state(chain_of(0, 10, 20), table=40, deferred_from=12), 50)[0] == span(20, 50)
-
-
-def test_a_rewind_above_the_table_never_leaves_a_hole() -> None:
-    # Down to 17, which the table has reached, and not to 10, which it has passed.
-    plan = rewound(state(chain_of(0, 10, 20, 30), table=17), 19)
-    assert plan.position == 17
-
-
-def test_a_rewind_does_not_cover_the_last_position_of_a_gap() -> None:
-    partition_state = state([*chain_of(0, 10), flush(15, 20)])
-    plan = rewound(partition_state, 15)
-    assert (plan.position, aside(plan), plan.marker) == (10, [15], None)
-
-
-def test_a_rewind_to_before_the_chain_begins_it_anew() -> None:
-    plan = rewound(state([by_hand(41), flush(42, 50, 41)]), 20)
-    assert (plan.position, aside(plan)) == (20, [42, 41])
-    assert required(plan.marker).span == span(19, 20)
-
-
-def test_a_rewind_to_the_place_of_a_lost_marker_begins_there() -> None:
-    plan = rewound(state(chain_of(0, 10, 20, 30)[2:]), 15)
-    assert plan.position == 10
-    assert plan.marker is not None
 
 
 def test_what_an_interrupted_rewind_to_zero_was_to_stage_is_not_skipped_by_the_next_one() -> None:
@@ -533,7 +513,7 @@ def test_a_rewind_to_before_the_chain_says_what_was_loaded_meanwhile(
 
 def test_a_rewind_of_joined_topics_sees_what_only_a_secondary_table_has() -> None:
     """A loader died between the commits to two tables, and an operator deleted its note."""
-    plan = rewound(state(chain_of(0, 10, 20, 30), table=20), 20)
+    plan = rewound(state(THIRTY, table=20), 20)
     joined = replace(plan, partition=TopicPartition(Topic("orders+payments"), Partition(0)))
     require_no_load_begun(plan, lambda: Position(30))
     require_no_load_begun(joined, lambda: Position(20))
@@ -548,16 +528,8 @@ def test_a_rewind_to_zero_leaves_no_marker_where_the_stream_begins_there() -> No
     assert rewound(state(chain_of(0, 10, 20), start=StartAt.LATEST), 0).chain_origin == plan.chain_origin
 
 
-def test_a_rewind_gets_rid_of_a_marker_that_cannot_be_read() -> None:
-    plan = rewound(state([*chain_of(0, 10), broken(10), flush(20, 30, 10)]), 10)
-    assert (plan.position, aside(plan), plan.marker) == (10, [20, 10], None)
-    only = rewound(state([broken(10)]), 10)
-    assert (only.position, aside(only)) == (10, [10])
-    assert only.marker is not None
-
-
 def test_a_rewind_below_the_table_has_to_be_meant() -> None:
-    partition_state = state(chain_of(0, 10, 20, 30), table=20)
+    partition_state = state(THIRTY, table=20)
     with pytest.raises(UsageError, match=r"\[10, 20\) are loaded") as caught:
         rewound(partition_state, 10)
     assert "--below-table" in caught.value.remedy
