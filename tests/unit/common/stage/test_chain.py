@@ -1,96 +1,57 @@
+"""Which markers are a chain, which are strays, and where writers go on."""
+
 from collections.abc import Sequence
+
+import pytest
 
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.chain import by_partition, read_chain
 from common.stage.markers import Marker, MarkerName
 from tests.fakes.markers import ORDERS, by_hand, chain_of, flush
 
-
-def starts(markers: Sequence[Marker]) -> list[int]:
-    return [marker.span.start for marker in markers]
-
-
-def test_without_markers_there_is_no_chain() -> None:
-    chain = read_chain([])
-    assert (chain.markers, chain.strays, chain.tail, chain.end) == ((), (), None, None)
-
-
-def test_a_whole_chain_is_read_in_order() -> None:
-    chain = read_chain(reversed(chain_of(0, 10, 25, 40)))
-    assert starts(chain.markers) == [0, 10, 25]
-    assert chain.tail == chain.markers[-1]
-    assert chain.end == 40
-    assert chain.strays == ()
-
-
-def test_what_is_left_of_a_chain_after_settling_is_a_chain() -> None:
-    chain = read_chain(chain_of(0, 10, 25, 40)[1:])
-    assert starts(chain.markers) == [10, 25]
-    assert chain.strays == ()
-
-
-def test_a_marker_made_by_hand_begins_a_chain() -> None:
-    chain = read_chain([by_hand(41)])
-    assert chain.end == 42
-
-
-def test_writers_go_on_behind_a_marker_made_by_hand() -> None:
-    chain = read_chain([by_hand(41), flush(42, 50, 41)])
-    assert starts(chain.markers) == [41, 42]
-    assert chain.end == 50
-
-
-def test_a_late_claim_of_a_freed_position_is_a_stray() -> None:
-    # [0, 10) was settled; a writer that had paused since claims it again, with more.
-    chain = read_chain([*chain_of(0, 10, 25, 40)[1:], flush(0, 30)])
-    assert starts(chain.markers) == [10, 25]
-    assert starts(chain.strays) == [0]
-    assert chain.end == 40
+SETTLED = chain_of(0, 10, 25, 40)[1:]
+CHAINS: dict[str, tuple[Sequence[Marker], list[int], list[int], int | None]] = {
+    "nothing": ([], [], [], None),
+    "a whole chain in any order": (chain_of(0, 10, 25, 40)[::-1], [0, 10, 25], [], 40),
+    "what settling left of a chain": (SETTLED, [10, 25], [], 40),
+    "a marker made by hand": ([by_hand(41)], [41], [], 42),
+    "a flush behind a marker made by hand": ([by_hand(41), flush(42, 50, 41)], [41, 42], [], 50),
+    "a late and longer claim of a settled position": ([*SETTLED, flush(0, 30)], [10, 25], [0], 40),
+    "a late claim that ends where a living marker does": (
+        [flush(0, 10), flush(5, 10, 0), flush(10, 20, 5)],
+        [5, 10],
+        [0],
+        20,
+    ),
+    "a late claim that was gone on from without an overlap": (
+        [flush(0, 12), flush(12, 15, 0), flush(10, 11, 5), flush(11, 12, 10)],
+        [10, 11],
+        [0, 12],
+        12,
+    ),
+    "segments that touch, below": ([flush(0, 9), by_hand(9), flush(10, 20, 9)], [0, 9, 10], [], 20),
+    "segments that touch, above": ([flush(0, 9), by_hand(9)], [0, 9], [], 10),
+    "what writers went on from, with a root made by hand": (
+        [flush(40, 44), by_hand(41), flush(42, 50, 41)],
+        [41, 42],
+        [40],
+        50,
+    ),
+    "several strays in their order": ([flush(5, 30), flush(0, 30), *SETTLED], [10, 25], [0, 5], 40),
+    "a marker made by hand inside of a chain": ([*chain_of(0, 10, 25), by_hand(12)], [0, 10], [12], 25),
+    "two parts with a gap between them": ([*chain_of(0, 10), by_hand(19), flush(20, 30, 19)], [0, 19, 20], [], 30),
+}
 
 
-def test_of_two_markers_that_end_together_the_next_one_follows_the_one_that_it_names() -> None:
-    # A late claim of the freed position 0 ends where the living marker ends, too.
-    chain = read_chain([flush(0, 10), flush(5, 10, 0), flush(10, 20, 5)])
-    assert starts(chain.markers) == [5, 10]
-    assert starts(chain.strays) == [0]
-
-
-def test_a_segment_is_a_stray_as_a_whole() -> None:
-    # The late claim of the freed position 0 was gone on from, and that marker overlaps with nothing.
-    chain = read_chain([flush(0, 12), flush(12, 15, 0), flush(10, 11, 5), flush(11, 12, 10)])
-    assert starts(chain.markers) == [10, 11]
-    assert starts(chain.strays) == [0, 12]
-
-
-def test_segments_that_touch_do_not_overlap() -> None:
-    below = read_chain([flush(0, 9), by_hand(9), flush(10, 20, 9)])
-    assert (starts(below.markers), starts(below.strays)) == ([0, 9, 10], [])
-    above = read_chain([flush(0, 9), by_hand(9)])
-    assert (starts(above.markers), starts(above.strays), above.end) == ([0, 9], [], 10)
-
-
-def test_what_writers_went_on_from_counts_as_theirs_although_a_person_made_its_root() -> None:
-    chain = read_chain([flush(40, 44), by_hand(41), flush(42, 50, 41)])
-    assert starts(chain.markers) == [41, 42]
-    assert starts(chain.strays) == [40]
-
-
-def test_strays_are_in_order() -> None:
-    chain = read_chain([flush(5, 30), flush(0, 30), *chain_of(0, 10, 25, 40)[1:]])
-    assert starts(chain.strays) == [0, 5]
-
-
-def test_a_marker_made_by_hand_inside_of_a_chain_is_a_stray() -> None:
-    chain = read_chain([*chain_of(0, 10, 25), by_hand(12)])
-    assert starts(chain.strays) == [12]
-    assert chain.end == 25
-
-
-def test_a_gap_leaves_both_parts_alive_and_the_end_at_the_upper_one() -> None:
-    chain = read_chain([*chain_of(0, 10), by_hand(19), flush(20, 30, 19)])
-    assert starts(chain.markers) == [0, 19, 20]
-    assert chain.strays == ()
-    assert chain.end == 30
+@pytest.mark.parametrize(("markers", "living", "strays", "end"), CHAINS.values(), ids=CHAINS)
+def test_a_chain_is_what_writers_go_on_from(
+    markers: Sequence[Marker], living: list[int], strays: list[int], end: int | None
+) -> None:
+    chain = read_chain(markers)
+    assert [marker.span.start for marker in chain.markers] == living
+    assert [marker.span.start for marker in chain.strays] == strays
+    assert chain.end == end
+    assert chain.tail == (chain.markers[-1] if living else None)
 
 
 def test_names_are_grouped_by_partition_and_sorted() -> None:

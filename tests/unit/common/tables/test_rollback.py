@@ -75,10 +75,39 @@ def positions(*commits: LoggedCommit) -> dict[TopicPartition, int]:
     return {} if found is None else {partition: int(position) for partition, position in found.positions.items()}
 
 
-def test_a_table_that_only_grew_did_not_go_back() -> None:
-    assert positions(CREATED, FIRST, SECOND) == {}
-    assert positions(CREATED, FIRST, other(2), other(3, "MERGE"), other(4, "DELETE"), other(5, "TRUNCATE")) == {}
-    assert positions(CREATED, FIRST, other(2, "WRITE")) == {}
+BEGUN = own(1, (P0, 41, 50), (P1, 7, 9))
+BOTH = own(1, (P0, 0, 10), (P1, 0, 5))
+ANSWERED = (CREATED, FIRST, SECOND, restore(3, 1), answer(4, 3, p0=10))
+HISTORIES: dict[str, tuple[tuple[LoggedCommit, ...], dict[TopicPartition, int]]] = {
+    "loads": ((CREATED, FIRST, SECOND), {}),
+    "changes of others": ((CREATED, FIRST, other(2), other(3, "MERGE"), other(4, "DELETE"), other(5, "TRUNCATE")), {}),
+    "rows of others": ((CREATED, FIRST, other(2, "WRITE")), {}),
+    "a restore to before the first load": ((CREATED, BEGUN, restore(2, 0)), {P0: 41, P1: 7}),
+    "a restore that one of two partitions lost by": ((CREATED, BOTH, own(2, (P0, 10, 20)), restore(3, 1)), {P0: 10}),
+    "a restore to the last load": ((CREATED, FIRST, other(2, "DELETE"), restore(3, 1)), {}),
+    "a restore to after the last load": ((CREATED, FIRST, SECOND, other(3, "DELETE"), other(4), restore(5, 2)), {}),
+    "a restore that undoes a restore": ((CREATED, FIRST, SECOND, restore(3, 1), restore(4, 2)), {}),
+    # Its version's content is what the first one left, though its txn actions say more.
+    "a restore to a restored version": (
+        (CREATED, FIRST, SECOND, restore(3, 1), other(4), restore(5, 4)),
+        {P0: 10},
+    ),
+    "a restore to an unknown version": ((CREATED, FIRST, SECOND, restore(3, None)), {P0: 0}),
+    "a restore of another stream's rows": ((CREATED, own(1, (P0, 0, 10), app_id="others"), restore(2, 0)), {}),
+    "a restore with another stream's load above it": (
+        (CREATED, FIRST, restore(2, 0), own(3, (P1, 0, 10), app_id="others")),
+        {P0: 0},
+    ),
+    "an answered restore": (ANSWERED, {}),
+    "an answered restore with a load above it": ((*ANSWERED, own(5, (P0, 10, 20))), {}),
+}
+
+
+@pytest.mark.parametrize(("history", "lost"), HISTORIES.values(), ids=HISTORIES)
+def test_a_table_lost_what_a_restore_took_back(
+    history: tuple[LoggedCommit, ...], lost: dict[TopicPartition, int]
+) -> None:
+    assert positions(*history) == lost
 
 
 def test_one_commit_is_read_where_the_newest_is_our_own() -> None:
@@ -94,11 +123,6 @@ def test_a_restore_takes_back_what_came_after_its_version() -> None:
     assert (found.kind, found.cause.version, found.positions) == (RollbackKind.RESTORED, 4, {P0: 10})
 
 
-def test_a_restore_to_before_the_first_load_goes_to_where_that_began() -> None:
-    begun = own(1, (P0, 41, 50), (P1, 7, 9))
-    assert positions(CREATED, begun, restore(2, 0)) == {P0: 41, P1: 7}
-
-
 def test_positions_that_were_done_before_the_chain_began_are_not_replayed() -> None:
     counts = Counts(9, 8, 0, 0, (Span(Position(41), Position(42)),))
     metadata = CommitMetadata("c1", "orders", {P0: Span(Position(41), Position(50))}, None, {P0: counts})
@@ -106,42 +130,11 @@ def test_positions_that_were_done_before_the_chain_began_are_not_replayed() -> N
     assert positions(CREATED, begun, restore(2, 0)) == {P0: 42}
 
 
-def test_only_partitions_that_lost_something_are_named() -> None:
-    assert positions(CREATED, own(1, (P0, 0, 10), (P1, 0, 5)), own(2, (P0, 10, 20)), restore(3, 1)) == {P0: 10}
-
-
-def test_a_restore_to_after_the_last_load_is_harmless() -> None:
-    assert positions(CREATED, FIRST, other(2, "DELETE"), restore(3, 1)) == {}
-    assert positions(CREATED, FIRST, SECOND, other(3, "DELETE"), other(4), restore(5, 2)) == {}
-
-
-def test_a_restore_that_undoes_a_restore_is_harmless() -> None:
-    assert positions(CREATED, FIRST, SECOND, restore(3, 1), restore(4, 2)) == {}
-    # Its version's content is what the first one left, though its txn actions say more.
-    assert positions(CREATED, FIRST, SECOND, restore(3, 1), other(4), restore(5, 4)) == {P0: 10}
-
-
-def test_a_restore_of_which_nothing_is_known_took_everything() -> None:
-    assert positions(CREATED, FIRST, SECOND, restore(3, None)) == {P0: 0}
-
-
 @pytest.mark.parametrize("operation", ["REPLACE TABLE", "CREATE OR REPLACE TABLE AS SELECT", "CLONE"])
 def test_a_replacement_takes_everything(operation: str) -> None:
     found = required(find_rollback(newest_first(CREATED, FIRST, SECOND, other(3, operation)), "orders"))
     assert (found.kind, found.positions) == (RollbackKind.REPLACED, {P0: 0})
     assert find_rollback(newest_first(other(0, operation), FIRST), "orders") is None
-
-
-def test_other_streams_commits_are_not_ours() -> None:
-    assert positions(CREATED, own(1, (P0, 0, 10), app_id="others"), restore(2, 0)) == {}
-    # Theirs hides nothing of ours either.
-    assert positions(CREATED, FIRST, restore(2, 0), own(3, (P1, 0, 10), app_id="others")) == {P0: 0}
-
-
-def test_an_answer_ends_it() -> None:
-    assert positions(CREATED, FIRST, SECOND, restore(3, 1), answer(4, 3, p0=10)) == {}
-    again = own(5, (P0, 10, 20))
-    assert positions(CREATED, FIRST, SECOND, restore(3, 1), answer(4, 3, p0=10), again) == {}
 
 
 def test_a_second_restore_wants_an_answer_of_its_own() -> None:
