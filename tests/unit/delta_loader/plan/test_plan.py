@@ -66,26 +66,36 @@ def run_of(*markers: Marker) -> Run:
     return Run(markers)
 
 
-def test_a_run_is_unbroken_and_ends_at_the_gap() -> None:
-    first, second, far = marker(10, 20), marker(20, 30), marker(40, 50)
-    assert next_run(Position(10), [far, second, first]) == run_of(first, second)
-    assert next_run(Position(30), [far, second, first]) == Gap(Position(30), Position(40))
-    assert next_run(Position(50), [far, second, first]) == UpToDate()
+FIRST, SECOND, FAR = marker(10, 20), marker(20, 30), marker(40, 50)
+BROKEN = UnreadableMarker(name(20), "no JSON")
+ROOT, ROOTLESS, STRADDLING, BY_HAND = marker(5, 9, None), marker(5, 9, 3), marker(5, 15), by_hand(41)
+RUNS: dict[str, tuple[int | None, list[Marker | UnreadableMarker], object]] = {
+    "a run is unbroken": (10, [FAR, SECOND, FIRST], run_of(FIRST, SECOND)),
+    "a gap": (30, [FAR, SECOND, FIRST], Gap(Position(30), Position(40))),
+    "all is loaded": (50, [FAR, SECOND, FIRST], UpToDate()),
+    "nothing is staged for a new table": (None, [], UpToDate()),
+    "nothing is staged": (7, [], UpToDate()),
+    "a marker made by hand covers one position": (
+        None,
+        [marker(42, 50, 41), BY_HAND],
+        run_of(BY_HAND, marker(42, 50, 41)),
+    ),
+    "a new table begins at a root": (None, [ROOT], run_of(ROOT)),
+    "a new table begins nowhere else": (None, [ROOTLESS], MissingOrigin(ROOTLESS)),
+    "a straddling marker": (10, [STRADDLING], Overlap(Position(10), STRADDLING)),
+    "a straddling marker and what follows it": (10, [STRADDLING, marker(15, 20)], Overlap(Position(10), STRADDLING)),
+    "a straddling marker and an exact one": (10, [STRADDLING, marker(10, 12)], run_of(marker(10, 12))),
+    "before an unreadable marker": (10, [FAR, BROKEN, FIRST], run_of(FIRST)),
+    "at an unreadable marker": (20, [FAR, BROKEN, FIRST], BROKEN),
+    "behind an unreadable marker": (40, [FAR, BROKEN, FIRST], run_of(FAR)),
+    "an unreadable marker for a new table": (None, [BROKEN], BROKEN),
+    "of two names for a position the one with content": (41, [BY_HAND, marker(41, 50)], run_of(marker(41, 50))),
+}
 
 
-def test_nothing_staged_is_idle() -> None:
-    assert next_run(None, []) == UpToDate()
-    assert next_run(Position(7), []) == UpToDate()
-
-
-def test_a_marker_made_by_hand_covers_one_position() -> None:
-    follows = marker(42, 50, 41)
-    assert next_run(None, [follows, by_hand(41)]) == run_of(by_hand(41), follows)
-
-
-def test_a_table_without_position_begins_at_a_root_only() -> None:
-    assert next_run(None, [marker(5, 9, None)]) == run_of(marker(5, 9, None))
-    assert next_run(None, [marker(5, 9, 3)]) == MissingOrigin(marker(5, 9, 3))
+@pytest.mark.parametrize(("position", "staged", "outcome"), RUNS.values(), ids=RUNS)
+def test_what_is_loaded_next(position: int | None, staged: list[Marker | UnreadableMarker], outcome: object) -> None:
+    assert next_run(None if position is None else Position(position), staged) == outcome
 
 
 def test_a_chain_whose_origin_was_moved_down_has_a_gap_before_its_first_marker() -> None:
@@ -96,27 +106,6 @@ def test_a_chain_whose_origin_was_moved_down_has_a_gap_before_its_first_marker()
     for found in (by_operator, made):
         assert next_run(None, [found], Position(0)) == run_of(found), "who made it has said where to begin"
     assert next_run(Position(5), [first], Position(0)) == run_of(first), "the table's position decides where it has one"
-
-
-def test_a_straddling_marker_is_cut_unless_another_begins_at_the_position() -> None:
-    straddling, exact = marker(5, 15), marker(10, 12)
-    assert next_run(Position(10), [straddling]) == Overlap(Position(10), straddling)
-    assert next_run(Position(10), [straddling, exact]) == run_of(exact)
-    assert next_run(Position(10), [straddling, marker(15, 20)]) == Overlap(Position(10), straddling)
-
-
-def test_an_unreadable_marker_ends_the_run_before_it() -> None:
-    broken = UnreadableMarker(name(20), "no JSON")
-    first, third = marker(10, 20), marker(30, 40)
-    assert next_run(Position(10), [third, broken, first]) == run_of(first)
-    assert next_run(Position(20), [third, broken, first]) == broken
-    assert next_run(Position(30), [third, broken, first]) == run_of(third)
-    assert next_run(None, [broken]) == broken
-
-
-def test_of_two_names_for_one_position_the_one_with_content_counts() -> None:
-    written = marker(41, 50)
-    assert next_run(Position(41), [by_hand(41), written]) == run_of(written)
 
 
 @pytest.mark.parametrize(
