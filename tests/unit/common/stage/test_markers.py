@@ -219,34 +219,27 @@ def test_what_is_no_manifest_at_all_is_refused(data: bytes) -> None:
         manifest_from_bytes(NAME, data)
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        *("../other/a.parquet", "/etc/passwd", "a/../../b", "s3://elsewhere/a.parquet", "file:/etc/passwd"),
-        *("_delta_log/00000000000000000007.json", "./_delta_log/a.parquet", "a\\..\\b", "a\0b"),
-    ],
+OUTSIDE = (
+    *("../other/a.parquet", "/etc/passwd", "a/../../b", "s3://elsewhere/a.parquet", "file:/etc/passwd"),
+    *("_delta_log/00000000000000000007.json", "./_delta_log/a.parquet", "a\\..\\b", "a\0b"),
 )
-def test_a_file_outside_of_its_table_is_refused(path: str) -> None:
-    content = stored()
-    content["tables"][0]["files"][0]["path"] = path  # type: ignore[index]
-    with pytest.raises(MarkerError, match="leaves its table's root"):
-        read(content)
+OTHER_VALUES: list[dict[str, str | None]] = [{}, {"another": "1"}, {"date": "2026-03-01", "another": None}]
+FOREIGN: list[tuple[str, object, str]] = [
+    *(("path", path, "leaves its table's root") for path in OUTSIDE),
+    ("path", f"date=2026-03-01/{DataFileName(ORDERS, Position(40), UNIQUE).path}", "belongs to orders/0 at 40"),
+    ("path", f"date=2026-03-01/{DataFileName(OTHER_PARTITION, Position(41), UNIQUE).path}", "belongs to orders/1"),
+    ("path", f"date=2026-03-01/{DataFileName(PAYMENTS, Position(41), UNIQUE).path}", "belongs to payments/0"),
+    ("path", "date=2026-03-01/part-00000-0b4a5dbe.c000.snappy.parquet", "not the name of a data file"),
+    ("path", FILE, "folders of other columns"),
+    ("path", f"month=2026-03/{FILE}", "folders of other columns"),
+    *(("partition_values", values, "has values of other columns than its table is") for values in OTHER_VALUES),
+]
 
 
-@pytest.mark.parametrize(
-    ("path", "said"),
-    [
-        (f"date=2026-03-01/{DataFileName(ORDERS, Position(40), UNIQUE).path}", "belongs to orders/0 at 40"),
-        (f"date=2026-03-01/{DataFileName(OTHER_PARTITION, Position(41), UNIQUE).path}", "belongs to orders/1"),
-        (f"date=2026-03-01/{DataFileName(PAYMENTS, Position(41), UNIQUE).path}", "belongs to payments/0"),
-        ("date=2026-03-01/part-00000-0b4a5dbe.c000.snappy.parquet", "not the name of a data file"),
-        (FILE, "folders of other columns"),
-        (f"month=2026-03/{FILE}", "folders of other columns"),
-    ],
-)
-def test_a_file_of_another_flush_or_of_another_program_is_refused(path: str, said: str) -> None:
+@pytest.mark.parametrize(("key", "value", "said"), FOREIGN)
+def test_a_file_of_another_place_flush_or_program_is_refused(key: str, value: object, said: str) -> None:
     content = stored()
-    content["tables"][0]["files"][0]["path"] = path  # type: ignore[index]
+    content["tables"][0]["files"][0][key] = value  # type: ignore[index]
     with pytest.raises(MarkerError, match=said):
         read(content)
 
@@ -265,14 +258,6 @@ def test_a_marker_may_have_whatever_file_a_writer_names_for_it(topic: str, url: 
     table = StagedTable(url, TableKind.ROWS, "{}", tuple(values), files)
     manifest = replace(MANIFEST, span=Span(start, end), tables=(table,))
     assert manifest_from_bytes(MarkerName(partition, start), manifest_to_bytes(partition, manifest)) == manifest
-
-
-@pytest.mark.parametrize("values", [{}, {"another": "1"}, {"date": "2026-03-01", "another": None}])
-def test_a_file_with_values_of_other_columns_is_refused(values: dict[str, str | None]) -> None:
-    content = stored()
-    content["tables"][0]["files"][0]["partition_values"] = values  # type: ignore[index]
-    with pytest.raises(MarkerError, match="has values of other columns than its table is partitioned by"):
-        read(content)
 
 
 def test_what_is_larger_than_any_marker_is_not_parsed() -> None:
