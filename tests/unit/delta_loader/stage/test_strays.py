@@ -82,20 +82,22 @@ def test_one_that_reaches_beyond_the_table_goes_once_the_chain_has_staged_as_far
     assert tables.tables[staging.table].transactions == {"orders-0": 119}
 
 
-def test_a_claim_by_one_who_saw_no_chain_is_put_aside(staging: Staging, loader: LoaderService) -> None:
-    loaded_chain(staging, loader)
-    late_claim(staging, 0, 25, None)
-    (report,) = loader.run_pass()
-    assert (report.strays, starts(staging)) == (1, [20])
+CLAIMS: dict[str, tuple[list[tuple[int, int, int | None]], list[int]]] = {
+    "by a writer that saw no chain": ([(0, 25, None)], [20]),
+    "linked on freed positions, none of them the chain's": ([(0, 12, None), (12, 28, 0)], [20]),
+    "with the end from which writers go on": ([(10, 25, 0), (25, 29, 10)], [10, 20, 25]),
+}
 
 
-def test_a_branch_of_several_markers_goes_as_a_whole(staging: Staging, loader: LoaderService) -> None:
-    """Late writers follow one another on freed positions; what they claim is linked, and none of it is the chain."""
+@pytest.mark.parametrize(("claims", "left"), CLAIMS.values(), ids=CLAIMS)
+def test_late_claims_are_put_aside_as_a_whole_or_stay(
+    staging: Staging, loader: LoaderService, claims: list[tuple[int, int, int | None]], left: list[int]
+) -> None:
     loaded_chain(staging, loader)
-    late_claim(staging, 0, 12, None)
-    late_claim(staging, 12, 28, 0)
+    for claim in claims:
+        late_claim(staging, *claim)
     (report,) = loader.run_pass()
-    assert (report.strays, starts(staging)) == (2, [20])
+    assert (report.strays, starts(staging)) == (1 + len(claims) - len(left), left)
 
 
 def test_a_branch_beside_which_the_chain_has_gone_on_is_put_aside_with_its_far_end(
@@ -111,14 +113,6 @@ def test_a_branch_beside_which_the_chain_has_gone_on_is_put_aside_with_its_far_e
     assert (report.strays, report.held) == (2, {})
     assert starts(staging) == [20, 30, 40, 50, 60, 70]
     assert tables.tables[staging.table].transactions == {"orders-0": 79}
-
-
-def test_the_branch_from_which_writers_go_on_stays(staging: Staging, loader: LoaderService) -> None:
-    loaded_chain(staging, loader)
-    late_claim(staging, 10, 25, 0)
-    late_claim(staging, 25, 29, 10)
-    (report,) = loader.run_pass()
-    assert (report.strays, starts(staging)) == (0, [10, 20, 25])
 
 
 def test_a_second_claim_of_a_position_whose_first_claim_was_put_aside(staging: Staging, loader: LoaderService) -> None:
