@@ -1,5 +1,6 @@
 """What import-linter does not see of who may know whom, and what is locked fits together."""
 
+import importlib
 import re
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 
 from common.downloads import read_lock
 from delta_loader.spark.pairs import LOCK
+from tests.mutants.table import TESTS
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -118,3 +120,10 @@ def test_the_lock_pins_everything_by_hash_and_names_no_index() -> None:
         if not requirement.startswith("#"):
             assert re.match(r"[a-z0-9._-]+==\S+", requirement), requirement
             assert "--hash=sha256:" in requirement, requirement
+
+
+@pytest.mark.parametrize("module", TESTS)
+def test_a_critical_module_and_the_tests_that_cover_it_are_there(module: str) -> None:
+    importlib.import_module("tests.mutants.__main__")  # it starts
+    files = [f"{module.replace('.', '/')}.py", *(path.partition("::")[0] for path in TESTS[module])]
+    assert [file for file in files if not (ROOT / file).is_file()] == []

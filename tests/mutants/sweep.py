@@ -14,11 +14,14 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import CodeType, FrameType, FunctionType
+from typing import TYPE_CHECKING
 
 import pytest
-from _typeshed import TraceFunction
 
 from tests.mutants.changes import Mutant
+
+if TYPE_CHECKING:
+    from _typeshed import TraceFunction  # of type checkers alone
 
 _OK, _FAILED, _NO_TESTS = 0, 1, 5
 _CPU_S, _WALL_S = 10, 15
@@ -158,11 +161,11 @@ def _observed(item: pytest.Item, path: str) -> tuple[float, float, list[int]]:
     """Run a test; its CPU time, its time on the clock, and which lines of a file it ran."""
     lines: set[int] = set()
 
-    def ran(frame: FrameType, _: str, __: object) -> TraceFunction:
+    def ran(frame: FrameType, _: str, __: object) -> "TraceFunction":
         lines.add(frame.f_lineno)
         return ran
 
-    def call(frame: FrameType, _: str, __: object) -> TraceFunction | None:
+    def call(frame: FrameType, _: str, __: object) -> "TraceFunction | None":
         return ran if frame.f_code.co_filename == path else None
 
     began_cpu_s, began_s = time.process_time(), time.monotonic()
