@@ -41,6 +41,8 @@ _STEPS_A_REPAIR = 1500
 """Of peace, until operators look where something is held."""
 _MOST_STEPS_ALIKE = 8_000
 """With the same problems for so many steps of peace, nothing will mend itself; whole histories had them for 5,300."""
+_MOST_STEPS_OF_ROWS = 2_000
+"""The same, once all positions are loaded: whole histories then had wrong rows for 50, or for one mending."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +119,10 @@ class History:
                 problems = (*self.world.crashes, *self.invariants.problems)
                 break
             if step % (_STEPS_A_LOOK if step - since < 1_000 else _STEPS_A_LATER_LOOK) == 0:
-                before, problems = problems, tuple(self._positions()) or self.problems()  # the rows, once all is loaded
+                before, waiting = problems, tuple(self._positions())
+                problems = waiting or self.problems()  # the rows, once all is loaded
                 since = since if problems == before else step
-                if not problems or step - since >= _MOST_STEPS_ALIKE:
+                if not problems or step - since >= (_MOST_STEPS_ALIKE if waiting else _MOST_STEPS_OF_ROWS):
                     break
             is_mended = self.world.chances.operator or self.broker.past or self.kind.is_mended
             if is_mended and step % _STEPS_A_REPAIR == _STEPS_A_REPAIR - 1:
