@@ -256,7 +256,8 @@ class OwnColumnsConverter:
         if table is None:
             route = route_of(self.stream, url) or ""
             gained = columns_at(self.stream, url, self._gained)
-            named = route in self._appearing.keys
+            merge = self.stream.merge
+            named = merge is not None and not merge.keys and route not in merge.route_keys
             table = OwnTable(alone(self.stream.at(url)), route, gained, self._inputs, named=named)
             self._tables[url] = table
         return table

@@ -13,7 +13,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from common.settings.route_tables import OtherTable
+from common.settings.route_tables import AppearedTable
 from common.settings.route_template import table_of
 
 if TYPE_CHECKING:
@@ -27,17 +27,17 @@ def with_routes(
 ) -> Stream:
     """The stream with the tables of the routes that have appeared (rule 2); unchanged without a template.
 
-    ``keys`` are those of tables with keys of their own; the settings win.
+    ``keys`` are those of tables with keys of their own; `merge.route_keys` wins over them.
     """
     template = stream.routing.route_table
     if template is None:
         return stream
+    known = stream.routing.route_settings
+    own = keys if stream.record.has_own_columns else {}
     made = {
-        route: OtherTable(table=table_of(template, route)) for route in routes if route not in stream.routing.routes
+        route: AppearedTable(table=table_of(template, route), keys=own.get(route, ()))
+        for route in routes
+        if route not in known or isinstance(known[route], AppearedTable)
     }
-    new: dict[str, object] = {"route_settings": {**stream.routing.route_settings, **made}} if made else {}
-    if keys and stream.merge is not None and stream.record.has_own_columns:
-        route_keys = {**keys, **stream.merge.route_keys}
-        if route_keys != stream.merge.route_keys:
-            new["merge"] = stream.merge.model_copy(update={"route_keys": route_keys})
-    return stream.model_copy(update=new) if new else stream
+    settings = {**known, **made}
+    return stream.model_copy(update={"route_settings": settings}) if settings != known else stream

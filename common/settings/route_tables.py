@@ -118,6 +118,13 @@ class OtherTable(RouteTable):
         return {name: value for name, value in serialized(self).items() if name in self.model_fields_set}
 
 
+class AppearedTable(OtherTable):
+    """The table of a route that has appeared: no setting of a config, but what its writers have agreed on."""
+
+    keys: tuple[str, ...] = ()
+    """Its key columns, where it has keys of its own and the settings do not name them."""
+
+
 TableOrUrl = Annotated[OtherTable, BeforeValidator(_section, json_schema_input_type=str | OtherTable)]
 
 Routes = Annotated[dict[str, TableOrUrl], BeforeValidator(require_map)]

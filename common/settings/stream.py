@@ -21,6 +21,7 @@ from common.settings.parts.record import RecordSettings
 from common.settings.parts.routing import RoutingSettings
 from common.settings.parts.shaping import ShapingSettings
 from common.settings.refusing import refuse
+from common.settings.route_tables import AppearedTable
 from common.settings.section import SectionOfParts
 from common.settings.services import StreamServices
 from common.settings.topic_reader import TopicReader
@@ -234,8 +235,11 @@ class Stream(TopicReader, SectionOfParts):
         wanted = comparable(url)
         if self.merge is None or wanted == comparable(self.table):
             return None
-        route = next((route for route, table in self.routing.routes.items() if comparable(table) == wanted), "")
-        return self.merge.model_copy(update={"keys": self.merge.route_keys.get(route, self.merge.keys)})
+        tables = self.routing.route_settings.items()
+        route, table = next((each for each in tables if comparable(each[1].table) == wanted), ("", None))
+        agreed = table.keys if isinstance(table, AppearedTable) else ()
+        keys = self.merge.route_keys.get(route) or agreed or self.merge.keys
+        return self.merge.model_copy(update={"keys": keys})
 
     def key_of(self, url: str, name: str) -> str:
         """The key of a setting for one of its tables for rows."""

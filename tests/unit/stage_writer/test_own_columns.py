@@ -39,7 +39,7 @@ class Writer:
 
     def __init__(self, store: FsspecStore, **settings: object) -> None:
         self.store = store
-        self.stream = own(**settings)
+        self.stream = with_appeared_of(own(**settings), store)  # as its command reads the settings
         routes = RouteRegistry(self.stream, lambda: store, SystemClock(), structlog.get_logger())
         converter = converter_of(self.stream, RecordInputs(native_decoder=native_decoders()[-1]), appearing=routes)
         assert isinstance(converter, OwnColumnsConverter)
@@ -153,6 +153,19 @@ def test_an_event_with_another_key_is_a_dead_letter(store: FsspecStore) -> None:
     why = "its message key does not have the names id, by which its table is merged (in routes.a)"
     assert letters(staged) == dict.fromkeys([101, 102, 103, 105, 106, 107, 108], why)
     assert dict(staged.dead_letters) == {"unreadable_key": 7}
+
+
+def test_a_writer_that_starts_again_compares_keys_with_the_agreed_ones(store: FsspecStore) -> None:
+    Writer(store).convert([change("a", {"id": 1}), change("b", {"n": 1})], [key(id=1), key(n=1)])
+    staged = Writer(store).convert([change("a", {"id": number}) for number in (2, 3, 4)], [key(id=2), None, key(n=4)])
+    assert [row["id"] for row in tables(staged)["a"]] == [2]
+    assert dict(staged.dead_letters) == {"unreadable_key": 2}
+    given = {"tombstones": "ignore", "route_keys": {"a": ["id"]}}
+    staged = Writer(store, merge=given).convert([change("a", {"id": 5}), change("b", {"n": 2})], [None, None])
+    assert {url: len(rows) for url, rows in tables(staged).items()} == {"a": 1}
+    assert letters(staged) == {
+        101: "its message key does not have the names n, by which its table is merged (in routes.b)"
+    }
 
 
 def test_events_without_a_key_make_no_table(store: FsspecStore) -> None:
