@@ -1,0 +1,124 @@
+"""All tables of a database by one stream: each appears with its columns and keys, by real programs."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Producer
+from deltalake import DeltaTable
+
+from delta_loader.inspect.verify.findings import Verdict
+from tests.integration import in_process
+from tests.reading import delta_rs_options
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import SparkSession
+
+    from devservices.kafka import KafkaCluster
+    from tests.conftest import Lake
+    from tests.integration.conftest import Programs
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.s3]
+
+
+def change(table: str, op: str, before: dict[str, object] | None, after: dict[str, object] | None) -> bytes:
+    source = {"db": "shop", "schema": "public", "table": table, "ts_ms": 1_700_000_000_000}
+    payload = {"before": before, "after": after, "op": op, "source": source, "ts_ms": 1_700_000_000_500}
+    return json.dumps({"schema": {"type": "struct"}, "payload": payload}).encode()
+
+
+def key(**names: object) -> bytes:
+    return json.dumps({"schema": {"type": "struct"}, "payload": names}).encode()
+
+
+@pytest.mark.parametrize("lake", ["moto"], indirect=True)
+def test_one_stream_follows_all_tables_of_a_database(  # noqa: PLR0915 - one story
+    kafka: KafkaCluster, new_topic: Callable[..., str], programs: Programs, spark: SparkSession, lake: Lake
+) -> None:
+    customers, lines = new_topic(2, prefix="shop.public.customers"), new_topic(1, prefix="shop.public.lines")
+    spark_url = lake.url.replace("s3://", "s3a://")
+    stream = {
+        "app_id": "shop",
+        "topics": [customers, lines],
+        "table": f"{lake.url}/position",
+        "envelope": "debezium",
+        "route": "regexp_extract(kafka.topic, '([a-z]+)-[^.]*$', 1)",
+        "route_table": f"{lake.url}/shop/{{route}}",
+        "route_columns": "own",
+        "load": "merge",
+        "merge": {},
+    }
+    config = programs.config(
+        {
+            "kafka": {"bootstrap.servers": kafka.bootstrap_servers},
+            "stage": {"url": f"{lake.url}/stage", "storage_options": dict(lake.storage_options)},
+            "writer": {"group_id": customers, "http": None},
+            "loader": {"http": None, "spark": {"spark.master": "local[2]"}},
+            "streams": [stream],
+        }
+    )
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+
+    def send(topic: str, message_key: bytes | None, value: bytes | None) -> None:
+        producer.produce(topic, value, message_key, partition=0)
+
+    def stage_and_load() -> None:
+        assert producer.flush(120) == 0
+        programs.succeed("stage-writer", "run", config, "--until-caught-up")
+        (report,) = in_process.load_all(config, spark)
+        assert (report.failure, report.held) == (None, {})
+
+    def rows(table: str, *columns: str) -> list[tuple[object, ...]]:
+        frame = spark.read.format("delta").load(f"{spark_url}/shop/{table}")
+        return sorted(tuple(row) for row in frame.select(*columns).collect())
+
+    ada, eve = {"id": 1, "name": "Ada"}, {"id": 2, "name": "Eve"}
+    send(customers, key(id=1), change("customers", "r", None, ada))
+    send(customers, key(id=2), change("customers", "c", None, eve))
+    line = {"order_id": "a", "line": 1, "id": "not a number", "amount": 1.5}
+    send(lines, key(order_id="a", line=1), change("lines", "c", None, line))
+    send(lines, key(order_id="a", line=2), change("lines", "c", None, {**line, "line": 2}))
+    stage_and_load()
+    assert rows("customers", "id", "name") == [(1, "Ada"), (2, "Eve")]
+    assert rows("lines", "order_id", "line", "id", "amount") == [
+        ("a", 1, "not a number", 1.5),
+        ("a", 2, "not a number", 1.5),
+    ]
+
+    # The source gains a column, deletes a row, and sends tombstones; a new table comes with a tombstone.
+    send(customers, key(id=2), change("customers", "u", eve, {**eve, "vip": True}))
+    send(customers, key(id=1), change("customers", "d", ada, None))
+    send(customers, key(id=1), None)
+    send(lines, key(order_id="a", line=2), None)
+    send(lines, key(order_id="a", line=1, part=1), change("lines", "u", line, line))
+    send(customers, None, change("customers", "c", None, {"id": 3}))
+    stage_and_load()
+    assert rows("customers", "id", "name", "vip") == [(2, "Eve", True)]
+    assert rows("lines", "order_id", "line") == [("a", 1)]
+    options = delta_rs_options(lake.storage_options)
+    names = {
+        table: {field.name for field in DeltaTable(f"{lake.url}/shop/{table}", storage_options=options).schema().fields}
+        for table in ("customers", "lines")
+    }
+    assert "name" not in names["lines"]
+    assert "amount" not in names["customers"]
+    letters = spark.read.format("delta").load(f"{spark_url}/position_dead_letters")
+    assert [row.error_class for row in letters.collect()] == ["unreadable_key"] * 2
+    assert spark.read.format("delta").load(f"{spark_url}/position").count() == 0
+
+    # A null in an update is a null in the table, also in a file of a writer that starts again.
+    send(customers, key(id=2), change("customers", "u", eve, {"id": 2, "name": None}))
+    stage_and_load()
+    assert rows("customers", "id", "name", "vip") == [(2, None, None)]
+    report = in_process.verify(config, spark)
+    assert report.failure is None
+    assert not [finding for finding in report.findings if finding.verdict is Verdict.FAULT], report.findings
+    (shown,) = json.loads(programs.succeed("delta-loader", "status", config, "--json"))["streams"]
+    assert sorted(shown["appeared"]) == ["customers", "lines"]
+    assert "customers.vip BOOLEAN" in {gained["column"] for gained in shown["gained"]}
+    checked = programs.succeed("delta-loader", "check", config)
+    assert f"{lake.url}/shop/lines" in checked
