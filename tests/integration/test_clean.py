@@ -103,6 +103,6 @@ def test_the_command_tells_first_and_removes_when_asked(tmp_path: Path, programs
     assert "no unreferenced objects older than" in programs.succeed("delta-loader", "clean", config)
     assert json.loads(programs.succeed("delta-loader", "clean", config, "--yes", "--json"))["removed"] is True
     refused = programs.run("delta-loader", "clean", config, "--older-than", "1h")
-    assert (refused.returncode, "give at least" in refused.stderr, "Traceback" in refused.stderr) == (2, True, False)
+    assert (refused.returncode, "use at least" in refused.stderr, "Traceback" in refused.stderr) == (2, True, False)
     unreadable = programs.run("delta-loader", "clean", config, "--older-than", "soon")
     assert unreadable.returncode == 2

@@ -199,7 +199,7 @@ def test_check_tells_of_topics_that_cannot_be_joined_or_written(
 ) -> None:
     orders, payments, other = new_topic(2, prefix="orders"), new_topic(2, prefix="payments"), new_topic(3)
     for second, sink, problem in (
-        (payments, "nowhere", "the topology of 'shop' names 'nowhere', which Kafka at"),
+        (payments, "nowhere", "the topology of 'shop' names 'nowhere', which does not exist in Kafka at"),
         (other, payments, "a topology joins topics with different numbers of partitions"),
         ("missing", payments, "names the topic 'missing', which does not exist in Kafka"),
     ):
