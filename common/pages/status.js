@@ -141,7 +141,7 @@ function showProblems() {
   keyed(place.querySelector("ul"), status.problems, (one) => JSON.stringify(one), (one) => {
     const level = one.level === "error" ? "to fix" : "warning";
     const title = element("h3", {}, one.title, element("span", { class: "tag", "data-level": one.level }, level));
-    if (one.also) title.append(element("span", { class: "quiet" }, `and ${count(one.also)} more like it`));
+    if (one.also) title.append(element("span", { class: "quiet" }, `and ${count(one.also)} more of this kind`));
     return element("li", { class: "problem", "data-level": one.level }, title,
       element("p", {}, one.problem.replaceAll("`", "")),
       element("p", { class: "quiet" }, withoutCommands(one.remedy)),

@@ -134,5 +134,5 @@ def test_the_programs_with_a_metastore(tmp_path: Path, programs: Programs) -> No
     done = programs.run("delta-loader", "check", programs.config(content, "others.yaml"), "--json")
     assert done.returncode == 2
     [check_found] = [check for check in json.loads(done.stdout)["checks"] if check["name"] == "catalog"]
-    assert "default.orders lies at file:" in check_found["message"]
+    assert "default.orders is located at file:" in check_found["message"]
     assert "streams[].catalog_tables says" in check_found["message"]

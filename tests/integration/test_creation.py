@@ -86,7 +86,7 @@ def test_a_table_that_would_not_fit_is_not_made(tmp_path: Path, spark: SparkSess
     staging.flush(0, 0, 10)
     failure = load(staging, spark, template=model).failure
     assert failure is not None
-    assert "is not there" in failure.problem
+    assert "does not exist" in failure.problem
     spark.sql(f"CREATE TABLE delta.`{model}` (id BIGINT) USING delta")
     failure = load(staging, spark, template=model).failure
     assert failure is not None

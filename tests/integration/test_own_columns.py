@@ -36,7 +36,7 @@ def key(**names: object) -> bytes:
 
 
 @pytest.mark.parametrize("lake", ["moto"], indirect=True)
-def test_one_stream_follows_all_tables_of_a_database(  # noqa: PLR0915 - one story
+def test_one_stream_follows_all_tables_of_a_database(
     kafka: KafkaCluster, new_topic: Callable[..., str], programs: Programs, spark: SparkSession, lake: Lake
 ) -> None:
     customers, lines = new_topic(2, prefix="shop.public.customers"), new_topic(1, prefix="shop.public.lines")

@@ -19,7 +19,7 @@ from stage_writer.stage.route_registry import RouteRegistry
 from tests.simulation.world import STALLS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
     from contextlib import AbstractContextManager
 
     from common.ports import ObjectStore
@@ -27,12 +27,14 @@ if TYPE_CHECKING:
     from delta_loader.stage.listed import Listing
     from tests.simulation.world import Chances
 
+    Keys = Mapping[str, tuple[str, ...]]
+
 
 def the_agreement_is_not_exclusive() -> AbstractContextManager[object]:
     """Who comes later writes over what the other one has."""
 
-    def agree_on(store: ObjectStore, app_id: str, wanted: Iterable[str], limit: int) -> AppearedRoutes:
-        more = appeared_routes.appeared(store, app_id).with_more(wanted, limit)
+    def agree_on(store: ObjectStore, app_id: str, wanted: Iterable[str], limit: int, keys: Keys) -> AppearedRoutes:
+        more = appeared_routes.appeared(store, app_id).with_more(wanted, limit, keys)
         store.write(more.path, more.to_bytes())
         return more
 
@@ -43,8 +45,8 @@ def each_writer_has_a_limit_of_its_own() -> AbstractContextManager[object]:
     """A writer counts the tables that it has added, and not those of others."""
     with_more = AppearedRoutes.with_more
 
-    def more(self: AppearedRoutes, wanted: Iterable[str], limit: int) -> AppearedRoutes:
-        return with_more(self, wanted, limit + len(self.routes))
+    def more(self: AppearedRoutes, wanted: Iterable[str], limit: int, keys: Keys) -> AppearedRoutes:
+        return with_more(self, wanted, limit + len(self.routes), keys)
 
     return patch.object(AppearedRoutes, "with_more", more)
 
@@ -75,7 +77,7 @@ def a_writer_decides_by_what_it_knows() -> AbstractContextManager[object]:
 def names_that_differ_in_case_have_tables() -> AbstractContextManager[object]:
     """As if every store and catalog told them apart."""
 
-    def more(self: AppearedRoutes, wanted: Iterable[str], limit: int) -> AppearedRoutes:
+    def more(self: AppearedRoutes, wanted: Iterable[str], limit: int, _: Keys) -> AppearedRoutes:
         routes = [*self.routes, *(route for route in sorted(wanted) if route not in self.routes)][:limit]
         if len(routes) == len(self.routes):
             return self

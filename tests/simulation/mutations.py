@@ -761,6 +761,7 @@ MUTATIONS: tuple[Mutation, ...] = (
 )
 
 RARE: tuple[Mutation, ...] = (
+    Mutation("a request that has begun is first", replays.requests_go_by_their_dates, MANY_REPLAYS, Worlds.REPLAYED),
     Mutation("an origin is never overwritten", origins.an_origin_is_overwritten, LATE_ORIGINS, Worlds.BACKFILLED),
     Mutation(
         "a rewind sees a first load",

@@ -53,7 +53,6 @@ def secondary_tables_come_last() -> AbstractContextManager[object]:
 
 RULES = (
     ("requests for one range take turns", requests_overtake_one_another),
-    ("a request that has begun is first", requests_go_by_their_dates),
     ("what is not loaded is not replaced", what_is_not_loaded_is_replaced),
     ("secondary tables get their rows first", secondary_tables_come_last),
 )

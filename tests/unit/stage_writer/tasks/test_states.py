@@ -191,7 +191,7 @@ def test_a_rewind_s_origin_has_the_state_and_the_outboxes_of_its_place() -> None
     chain = [with_outboxes(first, 0), with_outboxes(second, 0, 5), with_outboxes(third, 5, 9)]
     for staged in (chain, chain[1:]):
         chain_origin = plan_rewind(partition(staged), Position(9), AUTHOR).chain_origin
-        assert chain_origin == replace(BEGUN, outboxes=(box(0), box(5)))
+        assert chain_origin == replace(BEGUN, outboxes=(box(0), box(5)), staged_from=Position(0))
     assert required(plan_rewind(partition(chain), Position(0), AUTHOR).chain_origin).outboxes == ()
     # Where the marker that ended there is settled, the next one says what was not delivered before it.
     plan = plan_rewind(partition(chain[2:], table=9), Position(9), AUTHOR)
