@@ -696,7 +696,6 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation("what markers name of a topic is read", _a_topic_is_read_to_its_end, worlds=Worlds.TOPIC),
     Mutation("markers name what the topic has", _nobody_waits_for_the_topic, worlds=Worlds.TOPIC),
-    Mutation("a state has a file in the stage", _what_stands_in_a_topic_alone, OPERATED, worlds=Worlds.TOPIC),
     Mutation(
         "a route's table has a layout of its own", _tables_of_routes_are_laid_out_as_the_own_one, worlds=Worlds.FILLING
     ),
@@ -761,6 +760,8 @@ MUTATIONS: tuple[Mutation, ...] = (
 )
 
 RARE: tuple[Mutation, ...] = (
+    Mutation("a state has a file in the stage", _what_stands_in_a_topic_alone, OPERATED, worlds=Worlds.TOPIC),
+    Mutation("requests for one range take turns", replays.requests_overtake_one_another, MANY_REPLAYS, Worlds.REPLAYED),
     Mutation("a request that has begun is first", replays.requests_go_by_their_dates, MANY_REPLAYS, Worlds.REPLAYED),
     Mutation("an origin is never overwritten", origins.an_origin_is_overwritten, LATE_ORIGINS, Worlds.BACKFILLED),
     Mutation(

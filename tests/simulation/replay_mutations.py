@@ -52,7 +52,6 @@ def secondary_tables_come_last() -> AbstractContextManager[object]:
 
 
 RULES = (
-    ("requests for one range take turns", requests_overtake_one_another),
     ("what is not loaded is not replaced", what_is_not_loaded_is_replaced),
     ("secondary tables get their rows first", secondary_tables_come_last),
 )
