@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,6 +13,7 @@ from common.schema import Field, Primitive, StructType, to_arrow_type, to_ddl
 from common.settings.columns import CDC_COLUMN, made_columns
 from common.settings.formats import ValueFormat, path_steps
 from common.settings.parts.record import UnknownFields
+from stage_writer.decode.batch import Messages
 from stage_writer.decode.decode import Decoded
 from stage_writer.layers import decoder_of
 from stage_writer.shape.changes.events import deletes_by_tombstones
@@ -20,18 +22,24 @@ from stage_writer.shape.expectations import Expectations
 from stage_writer.shape.expressions import ExpressionChecker
 from stage_writer.shape.route import Router, routing_of
 from stage_writer.shape.rows import Rows
+from stage_writer.shape.slicing import until_stops
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
     from numpy.typing import NDArray
 
     from common.settings import Stream
-    from stage_writer.decode.batch import Messages
+    from stage_writer.decode.batch import MessageBatch
     from stage_writer.decode.decode import Decodes
     from stage_writer.layers import RecordInputs
+    from stage_writer.parquet.buffer import StagedRows
     from stage_writer.shape.route import AppearingRoutes
     from stage_writer.shape.rows import Step
+    from stage_writer.shape.slicing import Staged
 
     Index = NDArray[np.int64]
+    Stage = Callable[[Messages, Rows, Index], list[StagedRows]]
 
 
 class RecordChoice:
@@ -64,11 +72,8 @@ class RecordChoice:
 
     def routes(self, messages: Messages) -> list[str]:
         """The routes that these messages take, each once; the stream has a ``route`` and no ``expect``."""
-        decoded = self._decoder.decode(messages)
-        rows = Rows(decoded.rows, decoded.row_index, decoded.rejects, decoded.passed_over)
         *before, last = self._steps
-        for step in before:
-            rows = step.apply(rows, messages)
+        rows = Rows.of(self._decoder.decode(messages)).through(before, messages)
         return last.routes_of(rows, messages) if isinstance(last, Router) else []
 
     def new_routes(self, messages: Messages, most: int) -> dict[str, list[int]]:
@@ -76,20 +81,27 @@ class RecordChoice:
         if self._router is None:
             return {}
         decoded = self._decoder.decode(messages)
-        rows = Rows(decoded.rows, decoded.row_index, decoded.rejects, decoded.passed_over)
-        for step in self._steps[: self._steps.index(self._router)]:
-            rows = step.apply(rows, messages)
+        rows = Rows.of(decoded).through(self._steps[: self._steps.index(self._router)], messages)
         firsts = self._router.new_routes(rows, messages, most)
         if deletes_by_tombstones(self._stream) and len(decoded.tombstones):
             firsts = {**self._router.new_routes(self._without_fields(decoded.tombstones), messages, most), **firsts}
         return firsts
 
+    def slices(self, batches: Sequence[MessageBatch], stage: Stage) -> Iterator[Staged]:
+        """The batches with the rows that ``stage`` makes of what `of` returns for them, in one slice."""
+        if not batches:
+            return
+        messages = Messages.of(batches)
+        chosen, tombstones = self.of(messages)
+        if chosen.stops:
+            yield from until_stops(messages, chosen.stops, partial(self.slices, stage=stage))
+        else:
+            yield list(zip(batches, stage(messages, chosen, tombstones), strict=True))
+
     def of(self, messages: Messages) -> tuple[Rows, Index]:
         """The messages' tables, rejects and filtered ones; and the tombstones, of which those that delete are rows."""
         decoded = self._decoder.decode(messages)
-        rows = Rows(decoded.rows, decoded.row_index, decoded.rejects, decoded.passed_over)
-        for step in self._steps:
-            rows = step.apply(rows, messages)
+        rows = Rows.of(decoded).through(self._steps, messages)
         if self._router is None or not deletes_by_tombstones(self._stream):
             return rows, decoded.tombstones
         gone = self._router.apply(replace(self._without_fields(decoded.tombstones), tables=rows.tables), messages)

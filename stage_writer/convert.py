@@ -137,16 +137,12 @@ class RecordPipeline:
     def begin(self, messages: Messages) -> Slice:
         """The steps before a row may become several."""
         decoded = self._decoder.decode(messages)
-        rows = Rows(decoded.rows, decoded.row_index, decoded.rejects, decoded.passed_over)
-        for step in self._steps[: self._before]:
-            rows = step.apply(rows, messages)
+        rows = Rows.of(decoded).through(self._steps[: self._before], messages)
         return Slice(messages, rows, decoded.tombstones)
 
     def finish(self, begun: Slice) -> Rows:
         """The remaining steps."""
-        rows = begun.rows
-        for step in self._steps[self._before :]:
-            rows = step.apply(rows, begun.messages)
+        rows = begun.rows.through(self._steps[self._before :], begun.messages)
         return rows.with_table(rows.table.cast(self._arrow_schema))
 
 

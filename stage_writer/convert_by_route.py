@@ -45,7 +45,6 @@ from stage_writer.shape.changes.events import deletes_by_tombstones
 from stage_writer.shape.changes.key_names import KeyNames, names_in, text_of
 from stage_writer.shape.outcome import Part, staged_of, together
 from stage_writer.shape.route import OWN
-from stage_writer.shape.slicing import until_stops
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -62,6 +61,7 @@ if TYPE_CHECKING:
     from stage_writer.parquet.buffer import StagedRows, TableFormat
     from stage_writer.shape.route import AppearingRoutes
     from stage_writer.shape.rows import Rows
+    from stage_writer.shape.slicing import Staged
 
     Index = NDArray[np.int64]
 
@@ -217,16 +217,9 @@ class OwnColumnsConverter:
     def restores(self, partition: TopicPartition, state: StateFiles, store: object) -> None:
         """There is no state."""
 
-    def slices(self, batches: Sequence[MessageBatch]) -> Iterator[list[tuple[MessageBatch, StagedRows]]]:
+    def slices(self, batches: Sequence[MessageBatch]) -> Iterator[Staged]:
         """The batches with their rows, in one slice."""
-        if not batches:
-            return
-        messages = Messages.of(batches)
-        chosen, tombstones = self._choice.of(messages)
-        if chosen.stops:
-            yield from until_stops(messages, chosen.stops, self.slices)
-        else:
-            yield list(zip(batches, self._staged(messages, chosen, tombstones), strict=True))
+        return self._choice.slices(batches, self._staged)
 
     def _staged(self, messages: Messages, chosen: Rows, tombstones: Index) -> list[StagedRows]:
         urls = self.stream.row_tables

@@ -26,11 +26,9 @@ from stage_writer.convert import (
     require_can_partition,
     rows_format,
 )
-from stage_writer.decode.batch import Messages
 from stage_writer.layers import NO_INPUTS, RecordInputs
 from stage_writer.shape.outcome import Part, staged_of, together
 from stage_writer.shape.route import parted
-from stage_writer.shape.slicing import until_stops
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -41,11 +39,12 @@ if TYPE_CHECKING:
     from common.settings import Stream
     from common.spans import TopicPartition
     from common.stage.state_files import StateFiles
-    from stage_writer.decode.batch import MessageBatch
+    from stage_writer.decode.batch import MessageBatch, Messages
     from stage_writer.decode.dependency import Dependency
     from stage_writer.decode.rejects import Reject
     from stage_writer.parquet.buffer import StagedRows, TableFormat
     from stage_writer.shape.rows import Rows
+    from stage_writer.shape.slicing import Staged
 
     Index = NDArray[np.int64]
 
@@ -106,16 +105,9 @@ class TablesConverter:
     def restores(self, partition: TopicPartition, state: StateFiles, store: object) -> None:
         """There is no state."""
 
-    def slices(self, batches: Sequence[MessageBatch]) -> Iterator[list[tuple[MessageBatch, StagedRows]]]:
+    def slices(self, batches: Sequence[MessageBatch]) -> Iterator[Staged]:
         """The batches with their rows, in one slice."""
-        if not batches:
-            return
-        messages = Messages.of(batches)
-        chosen, tombstones = self._choice.of(messages)
-        if chosen.stops:
-            yield from until_stops(messages, chosen.stops, self.slices)
-        else:
-            yield list(zip(batches, self._staged(messages, chosen, tombstones), strict=True))
+        return self._choice.slices(batches, self._staged)
 
     def _staged(self, messages: Messages, chosen: Rows, tombstones: Index) -> list[StagedRows]:
         arrived: list[tuple[int, Part]] = []

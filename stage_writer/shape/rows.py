@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from common.schema import StructType
     from stage_writer.decode.batch import Messages
+    from stage_writer.decode.decode import Decoded
     from stage_writer.decode.rejects import Reject
 
     Index = NDArray[np.int64]
@@ -105,8 +106,19 @@ class Rows:
     tables: Destinations | None = None
     """The tables that the rows go to; None if there is only one table."""
 
+    @classmethod
+    def of(cls, decoded: Decoded) -> Rows:
+        return cls(decoded.rows, decoded.row_index, decoded.rejects, decoded.passed_over)
+
     def __len__(self) -> int:
         return len(self.index)
+
+    def through(self, steps: Iterable[Step], messages: Messages) -> Rows:
+        """These rows of the messages after all steps."""
+        rows = self
+        for step in steps:
+            rows = step.apply(rows, messages)
+        return rows
 
     def with_destinations(self, destinations: Destinations) -> Rows:
         """These rows with their tables; others of the same messages may have theirs already."""

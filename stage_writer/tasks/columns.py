@@ -89,8 +89,7 @@ class ColumnsConverter(OfTopology):
 
     def _outcome(self, topic: str, messages: Messages) -> Outcome:
         decoded = self._decoders[topic].decode(messages.values)
-        begun = Rows(decoded.rows, decoded.row_index, decoded.rejects, decoded.passed_over)
-        arrived = list(self._walk(self.topology.sources[topic].name, begun, messages))
+        arrived = list(self._walk(self.topology.sources[topic].name, Rows.of(decoded), messages))
         if len(arrived) == 1:
             (only,) = arrived
             parts = {only.table: Part(only.rows.index, only.rows.table)}
@@ -128,7 +127,5 @@ class _RowMaker:
             failing[list(problems)] = True
             rejects = [Reject(int(rows.index[index]), ErrorClass.MISSING_FIELD, why) for index, why in problems.items()]
             rows = rows.without(failing, rejects)
-        rows = rows.with_table(table)
-        for step in self._more:
-            rows = step.apply(rows, messages)
+        rows = rows.with_table(table).through(self._more, messages)
         return rows.with_table(rows.table.cast(self._schema))
