@@ -8,8 +8,9 @@ Rules:
 1. A table has the declared columns, and those that the fields of its own records have gained
    (common/settings/own_columns.py).
 2. With `merge`, a table's keys are the names in the message key of its route's first event, on which all writers agree
-   with the route. An event whose message key has other names is a reject: merged by the table's keys, it could
-   overwrite another row. Keys that the settings give are not compared.
+   with the route, or in that of its next event where it appeared without keys (under `route_columns: shared`). An
+   event whose message key has other names is a reject: merged by the table's keys, it could overwrite another row. Keys
+   that the settings give are not compared.
 3. Where a table lacks the column of a key, message keys offer it, those of tombstones too. As long as it lacks one,
    each of its events is a reject; that is staged only once nothing more can be agreed on.
 4. No row goes to the main table: `unrouted` is `dead_letters`.
@@ -31,7 +32,7 @@ from common.schema.agreement import PublishedColumns
 from common.schema.evolution import NO_COLUMNS, joined_columns
 from common.settings.loading import LoadSetting
 from common.settings.merging import columns_of_rows
-from common.settings.own_columns import columns_at, route_of
+from common.settings.own_columns import columns_at, has_keys_of_messages, route_of, routes_without_keys
 from common.tables.changes import RESERVED
 from stage_writer.choice import RecordChoice
 from stage_writer.convert import RecordPipeline, dead_letters_format, require_can_partition, rows_format, to_route
@@ -97,7 +98,8 @@ class OwnTable:
         known = {*taken, *(addition.path[0] for addition in added)}
         self.problem = ""
         """Why events cannot be merged into it."""
-        if stream.merge is not None and not self._keys:
+        self.has_no_keys = stream.merge is not None and not self._keys
+        if self.has_no_keys:
             self.problem = f"no message key of the route {route!r} has named the keys of its table"
         elif not known.issuperset(self._keys):
             self.problem = f"no event of the route {route!r} had the key columns {', '.join(self._keys)}"
@@ -246,11 +248,10 @@ class OwnColumnsConverter:
 
     def _table(self, url: str) -> OwnTable:
         table = self._tables.get(url)
-        if table is None:
+        if table is None or (table.has_no_keys and table.route not in routes_without_keys(self.stream)):
             route = route_of(self.stream, url) or ""
             gained = columns_at(self.stream, url, self._gained)
-            merge = self.stream.merge
-            named = merge is not None and not merge.keys and route not in merge.route_keys
+            named = has_keys_of_messages(self.stream, route)
             table = OwnTable(alone(self.stream.at(url)), route, gained, self._inputs, named=named)
             self._tables[url] = table
         return table

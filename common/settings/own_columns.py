@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from common.schema.evolution import NO_COLUMNS
 from common.schema.types import Field, StructType
+from common.settings.route_tables import AppearedTable
 from common.tables.urls import comparable
 
 if TYPE_CHECKING:
@@ -36,6 +37,19 @@ def with_columns_at(stream: Stream, url: str, gained: StructType, columns: Struc
     if gained.field(route) is None:
         return gained.with_fields((own,))
     return StructType(tuple(own if field.name == route else field for field in gained))
+
+
+def has_keys_of_messages(stream: Stream, route: str) -> bool:
+    """Whether message keys name the key columns of a route's table."""
+    merge = stream.merge
+    return stream.record.has_own_columns and merge is not None and not (merge.keys or route in merge.route_keys)
+
+
+def routes_without_keys(stream: Stream) -> tuple[str, ...]:
+    """The routes that have appeared, and whose tables still have no key columns."""
+    tables = stream.routing.route_settings.items()
+    appeared = [route for route, table in tables if isinstance(table, AppearedTable) and not table.keys]
+    return tuple(route for route in appeared if has_keys_of_messages(stream, route))
 
 
 def route_of(stream: Stream, url: str) -> str | None:

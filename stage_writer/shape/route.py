@@ -13,7 +13,8 @@ Rules:
    columns and what ``kafka`` says alike of all of a key's messages (their topic, partition and key), and `_cdc` where
    tombstones are ignored. Each of the tables merges its own copy.
 5. With a `route_table`, a value that is no route yet becomes one before its record has a table, and all writers agree
-   on that in the stage. A value that cannot become one makes the record a reject, regardless of ``unrouted``.
+   on that in the stage. A value that cannot become one makes the record a reject, regardless of ``unrouted``. A route
+   whose table should have keys of its own, and has none yet, counts as new until there are.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from common.schema import ArrayType, Primitive, StructType, type_to_ddl
 from common.settings.appearing import with_routes
 from common.settings.columns import CDC_COLUMN
 from common.settings.merging import element_keys_of, record_names
+from common.settings.own_columns import routes_without_keys
 from common.tables.urls import comparable
 from stage_writer.decode.rejects import ErrorClass, Reject
 from stage_writer.shape.evaluation import Evaluator
@@ -107,7 +109,7 @@ class Router:
             raise refused(SETTING, route, problem, f"cast it: CAST({route.strip()} AS VARCHAR)")
         self.stream = stream
         """With the routes that have appeared."""
-        self._known: tuple[str, ...] = ()
+        self._known: tuple[Sequence[str], Mapping[str, tuple[str, ...]]] = ((), {})
         self._appearing = appearing
         self._refuses = stream.routing.unrouted == "dead_letters"
         self._number()
@@ -119,18 +121,21 @@ class Router:
         self._tables = len(numbers)
         self._values = pa.array(routes, pa.string())
         self._numbers = np.array([*(numbers[comparable(url)] for url in routes.values()), OWN], np.int64)
+        without_keys = routes_without_keys(self.stream)
+        self._settled = pa.array([route for route in routes if route not in without_keys], pa.string())
 
     def _settle(self, appearing: AppearingRoutes, routes: pa.ChunkedArray) -> None:
         """Have the tables of routes that appear (rule 5)."""
         appearing.settle(self._new(routes))
-        names = tuple(appearing.names)
-        if names != self._known:
-            self._known, self.stream = names, with_routes(self.stream, names, appearing.keys)
+        known = appearing.names, appearing.keys
+        if known != self._known:
+            self._known, self.stream = known, with_routes(self.stream, *known)
             self._number()
 
     def _new(self, routes: pa.ChunkedArray) -> list[str]:
+        """Those without a table, or whose table has no keys yet (rule 5)."""
         unseen = pc.unique(routes.drop_null())
-        return unseen.filter(pc.invert(pc.is_in(unseen, value_set=self._values))).to_pylist()  # type: ignore[no-any-return]
+        return unseen.filter(pc.invert(pc.is_in(unseen, value_set=self._settled))).to_pylist()  # type: ignore[no-any-return]
 
     def routes_of(self, rows: Rows, messages: Messages) -> list[str]:
         """The routes that rows take and that are none of the stream's, each once."""

@@ -21,6 +21,7 @@ from structlog import get_logger
 from common.backoff import Backoff
 from common.clock import SystemClock
 from common.errors import KafkaDeltaExpressError, MarkerError, StoreError
+from common.settings.own_columns import has_keys_of_messages
 from common.settings.route_template import NAMES, is_name, table_of
 from common.settings.stores import stage_store
 from common.stage.appeared_routes import AppearedRoutes, agree_on, appeared
@@ -78,9 +79,6 @@ class RouteRegistry:
         self._asking: RunningAttempt | None = None
         self._request_at_s = 0.0
         self._backoff = Backoff()
-        merge = stream.merge
-        self._has_own_keys = stream.record.has_own_columns and merge is not None and not merge.keys
-        self._given_keys = frozenset[str]() if merge is None else frozenset(merge.route_keys)
         self._offered_keys: dict[str, tuple[str, ...]] = {}
         """By route: what its first events named, until a table has appeared."""
         self.away: KafkaDeltaExpressError | None = None
@@ -130,7 +128,7 @@ class RouteRegistry:
         return not is_whole and (route in known.routes or not self._refusal(known, route))
 
     def _lacks_keys(self, known: AppearedRoutes, route: str) -> bool:
-        return self._has_own_keys and route not in known.keys and route not in self._given_keys
+        return route not in known.keys and has_keys_of_messages(self._stream, route)
 
     def _refusal(self, known: AppearedRoutes, route: str) -> str:
         """Why a route can never have a table; empty if it may have one."""
@@ -160,7 +158,11 @@ class RouteRegistry:
             self._known = appeared(self._open_stage(), app_id).with_more(more, limit, {**before.keys, **keys})
             return
         self._known = agree_on(self._open_stage(), app_id, wanted, limit, keys)
-        self._log.info("tables appear", routes=[route for route in self._known.routes if route not in before.routes])
+        routes = [route for route in self._known.routes if route not in before.routes]
+        self._log.info("tables appear", routes=routes)
+        agreed = {route: names for route, names in self._known.keys.items() if route not in before.keys}
+        if agreed:
+            self._log.info("keys agreed on", keys=agreed)
 
     def _begin(self, wanted: Collection[str]) -> RunningAttempt | None:
         if (self._asking is not None and self._asking.is_alive()) or self._clock.monotonic_s() < self._request_at_s:

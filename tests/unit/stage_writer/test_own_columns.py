@@ -178,6 +178,26 @@ def test_events_without_a_key_make_no_table(store: FsspecStore) -> None:
     assert [row["id"] for row in tables(staged)["a"]] == [2]
 
 
+def test_a_table_that_appeared_without_keys_gets_them_from_its_next_event(store: FsspecStore) -> None:
+    agree_on(store, "orders", ["a", "b", "log"], 5)  # by a writer whose tables had the stream's keys
+    writer = Writer(store, merge={"tombstones": "ignore", "route_keys": {"log": ["at"]}})
+    staged = writer.convert([change("log", {"at": 2}), change("a", {"id": 1}), change("b", {"n": 1})], [None] * 3)
+    why = "no message key of the route '{0}' has named the keys of its table (in routes.{0})"
+    assert letters(staged) == {101: why.format("a"), 102: why.format("b")}
+    assert [row["at"] for row in tables(staged)["log"]] == [2]
+    staged = writer.convert([change("a", {"id": number}) for number in (2, 3, 4)], [None, key(id=3), key(id=4)])
+    assert [row["id"] for row in tables(staged)["a"]] == [3, 4]
+    assert dict(staged.dead_letters) == {"unreadable_key": 1}
+    agreed = appeared(store, "orders")
+    assert (agreed.keys, agreed.version) == ({"a": ("id",)}, 2)
+    staged = writer.convert([change("b", {"n": 1})], [key(n=1)])
+    assert [row["n"] for row in tables(staged)["b"]] == [1]
+    agree_on(store, "orders", ["c"], 5)  # while this writer runs
+    staged = writer.convert([change("d", {"id": 1}), change("c", {"n": 1})], [key(id=1), key(n=1)])
+    assert {url: len(rows) for url, rows in tables(staged).items()} == {"c": 1, "d": 1}
+    assert appeared(store, "orders").keys == {"a": ("id",), "b": ("n",), "c": ("n",), "d": ("id",)}
+
+
 def test_the_settings_may_give_keys(store: FsspecStore) -> None:
     merge = {"tombstones": "ignore", "route_keys": {"log": ["at", "by"]}}
     writer = Writer(store, merge=merge)
