@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from common import reference
+
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 # A path of the repository in backquotes: it begins with one of the folders at the top.
@@ -26,6 +28,29 @@ def test_every_path_that_a_page_names_exists(page: Path) -> None:
 def test_every_link_between_pages_leads_somewhere(page: Path) -> None:
     links = LINK.findall(page.read_text("utf-8"))
     assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+GENERATED = {f"docs/{name}" for name in reference.pages()}
+FOR_USERS = [
+    page
+    for page in (path.relative_to(ROOT) for path in PAGES)
+    if page.name != "CONTRIBUTING.md" and "internals" not in page.parts and str(page) not in GENERATED
+]
+MOST_WORDS = 30_300
+
+
+def test_the_pages_for_users_stay_short() -> None:
+    words = {str(page): len((ROOT / page).read_text("utf-8").split()) for page in FOR_USERS}  # as `wc -w` counts them
+    assert len(words) > 20
+    assert sum(words.values()) <= MOST_WORDS, f"cut what another page or docs/internals has: {words}"
+
+
+@pytest.mark.parametrize("page", FOR_USERS, ids=str)
+def test_a_page_for_users_ends_with_what_to_read_next(page: Path) -> None:
+    _, heading, end = (ROOT / page).read_text("utf-8").rpartition("Read next")
+    assert heading
+    assert "](" in end
+    assert "\n## " not in end
 
 
 NAMED_TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
