@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from delta_loader.plan.held import held, unknown_partition
-from delta_loader.plan.plan import Overlap, Run, has_mixed, next_run, plan_load, require_splittable
+from delta_loader.plan.held import MainTable, held, unknown_partition
+from delta_loader.plan.plan import MissingOrigin, Overlap, Run, has_mixed, next_run, plan_load, require_splittable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,13 +35,20 @@ def _runs(context: LoadContext, lost: Mapping[TopicPartition, Held]) -> dict[Top
             continue
         outcome = next_run(context.position(partition), markers, context.origin(partition))
         outcome = require_splittable(outcome, stream.row_tables, kafka_columns=stream.kafka_columns)
-        absent = None if stream.table in context.tables.targets else stream.table
-        reason = lost.get(partition) or held(partition, outcome, absent)
+        main = _main_table(context, partition) if isinstance(outcome, MissingOrigin) else None
+        reason = lost.get(partition) or held(partition, outcome, main)
         if isinstance(outcome, Run | Overlap) and partition not in lost:
             runs[partition] = outcome
         elif reason is not None:
             context.reporter.held(partition, reason)
     return runs
+
+
+def _main_table(context: LoadContext, partition: TopicPartition) -> MainTable:
+    stream, tables = context.stream, context.tables
+    positions = {url: tables.position(url, partition) for url in stream.side_tables}
+    others = {url: position for url, position in positions.items() if position is not None}
+    return MainTable(stream.table, stream.table in tables.targets, others, stream.row_tables)
 
 
 def _apart(context: LoadContext, runs: dict[TopicPartition, Loadable]) -> dict[TopicPartition, Loadable]:

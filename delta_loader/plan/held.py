@@ -8,12 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, assert_never
 
-from common.remedies import CONFIG, delta_table, repair
+from common.remedies import CONFIG, delta_table, repair, replay
 from common.spans import Position, Span
 from common.stage.markers import Marker
 from common.stage.merged import is_merged, known_as
 from common.stage.repair_lock import repair_path
 from common.stage.stored import UPGRADE
+from common.tables.urls import comparable
 from delta_loader.plan.plan import (
     ForeignMarker,
     Gap,
@@ -27,7 +28,7 @@ from delta_loader.plan.plan import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from common.json_value import Json
     from common.spans import TopicPartition
@@ -67,10 +68,22 @@ class Held:
         return {"reason": self.reason, "problem": self.problem, "remedy": self.remedy}
 
 
-def held(partition: TopicPartition, outcome: NextRun, absent: str | None = None) -> Held | None:
+@dataclass(frozen=True, slots=True)
+class MainTable:
+    """A stream's main table, as seen from a Kafka partition of which it has nothing."""
+
+    url: str
+    exists: bool
+    others: Mapping[str, Position]
+    """How far the stream's other tables have the partition; the one for dead letters too."""
+    for_rows: Collection[str]
+    """Those of the stream's tables that are for rows."""
+
+
+def held(partition: TopicPartition, outcome: NextRun, main: MainTable | None = None) -> Held | None:
     """The reason behind a plan's outcome for one Kafka partition; None when it is not held.
 
-    ``absent`` is the URL of the stream's main table if that does not exist.
+    ``main`` is what is known where the outcome is `MissingOrigin`.
     """
     match outcome:
         case Run() | Overlap() | UpToDate():
@@ -102,25 +115,49 @@ def held(partition: TopicPartition, outcome: NextRun, absent: str | None = None)
                 f"stage the rest again with `{rewind(partition, position)}`",
             )
         case MissingOrigin(first):
-            table = "the table has no position for" if absent is None else f"the table {absent} was deleted: it lacks"
-            return Held(
-                "no_root",
-                f"{table} {partition}, and its first marker {first.name.path} follows one at {first.previous} that is "
-                "gone",
-                _root_again(partition, first),
-            )
+            return _without_root(partition, first, main)
         case UnreadableMarker() | ForeignMarker() as unusable:
             return _unusable(partition, unusable)
         case _:
             assert_never(outcome)
 
 
-def _root_again(partition: TopicPartition, first: Marker) -> str:
-    """The remedy for a chain whose start is gone; a chain of several topics cannot be skipped."""
+def _without_root(partition: TopicPartition, first: Marker, main: MainTable | None) -> Held:
+    table, others = "the table has no position for", {} if main is None else main.others
+    is_new = main is not None and all(comparable(staged.url) != comparable(main.url) for staged in first.tables)
+    if main is not None and not main.exists:
+        table = f"the table {main.url} is new: it lacks" if is_new else f"the table {main.url} was deleted: it lacks"
+    problem = (
+        f"{table} {partition}, and its first marker {first.name.path} follows one at {first.previous} that is gone"
+    )
+    remedy = _root_again(partition, first, max(others.values(), default=None))
+    with_rows = [url for url in others if main is not None and url in main.for_rows]
+    if main is not None and is_new and with_rows:
+        url = max(with_rows, key=others.__getitem__)
+        problem = f"{problem}; {url} has {partition} up to {others[url]}"
+        remedy = (
+            f"make {url} the stream's main table again (table, or the first of tables), which says how far the stream "
+            f"is, and name {main.url} after it; or {remedy}"
+        )
+    return Held("no_root", problem, remedy)
+
+
+def _root_again(partition: TopicPartition, first: Marker, ahead: Position | None) -> str:
+    """The remedy for a chain whose start is gone; a chain of several topics cannot be skipped.
+
+    A chain that another table has, up to ``ahead``, cannot be rewound to before its start (bootstrap/apply/loaders.py).
+    """
     if is_merged(partition.topic):
         return (
             f"restore the markers before it from a backup of the bucket; stage all of it again with "
             f"`{rewind(partition, Position(0))}`, if Kafka has all of it; or {START_OVER}"
+        )
+    root = Position(0) if first.previous is None else first.previous
+    if ahead is not None and root > 0:
+        return (
+            f"stage its records again with `{rewind(partition, root)}`, and after their load those before them with "
+            f"`{replay(partition, 0, root)}`; or leave out all records before {first.span.start} with "
+            f"`{_bootstrap('skip', partition, first.span.start)}`"
         )
     return (
         f"stage what Kafka has again with `{rewind(partition, Position(0))}`, or from a later offset on if the "

@@ -29,6 +29,7 @@ from delta_loader.load.rollback import held_by
 from delta_loader.load.settle import unknown_partitions
 from delta_loader.plan.chain_positions import chains_that_wait, is_foreign, placed_chains, unplaced_chains
 from delta_loader.plan.held import (
+    MainTable,
     gone_from_kafka,
     held,
     missing_file,
@@ -38,7 +39,7 @@ from delta_loader.plan.held import (
     unknown_partition,
 )
 from delta_loader.plan.partition_progress import undeclared_of, violations_of
-from delta_loader.plan.plan import Overlap, Run, next_run, require_splittable
+from delta_loader.plan.plan import MissingOrigin, Overlap, Run, next_run, require_splittable
 from delta_loader.stage.identity import StreamIdentity
 from delta_loader.status.values import Aside, PartitionStatus, StreamStatus
 from delta_loader.tables.load_modes.load_mode import choose_load_mode
@@ -130,6 +131,8 @@ class _Tables:
 
     state: TableState | None
     """The main table's."""
+    states: Mapping[str, TableState]
+    """By URL, of those that exist."""
     histories: Mapping[str, StreamHistory]
     """By URL, of those that exist."""
     identities: Mapping[str, TableIdentity]
@@ -145,7 +148,7 @@ def _read_tables(stream: Stream, open_store: OpenStore) -> _Tables:
     there = {url: state for url, state in states.items() if state is not None}
     histories = {url: read_stream_history(stream, state, open_store(url)) for url, state in there.items()}
     identities = {url: histories[url].identity(state.transactions) for url, state in there.items()}
-    return _Tables(states[stream.table], histories, identities)
+    return _Tables(states[stream.table], there, histories, identities)
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,16 +228,30 @@ def _held(
         for partition in unknown_partitions(markers_of, stream_fact(stream.app_id, 0, chains.ends))
     }
     resolutions = _waiting_for_resolution(stream, tables, chains)
-    absent = stream.table if tables.state is None else None
     lacking = _lacking_a_file(stream, stage, open_store, chains)
+    main = {
+        partition: _main_table(stream, tables, chains, partition)
+        for partition, outcome in chains.outcomes.items()
+        if isinstance(outcome, MissingOrigin)
+    }
     reasons = {
         partition: unknown.get(partition)
         or (_waits(stage, chains, partition, resolutions) if partition in listing else None)
-        or held(partition, outcome, absent)
+        or held(partition, outcome, main.get(partition))
         or lacking.get(partition)
         for partition, outcome in chains.outcomes.items()
     }
     return {partition: reason for partition, reason in reasons.items() if reason is not None}
+
+
+def _main_table(stream: Stream, tables: _Tables, chains: _Chains, partition: TopicPartition) -> MainTable:
+    others: dict[str, Position] = {}
+    for url in stream.side_tables:
+        if url in tables.states:
+            ids = chains.ids.in_table(tables.identities[url].plain_topic)
+            position = ids.position(tables.states[url].transactions, partition)
+            others |= {} if position is None else {url: position}
+    return MainTable(stream.table, tables.state is not None, others, stream.row_tables)
 
 
 def _waits(

@@ -18,8 +18,8 @@ from common.stage.markers import VERSION, MarkerName, manifest_to_bytes
 from common.stage.undeclared import UndeclaredFields
 from common.tables.urls import comparable
 from delta_loader.load.failures import FailureNotes
+from delta_loader.plan.held import MainTable, missing_file
 from delta_loader.plan.held import held as held_by_plan
-from delta_loader.plan.held import missing_file
 from delta_loader.plan.plan import MissingOrigin
 from delta_loader.ports import in_turn
 from delta_loader.stage.reading import Stage
@@ -211,7 +211,8 @@ def test_a_deleted_table_is_called_that_and_a_file_that_went_alone_is_not(stagin
         assert held.reason == "missing_file"
         assert f"is gone: the table {staging.table} was deleted, or its folder emptied" in held.problem
     assert "VACUUM" in missing_file(staging.source(0), Position(0), "a.parquet").problem
-    without_origin = required(held_by_plan(staging.source(0), MissingOrigin(marker), staging.table))
+    main = MainTable(staging.table, exists=False, others={}, for_rows=())
+    without_origin = required(held_by_plan(staging.source(0), MissingOrigin(marker), main))
     assert f"the table {staging.table} was deleted" in without_origin.problem
 
 

@@ -10,9 +10,13 @@ from bootstrap.apply import stage as operator
 from bootstrap.apply.loaders import require_not_loading
 from bootstrap.apply.partition_state import partition_state
 from bootstrap.apply.repair_lock import RepairLocks
-from bootstrap.plans.repair import plan_rewind
-from bootstrap.plans.state import Author, Ends
+from bootstrap.plans.repair import plan_rewind, plan_skip
+from bootstrap.plans.state import Author, Ends, PartitionState
+from bootstrap.work import Work
+from common.clock import SystemClock
 from common.errors import UsageError
+from common.settings import Settings
+from common.settings.route_tables import OtherTable
 from common.spans import Position, TopicPartition
 from common.stage.chain_origins import ChainOrigin
 from common.stage.loading import LOADING, LoadNote, loading_path
@@ -21,15 +25,18 @@ from common.stage.repair_lock import ended_path, repair_path
 from common.storage.store import FsspecStore
 from delta_loader.load.merged import MergedLoads
 from delta_loader.load.report import StreamReport
+from delta_loader.plan.held import Held
 from delta_loader.plan.plan import Load
 from delta_loader.ports import in_turn
 from delta_loader.stage.reading import Stage
 from delta_loader.status.collecting import stream_status
 from delta_loader.tables.commits import CommitOutcome, TableCommit
+from tests.builders import required
 from tests.fakes.clock import IdleClock
 from tests.fakes.delta_tables import MemoryDeltaTables
-from tests.fakes.loading import loader_for, settings_for
+from tests.fakes.loading import loader_for, settings_for, status_of
 from tests.fakes.staging import Staging
+from tests.unit.common.tables.test_delta_log import METADATA, PROTOCOL, commit, txn
 
 AUTHOR = Author("operator", 1)
 
@@ -209,3 +216,87 @@ def test_only_the_first_load_of_a_chain_that_may_have_more_before_it_is_noted(st
     world.staging.flush(0, 33, 40)
     world.load()
     assert (noted[0], noted[-1]) == (start > 0, False)
+
+
+@dataclass
+class Settled:
+    """A chain whose records up to 30 are loaded, of which only the last marker is left."""
+
+    staging: Staging = field(default_factory=lambda: Staging(f"memory://{uuid.uuid4().hex}"))
+    tables: MemoryDeltaTables = field(default_factory=MemoryDeltaTables)
+
+    def __post_init__(self) -> None:
+        for start in (0, 10, 20):
+            self.staging.flush(0, start, start + 10, dead=[start])
+        assert self.held() is None
+        assert len(self.staging.markers()) == 1
+
+    def settings(self, *before: str) -> Settings:
+        """With other tables that are named before the one that is staged."""
+        urls = (*before, self.staging.table)
+        routing = {"table": urls[0], "other_tables": tuple(OtherTable(table=url) for url in urls[1:])}
+        settings = settings_for(self.staging, marker_retention=0)
+        stream = settings.streams[0].model_copy(update={**routing, "dead_letters": self.staging.dead_letters})
+        return settings.model_copy(update={"streams": (stream,)})
+
+    def held(self, *before: str) -> Held | None:
+        """What the loader holds, after a pass; `status` says the same."""
+        settings, staging = self.settings(*before), self.staging
+        (report,) = loader_for(staging, self.tables, settings, IdleClock()).run_pass()
+        for url, table in self.tables.tables.items():
+            actions = [txn(name, version) for name, version in table.transactions.items()]
+            commit(staging.store(url), 0, PROTOCOL, METADATA, *actions)
+        (shown,) = status_of(staging, stream=settings.streams[0]).partitions
+        assert shown.held == report.held.get(staging.source(0))
+        return shown.held
+
+    def repair(self, decide: Callable[[Work, PartitionState], None]) -> None:
+        work, (stream,) = Work(self.settings(), SystemClock()), self.settings().streams
+        ends = Ends(Position(0), Position(100))
+        decide(work, work._state(stream, ends, self.staging.source(0), None, None))
+
+
+def test_a_new_table_in_front_of_a_settled_chain_is_called_that() -> None:
+    chain = Settled()
+    new, old = f"{chain.staging.root}/tables/new", chain.staging.table
+    for start in (30, 40):
+        held = required(chain.held(new))
+        assert held.reason == "no_root"
+        assert f"the table {new} is new: it lacks orders/0" in held.problem
+        assert held.problem.endswith(f"{old} has orders/0 up to 30")
+        assert held.remedy.startswith(f"make {old} the stream's main table again")
+        chain.staging.flush(0, start, start + 10)
+    assert chain.held() is None
+    assert chain.tables.tables[old].transactions == {"orders-0": 49}
+
+
+def rewound(work: Work, state: PartitionState) -> None:
+    work.rewind(plan_rewind(state, Position(10), AUTHOR))
+
+
+def skipped(work: Work, state: PartitionState) -> None:
+    work.skip(plan_skip(state, Position(20), AUTHOR))
+
+
+@pytest.mark.parametrize("repair", [rewound, skipped])
+def test_each_command_for_a_deleted_table_works_where_another_one_is_further(
+    repair: Callable[[Work, PartitionState], None],
+) -> None:
+    """The table for dead letters is still there."""
+    chain = Settled()
+    del chain.tables.tables[chain.staging.table]
+    log = chain.staging.store(chain.staging.table)
+    log.delete([item.path for item in log.list("_delta_log/")])
+    held = required(chain.held())
+    assert f"the table {chain.staging.table} was deleted" in held.problem
+    commands = [text for text in held.remedy.split("`") if text.startswith(("bootstrap", "stage-writer"))]
+    assert [command.split(" --partition 0 ")[1] for command in commands] == [
+        "--to 10 --yes",
+        "--from 0 --to 10 --yes",
+        "--to 20 --yes",
+    ]
+    chain.repair(repair)
+    if repair is rewound:
+        chain.staging.flush(0, 10, 30, previous=9)
+    assert chain.held() is None
+    assert chain.tables.tables[chain.staging.table].transactions == {"orders-0": 29}
