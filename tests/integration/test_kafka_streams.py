@@ -59,7 +59,7 @@ def answers() -> dict[str, Shown]:
 def test_where_we_differ_it_is_as_documented(answers: dict[str, Shown], difference: str) -> None:
     case, mine, other = DIFFERENCES[difference]
     assert ours.run(case)[-1] == mine
-    assert answers[difference][-1] == other, "Kafka Streams gives something else now: look at docs/topologies.md"
+    assert answers[difference][-1] == other, "Kafka Streams gives something else now: look at docs/internals/peers.md"
 
 
 def _assert_same_but_for_the_time_of_unmatched(name: str, case: dict[str, Any], mine: Shown, other: Shown) -> None:

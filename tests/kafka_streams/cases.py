@@ -242,7 +242,7 @@ PLANS: dict[str, Plan] = {
 }
 
 
-# What is compared without the inputs in which we differ from Kafka Streams; docs/topologies.md has the reasons.
+# What is compared without the inputs in which we differ from Kafka Streams; docs/internals/peers.md has the reasons.
 STREAM_JOINS = frozenset(name for name, plan in PLANS.items() if any("before" in one for one in plan))
 """Stream–stream joins: inputs without missing values, which move the time of its stores there and not of ours."""
 UNMATCHED_LATER = frozenset(name for name in STREAM_JOINS if "left" in name or "outer" in name)
