@@ -78,7 +78,7 @@ class RecordSettings(SectionPart):
         pattern="^(none|confluent|confluent_header)$",
         description="`confluent`: each message begins with a zero byte and the id of its schema in `schema_registry`, "
         "as Confluent's serializers write it. `confluent_header`: the header `__value_schema_id` has the schema's GUID "
-        "or id. See [envelopes.md](envelopes.md).",
+        "or id. See [formats.md](formats.md#framing).",
     )
     envelope: str = Field(
         default="plain",
