@@ -63,6 +63,7 @@ from stage_writer.worker_pool import WorkerPool, WorkerSlot, report_port, settin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from threading import Timer
     from types import FrameType
 
     from common.settings import Settings, Stream
@@ -133,9 +134,11 @@ def _write(settings: Settings, slot: WorkerSlot | None, starting: StartingExit, 
     log = log if slot is None else log.bind(worker=slot.index)
     writer = wired_writer(settings, SystemClock(), log, Metrics())
 
+    timers: list[Timer] = []
+
     def stop() -> None:
         writer.service.stop()
-        end_when_stuck(settings.writer.revoke_timeout_s, lambda: writer.stopping.is_stepping, log)
+        timers.append(end_when_stuck(settings.writer.revoke_timeout_s, lambda: writer.stopping.is_stepping, log))
 
     if slot is not None:
         stop_without_parent(stop)
@@ -147,6 +150,9 @@ def _write(settings: Settings, slot: WorkerSlot | None, starting: StartingExit, 
         writer.service.run(until_caught_up=until_caught_up)
     finally:
         late = writer.close(settings.writer.revoke_timeout_s)
+        for timer in timers:  # one that waits holds the converters, and DuckDB prints what is left at the end
+            timer.cancel()
+            timer.join()
     log.info("ended")
     if until_caught_up:
         _require_all(late, writer.service)

@@ -1,11 +1,17 @@
 """A writer that is asked to stop: what it converts is broken off in time, and nothing is lost or doubled."""
 
+import signal
+import threading
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import structlog
 
+import stage_writer.__main__ as program
+from common.errors import ExitCode
+from common.settings import Settings
 from stage_writer.loop import StageWriter
 from stage_writer.stopping import StartingExit, end_when_stuck
 from stage_writer.tasks import together
@@ -64,6 +70,35 @@ def test_only_a_step_that_does_not_end_is_ended_with_its_process(is_stuck: bool)
         end_when_stuck(0.0, lambda: is_stuck, structlog.get_logger(), ended.append).join()
     assert ended == ([1] if is_stuck else [])
     assert [line["event"] for line in logs] == (["stopped during a conversion"] if is_stuck else [])
+
+
+def test_a_writer_that_was_stopped_in_time_leaves_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread would hold the converters to the end of the process, where DuckDB prints each object that is left."""
+    settings = Settings.model_validate(
+        {
+            "kafka": {"bootstrap.servers": "localhost:1"},
+            "stage": {"url": "file:///stage"},
+            "writer": {"revoke_timeout": "1h"},
+            "streams": [{"app_id": "a", "topics": ["t"], "table": "file:///t", "columns": "id BIGINT"}],
+        }
+    )
+    service = SimpleNamespace(stop=lambda: None, run=lambda **_: signal.raise_signal(signal.SIGTERM))
+    writer = SimpleNamespace(
+        service=service,
+        serving=SimpleNamespace(port=None),
+        stopping=SimpleNamespace(is_stepping=False),
+        close=lambda _within_s: None,
+    )
+    monkeypatch.setattr(program, "wired_writer", lambda *_: writer)
+    monkeypatch.setattr(program, "set_up_logs", lambda *_: structlog.get_logger())
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = set(threading.enumerate())
+    try:
+        program._write(settings, None, StartingExit(ExitCode.DONE), until_caught_up=False)
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    assert set(threading.enumerate()) <= before
 
 
 def test_the_loop_is_in_a_step_only_while_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
