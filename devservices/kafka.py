@@ -7,6 +7,9 @@ temporary folder, and are ready when this returns: an admin client has seen ever
 from __future__ import annotations
 
 import base64
+import hashlib
+import shutil
+import subprocess
 import tempfile
 import time
 import uuid
@@ -18,7 +21,7 @@ from typing import TYPE_CHECKING
 from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
-from common.downloads import ensure_jars, read_lock
+from common.downloads import cache_folder, ensure_jars, read_lock
 from devservices import processes
 from devservices.java import java
 from devservices.ports import HOST, free_ports, wait_until_closed
@@ -33,6 +36,7 @@ _OPTIONS = (
     "-Xms256m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto",
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dorg.slf4j.simpleLogger.showDateTime=true",
 )  # fmt: skip
+_BOOTSTRAP = "bootstrap.checkpoint"
 _READY_TIMEOUT_S = 120
 _ANSWER_TIMEOUT_S = 2
 _ADMIN_TIMEOUT_S = 30
@@ -221,11 +225,42 @@ def _format(options: KafkaOptions, root: Path) -> Iterator[Broker]:
         file = broker.folder / "server.properties"
         file.write_text("".join(f"{key}={value}\n" for key, value in properties.items()), "utf-8")
         formatted = broker.folder / "data" / "meta.properties"
-        if not formatted.exists():  # what Kafka's own tool writes, which is a Java of its own
+        if not formatted.exists():  # what Kafka's own tool writes
             formatted.parent.mkdir(exist_ok=True)
             ids = {"version": 1, "cluster.id": cluster_id, "node.id": number, "directory.id": _new_id()}
+            shutil.copyfile(_bootstrap_records(), formatted.with_name(_BOOTSTRAP))
             formatted.write_text("".join(f"{key}={value}\n" for key, value in ids.items()), "utf-8")
         yield broker
+
+
+def _bootstrap_records() -> Path:
+    """The features of a new cluster, such as groups that the broker assigns, as Kafka's own tool writes them.
+
+    The tool is a Java of its own, so it runs once for each lock of jars.
+    """
+    cached = cache_folder() / "built" / hashlib.sha256(LOCK.read_bytes()).hexdigest()[:16] / _BOOTSTRAP
+    if not cached.exists():
+        cached.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=cached.parent) as folder:
+            data, file = Path(folder) / "data", Path(folder) / "server.properties"
+            properties = {
+                "process.roles": "controller",
+                "node.id": "1",
+                "controller.quorum.voters": f"1@{HOST}:1",
+                "controller.listener.names": "CONTROLLER",
+                "listeners": f"CONTROLLER://{HOST}:1",
+                "log.dirs": str(data),
+            }
+            file.write_text("".join(f"{key}={value}\n" for key, value in properties.items()), "utf-8")
+            tool = [java(), *_OPTIONS, "-cp", _class_path(), "kafka.tools.StorageTool", "format"]
+            made = subprocess.run(
+                [*tool, "--cluster-id", _new_id(), "--config", str(file)], capture_output=True, text=True, check=False
+            )
+            if made.returncode:
+                msg = f"Kafka's tool did not format a folder: {made.stderr.strip() or made.stdout.strip()}"
+                raise processes.ServiceError(msg)
+            (data / _BOOTSTRAP).replace(cached)
+    return cached
 
 
 def _new_id() -> str:

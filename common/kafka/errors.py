@@ -38,9 +38,14 @@ _AUTHORITY = (
     "set kafka.ssl.ca.location to the certificate authority of the brokers, and see that the names in "
     "kafka.bootstrap.servers are those in their certificates"
 )
+_PROTOCOL = (
+    "remove kafka.group.protocol: these brokers do not offer `consumer`, which needs Kafka 4.0 or later and the "
+    "feature group.version=1 (`kafka-features.sh describe` shows it)"
+)
 _IDENTITY = (
     "check kafka.ssl.certificate.location and kafka.ssl.key.location: the brokers do not take what they are shown"
 )
+_READS = {"TOPIC_AUTHORIZATION_FAILED": "topic", "GROUP_AUTHORIZATION_FAILED": "consumer group"}
 
 
 class KafkaFault(Protocol):
@@ -98,15 +103,13 @@ def member_error(servers: str, group: str, topic: str | None, fault: KafkaFault)
 def remedy(name: str, text: str, user_of: str = "") -> str:
     if name in _LOGIN:
         return _TOKENS if "OAUTHBEARER token" in text else _LOG_IN
+    if name in _READS:
+        return f"allow this user to READ the {_READS[name]} {user_of}".rstrip()
     if name == "_SSL":
         return _AUTHORITY
     if _is_alert(name, text):
         return _IDENTITY
-    if name == "TOPIC_AUTHORIZATION_FAILED":
-        return f"allow this user to READ the topic {user_of}".rstrip()
-    if name == "GROUP_AUTHORIZATION_FAILED":
-        return f"allow this user to READ the consumer group {user_of}".rstrip()
-    return REACH
+    return _PROTOCOL if "ConsumerGroupHeartbeat" in text else REACH
 
 
 def _is_alert(name: str, text: str) -> bool:

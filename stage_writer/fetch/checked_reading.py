@@ -46,7 +46,11 @@ _END = KafkaError._PARTITION_EOF  # noqa: SLF001
 # librdkafka reports a truncation as a reset, with the reason in its text.
 _TRUNCATED = KafkaError(KafkaError._LOG_TRUNCATION).str()  # noqa: SLF001
 _DIFFERS_AT = re.compile(r"broker end offset is (\d+)")
-_FATAL_GROUP = (KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError.TOPIC_AUTHORIZATION_FAILED)
+_FATAL_GROUP = (
+    KafkaError._FATAL,  # noqa: SLF001  # an event of the client, which `KafkaError.fatal` does not know
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+)
 
 
 class CheckedReading:

@@ -16,7 +16,7 @@ from confluent_kafka import Producer
 
 from common.storage.store import FsspecStore
 from devservices import processes
-from devservices.kafka import KafkaCluster
+from devservices.kafka import KafkaCluster, KafkaOptions, running_kafka
 from devservices.ports import free_ports
 from devservices.proxy import Pass, Refuse, Request, Verdict, running_proxy
 from devservices.s3 import S3Server
@@ -75,15 +75,31 @@ def get(port: int, page: str) -> tuple[int, str]:
         return 0, ""
 
 
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_workers_catch_up_together_under_one_command(
-    kafka: KafkaCluster, new_topic: Callable[..., str], programs: Programs, tmp_path: Path
+    kafka: KafkaCluster, new_topic: Callable[..., str], programs: Programs, tmp_path: Path, protocol: str
 ) -> None:
     topic = new_topic(4)
     produce(kafka, topic, 4)
-    config = programs.config(settings(kafka, str(tmp_path), topic, workers=2))
+    given = settings(kafka, str(tmp_path), topic, workers=2)
+    given["kafka"]["group.protocol"] = protocol
+    config = programs.config(given)
     done = programs.run("stage-writer", "run", config, "--until-caught-up")
     assert done.returncode == 0, done.stderr
     assert staged(FsspecStore(f"{tmp_path}/stage")) == dict.fromkeys(range(4), 100)
+
+
+def test_brokers_without_the_protocol_of_the_config_end_the_writer_with_what_to_remove(
+    programs: Programs, tmp_path: Path
+) -> None:
+    with running_kafka(KafkaOptions(properties={"group.coordinator.rebalance.protocols": "classic"})) as old:
+        old.create_topic("orders", 1)
+        given = settings(old, str(tmp_path), "orders")
+        given["kafka"]["group.protocol"] = "consumer"
+        ended = programs.run("stage-writer", "run", programs.config(given))
+    assert ended.returncode == 1, ended.stderr
+    assert "API version not supported" in ended.stderr
+    assert "remove kafka.group.protocol" in ended.stderr
 
 
 def test_workers_serve_one_page_stop_together_and_fail_together(

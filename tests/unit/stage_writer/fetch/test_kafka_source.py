@@ -8,6 +8,7 @@ from confluent_kafka import KafkaError, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from common.clock import SystemClock
+from common.errors import BrokerError
 from common.settings import Settings
 from common.spans import Position, TopicPartition
 from stage_writer.fetch import connection
@@ -159,3 +160,15 @@ def test_values_and_times_are_those_of_the_messages() -> None:
     assert batch.values.to_pylist() == [b"{}", None]
     assert batch.timestamps_ms.tolist() == [1001, 1002]
     assert batch.keys.to_pylist() == [None, None]
+
+
+def test_brokers_without_the_consumer_protocol_end_the_writer_with_the_setting_to_remove(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """librdkafka tells it once, as an event of no partition; the writer would wait for its first partition for ever."""
+    text = "Fatal error: Broker: API version not supported: ConsumerGroupHeartbeat fatal error"
+    fatal = Message(error=KafkaError(KafkaError._FATAL, text))
+    source = source_of(monkeypatch, lambda _: [fatal])
+    with pytest.raises(BrokerError, match="API version not supported") as raised:
+        source.poll(0.2)
+    assert raised.value.remedy.startswith("remove kafka.group.protocol")
