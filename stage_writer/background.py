@@ -61,13 +61,13 @@ class Background:
         """Do what is due."""
         self._check_new_topics()
         self._check_quiet()
-        self._idle_reporter.report(self._assignment.by_partition.values())
+        self._idle_reporter.report(self._assignment.by_partition.values(), self._assignment.held)
         self._changelogs.check()
         self._state_renewal.step(self._assignment.by_partition.values())
         self._schemas.refresh()
 
     def report_idle(self) -> None:
-        self._idle_reporter.report(self._assignment.by_partition.values(), now=True)
+        self._idle_reporter.report(self._assignment.by_partition.values(), self._assignment.held, now=True)
 
     def _check_new_topics(self) -> None:
         now_s = self._clock.monotonic_s()

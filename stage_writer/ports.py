@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from common.spans import Position, Topic, TopicPartition
     from common.stage.chain_origins import ChainOrigin
     from common.stage.evolved import Evolved
-    from common.stage.idle import IdleFact, StreamFact
+    from common.stage.idle import HeldFact, IdleFact, StreamFact
     from common.stage.markers import LastRecord, Marker
     from common.stage.state_files import Change, MarkedState, StateFileName, StateFiles, StateKind
     from common.storage.chunks import ByteChunks
@@ -399,8 +399,10 @@ class WriterStage(Protocol):
         Raises StateError where it is unknown.
         """
 
-    def put_idle(self, facts: Collection[IdleFact], streams: Collection[StreamFact]) -> None:
-        """Record which partitions exist and which had nothing new, replacing the previous record."""
+    def put_idle(
+        self, facts: Collection[IdleFact], streams: Collection[StreamFact], held: Collection[HeldFact] = ()
+    ) -> None:
+        """Record which partitions exist, which had nothing new, and which are held, replacing the previous record."""
 
     def put_notification(self, app_id: str) -> None:
         """Signal that a stream has new markers."""

@@ -11,6 +11,8 @@ Rules:
    overwritten, and has nothing that must not be lost.
 5. It also says which partitions a stream's topics had at a point in time. A table is complete up to no later time: it
    has nothing of partitions added since. Older releases do not record this.
+6. It also says which partitions its writer held, where, and why. That is over once their chain ends elsewhere, or a
+   writer had nothing new there later on.
 """
 
 from __future__ import annotations
@@ -19,10 +21,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-from common.spans import Partition, Topic, TopicPartition
+from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.data_files import escape, shortened
 from common.stage.stored import Count, StoredPosition, read_object
-from common.stored_types import StoredForm, with_partition
+from common.stored_types import StoredForm, lean, with_partition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -42,6 +44,27 @@ class IdleFact:
     time_ms: int
     generation: Count
     """The generation of the chain (common/stage/chain_origins.py)."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldFact:
+    """Rule 6."""
+
+    partition: TopicPartition
+    position: StoredPosition
+    time_ms: int
+    generation: Count
+    reason: str
+    problem: str
+    remedy: str
+
+    def holds(self, position: Position | None, generation: int, idle: Iterable[IdleFact]) -> bool:
+        """Whether the partition still waits; ``position`` is the end of its chain, or its origin."""
+        idle_later = any(
+            fact.partition == self.partition and fact.position == position and fact.time_ms > self.time_ms
+            for fact in idle
+        )
+        return (self.position, self.generation) == (position, generation) and not idle_later
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,16 +100,30 @@ def idle_path(writer: str) -> str:
 class _WriterFacts:
     partitions: tuple[Annotated[IdleFact, with_partition(IdleFact, "partition")], ...]
     streams: tuple[StreamFact, ...] = ()
+    held: tuple[Annotated[HeldFact, with_partition(HeldFact, "partition")], ...] = ()
+
+    _without_held = lean("held")
 
 
 _FORM = StoredForm(_WriterFacts)
 
 
-def facts_to_bytes(facts: Iterable[IdleFact], streams: Iterable[StreamFact] = ()) -> bytes:
-    return _FORM.to_bytes(_WriterFacts(tuple(facts), tuple(streams)))
+def facts_to_bytes(
+    facts: Iterable[IdleFact], streams: Iterable[StreamFact] = (), held: Iterable[HeldFact] = ()
+) -> bytes:
+    return _FORM.to_bytes(_WriterFacts(tuple(facts), tuple(streams), tuple(held)))
 
 
 def facts_from_bytes(path: str, data: bytes) -> tuple[tuple[IdleFact, ...], tuple[StreamFact, ...]]:
-    """The inverse of `facts_to_bytes`. Raises MarkerError."""
-    facts = read_object(_FORM, path, data, "delete it: a writer writes it again within a minute or so")
+    """A writer's facts, except for `held_from_bytes`. Raises MarkerError."""
+    facts = _read(path, data)
     return facts.partitions, facts.streams
+
+
+def held_from_bytes(path: str, data: bytes) -> tuple[HeldFact, ...]:
+    """Which partitions a writer held. Raises MarkerError."""
+    return _read(path, data).held
+
+
+def _read(path: str, data: bytes) -> _WriterFacts:
+    return read_object(_FORM, path, data, "delete it: a writer writes it again within a minute or so")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from common.errors import MarkerError, NewerFormatError
 from common.stage.appeared_routes import appeared, with_appeared_of
 from common.stage.chain_origins import BEGIN, listed_origin, newest_paths
-from common.stage.idle import IDLE, facts_from_bytes
+from common.stage.idle import IDLE, facts_from_bytes, held_from_bytes
 from common.stage.markers import DONE, STRAY, Marker, MarkerName, is_late_path, late_path, marker_from_bytes
 from common.stage.merged import is_merged, kafka_topic
 from delta_loader.plan.plan import AnyMarker, UnreadableMarker, for_tables
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from common.settings import Stream
     from common.spans import TopicPartition
     from common.stage.chain_origins import ChainOrigin
-    from common.stage.idle import IdleFact, StreamFact
+    from common.stage.idle import HeldFact, IdleFact, StreamFact
     from common.stage.markers import Manifest, StagedFile
     from common.stage.topic_owners import StageTopicOwners
     from delta_loader.ports import ParallelMap
@@ -111,6 +111,21 @@ class Stage:
                 facts += idle
                 streams += reported
         return tuple(facts), tuple(streams)
+
+    def held_by_writers(self) -> tuple[dict[TopicPartition, HeldFact], tuple[IdleFact, ...]]:
+        """By Kafka partition, the newest report that a writer holds it; and those that had nothing new.
+
+        Raises StoreError.
+        """
+        items = list(self.store.list(f"{IDLE}/"))
+        contents = self._parallel(lambda item: self.store.read(item.path), items)
+        held: list[HeldFact] = []
+        idle: list[IdleFact] = []
+        for item, data in zip(items, contents, strict=True):
+            with suppress(MarkerError):  # written by another release
+                held += held_from_bytes(item.path, data or b"")
+                idle += facts_from_bytes(item.path, data or b"")[0]
+        return {fact.partition: fact for fact in sorted(held, key=lambda fact: fact.time_ms)}, tuple(idle)
 
     def origins(self, stream: Stream) -> dict[TopicPartition, ChainOrigin]:
         """The origin of each chain that has one (chain_origins.py). Raises StoreError, MarkerError."""

@@ -29,6 +29,7 @@ from delta_loader.load.rollback import held_by
 from delta_loader.load.settle import unknown_partitions
 from delta_loader.plan.chain_positions import chains_that_wait, is_foreign, placed_chains, unplaced_chains
 from delta_loader.plan.held import (
+    Held,
     MainTable,
     gone_from_kafka,
     held,
@@ -53,11 +54,11 @@ if TYPE_CHECKING:
     from common.stage.chain_origins import ChainOrigin
     from common.stage.evolved import Gained
     from common.stage.failures import LastFailure
+    from common.stage.idle import HeldFact, IdleFact
     from common.stage.markers import MarkerName
     from common.tables.identity import TableIdentity
     from common.tables.state import TableState
     from common.tables.stream_history import StreamHistory
-    from delta_loader.plan.held import Held
     from delta_loader.plan.plan import AnyMarker, NextRun
     from delta_loader.ports import EndsOf, OpenStore
     from delta_loader.stage.listed import Listed, Listing
@@ -163,6 +164,20 @@ class _Chains:
     """The main table's; also of Kafka partitions without a chain."""
     markers_of: Mapping[TopicPartition, Sequence[AnyMarker]]
     outcomes: Mapping[TopicPartition, NextRun]
+    origins: Mapping[TopicPartition, ChainOrigin]
+    """Of the chains that have one."""
+    writers_hold: Mapping[TopicPartition, HeldFact]
+    """What writers have last reported."""
+    idle: Sequence[IdleFact]
+    """Where writers had nothing new."""
+
+    def held_by_writers(self, partition: TopicPartition, staged_to: Position | None) -> Held | None:
+        """Why a writer holds a Kafka partition, by its own report."""
+        fact, origin = self.writers_hold.get(partition), self.origins.get(partition)
+        end = origin.position if staged_to is None and origin is not None else staged_to
+        if fact is None or not fact.holds(end, self.ids.generation_of(partition), self.idle):
+            return None
+        return Held(fact.reason, fact.problem, fact.remedy)
 
 
 def _read_chains(
@@ -185,7 +200,7 @@ def _read_chains(
         partition: _outcome(stream, positions[partition], markers_of.get(partition, []), origins.get(partition))
         for partition in known
     }
-    return _Chains(listing, ends, ids, positions, markers_of, outcomes)
+    return _Chains(listing, ends, ids, positions, markers_of, outcomes, origins, *stage.held_by_writers())
 
 
 def _stream_status(stream: Stream, stage: Stage, open_store: OpenStore, kafka: KafkaSnapshot) -> StreamStatus:
@@ -343,7 +358,8 @@ def _partition_status(
         held=why,
         writers_hold=topic_recreated(partition, staged_from(near_markers), topic_id)
         or lost
-        or gone_from_kafka(partition, staged_to, kafka.firsts.get(partition)),
+        or gone_from_kafka(partition, staged_to, kafka.firsts.get(partition))
+        or chains.held_by_writers(partition, staged_to),
     )
 
 

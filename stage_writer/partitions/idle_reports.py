@@ -9,6 +9,7 @@ Rules:
 3. The topic's id is requested after that: the end of another topic with the same name is meaningless.
 4. A failure has no consequence; the report is tried again a minute later.
 5. The partitions of each stream's topics are recorded in the same report, and once at startup.
+6. So are the partitions that this writer holds, as soon as they change, for ``delta-loader status``.
 """
 
 from __future__ import annotations
@@ -16,18 +17,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from common.errors import BrokerError, ConfigError, StoreError
-from common.stage.idle import MARGIN_MS, IdleFact, stream_fact
+from common.stage.idle import MARGIN_MS, HeldFact, IdleFact, stream_fact
 from stage_writer.partitions.resume_points import is_other
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
     from structlog.typing import FilteringBoundLogger
 
     from common.ports import Clock
     from common.settings import Stream
+    from common.spans import TopicPartition
     from common.stage.idle import StreamFact
-    from stage_writer.partitions.partition import AssignedPartition
+    from stage_writer.partitions.partition import AssignedPartition, HeldPartition
     from stage_writer.ports import KafkaMetadata, WriterStage
 
 REPORT_EVERY_S = 60.0
@@ -49,21 +51,44 @@ class IdleReporter:
         self._stage = stage
         self._clock = clock
         self._log = log
-        self._reported_s: float | None = None
+        self._reported_s = -REPORT_EVERY_S
+        self._reported_held: Collection[TopicPartition] = ()
 
-    def report(self, partitions_of_writer: Collection[AssignedPartition], *, now: bool = False) -> None:
+    def report(
+        self,
+        partitions_of_writer: Collection[AssignedPartition],
+        held: Mapping[TopicPartition, HeldPartition],
+        *,
+        now: bool = False,
+    ) -> None:
         """Check and report, if it is due or ``now`` is set."""
         now_s = self._clock.monotonic_s()
-        if not now and self._reported_s is not None and now_s - self._reported_s < REPORT_EVERY_S:
+        if not now and held.keys() == self._reported_held and now_s - self._reported_s < REPORT_EVERY_S:
             return
-        self._reported_s = now_s
+        self._reported_s, self._reported_held = now_s, frozenset(held)
         quiet = [
             assigned for assigned in partitions_of_writer if assigned.in_flight is None and assigned.buffer.is_empty
         ]
         try:
-            self._stage.put_idle(self._facts(quiet) if quiet else [], self._topics())
+            self._stage.put_idle(self._facts(quiet) if quiet else [], self._topics(), self._held(held))
         except (StoreError, BrokerError, ConfigError) as error:
             self._log.debug("idle report failed", problem=error.problem)
+
+    def _held(self, held: Mapping[TopicPartition, HeldPartition]) -> list[HeldFact]:
+        time_ms = self._clock.wall_ms() - MARGIN_MS
+        return [
+            HeldFact(
+                partition,
+                each.resume_point.position,
+                time_ms,
+                each.resume_point.lineage.generation,
+                each.reason,
+                each.problem,
+                each.remedy,
+            )
+            for partition, each in held.items()
+            if each.resume_point is not None
+        ]
 
     def _topics(self) -> list[StreamFact]:
         time_ms = self._clock.wall_ms() - MARGIN_MS

@@ -71,7 +71,7 @@ if TYPE_CHECKING:
     from common.spans import Position, TopicPartition
     from common.stage.chain_origins import ChainOrigin
     from common.stage.evolved import Evolved
-    from common.stage.idle import IdleFact, StreamFact
+    from common.stage.idle import HeldFact, IdleFact, StreamFact
     from common.stage.state_files import MarkedState, StateFiles, StateKind
     from stage_writer.chain_end import Tail
     from stage_writer.changelog.ports import Changelog
@@ -116,8 +116,10 @@ class ObjectStage:
             return state_at(self._store, partition, tail)
         return EMPTY_STATE if origin is None else state_of_origin(self._store, partition, origin)
 
-    def put_idle(self, facts: Collection[IdleFact], streams: Collection[StreamFact]) -> None:
-        self._store.write(idle_path(self._writer), facts_to_bytes(facts, streams))
+    def put_idle(
+        self, facts: Collection[IdleFact], streams: Collection[StreamFact], held: Collection[HeldFact] = ()
+    ) -> None:
+        self._store.write(idle_path(self._writer), facts_to_bytes(facts, streams, held))
 
     def put_notification(self, app_id: str) -> None:
         self._store.write(notification_path(app_id, self._writer), b"")

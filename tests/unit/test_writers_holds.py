@@ -1,0 +1,80 @@
+"""What writers hold, and `delta-loader status` says of it, by the writers' own reports in the stage."""
+
+from pathlib import Path
+
+from common.clock import SystemClock
+from common.spans import Position
+from common.stage.chain_origins import ChainOrigin, origin_path, origin_to_bytes
+from common.stage.idle import HeldFact, IdleFact, facts_from_bytes, facts_to_bytes, held_from_bytes, idle_path
+from common.stage.markers import Origin
+from common.storage.store import FsspecStore
+from delta_loader.plan.held import Held
+from delta_loader.ports import in_turn
+from delta_loader.stage.reading import Stage
+from delta_loader.status.collecting import stream_status
+from delta_loader.status.values import exit_code
+from stage_writer.assignment import CHECK_HELD_EVERY_S
+from tests.fakes.markers import flush, put
+from tests.unit.stage_writer.test_service import FIRST, SECOND, World
+
+
+def reported(world: World) -> tuple[dict[int, Held], int]:
+    """What status says that writers hold, by number, and its exit code."""
+    (stream,) = world.settings.streams
+    ends = {partition: Position(end) for partition, end in world.group.ends.items()}
+    status = stream_status(stream, Stage(world.store, in_turn), FsspecStore, lambda _: ends)
+    held = {int(each.partition.partition): each.writers_hold for each in status.partitions if each.writers_hold}
+    return held, exit_code([status])
+
+
+def test_a_partition_that_a_rule_holds_is_reported_until_its_chain_moves(tmp_path: Path) -> None:
+    world = World(tmp_path, {FIRST: 20, SECOND: 3}, expect={"known": "id <> 7"}, on_fail="hold")
+    world.steps(20)
+    held, code = reported(world)
+    assert (list(held), code) == ([0], 3)
+    assert held[0].reason == "expectation"
+    assert "the record at offset 7 of orders/0 breaks a rule with on_fail: hold" in held[0].problem
+    assert "bootstrap skip ⟨config⟩ --topic orders --partition 0 --to 8 --yes" in held[0].remedy
+    put(world.store, flush(7, 8, 0, partition=FIRST, origin=Origin.SKIP))
+    assert reported(world) == ({}, 0), "given up, and no writer runs"
+    world.clock.now_s += CHECK_HELD_EVERY_S + 1
+    world.steps(2, 0.0)
+    (item,) = world.store.list("idle")
+    assert held_from_bytes(item.path, world.store.read(item.path) or b"") == (), "as soon as that has changed"
+
+
+def test_a_chain_without_a_marker_is_held_at_its_origin(tmp_path: Path) -> None:
+    world = World(tmp_path, {FIRST: 5}, expect={"known": "id > 2"}, on_fail="hold")
+    world.steps(20)
+    held, code = reported(world)
+    assert (held[0].reason, code) == ("expectation", 3)
+    again = ChainOrigin(Position(0), generation=1, number=1)
+    world.store.create(origin_path(FIRST, 1), origin_to_bytes(again))
+    assert reported(world) == ({}, 0), "the chain of another topic"
+
+
+def test_a_hold_is_over_once_its_chain_ends_elsewhere_or_is_idle() -> None:
+    fact = HeldFact(FIRST, Position(7), 1_000, 0, "unexpected", "it failed", "look")
+    assert fact.holds(Position(7), 0, [IdleFact(FIRST, Position(7), 1_000, 0), IdleFact(SECOND, Position(7), 1_001, 0)])
+    assert fact.holds(Position(7), 0, [IdleFact(FIRST, Position(6), 1_001, 0)])
+    assert not fact.holds(Position(7), 0, [IdleFact(FIRST, Position(7), 1_001, 0)])
+    assert not fact.holds(Position(8), 0, [])
+    assert not fact.holds(Position(7), 1, [])
+    assert not fact.holds(None, 0, [])
+
+
+def test_the_newest_report_of_a_partition_counts_and_older_releases_make_none(tmp_path: Path) -> None:
+    store = FsspecStore(str(tmp_path))
+    now_ms = SystemClock().wall_ms()
+    facts = [
+        HeldFact(FIRST, Position(7), now_ms - age, 0, reason, "it failed", "look")
+        for age, reason in ((5, "new"), (9, "old"))
+    ]
+    store.write(idle_path("a"), facts_to_bytes([], held=facts[:1]))
+    store.write(idle_path("b"), facts_to_bytes([], held=facts[1:]))
+    store.write(idle_path("c"), b'{"version":1,"partitions":[],"streams":[]}')
+    store.write(idle_path("d"), b"torn")
+    held, _ = Stage(store, in_turn).held_by_writers()
+    assert held == {FIRST: facts[0]}
+    assert b"held" not in facts_to_bytes([])
+    assert facts_from_bytes("idle", facts_to_bytes([], held=facts)) == ((), ())
