@@ -19,7 +19,7 @@ from stage_writer.decode.binary.json_schema import JsonSchemaReader
 from stage_writer.decode.binary.protobuf import ProtobufReader, make_protobuf_reader
 from stage_writer.decode.decode import Decoder
 from stage_writer.decode.decode_options import DecodeOptions, no_native_decoder
-from stage_writer.decode.envelopes.debezium import EventDecoder
+from stage_writer.decode.envelopes.debezium import DebeziumOpener
 from stage_writer.decode.envelopes.framing import (
     FramedDecoder,
     HeaderFramedDecoder,
@@ -27,7 +27,7 @@ from stage_writer.decode.envelopes.framing import (
     UnframedDecoder,
 )
 from stage_writer.decode.envelopes.old_keys import old_keys_of
-from stage_writer.decode.envelopes.row_change_decoder import ENVELOPES, RowChangeDecoder
+from stage_writer.decode.envelopes.row_change_decoder import ENVELOPES, EnvelopeOpener, RowChangeDecoder
 from stage_writer.decode.unknown.evolving import EvolvingDecoder
 from stage_writer.shape.jmespath.decoder import JmesPathDecoder
 
@@ -89,7 +89,9 @@ def decoder_of(stream: Stream, inputs: RecordInputs = NO_INPUTS, gained: Additio
         make = partial(Decoder, reading=reading, rescue_column=rescue_column, native_decoder=native_decoder)
         decoder = PlainRecords(EvolvingDecoder(columns, gained, make) if gained else make(columns))
     if stream.record.has_events:
-        decoder = _of_events(stream, decoder, native_decoder)
+        envelope = ENVELOPES.get(stream.record.envelope)
+        opener = DebeziumOpener(native_decoder) if envelope is None else EnvelopeOpener(envelope, native_decoder)
+        decoder = RowChangeDecoder(decoder, opener, old_keys_of(stream))
     if stream.record.framing == "none":
         return (
             decoder if stream.record.schema_file is None else UnframedDecoder(decoder, reader_of_file(stream, inputs))
@@ -99,13 +101,6 @@ def decoder_of(stream: Stream, inputs: RecordInputs = NO_INPUTS, gained: Additio
         raise TypeError(msg)
     framed = FramedDecoder if stream.record.framing == "confluent" else HeaderFramedDecoder
     return framed(decoder, inputs.schemas, stream.record.format.upper(), _make_reader(stream, inputs), inputs.covers)
-
-
-def _of_events(stream: Stream, decoder: Decodes, native_decoder: MakeNativeDecoder) -> Decodes:
-    envelope = ENVELOPES.get(stream.record.envelope)
-    if envelope is None:
-        return EventDecoder(decoder, native_decoder)
-    return RowChangeDecoder(decoder, envelope, old_keys_of(stream), native_decoder)
 
 
 def reader_of_file(stream: Stream, inputs: RecordInputs) -> RecordReader:

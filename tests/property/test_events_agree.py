@@ -12,7 +12,8 @@ from common.settings.formats import forms_of
 from stage_writer.decode.batch import Messages
 from stage_writer.decode.decode import Decoded
 from stage_writer.decode.decode_options import DecodeOptions
-from stage_writer.decode.envelopes.debezium import EventDecoder, open_strictly
+from stage_writer.decode.envelopes.debezium import DebeziumOpener, open_strictly
+from stage_writer.decode.envelopes.row_change_decoder import RowChangeDecoder
 from stage_writer.decode.rejects import Refusal, Reject
 from stage_writer.decode.strict import StrictDecoder
 from tests.fakes.native import native_decoders
@@ -87,7 +88,7 @@ class Images:
         return Decoded(rows, np.flatnonzero(is_there), (), np.flatnonzero(~is_there))
 
 
-DECODERS = [EventDecoder(Images(), one) for one in native_decoders()]
+DECODERS = [RowChangeDecoder(Images(), DebeziumOpener(one)) for one in native_decoders()]
 
 
 @given(st.lists(messages() | st.none(), max_size=10))

@@ -18,19 +18,21 @@ import pyarrow.compute as pc
 from common.schema import parse_ddl
 from stage_writer.decode.envelopes.row_changes import (
     Images,
-    RowChanges,
+    about_of,
     column_of,
     is_object,
     is_one_of,
     mask_of,
     not_a_change,
-    refused_others,
+    opened,
 )
 from stage_writer.decode.rejects import ErrorClass, Refusal, truncated
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from stage_writer.decode.decode import Decoded
+    from stage_writer.decode.envelopes.row_changes import Opened
     from stage_writer.decode.json_document import Object
 
     Index = NDArray[np.int64]
@@ -63,7 +65,7 @@ class Canal:
     )
     forms = {"es": "epoch_ms", "ts": "epoch_ms", "data.element": "json", "old.element": "json"}  # noqa: RUF012 - read only
 
-    def changes(self, parts: pa.Table) -> RowChanges:
+    def opened(self, parts: Decoded) -> Opened:
         kind, rows, old = column_of(parts, "type"), column_of(parts, "data"), column_of(parts, "old")
         is_ddl = mask_of(column_of(parts, "isDdl"))
         truncates = is_one_of(kind, (_TRUNCATE,)) | mask_of(
@@ -80,13 +82,13 @@ class Canal:
         def why(index: int) -> Refusal:
             return _why(kind[index].as_py(), rows[index].as_py(), truncates=bool(truncates[index]))
 
-        return RowChanges(
+        source = pc.binary_join_element_wise(column_of(parts, "database"), column_of(parts, "table"), ".")
+        return opened(
+            parts,
             Images(texts.filter(pa.array(kept)), owners, kind.take(pa.array(owners)), _at(old, owners, within)),
-            column_of(parts, "ts"),
-            pc.binary_join_element_wise(column_of(parts, "database"), column_of(parts, "table"), "."),
-            column_of(parts, "es"),
-            np.flatnonzero(passed_over),
-            refused_others(owners, passed_over, why),
+            about_of(column_of(parts, "ts"), source, column_of(parts, "es")),
+            passed_over,
+            why,
         )
 
     def image_of(self, message: Object) -> object:

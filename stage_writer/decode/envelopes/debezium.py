@@ -23,12 +23,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from common.schema import Field, Primitive, StructType, parse_ddl, to_arrow_type
-from common.settings.columns import CDC_COLUMN
+from common.schema import Field, Primitive, nullable_columns, parse_ddl
 from common.settings.formats import forms_of
-from stage_writer.decode.batch import blocks, in_place
+from stage_writer.decode.batch import blocks
 from stage_writer.decode.decode import Decoder
 from stage_writer.decode.decode_options import DecodeOptions, no_native_decoder
+from stage_writer.decode.envelopes.row_changes import Images, Opened, about_of, is_object, is_one_of, no_image
 from stage_writer.decode.json_document import Members, Object, end_of, space_end
 from stage_writer.decode.rejects import ErrorClass, Refusal, Reject, truncated
 from stage_writer.decode.strict import document_of
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from stage_writer.decode.batch import Messages
-    from stage_writer.decode.decode import Decoded, Decodes
     from stage_writer.decode.decode_options import MakeNativeDecoder
     from stage_writer.decode.json_document import Json
 
@@ -51,27 +49,10 @@ _ABOUT = parse_ddl(
     "source STRUCT<db: STRING, `schema`: STRING, `table`: STRING, collection: STRING, ts_ms: TIMESTAMP>"
 )
 _ABOUT_FORMS = {"ts_ms": "epoch_ms", "source.ts_ms": "epoch_ms"}
-_EVENT = StructType(
-    (
-        *(replace(field, nullable=True) for field in _ABOUT),
-        Field("before", Primitive.STRING),
-        Field("after", Primitive.STRING),
-    )
-)
+_EVENT = nullable_columns(_ABOUT).with_fields((Field("before", Primitive.STRING), Field("after", Primitive.STRING)))
 _EVENT_FORMS = {**_ABOUT_FORMS, "before": "json", "after": "json"}
 _MESSAGE = _EVENT.with_fields((Field("payload", _EVENT),))
 _MESSAGE_FORMS = {**_EVENT_FORMS, **{f"payload.{path}": form for path, form in _EVENT_FORMS.items()}}
-CDC_FIELD = Field(
-    CDC_COLUMN,
-    StructType(
-        (
-            Field("op", Primitive.STRING),
-            Field("ts", Primitive.TIMESTAMP),
-            Field("source", Primitive.STRING),
-            Field("source_ts", Primitive.TIMESTAMP),
-        )
-    ),
-)
 _IMAGES = {"c": "after", "r": "after", "u": "after", "d": "before"}
 _PARTS = _EVENT.names
 _CHANGE_PARTS = frozenset({"op", "before", "after"})
@@ -79,54 +60,37 @@ _TRUNCATES = "t"
 
 
 @dataclass(frozen=True, slots=True)
-class _Opened:
-    """Some events: their images as JSON objects, what is said about them, and the indices of their messages."""
+class _Part:
+    """Some events: their images as JSON objects, the columns of `_ABOUT`, and the indices of their messages."""
 
     images: pa.LargeBinaryArray
     abouts: pa.StructArray
-    """Of the columns of `_ABOUT`; fewer than images where some of them are refused."""
-    places: Index
-    about_indexes: Index
+    index: Index
 
 
-class EventDecoder:
-    """Decodes the rows' images with a decoder, and adds `_cdc`. Not thread-safe."""
+class DebeziumOpener:
+    """An `Opener`."""
 
-    def __init__(self, inner: Decodes, native_decoder: MakeNativeDecoder = no_native_decoder) -> None:
-        self._inner = inner
+    def __init__(self, native_decoder: MakeNativeDecoder = no_native_decoder) -> None:
         self._first = native_decoder(_MESSAGE, DecodeOptions(forms_of(_MESSAGE, _MESSAGE_FORMS)))
         self._about = Decoder(_ABOUT, DecodeOptions(forms_of(_ABOUT, _ABOUT_FORMS)))
-        self.columns = inner.columns.with_fields((CDC_FIELD,))
 
-    def decode(self, messages: Messages) -> Decoded:
-        nulls = messages.values.is_null().to_numpy(zero_copy_only=False)
-        parts, left = self._opened(messages.values, np.flatnonzero(~nulls))
-        opened, refused, passed_over = self._opened_strictly(messages.values, left)
-        parts.append(opened)
-        images = in_place([part.images for part in parts], [part.places for part in parts], len(messages))
-        decoded = self._inner.decode(replace(messages, values=images))
-        rejects = {reject.index: reject for reject in (*refused, *decoded.rejects)}
-        abouts = pa.concat_arrays([part.abouts for part in parts])
-        about_places = np.concatenate([part.about_indexes for part in parts])
-        order = np.full(len(messages), -1)
-        order[about_places] = np.arange(len(about_places))
-        events = order[decoded.row_index]
-        kept = events >= 0
-        rows, index = decoded.rows, decoded.row_index
-        if not kept.all():
-            rows, index, events = rows.filter(pa.array(kept)), index[kept], events[kept]
-        return replace(
-            decoded,
-            rows=rows.append_column(CDC_COLUMN, _cdc(abouts.take(pa.array(events)))),
-            row_index=index,
-            rejects=tuple(rejects[each] for each in sorted(rejects)),
-            tombstones=np.flatnonzero(nulls),
-            passed_over=passed_over,
-        )
+    def opened(self, values: pa.BinaryArray) -> Opened:
+        nulls = values.is_null().to_numpy(zero_copy_only=False)
+        parts, left = self._opened_natively(values, np.flatnonzero(~nulls))
+        strict, rejects, passed_over = self._opened_strictly(values, left)
+        events = _joined([*parts, strict])
+        op, ts, source = events.abouts.flatten()
+        space = pc.coalesce(pc.struct_field(source, "schema"), pc.struct_field(source, "db"))
+        table = pc.coalesce(pc.struct_field(source, "table"), pc.struct_field(source, "collection"))
+        about = about_of(ts, pc.binary_join_element_wise(space, table, "."), pc.struct_field(source, "ts_ms"))
+        count = len(events.index)
+        images = Images(events.images, np.arange(count), op, pa.nulls(count, pa.string()))
+        return Opened(images, about, events.index, rejects, np.flatnonzero(nulls), passed_over)
 
-    def _opened(self, values: pa.BinaryArray, present: Index) -> tuple[list[_Opened], Index]:
+    def _opened_natively(self, values: pa.BinaryArray, present: Index) -> tuple[list[_Part], Index]:
         """The events that the native decoder takes, by block, and the indices of the other messages."""
-        parts: list[_Opened] = []
+        parts: list[_Part] = []
         if self._first is None:
             return parts, present
         left = [np.zeros(0, np.int64)]
@@ -140,7 +104,7 @@ class EventDecoder:
             left.append(index[is_left])
         return parts, np.concatenate(left)
 
-    def _opened_strictly(self, values: pa.BinaryArray, left: Index) -> tuple[_Opened, list[Reject], Index]:
+    def _opened_strictly(self, values: pa.BinaryArray, left: Index) -> tuple[_Part, tuple[Reject, ...], Index]:
         """The events among these messages, the refused ones, and those that are passed over."""
         passed_over: list[int] = []
         images: list[str] = []
@@ -158,29 +122,38 @@ class EventDecoder:
                 abouts.append(outcome[1].encode())
                 indexes.append(row)
         about = self._about.decode(abouts)
-        index = np.array(indexes, np.int64)
-        rejects += (replace(reject, index=int(index[reject.index])) for reject in about.rejects)
+        rejects += (replace(reject, index=indexes[reject.index]) for reject in about.rejects)
         columns = [column.combine_chunks() for column in about.rows.columns]
-        texts = pa.array(images, pa.string()).cast(pa.large_binary())
-        opened = _Opened(texts, _about(columns), index, index[about.row_index])
-        return opened, rejects, np.array(passed_over, np.int64)
+        texts = pa.array(images, pa.string()).cast(pa.large_binary()).take(pa.array(about.row_index))
+        index = np.array(indexes, np.int64)[about.row_index]
+        return _Part(texts, _about(columns), index), tuple(rejects), np.array(passed_over, np.int64)
 
 
-def _events(rows: pa.StructArray, index: Index) -> tuple[_Opened, Mask]:
+def _joined(parts: list[_Part]) -> _Part:
+    """All events, in the order of their messages."""
+    parts = [part for part in parts if len(part.index)] or parts[:1]
+    if len(parts) == 1:
+        return parts[0]
+    index = np.concatenate([part.index for part in parts])
+    order = pa.array(np.argsort(index, kind="stable"))
+    images = pa.concat_arrays([part.images for part in parts])
+    abouts = pa.concat_arrays([part.abouts for part in parts])
+    return _Part(images.take(order), abouts.take(order), np.sort(index))
+
+
+def _events(rows: pa.StructArray, index: Index) -> tuple[_Part, Mask]:
     """The events among rows of `_MESSAGE`, and which rows they are (rules 1 and 3)."""
     outer = dict(zip(_MESSAGE.names, rows.flatten(), strict=True))
     inner = dict(zip(_PARTS, outer["payload"].flatten(), strict=True))
     is_inner = outer["op"].is_null().to_numpy(zero_copy_only=False)
     parts = {name: _chosen(is_inner, inner[name], outer[name]) for name in _PARTS}
-    is_delete = pc.fill_null(pc.equal(parts["op"], "d"), fill_value=False).to_numpy(zero_copy_only=False)
-    image = _chosen(is_delete, parts["before"], parts["after"])
-    is_change = pc.and_(pc.is_in(parts["op"], pa.array(list(_IMAGES))), pc.starts_with(image, "{"))
-    chosen = pc.fill_null(is_change, fill_value=False)
+    image = _chosen(is_one_of(parts["op"], ("d",)), parts["before"], parts["after"])
+    mask = is_one_of(parts["op"], _IMAGES) & is_object(image)
     about = _about([parts[name] for name in _ABOUT.names])
-    mask: Mask = chosen.to_numpy(zero_copy_only=False)
     if not mask.all():
+        chosen = pa.array(mask)
         image, about, index = image.filter(chosen), about.filter(chosen), index[mask]
-    return _Opened(image.cast(pa.large_binary()), about, index, index), mask
+    return _Part(image.cast(pa.large_binary()), about, index), mask
 
 
 def _chosen(mask: Mask, yes: pa.Array, no: pa.Array) -> pa.Array:
@@ -194,14 +167,6 @@ def _chosen(mask: Mask, yes: pa.Array, no: pa.Array) -> pa.Array:
 
 def _about(columns: list[pa.Array]) -> pa.StructArray:
     return pa.StructArray.from_arrays(columns, names=list(_ABOUT.names))
-
-
-def _cdc(about: pa.StructArray) -> pa.StructArray:
-    op, ts, source = about.flatten()
-    space = pc.coalesce(pc.struct_field(source, "schema"), pc.struct_field(source, "db"))
-    table = pc.coalesce(pc.struct_field(source, "table"), pc.struct_field(source, "collection"))
-    columns = [op, ts, pc.binary_join_element_wise(space, table, "."), pc.struct_field(source, "ts_ms")]
-    return pa.StructArray.from_arrays(columns, fields=list(to_arrow_type(CDC_FIELD.type)))
 
 
 def open_strictly(message: bytes) -> tuple[str, str] | Refusal | None:
@@ -263,6 +228,6 @@ def _image_of(parts: Mapping[str, Json], texts: Mapping[str, str]) -> tuple[str,
         return Refusal(ErrorClass.NOT_AN_EVENT, f"the message is not a row change: {problem}, not one of c, r, u, d")
     image = _IMAGES[op]
     if not isinstance(parts.get(image), Object):
-        return Refusal(ErrorClass.NOT_AN_EVENT, f"the event of op {op} has no object in `{image}`")
+        return no_image("op", op, image)
     about = (f'"{name}":{texts.get(name, "null")}' for name in _ABOUT.names)
     return texts[image], f"{{{','.join(about)}}}"

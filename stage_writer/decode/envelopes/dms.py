@@ -7,24 +7,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from common.schema import parse_ddl
 from stage_writer.decode.envelopes.row_changes import (
-    RowChanges,
+    about_of,
     column_of,
     is_one_of,
     mask_of,
     no_image,
     not_a_change,
-    refused_others,
+    opened,
     single_images,
 )
 from stage_writer.decode.rejects import truncated
 
 if TYPE_CHECKING:
+    from stage_writer.decode.decode import Decoded
+    from stage_writer.decode.envelopes.row_changes import Opened
     from stage_writer.decode.json_document import Object
     from stage_writer.decode.rejects import Refusal
 
@@ -41,7 +42,7 @@ class Dms:
     )
     forms = {"data": "json", "before-image": "json"}  # noqa: RUF012 - read only
 
-    def changes(self, parts: pa.Table) -> RowChanges:
+    def opened(self, parts: Decoded) -> Opened:
         metadata = column_of(parts, "metadata")
 
         def part(name: str) -> pa.Array:
@@ -63,14 +64,9 @@ class Dms:
                 return not_a_change("metadata.operation", known, _ROWS)
             return no_image("operation", known, "data")
 
-        return RowChanges(
-            images,
-            part("timestamp"),
-            pc.coalesce(pc.binary_join_element_wise(part("schema-name"), table, "."), table),
-            part("commit-timestamp"),
-            np.flatnonzero(passed_over),
-            refused_others(images.owners, passed_over, why),
-        )
+        source = pc.coalesce(pc.binary_join_element_wise(part("schema-name"), table, "."), table)
+        about = about_of(part("timestamp"), source, part("commit-timestamp"))
+        return opened(parts, images, about, passed_over, why)
 
     def image_of(self, message: Object) -> object:
         return dict(message).get("data")

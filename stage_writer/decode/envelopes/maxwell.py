@@ -7,23 +7,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from common.schema import parse_ddl, to_arrow_type
 from common.schema.types import Primitive
 from stage_writer.decode.envelopes.row_changes import (
-    RowChanges,
+    about_of,
     column_of,
     is_one_of,
     no_image,
     not_a_change,
-    refused_others,
+    opened,
     single_images,
 )
 
 if TYPE_CHECKING:
+    from stage_writer.decode.decode import Decoded
+    from stage_writer.decode.envelopes.row_changes import Opened
     from stage_writer.decode.json_document import Object
     from stage_writer.decode.rejects import Refusal
 
@@ -46,7 +47,7 @@ class Maxwell:
     fields = parse_ddl("type STRING, `database` STRING, `table` STRING, ts TIMESTAMP, data STRING, old STRING")
     forms = {"ts": "epoch_s", "data": "json", "old": "json"}  # noqa: RUF012 - read only
 
-    def changes(self, parts: pa.Table) -> RowChanges:
+    def opened(self, parts: Decoded) -> Opened:
         kind = column_of(parts, "type")
         images = single_images(column_of(parts, "data"), kind, column_of(parts, "old"), is_one_of(kind, _ROWS))
         passed_over = is_one_of(kind, _PASSED_OVER)
@@ -55,14 +56,9 @@ class Maxwell:
             known = kind[index].as_py()
             return no_image("type", known, "data") if known in _ROWS else not_a_change("type", known, _ROWS)
 
-        return RowChanges(
-            images,
-            pa.nulls(len(kind), to_arrow_type(Primitive.TIMESTAMP)),  # Maxwell does not say when it sent it
-            pc.binary_join_element_wise(column_of(parts, "database"), column_of(parts, "table"), "."),
-            column_of(parts, "ts"),
-            np.flatnonzero(passed_over),
-            refused_others(images.owners, passed_over, why),
-        )
+        never = pa.nulls(len(kind), to_arrow_type(Primitive.TIMESTAMP))  # Maxwell does not say when it sent it
+        source = pc.binary_join_element_wise(column_of(parts, "database"), column_of(parts, "table"), ".")
+        return opened(parts, images, about_of(never, source, column_of(parts, "ts")), passed_over, why)
 
     def image_of(self, message: Object) -> object:
         return dict(message).get("data")

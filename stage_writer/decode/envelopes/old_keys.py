@@ -86,7 +86,7 @@ class OldKeys:
 
 def old_keys_of(stream: Stream) -> OldKeys | None:
     """None for a stream whose events are not merged; an envelope that needs it cannot be exploded."""
-    if stream.merge is None or stream.shaping.explode is not None:
+    if stream.merge is None or stream.shaping.explode is not None or stream.record.envelope not in UPDATE:
         return None
     names = record_names(stream)
     made = {path_steps(column)[0] for column in stream.record.jmespath}

@@ -1,9 +1,9 @@
-"""Change events other than Debezium's: the images of the rows become the records, and the change the column `_cdc`.
+"""Change events: the images of the rows become the records, and the change itself the column `_cdc`.
 
 Rules:
 
-1. A message is read into the few fields of its envelope, with the rows' images as JSON text (`Envelope.fields`); the
-   images are then read like any record, so formats, lenience and unknown fields apply to their fields.
+1. A message is opened into the few fields of its envelope, with the rows' images as JSON text (`Opener`); the images
+   are then read like any record, so formats, lenience and unknown fields apply to their fields.
 2. A message may have several images, in the order of their changes. All become rows, or none: if one is refused, the
    message is a dead letter.
 3. A message that is part of the feed and changes no row (a schema change, the start of a snapshot) is passed over, and
@@ -20,13 +20,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from common.schema import to_arrow_type
+from common.schema import Field, parse_ddl, to_arrow_type
 from common.settings.columns import CDC_COLUMN
 from common.settings.formats import forms_of
 from stage_writer.decode.decode import Decoder
 from stage_writer.decode.decode_options import DecodeOptions, no_native_decoder
 from stage_writer.decode.envelopes.canal import Canal
-from stage_writer.decode.envelopes.debezium import CDC_FIELD
 from stage_writer.decode.envelopes.dms import Dms
 from stage_writer.decode.envelopes.maxwell import Maxwell
 
@@ -39,37 +38,42 @@ if TYPE_CHECKING:
     from stage_writer.decode.decode import Decoded, Decodes
     from stage_writer.decode.decode_options import MakeNativeDecoder
     from stage_writer.decode.envelopes.old_keys import OldKeys
-    from stage_writer.decode.envelopes.row_changes import Envelope, Images, RowChanges
+    from stage_writer.decode.envelopes.row_changes import Envelope, Opened, Opener
     from stage_writer.decode.rejects import Reject
 
     Index = NDArray[np.int64]
 
 
+CDC_FIELD = Field(CDC_COLUMN, parse_ddl("op STRING, ts TIMESTAMP, source STRING, source_ts TIMESTAMP"))
+
+
+class EnvelopeOpener:
+    """An `Opener` of messages whose parts are read like columns."""
+
+    def __init__(self, envelope: Envelope, native_decoder: MakeNativeDecoder = no_native_decoder) -> None:
+        self._envelope = envelope
+        reading = DecodeOptions(forms_of(envelope.fields, envelope.forms))
+        self._parts = Decoder(envelope.fields, reading, native_decoder=native_decoder)
+
+    def opened(self, values: pa.BinaryArray) -> Opened:
+        return self._envelope.opened(self._parts.decode(values))
+
+
 class RowChangeDecoder:
     """Decodes the rows' images with a decoder, and adds `_cdc`. Not thread-safe."""
 
-    def __init__(
-        self,
-        inner: Decodes,
-        envelope: Envelope,
-        old_keys: OldKeys | None = None,
-        native_decoder: MakeNativeDecoder = no_native_decoder,
-    ) -> None:
+    def __init__(self, inner: Decodes, opener: Opener, old_keys: OldKeys | None = None) -> None:
         """With ``old_keys`` updates that change the key delete the old one (rule 4)."""
         self._inner = inner
-        self._envelope = envelope
+        self._opener = opener
         self._old_keys = old_keys
-        self._parts = Decoder(
-            envelope.fields, DecodeOptions(forms_of(envelope.fields, envelope.forms)), native_decoder=native_decoder
-        )
         self.columns = inner.columns.with_fields((CDC_FIELD,))
 
     def decode(self, messages: Messages) -> Decoded:
         """The result for the messages; a message may have several rows."""
-        parts = self._parts.decode(messages.values)
-        changes = self._envelope.changes(parts.rows)
-        images = changes.images if self._old_keys is None else self._old_keys.with_deletes(changes.images)
-        owners = parts.row_index[images.owners]
+        opened = self._opener.opened(messages.values)
+        images = opened.images if self._old_keys is None else self._old_keys.with_deletes(opened.images)
+        owners = opened.events[images.owners]
         values = images.texts.cast(pa.large_binary())
         decoded = self._inner.decode(replace(replace(messages, values=messages.keys).taken(owners), values=values))
         rows, indexes = decoded.rows, decoded.row_index
@@ -77,25 +81,18 @@ class RowChangeDecoder:
         if rejects and (owners[1:] == owners[:-1]).any():
             kept = ~np.isin(owners[indexes], list(rejects))
             rows, indexes = rows.filter(pa.array(kept)), indexes[kept]
-        of_parts = (replace(reject, index=int(parts.row_index[reject.index])) for reject in changes.refused)
-        rejects |= {reject.index: reject for reject in (*parts.rejects, *of_parts)}
+        rejects |= {reject.index: reject for reject in opened.rejects}
+        about = opened.about.take(pa.array(images.owners[indexes])).flatten()
+        columns = [images.ops.take(pa.array(indexes)), *about]
+        cdc = pa.StructArray.from_arrays(columns, fields=list(to_arrow_type(CDC_FIELD.type)))
         return replace(
             decoded,
-            rows=rows.append_column(CDC_COLUMN, _cdc(changes, images, indexes)),
+            rows=rows.append_column(CDC_COLUMN, cdc),
             row_index=owners[indexes],
             rejects=tuple(rejects[each] for each in sorted(rejects)),
-            tombstones=parts.tombstones,
-            passed_over=parts.row_index[changes.passed_over],
+            tombstones=opened.tombstones,
+            passed_over=opened.passed_over,
         )
-
-
-def _cdc(changes: RowChanges, images: Images, indexes: Index) -> pa.StructArray:
-    """The column `_cdc` for rows of these images."""
-    owners = pa.array(images.owners[indexes])
-    parts = [changes.ts.take(owners), changes.source.take(owners), changes.source_ts.take(owners)]
-    return pa.StructArray.from_arrays(
-        [images.ops.take(pa.array(indexes)), *parts], fields=list(to_arrow_type(CDC_FIELD.type))
-    )
 
 
 def _of_images(rejects: tuple[Reject, ...], owners: Index) -> list[Reject]:

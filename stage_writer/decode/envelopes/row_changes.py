@@ -1,4 +1,4 @@
-"""What the envelopes other than Debezium's have in common: which parts of a message are rows, and what is said of them.
+"""What envelopes have in common: which parts of a message are rows, and what is said of them.
 
 Rule: a message has images, or is passed over, or is refused. It is passed over where it belongs to the feed and changes
 no row (a schema change, the start of a snapshot).
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from common.schema import StructType
+    from stage_writer.decode.decode import Decoded
     from stage_writer.decode.json_document import Object
 
     Index = NDArray[np.int64]
@@ -43,20 +44,28 @@ class Images:
 
 
 @dataclass(frozen=True, slots=True)
-class RowChanges:
-    """The content of some messages: each has images, is passed over, or is refused."""
+class Opened:
+    """The content of a batch: each message has images, is a tombstone, is passed over, or is refused."""
 
     images: Images
-    ts: pa.Array
-    """This and the others have an entry for each message: the parts of `_cdc`."""
-    source: pa.Array
-    source_ts: pa.Array
+    """With the numbers of events as their owners."""
+    about: pa.StructArray
+    """As `about_of` has it, for each event."""
+    events: Index
+    """For each event the index of its message. Rising."""
+    rejects: tuple[Reject, ...]
+    tombstones: Index
     passed_over: Index
-    refused: tuple[Reject, ...]
+
+
+class Opener(Protocol):
+    """Opens the messages of an envelope. Not thread-safe."""
+
+    def opened(self, values: pa.BinaryArray) -> Opened: ...
 
 
 class Envelope(Protocol):
-    """A form of change events."""
+    """A form of change events whose parts are read like columns."""
 
     @property
     def fields(self) -> StructType:
@@ -65,15 +74,20 @@ class Envelope(Protocol):
     @property
     def forms(self) -> Mapping[str, str]: ...
 
-    def changes(self, parts: pa.Table) -> RowChanges:
+    def opened(self, parts: Decoded) -> Opened:
         """The content of messages with these fields."""
 
     def image_of(self, message: Object) -> object:
         """The first image of one message."""
 
 
-def column_of(parts: pa.Table, name: str) -> pa.Array:
-    column = parts.column(name)
+def about_of(ts: pa.Array, source: pa.Array, source_ts: pa.Array) -> pa.StructArray:
+    """What `_cdc` says of events, without their operations."""
+    return pa.StructArray.from_arrays([ts, source, source_ts], names=["ts", "source", "source_ts"])
+
+
+def column_of(parts: Decoded, name: str) -> pa.Array:
+    column = parts.rows.column(name)
     return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [pa.nulls(0, column.type)])
 
 
@@ -100,11 +114,15 @@ def single_images(texts: pa.Array, ops: pa.Array, old: pa.Array, rows: Mask) -> 
     return Images(texts.take(taken), owners, ops.take(taken), old.take(taken))
 
 
-def refused_others(owners: Index, passed_over: Mask, why: Callable[[int], Refusal]) -> tuple[Reject, ...]:
-    """The messages that have no image and are not passed over; ``why`` refuses one of them."""
-    others = np.setdiff1d(np.flatnonzero(~passed_over), owners).tolist()
-    refusals = ((index, why(index)) for index in others)
-    return tuple(Reject(index, refusal.error_class, refusal.error) for index, refusal in refusals)
+def opened(
+    parts: Decoded, images: Images, about: pa.StructArray, passed_over: Mask, why: Callable[[int], Refusal]
+) -> Opened:
+    """Of messages with these parts; ``why`` refuses one that has no image and is not passed over."""
+    others = np.setdiff1d(np.flatnonzero(~passed_over), images.owners).tolist()
+    refusals = ((int(parts.row_index[index]), why(index)) for index in others)
+    refused = (Reject(index, refusal.error_class, refusal.error) for index, refusal in refusals)
+    rejects = (*parts.rejects, *refused)
+    return Opened(images, about, parts.row_index, rejects, parts.tombstones, parts.row_index[passed_over])
 
 
 def not_a_change(name: str, value: object, known: Collection[str]) -> Refusal:

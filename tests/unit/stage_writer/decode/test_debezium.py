@@ -12,7 +12,8 @@ from common.schema import parse_ddl
 from common.spans import Partition, Topic, TopicPartition
 from stage_writer.decode.batch import MessageBatch, Messages
 from stage_writer.decode.decode import Decoded, Decoder
-from stage_writer.decode.envelopes.debezium import EventDecoder
+from stage_writer.decode.envelopes.debezium import DebeziumOpener
+from stage_writer.decode.envelopes.row_change_decoder import RowChangeDecoder
 from stage_writer.decode.rejects import ErrorClass
 from stage_writer.layers import PlainRecords
 from tests.fakes.native import native_decoders
@@ -39,7 +40,9 @@ def decode(messages: Sequence[object], rescue_column: str | None = None) -> Deco
     values = [message if isinstance(message, bytes | None) else json.dumps(message).encode() for message in messages]
     found: list[Decoded] = []
     for one in native_decoders():
-        decoder = EventDecoder(PlainRecords(Decoder(COLUMNS, rescue_column=rescue_column, native_decoder=one)), one)
+        decoder = RowChangeDecoder(
+            PlainRecords(Decoder(COLUMNS, rescue_column=rescue_column, native_decoder=one)), DebeziumOpener(one)
+        )
         found.append(decoder.decode(messages_of(pa.array(values, pa.binary()))))
         assert found[-1].rejects == found[0].rejects
         assert found[-1].rows.to_pylist() == found[0].rows.to_pylist()
@@ -119,6 +122,14 @@ def test_what_is_no_change_of_a_row_is_refused(wrap: Callable[[dict[str, object]
 def test_unknown_fields_are_those_of_the_row() -> None:
     decoded = decode([wrapped(event("c", None, {**ROW, "more": [1]}, other=1))], rescue_column="_rescued")
     assert decoded.rows["_rescued"].to_pylist() == ['{"more":[1]}']
+
+
+def test_events_that_only_the_strict_code_opens_keep_their_places() -> None:
+    odd = [{"op": "c", "after": {"id": number}, "payload": 1} for number in (1, 4)]
+    decoded = decode([odd[0], event("c", None, {"id": 2}), None, wrapped(event("u", None, {"id": 3})), odd[1]])
+    assert decoded.rows["id"].to_pylist() == [1, 2, 3, 4]
+    assert decoded.row_index.tolist() == [0, 1, 3, 4]
+    assert [row["_cdc"]["op"] for row in decoded.rows.to_pylist()] == list("ccuc")
 
 
 def test_schemas_that_change_are_each_read_once() -> None:

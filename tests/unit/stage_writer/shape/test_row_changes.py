@@ -114,10 +114,10 @@ PASSED_OVER: list[tuple[str, object]] = [
 @pytest.mark.parametrize(("envelope", "message"), PASSED_OVER)
 def test_what_belongs_to_the_feed_and_changes_no_row_is_passed_over_and_counted(envelope: str, message: object) -> None:
     change = {"op": "c", "after": ROW} if envelope == "debezium" else next(iter(CHANGES[envelope].values()))
-    staged = staged_of(streaming(envelope, where="id < 5"), [message, change, message])
+    staged = staged_of(streaming(envelope, where="id < 5"), [None, message, change, message])
     assert errors_of(staged) == []
-    assert staged.filtered_offsets.tolist() == [100, 102]
-    assert rows_of(staged, "_kafka_offset") == [(101,)]
+    assert staged.filtered_offsets.tolist() == [101, 103]
+    assert rows_of(staged, "_kafka_offset") == [(102,)]
 
 
 def test_what_is_passed_over_is_so_for_tables_with_columns_of_their_own() -> None:
@@ -169,11 +169,11 @@ def test_what_is_malformed_is_a_dead_letter_with_its_reason(
     envelope: str, message: object, error_class: str, text: str
 ) -> None:
     change = {"op": "c", "after": ROW} if envelope == "debezium" else next(iter(CHANGES[envelope].values()))
-    staged = staged_of(streaming(envelope), [change, message, change])
+    staged = staged_of(streaming(envelope), [None, change, message, change])
     ((offset, found, error),) = errors_of(staged)
-    assert (offset, found) == (101, error_class)
+    assert (offset, found) == (102, error_class)
     assert text in error
-    assert [offset for (offset,) in rows_of(staged, "_kafka_offset")] == [100, 102]
+    assert [offset for (offset,) in rows_of(staged, "_kafka_offset")] == [101, 103]
 
 
 def test_a_message_of_several_rows_is_all_of_them_in_order_or_none() -> None:
