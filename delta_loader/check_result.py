@@ -61,7 +61,6 @@ def exit_code(checks: Iterable[Check]) -> ExitCode:
 
 
 def checks_as_text(checks: Sequence[Check]) -> str:
-    """A line for each check, and its remedy."""
     lines: list[str] = []
     for check in checks:
         lines.append(f"{check.name:<8} {check.level.value}: {check.message}")

@@ -80,7 +80,6 @@ def registering_of(settings: Settings, spark: SparkSession) -> Registering | Non
 
 
 def catalog_checks(settings: Settings, spark: SparkSession, app_id: str | None = None) -> list[Check]:
-    """The catalogs' checks of the tables of all streams, or of one."""
     registering = registering_of(settings, spark)
     if registering is None:
         return []
@@ -121,5 +120,4 @@ def _valid_through(settings: Settings, setter: PropertySetter, log: FilteringBou
 
 
 def new_id() -> str:
-    """A unique name."""
     return str(uuid.uuid4())

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """The files of one certificate."""
-
     authority: Path
     """Who has signed it."""
     certificate: Path

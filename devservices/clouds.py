@@ -42,14 +42,11 @@ _ENVIRON = {"GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false"}
 
 @dataclass(frozen=True, slots=True)
 class Cloud:
-    """A running emulator."""
-
     kind: CloudKind
     port: int
 
     @property
     def storage_options(self) -> dict[str, object]:
-        """For fsspec, and for ``stage.storage_options``."""
         endpoint_url = f"http://{HOST}:{self.port}"
         if self.kind == "gcs":
             return {"token": "anon", "endpoint_url": endpoint_url, "project": "development"}

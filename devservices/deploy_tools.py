@@ -34,7 +34,6 @@ class Tool:
 
     @property
     def built(self) -> Path:
-        """Where it is once it is built."""
         return cache_folder() / "bin" / f"{self.name}-{self.version}"
 
     @property
@@ -129,7 +128,6 @@ def _build(tool: Tool) -> None:
 
 
 def _module(module: str, version: str) -> Path:
-    """The folder of a module's source."""
     answer = _go(["mod", "download", "-json", f"{module}@{version}"], Path(tempfile.gettempdir()))
     return Path(str(json.loads(answer)["Dir"]))
 

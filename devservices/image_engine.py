@@ -239,7 +239,6 @@ def tag_of(name: str) -> str:
 
 
 def store_folder() -> Path:
-    """Where images and layers are kept."""
     return cache_folder() / "images"
 
 

@@ -62,7 +62,6 @@ class Broker:
 
     @property
     def address(self) -> str:
-        """Host and port."""
         return f"{HOST}:{self.port}"
 
     @property
@@ -90,7 +89,6 @@ class Broker:
         return self.child
 
     def stop(self) -> None:
-        """A controlled shutdown."""
         if self.child is not None:
             self.child.stop()
 
@@ -102,8 +100,6 @@ class Broker:
 
 @dataclass(frozen=True, slots=True)
 class KafkaCluster:
-    """A running cluster."""
-
     brokers: tuple[Broker, ...]
 
     @property
@@ -122,7 +118,6 @@ class KafkaCluster:
 
     @property
     def admin(self) -> AdminClient:
-        """A new admin client."""
         return AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
 
     def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> str:
@@ -147,7 +142,6 @@ class KafkaCluster:
         return name
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic."""
         admin = self.admin
         admin.delete_topics([name], operation_timeout=_ADMIN_TIMEOUT_S)[name].result(_ADMIN_TIMEOUT_S)
 

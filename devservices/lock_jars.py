@@ -95,7 +95,6 @@ AVRO = Group("spark-avro", (f"{_SPARK}:spark-avro_2.13:4.1.1",))  # it was not p
 
 
 def main() -> None:
-    """Write the locks."""
     _write(LOADER_LOCK, PINNED, "What the loader's Spark needs next to pyspark 4.2.0: Delta, and S3 through s3a.")
     _write(KAFKA_LOCK, (KAFKA,), "Apache Kafka for development and tests.")
     _write(STREAMS_LOCK, (STREAMS,), "Kafka Streams and its test driver, which topologies are compared with.")

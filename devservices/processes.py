@@ -38,8 +38,7 @@ class Process(Protocol):
     """What a `Child` needs of `subprocess.Popen`."""
 
     @property
-    def pid(self) -> int:
-        """Its id."""
+    def pid(self) -> int: ...
 
     @property
     def returncode(self) -> int | None:
@@ -67,7 +66,6 @@ class Child:
 
     @property
     def is_running(self) -> bool:
-        """Whether the process has not ended yet."""
         return self.process.poll() is None
 
     def signal(self, number: signal.Signals) -> None:

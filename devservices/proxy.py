@@ -31,8 +31,6 @@ _HOP_BY_HOP = frozenset({"connection", "keep-alive", "transfer-encoding", "expec
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a client asks."""
-
     method: str
     path: str
     """Bucket and key, without the query."""
@@ -67,8 +65,6 @@ Verdict = Pass | LoseAnswer | Refuse
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A request and what came of it."""
-
     request: Request
     verdict: Verdict
     status: int | None

@@ -86,7 +86,6 @@ class S3Server:
             self.child.stop()
 
     def kill(self) -> None:
-        """An end without a word."""
         if self.child is not None:
             self.child.kill()
 
@@ -108,7 +107,6 @@ class S3Server:
 
     @property
     def storage_options(self) -> dict[str, object]:
-        """For fsspec, and for ``stage.storage_options``."""
         trusted = {} if self.certificate is None else {"verify": str(self.certificate.authority)}
         return {
             "key": self.access_key,

@@ -31,8 +31,6 @@ _ANYBODY = {
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """What a user signs with."""
-
     access_key: str
     secret_key: str
 

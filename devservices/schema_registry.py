@@ -44,7 +44,6 @@ class Registry:
 
     @property
     def url(self) -> str:
-        """Where it is."""
         return f"http://{HOST}:{self.port}"
 
     def register(
@@ -63,7 +62,6 @@ class Registry:
         return number
 
     def version(self, subject: str, version: int) -> Mapping[str, object] | None:
-        """A version of a subject; None if there is none."""
         versions = self.subjects.get(subject, [])
         if not 1 <= version <= len(versions):
             return None
@@ -76,16 +74,13 @@ class Registry:
         return str(uuid5(NAMESPACE_URL, json.dumps(self.schemas[number - 1], sort_keys=True)))
 
     def by_guid(self, guid: str) -> Mapping[str, object] | None:
-        """A schema by its GUID; None if there is none."""
         return next((one for number, one in enumerate(self.schemas, 1) if self.guid(number) == guid), None)
 
     def start(self) -> None:
-        """Answer from now on."""
         self.server = ThreadingHTTPServer((HOST, self.port), type("_Handler", (_Handler,), {"registry": self}))
         threading.Thread(target=self.server.serve_forever, args=(_STOP_WITHIN_S,), daemon=True).start()
 
     def stop(self) -> None:
-        """Answer no more."""
         if self.server is not None:
             self.server.shutdown()
             self.server.server_close()

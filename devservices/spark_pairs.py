@@ -18,14 +18,11 @@ from common.downloads import cache_folder
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A Python package, exactly."""
-
     requirement: str
     sha256: str
 
     @property
     def version(self) -> str:
-        """Its version."""
         return self.requirement.partition("==")[2]
 
 

@@ -98,8 +98,6 @@ class TcpProxy:
 
 
 class TcpProxies:
-    """A group of proxies."""
-
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._proxies: list[TcpProxy] = []
@@ -112,7 +110,6 @@ class TcpProxies:
         return proxy
 
     def close(self) -> None:
-        """End them all."""
         for proxy in self._proxies:
             asyncio.run_coroutine_threadsafe(proxy.close(), self._loop).result()
 

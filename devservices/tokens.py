@@ -34,8 +34,6 @@ _LIFETIME_S = 300
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """A running endpoint."""
-
     url: str
     keys: Path
     """The key set (JWKS) that verifies its tokens."""

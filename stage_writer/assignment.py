@@ -70,7 +70,6 @@ class Outage:
             raise KafkaDeltaExpressError(error.problem, error.remedy) from error
 
     def ended(self) -> None:
-        """An attempt succeeded."""
         self._since_s = None
 
 

@@ -58,7 +58,6 @@ class Background:
         self._topics_checked_at_s = runtime.clock.monotonic_s()
 
     def run(self) -> None:
-        """Do what is due."""
         self._check_new_topics()
         self._check_quiet()
         self._idle_reporter.report(self._assignment.by_partition.values(), self._assignment.held)

@@ -67,7 +67,6 @@ class RecordChoice:
 
     @property
     def needs_headers(self) -> bool:
-        """Whether an expression uses the records' headers."""
         return any(step.needs_headers for step in self._steps)
 
     def routes(self, messages: Messages) -> list[str]:

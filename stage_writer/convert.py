@@ -106,7 +106,6 @@ class RecordPipeline:
 
     @property
     def record_columns(self) -> StructType:
-        """The columns that messages are decoded into."""
         return self._decoder.columns
 
     @property
@@ -141,7 +140,6 @@ class RecordPipeline:
         return Slice(messages, rows, decoded.tombstones)
 
     def finish(self, begun: Slice) -> Rows:
-        """The remaining steps."""
         rows = begun.rows.through(self._steps[self._before :], begun.messages)
         return rows.with_table(rows.table.cast(self._arrow_schema))
 
@@ -342,7 +340,6 @@ def _record_steps(stream: Stream, columns: StructType, appearing: AppearingRoute
 
 
 def dead_letters_format(stream: Stream) -> TableFormat:
-    """How the stream's table for dead letters is written."""
     return table_format(stream.dead_letters, TableKind.DEAD_LETTERS, DEAD_LETTER_SCHEMA, ())
 
 
@@ -370,6 +367,5 @@ def rows_format(stream: Stream, schema: StructType) -> TableFormat:
 def table_format(
     url: str, kind: TableKind, schema: StructType, partition_by: Sequence[str], merge: MergeBy | None = None
 ) -> TableFormat:
-    """How a table of a stream is written."""
     table = schema if merge is None else table_columns(schema)
     return TableFormat(url, kind, schema_to_json(table), to_arrow_schema(schema), tuple(partition_by), merge=merge)

@@ -144,7 +144,6 @@ class OwnTable:
         return Converted(Part(index, rows.table), rejects, gone[:0] if deletes else gone, filtered, offered)
 
     def _offered(self, messages: Messages, rows: pa.Table, index: Index) -> list[StructType]:
-        """What the rows of each batch offer."""
         texts = rows[self._stream.record.rescue_column]
         if texts.null_count == len(texts):
             return [NO_COLUMNS] * len(messages.batches)
@@ -258,7 +257,6 @@ class OwnColumnsConverter:
 
 
 def _by_table(chosen: Rows) -> Iterator[tuple[int, Index]]:
-    """The messages of each table that has any."""
     if chosen.tables is None:
         return
     for number in np.unique(chosen.tables.numbers).tolist():

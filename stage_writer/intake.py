@@ -67,7 +67,6 @@ class Intake:
 
     @property
     def is_busy(self) -> bool:
-        """Whether anything waits."""
         return bool(self._waiting)
 
     def take(self, batches: Iterable[MessageBatch]) -> None:

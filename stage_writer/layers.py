@@ -44,8 +44,6 @@ if TYPE_CHECKING:
 
 
 class PlainRecords:
-    """Decodes messages that are plain records."""
-
     def __init__(self, decoder: Decoder | EvolvingDecoder) -> None:
         self.columns = decoder.columns
         self._decoder = decoder

@@ -58,7 +58,6 @@ class MemoryShares:
 
     @classmethod
     def of(cls, memory_bytes: int) -> MemoryShares:
-        """The shares of a writer's ``memory``."""
         prefetch = _within(memory_bytes // 16, _MIB, 64 * _MIB)
         fetch = _within(memory_bytes // 32, _MIB, 50 * _MIB)
         poll = _within(memory_bytes // 32, _MIB, _POLL_BYTES)

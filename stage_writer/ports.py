@@ -91,8 +91,7 @@ class KafkaMetadata(Protocol):
     def resolve(self, partition: TopicPartition, start: Start) -> Position:
         """The position that a ``start`` setting stands for."""
 
-    def end_positions(self, streams: Collection[Stream]) -> Mapping[TopicPartition, Position]:
-        """The end of every partition of the streams' topics."""
+    def end_positions(self, streams: Collection[Stream]) -> Mapping[TopicPartition, Position]: ...
 
     def high_watermarks(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
         """The end of these partitions, open transactions included."""
@@ -114,8 +113,7 @@ class RecordSource(Protocol):
     def metadata(self) -> KafkaMetadata:
         """About the same partitions as this source has."""
 
-    def subscribe(self, streams: Collection[Stream], listener: GroupListener) -> None:
-        """Join the group for the streams' topics."""
+    def subscribe(self, streams: Collection[Stream], listener: GroupListener) -> None: ...
 
     def poll(self, timeout_s: float) -> Polled:
         """Wait up to the given time for messages, and serve the group."""
@@ -132,8 +130,7 @@ class RecordSource(Protocol):
     def pause(self, partitions: Collection[TopicPartition]) -> None:
         """Stop reading these; their position in the group is kept."""
 
-    def resume(self, partitions: Collection[TopicPartition]) -> None:
-        """Read these again."""
+    def resume(self, partitions: Collection[TopicPartition]) -> None: ...
 
     def report(self, positions: Mapping[TopicPartition, Position]) -> None:
         """Commit positions to the group, for lag monitoring tools only."""
@@ -199,8 +196,6 @@ FlushOutcome = Sealed | LostClaim | Postponed | Outdated | OtherTopic | Incompat
 
 
 class ClaimVerdict(Enum):
-    """A guard's verdict on a claim."""
-
     CLAIM = "claim"
     WAIT = "wait"
 
@@ -215,8 +210,7 @@ Raises BrokerError when Kafka does not answer.
 class Running(Protocol[Made_co]):
     """A job that runs on another thread."""
 
-    def done(self) -> bool:
-        """Whether it has finished."""
+    def done(self) -> bool: ...
 
     def result(self) -> Made_co:
         """The job's result; raises what it raised."""
@@ -245,8 +239,7 @@ class Converts(Protocol):
     """Converts messages of one stream into rows."""
 
     @property
-    def stream(self) -> Stream:
-        """The stream's settings."""
+    def stream(self) -> Stream: ...
 
     def slices(self, batches: Sequence[MessageBatch]) -> Iterator[Sequence[tuple[MessageBatch, StagedRows]]]:
         """The batches, or parts of them in order, with rows for each of `formats` and the outcome of the other records.
@@ -260,12 +253,10 @@ class Converter(Protocol):
     """The conversion of one stream; its messages are converted by a `Converts`: itself, or one for several tasks."""
 
     @property
-    def stream(self) -> Stream:
-        """The stream's settings."""
+    def stream(self) -> Stream: ...
 
     @property
-    def formats(self) -> Sequence[TableFormat]:
-        """The formats of the stream's tables."""
+    def formats(self) -> Sequence[TableFormat]: ...
 
     def waits(self, batch: MessageBatch) -> Dependency | None:
         """What must be available before this batch can be converted; None when nothing is missing."""
@@ -372,8 +363,6 @@ class FlushIdentity:
 
 
 class FlushJob(Protocol):
-    """One flush, from encoding to its marker."""
-
     @property
     def memory_bytes(self) -> int:
         """The memory that it holds until it is done."""
@@ -386,12 +375,10 @@ class WriterStage(Protocol):
     """The stage and the tables' folders. Raises StoreError, and MarkerError for an unreadable marker."""
 
     @property
-    def chains(self) -> StagedChains:
-        """The chains of its markers."""
+    def chains(self) -> StagedChains: ...
 
     @property
-    def states(self) -> StateStore:
-        """The files of tasks' states."""
+    def states(self) -> StateStore: ...
 
     def state_at(self, partition: TopicPartition, tail: Tail | None, origin: ChainOrigin | None = None) -> StateFiles:
         """The state of a partition's task at its chain's end, or at the origin of a chain without a marker.

@@ -79,8 +79,6 @@ FAILING_REMEDY = (
 
 @dataclass(frozen=True, slots=True)
 class LoopSnapshot:
-    """The loop's state at one time."""
-
     assigned: Sequence[AssignedPartition]
     starting: Mapping[TopicPartition, StartingPartition]
     held: Mapping[TopicPartition, HeldPartition]

@@ -37,7 +37,6 @@ class StartingExit:
     __slots__ = ("_code", "_is_asked")
 
     def __init__(self, code: int) -> None:
-        """``code`` is the process's exit code."""
         self._code = code
         self._is_asked = False
 
@@ -62,8 +61,6 @@ class StartingExit:
 
 
 class Stopping:
-    """Whether the writer is stopping, and its deadline."""
-
     __slots__ = ("_end_s", "_monotonic_s", "_within_s", "is_on", "is_stepping")
 
     def __init__(self, monotonic_s: Callable[[], float], within_s: float) -> None:

@@ -190,7 +190,6 @@ def _memory(settings: Settings) -> MemoryShares:
 
 
 def _reader(settings: Settings, log: FilteringBoundLogger) -> NativeDecoders:
-    """The reader in C, or none."""
     reader = find_reader(settings.writer.native)
     if reader.problem is not None:
         log.warning(

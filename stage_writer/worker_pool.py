@@ -43,8 +43,6 @@ _STANDARD_INPUT = 0
 
 @dataclass(frozen=True, slots=True)
 class WorkerSlot:
-    """A worker's number, and how many workers there are."""
-
     index: int
     count: int
 

@@ -54,7 +54,6 @@ class TableStates:
         return self._position(stream, partition, self.main(stream))
 
     def highest_position(self, stream: Stream, partition: TopicPartition) -> Position | None:
-        """The highest position that a table of the stream has."""
         positions = (self._position(stream, partition, table) for table in self.all_of(stream).values())
         return max((position for position in positions if position is not None), default=None)
 

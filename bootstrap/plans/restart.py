@@ -115,7 +115,6 @@ def _separate_chain(state: PartitionState, why: str, at: Position | None, *, giv
 
 
 def _is_of_this_topic(state: PartitionState) -> bool:
-    """Whether the chain is of the current topic."""
     return state.chain_topic_id is not None and state.chain_topic_id == state.topic_id
 
 

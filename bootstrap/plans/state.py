@@ -116,7 +116,6 @@ class PartitionState:
 
     @property
     def chain(self) -> Chain:
-        """The readable markers, as a chain."""
         return read_chain(staged.marker for staged in self.staged if staged.marker is not None)
 
     def end_of(self, marker: StagedMarker) -> Position:

@@ -57,7 +57,6 @@ class TaskStates:
         return TaskPoint(self.at(position), self.outboxes(position))
 
     def at(self, position: Position) -> StateFiles | None:
-        """The state there, if known."""
         files = self.known.get(position)
         if files is None and self.known:
             lowest = min(self.known)

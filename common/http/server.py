@@ -77,8 +77,6 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Routes:
-    """The paths that a server handles."""
-
     pages: Mapping[str, Page | Callable[[], Page]]
     """For ``GET``, by path."""
     calls: Mapping[str, Callable[[Mapping[str, str]], Page]] = field(default_factory=dict)

@@ -23,8 +23,6 @@ _FILE = re.compile(r"\b((?:ssl|https)\.[a-z.]+\.location) failed")
 
 
 class Described(Protocol):
-    """A client's description of a topic."""
-
     topic_id: object
 
 

@@ -42,8 +42,6 @@ class State(StrEnum):
 
 
 class Unit(StrEnum):
-    """How a figure is displayed."""
-
     TEXT = "text"
     COUNT = "count"
     BYTES = "bytes"

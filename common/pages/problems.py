@@ -17,15 +17,13 @@ class Waiting(Protocol):
     """Why a Kafka partition is held."""
 
     @property
-    def reason(self) -> str:
-        """A short label."""
+    def reason(self) -> str: ...
 
     @property
     def problem(self) -> str: ...
 
     @property
-    def remedy(self) -> str:
-        """The remedy."""
+    def remedy(self) -> str: ...
 
 
 Reason = TypeVar("Reason", bound=Waiting)

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """What a table gains."""
-
     added: tuple[Addition, ...]
     """The columns that it lacks."""
     columns: StructType
@@ -37,8 +35,6 @@ class Agreement:
 
 @dataclass(frozen=True, slots=True)
 class PublishedColumns:
-    """A stream's columns so far."""
-
     declared: StructType
     published: StructType
     limit: int

@@ -99,7 +99,6 @@ def to_ddl(schema: StructType) -> str:
 
 
 def type_to_ddl(data_type: DataType) -> str:
-    """The SQL text of one type."""
     match data_type:
         case Primitive():
             return _SQL_NAMES.get(data_type, data_type.value.upper())

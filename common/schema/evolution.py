@@ -40,7 +40,6 @@ class Addition:
 
     @property
     def name(self) -> str:
-        """The path in SQL."""
         return ".".join(quote_name(name) for name in self.path)
 
     def __str__(self) -> str:

@@ -197,8 +197,6 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True)
 class Inferred:
-    """The settings for a stream, inferred."""
-
     columns: StructType
     formats: Mapping[str, str]
     notes: tuple[str, ...]
@@ -221,7 +219,6 @@ class _Inference:
     alternatives: list[Alternative] = field(default_factory=list)
 
     def struct(self, shape: JsonShape, path: tuple[str, ...]) -> StructType:
-        """The fields that can be columns."""
         taken: dict[str, str] = {}
         fields: list[Field] = []
         for name, inner in shape.fields.items():

@@ -70,6 +70,5 @@ def require_location(table: str) -> str:
 
 
 def name_of_table(catalog_tables: Mapping[str, str], url: str) -> str | None:
-    """The name of a table in a catalog; None where it has none."""
     wanted = comparable(url) if catalog_tables else ""
     return next((name for name, table in catalog_tables.items() if comparable(table) == wanted), None)

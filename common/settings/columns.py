@@ -44,7 +44,6 @@ def columns_of_message(stream: Stream) -> tuple[str, ...]:
 
 
 def declared_columns_of_table(stream: Stream) -> StructType:
-    """The table's declared columns, without computed ones."""
     columns = table_columns_of(stream)
     dropped = naming_of(stream).drop
     made = sum((name,) not in dropped for name in made_columns(stream))  # they come last

@@ -20,7 +20,6 @@ def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
 
 
 def unknown_stream(app_id: str, known: Iterable[str]) -> UsageError:
-    """The error for an app_id that no stream of the config has."""
     app_ids = list(known)
     msg = f"no stream of this config has the app_id {app_id!r}"
     return UsageError(msg, did_you_mean(app_id, app_ids, f"available: {', '.join(app_ids)}"))

@@ -44,7 +44,6 @@ def sounds_secret(key: str) -> bool:
 
 
 def mask(key: str, value: object) -> object:
-    """The value as it may be shown under its key."""
     if value in (None, ""):
         return value
     if sounds_secret(key):

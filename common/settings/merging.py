@@ -25,7 +25,6 @@ KEY_TYPES = (*_ORDERED, Primitive.BOOLEAN)
 
 
 def merge_by_of(stream: Stream) -> MergeBy | None:
-    """How a stream's rows are merged; None for one that is not."""
     if stream.merge is None:
         return None
     merge = stream.merge

@@ -22,12 +22,10 @@ _OF_LOADER = ("schedule", "max_commits_per_minute", "max_files", "max_bytes")
 
 
 def writer_of(writer: WriterSettings, stream: Stream) -> WriterSettings:
-    """The writer's settings for one stream."""
     return writer.model_copy(update=_given(stream, _OF_WRITER))
 
 
 def loader_of(loader: LoaderSettings, stream: Stream) -> LoaderSettings:
-    """The loader's settings for one stream."""
     given = _given(stream, _OF_LOADER)
     if given.get("schedule") == ON_MARKER and "marker_retention_s" not in loader.model_fields_set:
         given["marker_retention_s"] = parse_duration_s(RETENTION_ON_MARKER)

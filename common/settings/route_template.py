@@ -23,7 +23,6 @@ def is_name(route: str) -> bool:
 
 
 def table_of(template: str, route: str) -> str:
-    """The URL of a route's table."""
     return template.replace(VALUE, route)
 
 

@@ -52,8 +52,6 @@ class SectionPart(Section):
 
 
 class SectionOfParts(Section):
-    """A section that is made of parts."""
-
     @model_validator(mode="before")
     @classmethod
     def _into_parts(cls, values: object) -> object:

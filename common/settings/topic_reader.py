@@ -114,7 +114,6 @@ class TopicReader(Section):
         return len(self.topics) > 1 or self.pattern is not None
 
     def reads(self, topic: str) -> bool:
-        """Whether a Kafka topic is one of its topics."""
         pattern = self.pattern
         return topic in self.topics if pattern is None else pattern.match(topic) is not None
 
@@ -123,9 +122,7 @@ class TopicReader(Section):
         return self._owners.allow(chain, self.app_id) and all(map(self.reads, topics_of(chain)))
 
     def chain_of(self, topic: str) -> Topic:
-        """The name of its chains of a Kafka topic."""
         return self._owners.chain_of(topic, self.app_id)
 
     def chain_at(self, partition: TopicPartition) -> TopicPartition:
-        """Its chain of a Kafka partition."""
         return TopicPartition(self.chain_of(partition.topic), partition.partition)

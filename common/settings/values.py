@@ -203,7 +203,6 @@ class FromOffsets:
     positions: Mapping[tuple[Topic | None, Partition], Position]
 
     def position(self, topic: Topic, partition: Partition) -> Position | None:
-        """The position of one partition; None when the map does not have it."""
         return self.positions.get((topic, partition), self.positions.get((None, partition)))
 
 

@@ -29,8 +29,6 @@ COLUMNS = "columns"
 
 @dataclass(frozen=True, slots=True)
 class AgreedColumns:
-    """A version of a stream's columns."""
-
     app_id: str
     version: int
     columns: StoredSchema

@@ -28,7 +28,6 @@ _DIGEST = rf"^[0-9a-f]{{{2 * _DIGEST_BYTES}}}$"
 
 
 def changes_digest(data: bytes) -> str:
-    """A digest that identifies these changes (rule 2)."""
     return hashlib.blake2b(data, digest_size=_DIGEST_BYTES).hexdigest()
 
 

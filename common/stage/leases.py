@@ -44,7 +44,6 @@ class Grant:
     """By app id, as the loader's config names them; any topic of a stream without an entry."""
 
     def has(self, app_id: str, topics: frozenset[str]) -> bool:
-        """Whether it includes a stream of these topics."""
         return self.streams is None or (app_id in self.streams and topics <= self.topics.get(app_id, topics))
 
 

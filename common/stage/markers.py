@@ -154,8 +154,6 @@ class StagedFile:
 
 @dataclass(frozen=True, slots=True)
 class StagedTable:
-    """What a flush staged for one Delta table."""
-
     url: NotEmpty
     kind: TableKind
     schema: str

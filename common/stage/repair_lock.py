@@ -85,7 +85,6 @@ def ended_path(partition: TopicPartition, number: int) -> str:
 
 
 def last_repair(paths: Iterable[str]) -> LastRepair:
-    """The last of the turns in a listing."""
     repairs = [(int(match["number"]), match["kind"]) for path in paths if (match := _NUMBER.fullmatch(path))]
     number = max((number for number, kind in repairs if kind == "repair"), default=0)
     return LastRepair(number, number == 0 or (number, "ended") in repairs)

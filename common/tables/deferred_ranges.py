@@ -40,7 +40,6 @@ class DeferredIds:
 
     @classmethod
     def of(cls, ids: TxnIds, partition: TopicPartition, url: str) -> DeferredIds:
-        """The ids for a partition's chain and the table at ``url``."""
         return cls.with_prefix(f"{ids.of(partition)}:{_digest_of(url)}")
 
     @classmethod

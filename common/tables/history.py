@@ -163,7 +163,6 @@ def _by_files(version: int, lines: CommitLines) -> int | None:
 
 
 def _files(commit: Iterable[str]) -> tuple[set[str], set[str]]:
-    """The files that a commit adds and those that it removes."""
     sets: dict[str, set[str]] = {"add": set(), "remove": set()}
     for line in commit:
         action = _mapping(json.loads(line))

@@ -71,7 +71,6 @@ class TableIdentity:
         return None if is_own else self.loaded_under.get((partition, generation))
 
     def after(self, metadata: CommitMetadata) -> TableIdentity:
-        """The table's identity once a commit with this metadata is in it."""
         if not metadata.positions:
             return self
         return TableIdentity(

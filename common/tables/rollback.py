@@ -340,7 +340,6 @@ def _was_loaded(marker: Marker, position: Position, oldest: LoggedCommit) -> boo
 
 
 def _is_older(made_ms: int | None, commit: LoggedCommit) -> bool:
-    """Whether something may be older than a commit."""
     return made_ms is None or commit.timestamp_ms is None or made_ms <= commit.timestamp_ms + _SKEW_MS
 
 

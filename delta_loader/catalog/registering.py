@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A catalog's entry for one name."""
-
     kind: str
     """Spark's term: ``EXTERNAL``, ``MANAGED``, ``VIEW``."""
     provider: str

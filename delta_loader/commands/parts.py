@@ -58,7 +58,6 @@ def _control_topic(settings: Settings) -> Callable[[], None] | None:
 
 
 def tables_of(settings: Settings) -> list[str]:
-    """The URLs of all tables of all streams."""
     return [url for stream in settings.streams for url in stream.tables]
 
 

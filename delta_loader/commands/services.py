@@ -66,7 +66,6 @@ def services(
 
 
 def facts_reader(settings: Settings, parallel: ParallelMap) -> FactsReader:
-    """Reads the tables' facts."""
     return FactsReader(settings, stage_of(settings, parallel), table_stores(settings), parallel, SystemClock())
 
 

@@ -58,8 +58,6 @@ _errors = partial(table_errors, remedy="check that the table can be read, and ru
 
 
 class StoredDeadLetter(TypedDict):
-    """One dead letter, by column name."""
-
     _kafka_topic: str
     _kafka_partition: int
     _kafka_offset: int

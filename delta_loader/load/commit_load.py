@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
 
 class LoadCommits:
-    """The commits of loads, of one stream in one pass."""
-
     def __init__(self, context: LoadContext, committer: Committer, merged: MergedLoads) -> None:
         self._context = context
         self._committer = committer

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
 
 class LoadContext:
-    """One stream in one pass."""
-
     def __init__(
         self, stream: Stream, settings: LoaderSettings, ports: Ports, report: StreamReport, examined: ExaminedTables
     ) -> None:
@@ -156,7 +154,6 @@ class LoadContext:
         return unknown_partitions({partition: self.markers(partition) for partition in self.listing}, self.partitions)
 
     def report_partitions(self) -> None:
-        """Report how far each Kafka partition is."""
         for partition, listed in self.listing.items():
             position = None if self.is_foreign(partition) else self.position(partition)
             self.reporter.partition(partition, position, listed, self.markers(partition))

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 
 class Creator:
-    """Creates one stream's tables."""
-
     def __init__(self, stream: Stream, tables: DeltaTables, maker: TableMaker | None) -> None:
         self._stream = stream
         self._tables = tables

@@ -46,7 +46,6 @@ class FailureNotes:
         self._known[app_id] = note
 
     def succeeded(self, app_id: str) -> None:
-        """Note that a load did not fail."""
         if self.last(app_id) is not None:
             self._try(lambda: self._store.delete([failure_path(app_id)]))
             self._known[app_id] = None

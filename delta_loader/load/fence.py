@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 
 class RollbackFence:
-    """One stream's, in one pass."""
-
     def __init__(self, context: LoadContext, committer: Committer) -> None:
         self._context = context
         self._committer = committer

@@ -42,8 +42,6 @@ class StreamStats:
 
 
 class LoadStats:
-    """The statistics of all streams of a loader."""
-
     def __init__(self, app_ids: Iterable[str]) -> None:
         self.entries: Mapping[str, StreamStats] = {app_id: StreamStats(app_id, {}, {}) for app_id in app_ids}
         self.events: Sequence[Event] = ()
@@ -57,7 +55,6 @@ class LoadStats:
         self.entries = {**self.entries, app_id: replace(self.entries[app_id], failure=failure, failures=1)}
 
     def record_pass(self, reports: Iterable[StreamReport]) -> None:
-        """Record the end of a pass."""
         entries, counts = dict(self.entries), Counter(self.dead_letters)
         events = list(self.events)
         for report in reports:

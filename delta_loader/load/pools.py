@@ -29,7 +29,6 @@ class OwnPools:
         """A pool whose thread is gone shuts down by itself."""
 
     def __call__(self, function: Callable[[Item], Result], items: Iterable[Item], /) -> list[Result]:
-        """The results in the items' order."""
         return list(self._pool().map(function, items))
 
     def close(self) -> None:

@@ -51,8 +51,6 @@ Raises KafkaDeltaExpressError when Kafka does not answer.
 
 @dataclass(frozen=True, slots=True)
 class RawRecord:
-    """A Kafka record's bytes."""
-
     timestamp_ms: int | None
     key: bytes | None
     value: bytes | None
@@ -60,8 +58,6 @@ class RawRecord:
 
 @dataclass(frozen=True, slots=True)
 class RefusalPorts:
-    """The ports that refusals need."""
-
     refusal_reader: RefusalReader
     raw_records: FetchesRawRecords
 

@@ -67,7 +67,6 @@ class StreamReport:
 
     @property
     def exit_code(self) -> ExitCode:
-        """The exit code of a command that loads only this stream."""
         failed = ExitCode.DONE if self.failure is None else self.failure.exit_code
         return ExitCode.of([failed, ExitCode.HELD if self.held else ExitCode.DONE])
 
@@ -81,7 +80,6 @@ class StreamReport:
         return [{**partition.to_json(), **reason.to_json()} for partition, reason in self.held.items()]
 
     def stepped(self) -> None:
-        """Count one more step."""
         self.steps += 1
 
     def begin(self) -> None:

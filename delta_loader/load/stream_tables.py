@@ -47,8 +47,6 @@ if TYPE_CHECKING:
 
 
 class StreamTables:
-    """What one pass knows of a stream's tables."""
-
     def __init__(
         self,
         stream: Stream,
@@ -79,7 +77,6 @@ class StreamTables:
 
     @property
     def own(self) -> Target | None:
-        """The stream's main table, if it exists."""
         return self.targets.get(self._stream.table)
 
     @property
@@ -164,7 +161,6 @@ class StreamTables:
         return frozenset((*columns_of_rows(stream), *own.names))
 
     def position(self, url: str, partition: TopicPartition) -> Position | None:
-        """A table's own position."""
         target = self.targets.get(url)
         return None if target is None else target.ids(self.ids).position(target.transactions, partition)
 

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 
 class PropertySetter(Protocol):
-    """Sets table properties."""
-
     def set_property(self, url: str, key: str, value: str) -> None:
         """Set a property by a commit that does nothing else. Raises TableError."""
 

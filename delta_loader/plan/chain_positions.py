@@ -58,7 +58,6 @@ def loadable_chains(
     markers_of: Mapping[TopicPartition, Sequence[AnyMarker]],
     position_of: Callable[[TopicPartition], Position | None],
 ) -> list[TopicPartition]:
-    """Chains that have something to load."""
     return [
         partition
         for partition, markers in markers_of.items()

@@ -279,7 +279,6 @@ def shapes_of(marker: Marker) -> Mapping[str, TableShape]:
 
 
 def shape_of(table: StagedTable) -> TableShape:
-    """The shape that a staged table was written with."""
     return TableShape(table.schema, table.partition_by, table.merge)
 
 

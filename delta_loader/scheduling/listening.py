@@ -52,8 +52,6 @@ _CLOSE_WITHIN_S = 10.0
 
 
 class Listener:
-    """Listens until closed."""
-
     def __init__(
         self,
         kafka: Mapping[str, Option],

@@ -57,8 +57,6 @@ class DueLoad:
 
 @dataclass(frozen=True, slots=True)
 class StreamTrigger:
-    """When one stream is loaded."""
-
     schedule: Schedule
     """Streams with the same schedule are loaded together."""
     waits: bool

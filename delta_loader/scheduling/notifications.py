@@ -29,8 +29,6 @@ _LOST_MS = 3_600_000
 
 
 class Notifications(Protocol):
-    """The source of writers' notifications."""
-
     def take(self) -> frozenset[str]:
         """The streams that have new markers since the last call; they are returned once."""
 

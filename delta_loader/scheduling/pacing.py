@@ -29,7 +29,6 @@ class Pace:
     """When its last load ended."""
 
     def notified(self) -> Pace:
-        """There are new markers."""
         return replace(self, is_notified=True)
 
     def begun(self, now_s: float) -> Pace:
@@ -37,7 +36,6 @@ class Pace:
         return replace(self, began_s=now_s, is_notified=False)
 
     def ended(self, now_s: float, *, failed: bool) -> Pace:
-        """The load has ended."""
         return replace(self, ended_s=now_s, failures=self.failures + 1 if failed else 0)
 
     @property

@@ -70,7 +70,6 @@ class Bridge:
         self._java: Java = new(session, int(LOCAL_STATE_PARTITIONS), files_of_a_part)
 
     def is_alive(self) -> bool:
-        """Whether Java answers."""
         try:
             return bool(self._java.isAlive())
         except (Py4JError, OSError):
@@ -86,7 +85,6 @@ class Bridge:
         return int(self._java.version(spark_url(url)))
 
     def clustered_by(self, url: str) -> tuple[str, ...]:
-        """The columns that a table is clustered by."""
         return tuple(json.loads(self._java.clusteredBy(spark_url(url))))
 
     def commit_lines(self, url: str, version: int) -> Iterator[str] | None:
@@ -103,7 +101,6 @@ class Bridge:
         return LoadTransaction(self._java.begin(spark_url(url), defers_checkpoint))
 
     def rows(self, root: str, shape: TableShape, files: Iterable[StagedFile]) -> DataFrame:
-        """The rows of files below ``root``."""
         staged = {"metadata": metadata_line("staged", shape, 0), "files": add_lines(files, 0)}
         return DataFrame(self._java.rows(spark_url(root), json.dumps(staged)), self.spark)
 

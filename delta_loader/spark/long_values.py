@@ -77,7 +77,6 @@ def _expressions(schema: str) -> Iterator[str]:
 
 
 def with_digests(rows: DataFrame, columns: Sequence[str]) -> DataFrame:
-    """The rows, with a digest in place of each long value."""
     for name in columns:
         value = functions.col(backticks(name))
         digest = functions.concat(functions.lit(DIGEST), functions.substring(functions.sha2(value, 256), 1, 32))

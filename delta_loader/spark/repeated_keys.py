@@ -21,8 +21,6 @@ _COUNT = f"{RESERVED}count"
 
 
 class RepeatedKeys:
-    """The keys of tables, each at one version."""
-
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
 

@@ -86,7 +86,6 @@ def build_session(settings: Settings) -> SparkSession:
 
 
 def start_remedy(uid: int) -> str:
-    """The remedy when Spark does not start for a user."""
     try:
         pwd.getpwuid(uid)
     except KeyError:

@@ -53,8 +53,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class WriteInputs:
-    """The inputs of a write other than its files."""
-
     stage_url: str
     """Where mixed files are stored."""
     table: TableState

@@ -60,7 +60,6 @@ class Listed:
         return len(self.starts) - (0 if position is None else self._first(position))
 
     def without(self, gone: frozenset[MarkerName]) -> Listed:
-        """The same listing without some names."""
         kept = [index for index, name in enumerate(self.names) if name not in gone]
         starts, written_ms = self.starts, self.written_ms
         return Listed(
@@ -153,8 +152,6 @@ class _MarkerNames(Sequence[MarkerName]):
 
 
 class _Times(Mapping[MarkerName, int]):
-    """When the markers of a listing were written."""
-
     def __init__(self, listed: Listed) -> None:
         self._listed = listed
 

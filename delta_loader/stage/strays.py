@@ -31,8 +31,6 @@ _MOST = 16
 
 
 class StrayKeeper:
-    """The strays of one stream in one pass."""
-
     def __init__(self, stage: Stage, tables: Mapping[str, str], identity: StreamIdentity) -> None:
         """``tables`` spells the tables' URLs, as `Stage.read` expects them."""
         self._stage = stage

@@ -128,8 +128,6 @@ class KafkaSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class _Tables:
-    """A stream's tables."""
-
     state: TableState | None
     """The main table's."""
     states: Mapping[str, TableState]

@@ -66,7 +66,6 @@ class Target:
         return replace(self, transactions=moved, version=version, identity=identity)
 
     def ids(self, ids: TxnIds) -> TxnIds:
-        """The stream's txn ids as this table has them."""
         return ids.in_table(self.identity.plain_topic)
 
 
@@ -206,7 +205,6 @@ def side_commit(target: Target, naming: CommitNaming, load: Load) -> TableCommit
 
 
 def needed(target: Target, ids: TxnIds, load: Load, marker: Marker) -> FileSplit:
-    """What a table needs of one of a load's markers."""
     start, by_spark = _start(target, ids, load, marker), through_spark(target.load_mode)
     schema, complete_columns = target.shape.schema, target.complete_columns
     return split_files_at(

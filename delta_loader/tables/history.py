@@ -38,7 +38,6 @@ class Reach:
     offsets: tuple[int, int] | None = None
 
     def may_hold(self, partition: TopicPartition, span: Span) -> bool:
-        """Whether it may contain a record of the span."""
         if self.topics is not None and not self.topics[0] <= kafka_topic(partition.topic) <= self.topics[1]:
             return False
         if self.partitions is not None and not self.partitions[0] <= partition.partition <= self.partitions[1]:

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class OfWriters:
-    """The problems of one stream's writers."""
-
     held: Mapping[TopicPartition, Held]
     waits: Sequence[Unstaged]
 
@@ -69,7 +67,6 @@ class WritersView:
         return set(without_chain(self._streams[entry.app_id], entry.seen, self._answers.partitions))
 
     def of(self, entry: StreamStats) -> OfWriters:
-        """The problems of one stream's writers."""
         if entry.refreshed_s is None:
             return OfWriters({}, ())
         stream, chains = self._streams[entry.app_id], Chains(entry.seen, entry.refreshed_s)

@@ -41,7 +41,6 @@ APP, TASK, FLUSH, PIECE, CHECKSUM = "kdx.app", "kdx.task", "kdx.flush", "kdx.pie
 
 
 def cut(app_id: str, name: StateFileName, data: ByteChunks, piece_bytes: int) -> list[ChangelogMessage]:
-    """Split a flush's changes into messages."""
     starts = range(0, max(len(data), 1), piece_bytes)
     values = [data[start : start + piece_bytes] for start in starts]
     about = (

@@ -37,8 +37,6 @@ class Appended:
 
 
 class ChangelogReader(Protocol):
-    """Reads messages of topics, one after the other."""
-
     def require_same(self, partition: TopicPartition, topic_id: str | None) -> None:
         """Raises StateError for a topic that is gone or was recreated; and BrokerError."""
 

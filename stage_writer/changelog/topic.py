@@ -82,7 +82,6 @@ def require_suitable(admin: AdminClient, topic: Topic, keep_s: float) -> None:
 
 
 def suitability_problem(topic: Topic, has: Mapping[str, str], keep_s: float) -> ConfigError | None:
-    """The problem with a topic's configuration; None if there is none."""
     least_ms = int(retention_s(keep_s) * 1000)
     if has.get("cleanup.policy", "delete") != "delete":
         why = "compaction would remove changes that markers refer to"

@@ -180,7 +180,6 @@ class Messages:
         return np.searchsorted(index, self.starts)
 
     def parted(self, index: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-        """Rising indices of messages, by batch."""
         if len(index) == 0:
             return [index] * len(self.batches)
         return np.split(index, self.bounds(index)[1:-1])

@@ -52,7 +52,6 @@ class MergedBatch(MessageBatch):
 
     @property
     def end(self) -> Position:
-        """The position after the last message."""
         return merged_position(map(InputEnd, self.inputs, self._places(len(self))))
 
     def record_at(self, index: int) -> LastRecord | None:

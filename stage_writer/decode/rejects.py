@@ -112,6 +112,5 @@ class Reject:
 
 
 def truncated() -> Refusal:
-    """The refusal of an event by which a table was truncated."""
     text = "the source table was truncated: the rows of the stream's table stay, unless merge.truncates is apply"
     return Refusal(ErrorClass.TRUNCATED, text)

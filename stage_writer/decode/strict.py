@@ -91,7 +91,6 @@ class StrictDecoder:
         self._holds_json = reading.holds_json
 
     def decode(self, message: bytes) -> Row | Refusal:
-        """The message's row, or why it has none."""
         try:
             return self._decoded(message, sourced=self._holds_json)
         except UnsourcedError:  # A sourced document costs several times as much, and few lenient values need it.
@@ -106,7 +105,6 @@ class StrictDecoder:
 
 
 def document_of(message: bytes, *, sourced: bool) -> Object | Refusal:
-    """The one object in the message, or why there is none."""
     try:
         text = message.decode()
     except UnicodeDecodeError as error:
@@ -428,7 +426,6 @@ def _exact(text: str) -> _Exact | None:
 
 
 def _exact_value(value: Json, data_type: DecimalType, name: str) -> Decimal:
-    """The value, if a decimal of the type holds it exactly."""
     if not isinstance(value, str):
         _wrong_type(value, name)
     exact = _exact(value)

@@ -60,8 +60,6 @@ class Fetched:
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """Columns of messages of any partitions."""
-
     offsets: NDArray[np.int64]
     timestamps_ms: NDArray[np.int64]
     values: pa.BinaryArray
@@ -101,7 +99,6 @@ class _Columns:
 
 
 def fetched_of(messages: Sequence[Message], *, with_headers: bool) -> Fetched:
-    """Messages and problems, as `consume` returns them."""
     count, problems = len(messages), list[ClientEvent]()
     errors = list(map(Message.error, messages))
     if errors and set(map(type, errors)) != {NoneType}:  # a KafkaError cannot be compared with None

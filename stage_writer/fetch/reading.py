@@ -29,8 +29,6 @@ _STATE = KafkaError._STATE  # noqa: SLF001 - librdkafka's own codes begin with a
 
 
 class ReadPositions:
-    """The read positions of one consumer."""
-
     def __init__(self, consumer: Consumer, *, is_cooperative: bool) -> None:
         self._consumer = consumer
         self._is_cooperative = is_cooperative
@@ -47,7 +45,6 @@ class ReadPositions:
         self._consumer.assign(list(partitions))
 
     def unassign(self, partitions: Collection[KafkaPartition]) -> None:
-        """Read these no more."""
         if self._is_cooperative:
             self._consumer.incremental_unassign(list(partitions))
             return
@@ -81,7 +78,6 @@ class ReadPositions:
             self._consumer.pause([to_kafka(paused) for paused in self.paused if paused in self._next])
 
     def read(self, batches: Iterable[MessageBatch]) -> None:
-        """These were passed on."""
         if self._is_cooperative:
             return
         for batch in batches:

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 
 class TopicSubscription:
-    """One consumer's."""
-
     def __init__(
         self,
         metadata: BrokerMetadata,

@@ -99,7 +99,6 @@ class TruncationChecks:
         return overdue
 
     def last(self, partition: TopicPartition) -> LastRecord | None:
-        """The last known record of a partition."""
         check = self._open.get(partition)
         return self._last.get(partition) if check is None else check.last
 
@@ -132,7 +131,6 @@ class TruncationChecks:
         return batch.after(check.position)
 
     def read(self, batches: Iterable[MessageBatch]) -> None:
-        """These were passed on."""
         for batch in batches:
             if len(batch) and (last := batch.record_at(-1)) is not None:
                 self._last[batch.partition] = last

@@ -252,7 +252,6 @@ class NativeFetch:
             self._functions.forward(queue, self._queue)
 
     def let_go(self, partitions: Iterable[tuple[str, int]]) -> None:
-        """These are about to be revoked."""
         for partition in partitions:
             queue = self._partitions.pop(partition, None)
             if queue is not None:

@@ -41,8 +41,6 @@ _RECORD = b'{"a":[1.5,null],"b":"\\u00e9"}'
 
 @dataclass(frozen=True, slots=True)
 class NativeDecoders:
-    """The native decoder of a writer."""
-
     make: MakeNativeDecoder
     make_avro: MakeAvroPass
     problem: str | None

@@ -77,8 +77,6 @@ _LAST_WORDS_S = 2.0
 
 
 class LoaderNotifier(Notifier):
-    """One writer's notifications."""
-
     def __init__(
         self,
         stage: WriterStage,

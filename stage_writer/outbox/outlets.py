@@ -108,8 +108,6 @@ class Threads:
 
 
 class KafkaOutlets(Outlets):
-    """Outlets over Kafka's transactions."""
-
     def __init__(
         self,
         kafka: Mapping[str, Option],

@@ -57,8 +57,6 @@ class FencedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class DeliveryIdentity:
-    """The identity of a chain's deliveries."""
-
     kafka: Mapping[str, Option]
     group_id: str
     """The group of the writers."""
@@ -72,7 +70,6 @@ class DeliveryIdentity:
 
     @property
     def transactional_id(self) -> str:
-        """The chain's transactional id."""
         return f"{self.out_group}.{self.partition.topic}.{self.partition.partition}"
 
 

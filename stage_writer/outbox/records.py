@@ -60,8 +60,6 @@ SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """The records of one flush, or of a part of it."""
-
     partition: TopicPartition
     generation: int
     ends: tuple[InputEnd, ...]

@@ -109,8 +109,6 @@ class EncodedFile:
 
 @dataclass(frozen=True, slots=True)
 class TableFormat:
-    """How one table of a stream is written."""
-
     url: str
     kind: TableKind
     schema: str

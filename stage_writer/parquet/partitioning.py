@@ -40,8 +40,6 @@ def can_partition(arrow_type: pa.DataType) -> bool:
 
 
 class Groups:
-    """Which rows have which partition values."""
-
     __slots__ = ("_columns", "_group_of_row", "_values")
 
     def __init__(self, columns: Sequence[str], values: list[Values], group_of_row: Index | None) -> None:

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 
 class Buffers:
-    """Makes a writer's buffers."""
-
     def __init__(self, file_policy: FilePolicy, schemas: Schemas) -> None:
         self._file_policy = file_policy
         self._schemas = schemas
@@ -28,7 +26,6 @@ class Buffers:
         """By stream, Parquet bytes per byte in Arrow, as of its last flush."""
 
     def new(self, start: Position, converter: Converter) -> Buffer:
-        """An empty buffer for rows of this converter."""
         stream = converter.stream
         ratio = self._compression.get(stream.app_id, INITIAL_RATIO)
         file_policy = (

@@ -70,8 +70,6 @@ class TopicMonitor:
 
 
 class ClaimGuards:
-    """The guards of one writer's jobs."""
-
     def __init__(
         self, assigned: Mapping[TopicPartition, AssignedPartition], topics: TopicMonitor, clock: Clock, session_s: float
     ) -> None:

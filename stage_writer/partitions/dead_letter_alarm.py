@@ -47,7 +47,6 @@ class DeadLetterShare:
 
     @property
     def sentence(self) -> str:
-        """Text for operators."""
         classes = ", ".join(f"{name} {count:,}" for name, count in Counter(self.dead_letters).most_common())
         return f"{self.total:,} of the last {self.records:,} records are dead letters ({classes})"
 
@@ -83,7 +82,6 @@ class DeadLetterAlarms:
         """The alarms that have not ended, by app_id, with the newest share. Safe to read from any thread."""
 
     def share(self, app_id: str) -> float:
-        """The newest share of a stream."""
         stream = self._streams.get(app_id)
         return DeadLetterShare(stream.records, stream.dead_letters).share if stream is not None else 0.0
 

@@ -32,8 +32,6 @@ GIVE_UP_AFTER_S = 240.0
 
 
 class DependencyWaits:
-    """What to do with the partitions that wait."""
-
     def __init__(self, source: RecordSource, clock: Clock, log: FilteringBoundLogger) -> None:
         self._source = source
         self._clock = clock

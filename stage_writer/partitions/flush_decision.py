@@ -70,8 +70,6 @@ class FlushLimits:
 
 @dataclass(frozen=True, slots=True)
 class BufferStats:
-    """How full one partition's buffer is."""
-
     partition: TopicPartition
     first_record_at_s: float | None
     records: int
@@ -106,8 +104,6 @@ class BackpressureState:
 
 @dataclass(frozen=True, slots=True)
 class FlushDecision:
-    """What to do now."""
-
     flushes: tuple[Flush, ...]
     backpressure: BackpressureState
 

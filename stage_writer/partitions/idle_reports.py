@@ -36,8 +36,6 @@ REPORT_EVERY_S = 60.0
 
 
 class IdleReporter:
-    """One writer's report."""
-
     def __init__(
         self,
         metadata: KafkaMetadata,

@@ -79,7 +79,6 @@ class AssignedPartition:
 
     @property
     def resume_point(self) -> ResumePoint:
-        """Where its chain ends."""
         return ResumePoint(self.tail, self.buffer.end if self.tail is None else self.tail.end, self.lineage)
 
     @property

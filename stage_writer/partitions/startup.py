@@ -87,7 +87,6 @@ class PartitionStartup:
         self.waiting[partition] = StartingPartition(converter, self._clock.monotonic_s())
 
     def drop(self, partition: TopicPartition) -> None:
-        """Do not start it after all."""
         starting = self.waiting.pop(partition, None)
         if starting is not None and starting.restoring is not None:
             self._left[partition] = starting.restoring.running

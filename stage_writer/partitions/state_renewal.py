@@ -38,8 +38,6 @@ class RunningRenewal:
 
 
 class StateRenewal:
-    """One writer's renewals."""
-
     def __init__(self, stage: WriterStage, workers: Workers, clock: Clock, log: FilteringBoundLogger) -> None:
         self._stage = stage
         self._workers = workers

@@ -79,8 +79,6 @@ class Records(Protocol):
 
 
 class Kafka(Records, Protocol):
-    """What a replay needs from Kafka."""
-
     def partitions(self, topic: str) -> list[TopicPartition]:
         """The partitions of a topic; none when there is no such topic."""
 

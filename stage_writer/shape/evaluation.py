@@ -124,7 +124,6 @@ class Evaluator:
 
     @property
     def kafka_parts(self) -> frozenset[str]:
-        """The parts of ``kafka`` that the expressions use."""
         return frozenset(self._kafka_parts)
 
     @property

@@ -57,8 +57,6 @@ class CheckedExpression:
 
 
 class ExpressionChecker:
-    """Checks expressions over these fields."""
-
     def __init__(self, connection: duckdb.DuckDBPyConnection, fields: Collection[str]) -> None:
         self._connection = connection
         self._names = {name.casefold(): name for name in (*fields, KAFKA)}
@@ -139,7 +137,6 @@ class ExpressionChecker:
 
 
 def refused(setting: str, text: str, problem: str, remedy: str) -> ExpressionError:
-    """The error that names the setting, the expression, and the problem."""
     return ExpressionError(f"{setting}: {text.strip()}: {problem}", remedy)
 
 

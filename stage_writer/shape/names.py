@@ -34,7 +34,6 @@ class Names:
         self._schema = to_arrow_schema(columns)
 
     def apply(self, rows: Rows, messages: Messages) -> Rows:  # noqa: ARG002 - a step is given both
-        """The rows with the table's columns."""
         columns = []
         for field, (index, inner) in zip(self._schema, self._plan.kept, strict=True):
             chunks = rows.table.column(index).chunks

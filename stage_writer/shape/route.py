@@ -270,7 +270,6 @@ class ToAllTables:
         self._tables = len(stream.row_tables)
 
     def apply(self, rows: Rows, messages: Messages) -> Rows:
-        """The rows, with all tables for their messages."""
         counts = np.zeros(len(messages), np.int64)
         counts[rows.index] = self._tables
         numbers = np.tile(np.arange(self._tables), int((counts > 0).sum()))

@@ -114,7 +114,6 @@ class Rows:
         return len(self.index)
 
     def through(self, steps: Iterable[Step], messages: Messages) -> Rows:
-        """These rows of the messages after all steps."""
         rows = self
         for step in steps:
             rows = step.apply(rows, messages)
@@ -125,12 +124,10 @@ class Rows:
         return replace(self, tables=destinations if self.tables is None else self.tables.joined(destinations))
 
     def with_table(self, table: pa.Table) -> Rows:
-        """The same rows with other columns."""
         return replace(self, table=table)
 
     @property
     def has_several(self) -> bool:
-        """Whether a message has several rows."""
         return bool((self.index[1:] == self.index[:-1]).any())
 
     def whole(self, some: Mask) -> Mask:

@@ -70,7 +70,6 @@ def _tables(stream: Stream, offered: StructType, open_table: Callable[[str], Obj
 
 
 def _agreed(stream: Stream, tables: Mapping[str, StructType], known: StructType, offered: StructType) -> StructType:
-    """The stream's columns with those that its tables gain."""
     declared, limit = stream.record.schema_of_columns, stream.record.evolve_limit
     for url, table in tables.items():
         before = PublishedColumns(declared, columns_at(stream, url, known), limit)

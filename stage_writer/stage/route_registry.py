@@ -42,8 +42,7 @@ _A_MOMENT_S = 1.0
 class RunningAttempt(Protocol):
     """An attempt to use the stage in the background, such as a thread."""
 
-    def is_alive(self) -> bool:
-        """Whether it has not ended."""
+    def is_alive(self) -> bool: ...
 
     def join(self, timeout: float) -> None:
         """Wait until it has ended, up to so many seconds."""

@@ -151,8 +151,6 @@ class ObjectStage:
         store.upload(file.staged.path, file.data)
 
     def write_state(self, flush: FlushIdentity, change: StateChange) -> MarkedState:
-        """Write a flush's changes to its task's state."""
-
         def name(kind: StateKind) -> StateFileName:
             return StateFileName(flush.partition, flush.buffer.start, flush.lineage.generation, self._unique(), kind)
 
@@ -179,7 +177,6 @@ class ObjectStage:
         state: MarkedState | None = None,
         outboxes: tuple[str, ...] = (),
     ) -> Manifest:
-        """The marker's content."""
         buffer = flush.buffer
         return Manifest(
             span=Span(buffer.start, buffer.end),
@@ -220,8 +217,6 @@ class ObjectStage:
 
 @dataclass(frozen=True, slots=True)
 class NewFile:
-    """A Parquet file that has a name."""
-
     table: TableFormat
     staged: StagedFile
     data: ByteChunks

@@ -65,7 +65,6 @@ def shadowed_by(error: ImportError) -> ConfigError | None:
 
 
 def _folder_of(name: str) -> Path | None:
-    """Where the user's package of this name is."""
     for entry in sys.path:
         folder = Path(entry or ".").resolve()
         spec = None if folder == _HERE else PathFinder.find_spec(name, [str(folder)])

@@ -58,7 +58,6 @@ class Together:
         self._tasks = tasks
 
     def slices(self, batches: Sequence[MessageBatch]) -> Iterator[list[tuple[MessageBatch, StagedRows]]]:
-        """The batches in portions, with their rows."""
         for chunk in _batches(list(zip(self._tasks, batches, strict=True)), _MOST_MESSAGES):
             alive = [(task, part) for task, part in chunk if not task.is_closed]
             if alive:

@@ -45,8 +45,6 @@ class TaskGroup:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BuiltTopology:
-    """A topology that can run."""
-
     groups: tuple[TaskGroup, ...]
     sources: Mapping[str, SourceNode]
     """By topic."""

@@ -30,7 +30,6 @@ class RowRefusedError(BaseException):
     """
 
     def __init__(self, reject: Reject) -> None:
-        """``reject`` is the message's."""
         super().__init__(reject.error)
         self.reject = reject
 

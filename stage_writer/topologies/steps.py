@@ -76,8 +76,6 @@ class MapBatches:
 
 
 class _Selection:
-    """A `Step` that computes all of its columns."""
-
     def __init__(self, columns: StructType, expressions: Mapping[str, str]) -> None:
         if not expressions:
             msg = "a Select has no columns"

@@ -283,7 +283,6 @@ class AnyRows(RowWriter):
 
 class DeclaredRows(RowWriter):
     def dicts_of(self, rows: pa.Table) -> list[Row]:
-        """What the table holds, as dicts."""
         return list(dicts_of(rows))
 
 

@@ -179,7 +179,6 @@ class RecordSettings(SectionPart):
 
     @property
     def rescues(self) -> bool:
-        """Whether rows have a rescue column."""
         return self.unknown_fields is not UnknownFields.IGNORE
 
     @model_validator(mode="after")

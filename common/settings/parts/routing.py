@@ -61,7 +61,6 @@ class RoutingSettings(SectionPart):
 
     @property
     def routes(self) -> dict[str, str]:
-        """The URL of each route's table."""
         return {route: table.table for route, table in self.route_settings.items()}
 
     @property

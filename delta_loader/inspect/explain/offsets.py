@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 
 class OffsetLocation(StrEnum):
-    """Where an offset is."""
-
     ROW = "row"
     DEAD_LETTER = "dead_letter"
     NO_ROW = "no_row"
@@ -66,8 +64,6 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class OffsetStory:
-    """All that is known about one offset."""
-
     query: RecordQuery
     table: str
     """The stream's main table."""

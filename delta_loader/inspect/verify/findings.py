@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 
 class Verdict(StrEnum):
-    """How a finding counts."""
-
     PROVED = "proved"
     NOTED = "noted"  # as it should be, and worth knowing: deleted legitimately, given up by an operator
     UNPROVED = "not proved"  # no evidence that it is wrong, or that it is right

@@ -57,7 +57,6 @@ class KafkaOffsets(KafkaReader):
         yield taken.buckets()
 
     def timestamp_ms(self, partition: TopicPartition, offset: int) -> int | None:
-        """The timestamp of one record; None where Kafka has none."""
         span = Span(Position(offset), Position(offset + 1))
         return next((_time_of(message) for message in self._records(partition, span)), None)
 
@@ -67,8 +66,6 @@ class KafkaOffsets(KafkaReader):
 
 
 class _BucketRecords:
-    """The records read of one bucket."""
-
     def __init__(self, number: int) -> None:
         self.number = number
         self._live = np.zeros(BUCKET, np.bool_)

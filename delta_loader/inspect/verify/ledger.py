@@ -56,8 +56,6 @@ class LoadedSpan:
 
 @dataclass(frozen=True, slots=True)
 class ReplacedSpan:
-    """A range that a commit replaced."""
-
     version: int
     replaced: Replaced
     net_rows: int | None

@@ -300,7 +300,6 @@ def _loaded_otherwise(
 
 
 def _joined(spans: Iterable[Span]) -> list[Span]:
-    """Spans in order, those that touch joined."""
     joined: list[Span] = []
     for span in sorted(spans):
         if joined and span.start <= joined[-1].end:

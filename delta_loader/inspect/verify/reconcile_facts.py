@@ -184,7 +184,6 @@ class Tables:
 
     @property
     def dead_ledgers(self) -> tuple[Ledger, ...]:
-        """The ledgers of all tables for dead letters."""
         return (*(() if self.dead_letters is None else (self.dead_letters,)), *self.former_dead_letters)
 
     def tables_lacking(self, partition: TopicPartition, span: Span, *, dead: bool) -> list[str]:

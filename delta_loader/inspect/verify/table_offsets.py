@@ -140,7 +140,6 @@ class SparkContents(RepeatedKeys):
         return SparkOffsets(self._spark, tables, stamped=stamped)
 
     def count(self, url: str, version: int) -> int:
-        """The number of rows of a table."""
         with _errors("read", url):
             return int(self._spark.read.format("delta").option("versionAsOf", version).load(spark_url(url)).count())
 

@@ -114,8 +114,6 @@ class Offsets(Protocol):
 
 
 class Contents(KeyReader, Protocol):
-    """Opens tables' contents."""
-
     def offsets(self, *tables: tuple[str, int], stamped: bool) -> Offsets:
         """The offset columns of several tables together, each by URL and version; ``stamped``: with timestamps."""
 
@@ -130,8 +128,7 @@ class KafkaRecords(Protocol):
     def buckets(self, partition: TopicPartition, start: Position, end: Position) -> Iterator[tuple[Bucket, Bucket]]:
         """Records with a value, with the timestamps of all, and tombstones."""
 
-    def timestamp_ms(self, partition: TopicPartition, offset: int) -> int | None:
-        """The timestamp of one record; None where Kafka has none."""
+    def timestamp_ms(self, partition: TopicPartition, offset: int) -> int | None: ...
 
     def topic_ids(self, topics: Collection[Topic]) -> Mapping[Topic, str | None]:
         """The id of each existing topic; None from a broker without topic ids."""

@@ -29,7 +29,6 @@ class Candidates:
         self._database.close()
 
     def add(self, area: int, item: StoredObject, topic: str, partition: int) -> None:
-        """Add a file that may be removed."""
         name = item.path.rpartition("/")[2]
         row = (name, area, item.path, item.size_bytes, item.modified_ms, topic, partition)
         self._database.execute("INSERT INTO files VALUES (?, ?, ?, ?, ?, ?, ?)", row)

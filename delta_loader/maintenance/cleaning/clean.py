@@ -47,8 +47,6 @@ _AT_A_TIME = 1000
 
 
 class CleanStore(ScannedStore, Protocol):
-    """An object store that a clean-up can scan."""
-
     def uploads(self, prefix: str) -> Iterator[Upload]:
         """Multipart uploads that were started and not completed."""
 
@@ -66,7 +64,6 @@ class CleanUp:
         parallel: ParallelMap,
         advance: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """``open_store`` opens the store at a URL."""
         self._advance = advance
         self._settings = settings
         self._open = cache(open_store)

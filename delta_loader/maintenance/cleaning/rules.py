@@ -121,8 +121,6 @@ def _paths(value: object) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """What was found in one place."""
-
     what: str
     """``data files``, ``stray markers``, ``outboxes`` or ``uploads``."""
     url: str
@@ -135,7 +133,6 @@ class Tally:
     """Why nothing is removed here."""
 
     def with_file(self, path: str, size_bytes: int, modified_ms: int) -> Tally:
-        """The tally with one more file."""
         oldest_ms = modified_ms if self.oldest_ms is None else min(self.oldest_ms, modified_ms)
         examples = self.examples if len(self.examples) == _EXAMPLES else (*self.examples, path)
         return Tally(self.what, self.url, self.count + 1, self.size_bytes + size_bytes, oldest_ms, examples)

@@ -78,8 +78,6 @@ class ServiceRefused:
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """What is due for a table now."""
-
     tasks: tuple[MaintenanceTask, ...] = ()
     refused: tuple[ServiceRefused, ...] = ()
     vacuum_waits: str = ""

@@ -52,8 +52,6 @@ class PartitionFacts:
 
 @dataclass(frozen=True, slots=True)
 class ServiceRun:
-    """One run of a service, from the table's history."""
-
     service: Service
     version: int
     at_ms: int
@@ -70,8 +68,6 @@ class ServiceRun:
 
 @dataclass(frozen=True, slots=True)
 class LogFacts:
-    """The table's log."""
-
     version: int
     commits_since_checkpoint: int
     commits: int
@@ -83,8 +79,6 @@ class LogFacts:
 
 @dataclass(frozen=True, slots=True)
 class TableFacts:
-    """A table at one point in time."""
-
     url: str
     log: LogFacts
     partition_by: tuple[str, ...]

@@ -31,8 +31,6 @@ class TaskAborted:
 
 @dataclass(frozen=True, slots=True)
 class TaskFailed:
-    """The task could not be done."""
-
     problem: str
 
 
@@ -41,8 +39,6 @@ Outcome = Done | TaskAborted | TaskFailed
 
 @dataclass(frozen=True, slots=True)
 class TaskReport:
-    """A run's result for one task."""
-
     task: MaintenanceTask
     outcome: Outcome
     duration_s: float
@@ -50,8 +46,6 @@ class TaskReport:
 
 @dataclass(frozen=True, slots=True)
 class TableSnapshot:
-    """A table, and what is due for it."""
-
     url: str
     facts: TableFacts | None
     """None when there is no table yet, or it could not be read."""

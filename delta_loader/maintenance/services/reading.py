@@ -82,8 +82,6 @@ def _streams_of(settings: Settings, url: str) -> list[Stream]:
 
 @dataclass(frozen=True, slots=True)
 class FactsReader:
-    """Reads a table's facts."""
-
     settings: Settings
     stage: Stage
     open_store: OpenStore

@@ -54,8 +54,6 @@ class ServiceWork(Protocol):
 
 
 class TableInspector(Protocol):
-    """Reads the tables' facts."""
-
     def read(self, url: str, rules: TableRules) -> TableFacts | None:
         """A table's facts; None when it does not exist. Raises TableError and StoreError."""
 

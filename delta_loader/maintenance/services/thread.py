@@ -72,7 +72,6 @@ class ScheduledServices:
             self._free.set()
 
     def run_due(self) -> None:
-        """Do what is due, if it is time for that."""
         now = datetime.now(UTC)
         if self._stopped.is_set() or now < self._due or not self._settings.may_begin(now) or not self._may_run():
             return

@@ -156,7 +156,6 @@ def _overwrites_versions(table: StructType, staged: TableShape) -> bool:
 
 
 def _cast(table: StructType, staged: StructType) -> StructType:
-    """The staged columns after Spark's casts."""
     fields = []
     for field in staged:
         there = table.field(field.name)

@@ -34,8 +34,6 @@ _NAMED = ("allowColumnDefaults",)
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How a table is created."""
-
     properties: Mapping[str, str] = field(default_factory=dict)
     cluster_by: tuple[str, ...] = ()
 
@@ -53,7 +51,6 @@ class Template:
 
 
 def layout_of(stream: Stream) -> Layout:
-    """The layout in the stream's settings."""
     return Layout(dict(stream.layout.table_properties), stream.layout.cluster_by)
 
 

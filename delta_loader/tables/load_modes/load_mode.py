@@ -53,8 +53,6 @@ class Merge:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Staged rows may not be loaded."""
-
     reason: str
     remedy: str = "load into a table without it"
     """With the placeholder of common/remedies.py, rule 3."""
@@ -66,7 +64,6 @@ PLAIN = Add("files are committed as they are: the table has no constraint or fea
 
 
 def choose_load_mode(state: TableState, setting: LoadSetting = LoadSetting.AUTO) -> LoadMode:
-    """How rows may be loaded into a table, and why."""
     refused = refused_for(state)
     if refused is not None:
         return Refused(*refused)

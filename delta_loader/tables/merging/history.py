@@ -48,8 +48,6 @@ _NUMBER = f"{RESERVED}number"
 
 @dataclass(frozen=True, slots=True)
 class HistoryStatement(MergeInputs):
-    """All inputs of such a merge."""
-
     before: str = ""
     """The table in SQL, as it is before the load."""
 

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class MergeInputs:
-    """All inputs of a merge."""
-
     target: str
     """The table's name in SQL."""
     staged: str

@@ -158,8 +158,6 @@ def make_avro_reader(
     *,
     is_key: bool = False,
 ) -> MakeRecordReader:
-    """Readers of records for the same columns."""
-
     def make(schema: str, references: Sequence[tuple[str, str]]) -> AvroReader:
         writer = parsed(schema, [text for _, text in references])
         return AvroReader(writer, columns, reading, reader=reader, make_pass=make_pass, is_key=is_key)

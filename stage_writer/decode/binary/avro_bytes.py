@@ -65,7 +65,6 @@ def _walk(node: AvroNode, body: bytes, offset: int) -> int:  # noqa: C901, PLR09
 
 
 def _number(body: bytes, offset: int, bits: int = 64) -> tuple[int, int]:
-    """A whole number, and where it ends."""
     encoded = 0
     for index in range(_LONGEST):
         byte = body[offset + index]

@@ -108,8 +108,6 @@ class ProtobufReader:
 
 
 def make_protobuf_reader(columns: StructType, reading: DecodeOptions, compile_: Compile) -> MakeRecordReader:
-    """Readers of framed messages for the same columns."""
-
     def make(schema: str, references: Sequence[tuple[str, str]]) -> RecordReader:
         return ProtobufReader(compile_(schema, dict(references)), columns, reading, framed=True)
 

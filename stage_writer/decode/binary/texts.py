@@ -95,7 +95,6 @@ def is_number(column: DataType | None) -> bool:
 
 
 def date_text(path: str, column: DataType | None) -> Callable[[object], str]:
-    """Days since 1970 as the text for a column."""
     if is_number(column):
         return integer
 
@@ -167,7 +166,6 @@ def bytes_text(path: str, column: DataType | None, reading: DecodeOptions) -> Ca
 
 
 def base64_text(value: object) -> str:
-    """Bytes in base64."""
     return f'"{base64.b64encode(_bytes(value)).decode()}"'
 
 
@@ -179,11 +177,9 @@ def _bytes(value: object) -> bytes:
 
 
 def uuid_text(value: object) -> str:
-    """The sixteen bytes of a UUID as its text."""
     return f'"{uuid_of(_bytes(value))}"'
 
 
 def uuid_of(value: bytes) -> str:
-    """A UUID of sixteen bytes."""
     digits = value.hex()
     return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"

@@ -75,8 +75,7 @@ class SchemaTypes(Protocol):
         Waits for unknown ones. Raises RegistryError when the registry does not answer.
         """
 
-    def schema_of(self, schema: SchemaKey) -> RegisteredSchema:
-        """A schema whose type is known."""
+    def schema_of(self, schema: SchemaKey) -> RegisteredSchema: ...
 
 
 class Covers(Protocol):
@@ -88,8 +87,6 @@ class Covers(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SchemaWait(Dependency):
-    """Waits for the types of some schemas."""
-
     ids: tuple[SchemaKey, ...]
     schemas: SchemaTypes
 
@@ -164,7 +161,6 @@ class FramedDecoder(OpeningDecoder):
         messages: pa.BinaryArray | pa.LargeBinaryArray,
         headers: pa.ListArray | None,  # noqa: ARG003
     ) -> _Frames:
-        """The messages' frames."""
         values, offsets = _with_offsets(messages)
         return _Frames(values, offsets, *_frames(values, offsets))
 
@@ -250,7 +246,6 @@ class HeaderFramedDecoder(FramedDecoder):
 
     @classmethod
     def frames_of(cls, messages: pa.BinaryArray | pa.LargeBinaryArray, headers: pa.ListArray | None) -> _Frames:
-        """The messages' frames, which are in their headers."""
         values, offsets = _with_offsets(messages)
         named = _named_by(cls.header, headers, len(values))
         codes = pc.fill_null(named.indices, _NO_SCHEMA).to_numpy(zero_copy_only=False).astype(np.int64)
@@ -287,7 +282,6 @@ class _Frames:
     """What else these headers have: the indexes of a Protobuf message."""
 
     def schema_of(self, code: int) -> SchemaKey:
-        """The schema of a code."""
         return code if self.keys is None else self.keys[code]
 
     def schemas(self) -> dict[int, SchemaKey]:
@@ -357,7 +351,6 @@ def _with_offsets(messages: pa.BinaryArray | pa.LargeBinaryArray) -> tuple[pa.La
 
 
 def _frames(values: pa.LargeBinaryArray, offsets: Numbers) -> tuple[Mask, Numbers]:
-    """Which messages have a frame, and the ids in them."""
     data = values.buffers()[2]
     long_enough = np.diff(offsets) >= _FRAME_BYTES
     if data is None or not long_enough.any():

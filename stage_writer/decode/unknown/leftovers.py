@@ -126,7 +126,6 @@ class Rescuer:
     """
 
     def __init__(self, name: str, columns: StructType) -> None:
-        """``name`` is the column's name."""
         self.field = Field(name, Primitive.STRING)
         self._leftovers = Leftovers(columns)
 

@@ -46,7 +46,6 @@ class MergeInput:
 
     @property
     def waiting_bytes(self) -> int:
-        """The bytes of the waiting messages."""
         return sum(batch.values.nbytes + batch.keys.nbytes for batch in self.waiting)
 
     @property

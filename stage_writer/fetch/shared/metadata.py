@@ -29,7 +29,6 @@ class SharedMetadata:
         return self._inner.resolve(kafka_partition(partition), start)
 
     def end_positions(self, streams: Collection[Stream]) -> Mapping[TopicPartition, Position]:
-        """The end of every chain of the streams."""
         return {
             chain: position
             for partition, position in self._inner.end_positions(streams).items()
@@ -57,5 +56,4 @@ class SharedMetadata:
 
 
 def chains_in(partition: TopicPartition, chains_of: ChainsOf) -> list[TopicPartition]:
-    """The chains that read a Kafka partition."""
     return [TopicPartition(topic, partition.partition) for topic in chains_of(partition.topic)]

@@ -42,8 +42,6 @@ FIRST_WITHIN_S = 3 * OVERDUE_S
 
 @dataclass(slots=True)
 class ChainReader:
-    """One chain of a Kafka partition."""
-
     partition: TopicPartition
     position: Position | None = None
     """The next record that it wants; None before its first position, and after a fault."""
@@ -63,11 +61,9 @@ class ChainReader:
 
     @property
     def is_needed(self) -> bool:
-        """Whether it is to be read."""
         return self.position is not None and not self.paused
 
     def begin(self, position: Position | None, last: LastRecord | None) -> None:
-        """Continue from there."""
         self.position, self.last = position, last
         self.joined, self.doubted, self.reported_end = False, False, None
         self.staged = position if self.staged is None else self.staged
@@ -84,8 +80,6 @@ class ChainReader:
 
 @dataclass(slots=True)
 class SharedPartition:
-    """One Kafka partition of ours."""
-
     partition: TopicPartition
     chains: Sequence[ChainReader]
     position: Position | None = None
@@ -103,7 +97,6 @@ class SharedPartition:
 
     @property
     def wanted(self) -> list[ChainReader]:
-        """The chains that are to be read."""
         return [chain for chain in self.chains if chain.is_needed]
 
     @property

@@ -65,7 +65,6 @@ class ChangeTime:
     needs_headers = False
 
     def __init__(self, columns: StructType) -> None:
-        """``columns`` have the description of the change."""
         self.columns = columns.with_fields((Field(TIME_COLUMN, Primitive.TIMESTAMP),))
 
     def apply(self, rows: Rows, messages: Messages) -> Rows:  # noqa: ARG002 - the port's

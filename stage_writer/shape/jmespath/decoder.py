@@ -229,7 +229,6 @@ class _Filler:
         return rows, np.sort(np.array(doubtful, np.int64))
 
     def _declared(self, wide: Sequence[pa.Array]) -> pa.Table:
-        """The declared columns only."""
         if self._plan is None:
             return pa.table(list(wide), schema=self._schema)
         kept = zip(self._schema, self._plan.kept, strict=True)

@@ -43,8 +43,6 @@ _FAILURES = (JMESPathError, ArithmeticError, AttributeError, LookupError, Recurs
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """The value at a path of fields."""
-
     steps: Steps
 
 
@@ -69,16 +67,12 @@ Plain = Path | Substring | OfMessage
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """The target of a value."""
-
     steps: Steps
     type: DataType
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """One entry of `jmespath`."""
-
     setting: str
     """Its key, for errors."""
     text: str

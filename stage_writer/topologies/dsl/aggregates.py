@@ -45,7 +45,6 @@ def fold_of_aggregator(initializer: Callable[[], Value], aggregator: Fold) -> Fo
 
 
 def fold_of_reducer(reducer: Callable[[Value, Value], Value]) -> Fold:
-    """The fold that starts with the first value."""
     return lambda _key, value, so_far: value if so_far is None else reducer(so_far, value)
 
 
@@ -99,8 +98,6 @@ def _folded(fold: Fold, record: Record, before: Stamped | None) -> tuple[Value, 
 
 
 class _OverTime(Processor, ABC):
-    """An aggregate by key and a span of time."""
-
     def __init__(self, table: StoredTable) -> None:
         self._table = table
 
@@ -172,8 +169,6 @@ class SessionFold:
 
 
 class SessionTable(StoredTable):
-    """The table of an aggregate over sessions."""
-
     def open(self, context: ProcessorContext) -> Getter:
         store = context.store(self.store)
 

@@ -43,8 +43,6 @@ class Materialized:
 
 @dataclass(frozen=True, slots=True)
 class TopicSource:
-    """How a topic is read."""
-
     topics: tuple[str, ...]
     columns: str | None
     key: str

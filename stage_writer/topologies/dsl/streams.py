@@ -517,8 +517,7 @@ class _Folded(_Grouped, ABC):
         return self._aggregated("aggregate", fold_of_aggregator(initializer, aggregator), materialized, name)
 
     @abstractmethod
-    def _aggregated(self, kind: str, fold: Fold, materialized: Materialized | None, name: str) -> KTable:
-        """The table of a fold's results."""
+    def _aggregated(self, kind: str, fold: Fold, materialized: Materialized | None, name: str) -> KTable: ...
 
 
 class KGroupedStream(_Folded):

@@ -54,8 +54,7 @@ class Backend(Protocol):
     def mark(self) -> str | None:
         """Which state this is; None for an empty backend and for one that is half restored."""
 
-    def get(self, space: Space, key: bytes) -> bytes | None:
-        """A key's value, or None."""
+    def get(self, space: Space, key: bytes) -> bytes | None: ...
 
     def scan(
         self, space: Space, low: bytes = ..., high: bytes | None = ..., *, reverse: bool = ...

@@ -49,7 +49,6 @@ _CODEC = pa.Codec("zstd", compression_level=1)
 
 
 def changes_to_chunks(changes: Changes) -> ByteChunks:
-    """The changes of a flush, as a file."""
     entries = (
         (space, key, changed[key]) for space, changed in sorted(changes.spaces.items()) for key in sorted(changed)
     )

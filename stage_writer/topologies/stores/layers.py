@@ -301,7 +301,6 @@ class Layers:
         return entries
 
     def oldest(self) -> SpaceChanges:
-        """The changes of the oldest sealed layer."""
         return self._sealed[0].values
 
     def merged(self) -> None:

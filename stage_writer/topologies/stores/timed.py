@@ -44,7 +44,6 @@ class TimedStore:
 
     @property
     def _live_from_ms(self) -> int:
-        """The first time that has not expired."""
         return self._highest.value - self.retention_ms + 1
 
     def _admits(self, time_ms: int) -> bool:

@@ -50,8 +50,6 @@ class Timer:
 
 @dataclass(slots=True)
 class Timers:
-    """The punctuations of one kind of time."""
-
     journal: Journal = field(default_factory=list)
     """What was scheduled and cancelled in this message."""
     heap: Heap = field(default_factory=list)
@@ -60,7 +58,6 @@ class Timers:
 
     @property
     def next_ms(self) -> int:
-        """When the first one is due."""
         return self.heap[0][0] if self.heap else NEVER_MS
 
     def schedule(self, name: Name, interval_ms: int, callback: Punctuator, first_ms: int) -> Timer:
@@ -156,7 +153,6 @@ class ClockMemory:
         clock.resume(NO_TIME_MS if time_ms is None else time_ms, _times(self._kept[_STREAM]), _times(self._kept[_WALL]))
 
     def keep(self, clock: TaskClock) -> None:
-        """Store what has changed."""
         now = {_STREAM_TIME: clock.stream_time_ms, _STREAM: _listed(clock.stream), _WALL: _listed(clock.wall)}
         for name, value in now.items():
             if value != self._kept[name] and (value or self._kept[name]):

@@ -69,7 +69,6 @@ class NodeContext:
         *,
         late_to_dead_letters: bool,
     ) -> None:
-        """``stores`` are those connected to the node."""
         self.forward = forward
         self.node = node
         self.task_id = task_id
