@@ -31,7 +31,7 @@ def with_main_table(values: object) -> object:
         first = first["table"]
     if isinstance(first, dict):
         msg = (
-            "tables[0] is the main table, whose columns and layout are the stream's own; write its URL alone, and "
+            "tables[0] is the main table, whose columns and layout are the stream's own; write only its URL, and "
             f"{', '.join(key for key in first if key != 'table')} in the stream"
         )
         raise ValueError(msg)  # noqa: TRY004 - pydantic takes a ValueError for a refusal
@@ -63,8 +63,8 @@ def require_location(table: str) -> str:
     """A table's URL; raises ValueError for a name without a location, and for an invalid URL."""
     if is_catalog_name(table):
         refuse(
-            "is the name of a catalog's table, and writers, which have no catalog, put files below its location; give "
-            f"that: catalog_tables: {{{table}: URL}}. DESCRIBE DETAIL {table} shows it (./{table} is a folder)"
+            f"is a name in a catalog, which writers cannot read; add its location: catalog_tables: {{{table}: URL}}. "
+            f"DESCRIBE DETAIL {table} shows it. If you mean a folder, write ./{table}"
         )
     return require_url(table)
 

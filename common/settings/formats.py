@@ -89,7 +89,7 @@ def path_steps(path: str) -> tuple[str, ...]:
     while more:
         match = _STEP.match(path, offset)
         if match is None:
-            refuse(f"{path!r} is not a valid path; write names with dots between them, odd names in `backticks`")
+            refuse(f"{path!r} is not a valid path; separate names by dots, and put odd names in `backticks`")
         steps.append(match[1].replace("``", "`") if match[1] else match[2])
         offset, more = match.end(), bool(match[3])
     return tuple(steps)

@@ -52,7 +52,7 @@ _EXPECTED = {
     "model_type": _MAP,
     "tuple_type": _LIST,
     "list_type": _LIST,
-    "greater_than": "is too small; it has to be more than {gt}",
+    "greater_than": "is too small; it must be more than {gt}",
     "greater_than_equal": "is too small; the least is {ge}",
     "less_than_equal": "is too large; the most is {le}",
     "too_short": _EMPTY,
@@ -83,14 +83,14 @@ def parse_settings(text: str, environ: Mapping[str, str], source: str) -> Settin
     except yaml.YAMLError as error:
         msg = f"{source} is not YAML: {yaml_problem(error)}"
         remedy = (
-            "fix that line, or the one before it: what belongs together is indented by the same number of spaces, not "
-            "by tabs, and a value with special characters needs quotes"
+            "fix that line, or the one before it: lines of one section need the same indentation in spaces, not tabs, "
+            "and values with special characters need quotes"
         )
         raise ConfigError(msg, remedy) from None
     except RecursionError:
         raise _too_deep(source) from None
     if not isinstance(raw, dict):
-        msg = f"{source} holds no settings"
+        msg = f"{source} has no settings"
         raise ConfigError(msg, "write the sections kafka, stage and streams; README.md has an example")
     references = References()
     try:
@@ -142,7 +142,7 @@ def _substitute(
     def _from_environment(name: str) -> str:
         if name not in environ:
             msg = f"{source}: {_dotted(path)}: the environment variable {name} is not set"
-            raise ConfigError(msg, f"export {name}, or write $${{…}} where no variable is meant")
+            raise ConfigError(msg, f"export {name}, or write $${{…}} for the literal text")
         return environ[name]
 
     def _from_file(name: str) -> str:

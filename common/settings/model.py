@@ -351,15 +351,15 @@ class Settings(Section):
     @classmethod
     def _kafka(cls, value: dict[str, Option]) -> dict[str, Option]:
         if not value.get("bootstrap.servers"):
-            refuse("has no bootstrap.servers; write for example bootstrap.servers: localhost:9092")
+            refuse("has no bootstrap.servers; add, for example, bootstrap.servers: localhost:9092")
         for key, instead in _RESERVED_KAFKA.items():
             if key in value:
-                refuse(f"sets {key}, which this program decides; use {instead} instead")
+                refuse(f"sets {key}, which this program sets itself; use {instead} instead")
         if value.get("isolation.level", "read_committed") != "read_committed":
-            refuse("sets an isolation.level that would load the records of aborted transactions; remove it")
+            refuse("sets an isolation.level that reads records of aborted transactions; remove it")
         mechanism = value.get("sasl.mechanism", value.get("sasl.mechanisms"))
         if mechanism == "OAUTHBEARER" and not _TOKENS_FROM & value.keys():
-            refuse("has sasl.mechanism OAUTHBEARER and nothing that makes tokens; add sasl.oauthbearer.method: oidc")
+            refuse("has sasl.mechanism OAUTHBEARER but no source of tokens; add sasl.oauthbearer.method: oidc")
         return value
 
     @model_validator(mode="after")
@@ -367,7 +367,7 @@ class Settings(Section):
         framed = next((stream for stream in self.streams if stream.record.framing != "none"), None)
         if framed is not None and not self.schema_registry.get("url"):
             framing = framed.record.framing
-            refuse(f"the stream {framed.app_id!r} has framing: {framing}, and schema_registry no url; give one")
+            refuse(f"the stream {framed.app_id!r} has framing: {framing}, but schema_registry.url is missing; add it")
         return self
 
     @model_validator(mode="after")

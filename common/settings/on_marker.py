@@ -36,7 +36,7 @@ def fill_loading(value: object) -> object:
 
 def _check_topic(value: str) -> str:
     if _TOPIC.fullmatch(value) is None or value in {".", ".."}:
-        refuse(f"{value!r} cannot be a topic of Kafka; give 1 to 249 letters, digits, dots, underscores and hyphens")
+        refuse(f"{value!r} is not a valid topic name; use 1 to 249 letters, digits, dots, underscores and hyphens")
     return value
 
 
@@ -64,6 +64,6 @@ def require_no_source(control_topic: str | None, streams: Iterable[Stream]) -> N
     taking = next((stream for stream in streams if stream.reads(control_topic)), None)
     if taking is not None:
         refuse(
-            f"loader.control_topic is {control_topic!r}, which the stream {taking.app_id!r} reads records from; "
-            "give it a topic of its own, which no stream's topics match"
+            f"loader.control_topic is {control_topic!r}, which the stream {taking.app_id!r} reads; "
+            "use a topic that no stream reads"
         )

@@ -69,7 +69,7 @@ def _problem(topic: str, first: Stream, two: Stream) -> str | None:
         return _unnamable(unnamable)
     theirs = {comparable(url) for url in two.tables}
     both = next((url for url in first.tables if comparable(url) in theirs), None)
-    return None if both is None else f"and both load into {both}, where nothing says which of them a row is from"
+    return None if both is None else f"and both load into {both}, which does not record the stream of a row"
 
 
 def _unnamable(stream: Stream) -> str:
@@ -99,7 +99,7 @@ def owned_by_others(
                 continue
             problem = None if may_name_chain(topic, stream.app_id) else _unnamable(stream)
             if stream.topology is not None:
-                problem = f"and {stream.app_id!r} has a topology, whose chains cannot be named otherwise"
+                problem = f"and {stream.app_id!r} has a topology, which cannot share a topic"
             if problem is not None:
                 msg = f"the chains of the topic {topic!r} in the stage are of the stream {owner!r}, {problem}"
                 away = f"put {stream.app_id!r} into a config with a stage.url and a writer.group_id of its own"

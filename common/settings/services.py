@@ -53,7 +53,7 @@ def parse_window(value: object) -> Window | None:
     if value is None or isinstance(value, Window):
         return value
     match = _WINDOW.fullmatch(value) if isinstance(value, str) else None
-    msg = "is not a window of the day; write two different times such as 01:00-05:00, or null for the whole day"
+    msg = "is not a window of the day; write two different times, such as 01:00-05:00, or null for the whole day"
     if match is None:
         raise ValueError(msg)
     try:

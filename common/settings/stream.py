@@ -165,7 +165,7 @@ class Stream(TopicReader, SectionOfParts):
     @classmethod
     def _include(cls, value: tuple[Included, ...]) -> tuple[Included, ...]:
         if len(set(value)) < len(value):
-            refuse("names a part of the message twice; name each once")
+            refuse("has a part of the message twice; name each once")
         return value
 
     @model_validator(mode="after")
@@ -180,7 +180,7 @@ class Stream(TopicReader, SectionOfParts):
     def _topics(self) -> Self:
         topic = self.dead_letters_topic
         if topic is not None and self.reads(topic):
-            back = "which the stream reads, so dead letters would come back"
+            back = "which the stream itself reads"
             refuse(f"dead_letters_topic is {topic!r}, {back}; name another")
         for topic, _ in self.start.positions if isinstance(self.start, FromOffsets) else ():
             if topic is not None and not self.reads(topic):

@@ -31,7 +31,7 @@ def require_topics(value: object) -> object:
         if topic.startswith("^"):
             _compile(topic)
         elif not _NAME.fullmatch(topic) or topic in {".", ".."}:
-            refuse(f"holds {topic!r}, which is no topic name; letters, digits, '.', '_' and '-' are allowed")
+            refuse(f"holds {topic!r}, which is not a topic name; letters, digits, '.', '_' and '-' are allowed")
     if len(set(value)) < len(value):
         refuse("names a topic twice; name each once")
     return value
@@ -41,7 +41,7 @@ def _compile(pattern: str) -> None:
     try:
         re.compile(pattern)
     except re.error as error:
-        msg = f"holds {pattern!r}, which is no regular expression ({error}); fix it or give the topics' names"
+        msg = f"holds {pattern!r}, which is not a regular expression ({error}); fix it, or write the topics' names"
         raise ValueError(msg) from None
 
 
@@ -94,7 +94,7 @@ class TopicReader(Section):
     @classmethod
     def _app_id(cls, value: str) -> str:
         if value in {".", ".."} or not value.isprintable():
-            refuse("names folders of the stage: it leads elsewhere, or cannot be printed; letters, digits, - and _ do")
+            refuse("cannot be the name of a folder in the stage; use letters, digits, '-' and '_'")
         return value
 
     _owners: TopicOwners = PrivateAttr(default_factory=TopicOwners)

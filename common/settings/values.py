@@ -138,7 +138,9 @@ _LEAST_TOKEN = 16
 def check_http_token(value: object) -> str | None:
     """A secret for calls over HTTP, or None."""
     if value is not None and not (isinstance(value, str) and len(value) >= _LEAST_TOKEN and value.isascii()):
-        refuse(f"is no token; write at least {_LEAST_TOKEN} ASCII characters that are hard to guess, or null for none")
+        refuse(
+            f"is not a token; write at least {_LEAST_TOKEN} ASCII characters that are hard to guess, or null for none"
+        )
     return value if isinstance(value, str) else None
 
 

@@ -570,14 +570,14 @@ def test_headers_that_rows_will_need_are_read_from_the_start(stream: dict[str, o
 @pytest.mark.parametrize(
     ("stream", "words"),
     [
-        ({"format": "avro", "framing": "confluent"}, "infers them from JSON, but format is avro"),
+        ({"format": "avro", "framing": "confluent"}, "which reads JSON only, but format is avro"),
         ({"columns": "from_tabel"}, "write from_table, from_records, from_registry, or the columns"),
         ({"columns": "from_kafka"}, "write from_table, from_records"),
         ({"columns": "from_table", "unknown_fields": "evolve"}, "write columns: from_records"),
-        ({"columns": "from_table", "rename": {"a": "b"}}, "rename gives columns other names"),
-        ({"columns": "from_table", "field_names": "snake_case"}, "field_names gives columns other names"),
-        ({"columns": "from_table", "explode": "items"}, "explode gives columns other names"),
-        ({"columns": "from_table", "drop": ["a"]}, "drop gives columns other names"),
+        ({"columns": "from_table", "rename": {"a": "b"}}, "rename renames or moves fields"),
+        ({"columns": "from_table", "field_names": "snake_case"}, "field_names renames or moves fields"),
+        ({"columns": "from_table", "explode": "items"}, "explode renames or moves fields"),
+        ({"columns": "from_table", "drop": ["a"]}, "drop renames or moves fields"),
         ({"topology": "a:b"}, "a topology makes the rows"),
     ],
 )

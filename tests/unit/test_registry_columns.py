@@ -324,7 +324,7 @@ def test_records_wait_while_the_new_columns_cannot_be_used(tmp_path: Path, regis
     arrive(world, 1, writer)
     other = world.follower(SECOND)
     other.produce(world.order(two, id=3, price=2.5))
-    report(other, "derive makes the column 'price', which is among columns too")
+    report(other, "derive makes the column 'price', which columns has too")
     world.unusable = "name"
     writer.produce(world.order(three, id=2, name="x"))
     report(writer, "cannot be used")
@@ -410,7 +410,7 @@ def test_columns_only_grow(known: str, later: str, expected: str | None) -> None
     ("stream", "words"),
     [
         ({"framing": "none", "format": "json"}, "write framing: confluent"),
-        ({"unknown_fields": "evolve"}, "write rescue, or ignore"),
+        ({"unknown_fields": "evolve"}, "write rescue or ignore"),
         ({"schema_file": "x"}, "remove schema_file"),
         ({"format": "json", "envelope": "maxwell"}, "envelope is maxwell"),
         (

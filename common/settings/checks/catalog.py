@@ -34,9 +34,9 @@ def check_catalog_tables(stream: Stream) -> None:
         if _NAME.fullmatch(name) is None:
             msg = f"catalog_tables names {name!r}, not a valid table name; write schema.table or catalog.schema.table"
         elif comparable(url) not in used:
-            msg = f"catalog_tables.{name} is at {url}, where the stream has no table; remove it"
+            msg = f"catalog_tables.{name} is at {url}, which is not a table of the stream; remove it"
         elif comparable(url) in named:
-            msg = f"catalog_tables.{name} has the location of {named[comparable(url)]}; a table has one name"
+            msg = f"catalog_tables.{name} has the same location as {named[comparable(url)]}; keep one of the two names"
         else:
             named[comparable(url)] = name
             continue

@@ -42,7 +42,7 @@ def check_columns(stream: Stream) -> None:
             hint = did_you_mean(name, known, "declare it in columns, or derive it")
             refuse(f"partition_by names {name!r}, which is not a column of the table; {hint}")
     if len(set(stream.layout.partition_by)) < len(stream.layout.partition_by):
-        refuse("partition_by names a column twice; name each once")
+        refuse("partition_by has a column twice; name each once")
     _check_z_order(stream, known)
     check_creation(stream, known)
 
@@ -54,7 +54,7 @@ def _require_new(known: tuple[str, ...], added: Mapping[str, tuple[str, ...]]) -
         for name in names:
             other = taken.get(name.casefold())
             if other is not None:
-                refuse(f"{origin} makes the column {name!r}, which is among {other} too; rename one of them")
+                refuse(f"{origin} makes the column {name!r}, which {other} has too; rename one of them")
             taken[name.casefold()] = origin
 
 
@@ -68,4 +68,4 @@ def _check_z_order(stream: Stream, known: Sequence[str]) -> None:
             hint = did_you_mean(name, known, f"available: {', '.join(known)}")
             refuse(f"table_services.z_order names {name!r}, which is not a column of the table; {hint}")
     if len(set(columns)) < len(columns):
-        refuse("table_services.z_order names a column twice; name each once")
+        refuse("table_services.z_order has a column twice; name each once")

@@ -26,8 +26,8 @@ def check_evolving(stream: Stream) -> None:
     }
     for key in (key for key, value in renames.items() if value):
         refuse(
-            f"{key} gives columns other names or places than their fields have, so that unknown_fields cannot "
-            f"be evolve; remove {key}, or write unknown_fields: rescue"
+            f"{key} renames or moves fields, so unknown_fields cannot be evolve; remove {key}, or write "
+            "unknown_fields: rescue"
         )
     for path in (path for path in stream.shaping.drop if "." in path or path == stream.record.rescue_column):
         refuse(f"drop names {path!r}, which unknown_fields: evolve needs; drop whole fields, or write rescue")
@@ -39,7 +39,7 @@ def check_columns_from(stream: Stream) -> None:
         return
     if stream.topology is not None:
         refuse(
-            f"columns is {source.value}, and a topology makes the rows; write the table's columns, as in CREATE TABLE: "
+            f"columns is {source.value}, but a topology makes the rows; write the table's columns, as in CREATE TABLE: "
             "columns: id BIGINT, name STRING"
         )
     if source is ColumnsFrom.RECORDS:
@@ -56,30 +56,30 @@ def check_columns_from(stream: Stream) -> None:
         )
     for key in renaming_keys(stream):
         refuse(
-            f"{key} gives columns other names or places than the record's fields have, so that columns cannot be "
-            f"from_table; remove {key}, or write the record's columns"
+            f"{key} renames or moves fields, so columns cannot be from_table; remove {key}, or write the record's "
+            "columns"
         )
 
 
 def _check_inferred(stream: Stream) -> None:
     if stream.record.format != "json":
         refuse(
-            f"columns is from_records, as it is unless it is set, but infers them from JSON, but format is "
-            f"{stream.record.format}; write columns: from_table, or the columns as in CREATE TABLE"
+            f"columns is from_records (the default), which reads JSON only, but format is {stream.record.format}; "
+            "write columns: from_table, or the columns as in CREATE TABLE"
         )
 
 
 def _check_registered(stream: Stream) -> None:
     problems = {
-        "messages name no schema of a registry; write framing: confluent": stream.record.framing == "none",
-        "unknown_fields is evolve, and the registry has the fields; write rescue, or ignore": stream.record.evolves,
-        "schema_file has a schema too; remove schema_file": stream.record.schema_file is not None,
+        "the messages do not name a schema in a registry; write framing: confluent": stream.record.framing == "none",
+        "unknown_fields is evolve, and the registry has the fields; write rescue or ignore": stream.record.evolves,
+        "schema_file has another schema; remove schema_file": stream.record.schema_file is not None,
         "tables have columns of their own; write columns there": stream.has_several_columns,
         f"envelope is {stream.record.envelope}; write the columns of its rows": stream.record.envelope
         not in {"plain", "debezium"},
     }
     for problem in (problem for problem, is_so in problems.items() if is_so):
-        refuse(f"columns is from_registry, and {problem}")
+        refuse(f"columns is from_registry, but {problem}")
 
 
 def renaming_keys(stream: Stream) -> tuple[str, ...]:

@@ -31,17 +31,16 @@ def check_creation(stream: Stream, columns: Collection[str]) -> None:
         refuse(f"uniform names {strange[0]!r}; available: iceberg")
     if stream.layout.uniform:
         refuse(
-            "uniform asks for Iceberg's metadata, which Delta writes by a jar of its own (delta-iceberg); there is "
-            "none for the Delta that this program brings; remove uniform"
+            "uniform needs Delta's jar delta-iceberg, which does not exist for this version of Delta; remove uniform"
         )
     if stream.layout.cluster_by and stream.layout.partition_by:
-        refuse("cluster_by and partition_by exclude each other, in Delta as here; remove one of them")
+        refuse("cluster_by and partition_by cannot be combined in Delta; remove one of them")
     for name in stream.layout.cluster_by:
         if name.split(".")[0] not in columns:
             hint = did_you_mean(name, columns, "declare it in columns, or derive it")
             refuse(f"cluster_by names {name!r}, which is not a column of the table; {hint}")
     for key in stream.layout.table_properties:
         if key.startswith(OF_ONE_TABLE):
-            refuse(f"table_properties sets {key}, which is Delta's own to write; remove it")
+            refuse(f"table_properties sets {key}, which only Delta may write; remove it")
     if stream.layout.template is not None and comparable(stream.layout.template) in map(comparable, stream.row_tables):
         refuse("template is one of the stream's own tables; name another one")

@@ -51,7 +51,7 @@ def check_merge(stream: Stream) -> None:
     if merge.sequence is not None:
         _require_known("merge.sequence", merge.sequence, names)
     for name in (name for name in names if name.casefold().startswith(RESERVED)):
-        refuse(f"the column {name!r} begins with {RESERVED}, which is reserved for merging; rename it")
+        refuse(f"the column {name!r} begins with {RESERVED}, which is reserved for merges; rename it")
     soft = merge.soft_delete
     names += HISTORY_COLUMNS if merge.history else ()
     if soft is not None and (soft.casefold() in map(str.casefold, names) or soft.startswith(RESERVED)):
@@ -76,7 +76,7 @@ def _check_types(stream: Stream) -> None:
 def _check_together(stream: Stream) -> None:
     merge = stream.merge
     if merge is not None and not merge.keys and not stream.record.has_own_columns:
-        msg = "merge.keys is missing; name the columns of the table that identify a row, such as keys: [id]"
+        msg = "merge.keys is missing; name the columns that identify a row, for example keys: [id]"
         raise ValueError(msg)
     if merge is not None and merge.truncates == "apply":
         _check_truncates(stream)
@@ -85,7 +85,7 @@ def _check_together(stream: Stream) -> None:
     if merge is not None and merge.operation is not None and not merge.deletes:
         refuse("merge.operation is set without merge.deletes, so it has no effect; name the values that delete")
     if merge is not None and merge.deletes and operation_of(stream) is None:
-        refuse("merge.deletes is set without merge.operation; say which expression has these values")
+        refuse("merge.deletes is set without merge.operation; set merge.operation to the expression with these values")
 
 
 def _check_explode(stream: Stream, merge: MergeSettings) -> Mapping[str, Sequence[str]]:
@@ -93,8 +93,8 @@ def _check_explode(stream: Stream, merge: MergeSettings) -> Mapping[str, Sequenc
     if stream.shaping.explode is None:
         return {}
     for setting, given, why in (
-        ("merge.history", merge.history, "a version is of one row, and an event would end those of many"),
-        ("merge.ignore_nulls", merge.ignore_nulls, "an event without the array could mean no elements, or no change"),
+        ("merge.history", merge.history, "each version belongs to one row, and one event would end many"),
+        ("merge.ignore_nulls", merge.ignore_nulls, "an event without the array may mean no elements or no change"),
     ):
         if given:
             refuse(f"{setting} is set together with explode, and cannot be: {why}; remove one of them")

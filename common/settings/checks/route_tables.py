@@ -33,9 +33,7 @@ def check_route_tables(stream: Stream) -> None:
             hint = did_you_mean(route, stream.routing.routes, f"write routes: {{{route}: table URL}}")
             refuse(f"route_tables names {route!r}, which is not in routes; {hint}")
         if stream.routing.route_settings[route].given:
-            refuse(
-                f"routes.{route} is a section, and route_tables has another of it; write all of it in routes.{route}"
-            )
+            refuse(f"routes.{route} is a section, and route_tables has it too; write everything in routes.{route}")
     for key, (url, route_table) in stream.routing.sections.items():
         _check(stream, key, url, route_table)
     if stream.has_several_columns:
@@ -69,13 +67,13 @@ def _excluded(stream: Stream) -> Iterator[tuple[str, str]]:
 
 def _check(stream: Stream, key: str, url: str, table: RouteTable) -> None:
     if comparable(url) == comparable(stream.table):
-        refuse(f"{key} is the stream's own table, whose columns are columns; remove it")
+        refuse(f"{key} is the stream's own table, whose columns are those of the stream; remove it")
     for other, other_url, same in _tables(stream):
         if comparable(other_url) == comparable(url) and (same is None or same.overrides != table.overrides):
-            refuse(f"{key} and {other} lead to one table, and their settings of it differ; say the same")
+            refuse(f"{key} and {other} lead to one table with different settings; give both the same settings")
     making = [name for name in MAKING if name in table.model_fields_set]
     if making and table.columns is None:
-        refuse(f"{key}.{making[0]} is set without columns; add columns, or remove it for the stream's own")
+        refuse(f"{key}.{making[0]} is set without columns; add columns, or remove it to use the stream's")
     if making and stream.topology is not None:
         refuse(f"topology makes the rows, so {key}.{making[0]} cannot be set; add a step to the topology")
     if "load" in table.model_fields_set and (table.load is LoadSetting.MERGE or stream.merge is not None):

@@ -34,7 +34,7 @@ def check_template(stream: Stream) -> None:
     if other is not None:
         refuse(f"route_table cannot be combined with {other}; name each table under routes")
     if stream.routing.route is None:
-        refuse("route_table is set, but no route says which table a record takes; add route, an expression or a field")
+        refuse("route_table is set, but route is missing; add route, the expression or field that chooses the table")
     for key, url in stream.places:
         if _makes(stream.routing.route_table, url) not in (None, ""):
             refuse(f"route_table may make a table around {key.removeprefix('streams[].')}, {url}; use another folder")
@@ -69,7 +69,9 @@ def check_own_columns(stream: Stream) -> None:
         else [route for route in stream.routing.routes if route not in merge.route_keys]
     )
     if without:
-        msg = f"routes names {without[0]}, and merge no keys for it; add merge.route_keys.{without[0]}, or merge.keys"
+        msg = (
+            f"routes names {without[0]}, for which merge has no keys; add merge.route_keys.{without[0]}, or merge.keys"
+        )
         raise ValueError(msg)
 
 

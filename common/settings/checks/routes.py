@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def check_routes(stream: Stream) -> None:
     if stream.routing.route is None and stream.topology is None and stream.routing.routes:
-        refuse("routes are set, but no route says which of them a record takes; add route, an expression or a field")
+        refuse("routes are set, but route is missing; add route, the expression or field that chooses one of them")
     if stream.routing.route is None and stream.routing.unrouted != "table":
         refuse("unrouted is set without route; add route and routes, or remove it")
     if stream.routing.route is not None and not stream.routing.route.strip():
@@ -33,8 +33,8 @@ def check_routes(stream: Stream) -> None:
     for key, url in stream.places[2:]:
         if comparable(url) == comparable(stream.dead_letters):
             refuse(
-                f"{key.partition('.')[2]} is the stream's dead_letters, whose columns are others; give the rows a "
-                "table of their own, or leave the route out and say unrouted: dead_letters"
+                f"{key.partition('.')[2]} is the stream's dead_letters, which has other columns; give the rows a "
+                "table of their own, or remove this route and set unrouted: dead_letters"
             )
 
 
@@ -56,7 +56,7 @@ def _check_tables(stream: Stream) -> None:
     seen: set[str] = set()
     for url in (stream.table, *(other_table.table for other_table in stream.routing.other_tables)):
         if comparable(url) in seen:
-            refuse(f"tables names {url} twice, and a table has each record once; name each once")
+            refuse(f"tables names {url} twice, and each table gets a record once; name each table once")
         seen.add(comparable(url))
 
 
@@ -65,10 +65,10 @@ def check_shared(first: Stream, two: Stream) -> None:
     mixed = {comparable(url) for url in first.row_tables} & {comparable(two.dead_letters)}
     if mixed:
         what = "the table" if mixed == {comparable(first.table)} else "a route"
-        refuse(f"{what} of stream {first.app_id!r} takes the dead letters of {two.app_id!r}; give them a URL each")
+        refuse(f"{what} of stream {first.app_id!r} takes the dead letters of {two.app_id!r}; give each its own URL")
     shared = {comparable(url) for url in first.tables} & {comparable(url) for url in two.tables}
     if first.app_id.startswith(f"{two.app_id}-") and shared:
         refuse(
-            f"the app_ids {two.app_id!r} and {first.app_id!r} share a table, where the txn actions of the one "
-            "may be taken for the other's; choose one that does not begin with the other"
+            f"the app_ids {two.app_id!r} and {first.app_id!r} share a table, and one begins with the other, "
+            "so their txn actions cannot be told apart; rename one"
         )

@@ -27,11 +27,11 @@ PACKAGES_OF_THIS_PROGRAM = ("bootstrap", "common", "delta_loader", "stage_writer
 def check_topology(stream: Stream) -> None:
     if stream.topology is None:
         if stream.max_task_idle_s:
-            refuse("max_task_idle is for a topology that joins topics, and there is none; remove it, or give topology")
+            refuse("max_task_idle only applies to a topology that joins topics; remove it, or set topology")
         if stream.state_changelog is not None:
-            refuse("state_changelog is for the state of a topology, and there is none; remove it, or give topology")
+            refuse("state_changelog only applies to the state of a topology; remove it, or set topology")
         if stream.topology_packages:
-            refuse("topology_packages is for what a topology imports, and there is none; remove it, or give topology")
+            refuse("topology_packages only applies to what a topology imports; remove it, or set topology")
         return
     unknown = next((name for name in stream.topology_packages if name not in PACKAGES_OF_THIS_PROGRAM[:-1]), None)
     if unknown is not None:
@@ -41,11 +41,11 @@ def check_topology(stream: Stream) -> None:
         )
     if not _FUNCTION.fullmatch(stream.topology):
         refuse(
-            f"topology is {stream.topology!r}, which names no function; write package.module:build, as it is imported "
-            "in Python"
+            f"topology is {stream.topology!r}, which is not a function's name; write package.module:build, as in "
+            "a Python import"
         )
     if stream.pattern is not None:
-        refuse(f"topology reads topics by their names, and topics is {stream.topics[0]!r}; name each topic")
+        refuse(f"topology needs the names of its topics, and topics is {stream.topics[0]!r}; name each topic")
     for key, instead in _excluded(stream):
         refuse(f"topology makes the rows, so {key} cannot be set; remove {key}, and {instead}")
 

@@ -146,20 +146,20 @@ class RecordSettings(SectionPart):
         written, framed, file = self.format, self.framing != "none", self.schema_file
         if written != "json" and not framed and file is None:
             yield (
-                f"format is {written}, and nothing tells the schema that records were written with; write framing: "
-                "confluent, or give a schema_file"
+                f"format is {written}, but the schema of the records is unknown; write framing: "
+                "confluent, or set schema_file"
             )
         if self.validates and written != "json":
             yield f"validate is for JSON, and format is {written}, whose records have its schema; remove validate"
         if self.validates and not framed and file is None:
-            yield "validate needs a JSON Schema; write framing: confluent, or give a schema_file"
+            yield "validate needs a JSON Schema; write framing: confluent, or set schema_file"
         if file is not None and written == "json" and not self.validates:
             use = "write validate: true, or remove it"
             yield f"schema_file is set, but format: json reads by the columns alone; {use}"
         if file is not None and framed and written != "avro":
-            yield f"schema_file is set, but framing: {self.framing} has the schema in the registry; remove one"
+            yield f"schema_file is set, but with framing: {self.framing} the registry has the schema; remove one"
         if self.message is not None and (written != "protobuf" or file is None):
-            yield "message names one of a schema_file's with format: protobuf, which is not so here; remove message"
+            yield "message only applies to format: protobuf with a schema_file; remove message"
 
     @model_validator(mode="after")
     def _rescue(self) -> Self:

@@ -37,7 +37,7 @@ OF_ROWS = {"keys": ["id", "rows.sku"]}
         ({"columns": "id INT, _merge_x INT", "merge": KEYS}, "the column '_merge_x' begins with _merge_"),
         (
             {"columns": "id INT, Valid_To INT", "merge": HISTORY},
-            "merge.history makes the column 'valid_to', which is among",
+            "merge.history makes the column 'valid_to', which columns has",
         ),
         ({"merge": {**HISTORY, "soft_delete": "is_current"}}, "merge.soft_delete makes the column 'is_current'"),
         ({"merge": {**HISTORY, "ignore_nulls": True}}, "merge.history keeps whole rows, and with merge.ignore_nulls"),

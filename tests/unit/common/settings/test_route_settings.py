@@ -113,7 +113,7 @@ def test_what_is_printed_is_read_back_as_the_same_tables(more: dict[str, object]
         ),
         (
             {"routes": {"click": CLICK}, "route_tables": {"click": {"columns": "id INT"}}},
-            "write all of it in routes.click",
+            "write everything in routes.click",
         ),
         ({"routes": {"click": CLICK}, "unknown_fields": "evolve"}, "unknown_fields: evolve cannot be set"),
         ({"routes": {"click": CLICK}, "columns": "city ARRAY<STRING>", "explode": "city"}, "explode cannot be set"),
@@ -139,5 +139,5 @@ def test_tables_that_cannot_be_are_refused(stream: dict[str, object], told: str)
 
 
 def test_the_first_of_tables_has_no_section() -> None:
-    with pytest.raises(ConfigError, match=r"tables\[0\] is the main table.*write its URL alone, and columns"):
+    with pytest.raises(ConfigError, match=r"tables\[0\] is the main table.*write only its URL, and columns"):
         parse(with_stream(table=None, tables=[CLICK]).replace("  table: null\n", ""))

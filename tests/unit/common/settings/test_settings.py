@@ -158,7 +158,7 @@ def test_a_control_topic_is_for_a_loader_that_waits_for_markers_and_holds_no_rec
         with pytest.raises(ConfigError, match=r"loader.control_topic.*249 letters"):
             parse(with_section(loader={**waiting, "control_topic": name}))
     topic = parse(with_section(loader=waiting)).streams[0].topics[0]
-    with pytest.raises(ConfigError, match=r"which the stream .* reads records from; give it a topic of its own"):
+    with pytest.raises(ConfigError, match=r"which the stream .* reads; use a topic that no stream reads"):
         parse(with_section(loader={**waiting, "control_topic": topic}))
 
 
@@ -388,7 +388,10 @@ WRONG = {
     "an unknown section": (with_section(steams=[]), ["steams is not a setting", "did you mean streams?"]),
     "an unknown key": (with_section(writer={"flush_afer": "60s"}), ["writer.flush_afer", "did you mean flush_after?"]),
     "the program's own name of a key": (with_section(writer={"flush_after_s": 60}), ["did you mean flush_after?"]),
-    "records whose schema is nowhere": (with_stream(format="avro"), ["nothing tells the schema", "framing: confluent"]),
+    "records whose schema is nowhere": (
+        with_stream(format="avro"),
+        ["the schema of the records is unknown", "framing: confluent"],
+    ),
     "a JSON Schema for Avro": (
         with_stream(format="avro", schema_file="/s.avsc", validate=True),
         ["validate is for JSON, and format is avro"],
@@ -397,10 +400,10 @@ WRONG = {
     "a schema that nothing reads": (with_stream(schema_file="/s.json"), ["format: json reads by the columns alone"]),
     "two schemas of a message": (
         with_stream(format="protobuf", framing="confluent", schema_file="/s.proto"),
-        ["framing: confluent has the schema in the registry"],
+        ["with framing: confluent the registry has the schema"],
     ),
-    "a message of no schema": (with_stream(message="shop.Order"), ["message names one of a schema_file's"]),
-    "dead letters that come back": (with_stream(dead_letters_topic="orders"), ["dead letters would come back"]),
+    "a message of no schema": (with_stream(message="shop.Order"), ["message only applies to format: protobuf"]),
+    "dead letters that come back": (with_stream(dead_letters_topic="orders"), ["which the stream itself reads"]),
     "a part as if it were a section": (with_stream(record={"format": "json"}), ["streams[0].record is not a setting"]),
     "a part by its alias": (with_stream(**{"(record)": {"format": "json"}}), ["is not a setting"]),
     "the program's own name of a key of a part": (
@@ -432,8 +435,8 @@ WRONG = {
     "for ever": (with_section(loader={"marker_retention": float("inf")}), ["loader.marker_retention", "36500d"]),
     "a schedule for ever": (with_section(loader={"schedule": float("inf")}), ["loader.schedule", "36500d"]),
     "no YAML": ("kafka: [", ["is not YAML", "line 1"]),
-    "a list": ("- a\n", ["holds no settings", "kafka, stage and streams"]),
-    "nothing": ("", ["holds no settings"]),
+    "a list": ("- a\n", ["has no settings", "kafka, stage and streams"]),
+    "nothing": ("", ["has no settings"]),
     "a missing section": (yaml.safe_dump({"kafka": {"bootstrap.servers": "a"}}), ["stage is missing", "streams"]),
     "a missing key": (MINIMAL.replace("table: /data/orders, ", ""), ["streams[0].table is missing"]),
     "no duration": (with_section(writer={"flush_after": "1 minute"}), ["flush_after", "'1 minute'", "60s"]),
@@ -506,7 +509,7 @@ WRONG = {
         another_stream(app_id="x", topics=["x"], table="/data/orders_dead_letters"),
         ["dead letters of 'orders'", "URL"],
     ),
-    "routes that nothing chooses from": (with_stream(routes={"a": "/a"}), ["no route says which", "add route"]),
+    "routes that nothing chooses from": (with_stream(routes={"a": "/a"}), ["route is missing", "add route"]),
     "a route to nowhere": (with_stream(route="city"), ["routes name no table", "{value: table URL}"]),
     "a route for each value": (
         with_stream(route="city", routes="/data/{route}"),
@@ -539,7 +542,7 @@ WRONG = {
     "an app_id of two lines": (with_stream(app_id="a\nb"), ["streams[0].app_id"]),
     "a topic that leads out of its folder": (with_stream(topics=[".."]), ["streams[0].topics"]),
     "a topic with a folder": (with_stream(topics=["a/b"]), ["streams[0].topics"]),
-    "frames without a registry": (with_stream(framing="confluent"), ["schema_registry no url"]),
+    "frames without a registry": (with_stream(framing="confluent"), ["schema_registry.url is missing"]),
     "a derived column that events bring": (with_stream(envelope="debezium", derive={"_CDC": "1"}), ["'_CDC'"]),
     "a file that is not there": (
         with_section(kafka={"bootstrap.servers": "${file:/not/there}"}),

@@ -19,11 +19,11 @@ def test_a_topology_names_a_function() -> None:
     ("settings", "told"),
     [
         *(
-            ({"topology": name}, "names no function")
+            ({"topology": name}, "is not a function's name")
             for name in ("shop.sessions", "shop/sessions.py:build", "shop:build()", ":build", "")
         ),
         ({"route": "city", "routes": {"a": "/data/a"}}, r"name the route in add_sink\(table="),
-        ({"topics": ["^orders"]}, "reads topics by their names"),
+        ({"topics": ["^orders"]}, "topology needs the names of its topics"),
     ],
     ids=str,
 )
@@ -92,7 +92,7 @@ def test_a_table_of_its_own_shape_takes_nothing_of_the_stream_s() -> None:
         ({"alerts": ALERTS}, {"routes": {"alerts": "/data/orders"}}, "route_tables.alerts is the stream's own table"),
         ({"alerts": ALERTS}, {"routes": {"alerts": "/data/a", "more": "/data/a/"}}, "lead to one table"),
         ({"alerts": ALERTS | {"derive": {"a": "1"}}}, {}, "topology makes the rows, so route_tables.alerts.derive"),
-        ({"alerts": ALERTS | {"template": "shop.model"}}, {}, "route_tables.alerts.template: 'shop.model' is the name"),
+        ({"alerts": ALERTS | {"template": "shop.model"}}, {}, "route_tables.alerts.template: 'shop.model' is a name"),
     ],
 )
 def test_tables_of_their_own_shape_that_cannot_be_are_refused(

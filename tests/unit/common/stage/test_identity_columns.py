@@ -45,7 +45,7 @@ def test_no_other_stream_pays_for_it(settings: dict[str, object]) -> None:
 
 
 def test_a_column_of_such_a_name_is_refused_at_start() -> None:
-    with pytest.raises(ValidationError, match="load makes the column '_staged_offset', which is among columns too"):
+    with pytest.raises(ValidationError, match="load makes the column '_staged_offset', which columns has too"):
         stream_of(columns="id INT, _STAGED_offset INT", load="append", kafka_columns=False)
 
 

@@ -70,7 +70,7 @@ def test_a_value_names_a_folder_or_is_no_route(name: str, *, good: bool) -> None
 @pytest.mark.parametrize(
     ("stream", "told"),
     [
-        ({"route": None}, "route_table is set, but no route says which table a record takes"),
+        ({"route": None}, "route_table is set, but route is missing"),
         ({"route_table": "/data/all"}, r"route_table.* does not have \{route\} once"),
         ({"route_table": "/data/{route}/{route}"}, "once"),
         ({"route_table": "s3://{route}/data"}, "once"),

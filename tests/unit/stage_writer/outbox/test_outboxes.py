@@ -136,7 +136,7 @@ def test_a_dead_letter_of_several_topics_names_its_own_input() -> None:
 @pytest.mark.parametrize(
     ("more", "problem"),
     [
-        ({"dead_letters": "kafka://orders"}, "which the stream reads"),
+        ({"dead_letters": "kafka://orders"}, "which the stream itself reads"),
         ({"dead_letters": "kafka://errors", "dead_letters_topic": "others"}, "is another one"),
         ({"dead_letters": "kafka://a/b"}, "dead_letters_topic"),
         ({"dead_letters_topic": "or ders"}, "dead_letters_topic"),

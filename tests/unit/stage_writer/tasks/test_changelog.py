@@ -365,7 +365,7 @@ def test_offsets_are_runs() -> None:
 @pytest.mark.parametrize(
     ("streams", "told"),
     [
-        ([{"topology": None}], "there is none"),
+        ([{"topology": None}], "only applies to the state of a topology"),
         ([{}, {"app_id": "b", "topics": ["changes"], "table": "file:///b", "state_changelog": None}], "'b' reads"),
         ([{"topics": ["orders", "changes"]}], "'orders' reads"),
     ],
