@@ -227,7 +227,6 @@ def _default_words(field: FieldInfo) -> str:
 
 
 def _flow(value: object) -> str:
-    """A value in YAML's flow style, on one line."""
     plain = list(value) if isinstance(value, tuple) else value
     text = yaml.safe_dump(plain, default_flow_style=True, width=10_000, allow_unicode=True)
     return text.removesuffix("\n").removesuffix("\n...")

@@ -48,8 +48,6 @@ class DeltaTables(Protocol):
 
 
 class ColumnAdder(Protocol):
-    """Adds columns to tables, and widens their types."""
-
     def add_columns(self, url: str, added: Sequence[Addition]) -> None:
         """Add columns to a table, also inside its structs, by a commit that does nothing else.
 

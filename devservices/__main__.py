@@ -59,7 +59,6 @@ def up(
 
 
 def main() -> None:
-    """Run the command line."""
     try:
         app()
     except (KeyboardInterrupt, processes.ServiceError) as error:

@@ -35,7 +35,6 @@ class Authority:
     """Signs certificates; nobody else knows it."""
 
     def __init__(self, folder: Path) -> None:
-        """Its files go below ``folder``."""
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._authority = trustme.CA()

@@ -23,8 +23,6 @@ from devservices import processes
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A program, and the Go module that it is in."""
-
     name: str
     module: str
     version: str

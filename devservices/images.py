@@ -97,7 +97,6 @@ class _Stand:
     template: Mapping[str, Any]
 
     def run(self, name: str, container: Container, command: str, *arguments: str, user: str | None = None) -> str:
-        """One command of a program to its end; what it printed."""
         began_s = time.monotonic()
         spec = process_spec(
             self.template,

@@ -66,7 +66,6 @@ class Broker:
 
     @property
     def is_running(self) -> bool:
-        """Whether its process was started and lives."""
         return self.child is not None and self.child.is_running
 
     def answers(self) -> bool:
@@ -165,8 +164,6 @@ class Listener:
 
 @dataclass(frozen=True, slots=True)
 class KafkaOptions:
-    """What may differ from one cluster to the next."""
-
     brokers: int = 1
     partitions: int = 1
     """Of a topic that is created without a number."""

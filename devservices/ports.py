@@ -40,7 +40,6 @@ def free_ports(count: int) -> list[int]:
 
 
 def is_open(port: int) -> bool:
-    """Whether something accepts connections on the port."""
     try:
         with socket.create_connection((HOST, port), timeout=1):
             return True

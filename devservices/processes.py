@@ -59,8 +59,6 @@ class Process(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """A started process and the file that it writes to."""
-
     process: Process
     log: Path
 
@@ -69,7 +67,6 @@ class Child:
         return self.process.poll() is None
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal, if the process still runs."""
         if self.is_running:
             self.process.send_signal(number)
 
@@ -78,7 +75,6 @@ class Child:
         self.signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let it go on after `pause`."""
         self.signal(signal.SIGCONT)
 
     def stop(self, grace_s: float = 60) -> int:
@@ -107,7 +103,6 @@ class Child:
             time.sleep(0.05)
 
     def log_tail(self) -> str:
-        """The last lines that it printed."""
         return self.log.read_bytes()[-_TAIL_BYTES:].decode("utf-8", "replace")
 
 

@@ -71,7 +71,6 @@ class S3Server:
         self.endpoint_url = self.endpoint_url or f"{scheme}://{HOST}:{self.port}"
 
     def start(self) -> None:
-        """Start it and wait until it answers."""
         wait_until_closed(self.port)
         log = self.folder / f"{self.kind}.log"
         command = _command(self.kind, self.port, self.folder)
@@ -81,7 +80,6 @@ class S3Server:
         self.child.wait_until(self._answers, f"the S3 server {self.kind}")
 
     def stop(self) -> None:
-        """Let it end by itself."""
         if self.child is not None:
             self.child.stop()
 
@@ -148,7 +146,6 @@ def running_s3(
 
 
 def why_not(kind: S3Kind) -> str | None:
-    """Why this kind cannot run here; None when it can."""
     if kind in _MODULES and shutil.which("go") is None and not program_of(kind).exists():
         return f"{kind} is built with Go, and no `go` is on the path"
     return None

@@ -43,8 +43,6 @@ _MODULES = "org.apache.kafka.common.security"
 
 @dataclass(frozen=True, slots=True)
 class SecuredKafka:
-    """The cluster, and how a user gets into it."""
-
     cluster: KafkaCluster
     authority: Authority
     tokens: Tokens

@@ -116,7 +116,6 @@ class TcpProxies:
 
 @contextmanager
 def running_tcp_proxies() -> Iterator[TcpProxies]:
-    """A group that ends with the context."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="tcp-proxies", daemon=True)
     thread.start()

@@ -33,8 +33,6 @@ LOOK_AT_QUIET_S = 60.0
 
 
 class Background:
-    """One writer's periodic work."""
-
     def __init__(
         self,
         assignment: AssignedPartitions,

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 
 class Backpressure:
-    """One writer's, over all of its partitions."""
-
     def __init__(
         self,
         assignment: AssignedPartitions,

@@ -23,8 +23,6 @@ class Lineage:
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """The end of a chain, with everything a writer has to know of it."""
-
     end: Position
     """Where the next span starts."""
     marker: Position

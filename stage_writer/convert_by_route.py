@@ -72,8 +72,6 @@ _KEYS_READ = 100
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """The outcome of a table's messages."""
-
     part: Part
     rejects: Sequence[Reject]
     tombstones: Index
@@ -123,7 +121,6 @@ class OwnTable:
         return RecordPipeline(plain, inputs, gained=added)
 
     def convert(self, messages: Messages) -> Converted:
-        """The outcome of some messages, by their indices."""
         lost = np.zeros(len(messages), np.bool_) if self.names is None else self.names.differ(messages.keys)
         why = f"its message key does not have the names {', '.join(self._keys)}, by which its table is merged"
         rejects = [Reject(index, ErrorClass.UNREADABLE_KEY, why) for index in np.flatnonzero(lost).tolist()]

@@ -46,8 +46,6 @@ SLICES_A_STEP = 4
 
 
 class Intake:
-    """What was polled and is not in the buffers yet."""
-
     def __init__(
         self,
         assignment: AssignedPartitions,

@@ -208,8 +208,6 @@ Raises BrokerError when Kafka does not answer.
 
 
 class Running(Protocol[Made_co]):
-    """A job that runs on another thread."""
-
     def done(self) -> bool: ...
 
     def result(self) -> Made_co:
@@ -236,8 +234,6 @@ class Workers(Protocol):
 
 
 class Converts(Protocol):
-    """Converts messages of one stream into rows."""
-
     @property
     def stream(self) -> Stream: ...
 
@@ -364,8 +360,7 @@ class FlushIdentity:
 
 class FlushJob(Protocol):
     @property
-    def memory_bytes(self) -> int:
-        """The memory that it holds until it is done."""
+    def memory_bytes(self) -> int: ...
 
     def run(self) -> FlushOutcome:
         """Do the remaining work; may be called again after a StoreError."""

@@ -39,8 +39,6 @@ SESSION_S = 45.0
 
 @dataclass(frozen=True, slots=True)
 class WriterOptions:
-    """The settings that the loop needs."""
-
     limits: FlushLimits
     revoke_timeout_s: float
     report_positions: bool = False
@@ -61,8 +59,6 @@ class Runtime:
 
 @dataclass(frozen=True, slots=True)
 class Attachments:
-    """What some writers have in addition."""
-
     pausing: Pausing | None = None
     paused: PausedStreams | None = None
     notifier: Notifier = NO_NOTIFIER

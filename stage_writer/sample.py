@@ -52,8 +52,6 @@ _MOST_REASONS = 3
 
 @dataclass(slots=True)
 class StreamSample:
-    """What became of the newest records of a stream."""
-
     stream: Stream
     census: FieldCensus | None
     """None for a topology, where only its code knows which fields it uses."""
@@ -139,8 +137,6 @@ class StreamSample:
 
 
 class Sampler(KafkaReader):
-    """Reads the newest records of topics."""
-
     def __init__(self, settings: Settings) -> None:
         """Raises ConfigError for properties that librdkafka rejects."""
         super().__init__(consumer_properties(settings), _AT_A_TIME)

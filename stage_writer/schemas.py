@@ -86,7 +86,6 @@ class GainedColumns:
         return {(route, name) for route, part in structs if isinstance(part, StructType) for name in part.names}
 
     def want(self, offered: StructType, marker: str) -> None:
-        """Agree on columns for these fields, which come with a marker."""
         self._offers[marker] = joined_columns(self._offers.get(marker, NO_COLUMNS), offered)
 
     def found(self, published: Evolved | None) -> bool:
@@ -169,8 +168,6 @@ class NewFields(Dependency):
 
 
 class Schemas:
-    """The newest conversion of each stream."""
-
     def __init__(
         self,
         converters: Collection[Converter],

@@ -98,8 +98,6 @@ def report_port(port: int) -> None:
 
 @dataclass(slots=True)
 class Worker:
-    """One process, as the parent sees it."""
-
     slot: WorkerSlot
     process: subprocess.Popen[bytes]
     port: int | None = None

@@ -60,7 +60,6 @@ class TopicSample:
 
 
 def sampled(topic: str, partitions: int, messages: Iterable[tuple[bytes | None, bytes | None]]) -> TopicSample:
-    """The sample of some messages: value and key of each."""
     plain, images = TopicSample(topic, partitions), JsonShape()
     for value, key in messages:
         plain.messages += 1

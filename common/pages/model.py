@@ -99,8 +99,6 @@ def added(lags: Sequence[Lag]) -> Lag:
 
 @dataclass(frozen=True, slots=True)
 class FlowStep:
-    """A stage of a stream's path."""
-
     name: str
     lag: Lag | None
     """Behind the previous stop; None for the first one."""

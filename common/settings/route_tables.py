@@ -45,7 +45,6 @@ def require_columns(value: str) -> str:
 
 
 def require_map(routes: object) -> object:
-    """The routes unchanged; raises ValueError for a single table."""
     if isinstance(routes, str):
         msg = "is not a map; write routes: {value: table URL}, a line for each value, or route_table: URL with {route}"
         raise ValueError(msg)  # noqa: TRY004 - pydantic takes a ValueError for a refusal

@@ -67,8 +67,6 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class _PauseObject:
-    """What the object of a pause says; its path says of what."""
-
     since_ms: int
     by: str = ""
     reason: str = ""

@@ -29,8 +29,6 @@ RANGES = 16
 
 
 class S3Listing:
-    """The objects below one folder."""
-
     def __init__(self, fs: AbstractFileSystem, folder: str, *, page: int = 1_000) -> None:
         """``folder`` is a bucket and a key prefix up to a slash; ``page`` is the number of keys per request."""
         self._fs = fs

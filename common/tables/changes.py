@@ -85,7 +85,6 @@ class MergeBy:
 
     @property
     def replaces_records(self) -> bool:
-        """Whether the rows of a record are replaced together (rule 6)."""
         return bool(self.element and self.record)
 
     @property

@@ -114,8 +114,6 @@ def _content(store: ObjectStore, path: str) -> bytes:
 
 
 class _Replay:
-    """The newest of each action so far."""
-
     def __init__(self) -> None:
         self._metadata: dict[str, object] = {}
         self._protocol: dict[str, object] = {}

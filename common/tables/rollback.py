@@ -117,7 +117,6 @@ class _Lineage:
     """The ends of ranges that were replaced after the cause, with the version of the replacement."""
 
     def step(self, commit: LoggedCommit, app_id: str, *, on_line: bool) -> None:
-        """Process the next older commit."""
         if on_line and commit.is_turning_point:
             self._turn(commit)
             return

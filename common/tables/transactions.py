@@ -30,8 +30,6 @@ _ID = re.compile(r"(?:-(?P<topic>.+))?-(?P<partition>\d{1,10})(?:@(?P<generation
 
 @dataclass(frozen=True, slots=True)
 class TxnIds:
-    """The app ids of a stream's txn actions."""
-
     app_id: str
     several_topics: bool
     """Whether the topic is part of the id: the stream names several topics, or a regular expression."""

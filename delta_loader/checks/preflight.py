@@ -86,7 +86,6 @@ class Preflight:
             yield self._control(self.require_control_topic)
 
     def stream_checks(self, app_id: str) -> Iterator[Check]:
-        """The checks of one stream's tables and of its waiting markers."""
         for stream in self.settings.streams:
             if stream.app_id == app_id:
                 yield from self._checked(stream)

@@ -44,7 +44,6 @@ def stage_of(settings: Settings, parallel: ParallelMap) -> Stage:
 
 
 def preflight_of(settings: Settings, parallel: ParallelMap) -> Preflight:
-    """The checks that work without Spark."""
     stage = stage_of(settings, parallel)
     ends, control = BrokerEnds(settings), _control_topic(settings)
     return Preflight(settings, stage.store, stage, table_stores(settings), ends, SystemClock(), control)

@@ -39,8 +39,6 @@ _CHECKS = 10  # per lease time
 
 @dataclass(frozen=True, slots=True)
 class ObservedEpoch:
-    """The highest epoch seen so far."""
-
     epoch: Epoch
     record: LeaseRecord
 
@@ -98,7 +96,6 @@ class LeaseState:
 
     @property
     def holds_grant(self) -> bool:
-        """Whether this contender has a grant in the highest epoch."""
         return self.own_grant is not None
 
     @property

@@ -34,8 +34,6 @@ class After(Enum):
 
 
 class Committer:
-    """The commits of one pass over one stream."""
-
     def __init__(self, context: LoadContext, merged: MergedLoads) -> None:
         self._context = context
         self._merged = merged

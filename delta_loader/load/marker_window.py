@@ -21,8 +21,6 @@ _SMALLEST_WINDOW = 16
 
 
 class MarkerWindow:
-    """The markers of one stream that one pass has read."""
-
     def __init__(self, stage: Stage, tables: Mapping[str, str], max_files: int) -> None:
         """``tables`` spells the tables' URLs, as `Stage.read` expects them; a commit loads at most ``max_files``."""
         self._stage = stage

@@ -64,8 +64,6 @@ class RefusalPorts:
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """The service's ports to the outside world."""
-
     stage: Stage
     tables: DeltaTables
     open_store: OpenStore

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class StreamReport:
-    """What one pass did and found for one stream."""
-
     app_id: str
     is_refresh: bool = False
     """Whether the pass only read, because another loader loads the stream."""
@@ -89,8 +87,6 @@ class StreamReport:
 
 @dataclass(frozen=True, slots=True)
 class LoadReporter:
-    """Reports what happens to one stream in one pass."""
-
     report: StreamReport
     log: FilteringBoundLogger
     metrics: Metrics

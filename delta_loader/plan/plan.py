@@ -284,8 +284,6 @@ def shape_of(table: StagedTable) -> TableShape:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much one commit may load."""
-
     max_files: int
     max_bytes: int
 

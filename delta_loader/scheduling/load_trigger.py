@@ -37,8 +37,6 @@ _A_MINUTE_S = 60.0
 
 
 class Reason(StrEnum):
-    """Why a turn runs."""
-
     START = "start"
     SCHEDULE = "schedule"
     ON_MARKER = "on_marker"
@@ -110,7 +108,6 @@ class LoadTrigger:
 
     @property
     def due(self) -> datetime | None:
-        """When the next scheduled load is due; None for at once."""
         times = [table.due for table in self._tables if table.due is not None]
         return min(times) if len(times) == len(self._tables) else None
 

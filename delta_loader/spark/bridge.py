@@ -105,7 +105,6 @@ class Bridge:
         return DataFrame(self._java.rows(spark_url(root), json.dumps(staged)), self.spark)
 
     def conditions(self, url: str) -> list[str]:
-        """The conditions of a table's CHECK constraints."""
         conditions: list[str] = json.loads(self._java.conditions(spark_url(url)))
         return conditions
 

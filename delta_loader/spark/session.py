@@ -97,7 +97,6 @@ def start_remedy(uid: int) -> str:
 
 
 def jar_groups(settings: Settings) -> list[JarGroup]:
-    """The jars that the session needs in addition to pyspark's."""
     urls = [settings.stage.url, *(url for stream in settings.streams for url in stream.tables)]
     return ["delta", "s3"] if any(map(is_s3, urls)) else ["delta"]
 

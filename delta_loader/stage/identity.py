@@ -40,8 +40,6 @@ OTHER_TOPIC = "other_topic"
 
 @dataclass(frozen=True, slots=True)
 class StreamIdentity:
-    """What a stream's markers are checked against."""
-
     stream: Stream
     ids: TxnIds
     """With the newest generations, of the stage or of the main table."""

@@ -138,7 +138,6 @@ class _Tables:
 
     @property
     def transactions(self) -> Mapping[str, int]:
-        """The main table's txn actions."""
         return {} if self.state is None else self.state.transactions
 
 
@@ -152,8 +151,6 @@ def _read_tables(stream: Stream, open_store: OpenStore) -> _Tables:
 
 @dataclass(frozen=True, slots=True)
 class _Chains:
-    """A stream's chains, compared with its tables."""
-
     listing: Listing
     ends: Mapping[TopicPartition, Position]
     """By Kafka partition, the position that the next record will have."""

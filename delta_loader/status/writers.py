@@ -53,8 +53,6 @@ class Unstaged:
 
 @dataclass(frozen=True, slots=True)
 class Chains:
-    """A stream's chains at one point in time."""
-
     seen: Mapping[TopicPartition, PartitionProgress]
     refreshed_s: float
     """That time, by the monotonic clock."""

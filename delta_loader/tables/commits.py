@@ -71,8 +71,6 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterRow:
-    """A dead letter that the loader itself makes."""
-
     partition: TopicPartition
     offset: Offset
     timestamp_ms: int | None

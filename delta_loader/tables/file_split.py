@@ -65,8 +65,6 @@ class SparkWrite:
 
 @dataclass(frozen=True, slots=True)
 class FileSplit:
-    """What a table needs of a marker."""
-
     added: tuple[StagedFile, ...] = ()
     """Files that are added as they are."""
     written: tuple[SparkWrite, ...] = ()

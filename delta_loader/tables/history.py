@@ -47,8 +47,6 @@ class Reach:
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A file that a commit added or removed."""
-
     path: str
     rows: int | None
     """None without statistics."""

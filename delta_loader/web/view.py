@@ -77,7 +77,6 @@ class LoaderView:
 
     @property
     def partitions(self) -> set[TopicPartition]:
-        """The Kafka partitions that passes have seen."""
         return {partition for entry in self._entries().values() for partition in entry.seen}
 
     @property

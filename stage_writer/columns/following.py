@@ -168,8 +168,6 @@ class FollowedColumns:
 
 @dataclass(frozen=True, slots=True)
 class ColumnsWait(Dependency):
-    """Waits for a stream's columns, with those of some schemas."""
-
     columns: FollowedColumns
     ids: frozenset[SchemaKey] = frozenset()
 

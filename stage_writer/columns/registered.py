@@ -52,8 +52,7 @@ class RegistrySchemas(Protocol):
     def types_of(self, ids: Sequence[SchemaKey]) -> Mapping[SchemaKey, str | None]:
         """The type of each schema; None for a missing one."""
 
-    def schema_of(self, schema: SchemaKey) -> RegisteredSchema:
-        """A schema whose type is known."""
+    def schema_of(self, schema: SchemaKey) -> RegisteredSchema: ...
 
 
 @dataclass(frozen=True, slots=True)

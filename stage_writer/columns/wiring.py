@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 
 class ColumnsOfStreams:
-    """The streams of a config that do not declare their columns."""
-
     def __init__(self, settings: Settings, clock: Clock) -> None:
         """Reads nothing yet."""
         self._settings = settings

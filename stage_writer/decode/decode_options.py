@@ -63,8 +63,6 @@ def _holds_json(forms: Forms) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class DecodedBlock:
-    """The messages of a block that a native decoder took."""
-
     rows: pa.StructArray
     """The rows taken, in the order of their messages."""
     is_decoded: NDArray[np.bool_]

@@ -36,8 +36,6 @@ class Object(list[tuple[str, "Json"]]):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a value stands in its document's text."""
-
     document: str
     start: int
     end: int

@@ -96,8 +96,6 @@ class ErrorClass(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why one message has no row."""
-
     error_class: ErrorClass
     error: str
 

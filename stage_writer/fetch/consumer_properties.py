@@ -75,5 +75,4 @@ def is_cooperative(properties: Mapping[str, Option]) -> bool:
 
 
 def session_s(kafka: Mapping[str, Option]) -> float:
-    """The group's session timeout, in seconds."""
     return float(str(kafka.get("session.timeout.ms", _SESSION_MS))) / 1000

@@ -49,8 +49,6 @@ class ClientEvent:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """The result of one read from librdkafka."""
-
     batches: tuple[MessageBatch, ...]
     """There may be several for one partition, in its order."""
     problems: tuple[ClientEvent, ...]

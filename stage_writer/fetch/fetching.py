@@ -43,8 +43,6 @@ def size_of(message: Message) -> int:
 
 
 class Fetcher:
-    """Reads portions from one consumer."""
-
     def __init__(
         self, consumer: Consumer, clock: Clock, most: int, most_bytes: int, *, with_headers: bool = False
     ) -> None:

@@ -34,8 +34,6 @@ _MOST_MESSAGES = 100
 
 
 class NativeFetcher:
-    """Reads portions from one consumer."""
-
     def __init__(
         self,
         taking: NativeFetch,

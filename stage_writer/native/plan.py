@@ -89,7 +89,6 @@ class Node:
 
     @property
     def has_data(self) -> bool:
-        """Whether it has bytes in addition to its offsets."""
         return self.kind in _WITH_DATA
 
     @property
@@ -100,8 +99,6 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The description of a schema for the library."""
-
     nodes: tuple[Node, ...]
     """The first one is the record."""
     parts: NDArray[np.int32]

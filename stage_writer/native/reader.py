@@ -77,7 +77,6 @@ class NativeReader:
         weakref.finalize(self, library.free, self._handle)
 
     def read(self, block: pa.BinaryArray) -> DecodedBlock:
-        """The ordinary messages' rows."""
         count = len(block)
         verdicts = np.zeros(count, np.uint8)
         _, offsets, data = block.buffers()
@@ -93,7 +92,6 @@ class NativeReader:
         return DecodedBlock(self._taken(), is_taken, verdicts[is_taken] == _TAKEN_WITH_UNKNOWN)
 
     def _taken(self) -> pa.StructArray:
-        """The columns, out of the library."""
         sizes = np.zeros((len(self._nodes), 4), np.int64)
         self._library.sizes(self._handle, sizes.ctypes.data)
         targets = np.zeros((len(self._nodes), 3), np.uintp)

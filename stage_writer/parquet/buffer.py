@@ -97,8 +97,6 @@ class FileBudget:
 
 @dataclass(frozen=True, slots=True)
 class EncodedFile:
-    """A whole Parquet file in memory."""
-
     values: Values | None
     """Its rows' partition values, as Delta serializes them; None when they differ, and are in the file (rule 4)."""
     data: ByteChunks
@@ -151,8 +149,6 @@ class _Sink:
 
 
 class _OpenFile:
-    """One Parquet file that grows in memory."""
-
     def __init__(self, schema: pa.Schema, first: pa.Table, codec: str) -> None:
         self._schema = schema
         self._codec = codec
@@ -377,7 +373,6 @@ class Buffer:
 
     @property
     def arrow_bytes(self) -> int:
-        """The size of everything added, in Arrow."""
         return sum(table.arrow_bytes for table in self.tables)
 
     @property

@@ -44,7 +44,6 @@ class Encodings:
 
 
 def choose_encodings(rows: pa.Table) -> Encodings:
-    """The encodings for a file whose first rows are these."""
     rows_bytes = int(rows.nbytes)
     sample = rows.slice(0, _sampled(rows, rows_bytes))
     rising = tuple(name for name in sample.column_names if name in _RISING)

@@ -27,7 +27,6 @@ Values = tuple[str | None, ...]
 
 
 def can_partition(arrow_type: pa.DataType) -> bool:
-    """Whether a column of this type may be a partition column (rule 3)."""
     kinds = pa.types
     return bool(
         kinds.is_integer(arrow_type)

@@ -95,8 +95,6 @@ class Flush:
 
 @dataclass(frozen=True, slots=True)
 class BackpressureState:
-    """What must not be read now."""
-
     paused: frozenset[TopicPartition] = frozenset()
     is_full: bool = False
     """Whether that is everything, because the bound is exceeded."""

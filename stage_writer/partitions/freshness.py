@@ -22,8 +22,6 @@ _HEARD_AFTER = 1 / 3
 
 @dataclass(slots=True)
 class Freshness:
-    """The loop's signs of life."""
-
     session_s: float
     """After a silence this long the group may have removed this member."""
     last_sign_s: float | None = None

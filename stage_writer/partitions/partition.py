@@ -145,8 +145,6 @@ class Restoring:
 
 @dataclass(slots=True)
 class HeldPartition:
-    """A partition of ours that cannot continue."""
-
     problem: str
     converter: Converter
     resume_point: ResumePoint | None

@@ -53,7 +53,6 @@ class Pauses:
         return [stream for stream in streams if not self.is_paused(stream.app_id)]
 
     def refresh(self) -> None:
-        """Start to read the pauses, if that is due."""
         now_s = self._clock.monotonic_s()
         is_first = self._refresh is None
         if self._paused is None or not (is_first or now_s - self._refreshed_s >= REFRESH_EVERY_S):

@@ -54,8 +54,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class OffsetRanges:
-    """The range ``[start, end)`` of each partition."""
-
     start: Position
     end: Position
 
@@ -109,8 +107,6 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """The result for one partition's range."""
-
     range: Range
     records: int
     tombstones: int
@@ -246,8 +242,6 @@ def require_same_topic(partition: TopicPartition, chain: str | None, broker: str
 
 @dataclass(slots=True)
 class Sums:
-    """Counts of what was read so far."""
-
     records: int = 0
     tombstones: int = 0
     exploded: int = 0

@@ -37,8 +37,6 @@ def _none() -> Index:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """A message that holds its partition."""
-
     index: int
     problem: str
 

@@ -130,7 +130,6 @@ class KeptTask:
             self._changed_bytes = 0
 
     def close(self) -> None:
-        """Release everything (rule 3)."""
         self.converter.close()
         self._open.close()
         if self._look_ups is not None:

@@ -83,8 +83,6 @@ class OpenTask:
 
 
 class LookUps:
-    """The tasks of a process, by their streams."""
-
     def __init__(self) -> None:
         self.streams: dict[str, dict[str, StoreKind]] = {}
         """The kinds of the stores, by stream and name."""

@@ -56,8 +56,6 @@ class SnapshotsWhen:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a topology needs from its process."""
-
     wall_ms: Callable[[], int]
     metrics: Metrics
     native_decoder: MakeNativeDecoder = no_native_decoder
@@ -71,8 +69,6 @@ class Surroundings:
 
 
 class StreamTasks(ABC):
-    """The common parts of a stream's tasks. Raises SchemaError."""
-
     def __init__(self, stream: Stream, topology: BuiltTopology, context: Surroundings) -> None:
         self.stream = stream
         self.topology = topology

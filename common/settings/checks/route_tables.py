@@ -93,7 +93,6 @@ def _check(stream: Stream, key: str, url: str, table: RouteTable) -> None:
 
 
 def _tables(stream: Stream) -> Iterator[tuple[str, str, RouteTable | None]]:
-    """The keys, URLs and settings of the tables of routes."""
     for route, other_table in stream.routing.route_settings.items():
         yield (
             f"routes.{route}",

@@ -57,8 +57,6 @@ _ERRORS = ("error_class", "error")
 
 @dataclass(frozen=True, slots=True)
 class Explainer:
-    """Answers both questions."""
-
     stage: Stage
     open_store: OpenStore
     parallel: ParallelMap
@@ -130,7 +128,6 @@ class Explainer:
             yield from map(parse_version, some, contents)
 
     def _covering(self, stream: Stream, listed: Listed | None, offset: Offset) -> Marker | None:
-        """The marker in the stage whose span has the offset."""
         if listed is None:
             return None
         before = [name for name in listed.names if name.start <= offset][-2:]  # a stray may be in between

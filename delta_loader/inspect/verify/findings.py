@@ -95,5 +95,4 @@ class VerifiedStream:
 
     @property
     def is_clean(self) -> bool:
-        """Whether it could be verified and nothing is wrong."""
         return self.failure is None and not self.faults

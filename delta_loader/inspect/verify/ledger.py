@@ -64,8 +64,6 @@ class ReplacedSpan:
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """A foreign commit that removed files."""
-
     version: int
     words: str
     by_right: bool
@@ -74,7 +72,6 @@ class Removal:
     files: tuple[DataFile, ...]
 
     def touches(self, partition: TopicPartition, span: Span) -> tuple[str, ...]:
-        """The removed files that may have contained records of a span."""
         return tuple(file.path for file in self.files if file.reach.may_hold(partition, span))
 
 

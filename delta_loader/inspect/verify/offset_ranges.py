@@ -75,7 +75,6 @@ class OffsetRange:
 
     @property
     def other_tables(self) -> frozenset[str]:
-        """The other tables that the main table's commits name."""
         return frozenset(url for load in self.loaded for url in load.other_tables)
 
     @property

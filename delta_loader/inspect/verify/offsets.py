@@ -114,8 +114,6 @@ class Ranges:
 
 
 class SpanTally:
-    """How many offsets are in each of some spans, which may overlap."""
-
     def __init__(self, spans: Iterable[Span]) -> None:
         edges = {0}
         for span in spans:

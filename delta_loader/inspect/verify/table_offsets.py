@@ -119,7 +119,6 @@ class SparkOffsets:
         return [(int(row["offset"]), tuple(sorted(map(unquote, row["files"])))) for row in rows]
 
     def files(self, partition: TopicPartition, spans: Sequence[Span]) -> list[str]:
-        """The files that contain records of some spans."""
         with _errors("read", self._url):
             rows = self._within(partition, spans).select("file").distinct().limit(_MOST_ROWS).collect()
         return sorted(unquote(row["file"]) for row in rows)

@@ -106,19 +106,16 @@ class Offsets(Protocol):
     def twice(self, partition: TopicPartition, spans: Sequence[Span]) -> list[tuple[int, tuple[str, ...]]]:
         """Offsets that occur more than once, and the files that contain them; the first ones only."""
 
-    def files(self, partition: TopicPartition, spans: Sequence[Span]) -> list[str]:
-        """The files that contain records of some spans."""
+    def files(self, partition: TopicPartition, spans: Sequence[Span]) -> list[str]: ...
 
-    def close(self) -> None:
-        """Release cached data."""
+    def close(self) -> None: ...
 
 
 class Contents(KeyReader, Protocol):
     def offsets(self, *tables: tuple[str, int], stamped: bool) -> Offsets:
         """The offset columns of several tables together, each by URL and version; ``stamped``: with timestamps."""
 
-    def count(self, url: str, version: int) -> int:
-        """The number of rows of a table."""
+    def count(self, url: str, version: int) -> int: ...
 
 
 class KafkaRecords(Protocol):

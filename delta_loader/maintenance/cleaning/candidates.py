@@ -34,7 +34,6 @@ class Candidates:
         self._database.execute("INSERT INTO files VALUES (?, ?, ?, ?, ?, ?, ?)", row)
 
     def keep(self, names: Iterable[str]) -> None:
-        """Exclude files that are referenced."""
         self._database.executemany("DELETE FROM files WHERE name = ?", ((name,) for name in names))
 
     def keep_partition(self, topic: str, partition: int) -> None:

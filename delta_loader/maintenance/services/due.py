@@ -54,8 +54,6 @@ class TableRules:
 
 @dataclass(frozen=True, slots=True)
 class MaintenanceTask:
-    """Work that is done by one commit."""
-
     service: Service
     url: str
     why: str

@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
 
 class MergeValidator:
-    """The events of one commit, before they are merged."""
-
     def __init__(self, bridge: Bridge, target: Target, writes: Sequence[SparkWrite], stage_url: str) -> None:
         """All ``writes`` are merged with the same settings."""
         by = writes[0].shape.merge

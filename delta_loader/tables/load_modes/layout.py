@@ -44,8 +44,6 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """Another table to copy from."""
-
     state: TableState
     cluster_by: tuple[str, ...]
 

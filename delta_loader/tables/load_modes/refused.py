@@ -44,8 +44,6 @@ MOST_REFUSED = 10_000
 
 @dataclass(frozen=True, slots=True, order=True)
 class RefusedRecord:
-    """A record with a row that the table does not accept."""
-
     partition: TopicPartition
     """The record's own partition, also in a chain of several topics."""
     offset: Offset

@@ -60,7 +60,6 @@ class UnmatchedDeletes:
 
     @property
     def text(self) -> str:
-        """A SELECT of those deletes with all columns of ``doubtful``."""
         is_before = f"({self._place('e')}) < ({self._place('d')})"
         earlier = f"SELECT 1 FROM {self.fine} AS e WHERE {self._same('e')} AND {is_before}"
         bounds = "".join(f" AND {bound}" for bound in self.bounds)

@@ -87,8 +87,6 @@ class AvroNode:
 
 
 class Planner:
-    """Plans the JSON of one schema's records."""
-
     def __init__(self, avro: AvroSchema) -> None:
         self._avro = avro
         self._natural: dict[str, AvroNode] = {}

@@ -115,7 +115,6 @@ def make_protobuf_reader(columns: StructType, reading: DecodeOptions, compile_: 
 
 
 def _indexes(body: bytes) -> tuple[tuple[int, ...], int]:
-    """The indexes in a frame, and where the message starts."""
     count, offset = _varint(body, 0)
     if count == 0:
         return (0,), offset
@@ -139,8 +138,6 @@ def _varint(body: bytes, offset: int) -> tuple[int, int]:
 
 
 class _Texts:
-    """Plans the JSON of messages."""
-
     def __init__(self) -> None:
         self._natural: dict[str, Text] = {}
         """Of messages that no column is for, by name: each is planned once, so those that contain themselves end."""

@@ -50,8 +50,6 @@ class RefusedBody(Exception):  # noqa: N818 - it ends the reading of one record,
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """The JSON texts of some bodies."""
-
     values: pa.LargeBinaryArray
     """Null for a refused one."""
     refused: Sequence[tuple[int, Refusal]]

@@ -113,7 +113,6 @@ class OpeningDecoder:
         return replace(decoded, rejects=tuple(together), tombstones=np.flatnonzero(nulls))
 
     def body_of(self, message: bytes) -> bytes | None:
-        """The record of one message as JSON; None if it is refused."""
         body: bytes | None = self._opened(pa.array([message], pa.large_binary()), None)[0][0].as_py()
         return body
 
@@ -285,7 +284,6 @@ class _Frames:
         return code if self.keys is None else self.keys[code]
 
     def schemas(self) -> dict[int, SchemaKey]:
-        """The schemas that messages name, by their codes."""
         return {code: self.schema_of(code) for code in np.unique(self.codes[self.is_framed]).tolist()}
 
     def bodies(self, wanted_frames: Mask) -> pa.LargeBinaryArray:

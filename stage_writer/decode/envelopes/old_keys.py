@@ -104,7 +104,6 @@ def old_keys_of(stream: Stream) -> OldKeys | None:
 
 
 def _texts_of(text: str) -> dict[str, str]:
-    """The JSON text of each member of an object."""
     document = parse_document(text, sourced=True)
     return {name: json_text(value) for name, value in document} if isinstance(document, Object) else {}
 

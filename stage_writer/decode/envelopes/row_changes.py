@@ -32,8 +32,6 @@ _SHOWN_CHARACTERS = 40
 
 @dataclass(frozen=True, slots=True)
 class Images:
-    """The rows' images of some messages, in order."""
-
     texts: pa.StringArray
     """JSON objects."""
     owners: Index

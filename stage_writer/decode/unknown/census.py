@@ -54,7 +54,6 @@ class FieldCensus:
             self.add(record)
 
     def add_all(self, other: FieldCensus) -> None:
-        """Add the counts of another census of the same columns."""
         self.records += other.records
         self.others += other.others
         self.seen |= other.seen

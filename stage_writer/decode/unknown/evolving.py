@@ -113,8 +113,7 @@ class ColumnDecoder(Protocol):
     @property
     def columns(self) -> StructType: ...
 
-    def decode(self, values: pa.BinaryArray) -> Decoded:
-        """The result for some messages."""
+    def decode(self, values: pa.BinaryArray) -> Decoded: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,6 @@ class MergedChain:
         return not self.paused and all(merge_input.waiting for merge_input in self.inputs)
 
     def next_messages(self, now_s: float) -> MergedBatch | None:
-        """The messages whose order is known."""
         return None if self.paused else next_messages(self.partition, self.inputs, now_s, self.longest_idle_s)
 
     def new_end(self) -> Position | None:

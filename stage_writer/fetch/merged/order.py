@@ -54,7 +54,6 @@ class MergeInput:
         return self.end is not None and self.end >= self.read
 
     def take(self, batch: MessageBatch) -> None:
-        """Add messages that were read."""
         new = batch.after(self.read)
         if len(new):
             self.waiting.append(new)

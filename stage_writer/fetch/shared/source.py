@@ -144,7 +144,6 @@ class SharedTopicSource:
         self._forget(partitions)
 
     def _spread(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """The chains of assigned Kafka partitions."""
         chains = []
         for partition in partitions:
             shared = self._partitions.get(partition)

@@ -129,8 +129,6 @@ class MessageKeys:
 
 @dataclass(frozen=True, slots=True)
 class _Kinds:
-    """The indices of message keys, grouped by their form."""
-
     objects: Index
     connect: Index
     values: Index

@@ -57,8 +57,6 @@ class Substring:
 
 @dataclass(frozen=True, slots=True)
 class OfMessage:
-    """A property of the message in Kafka: a key of `OF_MESSAGE`."""
-
     name: str
 
 

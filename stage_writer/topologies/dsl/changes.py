@@ -111,8 +111,6 @@ class ViewedTable(Table):
 
 
 class TableProcessor(Processor):
-    """Forwards changes, and keeps them in the table's store when it has one."""
-
     def __init__(self, table: Table, store: str | None) -> None:
         self._table = table
         self._store_name = store

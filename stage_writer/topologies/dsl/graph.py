@@ -51,8 +51,6 @@ class TopicSource:
 
 
 class BuilderGraph:
-    """The nodes and stores of a `StreamsBuilder`."""
-
     def __init__(self, *, on_error: str = OnError.DEAD_LETTER, late: str = Late.DROP) -> None:
         self._on_error = on_error
         self._late = late
@@ -70,7 +68,6 @@ class BuilderGraph:
         return f"{kind}-{self._numbers[kind]}"
 
     def add(self, step: Adding) -> None:
-        """Add a node, with the call that adds it to the topology."""
         self._steps.append(step)
 
     def source(self, source: TopicSource, name: str = "") -> str:

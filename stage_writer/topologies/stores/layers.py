@@ -51,8 +51,6 @@ class Index(NamedTuple):
 
 
 class _Order:
-    """The index positions of a layer's keys, in order."""
-
     __slots__ = ("_index_key_of", "_new", "_ordered")
 
     def __init__(self, place_of: IndexKeyOf, keys: Iterable[bytes]) -> None:
