@@ -20,7 +20,7 @@ from common.stage.merged import inputs_of
 from stage_writer.outbox.ports import Delivered, FencedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     import pyarrow as pa
 
@@ -37,7 +37,7 @@ _FENCED = {
 
 _REMEDIES = {
     KafkaError.MSG_SIZE_TOO_LARGE: (
-        "raise max.message.bytes of the topic and message.max.bytes in kafka to that sizekafka)"
+        "raise max.message.bytes of the topic, and message.max.bytes in kafka, to that size"
     ),
     KafkaError.INVALID_TIMESTAMP: (
         "the record's time is too far from now for its topic: raise the topic's message.timestamp.after.max.ms or "
@@ -58,6 +58,8 @@ class KafkaTransactions:
     delivered: dict[TopicPartition, Delivered]
     refused: list[KafkaError] = field(default_factory=list)
     """Why records of the transaction were rejected."""
+    there: set[str] = field(default_factory=set)
+    """The topics that Kafka is known to have."""
 
     @classmethod
     def begin(cls, identity: DeliveryIdentity, reached: Callable[[str], None]) -> KafkaTransactions:
@@ -101,6 +103,7 @@ class KafkaTransactions:
     def transact(self, records: pa.Table, ends: Mapping[TopicPartition, Position], generation: int) -> None:
         self.refused.clear()
         try:
+            self._require_topics(records["topic"].unique().to_pylist())
             self._transact(records, ends, generation)
         except KafkaException as error:
             raise _failed(self.identity, self._cause(error)) from error
@@ -118,6 +121,18 @@ class KafkaTransactions:
         self.producer.send_offsets_to_transaction(offsets, self.group.consumer_group_metadata(), _TIMEOUT_S)
         self.reached("sent")
         self.producer.commit_transaction(_TIMEOUT_S)
+
+    def _require_topics(self, topics: Iterable[str]) -> None:
+        """Raise BrokerError for a missing topic: the client would wait for it longer than a run that ends does."""
+        for topic in topics:
+            if topic in self.there:
+                continue
+            error = self.producer.list_topics(topic, _TIMEOUT_S).topics[topic].error
+            if error is not None and error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                msg = f"{_wait(self.identity)}: the topic {topic!r} does not exist"
+                raise BrokerError(msg, "create it, records that are staged name it; the writer tries again")
+            if error is None:
+                self.there.add(topic)
 
     def _cause(self, error: KafkaException) -> KafkaError:
         """The cause of the error: for a transaction that cannot continue, the client may report only that."""
@@ -168,13 +183,14 @@ def _generation_of(metadata: str | None) -> int:
     return int(metadata) if metadata is not None and metadata.isascii() and metadata.isdigit() else -1
 
 
+def _wait(identity: DeliveryIdentity) -> str:
+    return f"cannot deliver the records of the stream {identity.app_id!r} for Kafka topics, of {identity.partition}"
+
+
 def _failed(identity: DeliveryIdentity, cause: KafkaError) -> BrokerError | FencedError:
     if cause.code() in _FENCED:
         return FencedError(f"{cause.str()} (transactional id {identity.transactional_id})")
-    msg = (
-        f"cannot deliver the records of the stream {identity.app_id!r} for Kafka "
-        f"topics, of {identity.partition}: {cause.str()}"
-    )
+    msg = f"{_wait(identity)}: {cause.str()}"
     otherwise = (
         f"check that the topics exist, and that this user may write to them, use the transactional id "
         f"{identity.transactional_id} and commit for the group {identity.out_group}"

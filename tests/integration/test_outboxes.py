@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
-from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 from structlog import get_logger
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
@@ -286,6 +286,17 @@ def test_dead_letters_are_in_their_topic_once(
     place = [("dead_letter.topic", topic.encode()), ("dead_letter.partition", b"0")]
     assert headers == [[*same, *place, ("dead_letter.offset", offset)] for offset in (b"1", b"3")]
     assert list(FsspecStore(f"{tmp_path}/stage").list("outbox/")) == []
-    settings["streams"] = [{**stream, "dead_letters": "kafka://nowhere"}]
+    later = f"{errors}-later"
+    settings["streams"] = [{**stream, "dead_letters": f"kafka://{later}"}]
     refused = programs.run("stage-writer", "check", programs.config(settings))
     assert (refused.returncode, "dead_letters_topic of 'shop'" in refused.stderr) == (2, True), refused.stderr
+    producer.produce(topic, b"{")
+    assert producer.flush(60) == 0
+    config = programs.config(settings)
+    run = programs.run("stage-writer", "run", config, "--until-caught-up")
+    assert (run.returncode, f"the topic '{later}' does not exist" in run.stderr) == (3, True), run.stderr
+    admin = kafka.admin
+    admin.create_topics([NewTopic(later, 1, 1)])[later].result(60)
+    programs.succeed("stage-writer", "run", config, "--until-caught-up")
+    (head,) = Sender(kafka, tmp_path / "none", TopicPartition(Topic(topic), Partition(0)), later).messages(1)
+    assert head.value() == b"{"
