@@ -55,7 +55,7 @@ def spark_ports(
     store, definitions = stage_store(settings), tables.definitions
     replacer = SparkReplacer(spark, settings.stage.url)
     return Ports(
-        stage=Stage(store, parallel, StageTopicOwners(settings, store, make=True)),
+        stage=Stage(store, parallel, StageTopicOwners(settings, store, make=True, parallel=parallel)),
         tables=tables,
         open_store=table_stores(settings),
         parallel=parallel,

@@ -89,14 +89,12 @@ def wired_writer(settings: Settings, clock: Clock, log: FilteringBoundLogger, me
     passes = Passes(reader.make, reader.make_avro)
     converters = converters_of(settings, passes, metrics, look_ups, unsuitable_topics, stopping=stopping)
     store = open_stage(settings)
-    owners = StageTopicOwners(settings, store, make=True)
+    workers = ThreadWorkers(settings.writer.upload_threads)
+    owners = StageTopicOwners(settings, store, make=True, parallel=workers.map)
     owners.read_all()
     changelog, changelogs = _changelogs(settings, unsuitable_topics, clock=clock, log=log, metrics=metrics)
     stage = _stage(settings, store, changelog, clock, log)
-    workers, outlets = (
-        ThreadWorkers(settings.writer.upload_threads),
-        _outlets(settings, converters, store, log, metrics),
-    )
+    outlets = _outlets(settings, converters, store, log, metrics)
     pausing = Pausing(clock, log, metrics, catalogue.WRITER_PAUSED_BY_REQUEST)
     paused = paused_streams(settings, StreamPart.STAGING, log, metrics)
     unsubscribed = UnsubscribedTopics()

@@ -12,7 +12,8 @@ Rules:
    listing at its start, and no object.
 4. A stream with another app_id is another stream, with chains of its own. One that loads into a table that chains of
    the topic were staged for by another stream is refused: it was renamed, or has got the table of the other one, which
-   has the same records.
+   has the same records. For tables that the stream has staged for itself, the newest markers decide; for others, which
+   it may have got by an edit, each marker of another stream counts.
 5. An older release refuses a config in which streams share a topic. With one of them alone it reads and stages the
    plain chains, whose markers name their stream: a loader holds those of another one (``other_stream``).
 """
@@ -21,7 +22,8 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import islice
+from typing import TYPE_CHECKING, TypeAlias
 
 from common.errors import ConfigError, MarkerError
 from common.settings.overlap import owned_by_others, readers, shared_topics
@@ -33,12 +35,13 @@ from common.stored_types import StoredForm
 from common.tables.urls import comparable
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from common.ports import ObjectStore
     from common.settings import Settings, Stream
 
 SHARED = "shared"
+_READ_AT_ONCE = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +56,26 @@ def owner_path(topic: str) -> str:
     return f"{SHARED}/{topic}.json"
 
 
+ReadsMarkers: TypeAlias = "Callable[[Callable[[str], bytes | None], Sequence[str]], Sequence[bytes | None]]"
+
+
+def _in_turn(read: Callable[[str], bytes | None], paths: Sequence[str]) -> Sequence[bytes | None]:
+    return [read(path) for path in paths]
+
+
 class StageTopicOwners:
     """The owners in a stage, for the streams of some settings, which know what this reads (`Settings.owners`)."""
 
-    def __init__(self, settings: Settings, store: ObjectStore, *, make: bool) -> None:
-        """``make``: agree on owners; without it no object is made, and an owner is only what it would be now."""
+    def __init__(
+        self, settings: Settings, store: ObjectStore, *, make: bool, parallel: ReadsMarkers = _in_turn
+    ) -> None:
+        """``make``: agree on owners; without it no object is made, and an owner is only what it would be now.
+
+        ``parallel`` reads several markers at a time.
+        """
         self._settings = settings
         self._store = store
+        self._parallel = parallel
         self._make = make
         self._owners_read = False
 
@@ -85,9 +101,10 @@ class StageTopicOwners:
             listed.setdefault(str(name.topic_partition.topic), []).append((name, path))
         for topic, stream in shared:
             own = stream.chain_of(topic)
+            unproved = self._not_staged_for(stream, listed.get(own, ()))
             for chain in sorted(listed):
                 if topics_of(chain) == (topic,) and chain != own:
-                    manifest = self._newest_with_tables(listed[chain])
+                    manifest = self._that_names(unproved, listed[chain]) or self._newest_with_tables(listed[chain])
                     if manifest is not None and manifest.app_id != stream.app_id:
                         self._require_another(topic, stream, chain, manifest, is_new=own not in listed)
 
@@ -113,6 +130,38 @@ class StageTopicOwners:
             f"write app_id: {manifest.app_id} again{own}; to begin {stream.app_id!r} at its start, delete "
             f"{DONE}/{chain}/ from the stage once all of it is loaded",
         )
+
+    def _not_staged_for(self, stream: Stream, listed: Collection[tuple[MarkerName, str]]) -> frozenset[str]:
+        """The stream's tables that the newest marker of none of its partitions names; ``listed`` is its own chain."""
+        newest = {name.topic_partition: (name, path) for name, path in sorted(listed)}
+        named = {
+            comparable(table.url)
+            for manifest in self._manifests(newest.values())
+            if manifest.app_id == stream.app_id
+            for table in manifest.tables
+        }
+        return frozenset(map(comparable, stream.tables)) - named
+
+    def _that_names(self, tables: frozenset[str], listed: Collection[tuple[MarkerName, str]]) -> Manifest | None:
+        """The newest manifest that names one of these tables."""
+        if not tables:
+            return None
+        return next(
+            (
+                manifest
+                for manifest in self._manifests(sorted(listed, reverse=True))
+                if not tables.isdisjoint(comparable(table.url) for table in manifest.tables)
+            ),
+            None,
+        )
+
+    def _manifests(self, listed: Iterable[tuple[MarkerName, str]]) -> Iterator[Manifest]:
+        """The contents of markers, in this order: a chain may have those of a day."""
+        waiting = iter(listed)
+        while batch := list(islice(waiting, _READ_AT_ONCE)):
+            contents = self._parallel(self._store.read, [path for _, path in batch])
+            for (name, _), data in zip(batch, contents, strict=True):
+                yield from _manifest(name, data)
 
     def _newest_with_tables(self, listed: Collection[tuple[MarkerName, str]]) -> Manifest | None:
         """The newest of a chain's manifests that names tables; without one, the newest of all. Of any partition."""
@@ -179,13 +228,17 @@ def _listed(store: ObjectStore, folder: str) -> Iterator[tuple[MarkerName, str]]
 
 
 def _manifests(store: ObjectStore, listed: Iterable[tuple[MarkerName, str]]) -> Iterator[Manifest]:
-    """The contents of markers, in this order; one that cannot be read is reported where its chain is read."""
+    """The contents of markers, in this order."""
     for name, path in listed:
-        data = store.read(path)
-        with suppress(MarkerError):
-            manifest = None if data is None else marker_from_bytes(name, data).manifest
-            if manifest is not None:
-                yield manifest
+        yield from _manifest(name, store.read(path))
+
+
+def _manifest(name: MarkerName, data: bytes | None) -> Iterator[Manifest]:
+    """A marker's content, if there is any; one that cannot be read is reported where its chain is read."""
+    with suppress(MarkerError):
+        manifest = None if data is None else marker_from_bytes(name, data).manifest
+        if manifest is not None:
+            yield manifest
 
 
 def _by_chains(store: ObjectStore, topic: str, reading_it: Collection[Stream]) -> str | None:

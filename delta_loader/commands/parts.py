@@ -40,7 +40,7 @@ def parallel_requests() -> Iterator[ParallelMap]:
 def stage_of(settings: Settings, parallel: ParallelMap) -> Stage:
     """The stage, for a command that only reads it: it makes no owner of a topic."""
     store = stage_store(settings)
-    return Stage(store, parallel, StageTopicOwners(settings, store, make=False))
+    return Stage(store, parallel, StageTopicOwners(settings, store, make=False, parallel=parallel))
 
 
 def preflight_of(settings: Settings, parallel: ParallelMap) -> Preflight:

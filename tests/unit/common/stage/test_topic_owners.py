@@ -49,11 +49,19 @@ def chains(settings: Settings) -> dict[str, str]:
 
 
 def staged(
-    store: ObjectStore, app_id: str, chain: str = "t", table: str | None = "/elsewhere", *, partition: int = 0
+    store: ObjectStore,
+    app_id: str,
+    chain: str = "t",
+    table: str | None = "/elsewhere",
+    *,
+    partition: int = 0,
+    start: int = 0,
 ) -> None:
-    name = MarkerName(TopicPartition(Topic(chain), Partition(partition)), Position(0))
-    tables = () if table is None else (StagedTable(table, TableKind.ROWS, SCHEMA, (), ()),)
-    manifest = Manifest(Span(Position(0), Position(1)), None, app_id, Origin.FLUSH, "w", 1, records=1, tables=tables)
+    name = MarkerName(TopicPartition(Topic(chain), Partition(partition)), Position(start))
+    urls = {} if table is None else {table: TableKind.ROWS, f"{table}_dead_letters": TableKind.DEAD_LETTERS}
+    tables = tuple(StagedTable(url, kind, SCHEMA, (), ()) for url, kind in urls.items())
+    span = Span(name.start, Position(start + 1))
+    manifest = Manifest(span, None, app_id, Origin.FLUSH, "w", 1, records=1, tables=tables)
     store.create(name.path, marker_to_bytes(Marker(name, manifest)))
 
 
@@ -150,6 +158,21 @@ def test_a_stream_does_not_get_the_table_of_another_one_that_shares_its_topic(st
         StageTopicOwners(settings, store, make=True).read_all()
     assert caught.value.remedy == "put the table of 'a' back, or give 'a' tables of its own"
     StageTopicOwners(config("a", "b", tables={"a": "/new"}), store, make=True).read_all()
+
+
+def test_a_stream_does_not_get_a_table_that_another_one_had_before(store: TrappedStore) -> None:
+    """What was staged for it may wait for its load, and what was loaded into it are the same records."""
+    learned(store, "a", "b")
+    staged(store, "a", "t", "/a", start=100)
+    for start in range(40):
+        staged(store, "b", "t@b", "/b" if start == 5 else "/b2", start=start)
+    settings = config("a", "b", tables={"a": "/b", "b": "/b2"})
+    with pytest.raises(ConfigError, match="'b' has staged the topic 't' for a table of the stream 'a'") as caught:
+        StageTopicOwners(settings, store, make=True).read_all()
+    assert caught.value.remedy == "put the table of 'a' back, or give 'a' tables of its own"
+    store.counts.clear()
+    StageTopicOwners(config("a", "b", tables={"b": "/b2"}), store, make=True).read_all()
+    assert store.counts["read"] < 10, "tables that it has staged for are not searched for"
 
 
 def test_a_renamed_stream_is_found_by_any_marker_of_its_chains(store: TrappedStore) -> None:
