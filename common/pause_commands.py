@@ -12,7 +12,7 @@ import typer
 from common import metrics as catalogue
 from common.cli import ConfigArgument, JsonOption, echo, examples, settings_from
 from common.clock import SystemClock
-from common.settings.hints import unknown_stream
+from common.hints import unknown_stream
 from common.settings.stores import stage_store
 from common.stage.paused import Pause, StreamPart, pause, resume
 from common.stage.paused_streams import REFRESH_EVERY_S, PausedStreams

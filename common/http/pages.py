@@ -7,8 +7,8 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 from common.errors import StoreError
+from common.hints import unknown_stream
 from common.http.server import Page, json_page, text_page
-from common.settings.hints import unknown_stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -13,10 +13,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from common.errors import SchemaError
+from common.hints import did_you_mean
 from common.schema import ArrayType, Field, Primitive, StructType
 from common.schema.naming import Naming
 from common.settings.formats import path_steps
-from common.settings.hints import did_you_mean
 
 CDC_COLUMN = "_cdc"
 """The description of a row's change in an event (`envelope`)."""

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from common.hints import did_you_mean
 from common.schema import ArrayType, DataType, MapType, Primitive, StructType, quote_name, type_to_ddl
-from common.settings.hints import did_you_mean
 from common.settings.refusing import refuse
 
 if TYPE_CHECKING:

@@ -16,7 +16,9 @@ Rules:
 from __future__ import annotations
 
 import errno
+import inspect
 import os
+import re
 import shutil
 import uuid
 from collections import deque
@@ -32,6 +34,7 @@ from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
 from common.errors import ConfigError, StoreError, StoreRefusedError, UnsafeStoreError
+from common.hints import did_you_mean
 from common.ports import AlreadyExists, Created, CreateOutcome, ObjectStore, StoredObject
 from common.storage.bounded import most_bytes
 from common.storage.listing_s3 import S3Listing
@@ -56,6 +59,8 @@ _IN_MEMORY = Lock()  # fsspec has one memory file system for the whole process
 _NOT_ALLOWED, _NO_RANGE = (401, 403), 416
 # Errors of botocore and of Azure's client, which raise them directly. Their modules may not be installed.
 _NO_CREDENTIALS = frozenset({"NoCredentialsError", "PartialCredentialsError", "ClientAuthenticationError"})
+_UNKNOWN_OPTION = re.compile(r"unexpected keyword argument '?(\w+)")
+_CLIENT_KWARGS = ("region_name", "api_version", "use_ssl", "verify", "endpoint_url", "aws_session_token", "config")
 _CREDENTIALS = "check the credentials in stage.storage_options, or in the environment, and what they may do"
 
 
@@ -243,7 +248,10 @@ class FsspecStore:
             msg = f"may not {verb} {self.url}/{path}: {error}"
             raise StoreRefusedError(msg, _CREDENTIALS) from error
         except Exception as error:
-            # fsspec's back ends raise any error of their SDK; all of them are the store's.
+            # fsspec's back ends raise any error of their SDK; all of them are the store's. S3's client is made with the
+            # first request, and only then knows its options.
+            if (wrong := _wrong_option(error, self._fs)) is not None:
+                raise wrong from error
             msg = f"cannot {verb} {self.url}/{path}: {type(error).__name__}: {error}"
             kind = StoreRefusedError if _is_a_no(error) else StoreError
             raise kind(msg, _remedy(error)) from error
@@ -333,6 +341,18 @@ def _remedy(error: Exception) -> str:
         return "create the bucket or folder, or fix its name in the URL"
     region = ", and the region" if isinstance(error, OSError) and error.errno == errno.EINVAL else ""
     return f"check that the store is there and that stage.storage_options reach it{region}"
+
+
+def _wrong_option(error: Exception, client: object) -> StoreRefusedError | None:
+    unknown = _UNKNOWN_OPTION.search(str(error)) if isinstance(error, TypeError) else None
+    if unknown is not None:
+        known = {*inspect.signature(type(client).__init__).parameters, *_CLIENT_KWARGS} - {"self", "kwargs"}
+        msg = f"stage.storage_options has {unknown[1]!r}, which the client of this store does not take"
+        return StoreRefusedError(msg, did_you_mean(unknown[1], known, "remove it"))
+    if isinstance(error, ValueError) and str(error).startswith("Invalid endpoint"):
+        msg = f"stage.storage_options: {error}"
+        return StoreRefusedError(msg, "write endpoint_url as a URL, for example http://localhost:9000")
+    return None
 
 
 def _is_a_no(error: Exception) -> bool:

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from common.errors import SchemaError
+from common.hints import did_you_mean
 from common.settings.checks.creation import check_creation
 from common.settings.columns import CDC_COLUMN, table_columns_of
-from common.settings.hints import did_you_mean
 from common.settings.refusing import refuse
 from common.tables.changes import HISTORY_COLUMNS
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from common.settings.hints import did_you_mean
+from common.hints import did_you_mean
 from common.settings.refusing import refuse
 from common.tables.urls import comparable
 

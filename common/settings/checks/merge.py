@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from common.hints import did_you_mean
 from common.schema.types import StructType
 from common.settings.columns import declared_columns_of_table, table_columns_of
 from common.settings.envelopes import TRUNCATES
-from common.settings.hints import did_you_mean
 from common.settings.loading import LoadSetting
 from common.settings.merging import (
     element_column_of,

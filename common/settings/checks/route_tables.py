@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from common.hints import did_you_mean
 from common.settings.checks.columns import check_columns
 from common.settings.formats import forms_of
-from common.settings.hints import did_you_mean
 from common.settings.loading import LoadSetting
 from common.settings.refusing import refuse
 from common.settings.route_tables import MAKING

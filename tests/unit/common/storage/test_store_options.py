@@ -3,7 +3,7 @@
 import fsspec
 import pytest
 
-from common.errors import StoreError
+from common.errors import StoreError, StoreRefusedError
 from common.storage.store import FsspecStore, client_options
 
 HERE = {"AWS_REGION": "eu-central-1"}
@@ -43,3 +43,20 @@ def test_a_client_that_cannot_start_is_an_error_of_the_store(monkeypatch: pytest
     with pytest.raises(StoreError) as raised:
         FsspecStore("hdfs://name/x")
     assert raised.value.problem == "no store can be opened for hdfs://name/x: Unable to load libjvm"
+
+
+@pytest.mark.parametrize(
+    ("options", "problem", "remedy"),
+    [
+        ({"keyy": "k"}, "has 'keyy'", "did you mean 'key'?"),
+        ({"client_kwargs": {"endpoint": "http://localhost:1"}}, "has 'endpoint'", "did you mean 'endpoint_url'?"),
+        ({"config_kwargs": {"zzz": 1}}, "has 'zzz'", "remove it"),
+        ({"endpoint_url": "localhost:1"}, "Invalid endpoint: localhost:1", "write endpoint_url as a URL"),
+    ],
+)
+def test_options_that_the_client_does_not_take_are_named(options: dict[str, object], problem: str, remedy: str) -> None:
+    """A supervisor would start the program again and again, as for a store that is away."""
+    store = FsspecStore("s3://lake/stage", {"key": "k", "secret": "s", **options})
+    with pytest.raises(StoreRefusedError, match=problem) as raised:
+        list(store.list("done/"))
+    assert raised.value.remedy.startswith(remedy)
