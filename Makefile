@@ -108,11 +108,11 @@ chaos: setup ## real processes killed, paused and cut for MINUTES=5 (STORE=versi
 two-loaders: setup ## two loaders without a lease race on one table on S3 for MINUTES=5 (STORE=moto, versitygw or minio)
 	@$(BIN)/python -m tests.chaos.two_loaders --minutes $(MINUTES) --store $(if $(filter file,$(STORE)),versitygw,$(STORE))
 
-benchmark: setup ## messages a CPU-second: ours, Spark and the floor, in turns (SCALE=…, SECTIONS="kinds avro partitions bad writers", KEEP=1 for the page)
+benchmark: setup ## messages a CPU-second: ours, Spark and the floor, in turns (SCALE=…, SECTIONS="kinds avro envelopes partitions bad writers", KEEP=1 for the page)
 	$(BIN)/python -m benchmarks.writer $(SECTIONS) --scale $(SCALE) $(if $(KEEP),--keep)
 	$(if $(KEEP),$(BIN)/python -m benchmarks.report)
 
-benchmark-loader: setup ## what a load costs against Spark's own read and append or MERGE (SCALE=…, SECTIONS="files bytes merges", KEEP=1 for the page)
+benchmark-loader: setup ## what a load costs against Spark's own read and append or MERGE (SCALE=…, SECTIONS="files bytes merges explodes", KEEP=1 for the page)
 	$(BIN)/python -m benchmarks.loader $(SECTIONS) --scale $(SCALE) $(if $(KEEP),--keep)
 
 benchmark-latency: setup ## from a record's making until it is readable: on-marker, with a control topic, and Structured Streaming with a trigger of as many seconds (KEEP=1 for the page)

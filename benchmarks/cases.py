@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from benchmarks.change_events import EVENTS
 from benchmarks.messages import AVRO, KINDS
 from benchmarks.producing import produce
 
@@ -25,7 +26,7 @@ class Case:
     """One topic that sides take."""
 
     section: str
-    """What it shows: ``kinds``, ``avro``, ``partitions``, ``bad`` or ``writers``."""
+    """What it shows, by its name in `SECTIONS`."""
     kind: Kind
     messages: int
     partitions: int = PARTITIONS
@@ -39,20 +40,19 @@ class Case:
         return f"{self.kind.name.replace(', ', '-').replace(' ', '-')}-{self.partitions}-{self.bad_percent}"
 
 
-SECTIONS = ("kinds", "avro", "partitions", "bad", "writers")
+SECTIONS = ("kinds", "avro", "envelopes", "partitions", "bad", "writers")
+
+
+_KINDS = {"kinds": tuple(KINDS.values()), "avro": (KINDS["small"], AVRO), "envelopes": EVENTS}
 
 
 def cases(section: str, scale: float) -> Iterator[Case]:
     """The cases of a section."""
+    for kind in _KINDS.get(section, ()):
+        yield Case(section, kind, int(kind.messages * scale))
     small = KINDS["small"]
     growing = int(small.messages * scale * GROWTH)
     match section:
-        case "kinds":
-            for kind in KINDS.values():
-                yield Case(section, kind, int(kind.messages * scale))
-        case "avro":
-            yield Case(section, small, int(small.messages * scale))
-            yield Case(section, AVRO, int(AVRO.messages * scale))
         case "partitions":
             for partitions in (1, 16, 256, 1000):
                 yield Case(section, small, max(partitions, growing), partitions)

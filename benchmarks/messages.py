@@ -33,6 +33,7 @@ class Kind:
     """The record of a number."""
     avro: str | None = None
     """The schema of its records, where they are Avro."""
+    envelope: str = "plain"
 
 
 def _small_record(number: int) -> dict[str, object]:
@@ -47,7 +48,7 @@ def _small_record(number: int) -> dict[str, object]:
 
 
 def _small(number: int) -> bytes:
-    return _json(_small_record(number))
+    return json_bytes(_small_record(number))
 
 
 def _record_schema(name: str, **fields: object) -> dict[str, object]:
@@ -74,19 +75,19 @@ def _small_avro(number: int) -> bytes:
 _PARSED = fastavro.parse_schema(_SMALL_AVRO)
 
 
-def _text(number: int, words: int) -> str:
+def words_of(number: int, words: int) -> str:
     return " ".join(_WORDS[(number * 31 + place * place) % len(_WORDS)] for place in range(words))
 
 
 def _large(number: int) -> bytes:
-    return _json(
+    return json_bytes(
         {
             "created": f"2021-03-{number % 3 + 1:02}T14:38:48.000Z",
             "id": number,
             "customer": f"customer-{number * 7919 % 50_000}",
             "amount": number % 100_000 / 100,
-            "title": _text(number, 12),
-            "description": _text(number + 7, 140),
+            "title": words_of(number, 12),
+            "description": words_of(number + 7, 140),
             "country": ("DE", "FR", "US", "CN")[number % 4],
         }
     )
@@ -97,14 +98,14 @@ def _nested(number: int) -> bytes:
         {"sku": f"sku-{(number + line) % 5000}", "quantity": line + 1, "price": (number + line) % 999 / 8}
         for line in range(5)
     ]
-    address = {"city": _text(number, 1), "zip": str(number % 99_999)}
+    address = {"city": words_of(number, 1), "zip": str(number % 99_999)}
     order = {
         "id": number,
-        "customer": {"name": _text(number, 3), "address": address},
+        "customer": {"name": words_of(number, 3), "address": address},
         "lines": lines,
-        "tags": [_text(number + place, 1) for place in range(4)],
+        "tags": [words_of(number + place, 1) for place in range(4)],
     }
-    return _json({"created": f"2021-03-{number % 3 + 1:02}T14:38:48.000Z", "order": order})
+    return json_bytes({"created": f"2021-03-{number % 3 + 1:02}T14:38:48.000Z", "order": order})
 
 
 _WIDE_COLUMNS = 50
@@ -121,8 +122,8 @@ def _wide(number: int) -> bytes:
             case 2:
                 record[f"c{place}"] = number % place == 0
             case _:
-                record[f"c{place}"] = _text(number + place, 52)
-    return _json(record)
+                record[f"c{place}"] = words_of(number + place, 52)
+    return json_bytes(record)
 
 
 _WIDE_TYPES = ("BIGINT", "DOUBLE", "BOOLEAN", "STRING")
@@ -165,7 +166,7 @@ KINDS = {
 }
 
 
-def _json(record: object) -> bytes:
+def json_bytes(record: object) -> bytes:
     return json.dumps(record, separators=(",", ":")).encode()
 
 

@@ -24,6 +24,7 @@ _MB = 1e6
 _TITLES = {
     "kinds": "Four kinds of records",
     "avro": "The same records in JSON and in Avro",
+    "envelopes": "The same rows in change events",
     "partitions": "Growth with Kafka partitions",
     "bad": "Bad records among good ones",
     "writers": "Growth with writers",

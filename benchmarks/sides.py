@@ -69,6 +69,7 @@ class Bench:
             CONSUME: lambda: {CONSUME: self._floor("consume", case)},
             PIPELINE: lambda: {PIPELINE: self._floor("pipeline", case)},
             OURS: lambda: self._ours(case),
+            WRITING: lambda: {WRITING: self._ours(case)[WRITING]},
             WITHOUT_C: lambda: {WITHOUT_C: self._written(case, self._empty("without-c"), native="off")[1]},
             FROM_START: lambda: {FROM_START: self._written_anew(case)},
             SPARK: lambda: {SPARK: self._spark(case)},
@@ -127,6 +128,7 @@ def _config(kafka: KafkaCluster, case: Case, folder: Path, native: str) -> dict[
         "columns": case.kind.columns,
         "derive": {"date": case.kind.date},
         "partition_by": ["date"],
+        "envelope": case.kind.envelope,
     }
     if case.kind.avro is not None:
         schema = folder / "record.avsc"

@@ -1,9 +1,10 @@
 """What a message costs, from Kafka to the table: ``python -m benchmarks.writer`` (`make benchmark`).
 
 All sides take the same topic in turns, on one machine in one run (`benchmarks.sides`). Each case is read once to warm
-up, then ``--rounds`` times; the median counts. What is printed is CPU time, of all threads: two cores are two
-CPU-seconds a second. The ratios hold elsewhere, the figures do not. ``--keep`` puts them into
-``benchmarks/results.json``, from which `benchmarks.report` makes the page and its pictures.
+up, then ``--rounds`` times; the median counts. Cases that are compared with one another take turns, too. What is
+printed is CPU time, of all threads: two cores are two CPU-seconds a second. The ratios hold elsewhere, the figures do
+not. ``--keep`` puts them into ``benchmarks/results.json``, from which `benchmarks.report` makes the page and its
+pictures.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from benchmarks import results, spark
 from benchmarks.cases import SECTIONS, cases, fill
 from benchmarks.report import table
 from benchmarks.results import Result
-from benchmarks.sides import CONSUME, FROM_START, OURS, PIPELINE, SPARK, WITHOUT_C, Bench
+from benchmarks.sides import CONSUME, FROM_START, OURS, PIPELINE, SPARK, WITHOUT_C, WRITING, Bench
 from devservices.kafka import KafkaOptions, running_kafka
 
 if TYPE_CHECKING:
@@ -30,10 +31,14 @@ if TYPE_CHECKING:
 _SIDES = {
     "kinds": (CONSUME, PIPELINE, OURS, FROM_START, WITHOUT_C, SPARK),
     "avro": (OURS, WITHOUT_C, SPARK),
+    "envelopes": (WRITING,),
     "partitions": (PIPELINE, OURS, SPARK),
     "bad": (OURS,),
     "writers": (OURS,),
 }
+
+_IN_TURNS = ("envelopes",)
+"""Sections whose cases take turns, too."""
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -58,36 +63,41 @@ def main(
         bench = Bench(kafka, session, folder)
         stack.callback(bench.close)
         for section in sections or SECTIONS:
-            found = []
-            for case in cases(section, scale):
-                found.append(_measure(bench, case, rounds))
-                kafka.delete_topic(case.topic)
+            every = list(cases(section, scale))
+            in_turns = [every] if section in _IN_TURNS else [[case] for case in every]
+            found = [result for turns in in_turns for result in _measure(bench, turns, rounds)]
             _say(table(section, found) + "\n")
             if keep:
                 results.keep(found)
 
 
-def _measure(bench: Bench, case: Case, rounds: int) -> Result:
-    """The costs of each side, the sides in turns; the first round only warms up."""
-    size_bytes = fill(bench.kafka, case)
-    costs: dict[str, list[Cost]] = {}
-    sides = bench.sides(case)
+def _measure(bench: Bench, turns: list[Case], rounds: int) -> list[Result]:
+    """The costs of each side for each case, in turns; the first round only warms up."""
+    sizes = [fill(bench.kafka, case) for case in turns]
+    costs: list[dict[str, list[Cost]]] = [{} for _ in turns]
     for number in range(rounds + 1):
-        for side in _SIDES[case.section]:
-            for name, cost in sides[side]().items():
-                _say(f"  {case.topic} ×{case.writers} {number or 'warm-up'}: {name} {cost.cpu_s:.2f} CPU-s")
-                if number:
-                    costs.setdefault(name, []).append(cost)
-    return Result(
-        case.section,
-        case.kind.name,
-        case.messages,
-        size_bytes,
-        case.partitions,
-        case.writers,
-        case.bad_percent,
-        costs,
-    )
+        for case, costs_of_case in zip(turns, costs, strict=True):
+            sides = bench.sides(case)
+            for side in _SIDES[case.section]:
+                for name, cost in sides[side]().items():
+                    _say(f"  {case.topic} ×{case.writers} {number or 'warm-up'}: {name} {cost.cpu_s:.2f} CPU-s")
+                    if number:
+                        costs_of_case.setdefault(name, []).append(cost)
+    for case in turns:
+        bench.kafka.delete_topic(case.topic)
+    return [
+        Result(
+            case.section,
+            case.kind.name,
+            case.messages,
+            size_bytes,
+            case.partitions,
+            case.writers,
+            case.bad_percent,
+            costs_of_case,
+        )
+        for case, size_bytes, costs_of_case in zip(turns, sizes, costs, strict=True)
+    ]
 
 
 def _say(text: str) -> None:
