@@ -3,8 +3,9 @@
 The same files are brought into a Delta table by our loader (add: no byte of them is read) and by Spark's own path
 (``spark.read.parquet(folder)``, append), in turns, in one warm JVM of one run. Both tables exist before. Measured is
 the CPU time of the JVM and of Python. Sections: ``files`` (10 to 10,000 small ones), ``bytes`` (100 files, from
-10 KiB to 10 MiB each) and ``merges`` (change events, against a plain MERGE of the same files). ``--keep`` puts the
-figures into ``benchmarks/loader_results.json``, and on the page.
+10 KiB to 10 MiB each), ``merges`` (change events, against a plain MERGE of the same files) and ``explodes`` (the same
+for events that replace the rows of a record's elements). ``--keep`` puts the figures into
+``benchmarks/loader_results.json``, and on the page.
 """
 
 from __future__ import annotations
@@ -32,13 +33,14 @@ if TYPE_CHECKING:
 
     from benchmarks.measure import Cost
 
-_SECTIONS = ("files", "bytes", "merges")
+_SECTIONS = ("files", "bytes", "merges", "explodes")
 _FILES = (10, 100, 1_000, 10_000)
 _FILE_KIB = (10, 100, 1_024, 10_240)
 _PARTITIONS = 100
 _ROW_BYTES = 1_000
+_ELEMENTS = {"merges": 0, "explodes": 4}
 _MERGED = ((100_000, 1_000), (100_000, 100_000))
-"""Rows of the table, and events."""
+"""Rows of the table, and of the events. Records with elements are so many fewer."""
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
@@ -50,6 +52,19 @@ class Case:
     files: int
     rows: int
     value_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class MergeCase:
+    """What is merged: each of some records, or each event, has so many elements; 0 where they are not exploded."""
+
+    section: str
+    records: int
+    events: int
+    elements: int
+
+    def __str__(self) -> str:
+        return f"{self.section} {self.events:,} events, {self.records:,} records"
 
 
 @app.command()
@@ -71,14 +86,20 @@ def main(
         for _ in range(3):  # code of both sides becomes warm
             _measure(session, Case("warm-up", 20, 10, 20), folder)
         for section in sections or _SECTIONS:
-            if section == "merges":
-                merge_both(session, folder, 1_000, 1_000)
-                found = [_merged(session, folder, rounds, *(round(one * scale) for one in case)) for case in _MERGED]
+            if section in _ELEMENTS:
+                merge_both(session, folder, 1_000, 1_000, _ELEMENTS[section])
+                found = [_merged(session, case, folder, rounds) for case in _merge_cases(section, scale)]
             else:
                 found = [_measured(session, case, folder, rounds) for case in _cases(section, scale)]
             _say(loader_report.table(found))
             if keep:
                 loader_report.keep(found)
+
+
+def _merge_cases(section: str, scale: float) -> list[MergeCase]:
+    elements = _ELEMENTS[section]
+    sizes = [[round(rows * scale) // max(1, elements) for rows in case] for case in _MERGED]
+    return [MergeCase(section, records, events, elements) for records, events in sizes]
 
 
 def _cases(section: str, scale: float) -> list[Case]:
@@ -98,15 +119,15 @@ def _measured(session: SparkSession, case: Case, folder: Path, rounds: int) -> M
     return Measured(case.section, case.files, size_bytes, costs)
 
 
-def _merged(session: SparkSession, folder: Path, rounds: int, rows: int, events: int) -> Measured:
+def _merged(session: SparkSession, case: MergeCase, folder: Path, rounds: int) -> Measured:
     costs: dict[str, list[Cost]] = {"merge": [], "spark": []}
     files = size_bytes = 0
     for number in range(rounds):
-        files, size_bytes, found = merge_both(session, folder, rows, events)
+        files, size_bytes, found = merge_both(session, folder, case.records, case.events, case.elements)
         for side, cost in found.items():
             costs[side].append(cost)
-            _say(f"  merges {events:,} events, {rows:,} rows, round {number + 1}: {side} {cost.cpu_s:.2f} CPU-s")
-    return Measured("merges", files, size_bytes, costs)
+            _say(f"  {case}, round {number + 1}: {side} {cost.cpu_s:.2f} CPU-s")
+    return Measured(case.section, files, size_bytes, costs)
 
 
 def _measure(session: SparkSession, case: Case, folder: Path) -> tuple[int, dict[str, Cost]]:

@@ -104,12 +104,13 @@ def write_page(found: Sequence[Measured]) -> None:
     """Write the figures into the page, and draw the picture."""
     titles = {"files": "Small files, by their number", "bytes": "100 files, by their size"}
     titles["merges"] = "Change events against a plain MERGE of the same four files: 1,000, and 100,000"
+    titles["explodes"] = "The same with four elements in each event: 250, and 25,000"
     parts = [
         f"### {title}\n\n{table(cases)}"
         for section, title in titles.items()
         if (cases := [one for one in found if one.section == section])
     ]
-    picture = "![What a load costs](images/benchmark-loader.svg)\n"
+    picture = "![What a load costs](../images/benchmark-loader.svg)\n"
     put(_BEGIN, _END, "\n".join([*parts, picture]))
     _draw(found)
 

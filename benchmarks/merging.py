@@ -1,4 +1,7 @@
-"""A load of change events, and a plain MERGE of the very same files, as a ``foreachBatch`` does it."""
+"""A load of change events, and a plain MERGE of the very same files, as a ``foreachBatch`` does it.
+
+Records may have elements, each of which is a row: an event then replaces the rows of its record.
+"""
 
 from __future__ import annotations
 
@@ -42,29 +45,36 @@ _DELETES = 0.1
 _TOPIC = "changes"
 
 
-def merge_both(session: SparkSession, folder: Path, rows: int, events: int) -> tuple[int, int, dict[str, Cost]]:
-    """Files, their bytes, and what each side used for ``events`` on a table of ``rows``; both tables are then equal."""
+def merge_both(
+    session: SparkSession, folder: Path, records: int, events: int, elements: int = 0
+) -> tuple[int, int, dict[str, Cost]]:
+    """Files, their bytes, and what each side used for ``events`` on a table of ``records``; both tables are then equal.
+
+    With ``elements`` each record has so many, and as many rows.
+    """
     place = Path(tempfile.mkdtemp(dir=folder))
     ours, theirs = str(place / "ours"), str(place / "theirs")
-    config, dice = _config(place, ours), random.Random(events)  # noqa: S311 - the same events in each round
+    config, dice = _config(place, ours, is_exploded=elements > 0), random.Random(events)  # noqa: S311 - the same events in each round
     path = place / "config.yaml"
     path.write_text(yaml.safe_dump(config), "utf-8")
     settings = Settings.model_validate(config)
-    first = _staged(settings, place, [(key, False) for key in range(rows)])
+    first = _staged(settings, place, [(key, False) for key in range(records)], elements)
     session.read.parquet(*first).drop(DELETE_COLUMN).limit(0).write.format("delta").save(theirs)
-    _merge(session, first, theirs)
+    merge = _replace if elements else _merge
+    merge(session, first, theirs)
     load_once(session, path, asks_kafka=False)
-    drawn = [(dice.randrange(rows + rows // 10), dice.random() < _DELETES) for _ in range(events)]
-    files = _staged(settings, place, drawn)
+    drawn = [(dice.randrange(records + records // 10), dice.random() < _DELETES) for _ in range(events)]
+    files = _staged(settings, place, drawn, elements)
     size_bytes = sum(Path(file).stat().st_size for file in files)
     costs = {}
     meter = meter_of(session)
     load_once(session, path, asks_kafka=False)
     costs["merge"] = meter.read()
     meter = meter_of(session)
-    _merge(session, files, theirs)
+    merge(session, files, theirs)
     costs["spark"] = meter.read()
-    tables = [session.read.format("delta").load(url).select("id", "value", "_kafka_offset") for url in (ours, theirs)]
+    columns = ("id", "items" if elements else "value", "_kafka_offset")
+    tables = [session.read.format("delta").load(url).select(*columns) for url in (ours, theirs)]
     if tables[0].exceptAll(tables[1]).count() or tables[1].exceptAll(tables[0]).count():
         msg = "the two tables differ"
         raise RuntimeError(msg)
@@ -72,7 +82,7 @@ def merge_both(session: SparkSession, folder: Path, rows: int, events: int) -> t
     return len(files), size_bytes, costs
 
 
-def _config(place: Path, table: str) -> dict[str, object]:
+def _config(place: Path, table: str, *, is_exploded: bool) -> dict[str, object]:
     stream = {
         "app_id": _TOPIC,
         "topics": [_TOPIC],
@@ -81,6 +91,10 @@ def _config(place: Path, table: str) -> dict[str, object]:
         "load": "merge",
         "merge": {"keys": ["id"], "operation": "op", "deletes": ["d"]},
     }
+    if is_exploded:
+        stream["columns"] = "id BIGINT, items ARRAY<STRUCT<sku: STRING, quantity: BIGINT>>, op STRING"
+        stream["explode"] = "items"
+        stream["merge"] = {"keys": ["id", "items.sku"], "operation": "op", "deletes": ["d"]}
     return {
         "kafka": {"bootstrap.servers": "127.0.0.1:1"},
         "stage": {"url": str(place / "stage")},
@@ -91,24 +105,27 @@ def _config(place: Path, table: str) -> dict[str, object]:
     }
 
 
-def _staged(settings: Settings, place: Path, events: list[tuple[int, bool]]) -> list[str]:
+def _staged(settings: Settings, place: Path, events: list[tuple[int, bool]], elements: int) -> list[str]:
     """Stage events by the writer's own code, a flush of each Kafka partition; copies of the files."""
     store = FsspecStore(settings.stage.url)
     before = {item.path for item in store.list("data")}
     for partition in range(_PARTITIONS):
-        _flush(settings, store, partition, [event for event in events if event[0] % _PARTITIONS == partition])
+        own = [event for event in events if event[0] % _PARTITIONS == partition]
+        _flush(settings, store, partition, own, elements)
     found = [item.path for item in store.list("data") if item.path not in before]
     return list(_copies(Path(settings.stage.url), place / f"copies-{uuid.uuid4().hex}", found))
 
 
-def _flush(settings: Settings, store: FsspecStore, partition: int, events: list[tuple[int, bool]]) -> None:
+def _flush(
+    settings: Settings, store: FsspecStore, partition: int, events: list[tuple[int, bool]], elements: int
+) -> None:
     stage = ObjectStage(store, stores_of({}), SystemClock(), lambda: str(uuid.uuid4()), "benchmark")
     topic_partition, (stream,) = TopicPartition(Topic(_TOPIC), Partition(partition)), settings.streams
     tail, converter = stage.chains.tail(topic_partition), StreamConverter(stream)
     start = Position(0) if tail is None else tail.end
     offsets = np.arange(start, start + len(events))
     values = [
-        json.dumps({"id": key, "value": f"{key} at {offset}", "op": "d" if is_delete else "u"}).encode()
+        json.dumps({"id": key, **_content(key, int(offset), elements), "op": "d" if is_delete else "u"}).encode()
         for (key, is_delete), offset in zip(events, offsets, strict=True)
     ]
     keys = pa.nulls(len(events), pa.binary())
@@ -120,6 +137,13 @@ def _flush(settings: Settings, store: FsspecStore, partition: int, events: list[
     if not isinstance(stage.flush_job(flush, lambda: ClaimVerdict.CLAIM).run(), Sealed):
         msg = f"{topic_partition} was not staged"
         raise TypeError(msg)
+
+
+def _content(key: int, offset: int, elements: int) -> dict[str, object]:
+    """A value; or elements, of which the record's next event has others."""
+    if not elements:
+        return {"value": f"{key} at {offset}"}
+    return {"items": [{"sku": f"sku-{(offset + n) % (2 * elements)}", "quantity": offset} for n in range(elements)]}
 
 
 def _copies(stage: Path, folder: Path, paths: list[str]) -> Iterator[str]:
@@ -139,3 +163,19 @@ def _merge(session: SparkSession, files: list[str], table: str) -> None:
     merge = DeltaTable.forPath(session, table).alias("t").merge(last.alias("s"), "t.id = s.id")
     merge = merge.whenMatchedDelete(f"s.{DELETE_COLUMN}").whenMatchedUpdate(set=kept)
     merge.whenNotMatchedInsert(f"NOT s.{DELETE_COLUMN}", values=kept).execute()
+
+
+def _replace(session: SparkSession, files: list[str], table: str) -> None:
+    """The elements of each record's last event in place of those that it had, by Delta's MERGE."""
+    rows, target = session.read.parquet(*files), DeltaTable.forPath(session, table)
+    newest = Window.partitionBy("id").orderBy(functions.desc("_kafka_offset"))
+    last = rows.withColumn("n", functions.rank().over(newest)).where("n = 1").drop("n").cache()
+    had = target.toDF().join(last.select("id").distinct(), "id", "left_semi")
+    kept = last.where(f"NOT {DELETE_COLUMN}").select("id", functions.col("items.sku").alias("sku"))
+    lost = had.withColumn("sku", functions.col("items.sku")).join(kept, ["id", "sku"], "left_anti").drop("sku")
+    source = last.where(f"NOT {DELETE_COLUMN}").unionByName(lost.withColumn(DELETE_COLUMN, functions.lit(value=True)))
+    columns = {name: f"s.`{name}`" for name in rows.columns if name != DELETE_COLUMN}
+    merge = target.alias("t").merge(source.alias("s"), "t.id = s.id AND t.items.sku = s.items.sku")
+    merge = merge.whenMatchedDelete(f"s.{DELETE_COLUMN}").whenMatchedUpdate(set=columns)
+    merge.whenNotMatchedInsert(f"NOT s.{DELETE_COLUMN}", values=columns).execute()
+    last.unpersist()
