@@ -12,10 +12,11 @@ from common.settings.stores import stage_store, table_stores
 from common.stage.topic_owners import StageTopicOwners
 from common.tables.log_files import remove_torn_checkpoints
 from delta_loader.catalog.registering import Registering
-from delta_loader.dead_letters.kafka import RawRecordFetcher
+from delta_loader.dead_letters.kafka import RawRecordFetcher, begin_delivery
 from delta_loader.load.kafka_partitions import KafkaPartitions
 from delta_loader.load.merged_keys import MergedKeys
 from delta_loader.load.ports import Ports, RefusalPorts
+from delta_loader.load.refused_to_topic import RefusedToTopic
 from delta_loader.load.replace_ranges import Replacements
 from delta_loader.load.valid_through import ValidThrough
 from delta_loader.scheduling.stream_scheduler import StreamScheduler
@@ -54,6 +55,7 @@ def spark_ports(
     """The ports of a service whose ``tables`` are those of a running session."""
     store, definitions = stage_store(settings), tables.definitions
     replacer = SparkReplacer(spark, settings.stage.url)
+    refusal_reader = ConstraintChecker(spark, settings.stage.url)
     return Ports(
         stage=Stage(store, parallel, StageTopicOwners(settings, store, make=True, parallel=parallel)),
         tables=tables,
@@ -67,7 +69,10 @@ def spark_ports(
         valid_through=_valid_through(settings, definitions, log),
         maker=definitions,
         registering=registering_of(settings, spark),
-        refusing=RefusalPorts(ConstraintChecker(spark, settings.stage.url), RawRecordFetcher(settings)),
+        refusing=RefusalPorts(refusal_reader, RawRecordFetcher(settings)),
+        sends_refused=RefusedToTopic(
+            settings.kafka, settings.writer.group_id, refusal_reader.dead_letters, begin_delivery
+        ),
         partitions=KafkaPartitions(settings, SystemClock()),
         merged_keys=MergedKeys(RepeatedKeys(spark)),
         replacements=Replacements(store, tables, replacer, new_id, log, metrics, definitions),

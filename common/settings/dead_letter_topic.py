@@ -6,8 +6,8 @@ from common.settings.refusing import refuse
 
 SCHEME = "kafka://"
 TOPIC_DESCRIPTION = (
-    "A Kafka topic that gets the writer's dead letters too, each once; not those of records that a table refuses, "
-    "which the loader finds, nor those of a replay. See [commands.md](commands.md#in-a-kafka-topic-too)."
+    "A Kafka topic that gets the stream's dead letters too, each once, also those of records that a table refuses, "
+    "which the loader sends; not those of a replay. See [commands.md](commands.md#in-a-kafka-topic-too)."
 )
 
 

@@ -1,4 +1,7 @@
-"""The columns of dead-letter tables, and of rows with their origin: both services write them."""
+"""The columns of dead-letter tables, of rows with their origin, and the headers of dead letters in a Kafka topic.
+
+Both services write them.
+"""
 
 from __future__ import annotations
 
@@ -42,3 +45,14 @@ DEAD_LETTER_SCHEMA = StructType(
         Field("error", Primitive.STRING),
     )
 )
+
+HEADER_PREFIX = "dead_letter."
+
+
+def dead_letter_headers(
+    app_id: str, error: tuple[str, str], source: tuple[str, int | str, int | str]
+) -> list[dict[str, str | bytes]]:
+    """The headers of a dead letter in a topic; ``error`` is its class and its text, ``source`` its topic and so on."""
+    names = ("app_id", "error_class", "error", "topic", "partition", "offset")
+    given = zip(names, (app_id, *error, *source), strict=True)
+    return [{"name": HEADER_PREFIX + name, "value": str(value).encode()} for name, value in given]

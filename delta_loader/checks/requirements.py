@@ -21,7 +21,6 @@ from delta_loader.plan.plan import TableShape
 from delta_loader.tables.load_modes.compatibility import differences, remedy_for
 from delta_loader.tables.load_modes.load_mode import (
     Refused,
-    checks_rows,
     choose_load_mode,
     load_mode_name,
     through_spark,
@@ -63,8 +62,6 @@ def table_checks(stream: Stream, state: TableState | None, url: str = "") -> Ite
     else:
         text = f"{app_id}: {url}, version {state.version}, is loaded by {load_mode_name(load_mode)}: {load_mode.reason}"
         yield Check("table", Level.OK, text, app_id=app_id)
-        if checks_rows(load_mode) and stream.dead_letters_topic is not None:
-            yield _in_the_table_alone(stream, stream.dead_letters_topic)
     yield _columns(stream, state, url, load_mode)
     yield from _soft_deletes(stream, state, url)
     yield from property_checks(app_id, url, state)
@@ -94,16 +91,6 @@ def columns_from_check(stream: Stream, resolved: Stream | None) -> Check:
     """The columns of a stream that does not declare them; ``resolved`` is the stream with them, None if unknown."""
     columns = "none yet; its writer infers them" if resolved is None else resolved.record.columns
     return Check("columns", Level.OK, f"{stream.app_id}: {stream.record.columns}: {columns}", app_id=stream.app_id)
-
-
-def _in_the_table_alone(stream: Stream, topic: str) -> Check:
-    """The warning for a topic that does not get all of a stream's dead letters."""
-    text = (
-        f"{stream.app_id}: {stream.table} checks rows; the dead letters of records that it refuses go to "
-        f"{stream.dead_letters} and not to the topic {topic}"
-    )
-    remedy = "add the same conditions to the stream's expect, so that the writer checks them; or read that table too"
-    return Check("dead letters", Level.WARNING, text, remedy, stream.app_id)
 
 
 def _columns(stream: Stream, state: TableState, url: str, load_mode: LoadMode) -> Check:

@@ -1,4 +1,4 @@
-"""Reads single records from Kafka, for dead letters that the loader makes.
+"""Kafka for the dead letters that the loader makes: reads their records, and begins their delivery to a topic.
 
 Rules:
 
@@ -17,8 +17,9 @@ from common.stage.merged import kafka_topic
 from delta_loader.load.ports import RawRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
+    from common.kafka.delivering import DeliveryIdentity, Transactions
     from common.kafka.reader import KafkaReader
     from common.settings import Settings
     from common.spans import TopicPartition
@@ -38,8 +39,7 @@ class RawRecordFetcher:
         try:
             from common.kafka.reader import KafkaReader  # noqa: PLC0415 - the loader works without Kafka's client
         except ImportError as error:
-            msg = "Kafka's client is not installed with the loader"
-            raise BrokerError(msg, "install kafka-delta-express[stage-writer]") from error
+            raise _no_client() from error
         given = {
             key: value
             for key, value in self._settings.kafka.items()
@@ -54,6 +54,19 @@ class RawRecordFetcher:
             return _read(reader, partition, offsets)
         finally:
             reader.close()
+
+
+def begin_delivery(identity: DeliveryIdentity, reached: Callable[[str], None]) -> Transactions:
+    """A `common.kafka.delivering.StartsDelivery`."""
+    try:
+        from common.kafka.transactions import KafkaTransactions  # noqa: PLC0415 - as above
+    except ImportError as error:
+        raise _no_client() from error
+    return KafkaTransactions.begin(identity, reached)
+
+
+def _no_client() -> BrokerError:
+    return BrokerError("Kafka's client is not installed with the loader", "install kafka-delta-express[stage-writer]")
 
 
 def _read(reader: KafkaReader, partition: TopicPartition, offsets: Collection[Offset]) -> dict[Offset, RawRecord]:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from common.settings import Stream
     from common.spans import Offset, Position, TopicPartition
     from common.stage.idle import StreamFact
+    from common.tables.transactions import TxnIds
     from delta_loader.catalog.registering import Registering
     from delta_loader.load.merged_keys import MergedKeys
     from delta_loader.load.replace_ranges import Replacements
@@ -62,6 +63,18 @@ class RefusalPorts:
     raw_records: FetchesRawRecords
 
 
+class SendsRefused(Protocol):
+    """Sends dead letters of refused records to a stream's topic (`delta_loader.load.refused_to_topic`)."""
+
+    def __call__(
+        self, stream: Stream, dead_letters: Target, ids: TxnIds, finished: Mapping[TopicPartition, Position]
+    ) -> int:
+        """Send those below each chain's position that all tables have passed; returns how many.
+
+        Raises BrokerError and TableError; then it is tried again.
+        """
+
+
 @dataclass(frozen=True, slots=True)
 class Ports:
     stage: Stage
@@ -82,6 +95,8 @@ class Ports:
     """None if all tables are created with defaults."""
     refusing: RefusalPorts | None = None
     """None if no table refuses rows."""
+    sends_refused: SendsRefused | None = None
+    """None if no stream has a topic for dead letters."""
     registering: Registering | None = None
     """None if no table has a name in a catalog."""
     merged_keys: MergedKeys | None = None

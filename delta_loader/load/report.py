@@ -197,6 +197,13 @@ class LoadReporter:
         self.metrics.set(catalogue.LOADER_WAITING, waiting, app_id=self.report.app_id)
         self.metrics.set(catalogue.LOADER_LEFT_OUT, left_out, app_id=self.report.app_id)
 
+    def sent_to_topic(self, dead_letters: int) -> None:
+        """Dead letters of refused records are in the stream's topic now."""
+        self.log.info(
+            "dead letters sent",
+            dead_letters=dead_letters,
+        )
+
     def settled(self, markers: int) -> None:
         """Markers that are no longer needed were deleted."""
         self.report.settled = markers

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from common.stage.markers import Marker
 from common.tables.rollback import RollbackKind
 from delta_loader.load.catch_up import CatchUp
 from delta_loader.load.commit_load import LoadCommits
@@ -69,7 +70,11 @@ class StreamLoad:
         context.report_partitions()
         if not stop() and not fence.holds():
             self._settle()
-        context.tables.raise_failure()
+        try:
+            if not stop() and not fence.holds():
+                self._send_refused()
+        finally:
+            context.tables.raise_failure()
         return True
 
     def inspect(self) -> None:
@@ -106,6 +111,23 @@ class StreamLoad:
         context.report.replacements += replaced.carried_out
         for partition, reason in replaced.held.items():
             context.reporter.held(partition, context.report.held.get(partition, reason))
+
+    def _send_refused(self) -> None:
+        """Send the dead letters of refused records to the stream's topic, up to what all tables have."""
+        context = self.context
+        target = context.tables.targets.get(context.stream.dead_letters)
+        if context.ports.sends_refused is None or context.stream.dead_letters_topic is None or target is None:
+            return
+        finished = {partition: end for partition in context.listing if (end := self._finished(partition)) is not None}
+        count = context.ports.sends_refused(context.stream, target, context.ids, finished)
+        if count:
+            context.reporter.sent_to_topic(count)
+
+    def _finished(self, partition: TopicPartition) -> Position | None:
+        """The position that all tables have passed, with those of its topics where a marker says what they are."""
+        position = self.context.finished(partition)
+        markers = (marker for marker in self.context.markers(partition) if isinstance(marker, Marker))
+        return next((marker.span.end for marker in markers if marker.span.end == position), position)
 
     def _settle(self) -> None:
         """Delete the markers that all tables are past."""

@@ -15,7 +15,7 @@ Rules:
 
 from __future__ import annotations
 
-from functools import reduce
+from functools import partial, reduce
 from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JError
@@ -32,17 +32,18 @@ from delta_loader.spark.merging.validation import MergeValidator
 from delta_loader.spark.session_conf import spark_url
 from delta_loader.spark.spark_writes import rows_of, staged_rows
 from delta_loader.spark.variants import with_variants
+from delta_loader.tables.commits import DeadLetterRow
 from delta_loader.tables.load_modes.load_mode import checks_rows
 from delta_loader.tables.load_modes.refused import REFUSED_BY_TABLE, RefusedRecord
 from delta_loader.tables.load_modes.variants import variants_of
 from delta_loader.tables.merging.unmatched_deletes import JUDGED_PLACE
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
-    from common.spans import Position
+    from common.spans import Position, Span
     from common.stage.identity_columns import IdentityColumns
     from delta_loader.tables.commits import Target
     from delta_loader.tables.file_split import SparkWrite
@@ -65,17 +66,33 @@ class ConstraintChecker:
 
     def dead(self, url: str, topic_partition: TopicPartition, start: Position) -> list[RefusedRecord]:
         starts = {input_end.partition: int(input_end.position) for input_end in ends_at(topic_partition, start)}
-        with table_errors("read", url, "check the table, the store and Spark's rights to it; the log has more"):
-            topic, partition, offset = map(functions.col, KAFKA_COLUMNS[:3])
-            rows = self._spark.read.format("delta").load(spark_url(url))
-            of = (
-                (topic == input_partition.topic) & (offset >= starts.get(input_partition, 0))
-                for input_partition in inputs_of(topic_partition)
-            )
-            rows = rows.where(reduce(Column.__or__, of) & (partition == int(topic_partition.partition)))
-            rows = rows.where(functions.col("error_class") == REFUSED_BY_TABLE)
-            records = rows.select(topic, partition, offset, "error").distinct().collect()
+        with _reading(url):
+            rows = self._refused_before(url, topic_partition, starts)
+            records = rows.select(*KAFKA_COLUMNS[:3], "error").distinct().collect()
             return [_record(name, number, offset, problem, None) for name, number, offset, problem in records]
+
+    def dead_letters(self, url: str, partition: TopicPartition, span: Span, most: int) -> list[DeadLetterRow]:
+        with _reading(url):
+            offset, timestamp = map(functions.col, KAFKA_COLUMNS[2:])
+            rows = self._refused_before(url, partition, {partition: int(span.start)}).where(offset < int(span.end))
+            rows = rows.dropDuplicates(KAFKA_COLUMNS[:3]).orderBy(offset).limit(most)
+            return [
+                DeadLetterRow(
+                    partition, Offset(row[0]), row[1], _bytes(row[2]), _bytes(row[3]), REFUSED_BY_TABLE, row[4]
+                )
+                for row in rows.select(offset, functions.unix_millis(timestamp), "key", "value", "error").collect()
+            ]
+
+    def _refused_before(self, url: str, chain: TopicPartition, starts: Mapping[TopicPartition, int]) -> DataFrame:
+        """The dead letters of a chain's refused records, from where its Kafka partitions start."""
+        topic, partition, offset = map(functions.col, KAFKA_COLUMNS[:3])
+        rows = self._spark.read.format("delta").load(spark_url(url))
+        of = (
+            (topic == input_partition.topic) & (offset >= starts.get(input_partition, 0))
+            for input_partition in inputs_of(chain)
+        )
+        rows = rows.where(reduce(Column.__or__, of) & (partition == int(chain.partition)))
+        return rows.where(functions.col("error_class") == REFUSED_BY_TABLE)
 
     def _refused(self, target: Target, writes: Sequence[SparkWrite], most: int) -> list[RefusedRecord]:
         if writes[0].shape.merge is not None:
@@ -130,6 +147,13 @@ class ConstraintChecker:
         problem = f"coalesce({', '.join(texts)}) AS {PROBLEM}"
         rows = self._staged(write).selectExpr(*map(quote_name, identity), problem)
         return rows.where(functions.col(PROBLEM).isNotNull())
+
+
+_reading = partial(table_errors, "read", remedy="check the table, the store and Spark's rights to it; the log has more")
+
+
+def _bytes(value: bytearray | None) -> bytes | None:
+    return None if value is None else bytes(value)
 
 
 def _refused_records(refused: DataFrame, identity: IdentityColumns, most: int) -> list[tuple[str, int, int, str]]:

@@ -23,20 +23,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from common.errors import BrokerError
+from common.kafka.delivering import FencedError
+from common.kafka.transactions import KafkaTransactions
 from common.spans import Position
 from common.stage.merged import inputs_of
-from stage_writer.outbox.ports import FencedError
 from stage_writer.outbox.records import outgoing_from_bytes, undelivered
-from stage_writer.outbox.transactions import KafkaTransactions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     import pyarrow as pa
 
+    from common.kafka.delivering import DeliveryIdentity, StartsDelivery, Transactions
     from common.ports import ObjectStore
     from common.spans import TopicPartition
-    from stage_writer.outbox.ports import DeliveryIdentity, StartsDelivery, Transactions
     from stage_writer.outbox.records import Outgoing
 
 _MOST_RECORDS = 50_000

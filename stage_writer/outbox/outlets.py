@@ -24,21 +24,23 @@ from typing import TYPE_CHECKING
 from common import metrics as catalogue
 from common.backoff import Backoff
 from common.errors import BrokerError, KafkaDeltaExpressError, StateError, StoreError
+from common.kafka.delivering import DeliveryIdentity, FencedError
+from common.kafka.transactions import KafkaTransactions
 from stage_writer.outbox.delivery import Delivery
-from stage_writer.outbox.ports import DeliveryIdentity, FencedError, Outlets
-from stage_writer.outbox.transactions import KafkaTransactions
+from stage_writer.outbox.ports import Outlets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
     from structlog.typing import FilteringBoundLogger
 
+    from common.kafka.delivering import StartsDelivery
     from common.metrics import Metrics
     from common.ports import ObjectStore
     from common.settings import Stream
     from common.settings.section import Option
     from common.spans import TopicPartition
-    from stage_writer.outbox.ports import BackgroundRunner, StartsDelivery
+    from stage_writer.outbox.ports import BackgroundRunner
 
 MOST_PENDING = 64
 _THREADS = 4

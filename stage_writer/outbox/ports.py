@@ -1,23 +1,18 @@
-"""Outboxes as the writer uses them, and what they need from Kafka and from threads.
+"""Outboxes as the writer uses them, and the threads that they need.
 
-A simulation provides its own; production provides Kafka's transactions and a few threads.
+A simulation provides its own; production provides Kafka's transactions (common/kafka/delivering.py) and a few threads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    import pyarrow as pa
+    from collections.abc import Callable
 
     from common.errors import KafkaDeltaExpressError
     from common.settings import Stream
-    from common.settings.section import Option
-    from common.spans import Position, TopicPartition
+    from common.spans import TopicPartition
 
 
 class Outlet(Protocol):
@@ -49,56 +44,6 @@ class Outlets:
 
 
 NO_OUTLETS = Outlets()
-
-
-class FencedError(Exception):
-    """Another process has started to deliver the chain."""
-
-
-@dataclass(frozen=True, slots=True)
-class DeliveryIdentity:
-    kafka: Mapping[str, Option]
-    group_id: str
-    """The group of the writers."""
-    app_id: str
-    partition: TopicPartition
-
-    @property
-    def out_group(self) -> str:
-        """The group that has the delivered positions."""
-        return f"{self.group_id}.{self.app_id}.out"
-
-    @property
-    def transactional_id(self) -> str:
-        return f"{self.out_group}.{self.partition.topic}.{self.partition.partition}"
-
-
-@dataclass(frozen=True, slots=True)
-class Delivered:
-    """The delivered position of one input of a chain."""
-
-    position: Position
-    generation: int
-
-
-class Transactions(Protocol):
-    """A chain's transactional id, from when it was taken until another process takes it, or an error."""
-
-    @property
-    def delivered(self) -> Mapping[TopicPartition, Delivered]:
-        """The delivered positions when the id was taken, updated by each commit since."""
-
-    def transact(self, records: pa.Table, ends: Mapping[TopicPartition, Position], generation: int) -> None:
-        """Records and positions, both or neither. Raises FencedError, and BrokerError: then the outcome is unknown."""
-
-    def close(self) -> None: ...
-
-
-StartsDelivery = Callable[[DeliveryIdentity, Callable[[str], None]], Transactions]
-"""Takes a chain's id: aborts another process's work with it, and only then reads the delivered positions.
-
-The second argument is called at steps between which a process may end. Raises FencedError and BrokerError.
-"""
 
 
 class BackgroundRunner(Protocol):

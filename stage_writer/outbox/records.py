@@ -23,6 +23,7 @@ from common.spans import Position, TopicPartition
 from common.stage.markers import TableKind
 from common.stage.merged import InputEnd, inputs_of, position_from_stored
 from common.storage.chunks import ByteChunks
+from common.tables.dead_letters import dead_letter_headers
 from stage_writer.decode.batch import NO_TIMESTAMP
 from stage_writer.decode.merged_batch import MergedBatch
 
@@ -145,10 +146,6 @@ def _unreadable(path: str, why: str) -> StateError:
     return StateError(f"the outbox {path} cannot be read: {why}", "restore it from a version or a backup of the bucket")
 
 
-PREFIX = "dead_letter."
-"""Of the headers' names."""
-
-
 def with_dead_letters_sent(
     staged: StagedRows, formats: Sequence[TableFormat], stream: Stream, partition: TopicPartition
 ) -> StagedRows:
@@ -174,21 +171,13 @@ def _records(rows: pa.Table, stream: Stream, topic_partition: TopicPartition) ->
         key,
         value,
         times,
-        pa.array([list(_letter_headers(stream, row)) for row in rows.drop_columns(["key", "value"]).to_pylist()]),
+        pa.array([_letter_headers(stream, row) for row in rows.drop_columns(["key", "value"]).to_pylist()]),
         pa.array([inputs[name] for name in topic.to_pylist()], pa.int16()),
         offset,
     ]
     return pa.table(columns, names=SCHEMA.names).cast(SCHEMA)
 
 
-def _letter_headers(stream: Stream, row: dict[str, object]) -> Iterable[dict[str, object]]:
-    given = {
-        "app_id": stream.app_id,
-        "error_class": row["error_class"],
-        "error": row["error"],
-        "topic": row["_kafka_topic"],
-        "partition": row["_kafka_partition"],
-        "offset": row["_kafka_offset"],
-    }
-    for name, value in given.items():
-        yield {"name": PREFIX + name, "value": str(value).encode()}
+def _letter_headers(stream: Stream, row: dict[str, str]) -> list[dict[str, str | bytes]]:
+    source = (row["_kafka_topic"], row["_kafka_partition"], row["_kafka_offset"])
+    return dead_letter_headers(stream.app_id, (row["error_class"], row["error"]), source)

@@ -15,7 +15,7 @@ from common.stage.idle import StreamFact
 from common.stage.markers import MarkerName
 from common.stage.merged import topics_of
 from delta_loader.catalog.registering import Registering
-from delta_loader.load.ports import Ports, RefusalPorts
+from delta_loader.load.ports import Ports, RefusalPorts, SendsRefused
 from delta_loader.ports import ColumnAdder, DeltaTables, TableMaker, in_turn
 from delta_loader.service import LoaderService
 from delta_loader.stage.reading import Stage
@@ -74,6 +74,7 @@ def loader_for(
     clock: Clock | None = None,
     *,
     refusing: RefusalPorts | None = None,
+    sends_refused: SendsRefused | None = None,
     columns: ColumnAdder | None = None,
     maker: TableMaker | None = None,
     registering: Registering | None = None,
@@ -92,6 +93,7 @@ def loader_for(
         log=structlog.get_logger(),
         metrics=Metrics(),
         refusing=refusing,
+        sends_refused=sends_refused,
         columns=columns,
         maker=maker,
         registering=registering,

@@ -10,10 +10,13 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
+from deltalake import DeltaTable
 from structlog import get_logger
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from common.errors import BrokerError
+from common.kafka.delivering import DeliveryIdentity, FencedError
+from common.kafka.transactions import KafkaTransactions
 from common.metrics import Metrics
 from common.settings import Settings
 from common.spans import Partition, Position, Topic, TopicPartition
@@ -23,10 +26,9 @@ from common.storage.store import FsspecStore
 from devservices.kafka import KafkaCluster
 from stage_writer.outbox.delivery import Delivery
 from stage_writer.outbox.outlets import KafkaOutlets
-from stage_writer.outbox.ports import DeliveryIdentity, FencedError
 from stage_writer.outbox.records import SCHEMA, Outgoing, outgoing_to_chunks
-from stage_writer.outbox.transactions import KafkaTransactions
 from tests.integration.conftest import Programs
+from tests.reading import rows_of
 from tests.waiting import until
 
 pytestmark = pytest.mark.broker
@@ -300,3 +302,48 @@ def test_dead_letters_are_in_their_topic_once(
     programs.succeed("stage-writer", "run", config, "--until-caught-up")
     (head,) = Sender(kafka, tmp_path / "none", TopicPartition(Topic(topic), Partition(0)), later).messages(1)
     assert head.value() == b"{"
+
+
+@pytest.mark.spark
+def test_the_dead_letters_of_records_that_a_table_refuses_are_in_their_topic_once(
+    kafka: KafkaCluster, new_topic: Callable[..., str], programs: Programs, tmp_path: Path
+) -> None:
+    topic, errors = new_topic(1), new_topic(1)
+    stream = {
+        "app_id": "shop",
+        "topics": [topic],
+        "table": f"{tmp_path}/table",
+        "columns": "id INT",
+        "dead_letters": f"kafka://{errors}",
+    }
+    settings = {
+        "kafka": {"bootstrap.servers": kafka.bootstrap_servers},
+        "stage": {"url": f"{tmp_path}/stage"},
+        "writer": {"group_id": topic, "http": None},
+        "loader": {"http": None, "lease": "0s"},
+        "streams": [stream],
+    }
+    config = programs.config(settings)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+
+    def staged(*values: bytes) -> None:
+        for value in values:
+            producer.produce(topic, value, b"key", timestamp=1_000)
+        assert producer.flush(60) == 0
+        programs.succeed("stage-writer", "run", config, "--until-caught-up")
+
+    staged(b'{"id": 1}')
+    programs.succeed("delta-loader", "run", config, "--once")
+    DeltaTable(f"{tmp_path}/table").alter.add_constraint({"positive": "id > 0"})
+    staged(b'{"id": -1}', b'{"id": "x"}', b'{"id": 2}', b'{"id": -2}')
+    for _ in range(2):
+        programs.succeed("delta-loader", "run", config, "--once")
+    assert sorted(row["id"] for row in rows_of(f"{tmp_path}/table")) == [1, 2]
+    sender = Sender(kafka, tmp_path / "none", TopicPartition(Topic(topic), Partition(0)), errors)
+    sent = [dict(headers) for headers in sender.heads(3)]
+    assert sorted((each["dead_letter.offset"], each["dead_letter.error_class"]) for each in sent) == [
+        (b"1", b"refused_by_table"),
+        (b"2", b"wrong_type"),
+        (b"4", b"refused_by_table"),
+    ]
+    assert {message.value() for message in sender.messages(3)} == {b'{"id": -1}', b'{"id": "x"}', b'{"id": -2}'}

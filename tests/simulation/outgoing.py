@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from common.errors import BrokerError, StoreError
+from common.kafka.delivering import Delivered, FencedError
 from common.metrics import Metrics
 from stage_writer.outbox.outlets import KafkaOutlets
-from stage_writer.outbox.ports import Delivered, FencedError
 from tests.simulation.world import SILENT, Crash
 
 if TYPE_CHECKING:
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from common.kafka.delivering import DeliveryIdentity
     from common.settings import Stream
     from common.spans import Position, TopicPartition
-    from stage_writer.outbox.ports import DeliveryIdentity
     from tests.simulation.store import SimulatedStore
     from tests.simulation.world import Process, World
 
@@ -56,7 +56,7 @@ class Coordinator:
     """Until when it takes no transaction."""
 
     def begin(self, place: DeliveryIdentity, at: Callable[[str], None]) -> SimulatedTransactions:
-        """A `stage_writer.outbox.ports.Begins`."""
+        """A `common.kafka.delivering.StartsDelivery`."""
         del at
         epoch = self.asked(f"begin {place.transactional_id}", lambda: self._next_epoch(place.transactional_id))
         known = self.asked(f"positions of {place.out_group}", lambda: self._positions(place.out_group))
@@ -82,7 +82,7 @@ class Coordinator:
 
 @dataclass(slots=True)
 class SimulatedTransactions:
-    """A `stage_writer.outbox.ports.Transactions`."""
+    """A `common.kafka.delivering.Transactions`."""
 
     coordinator: Coordinator
     place: DeliveryIdentity

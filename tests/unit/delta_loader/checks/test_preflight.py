@@ -113,17 +113,6 @@ def test_elements_that_name_no_record_are_told() -> None:
     assert Level.WARNING not in levels(found_in).values(), "no delete makes a row of a key alone"
 
 
-def test_a_topic_that_lacks_the_dead_letters_of_a_table_s_checks_is_a_warning() -> None:
-    constrained = replace(table(), properties={"delta.constraints.positive": "id > 0"})
-    stream = STREAM.model_copy(update={"dead_letters_topic": "errors"})
-    assert "dead letters" not in levels(list(table_checks(stream, table())))
-    assert "dead letters" not in levels(list(table_checks(STREAM, constrained)))
-    found = {check.name: check for check in table_checks(stream, constrained)}["dead letters"]
-    assert (found.level, found.app_id) == (Level.WARNING, "orders")
-    assert f"go to {stream.dead_letters} and not to the topic errors" in found.message
-    assert "expect" in found.remedy
-
-
 def test_a_route_s_table_is_looked_at_by_what_is_declared_for_it() -> None:
     declared = {"alerts": {"columns": "day DATE, share DOUBLE", "partition_by": ["day"], "load": "add"}}
     more = {"topology": "shop:build", "routes": {"alerts": "/data/alerts"}, "route_tables": declared}

@@ -1,116 +1,26 @@
 """Records that a table refuses: each is a dead letter once, or waits, whatever happens in between."""
 
 import uuid
-from collections.abc import Callable, Collection, Sequence
 
 import pytest
 
-from common.errors import TableError
 from common.remedies import CONFIG
-from common.settings import Settings
-from common.spans import Offset, Partition, Position, Span, Topic, TopicPartition
-from common.stage.merged import ends_at, inputs_of
-from common.tables.state import TableState
-from delta_loader.load.ports import RawRecord, RefusalPorts
-from delta_loader.load.report import StreamReport
-from delta_loader.plan.plan import TableShape
-from delta_loader.tables.commits import CommitOutcome, Conflicted, TableCommit, Target, Unknown
-from delta_loader.tables.file_split import SparkWrite
-from delta_loader.tables.load_modes.refused import RefusedRecord
-from tests.fakes.delta_tables import MemoryDeltaTables
-from tests.fakes.loading import loader_for, routed_settings_for
+from common.spans import Position, Span
+from tests.fakes.loading import routed_settings_for
+from tests.fakes.refusals import CHECK, SOURCE, RefusingTables
 from tests.fakes.staging import JoinedStaging, Staging
-
-SOURCE = TopicPartition(Topic("orders"), Partition(0))
-CHECK = {"delta.constraints.odd": "id % 20 <> 0"}
-
-
-class World(MemoryDeltaTables):
-    """Tables, what their checks say, and what Kafka has."""
-
-    def __init__(self, staging: Staging) -> None:
-        super().__init__()
-        self.staging = staging
-        self.refuses: set[int] = set()
-        self.in_kafka = set(range(100))
-        self.dies = False
-        self.may_create = True
-        self.unreadable: set[str] = set()
-        self.breaks = False
-        """Whether the dead-letter table cannot be read any more once it has some."""
-        self.lost: set[str] = set()
-        """Tables whose commits are made, and not known to be."""
-        self.before_creating: Callable[[], None] | None = None
-        """Happens right before a table is created."""
-
-    def commit(self, commit: TableCommit) -> CommitOutcome:
-        if self.dies and commit.target.url == self.staging.table:
-            raise TableError("the loader dies")
-        outcome = super().commit(commit)
-        if commit.dead_letter_rows and self.breaks:
-            self.unreadable.add(commit.target.url)
-            return Conflicted("another commit was first")
-        return Unknown("no response") if commit.target.url in self.lost else outcome
-
-    def state(self, url: str) -> TableState | None:
-        if url in self.unreadable:
-            raise TableError("the log is away")
-        return super().state(url)
-
-    def create(self, url: str, shape: TableShape) -> None:
-        if not self.may_create:
-            raise TableError("no right to create")
-        happens, self.before_creating = self.before_creating, None
-        if happens is not None:
-            happens()
-        super().create(url, shape)
-
-    def refused(self, _target: Target, writes: Sequence[SparkWrite], most: int) -> list[RefusedRecord]:
-        partitions = {one for write in writes for one in inputs_of(write.partition)} & {SOURCE}
-        found = [RefusedRecord(partition, Offset(one), "odd") for partition in partitions for one in self.refuses]
-        return found[:most]
-
-    def dead(self, url: str, partition: TopicPartition, start: Position) -> list[RefusedRecord]:
-        letters = [letter for commit in self.tables[url].commits for letter in commit.dead_letter_rows]
-        begins = {one.partition: one.position for one in ends_at(partition, start)}
-        return [
-            RefusedRecord(one.partition, one.offset, one.error, None)
-            for one in letters
-            if one.offset >= begins[one.partition]
-        ]
-
-    def raw_records(
-        self, _source: TopicPartition, offsets: Collection[Offset], _topic_id: str | None
-    ) -> dict[Offset, RawRecord]:
-        return {one: RawRecord(1, None, b"sent %d" % one) for one in offsets if one in self.in_kafka}
-
-    def run(self, settings: Settings | None = None) -> StreamReport:
-        (report,) = loader_for(self.staging, self, settings, refusing=RefusalPorts(self, self.raw_records)).run_pass()
-        return report
-
-    @property
-    def buried(self) -> list[int]:
-        table = self.tables.get(self.staging.dead_letters)
-        return sorted(
-            letter.offset for commit in (table.commits if table else ()) for letter in commit.dead_letter_rows
-        )
-
-    @property
-    def left_out(self) -> list[int]:
-        commits = self.tables[self.staging.table].commits
-        return sorted(one for commit in commits for write in commit.written for _, one in write.without)
 
 
 @pytest.fixture
-def world() -> World:
-    world = World(Staging(f"memory://{uuid.uuid4().hex}"))
+def world() -> RefusingTables:
+    world = RefusingTables(Staging(f"memory://{uuid.uuid4().hex}"))
     world.staging.flush(0, 0, 4)
     world.run()
     world.tables[world.staging.table].properties = dict(CHECK)
     return world
 
 
-def test_a_refused_record_is_a_dead_letter_and_no_row(world: World) -> None:
+def test_a_refused_record_is_a_dead_letter_and_no_row(world: RefusingTables) -> None:
     world.refuses = {5, 7}
     world.staging.flush(0, 4, 10, dead=[6])
     report = world.run()
@@ -123,7 +33,7 @@ def test_a_refused_record_is_a_dead_letter_and_no_row(world: World) -> None:
     assert [len(commit.files) for commit in letters] == [1, 0], "what writers staged, and what the table refused"
 
 
-def test_a_loader_that_dies_in_between_buries_nobody_twice(world: World) -> None:
+def test_a_loader_that_dies_in_between_buries_nobody_twice(world: RefusingTables) -> None:
     world.refuses, world.dies = {5, 7}, True
     world.staging.flush(0, 4, 10)
     assert world.run().failure is not None
@@ -137,7 +47,7 @@ def test_a_loader_that_dies_in_between_buries_nobody_twice(world: World) -> None
 
 @pytest.mark.parametrize("own_rows", [True, False])
 def test_counts_of_all_tables_are_not_claimed_where_one_of_them_refused_a_record(
-    world: World, *, own_rows: bool
+    world: RefusingTables, *, own_rows: bool
 ) -> None:
     settings = routed_settings_for(world.staging, ["a"])
     world.staging.flush(0, 4, 6, routed={"a": [4]})
@@ -153,7 +63,7 @@ def test_counts_of_all_tables_are_not_claimed_where_one_of_them_refused_a_record
     assert last.metadata.counts == {}, "a dead letter more than was staged is not taken for one too many"
 
 
-def test_what_another_loader_wrote_to_a_table_that_was_just_missing_is_not_written_again(world: World) -> None:
+def test_what_another_loader_wrote_to_a_table_that_was_just_missing_is_not_written_again(world: RefusingTables) -> None:
     world.refuses = {5, 7}
     world.staging.flush(0, 4, 10)
 
@@ -167,7 +77,7 @@ def test_what_another_loader_wrote_to_a_table_that_was_just_missing_is_not_writt
     assert world.buried == [5, 7] == world.left_out
 
 
-def test_a_dead_letter_is_no_row_although_the_table_checks_nothing_any_more(world: World) -> None:
+def test_a_dead_letter_is_no_row_although_the_table_checks_nothing_any_more(world: RefusingTables) -> None:
     world.refuses, world.dies = {5, 7}, True
     world.staging.flush(0, 4, 10)
     world.run()
@@ -190,7 +100,7 @@ def test_a_dead_letter_is_no_row_although_the_table_checks_nothing_any_more(worl
     ],
 )
 def test_while_the_dead_letters_cannot_be_read_a_table_that_may_have_refused_rows_gets_none(
-    world: World, leaves: tuple[int, frozenset[str]]
+    world: RefusingTables, leaves: tuple[int, frozenset[str]]
 ) -> None:
     """Which of its records a loader that died made dead letters of is not known."""
     world.refuses, world.dies = {5, 7}, True
@@ -207,7 +117,7 @@ def test_while_the_dead_letters_cannot_be_read_a_table_that_may_have_refused_row
     assert world.buried == [5, 7] == world.left_out
 
 
-def test_a_dead_letter_that_may_have_been_written_all_the_same_is_no_row(world: World) -> None:
+def test_a_dead_letter_that_may_have_been_written_all_the_same_is_no_row(world: RefusingTables) -> None:
     """A commit that failed as far as the loader knows, and a check that is dropped before it plans again."""
     world.refuses = {5}
     world.staging.flush(0, 4, 10, dead=[6])
@@ -223,7 +133,7 @@ def test_a_dead_letter_that_may_have_been_written_all_the_same_is_no_row(world: 
 
 def test_a_record_of_a_chain_of_several_topics_is_a_dead_letter_of_its_own_topic() -> None:
     staging = JoinedStaging(f"memory://{uuid.uuid4().hex}")
-    world = World(staging)
+    world = RefusingTables(staging)
     staging.flush(0, 0, 4)
     world.run()
     world.tables[staging.table].properties = dict(CHECK)
@@ -247,7 +157,7 @@ def test_a_record_of_a_chain_of_several_topics_is_a_dead_letter_of_its_own_topic
 
 def test_a_record_of_several_topics_whose_bytes_are_gone_holds_the_chain() -> None:
     staging = JoinedStaging(f"memory://{uuid.uuid4().hex}")
-    world = World(staging)
+    world = RefusingTables(staging)
     staging.flush(0, 0, 4)
     world.run()
     world.tables[staging.table].properties = dict(CHECK)
@@ -258,7 +168,7 @@ def test_a_record_of_several_topics_whose_bytes_are_gone_holds_the_chain() -> No
     }
 
 
-def test_a_record_whose_bytes_are_gone_holds_its_own_partition(world: World) -> None:
+def test_a_record_whose_bytes_are_gone_holds_its_own_partition(world: RefusingTables) -> None:
     world.refuses, world.in_kafka = {5}, set()
     world.staging.flush(0, 4, 10)
     world.staging.flush(1, 0, 5)
@@ -271,7 +181,7 @@ def test_a_record_whose_bytes_are_gone_holds_its_own_partition(world: World) -> 
     assert not world.run().held, "once the table takes it"
 
 
-def test_a_table_that_refuses_nearly_everything_holds(world: World) -> None:
+def test_a_table_that_refuses_nearly_everything_holds(world: RefusingTables) -> None:
     world.refuses = set(range(20_000))
     world.staging.flush(0, 4, 10)
     report = world.run()
@@ -280,7 +190,7 @@ def test_a_table_that_refuses_nearly_everything_holds(world: World) -> None:
     assert world.buried == []
 
 
-def test_dead_letters_that_cannot_be_written_hold_the_partition(world: World) -> None:
+def test_dead_letters_that_cannot_be_written_hold_the_partition(world: RefusingTables) -> None:
     world.refuses, world.may_create = {5}, False
     world.staging.flush(0, 4, 10)
     report = world.run()
@@ -291,7 +201,7 @@ def test_dead_letters_that_cannot_be_written_hold_the_partition(world: World) ->
     assert world.buried == [5]
 
 
-def test_a_dead_letter_table_that_breaks_right_after_its_commit_holds_the_partition(world: World) -> None:
+def test_a_dead_letter_table_that_breaks_right_after_its_commit_holds_the_partition(world: RefusingTables) -> None:
     assert not world.run().held
     world.refuses, world.breaks = {5}, True
     world.staging.flush(0, 4, 10)

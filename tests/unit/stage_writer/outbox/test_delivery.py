@@ -9,12 +9,12 @@ import pyarrow as pa
 import pytest
 
 from common.errors import BrokerError
+from common.kafka.delivering import Delivered, DeliveryIdentity
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.merged import InputEnd, ends_at, inputs_of, merged_position
 from common.stage.outboxes import OutboxName
 from common.storage.store import FsspecStore
 from stage_writer.outbox.delivery import Delivery
-from stage_writer.outbox.ports import Delivered, DeliveryIdentity
 from stage_writer.outbox.records import SCHEMA, Outgoing, outgoing_to_chunks
 
 BOTH = TopicPartition(Topic("orders+payments"), Partition(0))

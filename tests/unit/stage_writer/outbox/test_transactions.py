@@ -9,10 +9,10 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Producer
 
 from common.errors import BrokerError
+from common.kafka.delivering import DeliveryIdentity
+from common.kafka.transactions import KafkaTransactions
 from common.spans import Partition, Position, Topic, TopicPartition
-from stage_writer.outbox.ports import DeliveryIdentity
 from stage_writer.outbox.records import SCHEMA
-from stage_writer.outbox.transactions import KafkaTransactions
 
 ORDERS = TopicPartition(Topic("orders"), Partition(0))
 

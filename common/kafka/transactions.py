@@ -1,6 +1,7 @@
 """Kafka's transactions for one chain: its records, with the position that they advance the chain to.
 
-The rules are those of `stage_writer.outbox.delivery`; this module applies them to the client.
+Rule: a process takes the chain's transactional id first, which aborts what another one had started, and only then
+reads the position.
 """
 
 from __future__ import annotations
@@ -15,18 +16,18 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from common.errors import BrokerError
 from common.kafka.bounded import close_within
 from common.kafka.client import QUIET, client_properties
+from common.kafka.delivering import Delivered, FencedError
 from common.spans import Position
 from common.stage.merged import inputs_of
-from stage_writer.outbox.ports import Delivered, FencedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     import pyarrow as pa
 
+    from common.kafka.delivering import DeliveryIdentity
     from common.settings.section import Option
     from common.spans import TopicPartition
-    from stage_writer.outbox.ports import DeliveryIdentity
 
 _TIMEOUT_S = 30.0
 _FENCED = {
@@ -49,7 +50,7 @@ _REMEDIES = {
 
 @dataclass(slots=True)
 class KafkaTransactions:
-    """A `stage_writer.outbox.ports.Transactions`."""
+    """A `common.kafka.delivering.Transactions`."""
 
     identity: DeliveryIdentity
     reached: Callable[[str], None]
@@ -63,7 +64,7 @@ class KafkaTransactions:
 
     @classmethod
     def begin(cls, identity: DeliveryIdentity, reached: Callable[[str], None]) -> KafkaTransactions:
-        """A `stage_writer.outbox.ports.Begins`."""
+        """A `common.kafka.delivering.StartsDelivery`."""
         try:
             return cls._begin(identity, reached)
         except KafkaException as error:
@@ -130,7 +131,7 @@ class KafkaTransactions:
             error = self.producer.list_topics(topic, _TIMEOUT_S).topics[topic].error
             if error is not None and error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 msg = f"{_wait(self.identity)}: the topic {topic!r} does not exist"
-                raise BrokerError(msg, "create it, records that are staged name it; the writer tries again")
+                raise BrokerError(msg, "create it, records that are staged name it; it is tried again")
             if error is None:
                 self.there.add(topic)
 
@@ -195,4 +196,4 @@ def _failed(identity: DeliveryIdentity, cause: KafkaError) -> BrokerError | Fenc
         f"check that the topics exist, and that this user may write to them, use the transactional id "
         f"{identity.transactional_id} and commit for the group {identity.out_group}"
     )
-    return BrokerError(msg, f"{_REMEDIES.get(cause.code(), otherwise)}; the writer tries again")
+    return BrokerError(msg, f"{_REMEDIES.get(cause.code(), otherwise)}; it is tried again")

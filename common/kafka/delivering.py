@@ -1,0 +1,76 @@
+"""Deliveries of a chain's records to Kafka topics: who makes one, how far it is, and what it needs from Kafka.
+
+A delivery commits the chain's position together with its records, so each record is sent once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import pyarrow as pa
+
+    from common.settings.section import Option
+    from common.spans import Position, TopicPartition
+
+REFUSED = "out:refused"
+"""The kind of the loader's deliveries: no topic has a colon in its name, so no id is another kind's."""
+
+
+class FencedError(Exception):
+    """Another process has started to deliver the chain."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryIdentity:
+    """The identity of a chain's deliveries of one kind."""
+
+    kafka: Mapping[str, Option]
+    group_id: str
+    """The group of the writers."""
+    app_id: str
+    partition: TopicPartition
+    kind: str = "out"
+    """Its positions are its own: ``out`` for outboxes, or `REFUSED`."""
+
+    @property
+    def out_group(self) -> str:
+        """The group that has the delivered positions."""
+        return f"{self.group_id}.{self.app_id}.{self.kind}"
+
+    @property
+    def transactional_id(self) -> str:
+        """The chain's transactional id."""
+        return f"{self.out_group}.{self.partition.topic}.{self.partition.partition}"
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """The delivered position of one input of a chain."""
+
+    position: Position
+    generation: int
+
+
+class Transactions(Protocol):
+    """A chain's transactional id, from when it was taken until another process takes it, or an error."""
+
+    @property
+    def delivered(self) -> Mapping[TopicPartition, Delivered]:
+        """The delivered positions when the id was taken, updated by each commit since."""
+
+    def transact(self, records: pa.Table, ends: Mapping[TopicPartition, Position], generation: int) -> None:
+        """Records and positions, both or neither. Raises FencedError, and BrokerError: then the outcome is unknown."""
+
+    def close(self) -> None: ...
+
+
+StartsDelivery = Callable[[DeliveryIdentity, Callable[[str], None]], Transactions]
+"""Takes a chain's id: aborts another process's work with it, and only then reads the delivered positions.
+
+The second argument is called at steps between which a process may end. Raises FencedError and BrokerError.
+"""

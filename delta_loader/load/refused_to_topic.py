@@ -1,0 +1,131 @@
+"""Sends the dead letters of records that tables refused to the stream's topic (`dead_letters_topic`), each once.
+
+    dead-letter table ─► those below the tables' position ─► one transaction: the records, and that position
+
+Rules:
+
+1. The dead-letter table is their outbox, and nothing else is stored. Only what all tables have passed is sent: a load
+   that is made again may find more refused records in what only some tables have.
+2. A chain's delivered position is the one that its consumer group has committed, in the transaction with the records
+   (`common.kafka.delivering`). A loader that takes the chain's transactional id aborts what another one had started,
+   and only then reads the position, so one that lost its lease does no harm. The generation of the chain is stored
+   with the position.
+3. Kafka is asked only where the dead-letter table says, by its txn action, that something was refused past the position
+   that is known here: a stream whose tables refuse nothing never connects.
+4. Where nothing was delivered yet, everything is that the table has: so nothing has to be recorded before the first
+   record is refused.
+5. Of a chain of several topics, each topic has a position of its own. Where a table's position does not say what they
+   are (common/stage/merged.py), nothing is sent until a later one does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+import pyarrow as pa
+
+from common.errors import BrokerError
+from common.kafka.delivering import REFUSED, DeliveryIdentity, FencedError
+from common.spans import Position, Span, TopicPartition
+from common.stage.merged import ends_at
+from common.tables.dead_letters import dead_letter_headers
+from delta_loader.tables.load_modes.refused import RefusalIds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from common.kafka.delivering import StartsDelivery, Transactions
+    from common.settings import Stream
+    from common.settings.section import Option
+    from common.stage.merged import InputEnd
+    from common.tables.transactions import TxnIds
+    from delta_loader.tables.commits import DeadLetterRow, Target
+
+_AT_A_TIME = 1000
+_NO_TIMESTAMP = -1
+_SCHEMA = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("timestamp_ms", pa.int64()),
+        ("headers", pa.list_(pa.struct([("name", pa.string()), ("value", pa.binary())]))),
+    ]
+)
+
+
+ReadsDeadLetters: TypeAlias = "Callable[[str, TopicPartition, Span, int], list[DeadLetterRow]]"
+"""The first of the dead letters of a Kafka partition's refused records, by offset, each once. Raises TableError."""
+
+
+def _nothing(_step: str) -> None:
+    """A point where a process may end; a test ends it there."""
+
+
+@dataclass(slots=True)
+class RefusedToTopic:
+    """A `delta_loader.load.ports.SendsRefused`, for the streams of one loader."""
+
+    kafka: Mapping[str, Option]
+    group_id: str
+    read: ReadsDeadLetters
+    begin: StartsDelivery
+    _delivered: dict[tuple[str, TopicPartition, int], Position] = field(default_factory=dict)
+    """What is known here; other loaders may have delivered more."""
+
+    def __call__(
+        self, stream: Stream, dead_letters: Target, ids: TxnIds, finished: Mapping[TopicPartition, Position]
+    ) -> int:
+        count = 0
+        for chain, end in sorted(finished.items()):
+            key = stream.app_id, chain, ids.generation_of(chain)
+            refused_end = dead_letters.transactions.get(RefusalIds.of(ids, chain).highest, -1) + 1
+            ends = ends_at(chain, end)
+            if not ends or min(refused_end, end) <= self._delivered.get(key, 0):
+                continue
+            count += self._deliver(stream, chain, ids.generation_of(chain), ends)
+            self._delivered[key] = end
+        return count
+
+    def _deliver(self, stream: Stream, chain: TopicPartition, generation: int, ends: Sequence[InputEnd]) -> int:
+        identity = DeliveryIdentity(self.kafka, self.group_id, stream.app_id, chain, REFUSED)
+        try:
+            transactions = self.begin(identity, _nothing)
+            try:
+                return sum(self._deliver_input(stream, transactions, generation, end) for end in ends)
+            finally:
+                transactions.close()
+        except FencedError as error:
+            msg = f"another process sends the dead letters of {chain} to {stream.dead_letters_topic}: {error}"
+            remedy = "if this continues, make sure that no copy of this config uses this Kafka cluster"
+            raise BrokerError(msg, remedy) from error
+
+    def _deliver_input(self, stream: Stream, transactions: Transactions, generation: int, goal: InputEnd) -> int:
+        partition, end, count = goal.partition, goal.position, 0
+        known = transactions.delivered.get(partition)
+        start = known.position if known is not None and known.generation == generation else Position(0)
+        while start < end:
+            dead_letters = self.read(stream.dead_letters, partition, Span(start, end), _AT_A_TIME)
+            start = Position(dead_letters[-1].offset + 1) if len(dead_letters) == _AT_A_TIME else end
+            transactions.transact(_records(stream, dead_letters), {partition: start}, generation)
+            count += len(dead_letters)
+        return count
+
+
+def _records(stream: Stream, dead_letters: Sequence[DeadLetterRow]) -> pa.Table:
+    records = [
+        {
+            "topic": stream.dead_letters_topic,
+            "key": dead_letter.key,
+            "value": dead_letter.value,
+            "timestamp_ms": _NO_TIMESTAMP if dead_letter.timestamp_ms is None else dead_letter.timestamp_ms,
+            "headers": dead_letter_headers(
+                stream.app_id,
+                (dead_letter.error_class, dead_letter.error),
+                (dead_letter.partition.topic, dead_letter.partition.partition, dead_letter.offset),
+            ),
+        }
+        for dead_letter in dead_letters
+    ]
+    return pa.Table.from_pylist(records, _SCHEMA)

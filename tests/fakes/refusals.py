@@ -1,0 +1,107 @@
+"""Tables that refuse records, in memory: what their checks say, and what Kafka has of the records."""
+
+from collections.abc import Callable, Collection, Sequence
+
+from common.errors import TableError
+from common.settings import Settings
+from common.spans import Offset, Partition, Position, Span, Topic, TopicPartition
+from common.stage.merged import ends_at, inputs_of
+from common.tables.state import TableState
+from delta_loader.load.ports import RawRecord, RefusalPorts, SendsRefused
+from delta_loader.load.report import StreamReport
+from delta_loader.plan.plan import TableShape
+from delta_loader.tables.commits import CommitOutcome, Conflicted, DeadLetterRow, TableCommit, Target, Unknown
+from delta_loader.tables.file_split import SparkWrite
+from delta_loader.tables.load_modes.refused import RefusedRecord
+from tests.fakes.delta_tables import MemoryDeltaTables
+from tests.fakes.loading import loader_for
+from tests.fakes.staging import Staging
+
+SOURCE = TopicPartition(Topic("orders"), Partition(0))
+CHECK = {"delta.constraints.odd": "id % 20 <> 0"}
+
+
+class RefusingTables(MemoryDeltaTables):
+    """Tables, what their checks say, and what Kafka has."""
+
+    def __init__(self, staging: Staging) -> None:
+        super().__init__()
+        self.staging = staging
+        self.refuses: set[int] = set()
+        self.in_kafka = set(range(100))
+        self.dies = False
+        self.may_create = True
+        self.unreadable: set[str] = set()
+        self.breaks = False
+        """Whether the dead-letter table cannot be read any more once it has some."""
+        self.lost: set[str] = set()
+        """Tables whose commits are made, and not known to be."""
+        self.before_creating: Callable[[], None] | None = None
+        """Happens right before a table is created."""
+
+    def commit(self, commit: TableCommit) -> CommitOutcome:
+        if self.dies and commit.target.url == self.staging.table:
+            raise TableError("the loader dies")
+        outcome = super().commit(commit)
+        if commit.dead_letter_rows and self.breaks:
+            self.unreadable.add(commit.target.url)
+            return Conflicted("another commit was first")
+        return Unknown("no response") if commit.target.url in self.lost else outcome
+
+    def state(self, url: str) -> TableState | None:
+        if url in self.unreadable:
+            raise TableError("the log is away")
+        return super().state(url)
+
+    def create(self, url: str, shape: TableShape) -> None:
+        if not self.may_create:
+            raise TableError("no right to create")
+        happens, self.before_creating = self.before_creating, None
+        if happens is not None:
+            happens()
+        super().create(url, shape)
+
+    def refused(self, _target: Target, writes: Sequence[SparkWrite], most: int) -> list[RefusedRecord]:
+        partitions = {one for write in writes for one in inputs_of(write.partition)} & {SOURCE}
+        found = [RefusedRecord(partition, Offset(one), "odd") for partition in partitions for one in self.refuses]
+        return found[:most]
+
+    def dead(self, url: str, partition: TopicPartition, start: Position) -> list[RefusedRecord]:
+        letters = [letter for commit in self.tables[url].commits for letter in commit.dead_letter_rows]
+        begins = {one.partition: one.position for one in ends_at(partition, start)}
+        return [
+            RefusedRecord(one.partition, one.offset, one.error, None)
+            for one in letters
+            if one.offset >= begins[one.partition]
+        ]
+
+    def raw_records(
+        self, _source: TopicPartition, offsets: Collection[Offset], _topic_id: str | None
+    ) -> dict[Offset, RawRecord]:
+        return {one: RawRecord(1, None, b"sent %d" % one) for one in offsets if one in self.in_kafka}
+
+    def dead_letters(self, url: str, partition: TopicPartition, span: Span, most: int) -> list[DeadLetterRow]:
+        letters = [letter for commit in self.tables[url].commits for letter in commit.dead_letter_rows]
+        wanted = {
+            letter.offset: letter
+            for letter in letters
+            if letter.partition == partition and span.start <= letter.offset < span.end
+        }
+        return [wanted[offset] for offset in sorted(wanted)][:most]
+
+    def run(self, settings: Settings | None = None, topic: SendsRefused | None = None) -> StreamReport:
+        refusing = RefusalPorts(self, self.raw_records)
+        (report,) = loader_for(self.staging, self, settings, refusing=refusing, sends_refused=topic).run_pass()
+        return report
+
+    @property
+    def buried(self) -> list[int]:
+        table = self.tables.get(self.staging.dead_letters)
+        return sorted(
+            letter.offset for commit in (table.commits if table else ()) for letter in commit.dead_letter_rows
+        )
+
+    @property
+    def left_out(self) -> list[int]:
+        commits = self.tables[self.staging.table].commits
+        return sorted(one for commit in commits for write in commit.written for _, one in write.without)

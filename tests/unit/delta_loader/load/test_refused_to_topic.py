@@ -1,0 +1,231 @@
+"""Dead letters of records that tables refuse, in the stream's topic: each once, wherever a loader ends."""
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pytest
+
+from common.errors import BrokerError
+from common.kafka.delivering import Delivered, DeliveryIdentity, FencedError
+from common.settings import Settings
+from common.spans import Offset, Position, Span, TopicPartition
+from common.tables.transactions import TxnIds
+from delta_loader.load.refused_to_topic import RefusedToTopic
+from delta_loader.plan.plan import TableShape
+from delta_loader.tables.commits import DeadLetterRow, Target
+from tests.fakes.loading import routed_settings_for
+from tests.fakes.refusals import CHECK, SOURCE, RefusingTables
+from tests.fakes.staging import JoinedStaging, Staging
+
+
+@dataclass
+class ErrorsTopic:
+    """A topic, and what its cluster knows of transactions."""
+
+    records: list[dict[str, object]] = field(default_factory=list)
+    positions: dict[tuple[str, TopicPartition], Delivered] = field(default_factory=dict)
+    epochs: dict[str, int] = field(default_factory=dict)
+    begun: int = 0
+    answers: list[str] = field(default_factory=list)
+    """Of the next commits: "" for a good one, "none" for one that is made without an answer, "error" for none."""
+    before_commit: Callable[[], None] | None = None
+
+    def begin(self, identity: DeliveryIdentity, _reached: Callable[[str], None]) -> "Sending":
+        self.begun += 1
+        self.epochs[identity.transactional_id] = self.epochs.get(identity.transactional_id, 0) + 1
+        known = {partition: end for (group, partition), end in self.positions.items() if group == identity.out_group}
+        return Sending(self, identity, self.epochs[identity.transactional_id], known)
+
+    def values(self) -> list[object]:
+        return [record["value"] for record in self.records]
+
+
+@dataclass
+class Sending:
+    topic: ErrorsTopic
+    identity: DeliveryIdentity
+    epoch: int
+    delivered: dict[TopicPartition, Delivered]
+
+    def transact(self, records: pa.Table, ends: Mapping[TopicPartition, Position], generation: int) -> None:
+        happens, self.topic.before_commit = self.topic.before_commit, None
+        if happens is not None:
+            happens()
+        if self.topic.epochs[self.identity.transactional_id] != self.epoch:
+            raise FencedError("taken")
+        answer = self.topic.answers.pop(0) if self.topic.answers else ""
+        if answer != "error":
+            made = {partition: Delivered(end, generation) for partition, end in ends.items()}
+            self.topic.records += records.to_pylist()
+            self.topic.positions |= {(self.identity.out_group, partition): end for partition, end in made.items()}
+            self.delivered |= made
+        if answer:
+            raise BrokerError("Kafka is away")
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+@dataclass
+class World:
+    tables: RefusingTables
+    topic: ErrorsTopic = field(default_factory=ErrorsTopic)
+    routes: Sequence[str] = ()
+
+    @property
+    def settings(self) -> Settings:
+        given = routed_settings_for(self.tables.staging, self.routes)
+        streams = tuple(stream.model_copy(update={"dead_letters_topic": "errors"}) for stream in given.streams)
+        return given.model_copy(update={"streams": streams})
+
+    def loader(self) -> Callable[[], BaseException | None]:
+        """The passes of a new process."""
+        sends = RefusedToTopic({}, "writers", self.tables.dead_letters, self.topic.begin)
+        return lambda: self.tables.run(self.settings, sends).failure
+
+
+def begun(staging: Staging) -> World:
+    world = World(RefusingTables(staging))
+    staging.flush(0, 0, 4)
+    assert world.loader()() is None
+    world.tables.tables[staging.table].properties = dict(CHECK)
+    return world
+
+
+@pytest.fixture
+def world() -> World:
+    return begun(Staging(f"memory://{uuid.uuid4().hex}"))
+
+
+def test_a_refused_record_is_in_the_topic_once_and_kafka_is_asked_for_nothing_else(world: World) -> None:
+    assert world.topic.begun == 0, "nothing was refused"
+    world.tables.refuses = {5, 7}
+    world.tables.staging.flush(0, 4, 10, dead=[6])
+    run = world.loader()
+    assert [run(), run()] == [None, None]
+    assert world.topic.values() == [b"sent 5", b"sent 7"]
+    (first, _) = world.topic.records
+    names = {header["name"]: header["value"] for header in first["headers"]}  # type: ignore[attr-defined]
+    assert (first["topic"], first["timestamp_ms"], names) == (
+        "errors",
+        1,
+        {
+            "dead_letter.app_id": b"orders",
+            "dead_letter.error_class": b"refused_by_table",
+            "dead_letter.error": b"odd",
+            "dead_letter.topic": b"orders",
+            "dead_letter.partition": b"0",
+            "dead_letter.offset": b"5",
+        },
+    )
+    assert world.topic.begun == 1
+    assert [*world.topic.epochs] == ["writers.orders.out:refused.orders.0"], "and not the writer's"
+    assert {group for group, _ in world.topic.positions} == {"writers.orders.out:refused"}
+    assert world.loader()() is None
+    assert (world.topic.begun, world.topic.values()) == (2, [b"sent 5", b"sent 7"]), "a new process asks how far it is"
+    world.tables.refuses = {11}
+    world.tables.staging.flush(0, 10, 12)
+    assert run() is None
+    assert world.topic.values() == [b"sent 5", b"sent 7", b"sent 11"]
+
+
+def test_what_a_load_that_was_not_finished_refused_is_sent_with_all_that_it_refuses(world: World) -> None:
+    world.tables.refuses, world.tables.dies = {7}, True
+    world.tables.staging.flush(0, 4, 10)
+    assert world.loader()() is not None
+    assert (world.tables.buried, world.topic.values()) == ([7], [])
+    world.tables.refuses, world.tables.dies = {5, 7}, False
+    assert world.loader()() is None
+    assert world.topic.values() == [b"sent 5", b"sent 7"]
+
+
+@pytest.mark.parametrize("answer", ["none", "error"])
+def test_records_that_kafka_may_not_have_taken_are_sent_once_and_hold_no_load(world: World, answer: str) -> None:
+    world.tables.refuses, world.topic.answers = {5}, [answer]
+    world.tables.staging.flush(0, 4, 10)
+    run = world.loader()
+    assert "Kafka is away" in str(run())
+    assert world.tables.tables[world.tables.staging.table].transactions == {"orders-0": 9}
+    assert run() is None
+    assert world.topic.values() == [b"sent 5"]
+
+
+def test_a_loader_that_was_given_up_sends_nothing_a_second_time(world: World) -> None:
+    world.tables.refuses = {5}
+    world.tables.staging.flush(0, 4, 10)
+    other = world.loader()
+
+    def another_loader_is_faster() -> None:
+        assert other() is None
+
+    world.topic.before_commit = another_loader_is_faster
+    run = world.loader()
+    assert "another process sends the dead letters of orders/0 to errors" in str(run())
+    assert run() is None
+    assert world.topic.values() == [b"sent 5"]
+
+
+def test_what_a_table_that_was_left_out_refuses_later_is_sent_too(world: World) -> None:
+    world.routes = ["a"]
+    staging = world.tables.staging
+    staging.flush(0, 4, 6, routed={"a": [4]})
+    run = world.loader()
+    assert run() is None
+    world.tables.tables[staging.route("a")].properties = dict(CHECK)
+    world.tables.unreadable = {staging.route("a")}
+    world.tables.refuses = {8}
+    staging.flush(0, 6, 10, routed={"a": [6, 7, 8]})
+    assert "the log is away" in str(run())
+    assert world.topic.values() == []
+    world.tables.unreadable, world.tables.refuses = set(), {7}
+    assert run() is None
+    assert (world.tables.buried, world.topic.values()) == ([7, 8], [b"sent 7", b"sent 8"])
+
+
+def test_a_chain_of_several_topics_has_a_position_in_each() -> None:
+    world = begun(JoinedStaging(f"memory://{uuid.uuid4().hex}"))
+    world.tables.refuses = {2}
+    world.tables.staging.flush(0, 4, 10)
+    run = world.loader()
+    assert [run(), run()] == [None, None]
+    assert world.topic.values() == [b"sent 2"]
+    ends = {str(partition): int(end.position) for (_, partition), end in world.topic.positions.items()}
+    assert ends == {"orders/0": 5, "payments/0": 5}
+
+
+def letters(*offsets: int) -> list[DeadLetterRow]:
+    return [
+        DeadLetterRow(SOURCE, Offset(each), None, None, b"%d" % each, "refused_by_table", "odd") for each in offsets
+    ]
+
+
+def sender(topic: ErrorsTopic, *offsets: int) -> RefusedToTopic:
+    def read(_url: str, _partition: TopicPartition, span: Span, most: int) -> list[DeadLetterRow]:
+        return letters(*[each for each in offsets if span.start <= each < span.end][:most])
+
+    return RefusedToTopic({}, "writers", read, topic.begin)
+
+
+def test_many_are_sent_in_several_transactions_of_which_each_is_kept(world: World) -> None:
+    topic, (stream,) = ErrorsTopic(answers=["", "error"]), world.settings.streams
+    table = Target(stream.dead_letters, "1", TableShape("", ()), {"orders-0:refused": 2499})
+    ids, finished = TxnIds("orders", several_topics=False), {SOURCE: Position(3000)}
+    sends = sender(topic, *range(2500))
+    with pytest.raises(BrokerError):
+        sends(stream, table, ids, finished)
+    assert len(topic.records) == 1000
+    assert sends(stream, table, ids, finished) == 1500
+    assert topic.values() == [b"%d" % each for each in range(2500)]
+
+
+def test_the_position_of_a_topic_that_was_deleted_is_none_of_the_new_one(world: World) -> None:
+    topic, (stream,) = ErrorsTopic(), world.settings.streams
+    ids, table = TxnIds("orders", several_topics=False), TableShape("", ())
+    first = Target(stream.dead_letters, "1", table, {"orders-0:refused": 7})
+    assert sender(topic, 7)(stream, first, ids, {SOURCE: Position(9)}) == 1
+    both = Target(stream.dead_letters, "1", table, {"orders-0:refused": 7, "orders-0@1:refused": 2})
+    again = TxnIds("orders", several_topics=False, generations={SOURCE: 1})
+    assert sender(topic, 2, 7)(stream, both, again, {SOURCE: Position(3)}) == 1
+    assert topic.values() == [b"7", b"2"]
