@@ -173,7 +173,7 @@ def _replace(session: SparkSession, files: list[str], table: str) -> None:
     had = target.toDF().join(last.select("id").distinct(), "id", "left_semi")
     kept = last.where(f"NOT {DELETE_COLUMN}").select("id", functions.col("items.sku").alias("sku"))
     lost = had.withColumn("sku", functions.col("items.sku")).join(kept, ["id", "sku"], "left_anti").drop("sku")
-    source = last.where(f"NOT {DELETE_COLUMN}").unionByName(lost.withColumn(DELETE_COLUMN, functions.lit(value=True)))
+    source = last.where(f"NOT {DELETE_COLUMN}").unionByName(lost.withColumn(DELETE_COLUMN, functions.expr("true")))
     columns = {name: f"s.`{name}`" for name in rows.columns if name != DELETE_COLUMN}
     merge = target.alias("t").merge(source.alias("s"), "t.id = s.id AND t.items.sku = s.items.sku")
     merge = merge.whenMatchedDelete(f"s.{DELETE_COLUMN}").whenMatchedUpdate(set=columns)

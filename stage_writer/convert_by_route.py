@@ -7,12 +7,12 @@ Rules:
 
 1. A table has the declared columns, and those that the fields of its own records have gained
    (common/settings/own_columns.py).
-2. With `merge`, a table's keys are the names in the message key of its route's first event, on which all writers agree
-   with the route, or in that of its next event where it appeared without keys (under `route_columns: shared`). An
-   event whose message key has other names is a reject: merged by the table's keys, it could overwrite another row. Keys
-   that the settings give are not compared.
-3. Where a table lacks the column of a key, message keys offer it, those of tombstones too. As long as it lacks one,
-   each of its events is a reject; that is staged only once nothing more can be agreed on.
+2. With `merge`, a table's keys are the names in the message key of its route's first event, or in a field of that event
+   (`KEY_NAMES`), on which all writers agree with the route; or those of its next event where it appeared without keys
+   (under `route_columns: shared`). An event with other names is a reject: merged by the table's keys, it could
+   overwrite another row. Keys that the settings give are not compared.
+3. Where a table lacks the column of a key, message keys with the names offer it, those of tombstones too. As long as it
+   lacks one, each of its events is a reject; that is staged only once nothing more can be agreed on.
 4. No row goes to the main table: `unrouted` is `dead_letters`.
 """
 
@@ -30,6 +30,7 @@ from common.errors import ExpressionError, SchemaError
 from common.schema import Field, StructType
 from common.schema.agreement import PublishedColumns
 from common.schema.evolution import NO_COLUMNS, joined_columns
+from common.settings.envelopes import KEY_NAMES
 from common.settings.loading import LoadSetting
 from common.settings.merging import columns_of_rows
 from common.settings.own_columns import columns_at, has_keys_of_messages, route_of, routes_without_keys
@@ -43,7 +44,7 @@ from stage_writer.decode.unknown.evolving import usable
 from stage_writer.decode.unknown.offers import Offers
 from stage_writer.layers import NO_INPUTS
 from stage_writer.shape.changes.events import deletes_by_tombstones
-from stage_writer.shape.changes.key_names import KeyNames, names_in, text_of
+from stage_writer.shape.changes.key_names import EventKeyNames, KeyNames, names_in, text_of
 from stage_writer.shape.outcome import Part, staged_of, together
 from stage_writer.shape.route import OWN
 
@@ -89,7 +90,11 @@ class OwnTable:
         self.route, self.gained = route, gained
         self._stream = stream
         self._keys = () if stream.merge is None else stream.merge.keys
-        self.names = KeyNames(self._keys) if named and self._keys else None
+        field = KEY_NAMES.get(stream.record.envelope)
+        self._names = KeyNames(self._keys) if named and self._keys and field is None else None
+        self._event_names = (
+            EventKeyNames(field, inputs.native_decoder) if named and self._keys and field is not None else None
+        )
         declared = stream.record.schema_of_columns
         taken = {*columns_of_rows(stream), *declared.names}
         added = usable(declared, gained, taken)
@@ -98,7 +103,7 @@ class OwnTable:
         """Why events cannot be merged into it."""
         self.has_no_keys = stream.merge is not None and not self._keys
         if self.has_no_keys:
-            self.problem = f"no message key of the route {route!r} has named the keys of its table"
+            self.problem = f"no event of the route {route!r} has named the keys of its table"
         elif not known.issuperset(self._keys):
             self.problem = f"no event of the route {route!r} had the key columns {', '.join(self._keys)}"
         self.pipeline = self._pipeline(added, inputs)
@@ -121,24 +126,32 @@ class OwnTable:
         return RecordPipeline(plain, inputs, gained=added)
 
     def convert(self, messages: Messages) -> Converted:
-        lost = np.zeros(len(messages), np.bool_) if self.names is None else self.names.differ(messages.keys)
-        why = f"its message key does not have the names {', '.join(self._keys)}, by which its table is merged"
-        rejects = [Reject(index, ErrorClass.UNREADABLE_KEY, why) for index in np.flatnonzero(lost).tolist()]
+        lost = np.zeros(len(messages), np.bool_) if self._names is None else self._names.differ(messages.keys)
+        rejects = self._without_keys(np.flatnonzero(lost), "message key")
         kept = np.flatnonzero(~lost)
         begun = self.pipeline.begin(messages.taken(kept))
+        if self._event_names is not None:
+            other = self._event_names.differ(begun.messages.values, self._keys)[begun.rows.index]
+            why = self._without_keys(begun.rows.index[other], self._event_names.field)
+            begun = replace(begun, rows=begun.rows.without(other, why))
         rows = self.pipeline.finish(begun)
         rejects += [replace(reject, index=int(kept[reject.index])) for reject in rows.rejects]
         index, gone, filtered = kept[rows.index], kept[begun.tombstones], kept[rows.filtered]
         offered = self._offered(messages, rows.table, index)
         deletes = deletes_by_tombstones(self._stream)
         if self.problem:
-            offered = [*map(joined_columns, offered, self._offered_by_keys(messages, kept))]
+            if self._event_names is None:
+                offered = [*map(joined_columns, offered, self._offered_by_keys(messages, kept))]
             left = np.union1d(index, gone) if deletes else index
             rejects += [Reject(place, ErrorClass.NULL_KEY, self.problem) for place in left.tolist()]
             return Converted(
                 Part(index[:0], rows.table.slice(0, 0)), rejects, gone[:0] if deletes else gone, filtered, offered
             )
         return Converted(Part(index, rows.table), rejects, gone[:0] if deletes else gone, filtered, offered)
+
+    def _without_keys(self, index: Index, where: str) -> list[Reject]:
+        why = f"its {where} does not have the names {', '.join(self._keys)}, by which its table is merged"
+        return [Reject(place, ErrorClass.UNREADABLE_KEY, why) for place in index.tolist()]
 
     def _offered(self, messages: Messages, rows: pa.Table, index: Index) -> list[StructType]:
         texts = rows[self._stream.record.rescue_column]
@@ -169,6 +182,8 @@ class OwnColumnsConverter:
         known: Mapping[str, OwnTable] = MappingProxyType({}),
     ) -> None:
         """``gained`` are the stream's columns, ``known`` tables that may be as they were, by URL."""
+        field = KEY_NAMES.get(stream.record.envelope)
+        self._event_names = None if field is None else EventKeyNames(field, inputs.native_decoder)
         self._appearing = appearing
         self._inputs = inputs
         self._gained = gained
@@ -206,6 +221,8 @@ class OwnColumnsConverter:
 
     def _names_in(self, messages: Messages, places: Sequence[int]) -> tuple[str, ...]:
         """The keys of a table that appears with these messages."""
+        if self._event_names is not None:
+            return self._event_names.first(messages.values.take(pa.array(places, pa.int64())))
         return next((names for place in places if (names := names_in(messages.keys[place].as_py()))), ())
 
     def at(self, gained: StructType) -> OwnColumnsConverter:

@@ -14,6 +14,11 @@ DELETES = {"debezium": ("d",), "maxwell": ("delete",), "canal": ("DELETE",), "dm
 UPDATE = {"maxwell": "update", "canal": "UPDATE", "dms": "update"}
 """The value of `_cdc.op` of updates, by envelope, where one event may change a row's key."""
 
+KEY_NAMES = {"maxwell": "primary_key_columns", "canal": "pkNames"}
+"""The field of an event with the names of the source table's key columns, by envelope; others have message keys."""
+WITHOUT_KEY_NAMES = ("dms",)
+"""The envelopes in which nothing names the key columns."""
+
 TRUNCATES = ("debezium", "canal", "dms")
 """The envelopes with events that say that the source table was truncated."""
 

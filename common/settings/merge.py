@@ -16,15 +16,15 @@ class MergeSettings(Section):
     keys: tuple[str, ...] = Field(
         default=(),
         description="Columns of the table that identify a row. An event whose key has a null is a dead letter. They "
-        "may be left out with `route_columns: own`: a table's keys are then the names in its message keys. With "
-        "`explode` at least one is the element, or a field in it by its path (`items.sku`); the others name the "
-        "record, whose rows are replaced together.",
+        "may be left out with `route_columns: own`: a table's keys are then the names in its message keys, or those "
+        "that Canal and Maxwell have in each event. With `explode` at least one is the element, or a field in it by "
+        "its path (`items.sku`); the others name the record, whose rows are replaced together.",
         examples=[["id"]],
     )
     route_keys: dict[str, tuple[str, ...]] = Field(
         default_factory=dict,
         description="With `route_columns: own`: the keys of the tables of some routes, where these are not `keys`, or "
-        "where message keys do not name them.",
+        "where events do not name them.",
         examples=[{"audit_log": ["at", "user"]}],
     )
     operation: str | None = Field(

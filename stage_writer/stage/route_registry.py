@@ -103,7 +103,7 @@ class RouteRegistry:
             self._agree(undecided)
 
     def refusal(self, route: str) -> str:
-        without_keys = "and no message key of its events names the keys of a table"
+        without_keys = "and none of its events names the keys of a table"
         missing = without_keys if self._lacks_keys(self._known, route) else "whose table has not appeared"
         return self._refusal(self._known, route) or missing
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from common.settings.envelopes import WITHOUT_KEY_NAMES
 from common.settings.places import STAGE_FOLDERS
 from common.settings.refusing import refuse
 from common.settings.route_template import NAME, ROUTE_LIMIT, VALUE
@@ -55,13 +56,15 @@ def check_own_columns(stream: Stream) -> None:
         f"unrouted: {stream.routing.unrouted}": stream.routing.unrouted != "dead_letters",
         f"format: {stream.record.format}": stream.record.format != "json",
         f"framing: {stream.record.framing}": stream.record.framing != "none",
-        f"envelope: {stream.record.envelope}": stream.record.envelope not in ("plain", "debezium"),
         "validate: true": stream.record.validates,
         "schema_file": stream.record.schema_file is not None,
     }
     other = next((key for key, is_given in excluded.items() if is_given), None)
     if other is not None:
         msg = f"route_columns is own, which does not go with {other}; write route_columns: shared, or change that"
+        raise ValueError(msg)
+    if merge is not None and not (merge.keys or merge.route_keys) and stream.record.envelope in WITHOUT_KEY_NAMES:
+        msg = f"events of {stream.record.envelope} do not name their key columns; add merge.keys or merge.route_keys"
         raise ValueError(msg)
     without = (
         []

@@ -90,8 +90,10 @@ def old_keys_of(stream: Stream) -> OldKeys | None:
         return None
     names = record_names(stream)
     made = {path_steps(column)[0] for column in stream.record.jmespath}
-    declared = [key for key in stream.merge.keys if key in declared_columns_of_table(stream).names]
-    fields = tuple(name for key in declared if (name := names.get(key, key)) not in made)
+    known = {*declared_columns_of_table(stream).names}
+    if stream.record.has_own_columns:  # those that its table has gained are fields, too
+        known |= set(stream.merge.keys) - set(stream.shaping.derive)
+    fields = tuple(name for key in stream.merge.keys if key in known and (name := names.get(key, key)) not in made)
     others = set(stream.merge.keys) - set(stream.kafka_column_names)
     sequence = stream.merge.sequence
     return OldKeys(

@@ -1,4 +1,4 @@
-"""The columns that message keys name: a table's keys, where the settings leave them to its events.
+"""The columns that message keys, or fields of events, name: a table's keys, where settings leave them to its events.
 
 Rules:
 
@@ -6,6 +6,8 @@ Rules:
    of its fields, in their order.
 2. Each event of a table has the same names in its key, none of them null. Otherwise the source's key has changed, and
    to merge the event by the table's keys could overwrite another row.
+3. The events of some envelopes (`KEY_NAMES`) have the names in a field of their own, an array; message keys then do not
+   matter. A message that changes no row has no names to compare.
 """
 
 from __future__ import annotations
@@ -16,11 +18,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from common.schema import Field, Primitive, StructType
+from common.schema import ArrayType, Field, Primitive, StructType
 from common.settings.formats import Forms, ValueFormat
 from common.tables.changes import RESERVED
 from stage_writer.decode.decode import Decoder
-from stage_writer.decode.decode_options import DecodeOptions
+from stage_writer.decode.decode_options import DecodeOptions, no_native_decoder
 from stage_writer.decode.json_document import Object, json_text, parse_document
 
 if TYPE_CHECKING:
@@ -28,10 +30,13 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from stage_writer.decode.decode_options import MakeNativeDecoder
+
     Mask = NDArray[np.bool_]
 
 _SCHEMA, _PAYLOAD = "schema", "payload"
 _REST = f"{RESERVED}rest"
+_SEPARATOR = "\0"
 
 
 def key_object(key: bytes | None) -> Object | None:
@@ -59,6 +64,34 @@ def text_of(key: bytes | None) -> str | None:
     """The JSON of the object with the key's fields."""
     fields = key_object(key)
     return None if fields is None else json_text(fields)
+
+
+class EventKeyNames:
+    """The names in a field of each event (rule 3). Not thread-safe."""
+
+    def __init__(self, field: str, native_decoder: MakeNativeDecoder = no_native_decoder) -> None:
+        self.field = field
+        columns = StructType((Field(field, ArrayType(Primitive.STRING)),))
+        self._decoder = Decoder(columns, native_decoder=native_decoder)
+
+    def first(self, events: pa.BinaryArray) -> tuple[str, ...]:
+        """The names in the first of these that has any."""
+        _, names = self._decoded(events)
+        return next((tuple(filter(None, each)) for each in names.to_pylist() if each), ())
+
+    def differ(self, events: pa.BinaryArray, wanted: Sequence[str]) -> Mask:
+        """Which of these events name other columns, or none."""
+        differing = np.ones(len(events), np.bool_)
+        index, names = self._decoded(events)
+        texts = pc.binary_join(pc.fill_null(names, []), _SEPARATOR)
+        same = [text for text in pc.unique(texts).to_pylist() if text and set(text.split(_SEPARATOR)) == set(wanted)]
+        is_same = pc.is_in(texts, value_set=pa.array(same, pa.string()))
+        differing[index[is_same.to_numpy(zero_copy_only=False)]] = False
+        return differing
+
+    def _decoded(self, events: pa.BinaryArray) -> tuple[NDArray[np.int64], pa.ListArray]:
+        decoded = self._decoder.decode(events)
+        return decoded.row_index, decoded.rows[self.field].combine_chunks()
 
 
 class KeyNames:

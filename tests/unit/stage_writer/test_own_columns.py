@@ -171,7 +171,7 @@ def test_a_writer_that_starts_again_compares_keys_with_the_agreed_ones(store: Fs
 def test_events_without_a_key_make_no_table(store: FsspecStore) -> None:
     writer = Writer(store)
     staged = writer.convert([change("a", {"id": 1}), change("b", {"id": 1})], [None, b'"text"'])
-    why = "and no message key of its events names the keys of a table"
+    why = "and none of its events names the keys of a table"
     assert letters(staged) == {100: f"its route is 'a', {why}", 101: f"its route is 'b', {why}"}
     assert appeared(store, "orders").routes == ()
     staged = writer.convert([change("a", {"id": 1}), change("a", {"id": 2})], [None, key(id=2)])
@@ -182,7 +182,7 @@ def test_a_table_that_appeared_without_keys_gets_them_from_its_next_event(store:
     agree_on(store, "orders", ["a", "b", "log"], 5)  # by a writer whose tables had the stream's keys
     writer = Writer(store, merge={"tombstones": "ignore", "route_keys": {"log": ["at"]}})
     staged = writer.convert([change("log", {"at": 2}), change("a", {"id": 1}), change("b", {"n": 1})], [None] * 3)
-    why = "no message key of the route '{0}' has named the keys of its table (in routes.{0})"
+    why = "no event of the route '{0}' has named the keys of its table (in routes.{0})"
     assert letters(staged) == {101: why.format("a"), 102: why.format("b")}
     assert [row["at"] for row in tables(staged)["log"]] == [2]
     staged = writer.convert([change("a", {"id": number}) for number in (2, 3, 4)], [None, key(id=3), key(id=4)])
@@ -254,6 +254,123 @@ def test_keys_are_agreed_on_once(store: FsspecStore) -> None:
     assert b"keys" not in agree_on(store, "others", ["a"], 5).to_bytes()
 
 
+def maxwell(table: str, kind: str, data: dict[str, object], **more: object) -> bytes:
+    about = {"database": "shop", "table": table, "ts": 5, "xid": 1, "commit": True, "primary_key_columns": ["id"]}
+    return json.dumps({**about, "type": kind, "data": data, **more}).encode()
+
+
+def canal(table: str, kind: str, *rows: dict[str, str], **more: object) -> bytes:
+    about = {"database": "shop", "table": table, "es": 5, "ts": 6, "isDdl": False, "sql": "", "pkNames": ["id"]}
+    return json.dumps({**about, "type": kind, "data": list(rows) or None, "old": None, **more}).encode()
+
+
+def dms(table: str, operation: str, data: dict[str, object], **more: object) -> bytes:
+    about = {"record-type": "data", "operation": operation, "schema-name": "shop", "table-name": table}
+    return json.dumps({"data": data, "metadata": about, **more}).encode()
+
+
+def rows_at(staged: StagedRows, table: str, *names: str) -> list[tuple[object, ...]]:
+    return [tuple(row[name] for name in (*names, "_merge_delete")) for row in tables(staged)[table]]
+
+
+def test_maxwell_names_the_keys_in_its_events(store: FsspecStore) -> None:
+    writer = Writer(store, envelope="maxwell")
+    of_maxwell = b'{"database":"shop","table":"a","pk.id":1}'
+    staged = writer.convert(
+        [
+            maxwell("a", "insert", {"id": 1, "x": 1}),
+            maxwell("b", "insert", {"n": "k", "id": 2.5}, primary_key_columns=["n"]),
+            maxwell("a", "update", {"id": 3, "x": 1}, old={"id": 1}),
+            maxwell("a", "update", {"id": 3, "x": 2}, old={"x": 1}),
+            maxwell("a", "delete", {"id": 3, "x": 2}),
+            maxwell("a", "insert", {"id": 4}, primary_key_columns=["id", "x"]),
+            maxwell("a", "insert", {"id": 5}, primary_key_columns=None),
+            maxwell("a", "table-alter", {}, primary_key_columns=None),
+            maxwell("c", "insert", {"table": 5}, primary_key_columns=["table"]),
+        ],
+        [of_maxwell] * 9,
+    )
+    assert rows_at(staged, "c", "table") == [(5, False)], "and not the table of the message key"
+    assert rows_at(staged, "a", "id", "x") == [
+        (1, 1, False),
+        (1, 1, True),
+        (3, 1, False),
+        (3, 2, False),
+        (3, 2, True),
+    ]
+    assert rows_at(staged, "b", "n", "id") == [("k", 2.5, False)]
+    why = "its primary_key_columns does not have the names id, by which its table is merged (in routes.a)"
+    assert letters(staged) == {105: why, 106: why}
+    assert (staged.filtered, staged.exploded) == (1, 1)
+    assert appeared(store, "orders").keys == {"a": ("id",), "b": ("n",), "c": ("table",)}
+    again = Writer(store, envelope="maxwell").convert([maxwell("a", "insert", {"id": 9})], [None])
+    assert rows_at(again, "a", "id") == [(9, False)]
+
+
+def test_canal_names_the_keys_in_its_events_and_has_several_rows_in_one(store: FsspecStore) -> None:
+    writer = Writer(store, envelope="canal")
+    staged = writer.convert(
+        [
+            canal("a", "INSERT", {"id": "1", "x": "u"}, {"id": "2", "x": "v"}),
+            canal("b", "INSERT", {"n": "1", "m": "2"}, pkNames=["n", "m"]),
+            canal("b", "INSERT", {"n": "3", "m": "2"}, pkNames=["m", "n"]),
+            canal("a", "UPDATE", {"id": "3", "x": "u"}, {"id": "2", "x": "w"}, old=[{"id": "1"}, {"x": "v"}]),
+            canal("a", "INSERT", {"id": "4"}, pkNames=None),
+            canal("a", "ALTER", isDdl=True, pkNames=None, sql="ALTER TABLE a ADD y INT"),
+        ],
+        [None] * 6,
+    )
+    assert rows_at(staged, "a", "id", "x", "_merge_row") == [
+        ("1", "u", 0, False),
+        ("2", "v", 1, False),
+        ("1", "u", 0, True),
+        ("3", "u", 1, False),
+        ("2", "w", 2, False),
+    ]
+    assert rows_at(staged, "b", "n", "m") == [("1", "2", False), ("3", "2", False)]
+    assert letters(staged) == {
+        104: "its pkNames does not have the names id, by which its table is merged (in routes.a)"
+    }
+    assert staged.filtered == 1
+
+
+def test_a_message_of_another_kind_is_none_of_a_table_s_events(store: FsspecStore) -> None:
+    """Where the topic alone says which table it is for, such messages come to the table, too."""
+    merge = {"tombstones": "ignore"}
+    writer = Writer(store, envelope="canal", route="kafka.topic", merge=merge)
+    staged = writer.convert([canal("a", "INSERT", {"id": "1"}), b"{", canal("a", "QUERY", pkNames=None)], [None] * 3)
+    assert rows_at(staged, "orders", "id") == [("1", False)]
+    assert (dict(staged.dead_letters), staged.filtered) == ({"invalid_json": 1}, 1)
+
+
+def test_the_keys_of_dms_are_in_the_settings(store: FsspecStore) -> None:
+    writer = Writer(store, envelope="dms", merge={"tombstones": "ignore", "route_keys": {"a": ["id"]}})
+    staged = writer.convert(
+        [
+            dms("a", "insert", {"id": 1, "x": 1}),
+            dms("a", "update", {"id": 2, "x": 1}, **{"before-image": {"id": 1}}),
+            dms("b", "insert", {"id": 1}),
+        ],
+        [b"shop.a.1", b"shop.a.2", b"shop.b.1"],
+    )
+    assert rows_at(staged, "a", "id", "x") == [(1, 1, False), (1, 1, True), (2, 1, False)]
+    assert letters(staged) == {102: "its route is 'b', and none of its events names the keys of a table"}
+
+
+@pytest.mark.parametrize("tombstones", ["delete", "ignore"])
+def test_a_row_whose_key_changes_is_moved_as_debezium_sends_it(store: FsspecStore, tombstones: str) -> None:
+    """A delete of the old key, its tombstone, and an insert of the new one."""
+    writer = Writer(store, route="kafka.topic", merge={"tombstones": tombstones})
+    old: dict[str, object] = {"id": 1, "x": 1}
+    new = old | {"id": 2}
+    staged = writer.convert(
+        [change("a", old), change("a", None, "d", old), None, change("a", new)], [key(id=1)] * 3 + [key(id=2)]
+    )
+    assert not letters(staged)
+    rows = rows_at(staged, "orders", "id")
+    assert rows == [(1, False), (1, True), *([(1, True)] if tombstones == "delete" else []), (2, False)]
+
+
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
@@ -261,7 +378,7 @@ def test_keys_are_agreed_on_once(store: FsspecStore) -> None:
         ({"columns": "from_table"}, "does not go with columns: from_table"),
         ({"unknown_fields": "rescue"}, "does not go with unknown_fields: rescue"),
         ({"unrouted": "table"}, "does not go with unrouted: table"),
-        ({"envelope": "canal"}, "does not go with envelope: canal"),
+        ({"envelope": "dms"}, "events of dms do not name their key columns; add merge.keys or merge.route_keys"),
         ({"routes": {"a": "/a"}}, "add merge.route_keys.a, or merge.keys"),
         ({"route_columns": "shared", "columns": "id INT"}, "merge.keys is missing"),
         (
