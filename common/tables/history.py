@@ -60,6 +60,10 @@ class LoggedCommit:
         """Whether what the table has does not stem from the commit right before this one."""
         return self.is_restore or self.is_replace
 
+    def moves_positions_of(self, app_id: str) -> bool:
+        """Whether a stream made it, and not only to replace a range: then it had seen the table's positions."""
+        return self.metadata is not None and self.metadata.app_id == app_id and not self.metadata.replaced
+
 
 CommitLines = Callable[[int], Iterable[str] | None]
 """Returns the lines of a commit's file in the log, in order; None if the file does not exist."""

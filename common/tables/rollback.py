@@ -32,12 +32,12 @@ Rules:
 5. A recreated topic (common/tables/transactions.py) has another generation, whose positions say nothing about those of
    the old one. A rollback is reported for the newest generation that lost something; the losses of an older one belong
    to a topic that is gone, and are reported separately.
-6. The log is read down to the newest own commit, past any number of others' commits. (`FARTHEST` bounds it.) Where the
-   log ends before an own commit is found, it is *unknown* whether the table was rolled back since the last load, and a
-   chain is held as soon as there is something to load; so are the others, because a load of theirs would be an own
-   commit, and the log would seem to have all loads since. The exception is that the missing commits loaded nothing:
-   everything staged below the table's position, except for what an operator made, is younger than the oldest existing
-   commit.
+6. The log is read down to the newest own commit that moves positions or answers, past any number of other commits.
+   (`FARTHEST` bounds it.) Where the log ends before one is found, it is *unknown* whether the table was rolled back
+   since the last load, and a chain is held as soon as there is something to load; so are the others, because a load of
+   theirs would be such a commit, and the log would seem to have all loads since. The exception is that the missing
+   commits loaded nothing: everything staged below the table's position, except for what an operator made, is younger
+   than the oldest existing commit.
 7. A chain without a txn action is new only if that is proved: the newest own commit names all chains that the table has
    (common/tables/commit_metadata.py) and not this one, or all of the log exists, or the chain's first marker is younger
    than the oldest existing commit, or than the newest `MOST_COMMITS`. (A stage that is younger than all that is left of
@@ -300,10 +300,10 @@ def own_past(
 
 
 def unknown_since(history: Iterable[LoggedCommit], app_id: str) -> LoggedCommit | None:
-    """The oldest commit of a log that ends before an own commit is found (rule 6); None if one is, or none is gone."""
+    """The oldest commit of a log that ends before rule 6's own commit is found; None if it is, or none is gone."""
     oldest: LoggedCommit | None = None
     for number, commit in enumerate(history, 1):
-        if commit.version == 0 or (commit.metadata is not None and commit.metadata.app_id == app_id):
+        if commit.version == 0 or commit.moves_positions_of(app_id):
             return None
         oldest = commit
         if number >= FARTHEST:

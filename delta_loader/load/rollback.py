@@ -106,12 +106,11 @@ class RollbackDetector:
         return history if is_there else islice(history, MOST_COMMITS)
 
     def _is_of_others(self, target: Target, version: int) -> bool:
-        """Whether the commits after an examined version do not matter: they add others' rows or only move rows."""
+        """Whether the commits after an examined version do not matter: they are others', or replace or move rows."""
         for commit in self._tables.history(target.url, target.version or 0):
             if commit.version <= version:
                 return commit.version == version
-            is_own = commit.metadata is not None and commit.metadata.app_id == self._app_id
-            if is_own or commit.is_turning_point:
+            if commit.moves_positions_of(self._app_id) or commit.is_turning_point:
                 return False
         return False
 

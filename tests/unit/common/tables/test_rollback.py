@@ -22,6 +22,7 @@ from common.tables.rollback import (
     own_past,
     turning_points,
     unknown_positions,
+    unknown_since,
     without_txn,
 )
 from tests.builders import required
@@ -176,6 +177,18 @@ def test_a_replacement_has_not_seen_what_came_before_it() -> None:
     found = required(find_rollback(newest_first(*history, replaced(4, 5, 15)), "orders"))
     assert (found.positions, found.over) == ({P0: 10}, (4,))
     assert positions(CREATED, FIRST, SECOND, replaced(3, 5, 15), other(4)) == {}
+
+
+@pytest.mark.parametrize(
+    ("newest", "oldest"),
+    [(replaced(7, 2, 5), 5), (other(7), 5), (own(7, (P0, 10, 20)), None), (answer(7, 4, p0=10), None)],
+    ids=["a replaced range", "others alone", "a load", "an answer"],
+)
+def test_only_a_commit_that_saw_the_positions_makes_a_history_known(newest: LoggedCommit, oldest: int | None) -> None:
+    """Where the log begins at version 5."""
+    found = unknown_since(iter([newest, other(6), other(5)]), "orders")
+    assert (None if found is None else found.version) == oldest
+    assert unknown_since(newest_first(CREATED, FIRST, replaced(2, 2, 5)), "orders") is None
 
 
 def test_what_expired_is_one_event_while_others_go_on() -> None:

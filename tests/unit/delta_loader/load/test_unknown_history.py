@@ -6,10 +6,11 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from common.spans import Position
+from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.stage.chain_origins import ChainOrigin, origin_path, origin_to_bytes
 from common.stage.resolutions import Resolution
 from common.tables.commit_metadata import CommitMetadata, Decision
+from common.tables.counts import Counts, Replaced
 from common.tables.history import LoggedCommit
 from common.tables.rollback import FARTHEST, MOST_COMMITS, find_rollback, own_past
 from delta_loader.load.report import StreamReport
@@ -35,6 +36,15 @@ class Logged(MemoryDeltaTables):
 
     def __post_init__(self) -> None:
         super().__init__()
+
+    def replace(self, url: str) -> None:
+        """A commit of the stream that replaces a range, and moves no position."""
+        self.others(url)
+        commit = self.tables[url].commits[-1]
+        source = TopicPartition(Topic("orders"), Partition(0))
+        replaced = {source: Replaced(Span(Position(2), Position(5)), "a" * 32, Counts(3, 3, 0, 0))}
+        metadata = CommitMetadata("r", "orders", {}, None, replaced=replaced)
+        self.tables[url].commits[-1] = replace(commit, app_id="orders", metadata=metadata)
 
     def others(self, url: str, commits: int = 1, restores: int | None = None) -> None:
         """Commits of another program; the last one may put the table back to a version."""
@@ -153,6 +163,32 @@ def test_a_load_of_another_partition_does_not_make_an_unknown_history_known(worl
     world.go_on(15)
     assert world.load() == {}
     assert (world.begun(0), world.begun(1)) == ([0, 10], [0])
+
+
+@pytest.mark.parametrize("again", [True, False], ids=["a new loader", "one that saw it"])
+def test_a_replaced_range_does_not_make_an_unknown_history_known(world: World, *, again: bool) -> None:
+    world.loads(0, 0, 10)
+    world.tables.others(world.url, 10, restores=0)
+    world.tables.others(world.url, 10)
+    world.tables.begins = 15
+    world.load()
+    world.tables.replace(world.url)
+    world.staging.flush(0, 10, 20)
+    assert world.load(again=again) == {"orders/0": "history_unknown"}
+    assert world.begun(0) == [0]
+    world.go_on(15)
+    assert world.load(again=again) == {}
+
+
+def test_a_loader_that_saw_it_all_goes_on_after_a_replaced_range_too(world: World) -> None:
+    world.loads(0, 0, 10)
+    world.tables.others(world.url, 10)
+    world.load(again=False)
+    world.tables.replace(world.url)
+    world.tables.begins = 5
+    world.staging.flush(0, 10, 20)
+    assert world.load(again=False) == {}
+    assert world.begun(0) == [0, 10]
 
 
 def test_a_loader_that_saw_it_all_goes_on_after_the_log_was_cleaned_up(world: World) -> None:
