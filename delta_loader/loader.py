@@ -32,7 +32,6 @@ class Loader:
     spark_stopped: Event
     """Set once Spark's process has ended."""
     lease: LoaderLease | None
-    """None when the settings have none."""
     lease_thread: LeaseThread | None
     readiness_check: ReadinessCheck
     pausing: Pausing
@@ -42,9 +41,7 @@ class Loader:
     checkpoints: BackgroundCheckpoints
     jobs: Jobs
     services: ScheduledServices | None = None
-    """None when the settings have none."""
     control: Listener | None = None
-    """Listens to the control topic; None if there is none."""
 
     @property
     def control_problem(self) -> BrokerError | None:

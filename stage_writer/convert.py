@@ -96,7 +96,6 @@ class RecordPipeline:
         self._before = len(self._steps) if self.exploder is None else self._steps.index(self.exploder)
         self._events = next((step for step in self._steps if isinstance(step, Events)), None)
         self.columns = self._steps[-1].columns if self._steps else self._decoder.columns
-        """The columns of its rows."""
         self._arrow_schema = to_arrow_schema(self.columns)
 
     @property

@@ -182,7 +182,6 @@ class Incompatible:
     """Nothing was written: a table can never accept the rows (stage_writer/stage/table_compatibility.py)."""
 
     start: Position
-    """The start of the flush's span."""
     tables: tuple[TableFormat, ...]
     """The tables that the rows are for."""
     problem: str

@@ -43,7 +43,6 @@ class WriterOptions:
     revoke_timeout_s: float
     report_positions: bool = False
     session_s: float = SESSION_S
-    """The group's session timeout."""
     file_policy: FilePolicy = FilePolicy()  # noqa: RUF009 - frozen
 
 

@@ -60,7 +60,6 @@ class WriterTelemetry:
         self._log = log
         self._metrics = metrics
         self.samples = samples
-        """None where no samples are kept."""
         self.flushes: deque[Event] = deque(maxlen=_FLUSHES)
         """The latest dead letters, for the status page."""
         self.dead_letters: Counter[tuple[str, str]] = Counter()

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 class Make:
     marker: Marker
     note: str = ""
-    """A note for the operator."""
 
 
 @dataclass(frozen=True, slots=True)

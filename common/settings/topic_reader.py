@@ -46,7 +46,6 @@ def _compile(pattern: str) -> None:
 
 
 Topics = Annotated[tuple[str, ...], BeforeValidator(require_topics)]
-"""The topics of a stream."""
 
 
 @dataclass(slots=True)

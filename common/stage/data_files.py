@@ -66,7 +66,6 @@ class DataFileName:
     partition_values: tuple[tuple[str, str | None], ...] = ()
     """The table's partition columns in order, each with its value as Delta writes it."""
     codec: str = CODECS[0]
-    """How the file's pages are compressed."""
 
     @property
     def path(self) -> str:

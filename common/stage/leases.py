@@ -39,7 +39,6 @@ class Grant:
     """None means any stream: an older release, which does not name its streams, wrote it."""
     lease_s: float
     renewed: Epoch
-    """The epoch that last renewed it."""
     topics: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """By app id, as the loader's config names them; any topic of a stream without an entry."""
 

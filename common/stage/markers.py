@@ -178,7 +178,6 @@ class LastRecord:
 
     offset: StoredOffset
     timestamp_ms: int | None
-    """Kafka's timestamp; None if it is not a valid one."""
     leader_epoch: Count | None
     """The epoch of the broker that appended it; None from brokers that do not report it."""
 

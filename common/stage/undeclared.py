@@ -32,7 +32,6 @@ class UndeclaredFields:
     """Of the sampled records of one or several flushes."""
 
     sampled: Count
-    """The number of sampled records."""
     fields: Mapping[str, Count]
     """Records by the path of a field, such as ``meta.producer``."""
     others: Count = 0

@@ -71,7 +71,6 @@ class Replaced:
 
     span: StoredSpan
     request: str
-    """The id of the request."""
     counts: Counts
     positions: int | None = None
     """How many of the span's positions it was about; None for all of them."""

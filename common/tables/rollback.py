@@ -243,7 +243,6 @@ class OwnPast:
     last: Mapping[Generation, LoggedCommit]
     """The newest own commit that names a chain."""
     newest: LoggedCommit | None
-    """The newest own commit."""
     first: LoggedCommit | None
     """The table's first commit, if the log still has it."""
     oldest: LoggedCommit | None = None

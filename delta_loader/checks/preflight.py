@@ -56,7 +56,6 @@ if TYPE_CHECKING:
 class Preflight:
     settings: Settings
     store: ObjectStore
-    """The stage's store."""
     stage: Stage
     open_store: OpenStore
     kafka_ends: EndsOf

@@ -71,7 +71,6 @@ class LeaseState:
     me: str
     lease_s: float
     streams: frozenset[str]
-    """The streams of its config."""
     topics: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """The topics of its streams, by app id."""
     observed: ObservedEpoch | None = None

@@ -56,14 +56,12 @@ class Examined:
 
     table_id: str
     version: int
-    """The version up to which there was no rollback."""
     identity: TableIdentity
     unknown: LoggedCommit | None = None
     """The log's oldest commit, if the log has none of the stream's commits (common/tables/rollback.py, rule 6)."""
 
 
 ExaminedTables = dict[tuple[str, str], Examined]
-"""By stream and table URL."""
 
 
 class RollbackDetector:

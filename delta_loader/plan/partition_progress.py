@@ -27,7 +27,6 @@ class PartitionProgress:
     loaded: Position | None
     staged: Position
     waiting: int
-    """How many markers wait."""
     oldest_ms: int | None
     """When the first waiting marker was made; None when none waits or it has no time."""
     topic_id: str | None = None

@@ -26,7 +26,6 @@ class Pace:
     is_notified: bool = False
     failures: int = 0
     ended_s: float = 0.0
-    """When its last load ended."""
 
     def notified(self) -> Pace:
         return replace(self, is_notified=True)

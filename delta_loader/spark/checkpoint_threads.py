@@ -53,7 +53,6 @@ class DueCheckpoint:
     write: Callable[[], None]
     """Raises TableError."""
     tries: int = 0
-    """How often it was tried and failed."""
 
 
 RemoveTorn = Callable[[str], Collection[str]]

@@ -56,7 +56,6 @@ class WriteInputs:
     stage_url: str
     """Where mixed files are stored."""
     table: TableState
-    """The table, as the transaction sees it."""
     load_mode: LoadMode
     variants: tuple[str, ...] = ()
     """The table's columns that are converted from JSON text."""

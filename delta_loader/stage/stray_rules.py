@@ -60,7 +60,6 @@ class LowEnd:
     """All markers of the partition, by position; at least one."""
     modified_ms: Mapping[MarkerName, int]
     position: Position
-    """The table's position."""
     known: Mapping[MarkerName, AnyMarker]
     """The markers that have been read so far."""
 

@@ -103,7 +103,6 @@ class StreamStatus:
     name: str | None = None
     """The table's name in a catalog, from the settings."""
     pauses: tuple[Pause, ...] = ()
-    """What an operator has paused of it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,7 +75,6 @@ class KafkaAnswers:
     firsts: EndHistory
     """The positions of the first records that it still had."""
     is_answering: bool = False
-    """Whether the last query was answered."""
     topic_ids: Mapping[Topic, str | None] = field(default_factory=dict)
     partitions: Collection[TopicPartition] = ()
     """The partitions of all topics that a stream takes."""

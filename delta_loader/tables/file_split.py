@@ -37,7 +37,6 @@ OFFSET_COLUMN = "_kafka_offset"
 
 
 RecordPosition = tuple["TopicPartition", "Offset"]
-"""The identity of a Kafka record."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,6 @@ class Appended:
     topic_id: str | None
     """The topic's id, requested after they were written."""
     offsets: tuple[Position, ...]
-    """The offset of each piece, in order."""
 
 
 class ChangelogReader(Protocol):

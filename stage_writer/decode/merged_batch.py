@@ -42,7 +42,6 @@ class MergedBatch(MessageBatch):
     """Messages of one merged chain, in their merged order."""
 
     inputs: tuple[TopicPartition, ...]
-    """The chain's inputs, by topic."""
     input_of: NDArray[np.int64]
     """For each message the index of its input."""
     input_offsets: NDArray[np.int64]

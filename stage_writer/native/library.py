@@ -46,7 +46,6 @@ class NativeDecoders:
     problem: str | None
     """Why there is none, if one is wanted."""
     library: Path | None = None
-    """Where its library is."""
 
 
 def library_path(environ: Mapping[str, str] = os.environ) -> Path:

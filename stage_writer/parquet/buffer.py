@@ -68,7 +68,6 @@ class FilePolicy:
     max_values: int = 100
     """The most partition values with a file of their own in one flush (rule 4)."""
     codec: str = CODECS[0]
-    """How pages are compressed."""
 
 
 MOST_FILES = 10_000

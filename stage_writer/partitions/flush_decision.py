@@ -76,13 +76,10 @@ class BufferStats:
     parquet_bytes: int
     memory_bytes: int
     flushing: bool
-    """Whether a flush of this partition is in progress."""
     flushing_bytes: int
-    """Memory that the flush in progress holds."""
     age_fraction: float = 1.0
     """The share of ``flush_after`` after which it is due (`age_fraction_of`)."""
     is_requested: bool = False
-    """Whether a flush was requested explicitly."""
     limits: FlushLimits | None = None
     """Its stream's own limits; None for those of the writer. Memory is always the writer's."""
 

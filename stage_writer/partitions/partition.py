@@ -40,7 +40,6 @@ class InFlightFlush:
     running: Flushing | None
     """None while a failed one waits for its next attempt."""
     arrow_bytes: int = 0
-    """The size of its rows in Arrow."""
     backoff: Backoff = field(default_factory=Backoff)
     retry_at_s: float = 0.0
 

@@ -46,7 +46,6 @@ class ValueType(StrEnum):
 class SourceNode:
     name: str
     parents: tuple[str, ...]
-    """None: a source has no parents."""
     topics: tuple[str, ...]
     columns: StructType | None
     """None for values that are any JSON."""

@@ -49,7 +49,6 @@ class Holder:
     """A file of the newest version that may contain the offset, by its statistics."""
 
     url: str
-    """The URL of its table."""
     path: str
     is_dead_letters: bool = False
     rows: int | None = None

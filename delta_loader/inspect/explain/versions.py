@@ -36,7 +36,6 @@ class VersionStory:
     number: int
     newest: int
     oldest: int
-    """The oldest version in the log."""
     version: TableVersion | None = None
     """None where the log was cleaned up."""
     markers: Mapping[MarkerName, bool] = field(default_factory=dict)

@@ -79,13 +79,11 @@ class VerifiedStream:
     app_id: str
     table: str
     version: int | None
-    """The version that was verified; None when there is no table."""
     first_version: int | None
     """The oldest version that the log still has."""
     partitions: tuple[PartitionReport, ...] = ()
     findings: tuple[Finding, ...] = ()
     failure: str | None = None
-    """Why it could not be verified."""
     routed: Mapping[str, int] = field(default_factory=dict)
     """The existing tables of its routes, with the versions that were verified."""
 

@@ -70,7 +70,6 @@ class Shape:
     """What the settings and the history say about a stream's records."""
 
     filters: bool = False
-    """Whether records may be filtered."""
     explodes: bool = False
     """Whether a record may have several rows."""
 

@@ -137,7 +137,6 @@ class Verifier:
     parallel: ParallelMap
     contents: Contents
     kafka: KafkaRecords | None
-    """None when Kafka is not queried."""
     advance: Callable[[int], None] = lambda _: None
     """Called after each verified partition."""
 

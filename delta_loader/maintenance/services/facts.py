@@ -71,7 +71,6 @@ class LogFacts:
     version: int
     commits_since_checkpoint: int
     commits: int
-    """The number of commit files."""
     oldest_version: int
     oldest_ms: int
     size_bytes: int

@@ -59,6 +59,5 @@ class RunReport:
     tasks: tuple[TaskReport, ...]
     snapshots: tuple[TableSnapshot, ...]
     left: tuple[MaintenanceTask, ...] = ()
-    """The tasks that it did not get to."""
     stopped_by: str = ""
     """Why; empty when nothing is left."""

@@ -28,7 +28,6 @@ class MergeInputs:
     target: str
     """The table's name in SQL."""
     staged: str
-    """The view of the staged rows."""
     columns: tuple[str, ...]
     """The staged rows' columns that the table has."""
     by: MergeBy

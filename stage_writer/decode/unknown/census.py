@@ -28,7 +28,6 @@ _LONGEST_NAME = 100
 @dataclass(slots=True)
 class FieldCensus:
     columns: StructType
-    """What is declared."""
     taken: frozenset[str] = frozenset()
     """Names of undeclared fields that are not dropped either: their values still go into columns."""
     records: int = 0

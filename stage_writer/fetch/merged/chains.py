@@ -36,7 +36,6 @@ class MergedChain:
     paused: bool = False
     _paused_at_s: float = 0.0
     _reported: Position | None = None
-    """The end that was last reported."""
 
     def begin_at(self, position: Position) -> None:
         """Read from there on (rule 2)."""

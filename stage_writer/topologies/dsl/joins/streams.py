@@ -41,7 +41,6 @@ class StreamJoin:
     joiner: Callable[[Value, Value], Value]
     windows: JoinWindows
     store: str
-    """The prefix of its stores' names."""
     keeps_left: bool = False
     keeps_right: bool = False
     is_prior: bool = False
