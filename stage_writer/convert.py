@@ -50,7 +50,7 @@ from stage_writer.shape.names import Names
 from stage_writer.shape.outcome import Outcome, Part, index_of, staged_of
 from stage_writer.shape.route import Router, ToAllTables, parted, routing_of
 from stage_writer.shape.rows import Rows
-from stage_writer.shape.slicing import ExplodeLimits, Slice, sliced, until_stops
+from stage_writer.shape.slicing import ExplodeLimits, Slice, WithoutTasks, sliced, until_stops
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -58,8 +58,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from common.settings import Stream
-    from common.spans import TopicPartition
-    from common.stage.state_files import StateFiles
     from common.tables.changes import MergeBy
     from stage_writer.decode.batch import MessageBatch
     from stage_writer.decode.dependency import Dependency
@@ -143,7 +141,7 @@ class RecordPipeline:
         return rows.with_table(rows.table.cast(self._arrow_schema))
 
 
-class StreamConverter:
+class StreamConverter(WithoutTasks):
     """The conversion of one stream. Raises SchemaError and ExpressionError for an invalid stream."""
 
     def __init__(
@@ -225,9 +223,6 @@ class StreamConverter:
         messages = Messages.of([batch])
         routes = self._route_choice.routes(messages)
         return self._appearing.waits([*routes, *self._pipeline.routes_of_tombstones(messages)])
-
-    def restores(self, partition: TopicPartition, state: StateFiles, store: object) -> None:
-        """There is no state."""
 
     def convert(self, batches: Sequence[MessageBatch]) -> list[StagedRows]:
         """For each batch, rows for each of `formats`, and the outcome of its other messages (rule 3).

@@ -47,6 +47,7 @@ from stage_writer.shape.changes.events import deletes_by_tombstones
 from stage_writer.shape.changes.key_names import EventKeyNames, KeyNames, names_in, text_of
 from stage_writer.shape.outcome import Part, staged_of, together
 from stage_writer.shape.route import OWN
+from stage_writer.shape.slicing import WithoutTasks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -54,8 +55,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from common.settings import Stream
-    from common.spans import TopicPartition
-    from common.stage.state_files import StateFiles
     from stage_writer.decode.batch import MessageBatch
     from stage_writer.decode.dependency import Dependency
     from stage_writer.decode.unknown.evolving import Additions
@@ -170,7 +169,7 @@ class OwnTable:
         return offered
 
 
-class OwnColumnsConverter:
+class OwnColumnsConverter(WithoutTasks):
     """A `stage_writer.ports.Converter`. Raises SchemaError and ExpressionError for an invalid stream."""
 
     def __init__(
@@ -228,9 +227,6 @@ class OwnColumnsConverter:
     def at(self, gained: StructType) -> OwnColumnsConverter:
         """The conversion once the stream has gained columns; tables without new ones stay."""
         return OwnColumnsConverter(self.stream, self._appearing, self._inputs, gained, self._tables)
-
-    def restores(self, partition: TopicPartition, state: StateFiles, store: object) -> None:
-        """There is no state."""
 
     def slices(self, batches: Sequence[MessageBatch]) -> Iterator[Staged]:
         """The batches with their rows, in one slice."""

@@ -29,6 +29,7 @@ from stage_writer.convert import (
 from stage_writer.layers import NO_INPUTS, RecordInputs
 from stage_writer.shape.outcome import Part, staged_of, together
 from stage_writer.shape.route import parted
+from stage_writer.shape.slicing import WithoutTasks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
 
     from common.schema import StructType
     from common.settings import Stream
-    from common.spans import TopicPartition
-    from common.stage.state_files import StateFiles
     from stage_writer.decode.batch import MessageBatch, Messages
     from stage_writer.decode.dependency import Dependency
     from stage_writer.decode.rejects import Reject
@@ -60,7 +59,7 @@ class _Group:
     """Which tables, by their numbers, are in it."""
 
 
-class TablesConverter:
+class TablesConverter(WithoutTasks):
     """A `stage_writer.ports.Converter`. Raises SchemaError and ExpressionError for an invalid stream."""
 
     def __init__(self, stream: Stream, inputs: RecordInputs = NO_INPUTS) -> None:
@@ -101,9 +100,6 @@ class TablesConverter:
     def at(self, gained: StructType) -> TablesConverter:  # noqa: ARG002 - the port's
         """Tables with columns of their own gain none."""
         return self
-
-    def restores(self, partition: TopicPartition, state: StateFiles, store: object) -> None:
-        """There is no state."""
 
     def slices(self, batches: Sequence[MessageBatch]) -> Iterator[Staged]:
         """The batches with their rows, in one slice."""

@@ -67,7 +67,7 @@ def _marker_record(chain: PartitionChain, staged: StagedMarker, *, is_stray: boo
         **record,
         "end": int(marker.span.end),
         "previous": marker.previous,
-        "origin": "hand" if manifest is None else manifest.origin.value,
+        "origin": marker.origin or "hand",
         "writer": None if manifest is None else manifest.writer,
         "created_ms": None if manifest is None else manifest.created_ms,
         "records": _records(marker),
@@ -129,7 +129,7 @@ def chain_as_text(chain: PartitionChain, now_ms: int) -> str:
                 f"{_files(marker):,}",
                 size_text(_size(marker)),
                 age,
-                "hand" if marker.manifest is None else marker.manifest.origin.value,
+                marker.origin or "hand",
                 toned("stray", Tone.WARNING) if marker.name in strays else loaded,
                 "" if marker.manifest is None else marker.manifest.writer,
             )

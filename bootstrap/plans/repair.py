@@ -115,17 +115,13 @@ def _first_gap(state: PartitionState) -> Span | None:
         # A first marker that follows another one is the rest of a chain; its predecessors are the gap.
         lost = first.previous if first.previous is not None and first.previous < first.span.start else None
         position = first.span.start if lost is None else lost
-        if state.chain_origin is not None and lost is None and _is_flush(first):
+        if state.chain_origin is not None and lost is None and first.origin is Origin.FLUSH:
             position = min(position, state.chain_origin.first_position)  # as in delta_loader/plan/plan.py, rule 3
     for marker in markers:
         if marker.span.start > position:
             return Span(position, marker.span.start)
         position = max(position, marker.span.end)
     return None
-
-
-def _is_flush(marker: Marker) -> bool:
-    return marker.manifest is not None and marker.manifest.origin is Origin.FLUSH
 
 
 def _end(state: PartitionState) -> Position:
@@ -284,7 +280,7 @@ def _sound(state: PartitionState, to: Position) -> Position:
 def _origin_is_below(state: PartitionState, begin: Position) -> bool:
     """Whether the first records from the chain's origin on were never staged (delta_loader/plan/plan.py, rule 3)."""
     first = state.staged[0].marker if state.staged else None
-    return first is not None and first.previous is None and _is_flush(first) and begin < first.span.start
+    return first is not None and first.previous is None and first.origin is Origin.FLUSH and begin < first.span.start
 
 
 def _root(state: PartitionState) -> Position:

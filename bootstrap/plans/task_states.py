@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from bootstrap.plans.state import PartitionState
     from common.spans import Position
-    from common.stage.markers import Marker
     from common.stage.state_files import StateFiles
 
 
@@ -48,7 +47,7 @@ class TaskStates:
             if state is not None:
                 known[marker.span.start] = state.before
                 known[marker.span.end] = state.files
-            elif not _is_flush(marker) and marker.span.start in known:
+            elif marker.origin is not Origin.FLUSH and marker.span.start in known:
                 known[marker.span.end] = known[marker.span.start]
         return cls(known, chain)
 
@@ -95,7 +94,3 @@ class TaskStates:
             break
         parsed = ((path, OutboxName.parse(path)) for path in dict.fromkeys(named))
         return tuple(path for path, name in parsed if name is not None and name.start < position)
-
-
-def _is_flush(marker: Marker) -> bool:
-    return marker.manifest is not None and marker.manifest.origin is Origin.FLUSH

@@ -270,6 +270,11 @@ class Marker:
         """The staged files for each table; empty for a marker made by hand."""
         return self.manifest.tables if self.manifest is not None else ()
 
+    @property
+    def origin(self) -> Origin | None:
+        """None for a marker made by hand."""
+        return self.manifest.origin if self.manifest is not None else None
+
     def is_older_than(self, generation: int) -> bool:
         """Whether it is of a lower generation. A marker made by hand belongs to the generation that it is in."""
         return self.manifest is not None and self.manifest.generation < generation

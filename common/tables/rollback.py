@@ -333,8 +333,9 @@ def unknown_positions(
 def _was_loaded(marker: Marker, position: Position, oldest: LoggedCommit) -> bool:
     """Whether a marker was loaded, as far as can be determined, by a commit that is gone."""
     manifest = marker.manifest
-    is_staged = manifest is not None and manifest.origin is Origin.FLUSH and marker.span.end <= position
-    return manifest is not None and is_staged and _is_older(manifest.created_ms, oldest)
+    if manifest is None or manifest.origin is not Origin.FLUSH or marker.span.end > position:
+        return False
+    return _is_older(manifest.created_ms, oldest)
 
 
 def _is_older(made_ms: int | None, commit: LoggedCommit) -> bool:

@@ -195,7 +195,7 @@ def next_run(position: Position | None, chain: Iterable[AnyMarker], origin: Posi
             return first or UpToDate()
         if first.previous is not None:
             return MissingOrigin(first)
-        by_writer = first.manifest is not None and first.manifest.origin is Origin.FLUSH
+        by_writer = first.origin is Origin.FLUSH
         position = min(origin, first.span.start) if by_writer and origin is not None else first.span.start
     return _foreign(ordered, position) or _run_from(position, ordered)
 

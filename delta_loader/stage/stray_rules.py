@@ -95,7 +95,7 @@ def lowest_branch(low: LowEnd) -> StrayBranch | MarkersToRead | NoStray:
     branch = _branch(low)
     if not isinstance(branch, tuple):
         return branch
-    if not _is_a_writers(branch[-1]) or (branch[-1].span.end == low.position and _has_gap(low)):
+    if branch[-1].origin is not Origin.FLUSH or (branch[-1].span.end == low.position and _has_gap(low)):
         return NoStray()
     inside = {marker.name for marker in branch}
     witness_name = next(name for name in low.names if name not in inside)  # the last one is not inside
@@ -133,7 +133,7 @@ def _branch(low: LowEnd) -> tuple[Marker, ...] | MarkersToRead | NoStray:
             return NoStray()
         if branch and marker.previous != branch[-1].name.start:
             return tuple(branch)
-        if branch and _is_a_writers(branch[-1]) and _is_late(low, branch[-1], {name}):
+        if branch and branch[-1].origin is Origin.FLUSH and _is_late(low, branch[-1], {name}):
             return tuple(branch)
         if name == low.names[-1]:
             return NoStray()
@@ -144,17 +144,13 @@ def _branch(low: LowEnd) -> tuple[Marker, ...] | MarkersToRead | NoStray:
 
 def _speaks_against(witness: AnyMarker, tip: Marker) -> bool:
     """Whether the lowest marker next to a branch shows that the branch is not part of the chain (rule 4)."""
-    if not isinstance(witness, Marker) or witness.manifest is None or witness.manifest.origin is Origin.BOOTSTRAP:
+    if not isinstance(witness, Marker) or witness.origin in (None, Origin.BOOTSTRAP):
         return False
     if witness.previous is None:
         return False
     linked = witness.previous == tip.name.start and witness.name.start == tip.span.end
     lost_between = witness.previous == tip.span.end
     return not (linked or lost_between)
-
-
-def _is_a_writers(marker: Marker) -> bool:
-    return marker.manifest is not None and marker.manifest.origin is Origin.FLUSH
 
 
 def _is_late(low: LowEnd, marker: Marker, above: AbstractSet[MarkerName]) -> bool:

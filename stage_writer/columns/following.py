@@ -26,6 +26,7 @@ from common.settings.columns_from import ColumnsFrom
 from stage_writer.columns.finding import DiscoveredColumns
 from stage_writer.decode.dependency import Dependency
 from stage_writer.decode.envelopes.framing import schema_keys
+from stage_writer.shape.slicing import WithoutTasks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from common.ports import Clock
     from common.schema import StructType
     from common.settings import Stream
-    from common.spans import TopicPartition
     from stage_writer.columns.finding import FindsColumns
     from stage_writer.decode.batch import MessageBatch
     from stage_writer.decode.envelopes.framing import SchemaKey
@@ -208,7 +208,7 @@ class CoveredSchemas:
         return ColumnsWait(self._columns, new)
 
 
-class PendingConverter:
+class PendingConverter(WithoutTasks):
     """The converter of a stream whose columns are not known yet: it converts nothing (rule 2)."""
 
     def __init__(self, stream: Stream, dead_letters: TableFormat) -> None:
@@ -242,6 +242,3 @@ class PendingConverter:
     def at(self, gained: StructType) -> PendingConverter:  # noqa: ARG002
         """This converter: nothing can be gained yet."""
         return self
-
-    def restores(self, partition: TopicPartition, state: object, store: object) -> None:
-        """There is no state."""

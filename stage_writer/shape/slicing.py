@@ -123,6 +123,13 @@ def _part(whole: Slice, start: int, end: int, of_rows: tuple[int, int]) -> Slice
     )
 
 
+class WithoutTasks:
+    """The part of a `stage_writer.ports.Converter` of a stream without a topology's tasks."""
+
+    def restores(self, partition: TopicPartition, state: object, store: object) -> None:
+        """There is no state."""
+
+
 Staged: TypeAlias = list[tuple["MessageBatch", "StagedRows"]]
 
 

@@ -138,7 +138,7 @@ def state_at(store: ObjectStore, partition: TopicPartition, tail: Tail) -> State
     there = {item.path for item in store.list(state_folder(partition))}
     last = chain[-1]
     if last.manifest is None or last.manifest.state is None:
-        _require_none_lost(partition, there, last.name.start, generation, flushed=_is_flush(last))
+        _require_none_lost(partition, there, last.name.start, generation, flushed=last.origin is Origin.FLUSH)
         return EMPTY_STATE
     return _all_there(last.manifest.state.files, there, "the chain's last marker")
 
@@ -169,12 +169,8 @@ def _downwards(store: ObjectStore, partition: TopicPartition, tail: Tail, genera
             continue  # a stray: another marker already covers its range
         above = marker.span.start
         yield marker
-        if _is_flush(marker) or (marker.manifest is not None and marker.manifest.state is not None):
+        if marker.origin is Origin.FLUSH or (marker.manifest is not None and marker.manifest.state is not None):
             return
-
-
-def _is_flush(marker: Marker) -> bool:
-    return marker.manifest is not None and marker.manifest.origin is Origin.FLUSH
 
 
 def _require_none_lost(

@@ -26,6 +26,7 @@ from stage_writer.decode.rejects import ErrorClass, Reject
 from stage_writer.shape.kafka_columns import AddIdentityColumns, KafkaColumns
 from stage_writer.shape.outcome import Outcome, Part, staged_of, together
 from stage_writer.shape.rows import Rows
+from stage_writer.shape.slicing import WithoutTasks
 from stage_writer.tasks.tables import OfTopology, decoders_of, formats_of, row_format
 from stage_writer.topologies.nodes import TableSink
 from stage_writer.topologies.task.writing import RowWriter
@@ -36,12 +37,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from common.settings import Stream
-    from common.spans import TopicPartition
-    from common.stage.state_files import StateFiles
     from stage_writer.decode.batch import MessageBatch
     from stage_writer.decode.decode_options import MakeNativeDecoder
     from stage_writer.parquet.buffer import StagedRows, TableFormat
-    from stage_writer.ports import StateStore
     from stage_writer.shape.rows import Step
     from stage_writer.topologies.built import BuiltTopology
 
@@ -56,7 +54,7 @@ class _Arrived:
     rows: Rows
 
 
-class ColumnsConverter(OfTopology):
+class ColumnsConverter(OfTopology, WithoutTasks):
     """A `stage_writer.ports.Converter`. ``topology.is_columns_only`` holds. Raises SchemaError."""
 
     def __init__(self, stream: Stream, topology: BuiltTopology, native_decoder: MakeNativeDecoder) -> None:
@@ -72,9 +70,6 @@ class ColumnsConverter(OfTopology):
         self._numbers = {name: numbers[comparable(url)] for name, url in stream.routing.routes.items()}
         self._numbers[""] = numbers[comparable(stream.table)]
         self._decoders = decoders_of(stream, topology, native_decoder)
-
-    def restores(self, partition: TopicPartition, state: StateFiles, store: StateStore) -> None:
-        """There is no state."""
 
     def slices(self, batches: Sequence[MessageBatch]) -> Iterator[list[tuple[MessageBatch, StagedRows]]]:
         """The batches with their rows, those of a topic at a time (rule 1)."""

@@ -113,8 +113,7 @@ class OffsetStory:
 
     def _to_come(self) -> OffsetLocation:
         if self.staged is not None:
-            is_flush = self.staged.manifest is not None and self.staged.manifest.origin is Origin.FLUSH
-            if not is_flush:
+            if self.staged.origin is not Origin.FLUSH:
                 return OffsetLocation.GIVEN_UP
             return OffsetLocation.STAGED if self.held is None else OffsetLocation.HELD
         if self.kafka_end is not None and self.query.offset >= self.kafka_end:
