@@ -122,3 +122,65 @@ def test_one_stream_follows_all_tables_of_a_database(
     assert "customers.vip BOOLEAN" in {gained["column"] for gained in shown["gained"]}
     checked = programs.succeed("delta-loader", "check", config)
     assert f"{lake.url}/shop/lines" in checked
+
+
+@pytest.mark.parametrize("lake", ["moto"], indirect=True)
+def test_the_tables_of_canal_appear_with_the_keys_that_its_events_name(
+    kafka: KafkaCluster, new_topic: Callable[..., str], programs: Programs, spark: SparkSession, lake: Lake
+) -> None:
+    topic = new_topic(1)
+    stream = {
+        "app_id": "shop",
+        "topics": [topic],
+        "table": f"{lake.url}/position",
+        "envelope": "canal",
+        "route": "regexp_extract(_cdc.source, '[^.]+$')",
+        "route_table": f"{lake.url}/shop/{{route}}",
+        "route_columns": "own",
+        "load": "merge",
+        "merge": {"tombstones": "ignore"},
+    }
+    config = programs.config(
+        {
+            "kafka": {"bootstrap.servers": kafka.bootstrap_servers},
+            "stage": {"url": f"{lake.url}/stage", "storage_options": dict(lake.storage_options)},
+            "writer": {"group_id": topic, "http": None},
+            "loader": {"http": None, "spark": {"spark.master": "local[2]"}},
+            "streams": [stream],
+        }
+    )
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+
+    def load(*events: dict[str, object]) -> None:
+        about = {"database": "shop", "es": 1_700_000_000_000, "ts": 1_700_000_000_500, "isDdl": False, "old": None}
+        for event in events:
+            producer.produce(topic, json.dumps({**about, **event}).encode())
+        assert producer.flush(120) == 0
+        programs.succeed("stage-writer", "run", config, "--until-caught-up")
+        (report,) = in_process.load_all(config, spark)
+        assert (report.failure, report.held) == (None, {})
+
+    def rows(table: str, *columns: str) -> list[tuple[object, ...]]:
+        frame = spark.read.format("delta").load(f"{lake.url.replace('s3://', 's3a://')}/shop/{table}")
+        return sorted(tuple(row) for row in frame.select(*columns).collect())
+
+    customers, lines = {"table": "customers", "pkNames": ["id"]}, {"table": "lines", "pkNames": ["order", "line"]}
+    two = [{"id": "1", "name": "Ada"}, {"id": "2", "name": "Eve"}]
+    line = {"order": "a", "line": "1", "id": "x"}
+    load({**customers, "type": "INSERT", "data": two}, {**lines, "type": "INSERT", "data": [line]})
+    moved = {"type": "UPDATE", "data": [{"id": "3", "name": "Ada", "vip": "1"}], "old": [{"id": "1", "vip": None}]}
+    ddl = {"type": "ALTER", "isDdl": True, "data": None, "pkNames": None, "sql": "ALTER TABLE customers ADD vip INT"}
+    other = {"type": "INSERT", "data": [line], "pkNames": ["id"]}
+    load(
+        {**customers, **ddl},
+        {**customers, **moved},
+        {**customers, "type": "DELETE", "data": [two[1]]},
+        {**lines, **other},
+    )
+    assert rows("customers", "id", "name", "vip") == [("3", "Ada", "1")]
+    assert rows("lines", "order", "line", "id") == [("a", "1", "x")]
+    dead_letters = spark.read.format("delta").load(f"{lake.url.replace('s3://', 's3a://')}/position_dead_letters")
+    assert [row.error_class for row in dead_letters.collect()] == ["unreadable_key"]
+    report = in_process.verify(config, spark)
+    assert report.failure is None
+    assert not [finding for finding in report.findings if finding.verdict is Verdict.FAULT], report.findings
