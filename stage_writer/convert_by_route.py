@@ -189,7 +189,7 @@ class OwnColumnsConverter(WithoutTasks):
         self._choice = RecordChoice(stream, inputs, appearing=appearing)
         self._to_route = RecordChoice(to_route(stream), inputs)
         self._main = alone(stream.at(stream.table))
-        main = RecordPipeline(self._main, inputs)
+        self._main_pipeline = main = RecordPipeline(self._main, inputs)
         self.formats = (rows_format(self._main, main.columns), dead_letters_format(stream))
         """The stream's main table, and the one for dead letters. The others appear with their rows."""
         self._tables: dict[str, OwnTable] = {}
@@ -212,7 +212,10 @@ class OwnColumnsConverter(WithoutTasks):
         return self._choice.needs_headers or bool(self._main.include)
 
     def waits(self, batch: MessageBatch) -> Dependency | None:
-        """What must be available before this batch can be converted: tables of routes that appear."""
+        """What must be available before this batch can be converted: schemas, then tables of routes that appear."""
+        dependency = self._main_pipeline.waits(batch)
+        if dependency is not None:
+            return dependency
         messages = Messages.of([batch])
         firsts = self._to_route.new_routes(messages, _KEYS_READ)
         keys = {route: names for route, places in firsts.items() if (names := self._names_in(messages, places))}

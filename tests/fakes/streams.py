@@ -13,6 +13,8 @@ from stage_writer.decode.batch import MessageBatch
 def stream_of(**settings: object) -> Stream:
     stream = {"app_id": "orders", "topics": ["orders"], "table": "/tables/orders", **settings}
     content = {"kafka": {"bootstrap.servers": "localhost:9092"}, "stage": {"url": "/stage"}, "streams": [stream]}
+    if settings.get("framing", "none") != "none":
+        content["schema_registry"] = {"url": "http://localhost:1"}
     return Settings.model_validate(content).streams[0]
 
 

@@ -1,10 +1,12 @@
 """Tables that appear with columns and keys of their own (`route_columns: own`)."""
 
+import io
 import json
 import uuid
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
+import fastavro
 import pytest
 import structlog
 
@@ -16,13 +18,17 @@ from common.settings import Stream
 from common.settings.own_columns import columns_at
 from common.stage.appeared_routes import agree_on, appeared, with_appeared_of
 from common.storage.store import FsspecStore
+from devservices.schema_registry import running_registry
 from stage_writer.convert_by_route import OwnColumnsConverter
 from stage_writer.decode.batch import MessageBatch
+from stage_writer.decode.envelopes.framing import SchemaWait
+from stage_writer.fetch.schema_registry import SchemaRegistry
 from stage_writer.layers import RecordInputs
 from stage_writer.parquet.buffer import StagedRows
 from stage_writer.record_converter import converter_of
 from stage_writer.stage.gaining import gain_columns
 from stage_writer.stage.route_registry import RouteRegistry
+from tests.fakes.clock import IdleClock
 from tests.fakes.native import native_decoders
 from tests.fakes.streams import batch_of, stream_of
 
@@ -37,11 +43,12 @@ def own(**settings: object) -> Stream:
 class Writer:
     """A writer's conversion, and its agreements in the stage."""
 
-    def __init__(self, store: FsspecStore, **settings: object) -> None:
+    def __init__(self, store: FsspecStore, schemas: SchemaRegistry | None = None, **settings: object) -> None:
         self.store = store
         self.stream = with_appeared_of(own(**settings), store)  # as its command reads the settings
         routes = RouteRegistry(self.stream, lambda: store, SystemClock(), structlog.get_logger())
-        converter = converter_of(self.stream, RecordInputs(native_decoder=native_decoders()[-1]), appearing=routes)
+        inputs = RecordInputs(schemas, native_decoder=native_decoders()[-1])
+        converter = converter_of(self.stream, inputs, appearing=routes)
         assert isinstance(converter, OwnColumnsConverter)
         self.converter = converter
         self.gained = NO_COLUMNS
@@ -357,6 +364,72 @@ def test_the_keys_of_dms_are_in_the_settings(store: FsspecStore) -> None:
     assert letters(staged) == {102: "its route is 'b', and none of its events names the keys of a table"}
 
 
+class UnknownSchemas:
+    """A registry that has not answered."""
+
+    def knows(self, _ids: Sequence[object]) -> bool:
+        return False
+
+
+def test_events_in_avro_make_tables_with_the_keys_of_the_settings(store: FsspecStore) -> None:
+    def event(table: str, op: str, after: dict[str, object]) -> bytes:
+        row = [{"name": name, "type": "string" if isinstance(value, str) else "long"} for name, value in after.items()]
+        image = {"type": "record", "name": f"{table}.Value", "fields": row}
+        source = {
+            "type": "record",
+            "name": "Source",
+            "fields": [{"name": name, "type": "string"} for name in ("db", "table")],
+        }
+        fields = [
+            {"name": "before", "type": ["null", image]},
+            {"name": "after", "type": ["null", f"{table}.Value"]},
+            {"name": "source", "type": source},
+            {"name": "op", "type": "string"},
+        ]
+        schema = {"type": "record", "name": f"{table}.Envelope", "fields": fields}
+        file = io.BytesIO(b"\0" + registry.register(json.dumps(schema), "AVRO").to_bytes(4, "big"))
+        file.seek(5)
+        images = {"before": after if op == "d" else None, "after": None if op == "d" else after}
+        fastavro.schemaless_writer(
+            file, fastavro.parse_schema(schema), {**images, "source": {"db": "shop", "table": table}, "op": op}
+        )
+        return file.getvalue()
+
+    with running_registry() as registry:
+        schemas = SchemaRegistry({"url": registry.url}, IdleClock(), structlog.get_logger(), resolves={"AVRO"})
+        merge = {"tombstones": "ignore", "route_keys": {"a": ["id"], "b": ["n", "m"]}}
+        route = "regexp_extract(_cdc.source, '[^.]+$')"
+        settings = {"format": "avro", "framing": "confluent", "merge": merge, "route": route}
+        writer = Writer(store, schemas, **settings)
+        values = [
+            event("a", "c", {"id": 1, "x": "u"}),
+            event("b", "c", {"n": "k", "m": 2}),
+            event("a", "d", {"id": 1, "x": "u"}),
+            event("a", "c", {"id": 2, "x": "v", "y": 3}),
+        ]
+        keys = [b"\0\0\0\0\1\2"] * 4
+        waiting = Writer(store, cast("SchemaRegistry", UnknownSchemas()), **settings).converter
+        assert isinstance(waiting.waits(batch_of(values, keys=keys)), SchemaWait)
+        schemas.types_of([int.from_bytes(value[1:5], "big") for value in values])
+        staged = writer.convert(values, keys)
+    assert not letters(staged)
+    assert rows_at(staged, "a", "id", "x", "y") == [(1, "u", None, False), (1, "u", None, True), (2, "v", 3, False)]
+    assert rows_at(staged, "b", "n", "m") == [("k", 2, False)]
+
+
+def test_framed_json_makes_tables_with_columns_of_their_own(store: FsspecStore) -> None:
+    rows: dict[str, Any] = {"load": "auto", "merge": None, "envelope": "plain", "columns": "kind STRING"}
+    with running_registry() as registry:
+        frame = b"\0" + registry.register('{"type": "object"}').to_bytes(4, "big")
+        schemas = SchemaRegistry({"url": registry.url}, IdleClock(), structlog.get_logger())
+        schemas.types_of([int.from_bytes(frame[1:], "big")])
+        framed: dict[str, Any] = {"framing": "confluent", "route": "kind", "unknown_fields": "evolve"}
+        writer = Writer(store, schemas, unrouted="dead_letters", **rows, **framed)
+        staged = writer.convert([frame + b'{"kind":"a","x":1}', b'{"kind":"a"}'], [None] * 2)
+    assert [row["x"] for row in tables(staged)["a"]] == [1]
+    assert dict(staged.dead_letters) == {"not_framed": 1}
+
+
 @pytest.mark.parametrize("tombstones", ["delete", "ignore"])
 def test_a_row_whose_key_changes_is_moved_as_debezium_sends_it(store: FsspecStore, tombstones: str) -> None:
     """A delete of the old key, its tombstone, and an insert of the new one."""
@@ -378,7 +451,12 @@ def test_a_row_whose_key_changes_is_moved_as_debezium_sends_it(store: FsspecStor
         ({"columns": "from_table"}, "does not go with columns: from_table"),
         ({"unknown_fields": "rescue"}, "does not go with unknown_fields: rescue"),
         ({"unrouted": "table"}, "does not go with unrouted: table"),
-        ({"envelope": "dms"}, "events of dms do not name their key columns; add merge.keys or merge.route_keys"),
+        ({"format": "protobuf", "framing": "confluent"}, "does not go with format: protobuf"),
+        ({"framing": "confluent_header"}, "does not go with framing: confluent_header"),
+        ({"envelope": "canal", "framing": "confluent"}, "does not go with framing with envelope: canal"),
+        ({"framing": "confluent"}, "keys in a frame do not name the key columns; add merge.keys or merge.route_keys"),
+        ({"framing": "confluent", "merge": {"keys": ["id"]}, "route": "kafka.topic"}, "tombstones: ignore"),
+        ({"envelope": "dms"}, "events of dms do not name the key columns; add merge.keys or merge.route_keys"),
         ({"routes": {"a": "/a"}}, "add merge.route_keys.a, or merge.keys"),
         ({"route_columns": "shared", "columns": "id INT"}, "merge.keys is missing"),
         (
