@@ -266,7 +266,7 @@ class _Inference:
         odd = {kind: count for kind, count in shape.kinds.items() if kind not in kinds}
         words = ", ".join(f"{count:,} {kind.value}" for kind, count in sorted(odd.items()))
         usual = ", ".join(f"{shape.kinds[kind]:,} {kind.value}" for kind in sorted(kinds))
-        self.notes.append(f"{_path(path)} was {usual}; the others would be dead letters: {words}")
+        self.notes.append(f"{_path(path)} is {usual}; others would be dead letters: {words}")
         every = set(shape.kinds)
         if every <= _NUMBERS:
             self.alternatives.append(Alternative(_path(path), "DOUBLE", None))
@@ -297,8 +297,8 @@ class _Inference:
             return Primitive.DATE
         if kinds <= _TIMES:
             zoned = JsonKind.ZONED in kinds
-            what = "a moment" if zoned else "a timestamp without a time zone"
-            self.notes.append(f"{_path(path)} was {what} as text each time; STRING would accept any text")
+            what = "a timestamp" if zoned else "a timestamp without a time zone"
+            self.notes.append(f"{_path(path)} was always {what} as text; STRING would accept any text")
             return Primitive.TIMESTAMP if zoned else Primitive.TIMESTAMP_NTZ
         return Primitive.STRING
 
