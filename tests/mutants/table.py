@@ -12,6 +12,7 @@ TESTS = {
         f"{_WRITER}/stage/test_staging.py",
         f"{_WRITER}/test_flushes.py",
         f"{_WRITER}/outbox/test_outboxes.py",
+        f"{_WRITER}/tasks/test_states.py",
     ),
     "stage_writer.partitions.freshness": (f"{_WRITER}/partitions/test_freshness.py", f"{_WRITER}/test_service.py"),
     "delta_loader.plan.plan": (

@@ -227,6 +227,17 @@ def test_the_first_claim_is_made_where_the_chain_begins_as_before(world: World) 
     assert not world.seal(100, 120, None, generation=2).chain_moved
 
 
+@pytest.mark.parametrize("generation", [0, 2])
+def test_a_marker_made_by_hand_is_of_the_generation_of_its_chains_origin(world: World, generation: int) -> None:
+    """What is staged above it would otherwise be older than the rewind, and never be loaded."""
+    if generation:
+        world.stage().chains.begin(SOURCE, ChainOrigin(Position(100), generation=generation))
+    world.store.write(MarkerName(SOURCE, Position(100)).path, b"")
+    tail = world.stage().chains.tail(SOURCE)
+    assert tail is not None
+    assert tail.lineage == Lineage(generation)
+
+
 def test_no_claim_is_made_where_the_origin_cannot_be_read(world: World) -> None:
     world.store.write(origin_path(SOURCE), b"{")
     assert isinstance(world.job(0, 10, None).run(), LostClaim)
