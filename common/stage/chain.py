@@ -31,10 +31,6 @@ class Chain:
     strays: tuple[Marker, ...]
 
     @property
-    def tail(self) -> Marker | None:
-        return self.markers[-1] if self.markers else None
-
-    @property
     def end(self) -> Position | None:
         """The start of the next span, or None while there is no chain."""
         return self.markers[-1].span.end if self.markers else None

@@ -33,7 +33,7 @@ from common.errors import MarkerError
 from common.spans import Partition, Position, Topic, TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
 STAGED = "data"
 """The stage's folder for files that wait for Spark."""
@@ -172,8 +172,3 @@ def shortened(text: str) -> str:
 def delta_path(path: str) -> str:
     """The ``path`` of an AddFile action for a data file's path: a relative, percent-encoded URI."""
     return quote(path, safe="/=:-._~!$&'()*+,;@")
-
-
-def partition_values(values: Mapping[str, str | None]) -> tuple[tuple[str, str | None], ...]:
-    """The pairs in the mapping's order, an empty value turned to null as Delta reads it."""
-    return tuple((column, value or None) for column, value in values.items())

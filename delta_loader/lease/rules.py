@@ -38,12 +38,6 @@ _CHECKS = 10  # per lease time
 
 
 @dataclass(frozen=True, slots=True)
-class ObservedEpoch:
-    epoch: Epoch
-    record: LeaseRecord
-
-
-@dataclass(frozen=True, slots=True)
 class Sent:
     """The last epoch requested, and when it was first requested."""
 
@@ -73,7 +67,8 @@ class LeaseState:
     streams: frozenset[str]
     topics: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """The topics of its streams, by app id."""
-    observed: ObservedEpoch | None = None
+    observed: Epoch | None = None
+    """The highest epoch seen so far."""
     grants: tuple[ObservedGrant, ...] = ()
     sent: Sent | None = None
     held_until_s: float | None = None
@@ -126,7 +121,7 @@ class LeaseState:
 
     @property
     def next_epoch(self) -> Epoch:
-        return Epoch(1 if self.observed is None else self.observed.epoch + 1)
+        return Epoch(1 if self.observed is None else self.observed + 1)
 
     @property
     def check_every_s(self) -> float:
@@ -190,13 +185,13 @@ def sending(state: LeaseState, epoch: Epoch, now_s: float) -> LeaseState:
 
 def observed(state: LeaseState, epoch: Epoch, record: LeaseRecord, now_s: float) -> LeaseState:
     """The state after ``epoch`` was found to be the highest; ``now_s`` is a time after that."""
-    if state.observed is not None and epoch <= state.observed.epoch:
+    if state.observed is not None and epoch <= state.observed:
         return state
     since_s = {(seen.grant.holder, seen.grant.renewed): seen.since_s for seen in state.grants}
     grants = tuple(
         ObservedGrant(grant, since_s.get((grant.holder, grant.renewed), now_s)) for grant in record.granted(epoch)
     )
-    before, state = state.own_grant, replace(state, observed=ObservedEpoch(epoch, record), grants=grants)
+    before, state = state.own_grant, replace(state, observed=epoch, grants=grants)
     own, sent = state.own_grant, state.sent
     if own is not None and sent is not None and own.renewed == sent.epoch:
         return replace(state, held_until_s=sent.first_s + state.lease_s)

@@ -38,7 +38,6 @@ _POLL_S = 0.1
 
 @dataclass(slots=True)
 class _Running:
-    began_s: float
     progress: object
     progressed_s: float
     is_freed: bool = False
@@ -171,7 +170,7 @@ class StreamScheduler:
         """Run one turn, without the lock."""
         work, now_s = self._stream_work[app_id], self._now_s()
         self._since_s.setdefault(app_id, now_s)
-        self._running[app_id] = _Running(now_s, work.progress(app_id), now_s)
+        self._running[app_id] = _Running(work.progress(app_id), now_s)
         yielded = False
         self._changed.release()
         try:

@@ -13,7 +13,7 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         )
     },
     "delta_loader.lease.rules": {
-        "observed: epoch <= state.observed.epoch → epoch < state.observed.epoch": (
+        "observed: epoch <= state.observed → epoch < state.observed": (
             "what an epoch says never changes, and to see it again changes nothing"
         )
     },

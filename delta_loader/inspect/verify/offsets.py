@@ -131,10 +131,6 @@ class SpanTally:
     def within(self, span: Span) -> int:
         return sum(self._counts[bisect_left(self._edges, span.start) : bisect_left(self._edges, span.end)])
 
-    @property
-    def total(self) -> int:
-        return sum(self._counts)
-
     def outside(self) -> list[tuple[int, int | None, int]]:
         """Every part between two edges with its count; the last one has no end."""
         ends: list[int | None] = [*self._edges[1:], None]

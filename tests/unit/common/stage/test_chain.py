@@ -51,7 +51,6 @@ def test_a_chain_is_what_writers_go_on_from(
     assert [marker.span.start for marker in chain.markers] == living
     assert [marker.span.start for marker in chain.strays] == strays
     assert chain.end == end
-    assert chain.tail == (chain.markers[-1] if living else None)
 
 
 def test_names_are_grouped_by_partition_and_sorted() -> None:

@@ -5,7 +5,7 @@ import pytest
 
 from common.errors import MarkerError
 from common.spans import Partition, Position, Topic, TopicPartition
-from common.stage.data_files import DataFileName, delta_path, partition_values
+from common.stage.data_files import DataFileName, delta_path
 
 SOURCE = TopicPartition(Topic("orders-eu-1"), Partition(3))
 UNIQUE = "0b4a5dbe-8d61-4bb7-9e0e-2f8f0b0e3c11"
@@ -64,10 +64,6 @@ def test_a_value_that_no_file_system_takes_is_replaced_by_its_digest() -> None:
         assert folder.startswith("city=sha256-")
         assert len(folder) < 60
     assert "city=" + "a" * 100 + "/" in name(("city", "a" * 100)).path
-
-
-def test_an_empty_partition_value_is_null() -> None:
-    assert partition_values({"a": "", "b": None, "c": "x"}) == (("a", None), ("b", None), ("c", "x"))
 
 
 @pytest.mark.parametrize(
