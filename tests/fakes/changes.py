@@ -14,7 +14,6 @@ from pyspark.sql import SparkSession
 
 from common.clock import SystemClock
 from common.metrics import Metrics
-from common.settings import Settings
 from common.spans import Offset, Partition, Position, Topic, TopicPartition
 from common.storage.store import FsspecStore, stores_of
 from delta_loader.load.merged_keys import KeyReader, MergedKeys
@@ -29,6 +28,7 @@ from stage_writer.decode.batch import MessageBatch
 from stage_writer.parquet.buffer import Buffer
 from stage_writer.ports import FlushIdentity, Sealed
 from stage_writer.stage.staging import ObjectStage
+from tests.builders import settings_of
 from tests.fakes.events import Event, Forbids, Row, Table, replay
 from tests.fakes.writers import always
 from tests.reading import place_of, rows_of
@@ -76,13 +76,10 @@ class ChangeStream:
             **({"rename": {"name": self.label}} if self.label != "name" else {}),
             **self.more,
         }
-        self.settings = Settings.model_validate(
-            {
-                "kafka": {"bootstrap.servers": "127.0.0.1:1"},
-                "stage": {"url": f"{self.root}/stage", "storage_options": self.storage_options},
-                "loader": {"http": None, "marker_retention": "0s"},
-                "streams": [stream],
-            }
+        self.settings = settings_of(
+            stream,
+            stage={"url": f"{self.root}/stage", "storage_options": self.storage_options},
+            loader={"http": None, "marker_retention": "0s"},
         )
         self.store = FsspecStore(self.settings.stage.url, self.storage_options)
         self.stage = ObjectStage(

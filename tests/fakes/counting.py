@@ -7,7 +7,6 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from common.metrics import Metrics
-from common.settings import Settings
 from common.spans import Partition, Topic, TopicPartition
 from common.stage.markers import Manifest
 from common.stage.state_files import MarkedState
@@ -21,6 +20,7 @@ from stage_writer.tasks.shared import SnapshotsWhen, Surroundings
 from stage_writer.tasks.topology import TopologyConverter
 from stage_writer.topologies import Processor, ProcessorContext, Record, Topology
 from stage_writer.topologies.stores import Stores
+from tests.builders import settings_of
 from tests.fakes.changelog import MemoryTopics
 from tests.fakes.group import HandClock, LonelyMember
 from tests.fakes.writers import new_writer, runtime_of
@@ -67,13 +67,7 @@ class World:
         self.clock = HandClock()
         self.group = LonelyMember(self.clock, {FIRST: end}, ids={ORDERS: "first"})
         stream = {"app_id": "orders", "topics": ["orders"], "table": f"{folder}/table", "topology": "any:build"}
-        self.settings = Settings.model_validate(
-            {
-                "kafka": {"bootstrap.servers": "nowhere:1"},
-                "stage": {"url": f"{folder}/stage"},
-                "streams": [{**stream, "columns": "id INT, seen BIGINT NOT NULL"}],
-            }
-        )
+        self.settings = settings_of({**stream, "columns": "id INT, seen BIGINT NOT NULL"}, folder=str(folder))
         self.names = iter(range(1_000))
         self.topics = MemoryTopics()
         self.writer = self.new_writer()

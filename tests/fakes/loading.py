@@ -21,6 +21,7 @@ from delta_loader.service import LoaderService
 from delta_loader.stage.reading import Stage
 from delta_loader.status.collecting import stream_status
 from delta_loader.status.values import StreamStatus
+from tests.builders import settings_of
 from tests.fakes.staging import Staging
 
 Item = TypeVar("Item")
@@ -35,16 +36,13 @@ def settings_for(staging: Staging, **loader: object) -> Settings:
 def routed_settings_for(staging: Staging, routes: Sequence[str], **loader: object) -> Settings:
     """The same for a stream with routes of these names."""
     topics = topics_of(staging.topic)
-    stream = {"app_id": "orders", "topics": list(topics), "table": staging.table, "columns": "id BIGINT"}
+    stream: dict[str, object] = {"topics": list(topics), "table": staging.table}
     stream |= {"topology": "tests.fakes.joining:build"} if len(topics) > 1 else {"route": "name"} if routes else {}
     routing = {"routes": {name: staging.route(name) for name in routes}} if routes else {}
-    return Settings.model_validate(
-        {
-            "kafka": {"bootstrap.servers": "127.0.0.1:1"},
-            "stage": {"url": staging.stage_url, "storage_options": staging.storage_options},
-            "loader": {"http": None, "spark": {"spark.master": "local[2]"}, **loader},
-            "streams": [stream | routing],
-        }
+    return settings_of(
+        stream | routing,
+        stage={"url": staging.stage_url, "storage_options": staging.storage_options},
+        loader={"http": None, "spark": {"spark.master": "local[2]"}, **loader},
     )
 
 

@@ -34,6 +34,7 @@ from common.tables.identity import NO_IDENTITY, TableIdentity, identity_of
 from common.tables.stream_history import StreamHistory
 from common.tables.transactions import TxnIds
 from stage_writer.partitions.flush_decision import FlushLimits
+from tests.builders import settings_of
 from tests.simulation.converter import BAD, GOOD, PlainConverter
 from tests.simulation.delta_log import Place, SimulatedTables
 from tests.simulation.history import Verdict
@@ -146,13 +147,11 @@ FIELDS = ("topic", "topics", "cluster", "app_id", "stage", "table", "columns", "
 @lru_cache(4096)
 def _settings(config: Config) -> Settings:
     stream = {"app_id": config.app_id, "topics": list(config.topics), "table": config.table, "columns": config.columns}
-    return Settings.model_validate(
-        {
-            "kafka": {"bootstrap.servers": f"cluster{config.cluster}:1"},
-            "stage": {"url": config.stage},
-            "loader": {"marker_retention": 0, "max_files": 20},
-            "streams": [{**stream, "partition_by": list(config.partition_by)}],
-        }
+    return settings_of(
+        {**stream, "partition_by": list(config.partition_by)},
+        stage={"url": config.stage},
+        kafka={"bootstrap.servers": f"cluster{config.cluster}:1"},
+        loader={"marker_retention": 0, "max_files": 20},
     )
 
 

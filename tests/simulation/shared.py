@@ -25,6 +25,7 @@ from common.stage.markers import DONE, MarkerName, marker_from_bytes
 from common.stage.merged import kafka_partition, shared_chain, stream_of
 from common.stage.topic_owners import StageTopicOwners, owner_path
 from stage_writer.fetch.shared.source import SharedTopicSource
+from tests.builders import settings_of
 from tests.simulation.converter import BAD, GOOD, PlainConverter, Registry
 from tests.simulation.invariants import StageInvariants, first_origin
 from tests.simulation.kinds import STAGE, TABLE, Around, Kind
@@ -62,13 +63,8 @@ def _settings(app_ids: tuple[str, ...], starts: Mapping[str, str]) -> Settings:
         columns = {"columns": "n BIGINT", "start": starts[app_id]}
         return {"app_id": app_id, "topics": [str(TOPIC)], "table": TABLES[app_id], **columns}
 
-    return Settings.model_validate(
-        {
-            "kafka": {"bootstrap.servers": "nowhere:1"},
-            "stage": {"url": STAGE},
-            "loader": {"marker_retention": 0, "max_files": 20},
-            "streams": [stream(app_id) for app_id in app_ids],
-        }
+    return settings_of(
+        *(stream(app_id) for app_id in app_ids), stage={"url": STAGE}, loader={"marker_retention": 0, "max_files": 20}
     )
 
 

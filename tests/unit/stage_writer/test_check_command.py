@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 
 from common import cli
-from common.settings import Settings
 from common.spans import Partition, Topic, TopicPartition
 from stage_writer.__main__ import app
 from stage_writer.checked_topics import topics_continue
-from tests.builders import config_file
+from tests.builders import config_file, settings_of
 from tests.fakes.staging import Staging
 
 ORDERS = Topic("orders")
@@ -24,13 +23,7 @@ def test_a_topic_that_was_created_again_is_reported(tmp_path: Path) -> None:
     (path,) = (tmp_path / "stage").glob("done/orders/1/*.done")
     marker = json.loads(path.read_text())
     path.write_text(json.dumps({**marker, "topic_id": "first"}))
-    settings = Settings.model_validate(
-        {
-            "kafka": {"bootstrap.servers": "nowhere:1"},
-            "stage": {"url": staging.stage_url},
-            "streams": [{"app_id": "orders", "topics": ["orders"], "table": f"{tmp_path}/t", "columns": "id INT"}],
-        }
-    )
+    settings = settings_of({"table": f"{tmp_path}/t", "columns": "id INT"}, stage={"url": staging.stage_url})
     told: list[str] = []
 
     def look(topic_id: str | None) -> bool:

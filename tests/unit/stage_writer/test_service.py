@@ -11,7 +11,7 @@ import structlog
 from common.errors import BrokerError, ConfigError, KafkaDeltaExpressError, StoreError
 from common.http.pausing import Pausing
 from common.ports import CreateOutcome
-from common.settings import Settings, Stream
+from common.settings import Stream
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.chain_origins import ChainOrigin, origin_path, origin_to_bytes
 from common.stage.idle import MARGIN_MS, StreamFact, facts_from_bytes
@@ -30,6 +30,7 @@ from stage_writer.ports import Polled
 from stage_writer.runtime import Attachments
 from stage_writer.stage.staging import ObjectStage
 from stage_writer.stage.table_compatibility import TableCompatibility
+from tests.builders import settings_of
 from tests.fakes.group import HandClock, LonelyMember
 from tests.fakes.markers import chain_of, put
 from tests.fakes.writers import limits_with, new_writer, runtime_of
@@ -63,21 +64,16 @@ class World:
         self.store = FsspecStore(f"{folder}/stage")
         self.clock = HandClock()
         self.group = LonelyMember(self.clock, dict(ends), ids={ORDERS: "first"})
-        self.settings = Settings.model_validate(
+        self.settings = settings_of(
             {
-                "kafka": {"bootstrap.servers": "nowhere:1"},
-                "stage": {"url": f"{folder}/stage"},
-                "streams": [
-                    {
-                        "app_id": "orders",
-                        "topics": ["orders"],
-                        "table": f"{folder}/table",
-                        "columns": "id INT",
-                        "start": start,
-                        **stream,
-                    }
-                ],
-            }
+                "app_id": "orders",
+                "topics": ["orders"],
+                "table": f"{folder}/table",
+                "columns": "id INT",
+                "start": start,
+                **stream,
+            },
+            folder=str(folder),
         )
         self.table = FsspecStore(f"{folder}/table")
         self.writer = self.new_writer()

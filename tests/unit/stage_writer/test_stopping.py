@@ -11,11 +11,11 @@ import structlog
 
 import stage_writer.__main__ as program
 from common.errors import ExitCode
-from common.settings import Settings
 from stage_writer.loop import StageWriter
 from stage_writer.stopping import StartingExit, end_when_stuck
 from stage_writer.tasks import together
 from stage_writer.topologies import Record
+from tests.builders import settings_of
 from tests.fakes.counting import FIRST, Counts, World, counted
 
 REVOKE_TIMEOUT_S = 5.0
@@ -74,13 +74,8 @@ def test_only_a_step_that_does_not_end_is_ended_with_its_process(is_stuck: bool)
 
 def test_a_writer_that_was_stopped_in_time_leaves_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread would hold the converters to the end of the process, where DuckDB prints each object that is left."""
-    settings = Settings.model_validate(
-        {
-            "kafka": {"bootstrap.servers": "localhost:1"},
-            "stage": {"url": "file:///stage"},
-            "writer": {"revoke_timeout": "1h"},
-            "streams": [{"app_id": "a", "topics": ["t"], "table": "file:///t", "columns": "id BIGINT"}],
-        }
+    settings = settings_of(
+        {"app_id": "a", "topics": ["t"], "table": "file:///t"}, folder="file://", writer={"revoke_timeout": "1h"}
     )
     service = SimpleNamespace(stop=lambda: None, run=lambda **_: signal.raise_signal(signal.SIGTERM))
     writer = SimpleNamespace(

@@ -8,7 +8,6 @@ import pyarrow as pa
 import pytest
 
 from common.schema import parse_ddl, to_arrow_schema
-from common.settings import Settings
 from common.spans import Partition, Topic, TopicPartition
 from common.stage.evolved import Evolved
 from common.stage.markers import TableKind
@@ -21,6 +20,7 @@ from stage_writer.ports import ClaimGuard, Converter, FlushIdentity, FlushJob
 from stage_writer.schemas import LOOK_AT_SCHEMAS_S
 from stage_writer.shape.slicing import ExplodeLimits
 from stage_writer.stage.staging import ObjectStage
+from tests.builders import settings_of
 from tests.fakes.group import HandClock, LonelyMember
 from tests.fakes.writers import new_writer, runtime_of
 from tests.staged import manifests
@@ -47,29 +47,17 @@ class World:
     """A writer of two streams: one explodes in many slices, one gains columns."""
 
     def __init__(self, folder: Path) -> None:
-        self.settings = Settings.model_validate(
+        self.settings = settings_of(
             {
-                "kafka": {"bootstrap.servers": "nowhere:1"},
-                "stage": {"url": f"{folder}/stage"},
-                "streams": [
-                    {
-                        "app_id": "bombs",
-                        "topics": ["bombs"],
-                        "table": f"{folder}/bombs",
-                        "columns": "id BIGINT, items ARRAY<BIGINT>",
-                        "explode": "items",
-                        "kafka_columns": False,
-                    },
-                    {
-                        "app_id": "orders",
-                        "topics": ["orders"],
-                        "table": f"{folder}/orders",
-                        "columns": "id BIGINT",
-                        "unknown_fields": "evolve",
-                        "kafka_columns": False,
-                    },
-                ],
-            }
+                "app_id": "bombs",
+                "topics": ["bombs"],
+                "table": f"{folder}/bombs",
+                "columns": "id BIGINT, items ARRAY<BIGINT>",
+                "explode": "items",
+                "kafka_columns": False,
+            },
+            {"table": f"{folder}/orders", "unknown_fields": "evolve", "kafka_columns": False},
+            folder=str(folder),
         )
         self.store, self.clock = FsspecStore(f"{folder}/stage"), HandClock()
         self.group = Group(self.clock)

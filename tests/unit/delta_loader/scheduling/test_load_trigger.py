@@ -10,7 +10,6 @@ import structlog
 from common.errors import StoreError
 from common.metrics import Metrics
 from common.ports import StoredObject
-from common.settings import Settings
 from common.stage.notifications import notification_folder, notification_path
 from common.storage.store import FsspecStore
 from delta_loader.load.report import StreamReport
@@ -19,6 +18,7 @@ from delta_loader.scheduling.notifications import ControlTopicNotifications, Pol
 from delta_loader.scheduling.requests import LoadRequest, RequestQueue
 from delta_loader.scheduling.schedule import Schedule
 from delta_loader.scheduling.wiring import stream_triggers
+from tests.builders import settings_of
 from tests.fakes.group import HandClock
 from tests.fakes.stores import TrappedStore, failing
 
@@ -151,17 +151,11 @@ def test_each_stream_has_the_schedule_that_it_names_or_that_of_the_loader() -> N
     def stream(name: str, **keys: object) -> dict[str, object]:
         return {"app_id": name, "topics": [name], "table": f"memory://lake/{name}", "columns": "id BIGINT", **keys}
 
-    settings = Settings.model_validate(
-        {
-            "kafka": {"bootstrap.servers": "127.0.0.1:1"},
-            "stage": {"url": "memory://lake/stage"},
-            "loader": {"schedule": "15m", "max_commits_per_minute": 12},
-            "streams": [
-                stream("plain"),
-                stream("fast", schedule="on-marker", max_commits_per_minute=60),
-                stream("same", schedule="15m"),
-            ],
-        }
+    settings = settings_of(
+        stream("plain"),
+        stream("fast", schedule="on-marker", max_commits_per_minute=60),
+        stream("same", schedule="15m"),
+        loader={"schedule": "15m", "max_commits_per_minute": 12},
     )
     triggers = stream_triggers(settings)
     assert triggers["plain"] == triggers["same"]

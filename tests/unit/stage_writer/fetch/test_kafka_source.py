@@ -9,11 +9,11 @@ from confluent_kafka import TopicPartition as KafkaPartition
 
 from common.clock import SystemClock
 from common.errors import BrokerError
-from common.settings import Settings
 from common.spans import Position, TopicPartition
 from stage_writer.fetch import connection
 from stage_writer.fetch.fetched import batches_of
 from stage_writer.fetch.kafka import KafkaSource
+from tests.builders import settings_of
 
 FULL = 4
 
@@ -52,14 +52,7 @@ def source_of(monkeypatch: pytest.MonkeyPatch, *calls: Callable[[ScriptedConsume
     consumer = ScriptedConsumer(list(calls))
     monkeypatch.setattr(connection, "Consumer", lambda *_args, **_more: consumer)
     stream = {"app_id": "a", "topics": ["t"], "table": "file:///t", "columns": "id BIGINT"}
-    settings = Settings.model_validate(
-        {
-            "kafka": {"bootstrap.servers": "localhost:1"},
-            "stage": {"url": "file:///stage"},
-            "writer": {"consume_records": FULL},
-            "streams": [stream],
-        }
-    )
+    settings = settings_of(stream, folder="file://", writer={"consume_records": FULL})
     source = KafkaSource(settings, SystemClock(), structlog.get_logger(), with_headers=settings.streams)
     source._listener = Listener()  # what `subscribe` does, without a cluster
     return source

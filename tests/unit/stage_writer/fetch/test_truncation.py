@@ -9,7 +9,6 @@ from confluent_kafka import KafkaError, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from common.errors import BrokerError
-from common.settings import Settings
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.markers import LastRecord
 from stage_writer.fetch import connection
@@ -17,6 +16,7 @@ from stage_writer.fetch.kafka import KafkaSource
 from stage_writer.fetch.shared.source import SharedTopicSource
 from stage_writer.fetch.truncation import OVERDUE_S
 from stage_writer.ports import OUT_OF_RANGE, TRUNCATED
+from tests.builders import settings_of
 from tests.fakes.group import HandClock
 
 ORDERS = TopicPartition(Topic("orders"), Partition(0))
@@ -85,13 +85,7 @@ class DecodeOptions:
 def reading(monkeypatch: pytest.MonkeyPatch) -> DecodeOptions:
     consumer, clock = Consumer(), HandClock()
     monkeypatch.setattr(connection, "Consumer", lambda *_args, **_more: consumer)
-    settings = Settings.model_validate(
-        {
-            "kafka": {"bootstrap.servers": "localhost:1"},
-            "stage": {"url": "file:///stage"},
-            "streams": [{"app_id": "a", "topics": ["orders"], "table": "file:///t", "columns": "id BIGINT"}],
-        }
-    )
+    settings = settings_of({"app_id": "a", "table": "file:///t"}, folder="file://")
     source = KafkaSource(settings, clock, structlog.get_logger())
 
     class Listener:

@@ -10,10 +10,11 @@ import pytest
 
 from common.errors import ConfigError
 from common.schema import parse_ddl
-from common.settings import Native, Settings
+from common.settings import Native
 from stage_writer.decode.decode_options import STRICT
 from stage_writer.native import library
 from stage_writer.native.compiler import CompileError, compile_library
+from tests.builders import settings_of
 from tests.fakes.native import required_library
 
 # A consumer that is leaving its group may be assigned partitions once more.
@@ -79,13 +80,10 @@ def test_what_a_compiler_said_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("written", "meant"), [(True, Native.ON), (False, Native.OFF), ("auto", Native.AUTO)])
 def test_yamls_booleans_are_understood(written: object, meant: Native) -> None:
-    settings = Settings.model_validate(
-        {
-            "kafka": {"bootstrap.servers": "localhost:1"},
-            "stage": {"url": "memory://stage"},
-            "writer": {"native": written},
-            "streams": [{"app_id": "a", "topics": ["t"], "table": "memory://t", "columns": "i INT"}],
-        }
+    settings = settings_of(
+        {"app_id": "a", "topics": ["t"], "table": "memory://t", "columns": "i INT"},
+        folder="memory:/",
+        writer={"native": written},
     )
     assert settings.writer.native is meant
 

@@ -10,7 +10,6 @@ import pytest
 from common.clock import SystemClock
 from common.errors import StoreError
 from common.schema import parse_ddl, schema_to_json, to_arrow_schema
-from common.settings import Settings
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.chain_origins import ChainOrigin, origin_path, origin_to_bytes
 from common.stage.data_files import LONGEST_FLUSH_S
@@ -31,6 +30,7 @@ from stage_writer.ports import (
     Sealed,
 )
 from stage_writer.stage.staging import Job, ObjectStage
+from tests.builders import settings_of
 from tests.fakes.clock import IdleClock
 from tests.fakes.stores import TrappedStore, acting, failing
 from tests.fakes.writers import always
@@ -45,13 +45,7 @@ class World:
     def __init__(self, folder: Path) -> None:
         self.store = FsspecStore(f"{folder}/stage")
         self.table = FsspecStore(f"{folder}/table")
-        self.stream = Settings.model_validate(
-            {
-                "kafka": {"bootstrap.servers": "nowhere:1"},
-                "stage": {"url": f"{folder}/stage"},
-                "streams": [{"app_id": "orders", "topics": ["orders"], "table": f"{folder}/table", "columns": "n INT"}],
-            }
-        ).streams[0]
+        self.stream = settings_of({"columns": "n INT"}, folder=str(folder)).streams[0]
         self.format = TableFormat(
             f"{folder}/table", TableKind.ROWS, schema_to_json(SCHEMA), to_arrow_schema(SCHEMA), ()
         )

@@ -9,7 +9,6 @@ import structlog
 
 from common.errors import BrokerError, ConfigError, StoreError
 from common.metrics import Metrics
-from common.settings import Settings
 from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.stage.changelogs import spans_of
 from common.stage.state_files import StateFiles
@@ -18,6 +17,7 @@ from stage_writer.changelog.topic import retention_s, snapshot_after_s, suitabil
 from stage_writer.changelog.watch import ChangelogWatch
 from stage_writer.partitions.state_renewal import StateRenewal
 from stage_writer.tasks.shared import SnapshotsWhen
+from tests.builders import settings_of
 from tests.fakes.counting import FIRST, World, counted
 from tests.fakes.group import HandClock, InTurn
 
@@ -380,10 +380,4 @@ def test_a_setting_that_cannot_be_is_refused(streams: list[dict[str, object]], t
         "state_changelog": "changes",
     }
     with pytest.raises(ValueError, match=told):
-        Settings.model_validate(
-            {
-                "kafka": {"bootstrap.servers": "nowhere:1"},
-                "stage": {"url": "file:///s"},
-                "streams": [usual | one for one in streams],
-            }
-        )
+        settings_of(*(usual | one for one in streams), stage={"url": "file:///s"})
