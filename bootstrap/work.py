@@ -46,6 +46,7 @@ from common.http.pages import release
 from common.settings import FromTimestamp, StartAt
 from common.settings.stores import stage_store
 from common.spans import Partition, Position, Topic, TopicPartition
+from common.stage.chain_origins import newest_origin
 from common.stage.merged import ids_together, is_merged, kafka_partition, kafka_topic, topics_of
 from common.stage.topic_owners import StageTopicOwners
 from common.storage.store import prove_exclusive_create
@@ -164,7 +165,7 @@ class Work:
             case FromGroup(name):
                 return _from_group(kafka.committed(list(ends)), stream, name)
             case FromDelta():
-                beginnings = {partition: staging.recorded_origin(self._store, partition) for partition in ends}
+                beginnings = {partition: newest_origin(self._store, partition) for partition in ends}
                 begun = {
                     partition: chain_origin.generation
                     for partition, chain_origin in beginnings.items()

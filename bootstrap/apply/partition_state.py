@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from bootstrap.apply.stage import recorded_origin, staged_markers
+from bootstrap.apply.stage import staged_markers
 from bootstrap.plans.state import PartitionState
 from common.errors import UsageError
 from common.remedies import quoted
 from common.spans import Span
-from common.stage.chain_origins import is_superseded
+from common.stage.chain_origins import is_superseded, newest_origin
 from common.tables.deferred_ranges import deferred_of
 from common.tables.identity import NO_IDENTITY, overlap
 from common.tables.transactions import TxnIds
@@ -44,7 +44,7 @@ def partition_state(
     the partition's last repair lock.
     """
     identity = identity_of(stream.app_id)
-    chain_origin = recorded_origin(store, partition)
+    chain_origin = newest_origin(store, partition)
     transactions = {} if table is None else table.transactions
     ids = _ids(stream, partition, chain_origin, transactions, identity)
     generation = ids.generations[partition]
@@ -179,7 +179,7 @@ def lacking_in_others(
 ) -> Span | None:
     """From the first record to the last that the main table has and another lacks. Raises StoreError, MarkerError."""
     transactions = {} if table is None else table.transactions
-    ids = _ids(stream, partition, recorded_origin(store, partition), transactions, identity)
+    ids = _ids(stream, partition, newest_origin(store, partition), transactions, identity)
     spans = [missing.span for missing in deferred_of(ids, transactions, stream.side_tables, [partition])]
     return Span(min(span.start for span in spans), max(span.end for span in spans)) if spans else None
 
@@ -193,7 +193,7 @@ def table_position(
 ) -> Position | None:
     """The next position that the table wants. Raises StoreError and MarkerError."""
     transactions = {} if table is None else table.transactions
-    return _ids(stream, partition, recorded_origin(store, partition), transactions, identity).position(
+    return _ids(stream, partition, newest_origin(store, partition), transactions, identity).position(
         transactions, partition
     )
 

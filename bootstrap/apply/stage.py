@@ -17,7 +17,7 @@ from bootstrap.plans.repair import RewindPlan, replaces
 from bootstrap.plans.state import StagedMarker
 from common.errors import MarkerError, UsageError
 from common.ports import AlreadyExists
-from common.stage.chain_origins import SUPERSEDED, newest_origin, origin_path, origin_to_bytes
+from common.stage.chain_origins import SUPERSEDED, origin_path, origin_to_bytes
 from common.stage.loading import loading_folder
 from common.stage.markers import MarkerName, folder_of, marker_from_bytes, marker_to_bytes, stray_path
 
@@ -53,11 +53,6 @@ def make(store: ObjectStore, marker: Marker) -> None:
     if isinstance(store.create(marker.name.path, marker_to_bytes(marker)), AlreadyExists):
         msg = f"another process created the marker {marker.name.path} concurrently"
         raise UsageError(msg, "check the plan again; a running stage writer continues by itself")
-
-
-def recorded_origin(store: ObjectStore, partition: TopicPartition) -> ChainOrigin | None:
-    """The origin of a chain while it has no marker. Raises StoreError, and MarkerError for an unreadable one."""
-    return newest_origin(store, partition)
 
 
 def begin(store: ObjectStore, partition: TopicPartition, chain_origin: ChainOrigin) -> None:

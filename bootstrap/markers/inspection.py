@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bootstrap.apply.stage import recorded_origin
 from bootstrap.markers.chains import (
     Broken,
     Footer,
@@ -31,7 +30,7 @@ from bootstrap.markers.chains import (
 from bootstrap.plans.state import StagedMarker
 from common.errors import KafkaDeltaExpressError, MarkerError, NewerFormatError, UsageError
 from common.settings.stores import stage_store, table_stores
-from common.stage.chain_origins import is_superseded
+from common.stage.chain_origins import is_superseded, newest_origin
 from common.stage.data_files import STAGED
 from common.stage.markers import DONE, MarkerName, marker_from_bytes
 from common.stage.topic_owners import StageTopicOwners
@@ -119,7 +118,7 @@ class ChainInspector:
         transactions: dict[str, int],
         ids: TxnIds,
     ) -> PartitionChain:
-        chain_origin = recorded_origin(self._store, partition)
+        chain_origin = newest_origin(self._store, partition)
         begun = {} if chain_origin is None else {partition: chain_origin.generation}
         ids = ids.at(begun, transactions, [partition])
         generation = ids.generations[partition]

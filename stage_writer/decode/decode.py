@@ -25,7 +25,7 @@ import pyarrow as pa
 from common.schema import StructType, nullable_columns, to_arrow_field, to_arrow_schema
 from stage_writer.decode.batch import BLOCK_BYTES, blocks
 from stage_writer.decode.decode_options import STRICT, DecodeOptions, no_native_decoder
-from stage_writer.decode.rejects import ErrorClass, Refusal, Reject
+from stage_writer.decode.rejects import Refusal, Reject
 from stage_writer.decode.strict import Row, StrictDecoder
 from stage_writer.decode.unknown.leftovers import Rescuer
 
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from stage_writer.decode.decode_options import MakeNativeDecoder
 
     Index = NDArray[np.int64]
-
-__all__ = ["Decoded", "Decoder", "ErrorClass", "Reject"]
 
 _STRICT_MESSAGES = 256
 """So many rows are Python objects at a time."""

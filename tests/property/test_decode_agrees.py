@@ -23,9 +23,9 @@ from common.schema import (
     to_arrow_schema,
 )
 from common.settings.formats import EPOCH_DECIMALS, Forms, ValueFormat, forms_of
-from stage_writer.decode.decode import Decoder, Reject
+from stage_writer.decode.decode import Decoder
 from stage_writer.decode.decode_options import STRICT, DecodeOptions
-from stage_writer.decode.rejects import Refusal
+from stage_writer.decode.rejects import Refusal, Reject
 from stage_writer.decode.strict import StrictDecoder
 from tests.fakes.native import native_decoders
 

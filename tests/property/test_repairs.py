@@ -13,6 +13,7 @@ from common.errors import StoreError, UsageError
 from common.ports import CreateOutcome
 from common.settings import StartAt
 from common.spans import Position
+from common.stage.chain_origins import newest_origin
 from common.stage.markers import Origin
 from common.storage.store import FsspecStore
 from tests.fakes.markers import ORDERS, by_hand, chain_of, flush, put
@@ -81,7 +82,7 @@ def fill(state: PartitionState) -> Mortal:
 
 
 def look(store: FsspecStore, like: PartitionState) -> PartitionState:
-    return replace(like, staged=stage.staged_markers(store, ORDERS), chain_origin=stage.recorded_origin(store, ORDERS))
+    return replace(like, staged=stage.staged_markers(store, ORDERS), chain_origin=newest_origin(store, ORDERS))
 
 
 def writer_begins_at(state: PartitionState) -> int:

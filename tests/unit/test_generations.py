@@ -285,7 +285,7 @@ def test_a_restart_keeps_copies_and_leaves_a_beginning() -> None:
     plan = instance(Restart, plan_restart(state(*OLD, table=20), give_up=False))
     operator.restart(store, plan)
     assert list(store.list("done")) == []
-    assert operator.recorded_origin(store, ORDERS) == ChainOrigin(Position(0), 1, "new", number=1)
+    assert newest_origin(store, ORDERS) == ChainOrigin(Position(0), 1, "new", number=1)
     assert len(list(store.list("stray/done/orders/0"))) == 2
 
 

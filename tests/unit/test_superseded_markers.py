@@ -15,7 +15,7 @@ from bootstrap.plans.state import Author, Ends, PartitionState
 from common.errors import MarkerError
 from common.ports import ObjectStore
 from common.spans import Position
-from common.stage.chain_origins import ChainOrigin, is_superseded
+from common.stage.chain_origins import ChainOrigin, is_superseded, newest_origin
 from common.stage.markers import Marker, MarkerName, Origin, manifest_from_bytes, manifest_to_bytes
 from stage_writer.chains import StagedChains
 from tests.builders import instance, required
@@ -61,7 +61,7 @@ def test_an_operator_s_marker_names_the_origin_that_it_belongs_to(staging: Stagi
     skip = plan_skip(state(staging, store), Position(30), AUTHOR).marker
     lower = required(rewind(staging, store, 9))
     assert [required(marker.manifest).chain_origin for marker in (first, skip, lower)] == [0, 0, 1]
-    assert operator.recorded_origin(store, staging.source(0)) == ChainOrigin(Position(9), number=1)
+    assert newest_origin(store, staging.source(0)) == ChainOrigin(Position(9), number=1)
 
 
 @pytest.mark.parametrize("by", ["write", "rewind"])
@@ -156,4 +156,4 @@ def test_a_rewind_that_was_interrupted_is_completed_by_the_next(staging: Staging
     assert rewind(staging, store, 0) is None
     assert staging.markers() == []
     assert [item.path for item in store.list("stray")] == [f"stray/done/orders/0/{19:020d}.done"]
-    assert operator.recorded_origin(store, staging.source(0)) == ChainOrigin(Position(0), number=2)
+    assert newest_origin(store, staging.source(0)) == ChainOrigin(Position(0), number=2)

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from common.schema import DataType
     from stage_writer.decode.decode_options import DecodeOptions
 
-__all__ = ["MakeRecordReader", "RecordReader", "RefusedBody", "Texts", "quoted"]
-
 quoted = cast("Callable[[object], str]", encode_basestring)
 """A string."""
 _NUMBERS = (Primitive.BYTE, Primitive.SHORT, Primitive.INTEGER, Primitive.LONG, Primitive.DOUBLE)

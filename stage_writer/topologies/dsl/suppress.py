@@ -64,10 +64,6 @@ class SuppressedTable(Table):
         self.max_records = suppressed.max_records
         parent.enable_old(force=True)
 
-    def enable_old(self, *, force: bool) -> bool:
-        """The old values are available anyway."""
-        return super().enable_old(force=force)
-
     def own_stores(self) -> tuple[str, ...]:
         """The held changes in order of time, and each key's position in that order."""
         return self.store, f"{self.store}-keys"

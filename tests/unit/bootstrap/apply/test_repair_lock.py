@@ -14,7 +14,7 @@ from common.errors import StoreError, UsageError
 from common.ports import CreateOutcome
 from common.settings import StartAt
 from common.spans import Position
-from common.stage.chain_origins import BEGIN, ChainOrigin, origin_path
+from common.stage.chain_origins import BEGIN, ChainOrigin, newest_origin, origin_path
 from common.stage.repair_lock import RepairEntry, ended_path, repair_path
 from common.storage.store import FsspecStore
 from tests.fakes.markers import ORDERS, chain_of, put
@@ -55,7 +55,7 @@ class Operator:
         self.turns = RepairLocks(store, author, name, take_over=take_over)
         repairs = self.turns.read_last(ORDERS)
         staged = stage.staged_markers(store, ORDERS)
-        chain_origin = stage.recorded_origin(store, ORDERS)
+        chain_origin = newest_origin(store, ORDERS)
         ends = Ends(Position(0), Position(100))
         looked = PartitionState(
             ORDERS, "orders", StartAt.LATEST, ends, None, staged, chain_origin=chain_origin, repairs=repairs
@@ -75,7 +75,7 @@ def test_a_plan_that_another_repair_has_made_stale_is_refused(store: FsspecStore
     with pytest.raises(UsageError, match="another repair of orders/0 has begun meanwhile"):
         second.act()
     assert stage.staged_markers(store, ORDERS) == ()  # no marker says that all before 5 is done
-    assert stage.recorded_origin(store, ORDERS) == ChainOrigin(Position(0), number=1)
+    assert newest_origin(store, ORDERS) == ChainOrigin(Position(0), number=1)
     with pytest.raises(UsageError, match="staged up to 0 only"):
         Operator(store, "bob", 5)
 
@@ -113,7 +113,7 @@ def test_a_rewind_stays_where_requests_of_an_earlier_one_arrive_again(store: Fss
     assert stage.staged_markers(store, ORDERS) == ()
     for request in first.late:
         request()
-    assert stage.recorded_origin(store, ORDERS) == ChainOrigin(Position(0), number=2)
+    assert newest_origin(store, ORDERS) == ChainOrigin(Position(0), number=2)
 
 
 def test_an_origin_of_a_repair_that_was_taken_over_counts_for_less(store: FsspecStore) -> None:
@@ -126,7 +126,7 @@ def test_an_origin_of_a_repair_that_was_taken_over_counts_for_less(store: Fsspec
     for request in first.late:
         request()
     assert [item.path for item in store.list(BEGIN)] == [origin_path(ORDERS, number) for number in range(3)]
-    assert stage.recorded_origin(store, ORDERS) == ChainOrigin(Position(0), number=2)
+    assert newest_origin(store, ORDERS) == ChainOrigin(Position(0), number=2)
 
 
 def test_a_repair_whose_requests_may_still_be_under_way_has_not_ended(store: FsspecStore) -> None:
