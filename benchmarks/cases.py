@@ -36,7 +36,6 @@ class Case:
 
     @property
     def topic(self) -> str:
-        """Its name."""
         return f"{self.kind.name.replace(', ', '-').replace(' ', '-')}-{self.partitions}-{self.bad_percent}"
 
 
@@ -47,7 +46,6 @@ _KINDS = {"kinds": tuple(KINDS.values()), "avro": (KINDS["small"], AVRO), "envel
 
 
 def cases(section: str, scale: float) -> Iterator[Case]:
-    """The cases of a section."""
     for kind in _KINDS.get(section, ()):
         yield Case(section, kind, int(kind.messages * scale))
     small = KINDS["small"]

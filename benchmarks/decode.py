@@ -82,7 +82,6 @@ def _report(name: str, columns: str, messages: Sequence[bytes]) -> None:
 
 
 def main() -> None:
-    """Measure and print."""
     good = [_message(number) for number in range(_MESSAGES)]
     for name, columns in _SCHEMAS.items():
         _report(name, columns, good)

@@ -71,7 +71,6 @@ def flushes(kind: Kind) -> Iterator[tuple[int, int, int]]:
 
 
 def main() -> None:
-    """Measure and print."""
     for kind in KINDS.values():
         for place, (records, thought, size) in enumerate(flushes(kind)):
             sys.stdout.write(

@@ -20,7 +20,6 @@ _ROW_GROUP_BYTES = 64 * 2**20
 
 
 def read_once(what: str, servers: str, topic: str, count: str, columns: str, file: str) -> None:  # noqa: PLR0917 - as on the command line
-    """Read the topic once."""
     consumer = Consumer({"bootstrap.servers": servers, "group.id": "floor", "enable.auto.commit": False})
     partitions = consumer.list_topics(topic, timeout=30).topics[topic].partitions
     consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in partitions])

@@ -54,8 +54,6 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How records come."""
-
     rate: int
     """A second."""
     warm_up_s: int
@@ -63,14 +61,11 @@ class Pace:
 
     @property
     def records(self) -> int:
-        """Of the whole run."""
         return self.rate * (self.warm_up_s + self.measured_s)
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What one side did."""
-
     waited_s: np.ndarray
     """Of each record that is counted."""
     commits: int
@@ -218,8 +213,6 @@ def _made(watch: Watch, column: str) -> Iterator[tuple[float, np.ndarray]]:
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """Records into a topic."""
-
     kafka: KafkaCluster
     topic: str
 

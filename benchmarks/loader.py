@@ -46,8 +46,6 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What is loaded."""
-
     section: str
     files: int
     rows: int

@@ -23,8 +23,6 @@ _LOOK_EVERY_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """By the two processes."""
-
     wall_s: float
     cpu_s: float
     """Of both, all threads."""

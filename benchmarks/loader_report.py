@@ -34,15 +34,12 @@ class Measured:
 
     @property
     def ours(self) -> str:
-        """Our side."""
         return next(side for side in self.costs if side != "spark")
 
     def cpu_s(self, side: str) -> float:
-        """The median of the rounds."""
         return statistics.median(cost.cpu_s for cost in self.costs[side])
 
     def wall_s(self, side: str) -> float:
-        """The median of the rounds."""
         return statistics.median(cost.wall_s for cost in self.costs[side])
 
 
@@ -92,7 +89,6 @@ def keep(found: Sequence[Measured]) -> None:
 
 
 def read() -> list[Measured]:
-    """What was kept."""
     found = json.loads(FILE.read_text("utf-8")) if FILE.exists() else []
     return [
         Measured(**{**one, "costs": {side: [Cost(**cost) for cost in costs] for side, costs in one["costs"].items()}})

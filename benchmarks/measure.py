@@ -24,8 +24,6 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What was used."""
-
     cpu_s: float
     """Of all threads, in user space and in the kernel."""
     wall_s: float
@@ -55,7 +53,6 @@ def run(command: Sequence[str]) -> Cost:
 
 
 def as_installed() -> Mapping[str, str]:
-    """The environment of what is run."""
     folder = Path(_folder().name)
     environ = {**os.environ, "PYTHONPYCACHEPREFIX": str(folder / "compiled")}
     environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -80,7 +77,6 @@ class Meter:
         self._began_s = time.monotonic()
 
     def read(self) -> Cost:
-        """What was used since."""
         return Cost(self._used_s() - self._cpu_s, time.monotonic() - self._began_s)
 
     def _used_s(self) -> float:

@@ -123,8 +123,6 @@ def cases(scale: float) -> dict[str, Case]:
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """Where the writers run."""
-
     servers: str
     folder: Path
     root: str

@@ -20,8 +20,6 @@ _WORDS = (
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One kind of records."""
-
     name: str
     columns: str
     """The stream's columns, as in its config."""

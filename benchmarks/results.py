@@ -28,15 +28,12 @@ class Result:
     """By side, one for each round."""
 
     def cpu_s(self, side: str) -> float:
-        """The median of the rounds."""
         return statistics.median(cost.cpu_s for cost in self.costs[side])
 
     def wall_s(self, side: str) -> float:
-        """The median of the rounds."""
         return statistics.median(cost.wall_s for cost in self.costs[side])
 
     def peak_bytes(self, side: str) -> int:
-        """The highest of the rounds."""
         return max(cost.peak_bytes for cost in self.costs[side])
 
     def rate(self, side: str) -> float:
@@ -49,7 +46,6 @@ class Result:
 
 
 def read() -> list[Result]:
-    """What was kept."""
     found = json.loads(FILE.read_text("utf-8")) if FILE.exists() else []
     return [
         Result(**{**one, "costs": {side: [Cost(**cost) for cost in costs] for side, costs in one["costs"].items()}})

@@ -43,8 +43,6 @@ Costs = dict[str, Cost]
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """Where the sides run."""
-
     kafka: KafkaCluster
     spark: SparkSession
     folder: Path
@@ -56,7 +54,6 @@ class Bench:
         self._running.close()
 
     def _warm_one(self, program: str, side: str, index: int = 0) -> Warm:
-        """The process of a side."""
         key = (program, side, index)
         if key not in self._warm:
             self._warm[key] = Warm(program)

@@ -74,6 +74,5 @@ def stream_once(spark: SparkSession, servers: str, topic: str, kind: Kind, folde
 
 
 def meter_of(spark: SparkSession) -> Meter:
-    """Of the JVM and of this process."""
     gateway = spark.sparkContext._gateway  # noqa: SLF001 - PySpark tells its JVM's process in no other way
     return Meter(gateway.proc.pid, os.getpid())

@@ -61,8 +61,6 @@ _THREADS = 16
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """What is to be staged."""
-
     stage_url: str
     table_url: str
     storage_options: Mapping[str, object]
@@ -78,7 +76,6 @@ class Backlog:
 
     @property
     def records(self) -> int:
-        """Of all markers."""
         return self.markers * self.rows
 
 
@@ -106,7 +103,6 @@ def build(backlog: Backlog) -> list[str]:
 
 
 def write_config(backlog: Backlog, folder: Path, heap: str, **loader: object) -> Path:
-    """The loader's config for a backlog."""
     stream = {"app_id": backlog.topic, "topics": [backlog.topic], "table": backlog.table_url, **DECLARED}
     path = folder / "config.yaml"
     config = {

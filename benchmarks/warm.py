@@ -27,7 +27,6 @@ class Warm:
     """A process that lives on; the first run in it warms it up."""
 
     def __init__(self, program: str) -> None:
-        """One of `PROGRAMS`."""
         self._process = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.warm", program],
             env=as_installed(),

@@ -33,8 +33,6 @@ _BY_PARTITION = """
 
 @dataclass(frozen=True, slots=True)
 class Produced:
-    """What went into Kafka."""
-
     flights: pa.Table
     by_partition: Mapping[int, int]
     """Records that the broker acknowledged, by Kafka partition."""
@@ -121,7 +119,6 @@ def _print(console: Console, title: str, names: Iterable[str], rows: Iterable[tu
 
 
 def _delta_rs_options(options: Mapping[str, Any]) -> dict[str, str]:
-    """The options of fsspec, as delta-rs spells them."""
     if not options:
         return {}
     return {

@@ -175,7 +175,6 @@ class Lake:
 
     @property
     def bucket(self) -> str:
-        """The bucket's name, where there is one."""
         return self.url.removeprefix("s3://").partition("/")[0]
 
 
@@ -195,7 +194,6 @@ def _no_config_is_named() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def kafka() -> Iterator[KafkaCluster]:
-    """One real broker."""
     from devservices.kafka import KafkaOptions, running_kafka
 
     with running_kafka(KafkaOptions(partitions=4)) as cluster:
@@ -247,7 +245,6 @@ def versitygw() -> Iterator[S3Server]:
 
 @pytest.fixture(scope="session")
 def minio() -> Iterator[S3Server]:
-    """The S3 server of `built("minio")`."""
     from devservices.s3 import running_s3
 
     with running_s3("minio") as server:

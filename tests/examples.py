@@ -17,7 +17,6 @@ MINUTE_MS = 60_000
 
 
 def columns(stream: Stream) -> str:
-    """The column list of a stream's table."""
     return str(stream.record.columns)
 
 
@@ -35,7 +34,6 @@ def _message(topic: str, key: str, minute: float, value: Row | None) -> Message:
 
 
 def request(user: str, minute: float, url: str = "/", status: int = 200) -> Message:
-    """A request of a user."""
     value = {"sent": _at(minute).isoformat(), "url": url, "status": status}
     return _message("web_requests", user, minute, value)
 

@@ -49,8 +49,6 @@ _PLACE = ("_kafka_topic", "_kafka_partition", "_kafka_offset")
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A record as Kafka has it."""
-
     place: Place
     timestamp_ms: int
     key: bytes | None
@@ -68,7 +66,6 @@ class Findings:
 
     @property
     def clean(self) -> bool:
-        """Whether nothing is wrong."""
         return not (self.missing or self.twice or self.unknown or self.different)
 
     def __str__(self) -> str:
@@ -114,8 +111,6 @@ class Reader(Protocol):
 
 
 def spark_reader(spark: SparkSession) -> Reader:
-    """Apache Spark with delta-spark."""
-
     def read(url: str) -> list[Row]:
         place = url.replace("s3://", "s3a://")
         frame = spark.read.format("delta").load(place)
@@ -234,7 +229,6 @@ def judge(
 
 
 def copied(url: str, server: S3Server, folder: Path) -> Path:
-    """A copy of a table on S3."""
     copy = folder / "copies" / url.rpartition("/")[2]
     copy.mkdir(parents=True)
     fsspec.filesystem("s3", **server.storage_options).get(f"{url}/", f"{copy}/", recursive=True)
@@ -287,7 +281,6 @@ def parse(record: Sent) -> Row:
 
 
 def decode_base64(value: object) -> bytes | None:
-    """A binary field."""
     return None if value is None else base64.b64decode(str(value))
 
 

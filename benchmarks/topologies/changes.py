@@ -36,8 +36,6 @@ _TOPIC, _TASK = Topic("changes"), TopicPartition(Topic("orders"), Partition(0))
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """One size of changes, in one place."""
-
     size_bytes: int
     place: str
     flush_ms: float
@@ -61,7 +59,6 @@ def measured_changes(kafka: KafkaCluster, server: S3Server) -> Iterator[Kept]:
 
 
 def changes_table(found: list[Kept]) -> str:
-    """As Markdown."""
     lines = ["| a flush's changes | where | a flush | restore of 100 |", "| ---: | --- | ---: | ---: |"]
     lines += (
         f"| {one.size_bytes:,} bytes | {one.place} | {one.flush_ms:.1f} ms | {one.restore_s:.2f} s |" for one in found

@@ -26,7 +26,6 @@ def records() -> StreamsBuilder:
 
 
 def vectorised() -> StreamsBuilder:
-    """The same on columns."""
     builder = StreamsBuilder()
     requests = builder.stream(TOPIC, columns=COLUMNS).where("status < 400")
     path = f"substr(url, {SKIPPED + 1})"

@@ -47,5 +47,4 @@ def table(found: Sequence[Measured]) -> str:
 
 
 def keep(figures: str) -> None:
-    """Put the figures on the page."""
     put(_BEGIN, _END, figures)

@@ -32,8 +32,6 @@ _MIB = 2**20
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """One size of state."""
-
     entries: int
     size_bytes: int
     """Of our keys and values."""
@@ -53,7 +51,6 @@ def measured_restores(kafka: KafkaCluster, jars: str, folder: Path, scale: float
 
 
 def restore_table(found: list[Restored]) -> str:
-    """As Markdown."""
     lines = [
         "| entries | MiB | ours, in memory | ours, on disk | Kafka Streams, in memory |",
         "| ---: | ---: | ---: | ---: | ---: |",

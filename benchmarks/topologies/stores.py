@@ -33,8 +33,7 @@ VALUE = random.Random(1).randbytes(60)  # noqa: S311 - any bytes
 class Candidate(Protocol):
     """An ordered map on disk."""
 
-    def get(self, key: bytes) -> bytes | None:
-        """A key's value."""
+    def get(self, key: bytes) -> bytes | None: ...
 
     def put_all(self, entries: list[tuple[bytes, bytes]]) -> None:
         """One transaction."""
@@ -50,7 +49,6 @@ class Kept:
         self._backend = open_backend(folder)
 
     def get(self, key: bytes) -> bytes | None:
-        """A key's value."""
         return self._backend.get("space", key)
 
     def put_all(self, entries: list[tuple[bytes, bytes]]) -> None:
@@ -58,7 +56,6 @@ class Kept:
         self._backend.apply({"space": dict(entries)}, "mark")
 
     def scan(self, low: bytes, high: bytes) -> Iterable[tuple[bytes, bytes]]:
-        """In order."""
         return self._backend.scan("space", low, high)
 
 
@@ -72,7 +69,6 @@ class Sqlite:
         self._connection.execute("CREATE TABLE space (key BLOB PRIMARY KEY, value BLOB) WITHOUT ROWID")
 
     def get(self, key: bytes) -> bytes | None:
-        """A key's value."""
         found = self._connection.execute("SELECT value FROM space WHERE key = ?", (key,)).fetchone()
         return None if found is None else found[0]
 
@@ -88,8 +84,6 @@ class Sqlite:
 
 
 class Rocks:
-    """RocksDB by rocksdict."""
-
     def __init__(self, folder: Path) -> None:
         self._module = importlib.import_module("rocksdict")
         options = self._module.Options(raw_mode=True)
@@ -97,7 +91,6 @@ class Rocks:
         self._found = self._module.Rdict(str(folder), options)
 
     def get(self, key: bytes) -> bytes | None:
-        """A key's value."""
         found: bytes | None = self._found.get(key)
         return found
 
@@ -120,7 +113,6 @@ CANDIDATES: dict[str, Callable[[Path], Candidate]] = {"LMDB (kept)": Kept, "SQLi
 
 
 def key(number: int) -> bytes:
-    """A key like those of most stores."""
     return key_to_bytes(f"user{number:010d}")
 
 
@@ -133,7 +125,6 @@ def tell(what: str, name: str, work: Callable[[], object], count: int) -> None:
 
 
 def measure(name: str, candidate: Candidate, entries: int) -> None:
-    """What a task does, one thing after the other."""
     chance = random.Random(7)  # noqa: S311
     everything = [key(number) for number in range(entries)]
     places = [chance.randrange(entries - 10) for _ in range(GETS)]

@@ -40,7 +40,6 @@ _RESCUE = "_rescued"
 
 
 def event(seed: int, number: int) -> Record:
-    """The event of that number."""
     rng = random.Random(f"{seed}/{number}")  # noqa: S311 - a test's data
     which = rng.randrange(IDS)
     partition, key = which % PARTITIONS, json.dumps({"id": which, "n": number}).encode()
@@ -57,7 +56,6 @@ def event(seed: int, number: int) -> Record:
 
 
 def settings(table: str) -> dict[str, object]:
-    """The stream's."""
     return {
         "columns": COLUMNS,
         "load": "merge",

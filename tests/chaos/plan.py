@@ -26,8 +26,6 @@ _REST = 0.9
 
 
 class Kind(StrEnum):
-    """What can go wrong."""
-
     WRITER_KILLED = "writer killed"
     WRITER_PAUSED = "writer paused past its session"
     WRITER_RESTARTED = "writer stopped and started"

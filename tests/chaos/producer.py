@@ -35,8 +35,6 @@ _TIMEOUT_S = 120
 
 
 class Sender:
-    """The two producers."""
-
     def __init__(self, servers: str, topic: str, of: Callable[[int], Record]) -> None:
         """``of`` gives the record of a number."""
         self._topic = topic
@@ -53,7 +51,6 @@ class Sender:
         self._transactional = self._begin_transactional()
 
     def send(self, number: int, block: Iterable[int]) -> str:
-        """Send the block of that number; its fate."""
         if number % 5 == 3:
             return self._in_transaction(list(block), abort=number % 15 == 8)
         return self._without(block)

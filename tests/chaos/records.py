@@ -42,15 +42,12 @@ _NUMBER = re.compile(rb'"n": (\d+)')
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What is sent."""
-
     partition: int
     key: bytes
     value: bytes | None
 
 
 def record(seed: int, number: int) -> Record:
-    """The record of that number."""
     rng = random.Random(f"{seed}/{number}")  # noqa: S311 - a test's data
     # The last partition gets little, so that there is one that is idle for a while.
     partition = rng.choices(range(PARTITIONS), [20] * (PARTITIONS - 1) + [1])[0]
@@ -76,7 +73,6 @@ def record(seed: int, number: int) -> Record:
 
 
 def number_of(sent: Sent) -> int:
-    """Which one it is."""
     if sent.value is None and sent.key is not None and sent.key.startswith(_GONE):
         return int(sent.key.removeprefix(_GONE))
     match = _NUMBER.search(sent.value or sent.key or b"")

@@ -33,8 +33,6 @@ _GROUP_GONE_WITHIN_S = 20
 
 @dataclass(slots=True)
 class Service:
-    """One process after the other of the same command."""
-
     name: str
     command: Sequence[str]
     folder: Path
@@ -51,7 +49,6 @@ class Service:
 
     @property
     def is_running(self) -> bool:
-        """Whether its process lives."""
         return self.child is not None and self.child.is_running
 
     @property
@@ -60,7 +57,6 @@ class Service:
         return self.is_running and not self.paused and self.ending_since_s is None
 
     def start(self) -> None:
-        """Start the next process."""
         self.logs.append(self.folder / f"{self.name}-{len(self.logs) + 1}.log")
         self.child = processes.start(self.command, self.logs[-1])
         self.groups.append(self.child.process.pid)
@@ -68,7 +64,6 @@ class Service:
         self.ending_since_s = None
 
     def kill(self, *, whole_group: bool = True) -> None:
-        """SIGKILL."""
         if self.child is not None:
             self.killed = True
             if whole_group:
@@ -116,8 +111,6 @@ class Service:
 
 @dataclass(slots=True)
 class Services:
-    """All of them."""
-
     folder: Path
     all: list[Service] = field(default_factory=list)
 
@@ -129,11 +122,9 @@ class Services:
         return service
 
     def named(self, name: str) -> list[Service]:
-        """Those whose name begins so."""
         return [service for service in self.all if service.name.startswith(name)]
 
     def supervise(self) -> None:
-        """Look after them."""
         for service in self.all:
             service.supervise()
 
@@ -153,8 +144,6 @@ class Services:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What a service's log says."""
-
     service: str
     name: str
     content: dict[str, object]

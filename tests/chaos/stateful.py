@@ -30,7 +30,6 @@ class State(StrEnum):
 
     @property
     def is_kept(self) -> bool:
-        """Whether there is a state."""
         return self in (State.STAGE, State.TOPIC)
 
 
@@ -38,12 +37,10 @@ class Numbered(Processor):
     """Counts the records of each kind."""
 
     def init(self, context: ProcessorContext) -> None:
-        """Take the store."""
         self.context = context
         self.counts = context.store("counts")
 
     def process(self, record: Record) -> None:
-        """One more; a tombstone is none."""
         if record.value is None:
             return
         seen = (self.counts.get(record.value["kind"]) or 0) + 1

@@ -82,7 +82,6 @@ class World:
 
     @property
     def table(self) -> str:
-        """Where the rows go."""
         return f"s3://{BUCKET}/tables/orders"
 
     @property
@@ -93,18 +92,15 @@ class World:
 
     @property
     def stage(self) -> str:
-        """Where the markers are."""
         return f"s3://{BUCKET}/stage"
 
     @property
     def ledger(self) -> Path:
-        """The producer's."""
         return self.folder / "ledger.txt"
 
     # Time.
 
     def tell(self, text: str) -> None:
-        """A line of the timeline."""
         line = f"{time.monotonic() - self.began_s:7.1f} s  {text}"
         typer.echo(line)
         with (self.folder / "timeline.txt").open("a", encoding="utf-8") as lines:
@@ -267,7 +263,6 @@ class World:
     # Who is there.
 
     def start_writer(self) -> Service:
-        """One more writer."""
         number = len(self.services.named("writer")) + 1
         return self.services.add(f"writer-{number}", "stage_writer", "run", self.folder / "config.yaml")
 
@@ -289,7 +284,6 @@ class World:
             self.start_writer()
 
     def settings(self) -> dict[str, object]:
-        """Everybody's."""
         session = {"group.protocol": "consumer"}
         if self.group_protocol == "classic":
             session = {"session.timeout.ms": str(int(SESSION_S * 1000)), "heartbeat.interval.ms": "1000"}

@@ -15,8 +15,6 @@ LEASE_S = 15.0
 
 
 class HandClock:
-    """A clock that a test moves."""
-
     now_s = 1000.0
 
     def monotonic_s(self) -> float:

@@ -38,7 +38,6 @@ def require(*wanted: deploy_tools.Tool | deploy_tools.Source) -> None:
 
 @pytest.fixture
 def kubernetes() -> None:
-    """The tools that read manifests."""
     require(deploy_tools.KUSTOMIZE, deploy_tools.KUBECTL_VALIDATE, *CRDS)
 
 

@@ -149,7 +149,6 @@ class ChangeStream:
         topic_id: str | None,  # noqa: ARG002 - the port's
         /,
     ) -> dict[Offset, RawRecord]:
-        """What Kafka has."""
         return {offset: self.sent[partition, offset] for offset in offsets}
 
     def loader(

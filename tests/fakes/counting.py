@@ -134,7 +134,6 @@ class World:
         return float(line.rpartition(" ")[2])
 
     def manifests(self) -> list[Manifest]:
-        """The chain's markers."""
         return manifests(self.store, "done/orders/0")
 
     def states(self) -> list[MarkedState]:

@@ -16,8 +16,6 @@ from delta_loader.tables.load_modes.casting import Widening
 
 @dataclass
 class MemoryTable:
-    """One table: its shape, and what was committed to it."""
-
     table_id: str
     schema: str
     partition_by: tuple[str, ...]

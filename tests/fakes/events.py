@@ -30,8 +30,6 @@ class Event:
 
 @dataclass
 class Row:
-    """What a table has for a key."""
-
     value: str | None = None
     sequence: int | None = None
     deleted: bool = False

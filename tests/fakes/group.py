@@ -85,7 +85,6 @@ class LonelyMember:
 
     @property
     def metadata(self) -> KafkaMetadata:
-        """It answers for itself."""
         return self
 
     def subscribe(self, streams: Collection[Stream], listener: GroupListener) -> None:

@@ -29,7 +29,6 @@ Result = TypeVar("Result")
 
 
 def settings_for(staging: Staging, **loader: object) -> Settings:
-    """The settings of a loader for one staged stream."""
     return routed_settings_for(staging, (), **loader)
 
 

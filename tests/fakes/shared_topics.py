@@ -79,7 +79,6 @@ class Broker:
 
     @property
     def metadata(self) -> KafkaMetadata:
-        """It answers for itself."""
         return self
 
     def subscribe(self, streams: Collection[Stream], listener: GroupListener) -> None:

@@ -8,8 +8,6 @@ from tests.fakes.events import Event, Key
 
 @dataclass
 class Version:
-    """What a row was, and when."""
-
     value: str | None
     valid_from: int | None
     valid_to: int | None = None

@@ -44,8 +44,6 @@ _STREAMS: tuple[Stream, ...] = (
 
 
 class _Target:
-    """One stream with its oracle."""
-
     def __init__(self, stream: Stream) -> None:
         columns = stream.record.schema_of_columns
         self._converters = [
@@ -91,7 +89,6 @@ _TARGETS = [_Target(stream) for stream in _STREAMS]
 
 
 def check(data: bytes) -> None:
-    """One input of the fuzzer."""
     if data:
         messages = data[1:].split(SEPARATOR)[:MOST_MESSAGES]
         _TARGETS[data[0] % len(_TARGETS)].check(messages)

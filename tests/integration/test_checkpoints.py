@@ -34,7 +34,6 @@ _OLD_S = 60 * 86_400
 
 
 def jobs(spark: SparkSession) -> int:
-    """How many the session has begun."""
     return int(spark.sparkContext._jsc.sc().dagScheduler().nextJobId())
 
 

@@ -44,7 +44,6 @@ def say(kafka: KafkaCluster, topic: str, *messages: tuple[bytes | None, bytes | 
 
 
 def heard(listener: Listener) -> set[str]:
-    """The next that it was told of."""
     app_ids: set[str] = set()
 
     def is_told() -> bool:

@@ -23,7 +23,6 @@ PARTITIONS = 120  # more than Delta's checksums have by default
 
 
 def jobs(spark: SparkSession) -> int:
-    """How many the session has begun."""
     return int(spark.sparkContext._jsc.sc().dagScheduler().nextJobId())
 
 

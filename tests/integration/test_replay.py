@@ -37,8 +37,6 @@ class Death(BaseException):
 
 
 class Mortal(SparkReplacer):
-    """Dies after a step."""
-
     dies_after: tuple[str, RequestStep] | None = None
 
     def replace(self, request: Request, url: str, step: RequestStep, *, keep_stale: bool, metadata: str) -> bool:

@@ -28,8 +28,6 @@ BEFORE = "VALUES (-1, 'x', 'other', 9, 0, '2025-01-01'), (-2, 'y', 'other', 9, 1
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """How somebody has made a table."""
-
     properties: str = ""
     clause: str = "PARTITIONED BY (day)"
     columns: str = ORDERS

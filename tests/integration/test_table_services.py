@@ -129,8 +129,6 @@ def test_quiet_partitions_are_put_together_and_the_fresh_one_is_not(tmp_path: Pa
 
 
 class Begun(SparkServices):
-    """Says when it begins."""
-
     def __init__(self, spark: SparkSession) -> None:
         super().__init__(spark)
         self.begun = threading.Event()

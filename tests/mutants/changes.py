@@ -29,8 +29,6 @@ _CALLED = {"min": "max", "max": "min", "any": "all", "all": "any"}
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """A changed module."""
-
     what: str
     """Function, the code before and after; unique within a module."""
     lines: range
@@ -39,7 +37,6 @@ class Mutant:
 
 
 def mutants(source: str) -> Iterator[Mutant]:
-    """All mutants of a module's source."""
     seen: Counter[str] = Counter()
     for number, (original, function, statement) in enumerate(_places(ast.parse(source))):
         for variant in count():

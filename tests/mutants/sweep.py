@@ -90,8 +90,6 @@ def _forked(work: Callable[[], object], cpu_s: float | None = None, wall_s: floa
 
 @dataclass(frozen=True, slots=True)
 class _Ran:
-    """A test that ran without a mutant."""
-
     cpu_s: float
     wall_s: float
     lines: frozenset[int]
@@ -106,7 +104,6 @@ class _Sweep:
         self.survivors: list[str] | None = None
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        """Try all mutants."""
         path = importlib.import_module(self._module).__file__ or ""
         gc.unfreeze()  # what was frozen with the collection is not among the objects
         functions = [
@@ -178,7 +175,6 @@ def _observed(item: pytest.Item, path: str) -> tuple[float, float, list[int]]:
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:
-    """A code and all that stand in it."""
     yield code
     for inner in code.co_consts:
         if isinstance(inner, CodeType):

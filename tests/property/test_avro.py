@@ -96,7 +96,6 @@ def both(schema: Any, bodies: list[bytes], columns: StructType | None = None, re
 
 
 def as_read(schema: Any, value: Any) -> Any:  # noqa: ANN401 - one for each kind
-    """A value as the rows have it."""
     match schema:
         case ["null", _] | [_, "null"] if len(set(map(str, schema))) == 2:
             inner = next(each for each in schema if each != "null")

@@ -23,7 +23,6 @@ NO_ITEM = [None, None, None]
 
 
 def staged_rows(event: RecordEvent, *, sequenced: bool) -> list[list[object]]:
-    """What the writer stages of an event."""
     at = event.sequence if sequenced else None
     of_all = event.record == OF_ALL
     of = [at, not event.elements, *event.place, not event.elements, of_all]
@@ -96,7 +95,6 @@ def expected(loads: Sequence[Sequence[RecordEvent]], *, sequenced: bool, soft: b
 
 
 def event(offset: int, names: str, sequence: int | None = None) -> RecordEvent:
-    """An event of one record with elements of these names."""
     elements: dict[Key, str] = {(name, 0): f"{name}{offset}" for name in names}
     return RecordEvent(0, offset, 1, elements, sequence)
 

@@ -207,7 +207,6 @@ class World:
             writer.newest = converter_at(schema_to_json(published.columns))
 
     def load(self) -> None:
-        """What waits longest."""
         if self.loaded == len(self.staged):
             return
         marker, shape, rows = self.staged[self.loaded]

@@ -81,7 +81,6 @@ class Brokers:
 
     @property
     def metadata(self) -> KafkaMetadata:
-        """It answers for itself."""
         return self
 
     def subscribe(self, streams: Collection[Stream], listener: GroupListener) -> None:
@@ -144,8 +143,7 @@ class Brokers:
     def report(self, positions: Mapping[TopicPartition, Position]) -> None:
         assert all(partition in self.logs for partition in positions)
 
-    def close(self) -> None:
-        """Nothing to leave."""
+    def close(self) -> None: ...
 
 
 @dataclass(slots=True)

@@ -126,7 +126,6 @@ def merged(
 
 
 def files_of(load: Sequence[Event]) -> list[StagedFile]:
-    """A file for each event, with its statistics."""
     return [
         StagedFile("data/x", None, 1, 1, json.dumps({"minValues": bounds, "maxValues": bounds}))
         for bounds in (dict(zip(("id", "name"), event.key, strict=True)) for event in load)

@@ -49,7 +49,6 @@ class History:
 
     @property
     def state(self) -> StateFiles:
-        """What a writer goes on from."""
         return stood_in(self.marked, self.files)
 
     def write(self, kind: StateKind) -> str:

@@ -25,8 +25,6 @@ FOREVER = timedelta(days=10_000)
 
 
 class Sent(NamedTuple):
-    """A message: of topic 0 or 1."""
-
     topic: int
     key: str
     value: int

@@ -86,11 +86,9 @@ class Attempt:
     is_over: bool = False
 
     def is_alive(self) -> bool:
-        """Whether it has not ended."""
         return not self.is_over
 
     def join(self, timeout: float) -> None:
-        """Wait for its end."""
         until_ms = self.world.now_ms + timeout * 1000
         while not self.is_over and self.world.now_ms < until_ms:
             self.world.sleep_s(0.05)
@@ -106,7 +104,6 @@ class AppearingConverter(EvolvingConverter):
         self._book = book
 
     def at(self, gained: StructType) -> AppearingConverter:
-        """With more columns."""
         return AppearingConverter(self.stream, self._registry, self._book, gained)
 
     def waits(self, batch: MessageBatch) -> Dependency | None:
@@ -123,7 +120,6 @@ class AppearingConverter(EvolvingConverter):
         return value == BAD or (route is not None and route not in self._book.names)
 
     def others(self, values: Sequence[bytes | None]) -> Iterator[tuple[TableFormat, Callable[[bytes | None], bool]]]:
-        """The tables that have appeared."""
         for route in sorted({route for value in values if (route := route_of(value)) in self._book.names}):
             table = replace(self.formats[0], url=table_of(TEMPLATE, route))
             yield table, lambda value, route=route: route_of(value) == route  # type: ignore[misc]
@@ -154,7 +150,6 @@ class OwnColumnsSimulated(AppearingConverter):
 
     @property
     def stream(self) -> Stream:
-        """With the tables that have appeared."""
         return with_routes(self._given, self._book.names)
 
     @stream.setter
@@ -180,7 +175,6 @@ class OwnColumnsSimulated(AppearingConverter):
         return super().is_dead(value) or (value is not None and route_of(value) is None)
 
     def others(self, values: Sequence[bytes | None]) -> Iterator[tuple[TableFormat, Callable[[bytes | None], bool]]]:
-        """The tables that have appeared, each with its columns."""
         made = self.by_route
         for table, is_of in super().others(values):
             route = next(route for route in made if table_of(TEMPLATE, route) == table.url)
@@ -214,7 +208,6 @@ class RouteInvariants(StageInvariants):
     agreed: AppearedRoutes = field(default_factory=lambda: AppearedRoutes("orders", 0, ()))
 
     def put(self, objects: Objects, path: str, data: bytes) -> None:
-        """An object is about to be written."""
         super(RouteInvariants, self).put(objects, path, data)
         if path.startswith(f"{self.stage}/{versions_folder(ROUTES, self.stream.app_id)}"):
             self._agree(objects, path, data)
@@ -262,11 +255,9 @@ class Appearing(Evolving):
         return with_routes(stream, self._routes.agreed.routes)
 
     def invariants(self) -> StageInvariants:
-        """Those of routes too."""
         return self._routes
 
     def converter(self, process: Process) -> Converter:
-        """One with a book of its own."""
         world, (stream,) = self.around.world, self.settings.streams
         store = SimulatedStore(world, self.around.bucket, STAGE)
 

@@ -28,7 +28,6 @@ class OriginInvariants(StageInvariants):
     around: Around
 
     def put(self, objects: Objects, path: str, data: bytes) -> None:
-        """An object is about to be written."""
         super(OriginInvariants, self).put(objects, path, data)
         begun = first_origin(objects, STAGE, path, data)
         if begun is not None and begun[0] in self.around.broker.logs:

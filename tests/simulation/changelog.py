@@ -55,7 +55,6 @@ class SimulatedTopics:
     logs: dict[TopicPartition, Log] = field(default_factory=dict)
 
     def place(self, topic: Topic, task: TopicPartition) -> TopicPartition:
-        """Where a task's messages are."""
         return TopicPartition(topic, Partition(task.partition % _PARTITIONS))
 
     def append(self, topic: Topic, task: TopicPartition, pieces: Sequence[ChangelogMessage]) -> Appended:
@@ -72,11 +71,9 @@ class SimulatedTopics:
 
     @contextmanager
     def reader(self) -> Iterator[SimulatedTopics]:
-        """It is one."""
         yield self
 
     def require_same(self, place: TopicPartition, topic_id: str | None) -> None:
-        """There is only one."""
         if (place.topic, topic_id) != (TOPIC, TOPIC_ID):
             msg = f"there is no {place} of {topic_id}"
             raise StateError(msg)

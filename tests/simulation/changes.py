@@ -107,7 +107,6 @@ class Changes(Kind):
         self.log = log
 
     def converter(self, process: Process) -> Converter:
-        """One of events."""
         del process
         return EventsConverter(self.stream, self.registry)
 
@@ -191,7 +190,6 @@ class Changes(Kind):
         return outcomes, doubts
 
     def _letters(self) -> dict[Place, bytes | None]:
-        """What was refused."""
         table = self.log.tables.get(DEAD_LETTERS)
         letters = (letter for commit in (table.commits if table else ()) for letter in commit.dead_letter_rows)
         return {

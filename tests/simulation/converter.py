@@ -35,8 +35,6 @@ _SLICED = 0.3
 
 @dataclass(slots=True)
 class Registry:
-    """The schema registry of all writers."""
-
     world: World
     away_until_ms: int = 0
 
@@ -58,11 +56,9 @@ class Away(Dependency):
 
     @property
     def error(self) -> RegistryError:
-        """For people."""
         return RegistryError("the registry is away", "")
 
     def is_over(self) -> bool:
-        """Whether it is back."""
         return not self.registry.is_away()
 
 
@@ -96,8 +92,7 @@ class PlainConverter:
         """The world's streams gain nothing."""
         return self
 
-    def restores(self, partition: TopicPartition, state: StateFiles, store: StateStore) -> None:
-        """There is no state."""
+    def restores(self, partition: TopicPartition, state: StateFiles, store: StateStore) -> None: ...
 
     def waits(self, batch: MessageBatch) -> Dependency | None:
         """Every message needs the registry, and any of them may be the one with a schema that nobody knows yet."""
@@ -117,7 +112,6 @@ class PlainConverter:
         return value == GOOD
 
     def is_dead(self, value: bytes | None) -> bool:
-        """Whether it is a dead letter."""
         return value == BAD
 
     def others(self, values: Sequence[bytes | None]) -> Iterator[tuple[TableFormat, Callable[[bytes | None], bool]]]:

@@ -55,7 +55,6 @@ class Counts(Processor):
     """The sink of the rows; all that there are where this names none."""
 
     def init(self, context: ProcessorContext) -> None:
-        """Take the store."""
         self.context = context
         self.counts = context.store("counts")
         context.schedule(TICK, PunctuationType.STREAM_TIME, self.tick)
@@ -66,7 +65,6 @@ class Counts(Processor):
         self.counts.put("ticks", (self.counts.get("ticks") or 0) + 1)
 
     def process(self, record: Record) -> None:
-        """One more."""
         key = record.key or "none"
         if record.value is None:
             self.counts.delete(key)
@@ -82,7 +80,6 @@ class Counts(Processor):
 
 
 def build() -> Topology:
-    """The topology of these worlds."""
     return topology(persistent=False)
 
 
@@ -105,8 +102,6 @@ def converter(stream: Stream, wall_ms: Callable[[], int], build: Callable[[], To
 
 @dataclass(slots=True)
 class CountBook:
-    """What each row has to say."""
-
     bucket: Bucket
     _files: dict[str, pa.Table] = field(default_factory=dict)
 

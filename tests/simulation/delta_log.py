@@ -67,20 +67,15 @@ Forbids = Callable[[pa.Table], pa.Array]
 
 
 def nothing_is_forbidden(rows: pa.Table) -> pa.Array:
-    """Of a world without constraints."""
     return pa.array([False] * len(rows), pa.bool_())
 
 
 class WatchesCommits(Protocol):
-    """What looks at each commit."""
-
     def committed(self, table: MemoryTable, commit: TableCommit) -> None:
         """A commit is about to become a version of its table."""
 
 
 class DeltaLog(MemoryDeltaTables):
-    """The tables of one world."""
-
     def __init__(self, bucket: Bucket, stage_url: str, forbids: Forbids = nothing_is_forbidden) -> None:
         super().__init__()
         self._bucket = bucket
@@ -137,7 +132,6 @@ class DeltaLog(MemoryDeltaTables):
     # What Spark reads.
 
     def rows_of(self, write: SparkWrite) -> pa.Table:
-        """The rows that a write brings."""
         parts = []
         for path, file in zip(self._paths(write), write.files, strict=True):
             rows = self.read(path)
@@ -250,7 +244,6 @@ class DeltaLog(MemoryDeltaTables):
             yield from self.places_of(url, commit)
 
     def places_of(self, url: str, commit: TableCommit) -> Iterator[Place]:
-        """Where each row is from that a commit adds."""
         for file in commit.files:
             yield from self.places_in(f"{url}/{file.path}")
         for letter in commit.dead_letter_rows:
@@ -278,7 +271,6 @@ class DeltaLog(MemoryDeltaTables):
 
 
 def places_of(rows: pa.Table) -> list[Place]:
-    """Where each row is from."""
     times_ms = [time_us // 1000 for time_us in rows["_kafka_timestamp"].cast(pa.int64()).to_pylist()]
     return list(map(Place, rows["_kafka_partition"].to_pylist(), rows[_OFFSET].to_pylist(), times_ms))
 
@@ -292,7 +284,6 @@ def _quoted(name: str) -> str:
 
 
 def place_of(row: Mapping[str, object]) -> Place:
-    """Where a row is from."""
     time = row["_kafka_timestamp"]
     return Place(row["_kafka_partition"], row[_OFFSET], round(time.timestamp() * 1000))  # type: ignore[attr-defined, arg-type]
 
@@ -313,25 +304,20 @@ class SimulatedTables:
             raise TableError(msg, "")
 
     def state(self, url: str) -> TableState | None:
-        """What a snapshot says."""
         self.require_working(url)
         return self._world.effect(f"look at {url}", lambda: self._log.state(url))
 
     def history(self, url: str, newest: int) -> Iterator[LoggedCommit]:
-        """Its commits, newest first."""
         return self._log.history(url, newest)
 
     def create(self, url: str, shape: TableShape) -> None:
-        """An empty table."""
         self.require_working(url)
         self._world.effect(f"create {url}", lambda: self._log.create(url, shape), changes=True)
 
     def add_columns(self, url: str, added: Sequence[Addition]) -> None:
-        """An ALTER TABLE."""
         self._world.effect(f"alter {url}", lambda: self._log.add_columns(url, added), changes=True)
 
     def widen(self, url: str, widening: Widening) -> None:
-        """Another one."""
         self._world.effect(f"widen {url}", lambda: self._log.widen(url, widening), changes=True)
 
     def commit(self, commit: TableCommit) -> CommitOutcome:
@@ -340,11 +326,9 @@ class SimulatedTables:
         return self._world.effect(f"commit to {commit.target.url}", lambda: self._commit(commit), changes=True)
 
     def refused(self, target: Target, writes: Sequence[SparkWrite], most: int) -> list[RefusedRecord]:
-        """What the table refuses."""
         return self._world.effect(f"screen for {target.url}", lambda: self._log.refused(target, writes, most))
 
     def dead(self, url: str, partition: TopicPartition, start: Position) -> list[RefusedRecord]:
-        """What was refused before."""
         return self._world.effect(f"read {url}", lambda: self._log.dead(url, partition, start))
 
     def _commit(self, commit: TableCommit) -> CommitOutcome:

@@ -80,8 +80,6 @@ class Kept(disk.DiskBackend):
 
 @dataclass(slots=True)
 class Machine:
-    """One with a disk."""
-
     folder: Path
     starts: int = 0
     kept: list[Kept] = field(default_factory=list)

@@ -174,7 +174,6 @@ class ColumnsConverter(PlainConverter):
         self._number: object = "1" if stream.record.columns == COLUMNS[2] else 1
 
     def fields(self, value: bytes) -> dict[str, object]:
-        """The number."""
         del value
         return {"n": self._number}
 
@@ -191,7 +190,6 @@ class Pipeline(Kind):
         self.log = log
 
     def converter(self, process: Process) -> Converter:
-        """One of its columns."""
         del process
         return ColumnsConverter(self.stream, self.registry)
 
@@ -204,7 +202,6 @@ class Watch:
 
     @property
     def problems(self) -> list[str]:
-        """Of each of them."""
         return [problem for stage in self.stages for problem in stage.problems]
 
     def first_ms(self, stage: str, partition: TopicPartition) -> int:
@@ -212,16 +209,13 @@ class Watch:
         return next(sighting for sighting in self.stages if sighting.stage == stage).first_ms[partition]
 
     def stage_of(self, path: str) -> str | None:
-        """Where a data file was staged."""
         return next((stage.stage for stage in self.stages if stage.has_staged(path)), None)
 
     def put(self, objects: Objects, path: str, data: bytes) -> None:
-        """An object is about to be written."""
         for stage in self.stages:
             stage.put(objects, path, data)
 
     def delete(self, objects: Objects, path: str, process: str, *, is_late: bool) -> None:
-        """An object is about to be deleted."""
         for stage in self.stages:
             stage.delete(objects, path, process, is_late=is_late)
 
@@ -232,8 +226,6 @@ class Watch:
 
 @dataclass(slots=True)
 class Operated:
-    """A pipeline and its operator."""
-
     name: str
     configs: list[Config]
     """The newest is the last one."""
@@ -245,7 +237,6 @@ class Operated:
 
     @property
     def config(self) -> Config:
-        """As it is now."""
         return self.configs[-1]
 
 
@@ -253,7 +244,6 @@ class EditedHistory:
     """A world of pipelines whose configs are edited."""
 
     def __init__(self, seed: int, chances: Chances | None = None) -> None:
-        """From its seed alone."""
         self.seed = seed
         self.world = World(seed, chances or EDITORS[seed % len(EDITORS)])
         self.bucket = Bucket()

@@ -78,8 +78,6 @@ class ElementsConverter(PlainConverter):
 
 
 class ExplodedChanges(Kind):
-    """Change events of records with elements."""
-
     def __init__(self, around: Around) -> None:
         super().__init__(around)
         self._soft = around.world.rng.random() < 0.5
@@ -88,7 +86,6 @@ class ExplodedChanges(Kind):
         self.settings = settings_of(columns=_COLUMNS, explode="items", load="merge", merge=merge)
 
     def converter(self, process: Process) -> Converter:
-        """One of elements."""
         del process
         return ElementsConverter(self.stream, self.registry)
 

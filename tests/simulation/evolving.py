@@ -45,7 +45,6 @@ GAINING = (
 
 
 def sent_beside(value: bytes) -> Record:
-    """The fields that are not declared."""
     record: Record = json.loads(value)
     return {name: value for name, value in record.items() if name != "n"}
 
@@ -66,7 +65,6 @@ class EvolvingConverter(PlainConverter):
         self.offers = Offers(known, taken, stream.record.evolve_limit - len(gained.fields))
 
     def at(self, gained: StructType) -> EvolvingConverter:
-        """With more columns."""
         return EvolvingConverter(self.stream, self._registry, gained)
 
     def is_row(self, value: bytes | None) -> bool:
@@ -100,8 +98,6 @@ def _fitting(value: object, data_type: DataType) -> object | None:
 
 @dataclass(slots=True)
 class Values:
-    """The book of an evolving world's values."""
-
     bucket: Bucket
     rescue_column: str
     _files: dict[str, pa.Table] = field(default_factory=dict)

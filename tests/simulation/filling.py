@@ -50,7 +50,6 @@ class Noted(Counts):
 
 
 def build() -> Topology:
-    """The topology of these worlds."""
     made = Topology()
     made.add_source("orders", "orders")
     made.add_processor("counts", Noted, "orders")
@@ -73,7 +72,6 @@ class Filling(Counting):
         self.settings = settings_of(**TOPOLOGY, routes=routes, route_tables={"notes": notes, "many": many})
 
     def converter(self, process: Process) -> Converter:
-        """The real one."""
         del process
         return converter(self.stream, WorldClock(self.around.world).wall_ms, build)
 

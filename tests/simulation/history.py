@@ -47,8 +47,6 @@ _MOST_STEPS_OF_ROWS = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How a history ended."""
-
     seed: int
     problems: tuple[str, ...]
     faults: Counter[Fault]

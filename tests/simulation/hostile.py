@@ -66,7 +66,6 @@ class HostileInvariants(RowInvariants):
     """Since when a marker's name is there: one that a rewind writes over counts as the one that a loader has listed."""
 
     def put(self, objects: Objects, path: str, data: bytes) -> None:
-        """An object is about to be written."""
         super(HostileInvariants, self).put(objects, path, data)
         self.pauses.put(path)
         name = self._name(path)
@@ -80,7 +79,6 @@ class HostileInvariants(RowInvariants):
             self.pinned(*begun)
 
     def delete(self, objects: Objects, path: str, process: str, *, is_late: bool) -> None:
-        """An object is about to be deleted."""
         stored, name = objects.get(path), self._name(path)
         if stored is None:
             return
@@ -168,7 +166,6 @@ class Hostile(Kind):
         world.is_away = self._is_away
 
     def invariants(self) -> HostileInvariants:
-        """By rows."""
         invariants = HostileInvariants(
             STAGE,
             self.stream,
@@ -200,11 +197,9 @@ class Hostile(Kind):
                 self.log.old |= {f"{process.name}-"}
 
     def pauses(self, process: Process, store: SimulatedStore) -> ProcessPauses:
-        """What operators pause."""
         return self._pauses.of(process, store) if self._has_pauses else super().pauses(process, store)
 
     def claims(self, process: Process, name: MarkerName, data: bytes) -> None:
-        """A writer asks for a claim."""
         self._pauses.claims(process.name, name, data)
 
     def manifest(self, writer: str, manifest: Manifest) -> Manifest:
@@ -225,7 +220,6 @@ class Hostile(Kind):
             self._put_bytes_back(torn)
 
     def ends_war(self) -> None:
-        """Everything is there again."""
         self.around.world.is_away = None
         for torn in list(self._torn):
             self._put_bytes_back(torn)

@@ -75,7 +75,6 @@ class StageInvariants:
     """By the full path of a data file, the marker that names it."""
 
     def put(self, objects: Objects, path: str, data: bytes) -> None:
-        """An object is about to be written."""
         before = objects.get(path)
         name = self._name(path)
         if before is not None and before[0] != data and (name is not None or path.endswith(".parquet")):

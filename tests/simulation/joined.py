@@ -62,7 +62,6 @@ class Counts(Processor):
     """Counts the records of each key, whatever topic they are of."""
 
     def init(self, context: ProcessorContext) -> None:
-        """Take the store."""
         self.context = context
         self.counts = context.store("counts")
 
@@ -112,14 +111,12 @@ class Joined(Keyed):
         self._longest_idle_s = around.world.rng.choice([0.0, 0.0, 2.0])
 
     def converter(self, process: Process) -> Converter:
-        """The real one."""
         del process
         when = SnapshotsWhen(most_changes=4, least_bytes=500)
         around = Surroundings(WorldClock(self.around.world).wall_ms, Metrics(), when=when)
         return TopologyConverter(self.stream, _topology(self.topics).check(), around)
 
     def source(self, member: GroupMember, settings: Settings) -> RecordSource:
-        """The member, behind one that merges."""
         del settings
         if self.topics == ALONE:
             return member

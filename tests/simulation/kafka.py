@@ -50,8 +50,6 @@ _offset = attrgetter("offset")
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record of a log."""
-
     offset: int
     timestamp_ms: int
     value: bytes | None
@@ -212,20 +210,16 @@ class GroupMember:
         self._is_member = False
 
     def takes(self, partition: TopicPartition) -> bool:
-        """Whether it has subscribed to a topic."""
         return any(stream.reads(partition.topic) for stream in self._streams)
 
     def is_running(self) -> bool:
-        """Whether it can send heartbeats."""
         return self.process.alive and (self._world.healed or self.process.paused_until_ms <= self._world.now_ms)
 
     @property
     def metadata(self) -> KafkaMetadata:
-        """It answers for itself."""
         return self
 
     def subscribe(self, streams: Collection[Stream], listener: GroupListener) -> None:
-        """Join."""
         self._streams = tuple(streams)
         self._listener = listener
         self._join()
@@ -249,27 +243,21 @@ class GroupMember:
         return Polled(tuple(batches), ends, tuple(faults))
 
     def expect(self, last: Mapping[TopicPartition, LastRecord]) -> None:
-        """Its records stay."""
         del last
 
     def seek(self, partition: TopicPartition, position: Position) -> None:
-        """Fetch from there."""
         self.owned[partition] = position
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
-        """Fetch these no more."""
         self._paused |= set(partitions)
 
     def resume(self, partitions: Collection[TopicPartition]) -> None:
-        """Fetch these again."""
         self._paused -= set(partitions)
 
     def resolve(self, partition: TopicPartition, start: Start) -> Position:
-        """An end of the log."""
         return self._broker.begin(partition) if start is StartAt.EARLIEST else Position(self._broker.end(partition))
 
     def end_positions(self, streams: Collection[Stream]) -> Mapping[TopicPartition, Position]:
-        """The ends of all logs."""
         del streams
         return {partition: Position(self._broker.end(partition)) for partition in self._broker.logs}
 
@@ -282,11 +270,9 @@ class GroupMember:
         return {topic: self._broker.id_of(topic) for topic in topics}
 
     def ownerless(self, partitions: Collection[TopicPartition]) -> Collection[TopicPartition] | None:
-        """Those without an owner."""
         return [partition for partition in partitions if partition not in self._broker.owners]
 
-    def report(self, positions: Mapping[TopicPartition, Position]) -> None:
-        """Nobody looks."""
+    def report(self, positions: Mapping[TopicPartition, Position]) -> None: ...
 
     def close(self) -> None:
         """Give everything back and leave."""

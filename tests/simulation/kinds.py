@@ -71,8 +71,6 @@ def settings_of(**more: object) -> Settings:
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """What a kind has of its world."""
-
     world: World
     broker: Broker
     bucket: Bucket
@@ -98,7 +96,6 @@ class Around:
         return any(path.startswith(starts) for path in self.bucket.objects)
 
     def spawn(self, name: str, run: Callable[[], None], ended: Callable[[], None] = lambda: None) -> None:
-        """A process that is no service."""
         world = self.world
         process = Process(f"{name}#{world.now_ms}")
         world.tell(f"{process.name} starts")
@@ -130,14 +127,12 @@ class Kind:
     """Whether operators look at it in peace, whatever the world's habits."""
 
     def __init__(self, around: Around) -> None:
-        """Of one world."""
         self.around = around
         self.registry = Registry(around.world)
         self.log = DeltaLog(around.bucket, STAGE)
 
     @property
     def stream(self) -> Stream:
-        """The world's one stream."""
         return self.settings.streams[0]
 
     def invariants(self) -> StageInvariants:
@@ -148,17 +143,14 @@ class Kind:
         """A process of a service is about to run."""
 
     def manifest(self, writer: str, manifest: Manifest) -> Manifest:
-        """A marker as a writer's release has it."""
         del writer
         return manifest
 
     def stream_of(self, chain: TopicPartition) -> Stream:
-        """The stream of a chain."""
         del chain
         return self.stream
 
     def read_settings(self, process: Process) -> Settings:
-        """What a process runs by."""
         del process
         return self.settings
 
@@ -202,8 +194,7 @@ class Kind:
         del process, store
         return ProcessPauses()
 
-    def claims(self, process: Process, name: MarkerName, data: bytes) -> None:
-        """A writer asks for a claim."""
+    def claims(self, process: Process, name: MarkerName, data: bytes) -> None: ...
 
     def changelog(self, process: Process) -> Changelog:
         """Where a writer has what its tasks change."""
@@ -211,7 +202,6 @@ class Kind:
         return NO_CHANGELOG
 
     def chains(self) -> list[TopicPartition]:
-        """The world's chains."""
         partitions = {topic_partition.partition for topic_partition in self.around.broker.logs}
         return [TopicPartition(chain_topic(self.topics), partition) for partition in sorted(partitions)]
 
@@ -239,8 +229,7 @@ class Kind:
     def happens(self) -> None:
         """What else happens in this kind of world, at each turn of the war."""
 
-    def ends_war(self) -> None:
-        """From now on there is peace."""
+    def ends_war(self) -> None: ...
 
     def end_logs(self) -> None:
         """A process that adds a last record to each log, which shows its end, once it is known where its chain begins.
@@ -267,8 +256,7 @@ class Kind:
         """What its own books say against a table."""
         return ()
 
-    def close(self) -> None:
-        """The history is over."""
+    def close(self) -> None: ...
 
 
 class Routed(Kind):
@@ -290,7 +278,6 @@ class Evolving(Kind):
         self._book = Values(around.bucket, self.stream.record.rescue_column)
 
     def converter(self, process: Process) -> Converter:
-        """One that knows columns."""
         del process
         return EvolvingConverter(self.stream, self.registry)
 
@@ -310,7 +297,6 @@ class Keyed(Kind):
     """Tasks: records have keys, and as many rows as their values say (counting.py)."""
 
     def record(self, partition: TopicPartition) -> tuple[bytes | None, bytes | None]:
-        """With a key."""
         value, _ = super().record(partition)
         return value, self.around.world.rng.choice(KEYS)
 
@@ -330,12 +316,10 @@ class Counting(Keyed):
         self._book = CountBook(around.bucket)
 
     def converter(self, process: Process) -> Converter:
-        """The real one."""
         del process
         return converter(self.stream, WorldClock(self.around.world).wall_ms)
 
     def problems(self) -> Iterable[str]:
-        """Counts that cannot be."""
         broker = self.around.broker
         logs = (*broker.past, broker.logs)
         return self._book.problems(TABLE, self.log.tables.get(TABLE), logs, self.around.given_up.has)

@@ -132,8 +132,6 @@ class Search:
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """One rule broken."""
-
     rule: str
     breaking: Callable[[], AbstractContextManager[object]]
     chances: Chances | None = None

@@ -55,7 +55,6 @@ class TaskAborted:
         return any(start <= offset < end for start, end in self.spans.get(partition, ()))
 
     def give(self, partition: TopicPartition, start: int, end: int) -> None:
-        """An operator gives them up."""
         self.spans.setdefault(partition, []).append((start, end))
 
     def want(self, partition: TopicPartition, start: int) -> None:
@@ -208,7 +207,6 @@ class Operator:
         """Do what a rewind says: the config may have been edited."""
 
     def _position(self, partition: TopicPartition, urls: Iterable[str]) -> Position | None:
-        """The highest position that one of these tables has."""
         positions = (table_position(self._store, self._stream, partition, self._tables.state(url)) for url in urls)
         return max((position for position in positions if position is not None), default=None)
 

@@ -44,8 +44,6 @@ class Told(NamedTuple):
 
 @dataclass(slots=True)
 class Coordinator:
-    """All transactions of a world."""
-
     world: World
     epochs: dict[str, int] = field(default_factory=dict)
     positions: dict[tuple[str, TopicPartition], Delivered] = field(default_factory=dict)
@@ -111,8 +109,7 @@ class SimulatedTransactions:
             raise FencedError(self.place.transactional_id)
         self.delivered |= delivered
 
-    def close(self) -> None:
-        """Nothing is held."""
+    def close(self) -> None: ...
 
 
 class Strand:
@@ -125,8 +122,6 @@ class Strand:
         self._process = process
 
     def start(self, work: Callable[[], None]) -> None:
-        """As a task of the process."""
-
         def run() -> None:
             try:
                 work()
@@ -139,8 +134,7 @@ class Strand:
         """Let time pass."""
         self._world.sleep_s(seconds)
 
-    def close(self) -> None:
-        """Nothing runs on."""
+    def close(self) -> None: ...
 
 
 def outlets(coordinator: Coordinator, process: Process, store: SimulatedStore, stream: Stream) -> KafkaOutlets:

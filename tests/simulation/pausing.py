@@ -42,8 +42,6 @@ _RESUMED_FOR_S = 90
 
 
 class StrandLock:
-    """A lock between the strands of one process."""
-
     def __init__(self, world: World) -> None:
         self._world = world
         self._is_held = False
@@ -62,7 +60,6 @@ class WatchedPauses(PausedStreams):
     """Those that one process knows, since when."""
 
     def watch(self, world: World) -> None:
-        """Notes when it knows of each."""
         self._world = world
         self._lock = cast("Lock", StrandLock(world))
         self.since_ms: dict[str, int] = {}
@@ -101,18 +98,14 @@ class ProcessPauses:
         world.spawn(self.process, keep)
 
     def may_load(self, app_id: str) -> bool:
-        """Whether a stream is loaded here."""
         return self.paused is None or not self.paused.is_paused(app_id)
 
     @property
     def is_on(self) -> bool:
-        """Whether all of the process is paused."""
         return self.pausing is not None and self.pausing.is_on
 
 
 class Operators:
-    """All pauses of one world."""
-
     def __init__(self, around: Around, stage: str, app_ids: tuple[str, ...]) -> None:
         self._world = around.world
         self._broker: Broker = around.broker
@@ -128,7 +121,6 @@ class Operators:
     # What happens.
 
     def of(self, process: Process, store: SimulatedStore) -> ProcessPauses:
-        """Those of a process that starts."""
         is_writer = process.name.startswith("writer")
         part = StreamPart.STAGING if is_writer else StreamPart.LOADING
         all_of_it = catalogue.WRITER_PAUSED_BY_REQUEST if is_writer else catalogue.LOADER_PAUSED_BY_REQUEST
@@ -158,7 +150,6 @@ class Operators:
             self._around.spawn("pauses", lambda: self._command(store, part, app_id, ends=ends))
 
     def ends_war(self, store: SimulatedStore) -> None:
-        """Everything goes on."""
         for _, pauses in self._processes.values():
             if pauses.pausing is not None:
                 pauses.pausing.resume()
@@ -213,7 +204,6 @@ class Operators:
             self._since_ms.setdefault(below, self._world.now_ms)
 
     def delete(self, path: str) -> None:
-        """An object is about to be deleted."""
         self._since_ms.pop(path.removeprefix(f"{self._stage}/"), None)
 
     def claims(self, process: str, name: MarkerName, data: bytes) -> None:

@@ -91,7 +91,6 @@ class NumbersConverter(PlainConverter):
         return value in _TAKEN
 
     def fields(self, value: bytes) -> dict[str, object]:
-        """The number."""
         return {"n": _TAKEN[value]}
 
 
@@ -110,7 +109,6 @@ class RefusalPorts(Kind):
         self.settings = settings_of(load=load, partition_by=rng.choice([[], ["n"]]))
 
     def converter(self, process: Process) -> Converter:
-        """One of numbers."""
         del process
         return NumbersConverter(self.stream, self.registry)
 

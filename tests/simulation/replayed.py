@@ -71,8 +71,6 @@ _AT_A_TIME = 5
 
 
 class EditionConverter(PlainConverter):
-    """By one edition of the config."""
-
     edition = 0
 
     def _convert(self, batch: MessageBatch) -> StagedRows:
@@ -108,7 +106,6 @@ class Swap:
     """What the table has of the range from then on."""
 
     def covers(self, place: Place) -> bool:
-        """Whether a record is of its range."""
         content = self.request.content
         runs = content.only or (content.span,)
         is_inside = any(run.start <= place.offset < run.end for run in runs)
@@ -144,7 +141,6 @@ class ReplacedLog(DeltaLog):
         return iter(self.at(url, None))
 
     def at(self, url: str, version: int | None) -> list[Place]:
-        """The same, of a version."""
         places: list[Place] = []
         commits = self.tables[url].commits[:version] if url in self.tables else []
         for number, commit in enumerate(commits, 1):
@@ -154,7 +150,6 @@ class ReplacedLog(DeltaLog):
         return places
 
     def staged(self, request: Request, url: str) -> list[Place]:
-        """The rows that a request has for a table."""
         table = request.content.of(url)
         files = () if table is None else table.files
         return [place for file in files for place in places_of(self.read(f"{STAGE}/{file.path}"))]
@@ -244,8 +239,6 @@ class SimulatedReplacer:
 
 @dataclass(frozen=True, slots=True)
 class LogRecords:
-    """What Kafka has, for a replay."""
-
     world: World
     broker: Broker
 
@@ -301,7 +294,6 @@ class Replayed(Routed):
         self.operator = partial(Reading, replay=self._note)
 
     def invariants(self) -> ReplayedInvariants:
-        """Of the main table."""
         return ReplayedInvariants(STAGE, self.stream, lambda: self.log.tables)
 
     def converter(self, process: Process | None = None) -> EditionConverter:
@@ -316,7 +308,6 @@ class Replayed(Routed):
         return SimulatedReplacer(self.around.world, self.log, tables)
 
     def wanted(self, value: bytes | None) -> Wanted:
-        """By any of the editions."""
         return ({},) if value is None else tuple({url: 1} if url else {} for url in _PLACES[value])
 
     def happens(self) -> None:

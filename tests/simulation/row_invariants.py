@@ -22,7 +22,6 @@ class RowInvariants(StageInvariants):
     """When each Kafka partition's first marker was made."""
 
     def put(self, objects: Objects, path: str, data: bytes) -> None:
-        """An object is about to be written."""
         name = self._name(path)
         if name is not None:
             self.first_ms.setdefault(name.topic_partition, self.log.world.now_ms)

@@ -55,11 +55,9 @@ class Flight(Generic[Result]):
     has_ended: bool = False
 
     def done(self) -> bool:
-        """Whether it has ended."""
         return self.has_ended
 
     def result(self) -> Result:
-        """How it ended."""
         if self.error is not None:
             raise self.error
         return cast("Result", self.outcome)
@@ -94,13 +92,11 @@ class Strands:
         return [function(item) for item in items]
 
     def wait(self, running: Collection[Flushing], timeout_s: float) -> None:
-        """Wait until one of them has ended."""
         until_ms = self._world.now_ms + ceil(timeout_s * 1000)  # down to 0, a loop would never end
         while not any(flight.done() for flight in running) and self._world.now_ms < until_ms:
             self._world.sleep_s(0.05)
 
-    def close(self) -> None:
-        """Nothing is kept."""
+    def close(self) -> None: ...
 
 
 class WatchedChains(StagedChains):
@@ -111,7 +107,6 @@ class WatchedChains(StagedChains):
         self._member, self._stale, self._kind = member, stale, kind
 
     def claim(self, name: MarkerName, data: bytes) -> bool:
-        """The real one."""
         if self._member.expelled and not self._member.is_cut_off:
             self._stale.append(f"{self._member.process.name} claims {name.path}, and the group has given it up")
         self._kind.claims(self._member.process, name, data)
@@ -170,11 +165,9 @@ class Services:
     """Of each loader's newest pass, by the names of their processes."""
 
     def store(self, url: str) -> SimulatedStore:
-        """The world's store below a URL."""
         return SimulatedStore(self.world, self.bucket, url)
 
     def write(self, process: Process, kind: Kind, broker: Broker) -> None:
-        """A writer, until it ends."""
         try:
             self._writer(process, kind, broker).run(until_caught_up=False)
         except Crash:
@@ -220,7 +213,6 @@ class Services:
         return service
 
     def load(self, process: Process, kind: Kind) -> None:
-        """A loader, until it ends."""
         tables, stage_url = SimulatedTables(self.world, kind.log, self.broken), kind.settings.stage.url
 
         def new_id() -> str:

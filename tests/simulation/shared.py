@@ -75,7 +75,6 @@ class SharedInvariants(StageInvariants):
     kind: Shared
 
     def put(self, objects: Objects, path: str, data: bytes) -> None:
-        """An object is about to be written."""
         super(SharedInvariants, self).put(objects, path, data)
         self.kind.paused.put(path)
         before = objects.get(path)
@@ -89,7 +88,6 @@ class SharedInvariants(StageInvariants):
             self.kind.begun(*begun)
 
     def delete(self, objects: Objects, path: str, process: str, *, is_late: bool) -> None:
-        """An object is about to be deleted."""
         super(SharedInvariants, self).delete(objects, path, process, is_late=is_late)
         self.kind.paused.delete(path)
         if path == OWNER:
@@ -186,7 +184,6 @@ class Shared(Kind):
         self._running: list[tuple[Process, tuple[str, ...]]] = []
 
     def invariants(self) -> SharedInvariants:
-        """Of both streams."""
         found = SharedInvariants(STAGE, self.stream, lambda: self.log.tables, kind=self)
         self.paused.problems = found.problems
         return found
@@ -208,12 +205,10 @@ class Shared(Kind):
         return self.streams[self.app_id_of(chain) or self._order[0]]
 
     def chain_of(self, app_id: str, partition: TopicPartition) -> TopicPartition:
-        """A stream's chain of a Kafka partition."""
         is_plain = app_id == (self.owner or self._order[0])
         return TopicPartition(TOPIC if is_plain else shared_chain(TOPIC, app_id), partition.partition)
 
     def chains(self) -> list[TopicPartition]:
-        """Those of both streams."""
         logs = sorted(self.around.broker.logs)
         app_ids = self._order[:1] if self.owner is None else self._order
         return [self.chain_of(app_id, partition) for partition in logs for app_id in app_ids]
@@ -238,32 +233,26 @@ class Shared(Kind):
         return _settings(tuple(names), self._starts)
 
     def read_settings(self, process: Process) -> Settings:
-        """The newest one."""
         self._running = [(one, names) for one, names in self._running if one.alive]
         self._running.append((process, self._names))
         return self.newest()
 
     def owners(self, settings: Settings, store: SimulatedStore) -> StageTopicOwners:
-        """What a service knows."""
         return StageTopicOwners(settings, store, make=True)
 
     def converters(self, process: Process, settings: Settings) -> list[Converter]:
-        """One for each stream of its config."""
         del process
         return [PlainConverter(stream, self._registries[stream.app_id]) for stream in settings.streams]
 
     def source(self, member: GroupMember, settings: Settings) -> RecordSource:
-        """The member, behind one that shares."""
         if not settings.may_share:
             return member
         return SharedTopicSource(member, settings.chains_of, WorldClock(self.around.world))
 
     def pauses(self, process: Process, store: SimulatedStore) -> ProcessPauses:
-        """What operators pause."""
         return self.paused.of(process, store) if self._has_pauses else super().pauses(process, store)
 
     def claims(self, process: Process, name: MarkerName, data: bytes) -> None:
-        """A writer asks for a claim."""
         self.paused.claims(process.name, name, data)
 
     # What happens.
@@ -336,5 +325,4 @@ class Shared(Kind):
         return True
 
     def urls(self) -> list[str]:
-        """Those of both."""
         return [url for stream in self.streams.values() for url in stream.tables]

@@ -31,8 +31,6 @@ _SKEW_MS = 3_600_000
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One version of a table."""
-
     operation: str
     timestamp_ms: int
     read_version: int | None = None

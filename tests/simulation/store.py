@@ -27,8 +27,7 @@ _PAGE = 4
 class Watches(Protocol):
     """What looks at each change of an object."""
 
-    def put(self, objects: Objects, path: str, data: bytes) -> None:
-        """An object is about to be written."""
+    def put(self, objects: Objects, path: str, data: bytes) -> None: ...
 
     def delete(self, objects: Objects, path: str, process: str, *, is_late: bool) -> None:
         """An object is about to be deleted; ``is_late`` where its sender no longer waits for the answer."""
@@ -50,13 +49,11 @@ class Bucket:
             return AlreadyExists() if is_there else Created()
 
     def put(self, path: str, data: bytes, now_ms: int) -> None:
-        """Write an object."""
         if self.invariants is not None:
             self.invariants.put(self.objects, path, data)
         self.objects[path] = (data, now_ms)
 
     def delete(self, path: str, process: str, *, is_late: bool) -> None:
-        """Delete an object, if it is there."""
         if self.invariants is not None:
             self.invariants.delete(self.objects, path, process, is_late=is_late)
         self.objects.pop(path, None)
@@ -72,7 +69,6 @@ class SimulatedStore:
 
     @property
     def url(self) -> str:
-        """The root."""
         return self._url
 
     def at(self, url: str) -> SimulatedStore:
@@ -105,28 +101,21 @@ class SimulatedStore:
         return [StoredObject(path[len(self._url) + 1 :], len(data), time_ms) for path, data, time_ms in objects]
 
     def uploads(self, prefix: str) -> Iterator[Upload]:
-        """There are none."""
         del prefix
         yield from ()
 
-    def abort(self, upload: Upload) -> None:
-        """There is none to abort."""
+    def abort(self, upload: Upload) -> None: ...
 
     def read(self, path: str) -> bytes | None:
-        """The object's bytes."""
         return self._world.effect(f"read {path}", lambda: self._bytes(path))
 
     def read_each(self, paths: Iterable[str]) -> Iterator[bytes | None]:
-        """The objects' bytes, one after the other."""
         return map(self.read, paths)
 
     def open(self, path: str) -> BinaryIO:
-        """A reader of the whole."""
         return io.BytesIO(self.read(path) or b"")
 
     def stat(self, path: str) -> StoredObject | None:
-        """Size and age."""
-
         def look() -> StoredObject | None:
             stored = self._bucket.objects.get(self._full(path))
             return None if stored is None else StoredObject(path, len(stored[0]), stored[1])

@@ -41,8 +41,6 @@ _NOTICED_AFTER_MS = 5_000
 
 @dataclass(slots=True)
 class Topic:
-    """All that is said in a world."""
-
     world: World
     app_ids: frozenset[str]
     away_until_ms: int = 0
@@ -80,7 +78,6 @@ class Hearing:
 
     @property
     def is_connected(self) -> bool:
-        """Whether it is there."""
         return not self.topic.is_away
 
     def take(self) -> frozenset[str]:
@@ -103,7 +100,6 @@ class Saying:
     problem: str | None = None
 
     def send(self, app_id: str) -> bool:
-        """Into the world."""
         now_ms, relied_on = self.topic.world.now_ms, self.problem is None
         if not self.topic.is_away:
             try:
@@ -126,7 +122,6 @@ class Saying:
         return failed_ids
 
     def end(self, within_s: float) -> frozenset[str]:
-        """All that is not known to be said."""
         del within_s
         return frozenset(app_id for _, app_id in self.failed)
 
@@ -143,11 +138,9 @@ class Told(Kind):
         self._topic.happens()
 
     def notifier(self, stage: WriterStage) -> Notifier:
-        """The real one."""
         return LoaderNotifier(stage, WorldClock(self.around.world), SILENT, Metrics(), Saying(self._topic))
 
     def loads(self, service: LoaderService, store: SimulatedStore) -> Loads:
-        """When they are told to."""
         clock, app_ids = WorldClock(self.around.world), self._topic.app_ids
         hearing = Hearing(self._topic)
         self._topic.hearing.append(hearing)

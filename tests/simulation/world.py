@@ -103,8 +103,6 @@ class Crash(BaseException):
 
 @dataclass(slots=True)
 class Process:
-    """Something that can die."""
-
     name: str
     alive: bool = True
     paused_until_ms: int = 0
@@ -115,8 +113,6 @@ class Process:
 
 @dataclass(slots=True)
 class Effect:
-    """A request on its way."""
-
     name: str
     call: Callable[[], object]
     changes: bool
@@ -125,8 +121,6 @@ class Effect:
 
 @dataclass(slots=True)
 class Task:
-    """One strand of a process."""
-
     process: Process
     strand: greenlet
     wake_at_ms: int = 0
@@ -321,7 +315,6 @@ class World:
 
     @property
     def process(self) -> Process:
-        """The process of the task that runs."""
         return self._current().process
 
     def tell(self, sentence: str) -> None:
@@ -343,7 +336,6 @@ class World:
     # For the director.
 
     def spawn(self, process: Process, run: Callable[[], None]) -> Task:
-        """Begin a task of a process."""
         task = Task(process, greenlet(run, self._scheduler or greenlet.getcurrent()))
         self._tasks.append(task)
         self._by_strand[task.strand] = task
@@ -559,8 +551,6 @@ def _throw(strand: greenlet) -> None:
 
 
 class WorldClock:
-    """A `common.ports.Clock` of the world."""
-
     def __init__(self, world: World, process: Process | None = None) -> None:
         self._world = world
         self._process = process
@@ -570,7 +560,6 @@ class WorldClock:
         return self._world.now_ms / 1000
 
     def wall_ms(self) -> int:
-        """The date; it jumps."""
         own_ms = 0 if self._process is None or self._world.healed else self._process.drift_ms
         return self._world.now_ms + self._world.drift_ms + own_ms
 

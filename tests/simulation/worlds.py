@@ -97,7 +97,6 @@ _KINDS: Mapping[Worlds, Callable[[Around], Kind]] = {
 
 
 def kind_of(worlds: Worlds, around: Around) -> Kind:
-    """The kind of one world."""
     return _KINDS[worlds](around)
 
 

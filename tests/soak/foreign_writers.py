@@ -43,8 +43,6 @@ _DEEDS = 5
 
 @dataclass(slots=True)
 class Side:
-    """What one side got done."""
-
     commits: int = 0
     conflicts: int = 0
     longest_s: float = 0.0
@@ -61,8 +59,6 @@ class Side:
 
 @dataclass(slots=True)
 class Outcome:
-    """How it ended."""
-
     loader: Side = field(default_factory=Side)
     foreign: dict[str, Side] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)

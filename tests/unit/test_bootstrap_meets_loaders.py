@@ -60,12 +60,10 @@ class Between(TrappedStore):
 
 
 def outboxes_before(position: int) -> tuple[str, ...]:
-    """Of the flushes before a position."""
     return tuple(OutboxName(ORDERS, Position(start), 0, "0b4a").path for start in range(0, position, 10))
 
 
 def state_at(position: int) -> StateFiles:
-    """What the flushes before a position have changed."""
     names = (StateFileName(ORDERS, Position(start), 0, "0b4a", StateKind.CHANGES) for start in range(0, position, 10))
     return StateFiles(None, tuple(name.path for name in names))
 

@@ -28,8 +28,7 @@ def code(number: int) -> None:
 
 
 @app.command()
-def nothing() -> None:
-    """Do nothing."""
+def nothing() -> None: ...
 
 
 @pytest.mark.parametrize(("kind", "expected"), [("config", 2), ("usage", 2), ("unfit", 2), ("broker", 1)])

@@ -59,7 +59,6 @@ class Writer:
         return staged
 
     def agree(self, offered: StructType) -> bool:
-        """Whether there are new columns for what was offered."""
         evolved = gain_columns(
             self.store, lambda _: self.store, SystemClock(), self.converter.stream, {"done/orders/3/1.done": offered}
         )
@@ -78,7 +77,6 @@ class Writer:
 
 
 def tables(staged: StagedRows) -> dict[str, list[dict[str, object]]]:
-    """The rows of each table, without what is made."""
     made = ("_cdc", "_kafka_topic", "_kafka_partition", "_kafka_timestamp")
     return {
         table.url.removeprefix("/by/"): [

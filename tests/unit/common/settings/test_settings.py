@@ -46,7 +46,6 @@ app = new_app("Read settings.")
 
 @app.command()
 def show(*, config: ConfigArgument, print_config: PrintConfigOption = False) -> None:
-    """Read the settings."""
     settings_from(config, print_config=print_config)
 
 

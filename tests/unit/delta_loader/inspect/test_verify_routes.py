@@ -66,8 +66,7 @@ class Offsets:
     def files(self, _source: TopicPartition, _spans: Sequence[Span]) -> list[str]:
         return []
 
-    def close(self) -> None:
-        """Nothing is kept."""
+    def close(self) -> None: ...
 
 
 class Logs:

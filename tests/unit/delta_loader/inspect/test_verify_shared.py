@@ -54,8 +54,7 @@ class Rows:
     def files(self, _source: TopicPartition, _spans: Sequence[Span]) -> list[str]:
         return []
 
-    def close(self) -> None:
-        """Nothing is kept."""
+    def close(self) -> None: ...
 
 
 def load(version: int, app_id: str, partition: TopicPartition) -> bytes:

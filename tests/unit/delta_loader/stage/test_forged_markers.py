@@ -32,7 +32,6 @@ def payments_table(orders: Staging) -> str:
 
 
 def forge(orders: Staging, marker: Marker, file: StagedFile) -> None:
-    """Have a marker name one file, and no other."""
     assert marker.manifest is not None
     (table,) = marker.manifest.tables
     manifest = replace(marker.manifest, tables=(replace(table, files=(file,)),))

@@ -26,7 +26,6 @@ def utc(*parts: int) -> dt.datetime:
 
 
 def read(ddl: str, text: str, reading: DecodeOptions = STRICT) -> object:
-    """The value, or why there is none."""
     row = StrictDecoder(parse_ddl(f"c {ddl}"), reading).decode(f'{{"c": {text}}}'.encode())
     return (row.error_class, row.error) if isinstance(row, Refusal) else row["c"]
 

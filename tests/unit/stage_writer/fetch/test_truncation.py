@@ -50,17 +50,14 @@ class Consumer:
     def incremental_assign(self, places: list[KafkaPartition]) -> None:
         self.begins += places
 
-    def incremental_unassign(self, places: list[KafkaPartition]) -> None:
-        """Nothing to do."""
+    def incremental_unassign(self, places: list[KafkaPartition]) -> None: ...
 
     def seek(self, place: KafkaPartition) -> None:
         self.begins.append(place)
 
-    def pause(self, places: list[KafkaPartition]) -> None:
-        """Nothing to do."""
+    def pause(self, places: list[KafkaPartition]) -> None: ...
 
-    def resume(self, places: list[KafkaPartition]) -> None:
-        """Nothing to do."""
+    def resume(self, places: list[KafkaPartition]) -> None: ...
 
     @property
     def offsets(self) -> list[tuple[int, int | None]]:
@@ -93,11 +90,9 @@ def reading(monkeypatch: pytest.MonkeyPatch) -> DecodeOptions:
             source.expect(dict.fromkeys(partitions, LAST))
             return dict.fromkeys(partitions, Position(100))
 
-        def revoked(self, partitions: Collection[TopicPartition]) -> None:
-            """Nothing to do."""
+        def revoked(self, partitions: Collection[TopicPartition]) -> None: ...
 
-        def lost(self, partitions: Collection[TopicPartition]) -> None:
-            """Nothing to do."""
+        def lost(self, partitions: Collection[TopicPartition]) -> None: ...
 
     source._listener = Listener()  # what `subscribe` does, without a cluster
     source._on_assign(consumer, [KafkaPartition("orders", 0)])
@@ -223,11 +218,9 @@ def test_it_is_also_found_where_two_chains_take_turns(reading: DecodeOptions, mo
             shared.expect({one: LastRecord(chains[one.topic] - 1, 5_000, 2) for one in partitions})
             return {one: chains[one.topic] for one in partitions}
 
-        def revoked(self, partitions: Collection[TopicPartition]) -> None:
-            """Nothing to do."""
+        def revoked(self, partitions: Collection[TopicPartition]) -> None: ...
 
-        def lost(self, partitions: Collection[TopicPartition]) -> None:
-            """Nothing to do."""
+        def lost(self, partitions: Collection[TopicPartition]) -> None: ...
 
     shared._listener = Listener()
     monkeypatch.setattr(reading.source, "_listener", shared)

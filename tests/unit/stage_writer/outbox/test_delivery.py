@@ -39,8 +39,7 @@ class Kafka:
         self.records += zip(records["input"].to_pylist(), records["offset"].to_pylist(), strict=True)
         self.delivered |= {one: Delivered(position, generation) for one, position in ends.items()}
 
-    def close(self) -> None:
-        """Nothing is held."""
+    def close(self) -> None: ...
 
 
 def deliver(kafka: Kafka, made: Sequence[tuple[int, int]], orders: int, payments: int, generation: int = 0) -> None:

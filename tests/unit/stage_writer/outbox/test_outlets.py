@@ -79,8 +79,7 @@ class World:
         self.sent += records["offset"].to_pylist()
         self.delivered |= {partition: Delivered(end, generation) for partition, end in ends.items()}
 
-    def close(self) -> None:
-        """Nothing is held."""
+    def close(self) -> None: ...
 
     def outbox(self, offset: int) -> str:
         """The outbox of a flush of one message, with one record for it."""
