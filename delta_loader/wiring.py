@@ -71,7 +71,7 @@ def spark_ports(
         registering=registering_of(settings, spark),
         refusing=RefusalPorts(refusal_reader, RawRecordFetcher(settings)),
         sends_refused=RefusedToTopic(
-            settings.kafka, settings.writer.group_id, refusal_reader.dead_letters, begin_delivery
+            settings.kafka, settings.writer.group_id, refusal_reader.dead_letters, begin_delivery, store
         ),
         partitions=KafkaPartitions(settings, SystemClock()),
         merged_keys=MergedKeys(RepeatedKeys(spark)),

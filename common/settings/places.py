@@ -33,6 +33,7 @@ STAGE_FOLDERS = frozenset(
         "replace",
         "routes",
         "schema",
+        "sent",
         "state",
         "stray",
     }

@@ -4,12 +4,13 @@
 
 Rules:
 
-1. The dead-letter table is their outbox, and nothing else is stored. Only what all tables have passed is sent: a load
-   that is made again may find more refused records in what only some tables have.
+1. The dead-letter table is their outbox. Only what all tables have passed is sent: a load that is made again may find
+   more refused records in what only some tables have.
 2. A chain's delivered position is the one that its consumer group has committed, in the transaction with the records
    (`common.kafka.delivering`). A loader that takes the chain's transactional id aborts what another one had started,
    and only then reads the position, so one that lost its lease does no harm. The generation of the chain is stored
-   with the position.
+   with the position. Kafka forgets positions that nothing commits for a week, so it is also recorded in the stage after
+   the transaction (common/stage/sent.py), and the higher one counts.
 3. Kafka is asked only where the dead-letter table says, by its txn action, that something was refused past the position
    that is known here: a stream whose tables refuse nothing never connects.
 4. Where nothing was delivered yet, everything is that the table has: so nothing has to be recorded before the first
@@ -29,6 +30,7 @@ from common.errors import BrokerError
 from common.kafka.delivering import REFUSED, DeliveryIdentity, FencedError
 from common.spans import Position, Span, TopicPartition
 from common.stage.merged import ends_at
+from common.stage.sent import SentTo, read_sent, write_sent
 from common.tables.dead_letters import dead_letter_headers
 from delta_loader.tables.load_modes.refused import RefusalIds
 
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from common.kafka.delivering import StartsDelivery, Transactions
+    from common.ports import ObjectStore
     from common.settings import Stream
     from common.settings.section import Option
     from common.stage.merged import InputEnd
@@ -71,6 +74,8 @@ class RefusedToTopic:
     group_id: str
     read: ReadsDeadLetters
     begin: StartsDelivery
+    store: ObjectStore
+    """The stage."""
     _delivered: dict[tuple[str, TopicPartition, int], Position] = field(default_factory=dict)
     """What is known here; other loaders may have delivered more."""
 
@@ -90,21 +95,31 @@ class RefusedToTopic:
 
     def _deliver(self, stream: Stream, chain: TopicPartition, generation: int, ends: Sequence[InputEnd]) -> int:
         identity = DeliveryIdentity(self.kafka, self.group_id, stream.app_id, chain, REFUSED)
+        sent = read_sent(self.store, stream.app_id)
         try:
             transactions = self.begin(identity, _nothing)
             try:
-                return sum(self._deliver_input(stream, transactions, generation, end) for end in ends)
+                count = sum(
+                    self._deliver_input(stream, transactions, generation, end, sent.get(end.partition)) for end in ends
+                )
             finally:
                 transactions.close()
         except FencedError as error:
             msg = f"another process sends the dead letters of {chain} to {stream.dead_letters_topic}: {error}"
             remedy = "if this continues, make sure that no copy of this config uses this Kafka cluster"
             raise BrokerError(msg, remedy) from error
+        now = sent | {end.partition: SentTo(end.partition, end.position, generation) for end in ends}
+        if now != sent:
+            write_sent(self.store, stream.app_id, now.values())
+        return count
 
-    def _deliver_input(self, stream: Stream, transactions: Transactions, generation: int, goal: InputEnd) -> int:
+    def _deliver_input(
+        self, stream: Stream, transactions: Transactions, generation: int, goal: InputEnd, sent: SentTo | None
+    ) -> int:
         partition, end, count = goal.partition, goal.position, 0
-        known = transactions.delivered.get(partition)
-        start = known.position if known is not None and known.generation == generation else Position(0)
+        known = (transactions.delivered.get(partition), sent)
+        starts = [each.position for each in known if each is not None and each.generation == generation]
+        start = max(starts, default=Position(0))
         while start < end:
             dead_letters = self.read(stream.dead_letters, partition, Span(start, end), _AT_A_TIME)
             start = Position(dead_letters[-1].offset + 1) if len(dead_letters) == _AT_A_TIME else end

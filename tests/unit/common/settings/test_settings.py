@@ -30,6 +30,7 @@ from common.stage.outboxes import OUTBOX
 from common.stage.repair_lock import REPAIR
 from common.stage.replacements import REPLACE
 from common.stage.resolutions import ACCEPT
+from common.stage.sent import SENT
 from common.stage.state_files import STATE
 from common.storage.store import PROBES
 from tests.builders import instance
@@ -628,7 +629,7 @@ def test_a_table_may_lie_below_the_stage_and_share_the_beginning_of_a_name() -> 
 
 def test_the_stage_s_folders_are_known() -> None:
     of_chains = {DONE, STRAY, STAGED, IDLE, STATE, OUTBOX, BEGIN, REPAIR, LOADING, REPLACE, ACCEPT}
-    kept = of_chains | {SCHEMA, COLUMNS, ROUTES, FAILURES, NOTIFICATIONS}
+    kept = of_chains | {SCHEMA, COLUMNS, ROUTES, FAILURES, NOTIFICATIONS, SENT}
     assert kept | {PROBES, "lease"} == STAGE_FOLDERS
 
 

@@ -9,8 +9,11 @@ import pytest
 
 from common.errors import BrokerError
 from common.kafka.delivering import Delivered, DeliveryIdentity, FencedError
+from common.ports import ObjectStore
 from common.settings import Settings
 from common.spans import Offset, Position, Span, TopicPartition
+from common.stage.sent import sent_path
+from common.storage.store import FsspecStore
 from common.tables.transactions import TxnIds
 from delta_loader.load.refused_to_topic import RefusedToTopic
 from delta_loader.plan.plan import TableShape
@@ -82,7 +85,8 @@ class World:
 
     def loader(self) -> Callable[[], BaseException | None]:
         """The passes of a new process."""
-        sends = RefusedToTopic({}, "writers", self.tables.dead_letters, self.topic.begin)
+        stage = FsspecStore(self.settings.stage.url)
+        sends = RefusedToTopic({}, "writers", self.tables.dead_letters, self.topic.begin, stage)
         return lambda: self.tables.run(self.settings, sends).failure
 
 
@@ -167,6 +171,31 @@ def test_a_loader_that_was_given_up_sends_nothing_a_second_time(world: World) ->
     assert world.topic.values() == [b"sent 5"]
 
 
+@pytest.mark.parametrize("forgets", ["Kafka", "the stage", "the stage its last delivery", "the stage how to read it"])
+def test_what_was_sent_is_known_for_longer_than_kafka_keeps_positions(world: World, forgets: str) -> None:
+    """Kafka drops a group's positions after a week without a commit."""
+    world.tables.refuses = {5, 11}
+    world.tables.staging.flush(0, 4, 10)
+    stage = FsspecStore(world.settings.stage.url)
+    assert world.loader()() is None
+    before = stage.read(sent_path("orders"))
+    world.tables.staging.flush(0, 10, 14)
+    assert world.loader()() is None
+    match forgets:
+        case "Kafka":
+            world.topic.positions.clear()
+        case "the stage":
+            stage.delete([sent_path("orders")])
+        case _:
+            assert before is not None
+            stage.write(sent_path("orders"), before if "last" in forgets else b"{")
+    assert world.loader()() is None
+    assert world.topic.values() == [b"sent 5", b"sent 11"]
+    world.topic.positions.clear()
+    assert world.loader()() is None
+    assert world.topic.values() == [b"sent 5", b"sent 11"], "the loader before has recorded it again"
+
+
 def test_what_a_table_that_was_left_out_refuses_later_is_sent_too(world: World) -> None:
     world.routes = ["a"]
     staging = world.tables.staging
@@ -201,18 +230,19 @@ def letters(*offsets: int) -> list[DeadLetterRow]:
     ]
 
 
-def sender(topic: ErrorsTopic, *offsets: int) -> RefusedToTopic:
+def sender(topic: ErrorsTopic, stage: ObjectStore, *offsets: int) -> RefusedToTopic:
     def read(_url: str, _partition: TopicPartition, span: Span, most: int) -> list[DeadLetterRow]:
         return letters(*[each for each in offsets if span.start <= each < span.end][:most])
 
-    return RefusedToTopic({}, "writers", read, topic.begin)
+    return RefusedToTopic({}, "writers", read, topic.begin, stage)
 
 
 def test_many_are_sent_in_several_transactions_of_which_each_is_kept(world: World) -> None:
     topic, (stream,) = ErrorsTopic(answers=["", "error"]), world.settings.streams
+    stage = FsspecStore(world.settings.stage.url)
     table = Target(stream.dead_letters, "1", TableShape("", ()), {"orders-0:refused": 2499})
     ids, finished = TxnIds("orders", several_topics=False), {SOURCE: Position(3000)}
-    sends = sender(topic, *range(2500))
+    sends = sender(topic, stage, *range(2500))
     with pytest.raises(BrokerError):
         sends(stream, table, ids, finished)
     assert len(topic.records) == 1000
@@ -222,10 +252,11 @@ def test_many_are_sent_in_several_transactions_of_which_each_is_kept(world: Worl
 
 def test_the_position_of_a_topic_that_was_deleted_is_none_of_the_new_one(world: World) -> None:
     topic, (stream,) = ErrorsTopic(), world.settings.streams
+    stage = FsspecStore(world.settings.stage.url)
     ids, table = TxnIds("orders", several_topics=False), TableShape("", ())
     first = Target(stream.dead_letters, "1", table, {"orders-0:refused": 7})
-    assert sender(topic, 7)(stream, first, ids, {SOURCE: Position(9)}) == 1
+    assert sender(topic, stage, 7)(stream, first, ids, {SOURCE: Position(9)}) == 1
     both = Target(stream.dead_letters, "1", table, {"orders-0:refused": 7, "orders-0@1:refused": 2})
     again = TxnIds("orders", several_topics=False, generations={SOURCE: 1})
-    assert sender(topic, 2, 7)(stream, both, again, {SOURCE: Position(3)}) == 1
+    assert sender(topic, stage, 2, 7)(stream, both, again, {SOURCE: Position(3)}) == 1
     assert topic.values() == [b"7", b"2"]

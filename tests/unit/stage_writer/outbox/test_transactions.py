@@ -46,7 +46,7 @@ def test_a_missing_topic_is_named_before_a_transaction_waits_for_it() -> None:
     broker = Broker(None, KafkaError.UNKNOWN_TOPIC_OR_PART, None)
     with pytest.raises(BrokerError, match=r"stream 'shop' .* of orders/0: the topic 'errors' does not exist") as failed:
         broker.transact("totals", "errors")
-    assert (failed.value.remedy.startswith("create it"), broker.steps) == (True, [])
+    assert (failed.value.remedy.startswith("create the topic"), broker.steps) == (True, [])
     broker.transact("totals", "errors", "totals")
     assert broker.steps.count("produce") == 3
     broker.transact("errors")  # asked about once
