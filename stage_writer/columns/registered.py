@@ -13,7 +13,7 @@ Rules:
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from common.errors import ConfigError, RegistryError, SchemaError
 from common.schema import ArrayType, MapType, StructType
@@ -29,30 +29,19 @@ from common.tables.stream_columns import columns_as_agreed, found_columns, state
 from stage_writer.columns.finding import DiscoveredColumns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping
 
     from common.ports import Clock, ObjectStore
     from common.schema import DataType
     from common.settings import Stream
     from stage_writer.decode.binary.protobuf import Compile
     from stage_writer.decode.envelopes.framing import RegisteredSchema, SchemaKey
+    from stage_writer.fetch.schema_registry import SchemaRegistry
 
     Columns = tuple[StructType, Mapping[str, str]]
     """Columns, and the forms of values that their types leave open, by path."""
 
 _IMAGE = "after"
-
-
-class RegistrySchemas(Protocol):
-    """A registry, as it is asked here: each answer is waited for, or RegistryError."""
-
-    def latest_of(self, subject: str) -> tuple[SchemaKey, RegisteredSchema] | None:
-        """The newest schema of a subject, with its id; None without one."""
-
-    def types_of(self, ids: Sequence[SchemaKey]) -> Mapping[SchemaKey, str | None]:
-        """The type of each schema; None for a missing one."""
-
-    def schema_of(self, schema: SchemaKey) -> RegisteredSchema: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +51,7 @@ class RegistryFinder:
     stream: Stream
     stage: ObjectStore
     open_table: Callable[[str], ObjectStore]
-    open_registry: Callable[[], RegistrySchemas]
+    open_registry: Callable[[], SchemaRegistry]
     compile_protobuf: Compile
     clock: Clock
 

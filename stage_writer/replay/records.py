@@ -76,17 +76,6 @@ class Records(Protocol):
         """The records of a range, in order."""
 
 
-class Kafka(Records, Protocol):
-    def partitions(self, topic: str) -> list[TopicPartition]:
-        """The partitions of a topic; none when there is no such topic."""
-
-    def ends(self, partition: TopicPartition) -> tuple[Position, Position]:
-        """The first position that Kafka still has, and the end."""
-
-    def position_at(self, partition: TopicPartition, timestamp_ms: int, high: Position) -> Position:
-        """The first record at or after a time; ``high`` when there is none."""
-
-
 @dataclass(frozen=True, slots=True)
 class Range:
     partition: TopicPartition
@@ -200,7 +189,7 @@ def _require_unshared(settings: Settings, topics: Iterable[str]) -> None:
 
 
 def spans_of(
-    kafka: Kafka, topic: str, partition: int | None, selection: ReplaySelection
+    kafka: ReplayKafka, topic: str, partition: int | None, selection: ReplaySelection
 ) -> list[tuple[TopicPartition, Span]]:
     """The range of each partition, without empty ones. Raises UsageError (rule 3)."""
     partitions = [
@@ -226,7 +215,9 @@ def spans_of(
     return spans
 
 
-def _require_whole(partition: TopicPartition, selection: Moments, kafka: Kafka, low: Position, high: Position) -> None:
+def _require_whole(
+    partition: TopicPartition, selection: Moments, kafka: ReplayKafka, low: Position, high: Position
+) -> None:
     """Refuse a time range whose start Kafka may have deleted: its first record is not older than ``since``."""
     if low > 0 and kafka.position_at(partition, selection.since_ms, high) <= low:
         msg = f"Kafka has {partition} from {low} on, and records since {selection.since_ms} ms may be older than that"
@@ -442,7 +433,7 @@ def to_json(replayed: Sequence[Replayed], *, done: bool) -> str:
 
 
 class ReplayKafka(KafkaReader):
-    """A `stage_writer.replay.records.Kafka`."""
+    """The `Records` of Kafka."""
 
     def __init__(self, settings: Settings, *, with_headers: bool) -> None:
         """Raises ConfigError for properties that librdkafka rejects."""
