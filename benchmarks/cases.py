@@ -23,8 +23,6 @@ GROWTH = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One topic that sides take."""
-
     section: str
     """What it shows, by its name in `SECTIONS`."""
     kind: Kind

@@ -228,7 +228,6 @@ class Feed:
             time.sleep(_NOW_AND_THEN_S)
 
     def evenly(self, pace: Pace) -> float:
-        """At a pace; when the first was made."""
         time.sleep(_NOW_AND_THEN_S)
         producer, sent = self._producer(), 0
         began_s = int(time.time() * 1000) / 1000

@@ -68,8 +68,6 @@ def _folder() -> tempfile.TemporaryDirectory[str]:
 
 
 class Meter:
-    """What some living processes use from its making on."""
-
     def __init__(self, *pids: int) -> None:
         """``pids`` of this machine."""
         self._pids = pids

@@ -102,7 +102,6 @@ def _of_many_values(number: int) -> bytes:
 
 
 def cases(scale: float) -> dict[str, Case]:
-    """All cases by name; ``scale`` is of the number of messages."""
     small = "id BIGINT, session STRING, url STRING, text STRING"
     valued = "id BIGINT, day STRING, customer STRING, text STRING"
 
@@ -173,7 +172,6 @@ class Bench:
 
 
 def fill(servers: str, create: Callable[..., str], case: Case) -> None:
-    """Make the case's topic, and its messages."""
     create(case.name, case.partitions, {"max.message.bytes": str(LARGEST_MESSAGE_BYTES)})
     produce(servers, case.name, case.partitions, map(case.make, range(case.messages)))
 

@@ -32,7 +32,6 @@ _TITLES = {
 
 
 def main() -> None:
-    """Write the figures into the page, and draw the picture."""
     found = results.read()
     sections = {section: [one for one in found if one.section == section] for section in _TITLES}
     figures = "\n".join(table(section, cases) for section, cases in sections.items() if cases)

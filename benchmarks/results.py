@@ -14,8 +14,6 @@ FILE = Path(__file__).parent / "results.json"
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One case and what each side used for it."""
-
     section: str
     kind: str
     messages: int
@@ -37,7 +35,6 @@ class Result:
         return max(cost.peak_bytes for cost in self.costs[side])
 
     def rate(self, side: str) -> float:
-        """Messages for each second of CPU time."""
         return self.messages / self.cpu_s(side)
 
     def ratio(self, side: str, other: str) -> float:

@@ -50,7 +50,6 @@ class Bench:
     _warm: dict[tuple[str, str, int], Warm] = field(default_factory=dict)
 
     def close(self) -> None:
-        """End the warm processes."""
         self._running.close()
 
     def _warm_one(self, program: str, side: str, index: int = 0) -> Warm:

@@ -51,7 +51,6 @@ class Warm:
         return Cost(cpu_s, wall_s, peak_resident_bytes(self._process.pid))
 
     def close(self) -> None:
-        """End it."""
         self._process.communicate()
 
 

@@ -36,6 +36,5 @@ def read_flights() -> pa.Table:
 
 
 def messages(flights: pa.Table) -> Iterator[list[tuple[bytes, bytes]]]:
-    """Keys and JSON values, in chunks."""
     for batch in flights.to_batches(max_chunksize=CHUNK):
         yield [(row["carrier"].encode(), json.dumps(row).encode()) for row in batch.to_pylist()]

@@ -30,12 +30,10 @@ def offsets_of(
 
 
 def place_of(row: Mapping[str, Any]) -> tuple[str, int, int]:
-    """The topic, partition and offset of a row."""
     return row["_kafka_topic"], row["_kafka_partition"], row["_kafka_offset"]
 
 
 def delta_rs_options(options: Mapping[str, object]) -> dict[str, str] | None:
-    """fsspec's storage options as delta-rs names them."""
     if not options:
         return None
     client = options["client_kwargs"]

@@ -104,8 +104,6 @@ def read_kafka(bootstrap_servers: str, topic: str) -> list[Sent]:
 
 
 class Reader(Protocol):
-    """Reads a whole table as rows."""
-
     def __call__(self, url: str) -> list[Row]:
         """All rows of the Delta table at ``url``; an empty list when there is no table."""
 
@@ -236,7 +234,6 @@ def copied(url: str, server: S3Server, folder: Path) -> Path:
 
 
 def kafka_columns(record: Sent) -> Row:
-    """What every row tells of where it came from."""
     topic, partition, offset = record.place
     return {
         "_kafka_topic": topic,

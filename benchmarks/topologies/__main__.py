@@ -126,7 +126,6 @@ def _measured(plan: str, messages: int, sides: dict[str, Callable[[], Cost]], ro
 
 
 def _written(plan: str, kafka: KafkaCluster, folder: Path, messages: int) -> Cost:
-    """A stage writer's run."""
     path = _empty(folder) / "config.yaml"
     stream: dict[str, object] = {"app_id": "benchmark", "topics": [plans.TOPIC], "table": str(folder / "table")}
     if plan:

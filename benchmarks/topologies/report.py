@@ -16,8 +16,6 @@ _MIB = 2**20
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One plan: what each side used for it."""
-
     plan: str
     messages: int
     cpu_s: Mapping[str, float]

@@ -31,8 +31,6 @@ VALUE = random.Random(1).randbytes(60)  # noqa: S311 - any bytes
 
 
 class Candidate(Protocol):
-    """An ordered map on disk."""
-
     def get(self, key: bytes) -> bytes | None: ...
 
     def put_all(self, entries: list[tuple[bytes, bytes]]) -> None:

@@ -58,7 +58,6 @@ def _lost(number: int, fates: Mapping[int, str], in_kafka: Mapping[int, int]) ->
 
 
 def last_offsets(sent: Sequence[Sent]) -> dict[int, int]:
-    """The last record of each Kafka partition."""
     last: dict[int, int] = {}
     for record in sent:
         _, partition, offset = record.place
@@ -99,7 +98,6 @@ def commit_faults(
 
 
 def commits_of(table: str, server: S3Server) -> dict[int, str | None]:
-    """The commit id of each version, None for other people's."""
     store = FsspecStore(table, server.storage_options)
     ids: dict[int, str | None] = {}
     for item in store.list("_delta_log"):

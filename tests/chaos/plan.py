@@ -70,8 +70,6 @@ _OFTEN = (
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that goes wrong."""
-
     at_s: float
     """After the beginning."""
     kind: Kind
@@ -82,7 +80,6 @@ class Fault:
 
 
 def plan(seed: int, seconds: float) -> tuple[Fault, ...]:
-    """All faults of a run, in order."""
     rng = random.Random(f"chaos {seed}")  # noqa: S311 - the same plan for the same seed is what is wanted
     # Each kind once before the short run's end.
     gap_s = min(_LONGEST_GAP_S, seconds * _REST / (len(Kind) + 1))

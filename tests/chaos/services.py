@@ -92,7 +92,6 @@ class Service:
         return self.logs[-1].stat().st_size > 0
 
     def supervise(self) -> None:
-        """Start it again if it has ended and is wanted."""
         if self.is_running:
             return
         now_s = time.monotonic()

@@ -62,8 +62,6 @@ _BROKER_PROPERTIES = {
 
 @dataclass(slots=True)
 class World:
-    """Everything that runs, and what is yet to come."""
-
     folder: Path
     kafka: KafkaCluster
     s3: S3Server
@@ -86,7 +84,6 @@ class World:
 
     @property
     def tables(self) -> list[str]:
-        """The tables with rows, and that of dead letters."""
         rows = events.tables(self.table) if self.state is State.EVENTS else [self.table]
         return [*rows, f"{self.table}_dead_letters"]
 
@@ -267,7 +264,6 @@ class World:
         return self.services.add(f"writer-{number}", "stage_writer", "run", self.folder / "config.yaml")
 
     def start_all(self, seed: int, rate: float) -> None:
-        """The producer, the writers, and the loaders."""
         (self.folder / "config.yaml").write_text(yaml.safe_dump(self.settings(), sort_keys=False), "utf-8")
         self.kafka.create_topic(TOPIC, PARTITIONS)
         if self.state is State.TOPIC:
@@ -322,7 +318,6 @@ class World:
         }
 
     def _made_by(self) -> dict[str, object]:
-        """What makes the stream's rows."""
         if self.state is State.EVENTS:
             return events.settings(self.table)
         if self.state is State.NONE:

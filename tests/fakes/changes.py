@@ -41,8 +41,6 @@ COLUMNS = "id INT, name STRING, value STRING, at INT, op STRING"
 
 @dataclass
 class ChangeStream:
-    """A merge stream below a folder, and what its table is to be."""
-
     folder: Path | str
     sequenced: bool = False
     soft: bool = False

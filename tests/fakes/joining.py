@@ -11,8 +11,6 @@ TOPICS = "JOINING_TOPICS"
 
 
 class Paid(Processor):
-    """Adds payments up by their key."""
-
     def init(self, context: ProcessorContext) -> None:
         self.context = context
         self.paid = context.store("paid")

@@ -77,7 +77,6 @@ def loader_for(
     registering: Registering | None = None,
     partitions: Callable[[Stream], StreamFact | None] | None = None,
 ) -> LoaderService:
-    """A loader service over real stores."""
     settings = settings or settings_for(staging)
     numbers = itertools.count(1)
     ports = Ports(

@@ -27,7 +27,6 @@ def limits_with(**changed: int) -> FlushLimits:
 
 
 def runtime_of(clock: Clock, *, stopping: Stopping | None = None, dead_letter_alarm: float | None = None) -> Runtime:
-    """A process with metrics of its own."""
     log, metrics = structlog.get_logger(), Metrics()
     telemetry = WriterTelemetry(clock, log, metrics, dead_letter_alarm=dead_letter_alarm)
     return Runtime(clock, log, metrics, telemetry, stopping or Stopping(clock.monotonic_s, REVOKE_TIMEOUT_S))

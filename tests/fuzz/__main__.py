@@ -12,7 +12,6 @@ MEMORY = 2048
 
 
 def main() -> int:
-    """Fuzz for a while, or try one input."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("input", nargs="?", type=Path, help="try this input, and nothing else")
     parser.add_argument("--seconds", type=int, default=60)

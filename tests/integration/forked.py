@@ -105,7 +105,6 @@ class Forked:
         return int(parent.stdout.readline())
 
     def close(self) -> None:
-        """End the processes that wait."""
         for parent in self.ready.values():
             parent.kill()
             parent.communicate()

@@ -38,8 +38,6 @@ class Between(LoadTransaction):
 
 
 class Interrupted(SparkDeltaTables):
-    """Tables with something in between."""
-
     def __init__(self, spark: SparkSession, act: Callable[[], object]) -> None:
         super().__init__(spark, SystemClock())
         self.outcomes: list[str] = []

@@ -107,7 +107,6 @@ def orders(lake: Lake) -> Staging:
 
 @pytest.fixture
 def returns(lake: Lake) -> Staging:
-    """Another stream into the same table."""
     return Staging(lake.url, "returns", app_id="returns", storage_options=dict(lake.storage_options))
 
 

@@ -20,7 +20,6 @@ CUSTOMERS = 40
 
 
 def config_of(programs: Programs, kafka: KafkaCluster, folder: Path, topic: str, **stream: object) -> Path:
-    """The config of one stream of change events into the table ``customers``."""
     of_all = {"app_id": "customers", "topics": [topic], "table": f"{folder}/customers", "load": "merge"}
     settings = {
         "kafka": {"bootstrap.servers": kafka.bootstrap_servers},

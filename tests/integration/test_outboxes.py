@@ -42,8 +42,6 @@ class Died(BaseException):
 
 
 class Sender:
-    """A stage with outboxes, and processes that deliver them."""
-
     def __init__(self, kafka: KafkaCluster, folder: Path, partition: TopicPartition, to: str) -> None:
         self.kafka = {"bootstrap.servers": kafka.bootstrap_servers}
         self.store = FsspecStore(str(folder))

@@ -94,7 +94,6 @@ def test_a_table_with_the_feature_takes_files_as_they_are(tmp_path: Path, spark:
 
 
 def _look_closer(spark: SparkSession, staging: Staging, feature: str) -> None:
-    """What a feature promises of the rows that came."""
     table, store = f"delta.`{staging.table}`", staging.store(staging.table)
     version, path = max((int(match[1]), match[0]) for match in _commits(staging))
     actions = [json.loads(line) for line in (store.read(path) or b"").splitlines()]

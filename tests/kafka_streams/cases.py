@@ -252,7 +252,6 @@ EVEN_TIMES = frozenset({"suppress_sessions"})
 
 
 def inputs(name: str, seed: int, length: int = 40) -> list[Input]:
-    """Messages for a plan's topics."""
     chance = random.Random(f"{name}-{seed}")  # noqa: S311 - the same each time, and no secret
     topics = sorted({step["topic"] for step in PLANS[name] if step["op"] in ("stream", "table")})
     made: list[Input] = []

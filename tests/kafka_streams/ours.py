@@ -49,8 +49,6 @@ def run(case: dict[str, Any]) -> list[list[Shown]]:
 
 
 class Plan:
-    """The streams and tables of a plan."""
-
     def __init__(self, steps: list[dict[str, Any]]) -> None:
         self.builder = StreamsBuilder()
         self.made: dict[str, Any] = {}

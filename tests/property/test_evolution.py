@@ -149,8 +149,6 @@ class Writer:
 
 @dataclass
 class World:
-    """A stage, a table, two writers and a loader."""
-
     stream: Stream
     store: FsspecStore
     tables: MemoryDeltaTables = field(default_factory=MemoryDeltaTables)

@@ -43,7 +43,6 @@ class History:
 
     @property
     def marked(self) -> StateFiles:
-        """What the last marker says."""
         last = self.markers[-1].manifest if self.markers else None
         return EMPTY_STATE if last is None or last.state is None else last.state.files
 

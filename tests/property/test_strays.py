@@ -18,8 +18,6 @@ LENGTHS = st.integers(1, 9)
 
 @dataclass
 class World:
-    """One partition: its living chain, the strays, and what the table has."""
-
     now_ms: int = 0
     table: int = 0
     living: list[Marker] = field(default_factory=list)

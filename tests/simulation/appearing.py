@@ -69,7 +69,6 @@ NAMES = (*"abcDefghi", "A", "d", "no/name")
 
 
 def route_of(value: bytes | None) -> str | None:
-    """The route of a record; null for most."""
     number = None if value in (None, BAD) else json.loads(value or b"").get("n")
     return None if number in (None, 1) else NAMES[number - 2]
 
@@ -95,8 +94,6 @@ class Attempt:
 
 
 class AppearingConverter(EvolvingConverter):
-    """What a stream with `route_table` does with the records of these worlds."""
-
     def __init__(
         self, stream: Stream, registry: Registry, book: RouteRegistry, gained: StructType = NO_COLUMNS
     ) -> None:
@@ -107,7 +104,6 @@ class AppearingConverter(EvolvingConverter):
         return AppearingConverter(self.stream, self._registry, self._book, gained)
 
     def waits(self, batch: MessageBatch) -> Dependency | None:
-        """For the registry, and for the tables of routes."""
         return super().waits(batch) or self._book.waits(_routes(batch))
 
     def is_row(self, value: bytes | None) -> bool:
@@ -158,7 +154,6 @@ class OwnColumnsSimulated(AppearingConverter):
 
     @property
     def by_route(self) -> dict[str, EvolvingConverter]:
-        """What each table's own columns make of a record."""
         stream = self.stream
         return {
             route: EvolvingConverter(self._given, self._registry, columns_at(stream, url, self._owned))

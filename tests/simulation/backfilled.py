@@ -57,7 +57,6 @@ class Backfilled(Kind):
         self._is_begun = False
 
     def invariants(self) -> OriginInvariants:
-        """With origins."""
         return OriginInvariants(STAGE, self.stream, lambda: self.log.tables, around=self.around)
 
     def happens(self) -> None:

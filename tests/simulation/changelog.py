@@ -49,8 +49,6 @@ class Log:
 
 @dataclass(slots=True)
 class SimulatedTopics:
-    """A `stage_writer.changelog.ports.ChangelogTopics` of all processes."""
-
     world: World
     logs: dict[TopicPartition, Log] = field(default_factory=dict)
 
@@ -114,8 +112,6 @@ def written_after(
 
 
 class InTopic(Counting):
-    """Tasks whose changes are in a topic."""
-
     with_changelog = settings_of(**TOPOLOGY, state_changelog=TOPIC)
 
     def __init__(self, around: Around) -> None:

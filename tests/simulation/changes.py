@@ -86,8 +86,6 @@ class EventsConverter(PlainConverter):
 
 
 class Changes(Kind):
-    """Change events in Kafka's order."""
-
     soft = False
     sequenced = False
 
@@ -148,7 +146,6 @@ class Changes(Kind):
         world.tell(f"the table checks {list(table.properties)}")
 
     def problems(self) -> Iterator[str]:
-        """Rows that no replay gives."""
         have: dict[object, list[tuple[object, ...]]] = {}
         for row in self.log.keyed_rows(TABLE):
             gone = bool(row.get("gone"))

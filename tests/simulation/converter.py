@@ -108,7 +108,6 @@ class PlainConverter:
                     yield [(part, self._convert(part))]
 
     def is_row(self, value: bytes | None) -> bool:
-        """Whether it goes to the stream's own table."""
         return value == GOOD
 
     def is_dead(self, value: bytes | None) -> bool:
@@ -121,11 +120,9 @@ class PlainConverter:
                 yield table, partial(eq, value)
 
     def fields(self, value: bytes) -> dict[str, object]:  # noqa: ARG002 - for worlds with more
-        """The columns of a record beside Kafka's."""
         return {}
 
     def row(self, batch: MessageBatch, index: int, value: bytes | None) -> dict[str, object]:
-        """A record as a row of the table that it goes to."""
         return {
             "_kafka_topic": str(batch.partition.topic),
             "_kafka_partition": int(batch.partition.partition),

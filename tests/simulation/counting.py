@@ -170,7 +170,6 @@ def _ticked(clock: tuple[int, int], time_ms: int) -> tuple[int, int]:
 
 
 def wanted_rows(value: bytes | None, table: str, dead_letters: str) -> Counter[str]:
-    """How many rows a record has in each table."""
     if value is None:
         return Counter()
     return Counter({dead_letters: 1}) if value == BAD else Counter({table: ROWS[value]} if ROWS[value] else {})

@@ -71,8 +71,7 @@ def nothing_is_forbidden(rows: pa.Table) -> pa.Array:
 
 
 class WatchesCommits(Protocol):
-    def committed(self, table: MemoryTable, commit: TableCommit) -> None:
-        """A commit is about to become a version of its table."""
+    def committed(self, table: MemoryTable, commit: TableCommit) -> None: ...
 
 
 class DeltaLog(MemoryDeltaTables):

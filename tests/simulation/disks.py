@@ -43,8 +43,6 @@ _LOSES = 0.7
 
 
 class Kept(disk.DiskBackend):
-    """A task's state on the disk of one machine."""
-
     def __init__(self, place: Path, lock: int, process: Process) -> None:
         self.place = place
         self.is_open = True
@@ -86,16 +84,12 @@ class Machine:
 
 
 class KeptOnDisk(Keeping):
-    """Where the tasks of one process keep their state."""
-
     def __init__(self, machine: Machine, process: Process) -> None:
         super().__init__("orders", Metrics(), str(machine.folder))
         self._machine = machine
         self._process = process
 
     def backend(self, partition: TopicPartition, builders: Iterable[StoreBuilder]) -> Backend:
-        """The real one, on the machine's disk."""
-
         def opened(place: Path, lock: int) -> Kept:
             made = Kept(place, lock, self._process)
             self._machine.kept.append(made)
@@ -107,8 +101,6 @@ class KeptOnDisk(Keeping):
 
 
 class OnDisk(Counting):
-    """Tasks with persistent state."""
-
     def __init__(self, around: Around) -> None:
         super().__init__(around)
         self._root = Path(tempfile.mkdtemp(prefix="simulated-disks-"))
@@ -140,7 +132,6 @@ class OnDisk(Counting):
                     kept.lose(world)
 
     def close(self) -> None:
-        """Nothing is left on this machine."""
         for machine in self._machines.values():
             for kept in machine.kept:
                 kept.die()

@@ -113,8 +113,6 @@ EDITORS = (CALM, RENAMED, TENDED, ROUGH, CALM, MOVED, TENDED, CALLED)
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """What an operator may edit of one pipeline."""
-
     cluster: int = 0
     stage: str = STAGES[0]
     app_id: str = APP_IDS[0]
@@ -165,8 +163,6 @@ class GroupBroker(Broker):
 
 
 class ColumnsConverter(PlainConverter):
-    """Rows with their number, of the stream's columns and layout."""
-
     def __init__(self, stream: Stream, registry: Registry) -> None:
         super().__init__(stream, registry)
         rows, dead_letters = self.formats
@@ -196,8 +192,6 @@ class Pipeline(Kind):
 
 @dataclass(slots=True)
 class Watch:
-    """The invariants of several stages."""
-
     stages: list[RowInvariants]
 
     @property
@@ -205,7 +199,6 @@ class Watch:
         return [problem for stage in self.stages for problem in stage.problems]
 
     def first_ms(self, stage: str, partition: TopicPartition) -> int:
-        """When a Kafka partition's first marker was made in a stage."""
         return next(sighting for sighting in self.stages if sighting.stage == stage).first_ms[partition]
 
     def stage_of(self, path: str) -> str | None:
@@ -220,7 +213,6 @@ class Watch:
             stage.delete(objects, path, process, is_late=is_late)
 
     def committed(self, table: MemoryTable, commit: TableCommit) -> None:
-        """A commit is about to become a version of its table."""
         self.stages[0].committed(table, commit)
 
 
@@ -241,8 +233,6 @@ class Operated:
 
 
 class EditedHistory:
-    """A world of pipelines whose configs are edited."""
-
     def __init__(self, seed: int, chances: Chances | None = None) -> None:
         self.seed = seed
         self.world = World(seed, chances or EDITORS[seed % len(EDITORS)])
@@ -288,7 +278,6 @@ class EditedHistory:
         return RowInvariants(stage, stream, lambda: self.log.tables, log=self.log, is_late=lambda: self.world.is_late)
 
     def run(self) -> Verdict:
-        """War, then peace, then the books."""
         rng = self.world.rng
         for _ in range(rng.randrange(200, 900)):
             self._turn(produce=0.25)
@@ -338,7 +327,6 @@ class EditedHistory:
         world.step()
 
     def _happens(self) -> None:
-        """What people do."""
         chances, rng = self.world.chances, self.world.rng
         if rng.random() < chances.edited:
             self._edit(rng.choice(self._pipelines))

@@ -68,7 +68,6 @@ class EvolvingConverter(PlainConverter):
         return EvolvingConverter(self.stream, self._registry, gained)
 
     def is_row(self, value: bytes | None) -> bool:
-        """Whether it goes to the table."""
         return value == GOOD or value in GAINING
 
     def fields(self, value: bytes) -> Record:

@@ -58,8 +58,6 @@ class Verdict:
 
 @dataclass(slots=True)
 class History:
-    """A world with writers and loaders in it."""
-
     seed: int
     chances: Chances | None = None
     """One of `PROFILES` by the seed when absent."""
@@ -97,7 +95,6 @@ class History:
             self.broker.logs[TopicPartition(Topic(topic), Partition(partition))] = []
 
     def run(self) -> Verdict:
-        """War, then peace, then the books."""
         rng = self.world.rng
         roles = [f"writer-{index}" for index in range(rng.choice([1, 2, 2, 2, 3, 3, 3]))]
         roles += [f"loader-{index}" for index in range(rng.randrange(1, 3))]
@@ -138,7 +135,6 @@ class History:
         return bool(self.world.crashes or self.invariants.problems)
 
     def problems(self) -> tuple[str, ...]:
-        """What the books say against it; empty when all is in order."""
         books = (*self._missing_or_twice(), *self._positions(), *self._repairs.problems(), *self._services.stale_claims)
         return (*books, *self.kind.problems())
 
@@ -293,7 +289,6 @@ class History:
         ]
 
     def _position(self, partition: TopicPartition) -> Position | None:
-        """The table's position for the newest chain."""
         stream = self.kind.stream_of(partition)
         table = self.kind.log.tables.get(stream.table)
         origin = newest(self.bucket.objects, STAGE, partition)

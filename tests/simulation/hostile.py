@@ -94,7 +94,6 @@ class HostileInvariants(RowInvariants):
         super(HostileInvariants, self).delete(objects, path, process, is_late=is_late)
 
     def committed(self, table: MemoryTable, commit: TableCommit) -> None:
-        """A commit is about to become a version of its table."""
         super(HostileInvariants, self).committed(table, commit)
         self.pauses.committed(commit)
 
@@ -211,7 +210,6 @@ class Hostile(Kind):
     # What happens.
 
     def happens(self) -> None:
-        """Each of the surroundings now and then."""
         rng = self.around.world.rng
         for chance, event in self._events:
             if rng.random() < chance:
@@ -404,7 +402,6 @@ class Hostile(Kind):
         return SimulatedStore(self.around.world, self.around.bucket, url)
 
     def problems(self) -> list[str]:
-        """What commits loaded twice."""
         return self.log.problems
 
 

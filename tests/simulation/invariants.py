@@ -109,7 +109,6 @@ class StageInvariants:
             del claims[name.start]
 
     def committed(self, table: MemoryTable, commit: TableCommit) -> None:
-        """A commit is about to become a version of its table."""
         if commit.is_resolution:
             return
         for app_id, last in commit.advances.items():
@@ -265,7 +264,6 @@ def _same(first: Marker, other: Marker) -> bool:
 
 
 def newest(objects: Objects, stage: str, partition: TopicPartition) -> ChainOrigin | None:
-    """The origin of a chain, as all programs read it."""
     path = newest_paths(_origins(objects, stage)).get(partition)
     return None if path is None else origin_from_bytes(path, objects[f"{stage}/{path}"][0])
 

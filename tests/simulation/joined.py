@@ -124,7 +124,6 @@ class Joined(Keyed):
         return MergingSource(member, groups, WorldClock(self.around.world), SILENT, _AHEAD_BYTES)
 
     def outlets(self, process: Process, store: SimulatedStore) -> Outlets:
-        """The real ones, over simulated transactions."""
         return outlets(self.coordinator, process, store, self.stream)
 
     def happens(self) -> None:
@@ -196,7 +195,6 @@ class Joined(Keyed):
 
 
 def _records_of(log: list[Sent], key: object) -> int:
-    """How many records count for a key."""
     counted = (record for record in log if record.value not in (None, BAD))
     return sum((record.key or b"none").decode() == key for record in counted)
 

@@ -58,8 +58,6 @@ class Record:
 
 @dataclass(slots=True)
 class Broker:
-    """Logs and one consumer group."""
-
     world: World
     eager: bool
     together: bool = False
@@ -124,7 +122,6 @@ class Broker:
         return max(log[-1].offset + 1 if log else 0, self.hidden.get(partition, 0))
 
     def begin(self, partition: TopicPartition) -> Position:
-        """The first position of a Kafka partition that can be read."""
         return Position(self.low.get(kafka_partition(partition), 0))
 
     def stable_end(self, partition: TopicPartition) -> Position:
@@ -225,7 +222,6 @@ class GroupMember:
         self._join()
 
     def poll(self, timeout_s: float) -> Polled:
-        """Serve the group, then fetch."""
         self._world.sleep_s(max(timeout_s, _PEACEFUL_POLL_S) if self._world.healed else timeout_s)
         self._serve_group()
         batches: list[MessageBatch] = []
@@ -262,7 +258,6 @@ class GroupMember:
         return {partition: Position(self._broker.end(partition)) for partition in self._broker.logs}
 
     def high_watermarks(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
-        """As far as the logs go."""
         return {partition: Position(self._broker.end(partition)) for partition in partitions}
 
     def topic_ids(self, topics: Collection[Topic]) -> Mapping[Topic, str | None]:
@@ -275,7 +270,6 @@ class GroupMember:
     def report(self, positions: Mapping[TopicPartition, Position]) -> None: ...
 
     def close(self) -> None:
-        """Give everything back and leave."""
         if not self.process.alive:
             raise Crash
         if self._is_member and not self.expelled:

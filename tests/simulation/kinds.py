@@ -139,8 +139,7 @@ class Kind:
         """What is checked at each change of the stage and of the tables."""
         return StageInvariants(STAGE, self.stream, lambda: self.log.tables)
 
-    def starts(self, process: Process) -> None:
-        """A process of a service is about to run."""
+    def starts(self, process: Process) -> None: ...
 
     def manifest(self, writer: str, manifest: Manifest) -> Manifest:
         del writer
@@ -155,32 +154,26 @@ class Kind:
         return self.settings
 
     def owners(self, settings: Settings, store: SimulatedStore) -> StageTopicOwners | None:
-        """What a process knows of shared topics."""
         del settings, store
         return None
 
     def converters(self, process: Process, settings: Settings) -> list[Converter]:
-        """One for each stream of a process's config."""
         del settings
         return [self.converter(process)]
 
     def converter(self, process: Process) -> Converter:
-        """What a writer makes rows with."""
         del process
         return PlainConverter(self.stream, self.registry)
 
     def source(self, member: GroupMember, settings: Settings) -> RecordSource:
-        """What a writer reads from."""
         del settings
         return member
 
     def outlets(self, process: Process, store: SimulatedStore) -> Outlets:
-        """What a writer delivers records for topics with."""
         del process, store
         return NO_OUTLETS
 
     def notifier(self, stage: WriterStage) -> Notifier:
-        """What a writer tells loaders with."""
         del stage
         return NO_NOTIFIER
 
@@ -190,14 +183,12 @@ class Kind:
         return lambda stop: () if stop() else service.run_pass(stop)
 
     def pauses(self, process: Process, store: SimulatedStore) -> ProcessPauses:
-        """What a process knows of pauses; there are none."""
         del process, store
         return ProcessPauses()
 
     def claims(self, process: Process, name: MarkerName, data: bytes) -> None: ...
 
     def changelog(self, process: Process) -> Changelog:
-        """Where a writer has what its tasks change."""
         del process
         return NO_CHANGELOG
 
@@ -206,12 +197,10 @@ class Kind:
         return [TopicPartition(chain_topic(self.topics), partition) for partition in sorted(partitions)]
 
     def record(self, partition: TopicPartition) -> tuple[bytes | None, bytes | None]:
-        """The value and the key of a record that is sent."""
         del partition
         return self.around.world.rng.choice(self.values), None
 
     def wanted(self, value: bytes | None) -> Wanted:
-        """How many rows a record has in each table."""
         places = {GOOD: TABLE, BAD: DEAD_LETTERS, **ROUTES, **dict.fromkeys(GAINING, TABLE)}
         return ({} if value is None else {places[value]: 1},)
 
@@ -223,7 +212,6 @@ class Kind:
         return have in wanted or (may_lack and any(have.items() <= whole.items() for whole in wanted))
 
     def urls(self) -> Iterable[str]:
-        """The tables in which records are looked for."""
         return self.stream.tables
 
     def happens(self) -> None:
@@ -243,17 +231,14 @@ class Kind:
             broker.append(partition, *self.record(partition))
 
     def refusing(self, tables: SimulatedTables) -> RefusalPorts | None:
-        """What a loader needs where a table refuses records."""
         del tables
         return None
 
     def replacer(self, tables: SimulatedTables) -> Replacer | None:
-        """What a loader replaces rows with, where operators replay ranges."""
         del tables
         return None
 
     def problems(self) -> Iterable[str]:
-        """What its own books say against a table."""
         return ()
 
     def close(self) -> None: ...
@@ -267,8 +252,6 @@ class Routed(Kind):
 
 
 class Evolving(Kind):
-    """Records that gain fields."""
-
     settings = settings_of(unknown_fields="evolve")
     values: tuple[bytes | None, ...] = (GOOD, *GAINING, *GAINING, BAD, None)
     makes_columns = True
@@ -282,7 +265,6 @@ class Evolving(Kind):
         return EvolvingConverter(self.stream, self.registry)
 
     def problems(self) -> Iterable[str]:
-        """Values that are not as they were sent."""
         sent = {
             Place(int(partition.partition), record.offset, record.timestamp_ms): record.value
             for partition, log, _ in self.around.logs()

@@ -122,8 +122,6 @@ MEDIAN = 10
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """How long a broken rule was looked for."""
-
     histories: int
     is_found: bool
     crashes: int

@@ -58,7 +58,6 @@ class TaskAborted:
         self.spans.setdefault(partition, []).append((start, end))
 
     def want(self, partition: TopicPartition, start: int) -> None:
-        """An operator asks for all from there on."""
         self.spans[partition] = [(first, min(end, start)) for first, end in self.spans.get(partition, ())]
 
 

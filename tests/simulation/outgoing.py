@@ -80,8 +80,6 @@ class Coordinator:
 
 @dataclass(slots=True)
 class SimulatedTransactions:
-    """A `common.kafka.delivering.Transactions`."""
-
     coordinator: Coordinator
     place: DeliveryIdentity
     epoch: int
@@ -131,7 +129,6 @@ class Strand:
         self._world.spawn(self._process, run)
 
     def pause(self, seconds: float) -> None:
-        """Let time pass."""
         self._world.sleep_s(seconds)
 
     def close(self) -> None: ...

@@ -47,7 +47,6 @@ class StrandLock:
         self._is_held = False
 
     def __enter__(self) -> None:
-        """Wait until it is free."""
         while self._is_held:
             self._world.sleep_s(0.01)
         self._is_held = True
@@ -83,7 +82,6 @@ class ProcessPauses:
     """The tables to which a loader committed of each stream since it knows that it is paused."""
 
     def begin(self, world: World) -> None:
-        """A loader's: read them, and again from time to time."""
         if self.paused is None or self.process is None:
             return
         paused = self.paused
@@ -133,7 +131,6 @@ class Operators:
         return pauses
 
     def happens(self, store: SimulatedStore) -> None:
-        """Someone pauses something, or ends a pause."""
         rng, world = self._world.rng, self._world
         part, app_id = rng.choice(list(StreamPart)), rng.choice(self._app_ids)
         here = [pauses for _, pauses in self._alive(part)]
@@ -227,7 +224,6 @@ class Operators:
             self.problems.append(f"{process} claims {name.path}: {problem}")
 
     def committed(self, commit: TableCommit) -> None:
-        """A commit is about to become a version of its table (rules 1 and 2)."""
         process = commit.metadata.commit_id.rpartition("-")[0]
         if self._world.is_late or process not in self._processes:
             return

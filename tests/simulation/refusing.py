@@ -78,8 +78,6 @@ def refusing_ports(around: Around, tables: SimulatedTables) -> RefusingPorts:
 
 
 class NumbersConverter(PlainConverter):
-    """Rows with their number, which may be what they are partitioned by."""
-
     def __init__(self, stream: Stream, registry: Registry) -> None:
         super().__init__(stream, registry)
         rows, dead_letters = self.formats
@@ -95,8 +93,6 @@ class NumbersConverter(PlainConverter):
 
 
 class RefusalPorts(Kind):
-    """A table that does not take everything."""
-
     values = (*_TAKEN, *_TAKEN, BAD, None)
     file_policy = FilePolicy(max_values=1)
 

@@ -126,8 +126,6 @@ class Replaced:
 
 
 class ReplacedLog(DeltaLog):
-    """Tables in which rows are replaced."""
-
     def __init__(self, bucket: Bucket, stage_url: str) -> None:
         super().__init__(bucket, stage_url)
         self.swaps: dict[str, dict[int, Swap]] = {}
@@ -155,7 +153,6 @@ class ReplacedLog(DeltaLog):
         return [place for file in files for place in places_of(self.read(f"{STAGE}/{file.path}"))]
 
     def swap(self, swap: Swap, url: str, metadata: str) -> None:
-        """A commit that replaces rows (rule 1)."""
         table, known = self.tables[url], CommitMetadata.from_json(metadata)
         assert known is not None
         before = {place for table in self.tables for place in self.places(table) if swap.covers(place)}
@@ -243,7 +240,6 @@ class LogRecords:
     broker: Broker
 
     def batches(self, partition: TopicPartition, span: Span) -> Iterator[MessageBatch]:
-        """The records of a range, a few at a time."""
         inside = [record for record in self.broker.logs[partition] if span.start <= record.offset < span.end]
         for first in range(0, len(inside), _AT_A_TIME):
             part = inside[first : first + _AT_A_TIME]
@@ -304,14 +300,12 @@ class Replayed(Routed):
         return converter
 
     def replacer(self, tables: SimulatedTables) -> Replacer:
-        """One over the world's tables."""
         return SimulatedReplacer(self.around.world, self.log, tables)
 
     def wanted(self, value: bytes | None) -> Wanted:
         return ({},) if value is None else tuple({url: 1} if url else {} for url in _PLACES[value])
 
     def happens(self) -> None:
-        """The config is edited, or an operator replays something."""
         world = self.around.world
         if world.rng.random() < _EDITED:
             world.faults[Fault.EDITED] += 1

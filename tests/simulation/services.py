@@ -114,8 +114,6 @@ class WatchedChains(StagedChains):
 
 
 class WatchedStage(ObjectStage):
-    """A writer's stage, of some release."""
-
     def watch(self, chains: WatchedChains, kind: Kind) -> None:
         self.chains, self._kind = chains, kind
 
@@ -126,7 +124,6 @@ class WatchedStage(ObjectStage):
         state: MarkedState | None = None,
         outboxes: tuple[str, ...] = (),
     ) -> Manifest:
-        """As the writer's release has it."""
         return self._kind.manifest(self._writer, super().manifest(flush, tables, state, outboxes))
 
 

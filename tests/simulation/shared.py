@@ -94,7 +94,6 @@ class SharedInvariants(StageInvariants):
             self.problems.append(f"{path} is deleted")
 
     def committed(self, table: MemoryTable, commit: TableCommit) -> None:
-        """A commit is about to become a version of its table."""
         app_id = commit.metadata.app_id
         self.stream = self.kind.streams[app_id]
         if commit.target.url not in self.stream.tables:

@@ -53,8 +53,6 @@ class _Log:
 
 
 class SharedLog(DeltaLog):
-    """The tables of a world in which the stream is not alone with them."""
-
     def __init__(self, world: World, bucket: Bucket, stage_url: str) -> None:
         super().__init__(bucket, stage_url)
         self.world = world
@@ -197,7 +195,6 @@ class SharedLog(DeltaLog):
         yield from (entry for entry in self._line(url) if not any(entry is kept_entry for kept_entry in left))
 
     def restorable(self, url: str) -> range:
-        """The versions that a RESTORE may name."""
         return range(self._logs[url].oldest, self.version(url))
 
     def clean(self, url: str, before_ms: int) -> None:

@@ -25,8 +25,6 @@ _PAGE = 4
 
 
 class Watches(Protocol):
-    """What looks at each change of an object."""
-
     def put(self, objects: Objects, path: str, data: bytes) -> None: ...
 
     def delete(self, objects: Objects, path: str, process: str, *, is_late: bool) -> None:
@@ -151,8 +149,6 @@ class SimulatedStore:
         self._world.effect(f"write {path}", put, changes=True)
 
     def copy(self, path: str, to: str) -> None:
-        """A second object of the same bytes."""
-
         def put() -> None:
             data = self._bytes(path)
             if data is None:

@@ -95,7 +95,6 @@ class VacuumedLog(SharedLog):
         ]
 
     def files(self, url: str, version: int | None = None) -> Iterator[str]:
-        """The staged files that a table has, now or at a version."""
         for entry in self._line(url, version):
             if entry.operation == OPTIMIZED:
                 return

@@ -48,8 +48,6 @@ _DECIDES = (_CLAIM, _COMMIT, "copy ")
 
 
 class Fault(StrEnum):
-    """What the world can do to a process or a request."""
-
     CRASH = "crash"
     PAUSE = "pause"
     STALL = "request stalls"
@@ -264,8 +262,6 @@ that stop, requests that come when nobody expects them any more, operators."""
 
 @dataclass(slots=True)
 class World:
-    """Time, order and failure."""
-
     seed: int
     chances: Chances = field(default_factory=Chances)
     rng: Random = field(init=False)
@@ -308,7 +304,6 @@ class World:
         return cast("Result", outcome)
 
     def sleep_s(self, seconds: float) -> None:
-        """Let time pass."""
         task = self._current()
         task.wake_at_ms = self.now_ms + ceil(seconds * 1000 - _ROUNDING)  # down to 0, a loop would never end
         self._switch()
@@ -318,7 +313,6 @@ class World:
         return self._current().process
 
     def tell(self, sentence: str) -> None:
-        """Add to the story."""
         self.story.append(f"{self.now_ms - 1_700_000_000_000:>9} ms  {sentence}")
 
     def _logged(self, _logger: object, _method: str, event: structlog.typing.EventDict) -> NoReturn:
@@ -342,7 +336,6 @@ class World:
         return task
 
     def crash(self, process: Process) -> None:
-        """End a process; requests on their way may still arrive."""
         self.tell(f"{process.name} dies")
         process.alive = False
         for task in self._tasks:
@@ -564,5 +557,4 @@ class WorldClock:
         return self._world.now_ms + self._world.drift_ms + own_ms
 
     def sleep_s(self, seconds: float) -> None:
-        """Let time pass."""
         self._world.sleep_s(seconds)

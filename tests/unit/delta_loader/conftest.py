@@ -16,5 +16,4 @@ def staging() -> Staging:
 
 @pytest.fixture
 def tables() -> MemoryDeltaTables:
-    """Tables to which nobody else commits."""
     return MemoryDeltaTables()

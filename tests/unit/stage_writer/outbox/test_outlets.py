@@ -47,8 +47,6 @@ class Background:
 
 @dataclass
 class World:
-    """One chain's outboxes, and what Kafka got of them."""
-
     errors: list[Exception] = field(default_factory=list)
     """What the next transactions raise."""
     background: Background = field(default_factory=Background)

@@ -40,8 +40,6 @@ SCHEMA = parse_ddl("n BIGINT")
 
 
 class World:
-    """One stage and one table on a disk; any number of writers."""
-
     def __init__(self, folder: Path) -> None:
         self.store = FsspecStore(f"{folder}/stage")
         self.table = FsspecStore(f"{folder}/table")
@@ -427,8 +425,7 @@ class Waiting:
     def sealed(self, paths: tuple[str, ...]) -> None:
         """Nothing is delivered."""
 
-    def leave(self) -> None:
-        """It stays."""
+    def leave(self) -> None: ...
 
 
 OUTBOX = "outbox/orders/0/00000000000000000000-0-0a.records"
