@@ -223,7 +223,7 @@ class Schemas:
             gained = self._gained.get(app_id)
             self._newest[app_id] = converter if gained is None or gained.known is None else converter.at(gained.columns)
         for app_id, gained in self._gained.items():
-            if gained.agree(self._declared[app_id].stream):
+            if gained.agree(self._newest[app_id].stream):  # which knows the tables that have appeared
                 self._take(app_id)
         now_s = self._clock.monotonic_s()
         if now_s < self._check_at_s:
@@ -240,5 +240,5 @@ class Schemas:
 
     def _take(self, app_id: str) -> None:
         columns = self._gained[app_id].columns
-        self._newest[app_id] = self._declared[app_id].at(columns)
+        self._newest[app_id] = self._newest[app_id].at(columns)
         self._log.info("columns gained", app_id=app_id, columns=list(columns.names))

@@ -4,7 +4,8 @@ import io
 import json
 import uuid
 from collections.abc import Sequence
-from typing import Any, cast
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import fastavro
 import pytest
@@ -17,6 +18,7 @@ from common.schema.evolution import NO_COLUMNS
 from common.settings import Stream
 from common.settings.own_columns import columns_at
 from common.stage.appeared_routes import agree_on, appeared, with_appeared_of
+from common.stage.evolved import latest
 from common.storage.store import FsspecStore
 from devservices.schema_registry import running_registry
 from stage_writer.convert_by_route import OwnColumnsConverter
@@ -26,11 +28,16 @@ from stage_writer.fetch.schema_registry import SchemaRegistry
 from stage_writer.layers import RecordInputs
 from stage_writer.parquet.buffer import StagedRows
 from stage_writer.record_converter import converter_of
+from stage_writer.schemas import Schemas
 from stage_writer.stage.gaining import gain_columns
 from stage_writer.stage.route_registry import RouteRegistry
 from tests.fakes.clock import IdleClock
+from tests.fakes.group import InTurn
 from tests.fakes.native import native_decoders
 from tests.fakes.streams import batch_of, stream_of
+
+if TYPE_CHECKING:
+    from stage_writer.ports import WriterStage
 
 ROUTE = "regexp_extract(_cdc.source, '[^.]+$')"
 MERGED: dict[str, Any] = {"load": "merge", "merge": {"tombstones": "ignore"}, "envelope": "debezium"}
@@ -137,6 +144,38 @@ def test_each_table_has_the_columns_and_keys_of_its_own_events(store: FsspecStor
     main = staged.rows[0]
     assert not len(main)
     assert main.column_names[:2] == ["_rescued", "_cdc"]
+
+
+def test_tables_that_appear_after_others_have_gained_columns_gain_theirs(store: FsspecStore) -> None:
+    """As the loop does it."""
+    clock = SystemClock()
+    stage = SimpleNamespace(
+        gain=lambda stream, offers: gain_columns(store, lambda _: store, clock, stream, offers),
+        gained=lambda app_id: latest(store, app_id),
+    )
+
+    def converts(schemas: Schemas, first: OwnColumnsConverter, table: str, **row: object) -> list[dict[str, object]]:
+        batch = batch_of([change(table, row)], keys=[key(id=1)])
+        for _ in range(3):
+            converter = cast("OwnColumnsConverter", schemas.newest(first))
+            assert converter.waits(batch) is None
+            ((_, staged),) = (each for part in converter.slices([batch]) for each in part)
+            if staged.offered.fields and schemas.waits(converter, staged.offered, "marker") is not None:
+                schemas.refresh()
+                continue
+            assert not letters(staged)
+            return tables(staged)[table]
+        pytest.fail("the fields are offered again")
+
+    for names in ("ab", "cd"):  # the second writer reads what was agreed on when it starts
+        writer = Writer(store).converter
+        schemas = Schemas([writer], cast("WriterStage", stage), InTurn(), clock, structlog.get_logger(), columns={})
+        schemas.refresh()
+        for name in names:
+            (row,) = converts(schemas, writer, name, id=1, **{f"of_{name}": True})
+            assert (row["id"], row[f"of_{name}"], row["_rescued"]) == (1, True, None)
+            (row,) = converts(schemas, writer, names[0], id=1)
+            assert row.keys() == {"_kafka_offset", "_merge_delete", "_rescued", "id", f"of_{names[0]}"}
 
 
 def test_a_second_writer_takes_what_was_agreed_on(store: FsspecStore) -> None:
