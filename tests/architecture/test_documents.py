@@ -77,3 +77,9 @@ def test_the_site_builds_with_every_page_and_anchor_and_loads_nothing_from_elsew
     pages = list(tmp_path.rglob("*.html"))
     assert len(pages) >= len(PAGES) - 2
     assert [page.name for page in pages if LOADED.search(page.read_text("utf-8"))] == []
+
+
+@pytest.mark.parametrize("command", ["make demo", "make test"])
+def test_the_readme_has_the_commands_that_a_clone_begins_with(command: str) -> None:
+    assert f"\n{command} " in (ROOT / "README.md").read_text()
+    assert f"\n{command.removeprefix('make ')}: setup ##" in (ROOT / "Makefile").read_text()
