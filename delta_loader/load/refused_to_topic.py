@@ -59,7 +59,10 @@ _SCHEMA = pa.schema(
 
 
 ReadsDeadLetters: TypeAlias = "Callable[[str, TopicPartition, Span, int], list[DeadLetterRow]]"
-"""The first of the dead letters of a Kafka partition's refused records, by offset, each once. Raises TableError."""
+"""The first of the dead letters of a Kafka partition's refused records, by offset, each once. Raises TableError.
+
+One offset may have several, of topics that were deleted.
+"""
 
 
 def _nothing(_step: str) -> None:
@@ -122,10 +125,19 @@ class RefusedToTopic:
         start = max(starts, default=Position(0))
         while start < end:
             dead_letters = self.read(stream.dead_letters, partition, Span(start, end), _AT_A_TIME)
-            start = Position(dead_letters[-1].offset + 1) if len(dead_letters) == _AT_A_TIME else end
+            start = end
+            if len(dead_letters) == _AT_A_TIME:
+                start = _end_of_whole(dead_letters)
+                dead_letters = [dead_letter for dead_letter in dead_letters if dead_letter.offset < start]
             transactions.transact(_records(stream, dead_letters), {partition: start}, generation)
             count += len(dead_letters)
         return count
+
+
+def _end_of_whole(dead_letters: Sequence[DeadLetterRow]) -> Position:
+    """Up to where all are among these, of which more may follow."""
+    first, last = dead_letters[0].offset, dead_letters[-1].offset
+    return Position(last if first < last else last + 1)
 
 
 def _records(stream: Stream, dead_letters: Sequence[DeadLetterRow]) -> pa.Table:

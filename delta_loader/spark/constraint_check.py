@@ -75,7 +75,7 @@ class ConstraintChecker:
         with _reading(url):
             offset, timestamp = map(functions.col, KAFKA_COLUMNS[2:])
             rows = self._refused_before(url, partition, {partition: int(span.start)}).where(offset < int(span.end))
-            rows = rows.dropDuplicates(KAFKA_COLUMNS[:3]).orderBy(offset).limit(most)
+            rows = rows.dropDuplicates(KAFKA_COLUMNS).orderBy(offset, timestamp).limit(most)
             return [
                 DeadLetterRow(
                     partition, Offset(row[0]), row[1], _bytes(row[2]), _bytes(row[3]), REFUSED_BY_TABLE, row[4]

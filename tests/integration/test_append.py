@@ -8,7 +8,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from common.clock import SystemClock
-from common.spans import Offset, TopicPartition
+from common.spans import Offset, Partition, Position, Span, Topic, TopicPartition
 from common.tables.history import read_history, store_lines
 from delta_loader.load.ports import RawRecord, RefusalPorts
 from delta_loader.load.report import StreamReport
@@ -22,6 +22,8 @@ from tests.verifier import spark_reader
 
 pytestmark = pytest.mark.spark
 
+_OFFSETS = ((5, 7), (2, 1_700_000_000_456), (2, 1_600_000_000_123), (5, 7), (11, 8))
+"""With times: a record of a topic that was deleted had an offset, too; and one letter is there twice."""
 ORDERS = "id BIGINT, name STRING, _kafka_topic STRING, _kafka_partition INT, _kafka_offset BIGINT, day STRING"
 
 
@@ -219,3 +221,27 @@ def test_small_files_become_one(tmp_path: Path, spark: SparkSession) -> None:
     assert not load(staging, spark).held
     assert len(offsets(rows_of(staging.table))) == 40
     assert len(DeltaTable(staging.table).file_uris()) == 1
+
+
+def test_dead_letters_are_read_in_parts_by_offset_each_once(tmp_path: Path, spark: SparkSession) -> None:
+    url = f"{tmp_path}/dead_letters"
+    rows = [(topic, 0, offset, ms, "refused_by_table") for topic in ("orders", "others") for offset, ms in _OFFSETS]
+    rows += [("orders", 1, 0, 1, "refused_by_table"), ("orders", 0, 3, 4, "wrong_type")]
+    values = ", ".join(
+        f"('{topic}', {partition}, {offset}, timestamp_millis({ms}), CAST('k' AS BINARY), NULL, '{error}', 'why')"
+        for topic, partition, offset, ms, error in rows
+    )
+    names = "_kafka_topic, _kafka_partition, _kafka_offset, _kafka_timestamp, key, value, error_class, error"
+    spark.sql(f"CREATE TABLE delta.`{url}` USING delta AS SELECT * FROM VALUES {values} AS t({names})")  # noqa: S608 - of a test
+    reader, orders = ConstraintChecker(spark, str(tmp_path)), TopicPartition(Topic("orders"), Partition(0))
+
+    def read(start: int, end: int, most: int) -> list[tuple[int, int | None]]:
+        letters = reader.dead_letters(url, orders, Span(Position(start), Position(end)), most)
+        assert {(letter.partition, letter.key, letter.value, letter.error) for letter in letters} <= {
+            (orders, b"k", None, "why")
+        }
+        return [(letter.offset, letter.timestamp_ms) for letter in letters]
+
+    assert read(0, 10, 10) == [(2, 1_600_000_000_123), (2, 1_700_000_000_456), (5, 7)]
+    assert read(0, 10, 2) == [(2, 1_600_000_000_123), (2, 1_700_000_000_456)]
+    assert read(3, 9, 10) == [(5, 7)]
