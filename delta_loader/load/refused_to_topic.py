@@ -111,7 +111,7 @@ class RefusedToTopic:
             msg = f"another process sends the dead letters of {chain} to {stream.dead_letters_topic}: {error}"
             remedy = "if this continues, make sure that no copy of this config uses this Kafka cluster"
             raise BrokerError(msg, remedy) from error
-        now = sent | {end.partition: SentTo(end.partition, end.position, generation) for end in ends}
+        now = sent | {end.partition: _sent_to(end, sent.get(end.partition), generation) for end in ends}
         if now != sent:
             write_sent(self.store, stream.app_id, now.values())
         return count
@@ -132,6 +132,13 @@ class RefusedToTopic:
             transactions.transact(_records(stream, dead_letters), {partition: start}, generation)
             count += len(dead_letters)
         return count
+
+
+def _sent_to(end: InputEnd, before: SentTo | None, generation: int) -> SentTo:
+    """What is recorded once all below ``end`` is sent: never less than before, also where a table is behind."""
+    if before is not None and before.generation == generation and before.position > end.position:
+        return before
+    return SentTo(end.partition, end.position, generation)
 
 
 def _end_of_whole(dead_letters: Sequence[DeadLetterRow]) -> Position:

@@ -255,8 +255,22 @@ def test_a_dead_letter_of_a_former_topic_hides_none_of_the_same_offset(world: Wo
     table = Target(stream.dead_letters, "1", TableShape("", ()), {"orders-0@1:refused": 1200})
     ids = TxnIds("orders", several_topics=False, generations={SOURCE: 1})
     twice = sorted([*range(1201), 999])  # the first part ends between the two
-    assert sender(topic, *twice)(stream, table, ids, {SOURCE: Position(1201)}) == 1202
+    assert (
+        sender(topic, FsspecStore(world.settings.stage.url), *twice)(stream, table, ids, {SOURCE: Position(1201)})
+        == 1202
+    )
     assert topic.values() == [b"%d" % each for each in twice]
+
+
+def test_a_table_that_is_behind_takes_back_nothing_of_what_was_sent(world: World) -> None:
+    (stream,), stage = world.settings.streams, FsspecStore(world.settings.stage.url)
+    table = Target(stream.dead_letters, "1", TableShape("", ()), {"orders-0:refused": 7})
+    ids = TxnIds("orders", several_topics=False)
+    counts = [
+        sender(topic, stage, 2, 7)(stream, table, ids, {SOURCE: Position(end)})
+        for topic, end in ((ErrorsTopic(), 9), (ErrorsTopic(), 3), (ErrorsTopic(), 9))  # Kafka forgets each position
+    ]
+    assert counts == [2, 0, 0]
 
 
 def test_the_position_of_a_topic_that_was_deleted_is_none_of_the_new_one(world: World) -> None:
