@@ -56,8 +56,6 @@ def require_whole(
 
 @dataclass(frozen=True, slots=True)
 class Accepting:
-    """One stream whose tables are inspected."""
-
     stream: Stream
     open_store: Callable[[str], FsspecStore]
     state_of: Callable[[TopicPartition, TableState], PartitionState]

@@ -171,7 +171,6 @@ def ensure_program(kind: S3Kind) -> Path:
 
 
 def program_of(kind: S3Kind) -> Path:
-    """Where the program of a Go server is once it is built."""
     return cache_folder() / "bin" / f"{kind}-{_MODULES[kind][1]}"
 
 

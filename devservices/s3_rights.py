@@ -37,8 +37,6 @@ class Keys:
 
 @dataclass(frozen=True, slots=True)
 class Guarded:
-    """The server, and who is made known to it."""
-
     server: S3Server
     authority: Path
     """What clients have to trust."""

@@ -430,7 +430,6 @@ add_pause_commands(app, StreamPart.STAGING)
 
 
 def main() -> None:
-    """The console script's entry point."""
     sys.exit(cli.run(app))
 
 

@@ -132,7 +132,6 @@ def keys_decoder_of(stream: Stream, inputs: RecordInputs) -> FramedDecoder | Non
 
 
 def _key_names(stream: Stream) -> tuple[str, ...]:
-    """The record's names of the columns that identify a row."""
     names = record_names(stream)
     by = merge_by_of(stream)
     return () if by is None else tuple(names.get(key, key) for key in by.record)

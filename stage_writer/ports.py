@@ -141,8 +141,6 @@ class RecordSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """The flush's marker is there: its rows are staged."""
-
     marker: Marker
     files: int
     size_bytes: int
@@ -313,8 +311,6 @@ Restores = Callable[[], PartitionTask]
 
 
 class StateChange(Protocol):
-    """What a flush changes in its task's state, on its way to the stage."""
-
     @property
     def memory_bytes(self) -> int: ...
 
@@ -385,8 +381,7 @@ class WriterStage(Protocol):
     ) -> None:
         """Record which partitions exist, which had nothing new, and which are held, replacing the previous record."""
 
-    def put_notification(self, app_id: str) -> None:
-        """Signal that a stream has new markers."""
+    def put_notification(self, app_id: str) -> None: ...
 
     def gained(self, app_id: str) -> Evolved | None:
         """The columns that a stream has gained, as last published; None if there are none."""

@@ -71,7 +71,6 @@ class WriterTelemetry:
         """By stream."""
 
     def took(self, records: int, seconds: float) -> None:
-        """Records of one stream were converted together."""
         self._metrics.observe(catalogue.WRITER_BATCH_RECORDS, records)
         self._metrics.observe(catalogue.WRITER_CONVERT_SECONDS, seconds)
 

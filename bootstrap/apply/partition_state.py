@@ -133,7 +133,6 @@ def _position_under(
 
 
 def _others(state: PartitionState, stream: Stream) -> tuple[str, ...]:
-    """The app_ids of other streams that the chain was staged for."""
     return tuple(app_id for app_id in state.staged_for if app_id != stream.app_id)
 
 

@@ -96,8 +96,6 @@ def json_page(status: int, value: object) -> Page:
 
 
 class HostNames:
-    """The allowed values of a request's ``Host`` (rule 4)."""
-
     def __init__(self, bound: str, more: Collection[str] = ()) -> None:
         """``bound`` is the host of the bound address; ``more`` are names, or ``*.`` and a name, or ``*``."""
         self._patterns = tuple(name.lower() for name in (bound, socket.gethostname(), *more))

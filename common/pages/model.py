@@ -57,8 +57,6 @@ def counted(number: int, what: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A number about the whole service."""
-
     label: str
     value: str | float | None
     unit: Unit = Unit.TEXT

@@ -25,8 +25,6 @@ _TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 
 class Samples:
-    """The newest dead letters by stream and class."""
-
     def __init__(self, most: int) -> None:
         """At most ``most`` of each class."""
         self._most = most

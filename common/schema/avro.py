@@ -60,8 +60,6 @@ _DECLARE = "declare the columns yourself, without it or as a STRING with formats
 
 @dataclass(frozen=True, slots=True)
 class AvroSchema:
-    """A parsed schema, and the named types in it and in its references."""
-
     schema: Schema
     names: Mapping[str, Schema]
 

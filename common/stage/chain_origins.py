@@ -63,8 +63,6 @@ _PATHS = ChainPaths(BEGIN, r"(?P<number>\d{20})\.begin")
 
 @dataclass(frozen=True, slots=True)
 class ChainOrigin:
-    """What is recorded about a chain before its first marker."""
-
     position: Position
     """The chain's first position while it has no marker."""
     generation: int = 0

@@ -33,8 +33,6 @@ def changes_digest(data: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TopicChanges:
-    """The changes of one flush, as messages of a Kafka partition."""
-
     place: TopicPartition
     """The Kafka partition that contains them."""
     topic_id: str | None

@@ -29,8 +29,6 @@ SENT = "sent"
 
 @dataclass(frozen=True, slots=True)
 class SentTo:
-    """The delivered position of one Kafka partition."""
-
     partition: TopicPartition
     position: StoredPosition
     generation: Count

@@ -65,8 +65,6 @@ class DeferredIds:
 
 @dataclass(frozen=True, slots=True)
 class DeferredRange:
-    """The range that a table may lack of one Kafka partition."""
-
     url: str
     partition: TopicPartition
     span: Span

@@ -50,8 +50,6 @@ class Catalog(Protocol):
 
 
 class Registering:
-    """What one process knows about a catalog."""
-
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
         self._right: set[tuple[str, str]] = set()

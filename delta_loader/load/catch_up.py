@@ -36,8 +36,6 @@ _WINDOW = 16
 
 @dataclass(frozen=True, slots=True)
 class CatchUp:
-    """The deferred ranges of one stream in one pass."""
-
     context: LoadContext
     limits: Limits
     commit: Callable[[TableCommit], object]

@@ -78,8 +78,6 @@ class _ConflictError(Exception):
 
 @dataclass(slots=True)
 class ReplacementOutcome:
-    """What one pass did with a stream's requests."""
-
     carried_out: int = 0
     held: dict[TopicPartition, Held] = field(default_factory=dict)
     """The partitions whose requests have to wait, and why."""

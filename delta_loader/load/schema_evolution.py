@@ -51,8 +51,6 @@ _ROUNDS = 3
 
 
 class SchemaEvolution:
-    """Changes one stream's tables, in one pass."""
-
     def __init__(self, stream: Stream, ports: Ports, adder: ColumnAdder, log: FilteringBoundLogger) -> None:
         self._stream = stream
         self._declared = stream.record.schema_of_columns

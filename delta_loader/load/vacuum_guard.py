@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 
 class VacuumGuard:
-    """The files of one stream's commits in one pass."""
-
     def __init__(self, ports: Ports, log: FilteringBoundLogger) -> None:
         self._ports = ports
         self._log = log

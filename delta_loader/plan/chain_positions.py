@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class UnplacedChains:
-    """Chains without a txn action in the main table."""
-
     partitions: list[TopicPartition]
     without_origin: list[TopicPartition]
     """Those whose start is not known either."""

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PartitionProgress:
-    """How far one Kafka partition is at the end of a pass."""
-
     begins: Position
     """The start of the lowest marker."""
     loaded: Position | None
@@ -39,7 +37,6 @@ class PartitionProgress:
 
     @property
     def lag(self) -> int:
-        """How many positions are staged and not loaded."""
         return max(0, self.staged - (self.begins if self.loaded is None else self.loaded))
 
 

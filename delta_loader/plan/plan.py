@@ -264,8 +264,6 @@ def has_mixed(marker: Marker) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class TableShape:
-    """What a staged file and its table must agree on."""
-
     schema: str
     """JSON, as in Delta's metaData action."""
     partition_by: tuple[str, ...]

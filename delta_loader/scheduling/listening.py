@@ -102,7 +102,6 @@ class Listener:
 
     @property
     def is_connected(self) -> bool:
-        """Whether writers' messages arrive now."""
         return self._is_connected
 
     @property

@@ -40,8 +40,7 @@ class ControlTopic(Notifications, Protocol):
     """
 
     @property
-    def is_connected(self) -> bool:
-        """Whether writers' messages arrive now."""
+    def is_connected(self) -> bool: ...
 
 
 class StoredNotifications:

@@ -117,8 +117,6 @@ def _last_failure(stage: Stage, stream: Stream) -> LastFailure | None:
 
 @dataclass(frozen=True, slots=True)
 class KafkaSnapshot:
-    """Kafka's information about a stream's partitions."""
-
     ends: Mapping[TopicPartition, Position]
     firsts: Mapping[TopicPartition, Position]
     topic_ids: Mapping[Topic, str | None]

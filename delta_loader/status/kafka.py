@@ -44,8 +44,6 @@ def described_ids(admin: AdminClient, topics: Collection[Topic]) -> dict[Topic, 
 
 @dataclass(frozen=True, slots=True)
 class _TopicFacts:
-    """The broker's information about the topics of all streams."""
-
     topics: frozenset[Topic] = frozenset()
     ends: Mapping[TopicPartition, Position] = field(default_factory=dict)
     firsts: Mapping[TopicPartition, Position] = field(default_factory=dict)

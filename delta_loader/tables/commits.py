@@ -82,8 +82,6 @@ class DeadLetterRow:
 
 @dataclass(frozen=True, slots=True)
 class TableCommit:
-    """One Delta commit, ready to be carried out."""
-
     target: Target
     """The table that the plan was made for: if its id or shape has changed by now, the commit conflicts."""
     app_id: str

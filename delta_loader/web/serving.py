@@ -44,8 +44,6 @@ WAIT_S = 600.0
 
 @dataclass(slots=True)
 class LoaderServing:
-    """The parts of the process that exist so far."""
-
     pausing: Pausing
     paused: PausedStreams
     requests: RequestQueue = field(default_factory=RequestQueue)

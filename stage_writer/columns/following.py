@@ -62,8 +62,6 @@ class _Attempt:
 
 @dataclass(slots=True)
 class FollowedColumns:
-    """The columns of one stream. Called by the loop's thread."""
-
     finder: FindsColumns
     make: MakeConverter
     clock: Clock

@@ -60,8 +60,6 @@ class Doubt(Enum):
 
 
 class TruncationChecks:
-    """The known record before each partition's position."""
-
     def __init__(self) -> None:
         self._expected: dict[TopicPartition, LastRecord] = {}
         self._open: dict[TopicPartition, TruncationCheck] = {}

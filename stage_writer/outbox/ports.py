@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 
 class Outlet(Protocol):
-    """The outboxes of one chain, in delivery to their topics."""
-
     def pending(self) -> tuple[str, ...]:
         """Those that a marker has to name, oldest first. Safe to call from any thread.
 

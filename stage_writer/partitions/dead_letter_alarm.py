@@ -25,8 +25,6 @@ LEAST = 10
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterShare:
-    """The outcomes of a stream's newest records."""
-
     records: int
     dead_letters: Mapping[str, int]
     """By error class."""

@@ -46,8 +46,6 @@ class InFlightFlush:
 
 @dataclass(slots=True)
 class AssignedPartition:
-    """A Kafka partition that we own and read."""
-
     partition: TopicPartition
     converter: Converter
     tail: Tail | None
@@ -136,8 +134,6 @@ class StartingPartition:
 
 @dataclass(frozen=True, slots=True)
 class Restoring:
-    """A task that is being restored to its chain's end."""
-
     resume_point: ResumePoint
     running: Running[PartitionTask]
 

@@ -261,8 +261,6 @@ class Sums:
 
 
 class Replay:
-    """Makes requests; one partition at a time."""
-
     def __init__(
         self,
         converter: RecordConverter,

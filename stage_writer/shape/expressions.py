@@ -45,8 +45,6 @@ _STABLE = "use values that do not change when a record is read again, for exampl
 
 @dataclass(frozen=True, slots=True)
 class CheckedExpression:
-    """A valid expression, and which parts of ``kafka`` it uses."""
-
     setting: str
     """The key that it is from, such as ``derive.date``."""
     text: str

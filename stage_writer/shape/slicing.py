@@ -48,8 +48,6 @@ class ExplodeLimits:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Some messages with their outcome so far."""
-
     messages: Messages
     rows: Rows
     tombstones: Index

@@ -48,8 +48,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Arrived:
-    """Rows at a sink, and the number of its table."""
-
     table: int
     rows: Rows
 

@@ -54,8 +54,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class MergedMessages(Messages):
-    """The messages of one merged batch, with their positions in Kafka (rule 4)."""
-
     batch: MergedBatch
 
     def topics(self, index: Index) -> pa.StringArray:

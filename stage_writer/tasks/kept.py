@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 
 
 class KeptTask:
-    """A restored task, until its partition is revoked."""
-
     def __init__(
         self,
         parent: StreamTasks,

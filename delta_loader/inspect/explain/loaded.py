@@ -37,8 +37,6 @@ class RecordQuery:
 
 @dataclass(frozen=True, slots=True)
 class LoadedRange:
-    """What a history says about an offset."""
-
     commit: LoggedCommit | None = None
     """The commit on the lineage whose span has it."""
     replaced: LoggedCommit | None = None

@@ -31,8 +31,6 @@ _AT_A_TIME = 10_000
 
 
 class KafkaOffsets(KafkaReader):
-    """The records of a cluster's partitions, as bits."""
-
     def __init__(self, settings: Settings) -> None:
         """Raises ConfigError for properties that librdkafka refuses."""
         given = {

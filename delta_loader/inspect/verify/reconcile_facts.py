@@ -111,8 +111,6 @@ class FilteredRecords:
 
 @dataclass(slots=True)
 class BucketTotals:
-    """The results of a walk over one partition's buckets."""
-
     rows: SpanTally
     dead_letters: SpanTally
     total: int = 0

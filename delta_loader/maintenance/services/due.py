@@ -67,8 +67,6 @@ class MaintenanceTask:
 
 @dataclass(frozen=True, slots=True)
 class ServiceRefused:
-    """A service that would be due, but must not run."""
-
     service: Service
     why: str
     remedy: str

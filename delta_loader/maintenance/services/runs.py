@@ -44,8 +44,6 @@ if TYPE_CHECKING:
 
 
 class ServiceWork(Protocol):
-    """Carries out maintenance tasks."""
-
     def carry_out(self, task: MaintenanceTask, rules: TableRules) -> Outcome:
         """Carry out a task to its end; never raises for a table's errors."""
 

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class OldKeys:
-    """The keys of a stream whose events are merged."""
-
     fields: tuple[str, ...]
     """The key columns that are fields of the record, by their names there."""
     is_derived: bool

@@ -115,8 +115,6 @@ def _require_own_form(assignment: Assignment, reading: DecodeOptions) -> None:
 
 
 class _About:
-    """The message properties available to expressions."""
-
     def __init__(self, messages: Messages) -> None:
         self._messages = messages
 

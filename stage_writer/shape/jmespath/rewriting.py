@@ -40,8 +40,6 @@ _TOO_DEEP = "jmespath: the message is nested too deeply"
 
 
 class _Text(str):
-    """A value that is already in its written form."""
-
     __slots__ = ()
 
 
