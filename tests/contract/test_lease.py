@@ -10,21 +10,9 @@ from common.stage.leases import Epoch, epoch_path
 from common.storage.store import FsspecStore
 from delta_loader.lease.holder import LoaderLease, lease_status
 from tests.conftest import Lake
+from tests.fakes.group import HandClock
 
 LEASE_S = 15.0
-
-
-class HandClock:
-    now_s = 1000.0
-
-    def monotonic_s(self) -> float:
-        return self.now_s
-
-    def wall_ms(self) -> int:
-        return int(self.now_s * 1000)
-
-    def sleep_s(self, seconds: float) -> None:
-        self.now_s += seconds
 
 
 @pytest.fixture

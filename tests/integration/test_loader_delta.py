@@ -22,6 +22,7 @@ from tests.conftest import Lake
 from tests.fakes.loading import loader_for, settings_for
 from tests.fakes.spark_plans import scanned_files
 from tests.fakes.staging import Staging
+from tests.integration.mortal import Death
 from tests.reading import offsets_of
 from tests.verifier import spark_reader
 
@@ -142,10 +143,6 @@ def test_a_stream_without_dead_letters_has_no_table_for_them(staging: Staging, t
     staging.flush(0, 0, 10)
     loader_for(staging, tables).run_pass()
     assert not Path(staging.dead_letters).exists()
-
-
-class Death(BaseException):
-    """The process is gone."""
 
 
 class Mortal:

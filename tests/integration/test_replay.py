@@ -23,6 +23,7 @@ from delta_loader.spark.replace import SparkReplacer
 from devservices.kafka import KafkaCluster
 from tests.integration import in_process
 from tests.integration.conftest import Programs
+from tests.integration.mortal import Death
 from tests.reading import place_of, rows_of
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
@@ -30,10 +31,6 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark]
 COUNT = 200
 STARTED_MS = 1_772_359_200_000
 Values = dict[int, tuple[object, ...]]
-
-
-class Death(BaseException):
-    """The process is gone."""
 
 
 class Mortal(SparkReplacer):

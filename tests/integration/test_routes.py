@@ -19,6 +19,7 @@ from delta_loader.tables.commits import CommitOutcome, TableCommit
 from devservices.kafka import KafkaCluster
 from tests.integration import in_process
 from tests.integration.conftest import Programs
+from tests.integration.mortal import Death
 from tests.reading import place_of, rows_of
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
@@ -27,10 +28,6 @@ COUNT = 120
 KINDS = ("click", "view", "buy", "click", "other", None)
 ROUTES = {"click": "clicks", "view": "views", "buy": "sales"}
 Place = tuple[int, int]
-
-
-class Death(BaseException):
-    """The process is gone."""
 
 
 class Troubled(SparkDeltaTables):

@@ -165,17 +165,13 @@ def world_of(folder: Path, *, rule: str = "id <> 7", on_fail: str = "hold", **en
     return World(folder, {partitions[name]: end for name, end in ends.items()}, expect={"known": rule}, on_fail=on_fail)
 
 
-def spans(world: World) -> list[tuple[int, int]]:
-    return [(start, end) for start, end, *_ in world.chain()]
-
-
 def test_a_partition_is_held_in_front_of_the_record_with_all_before_it_staged(tmp_path: Path) -> None:
     world = world_of(tmp_path, first=5, second=3)
     world.steps(2, 0.1)
     world.group.ends[FIRST] = 20
     world.steps(20)
     (held,) = world.writer.snapshot().held.values()
-    assert (spans(world)[-1][1], held.reason) == (7, "expectation")
+    assert (world.spans()[-1][1], held.reason) == (7, "expectation")
     assert (
         "the record at offset 7 of orders/0 breaks a rule with on_fail: hold: expect.known is false: id <> 7"
         in held.problem
@@ -186,25 +182,25 @@ def test_a_partition_is_held_in_front_of_the_record_with_all_before_it_staged(tm
     world.group.ends[FIRST] = 30
     world.clock.now_s += CHECK_HELD_EVERY_S + 1
     world.steps(40)
-    assert spans(world)[-1][1] == 7, "nothing past it is staged"
+    assert world.spans()[-1][1] == 7, "nothing past it is staged"
 
 
 def test_a_held_partition_goes_on_when_the_record_is_given_up(tmp_path: Path) -> None:
     world = world_of(tmp_path, first=20)
     world.steps(20)
-    last = spans(world)[-1][0]
+    last = world.spans()[-1][0]
     put(world.store, flush(7, 8, last, partition=FIRST, origin=Origin.SKIP))
     world.clock.now_s += CHECK_HELD_EVERY_S + 1
     world.steps(40)
     assert not world.writer.snapshot().held
-    assert [span for span in spans(world) if span[1] > 7] == [(7, 8), (8, 20)]
+    assert [span for span in world.spans() if span[1] > 7] == [(7, 8), (8, 20)]
 
 
 def test_a_held_partition_goes_on_when_the_rule_only_counts_after_a_restart(tmp_path: Path) -> None:
     world_of(tmp_path, first=20).steps(20)
     world = world_of(tmp_path, first=20, on_fail="count")
     world.steps(20)
-    assert spans(world)[-1] == (7, 20)
+    assert world.spans()[-1] == (7, 20)
     found = {one.span.start: dict(one.violations) for one in manifests(world.store, "done/orders/0")}
     assert found == {0: {}, 7: {"known": 1}}
 
@@ -231,7 +227,7 @@ def test_what_was_queued_behind_the_record_is_not_staged(tmp_path: Path) -> None
         intake.take([batch])
     world.group.positions[FIRST] = 12
     world.steps(20)
-    assert spans(world)[-1][1] == 7
+    assert world.spans()[-1][1] == 7
 
 
 def test_a_replay_of_a_record_that_holds_is_refused(tmp_path: Path) -> None:

@@ -28,10 +28,6 @@ def paused_world(folder: Path) -> tuple[World, Pausing]:
     return Paused(folder, {FIRST: 10}), pausing
 
 
-def spans(world: World) -> list[tuple[int, int]]:
-    return [(start, end) for start, end, *_ in world.chain()]
-
-
 def test_a_paused_writer_stages_what_it_has_and_reads_no_more(tmp_path: Path) -> None:
     world, pausing = paused_world(tmp_path)
     world.steps(1)
@@ -39,12 +35,12 @@ def test_a_paused_writer_stages_what_it_has_and_reads_no_more(tmp_path: Path) ->
     world.steps(1)
     world.group.ends |= {FIRST: 20}
     world.steps(20)
-    assert spans(world) == [(0, 10)]
+    assert world.spans() == [(0, 10)]
     assert "POST /resume" in " ".join(world.writer.health().notes)
     assert world.problems() == ""
     pausing.resume()
     world.steps(20)
-    assert spans(world) == [(0, 10), (10, 20)]
+    assert world.spans() == [(0, 10), (10, 20)]
 
 
 def test_a_partition_that_comes_while_the_writer_is_paused_waits_too(tmp_path: Path) -> None:
@@ -54,7 +50,7 @@ def test_a_partition_that_comes_while_the_writer_is_paused_waits_too(tmp_path: P
     assert world.group.paused == {FIRST}
     pausing.resume()
     world.steps(10)
-    assert spans(world) == [(0, 10)]
+    assert world.spans() == [(0, 10)]
 
 
 class Telling(World):
@@ -75,7 +71,7 @@ def test_a_sign_follows_the_marker_and_comes_again_when_it_was_taken(tmp_path: P
     assert world.signs() == [], "there is nothing new"
     world.group.ends[FIRST] = 20
     world.steps(20)
-    assert spans(world) == [(0, 10), (10, 20)]
+    assert world.spans() == [(0, 10), (10, 20)]
     assert world.signs() == ["news/orders/w.news"]
 
 
@@ -94,7 +90,7 @@ def test_many_markers_of_a_second_are_one_sign(tmp_path: Path, monkeypatch: pyte
         world.group.ends |= {FIRST: end, SECOND: end}
         world.clock.now_s += 0.7
         world.steps(1, timeout_s=0.1)
-    assert len(spans(world)) >= 10
+    assert len(world.spans()) >= 10
     assert min(after - before for before, after in pairwise(told)) >= 1
 
 
@@ -110,7 +106,7 @@ def test_a_store_that_takes_no_sign_stops_nothing(tmp_path: Path, monkeypatch: p
     with monkeypatch.context() as patched:
         patched.setattr(world.store, "write", refuse)
         world.steps(10)
-    assert spans(world) == [(0, 10)]
+    assert world.spans() == [(0, 10)]
     assert world.signs() == []
     world.steps(100)
     assert world.signs() == ["news/orders/w.news"]

@@ -119,6 +119,9 @@ class World:
             ((one.span.start, one.span.end, one.topic_id, one.generation) for one in found), key=itemgetter(0)
         )
 
+    def spans(self, partition: TopicPartition = FIRST) -> list[tuple[int, int]]:
+        return [(start, end) for start, end, *_ in self.chain(partition)]
+
     def problems(self) -> str:
         return " ".join(self.writer.health().problems)
 
@@ -144,7 +147,7 @@ def test_the_positions_behind_the_last_record_are_covered_once_the_end_was_reach
     world = World(tmp_path, {FIRST: 12})
     world.group.holes = {10, 11}
     world.steps()
-    assert [(start, end) for start, end, *_ in world.chain()] == [(0, 12)]
+    assert world.spans() == [(0, 12)]
 
 
 # Idle partitions (stage_writer/partitions/idle_reports.py).
@@ -267,7 +270,7 @@ def test_a_quiet_partition_whose_chain_cannot_be_looked_at_stays_as_it_is(
         world.steps(30)
     world.group.ends[FIRST] = 20
     world.steps(30)
-    assert [(start, end) for start, end, *_ in world.chain()] == [(0, 10), (10, 20)]
+    assert world.spans() == [(0, 10), (10, 20)]
 
 
 # Freshness (rule 7).
@@ -280,7 +283,7 @@ def test_a_process_that_was_stopped_claims_nothing_before_it_has_heard_from_its_
     world.steps(2, timeout_s=0.5)
     assert world.chain() == [], "the first polls may return what was fetched before"
     world.steps(30, timeout_s=0.5)
-    assert [(start, end) for start, end, *_ in world.chain()] == [(0, 10)]
+    assert world.spans() == [(0, 10)]
 
 
 def test_a_process_that_lost_its_partition_while_it_was_stopped_claims_nothing(tmp_path: Path) -> None:
@@ -308,7 +311,7 @@ def test_what_is_read_of_a_topic_that_was_created_again_is_never_claimed(tmp_pat
     if records <= 10:
         world.clock.now_s += LOOK_AT_TOPICS_S if records == 10 else 0  # nothing happens there that would tell
         world.steps(4)
-    assert [(start, end) for start, end, *_ in world.chain()] == [(0, 10)]
+    assert world.spans() == [(0, 10)]
     assert "orders was deleted and created again" in world.problems()
     write_beginning(world, FIRST, ChainOrigin(Position(0), 1, "second"))  # as `bootstrap restart` does
     world.store.delete([MarkerName(FIRST, Position(0)).path])
@@ -348,7 +351,7 @@ def test_a_marker_that_was_made_ahead_of_kafka_is_waited_for(
         world.steps(40)
     assert world.problems() == ""
     world.store.delete([typed])
-    assert [(start, end) for start, end, *_ in world.chain()] == staged
+    assert world.spans() == staged
 
 
 @pytest.mark.parametrize("id_was", ["first", None])
@@ -367,7 +370,7 @@ def test_a_topic_that_is_shorter_than_its_chain_is_not_read_on_when_it_has_grown
     world.clock.now_s += CHECK_HELD_EVERY_S
     world.steps(40)
     assert "out of range" in world.problems()
-    assert [(start, end) for start, end, *_ in world.chain()] == [(0, 10)]
+    assert world.spans() == [(0, 10)]
 
 
 def test_records_that_kafka_has_lost_hold_their_partition_until_a_new_chain_begins(tmp_path: Path) -> None:
@@ -424,7 +427,7 @@ def test_latest_begins_every_partition_at_once_and_an_added_one_at_its_first_rec
     world.group.ends |= {FIRST: 6, SECOND: 3, THIRD: 7}
     world.writer = world.new_writer()
     world.steps()
-    begun = [[(start, end) for start, end, *_ in world.chain(partition)] for partition in (FIRST, SECOND, THIRD)]
+    begun = [world.spans(partition) for partition in (FIRST, SECOND, THIRD)]
     assert begun == [[(5, 6)], [(0, 3)], [(0, 7)]]
 
 
@@ -449,7 +452,7 @@ def test_latest_begins_where_it_began_after_a_crash_between_two_beginnings(
     world.steps()
     world.group.ends |= {FIRST: 6, SECOND: 7}
     world.steps()
-    begun = [[(start, end) for start, end, *_ in world.chain(partition)] for partition in (FIRST, SECOND)]
+    begun = [world.spans(partition) for partition in (FIRST, SECOND)]
     assert begun == [[(5, 6)], [(5, 7)]]
 
 
@@ -470,7 +473,7 @@ def test_a_partition_that_is_added_while_another_writer_starts_the_topic_lacks_n
     world.steps()
     world.writer = world.new_writer()
     world.steps()
-    assert [(start, end) for start, end, *_ in world.chain(SECOND)] == [(0, 3)]
+    assert world.spans(SECOND) == [(0, 3)]
 
 
 def test_a_chain_that_begins_at_a_moment_begins_there_after_a_restart_too(tmp_path: Path) -> None:
@@ -479,14 +482,14 @@ def test_a_chain_that_begins_at_a_moment_begins_there_after_a_restart_too(tmp_pa
     world.group.ends[FIRST] = 9  # where the moment would be found now
     world.writer = world.new_writer()
     world.steps()
-    assert [(start, end) for start, end, *_ in world.chain()] == [(5, 9)]
+    assert world.spans() == [(5, 9)]
 
 
 def test_a_beginning_that_somebody_else_wrote_wins(tmp_path: Path) -> None:
     world = World(tmp_path, {FIRST: 5}, "latest")
     write_beginning(world, FIRST, ChainOrigin(Position(2)))
     world.steps()
-    assert [(start, end) for start, end, *_ in world.chain()] == [(2, 5)]
+    assert world.spans() == [(2, 5)]
 
 
 # --until-caught-up (catching_up.py).
@@ -523,7 +526,7 @@ def test_a_topic_that_is_not_there_is_an_error_that_names_it(tmp_path: Path) -> 
 def test_all_is_staged_when_it_ends(tmp_path: Path) -> None:
     world = World(tmp_path, {FIRST: 5, SECOND: 0})
     world.writer.run(until_caught_up=True)
-    assert [(start, end) for start, end, *_ in world.chain()] == [(0, 5)]
+    assert world.spans() == [(0, 5)]
 
 
 def test_a_partition_whose_owner_has_died_is_staged_before_it_ends(tmp_path: Path) -> None:

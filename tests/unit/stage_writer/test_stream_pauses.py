@@ -24,21 +24,17 @@ def paused_world(folder: Path, *, is_paused: bool = True) -> World:
     return Paused(folder, {FIRST: 10, SECOND: 5})
 
 
-def spans(world: World) -> list[tuple[int, int]]:
-    return [(start, end) for start, end, *_ in world.chain()]
-
-
 def test_a_writer_that_starts_stages_nothing_of_a_paused_stream_and_all_of_it_later(tmp_path: Path) -> None:
     """What Kafka's client hands over before the pause reaches it is read again: none is left out."""
     world = paused_world(tmp_path)
     world.steps(20)
-    assert spans(world) == []
+    assert world.spans() == []
     assert world.group.paused == {FIRST, SECOND}
     assert world.problems() == ""
     assert f"`stage-writer resume {CONFIG} --stream orders` ends it" in world.writer.health().notes[0]
     resume(world.store, StreamPart.STAGING, "orders")
     world.steps(60)
-    assert spans(world) == [(0, 10)]
+    assert world.spans() == [(0, 10)]
 
 
 def test_a_pause_stops_a_running_writer_after_what_it_has_read(tmp_path: Path) -> None:
@@ -48,10 +44,10 @@ def test_a_pause_stops_a_running_writer_after_what_it_has_read(tmp_path: Path) -
     world.steps(60)
     world.group.ends |= {FIRST: 20}
     world.steps(60)
-    assert spans(world) == [(0, 10)]
+    assert world.spans() == [(0, 10)]
     resume(world.store, StreamPart.STAGING, "orders")
     world.steps(60)
-    assert spans(world) == [(0, 10), (10, 20)]
+    assert world.spans() == [(0, 10), (10, 20)]
 
 
 def test_messages_that_arrive_for_a_paused_stream_do_not_lengthen_a_span_that_waits(tmp_path: Path) -> None:
@@ -75,7 +71,7 @@ def test_a_run_to_the_end_leaves_a_paused_stream_out_and_says_so(tmp_path: Path)
     world = paused_world(tmp_path)
     with pytest.raises(HeldError, match=r"staging is paused since 1970-01-01T00:00:01\+00:00 by a test"):
         world.writer.run(until_caught_up=True)
-    assert spans(world) == []
+    assert world.spans() == []
 
 
 def test_the_first_pause_counts_and_its_end_ends_it(tmp_path: Path) -> None:

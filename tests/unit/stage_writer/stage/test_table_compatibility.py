@@ -151,8 +151,8 @@ def test_nothing_is_staged_for_such_a_table_and_it_goes_on_once_the_table_takes_
     world.clock.now_s += CHECK_HELD_EVERY_S + 1
     world.steps(40)
     assert not held(world)
-    assert [(start, end) for start, end, *_ in world.chain(FIRST)] == [(0, 5)]
-    assert [(start, end) for start, end, *_ in world.chain(SECOND)] == [(0, 5)]
+    assert world.spans(FIRST) == [(0, 5)]
+    assert world.spans(SECOND) == [(0, 5)]
 
 
 @pytest.mark.parametrize("case", ["no table", "unreadable", "not a log"])
@@ -165,7 +165,7 @@ def test_what_cannot_be_known_stops_nothing_and_is_looked_at_again(tmp_path: Pat
     world.writer = world.new_writer()
     world.steps()
     assert not held(world)
-    assert [(start, end) for start, end, *_ in world.chain()] == [(0, 5)]
+    assert world.spans() == [(0, 5)]
     world.table = FsspecStore(f"{tmp_path}/table")
     write_log(world.table, f"id STRING{KAFKA}")
     world.group.ends[FIRST] = 9
@@ -186,7 +186,7 @@ def test_a_table_that_takes_the_rows_is_read_once(tmp_path: Path) -> None:
     world.clock.now_s += 10 * CHECK_AGAIN_S
     world.group.ends[FIRST] = 9
     world.steps(40)
-    assert [(start, end) for start, end, *_ in world.chain()] == [(0, 5), (5, 9)]
+    assert world.spans() == [(0, 5), (5, 9)]
 
 
 def test_the_schema_that_is_compared_is_the_tables() -> None:
