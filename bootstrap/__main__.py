@@ -54,11 +54,9 @@ FromOption = Annotated[
 StreamOption = Annotated[
     str | None, typer.Option("--stream", metavar="APP_ID", help="Only this stream; by default all of the config.")
 ]
-TopicOption = Annotated[str, typer.Option("--topic", help="The Kafka topic.")]
-PartitionOption = Annotated[int, typer.Option("--partition", min=0, help="The Kafka partition.")]
-ToOption = Annotated[
-    int, typer.Option("--to", metavar="OFFSET", min=0, max=MAX_POSITION, help="The next offset to stage.")
-]
+_TOPIC = typer.Option("--topic", help="The Kafka topic.")
+_PARTITION = typer.Option("--partition", min=0, help="The Kafka partition.")
+_TO = typer.Option("--to", metavar="OFFSET", min=0, max=MAX_POSITION, help="The next offset to stage.")
 YesOption = Annotated[bool, typer.Option("--yes", help="Apply the plan; without --yes it is only shown.")]
 TakeOverOption = Annotated[
     int | None,
@@ -120,9 +118,9 @@ def write(
 def skip(
     *,
     config: ConfigArgument,
-    topic: TopicOption,
-    partition: PartitionOption,
-    to: ToOption,
+    topic: Annotated[str, _TOPIC],
+    partition: Annotated[int, _PARTITION],
+    to: Annotated[int, _TO],
     yes: YesOption = False,
     take_over: TakeOverOption = None,
     as_json: JsonOption = False,
@@ -145,11 +143,9 @@ def skip(
 def rewind(
     *,
     config: ConfigArgument,
-    topic: Annotated[str | None, typer.Option("--topic", help="The Kafka topic.")] = None,
-    partition: Annotated[int | None, typer.Option("--partition", min=0, help="The Kafka partition.")] = None,
-    to: Annotated[
-        int | None, typer.Option("--to", metavar="OFFSET", min=0, max=MAX_POSITION, help="The next offset to stage.")
-    ] = None,
+    topic: Annotated[str | None, _TOPIC] = None,
+    partition: Annotated[int | None, _PARTITION] = None,
+    to: Annotated[int | None, _TO] = None,
     all_held: Annotated[
         bool,
         typer.Option(
@@ -239,7 +235,7 @@ def accept(
 def restart(
     *,
     config: ConfigArgument,
-    topic: TopicOption,
+    topic: Annotated[str, _TOPIC],
     partition: Annotated[
         int | None, typer.Option("--partition", min=0, help="Only this Kafka partition; by default all of the topic.")
     ] = None,

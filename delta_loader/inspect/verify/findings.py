@@ -38,40 +38,24 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class PartitionReport:
+    """What is not given is unknown where a Kafka partition is judged by the log alone."""
+
     partition: TopicPartition
     begins: Position | None
     """The first position in the history."""
     position: Position | None
     """The next position that the table wants."""
-    rows: int | None
+    rows: int | None = None
     """Rows with an offset of this partition; None where the table has no offset columns."""
-    distinct: int | None
-    lowest: int | None
-    highest: int | None
-    dead_letters: int | None
-    counted_records: int | None
+    distinct: int | None = None
+    lowest: int | None = None
+    highest: int | None = None
+    dead_letters: int | None = None
+    counted_records: int | None = None
     """Records that the commits say they loaded; None when some do not count."""
-    counted_tombstones: int | None
-    counted_filtered: int | None
-    proved: bool
-
-
-def unlooked(partition: TopicPartition, begin: Position | None, position: Position | None) -> PartitionReport:
-    """A Kafka partition that is judged by the log alone."""
-    return PartitionReport(
-        partition=partition,
-        begins=begin,
-        position=position,
-        rows=None,
-        distinct=None,
-        lowest=None,
-        highest=None,
-        dead_letters=None,
-        counted_records=None,
-        counted_tombstones=None,
-        counted_filtered=None,
-        proved=False,
-    )
+    counted_tombstones: int | None = None
+    counted_filtered: int | None = None
+    proved: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ from common.tables.transactions import TxnIds
 from common.tables.urls import comparable
 from delta_loader.inspect.history import read_history
 from delta_loader.inspect.verify.count_findings import exploded_findings
-from delta_loader.inspect.verify.findings import Finding, PartitionReport, Verdict, VerifiedStream, unlooked
+from delta_loader.inspect.verify.findings import Finding, PartitionReport, Verdict, VerifiedStream
 from delta_loader.inspect.verify.ledger import Ledger
 from delta_loader.inspect.verify.offsets import Ranges
 from delta_loader.inspect.verify.reconcile import kafka_findings, reconcile, walk
@@ -466,7 +466,7 @@ def _by_the_log(rows: Ledger) -> tuple[PartitionReport, ...]:
 
 
 def _unlooked(rows: Ledger, partition: TopicPartition) -> PartitionReport:
-    return unlooked(partition, rows.begins.get(partition), rows.positions.get(partition))
+    return PartitionReport(partition, rows.begins.get(partition), rows.positions.get(partition))
 
 
 def _cleaned(tables: Tables) -> Iterator[Finding]:
