@@ -38,7 +38,7 @@ def columns_from(columns: str) -> ColumnsFrom | None:
         return None
     known = [source.value for source in ColumnsFrom]
     if text not in known:
-        msg = f"is {text!r}, which is not a source of columns; write {', '.join(known)}, or the columns as in "
+        msg = f"is not a source of columns; write {', '.join(known)}, or the columns as in "
         msg += "CREATE TABLE: columns: id BIGINT, name STRING"
         raise ValueError(msg)
     return ColumnsFrom(text)

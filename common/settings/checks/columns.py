@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from common.errors import SchemaError
 from common.hints import did_you_mean
+from common.schema import StructType
 from common.settings.checks.creation import check_creation
-from common.settings.columns import CDC_COLUMN, table_columns_of
+from common.settings.columns import CDC_COLUMN, made_columns, table_columns_of
 from common.settings.refusing import refuse
 from common.tables.changes import HISTORY_COLUMNS
 
@@ -44,7 +45,8 @@ def check_columns(stream: Stream) -> None:
     if len(set(stream.layout.partition_by)) < len(stream.layout.partition_by):
         refuse("partition_by has a column twice; name each once")
     _check_z_order(stream, known)
-    check_creation(stream, known)
+    made = made_columns(stream)
+    check_creation(stream, known, StructType(tuple(field for field in columns if field.name not in made)))
 
 
 def _require_new(known: tuple[str, ...], added: Mapping[str, tuple[str, ...]]) -> None:

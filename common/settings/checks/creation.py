@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from common.hints import did_you_mean
+from common.schema import DecimalType, Primitive, type_to_ddl
+from common.schema.evolution import type_at
 from common.settings.refusing import refuse
 from common.tables.urls import comparable
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from common.schema import DataType, StructType
     from common.settings.stream import Stream
 
 # Table properties that Delta itself writes, and that are specific to one table.
@@ -24,8 +27,15 @@ OF_ONE_TABLE = (
 )
 
 
-def check_creation(stream: Stream, columns: Collection[str]) -> None:
-    """Raises ValueError for settings of new tables that contradict each other; ``columns`` are the table's."""
+_CLUSTERED = 4
+"""By how many columns Delta clusters at most."""
+
+
+def check_creation(stream: Stream, known: Collection[str], columns: StructType) -> None:
+    """Raises ValueError for settings of new tables that contradict each other, or that Delta refuses.
+
+    ``known`` are the names of the table's columns, ``columns`` those whose types are known.
+    """
     strange = [name for name in stream.layout.uniform if name != "iceberg"]
     if strange:
         refuse(f"uniform names {strange[0]!r}; available: iceberg")
@@ -33,14 +43,35 @@ def check_creation(stream: Stream, columns: Collection[str]) -> None:
         refuse(
             "uniform needs Delta's jar delta-iceberg, which does not exist for this version of Delta; remove uniform"
         )
-    if stream.layout.cluster_by and stream.layout.partition_by:
-        refuse("cluster_by and partition_by cannot be combined in Delta; remove one of them")
-    for name in stream.layout.cluster_by:
-        if name.split(".")[0] not in columns:
-            hint = did_you_mean(name, columns, "declare it in columns, or derive it")
-            refuse(f"cluster_by names {name!r}, which is not a column of the table; {hint}")
+    _check_clustering(stream, known, columns)
     for key in stream.layout.table_properties:
         if key.startswith(OF_ONE_TABLE):
             refuse(f"table_properties sets {key}, which only Delta may write; remove it")
     if stream.layout.template is not None and comparable(stream.layout.template) in map(comparable, stream.row_tables):
         refuse("template is one of the stream's own tables; name another one")
+
+
+def _check_clustering(stream: Stream, known: Collection[str], columns: StructType) -> None:
+    clustered = stream.layout.cluster_by
+    if clustered and stream.layout.partition_by:
+        refuse("cluster_by and partition_by cannot be combined in Delta; remove one of them")
+    for name in clustered:
+        path = tuple(name.split("."))
+        if path[0] not in known:
+            hint = did_you_mean(name, known, "declare it in columns, or derive it")
+            refuse(f"cluster_by names {name!r}, which is not a column of the table; {hint}")
+        data_type = type_at(columns, path)
+        if path[0] in columns.names and not _has_bounds(data_type):
+            what = "is not a field of it" if data_type is None else f"has the type {type_to_ddl(data_type)}"
+            refuse(f"cluster_by names {name!r}, which {what}; Delta clusters by numbers, text, dates and times")
+    if len(set(map(str.casefold, clustered))) < len(clustered):
+        refuse("cluster_by has a column twice; name each once")
+    if len(clustered) > _CLUSTERED:
+        refuse(f"cluster_by names {len(clustered)} columns, and Delta clusters by up to {_CLUSTERED}")
+
+
+def _has_bounds(data_type: DataType | None) -> bool:
+    """Whether Delta has the lowest and the highest value of such a column."""
+    if isinstance(data_type, Primitive):
+        return data_type not in (Primitive.BOOLEAN, Primitive.BINARY, Primitive.VARIANT)
+    return isinstance(data_type, DecimalType)

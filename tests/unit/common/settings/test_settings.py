@@ -383,6 +383,7 @@ def test_a_value_from_the_environment_is_not_in_errors() -> None:
 
 # Wrong configs: each gives one readable error, and exit code 2.
 
+TYPES = "id BIGINT, a INT, b DATE, c STRING, flag BOOLEAN, city STRUCT<name: STRING, tags: ARRAY<STRING>>"
 WRONG = {
     "a catalog's name": (with_stream(table="main.shop.orders"), ["table", "DESCRIBE DETAIL main.shop.orders"]),
     "an unknown section": (with_section(steams=[]), ["steams is not a setting", "did you mean streams?"]),
@@ -485,6 +486,16 @@ WRONG = {
         with_stream(cluster_by=["city"], partition_by=["city"]),
         ["cluster_by and partition_by", "remove one of them"],
     ),
+    **{
+        f"clustered by {names}": (with_stream(columns=TYPES, cluster_by=names), told)
+        for names, told in (
+            (["flag"], ["cluster_by names 'flag', which has the type BOOLEAN", "text, dates and times"]),
+            (["city.name", "city.tags"], ["'city.tags', which has the type ARRAY<STRING>"]),
+            (["city.zip"], ["'city.zip', which is not a field of it"]),
+            (["id", "id"], ["cluster_by has a column twice"]),
+            (["id", "a", "b", "c", "city.name"], ["cluster_by names 5 columns", "up to 4"]),
+        )
+    },
     "a clustering column that is not there": (with_stream(cluster_by=["cty"]), ["cluster_by", "'cty'", "'city'"]),
     "a property of Delta's own": (
         with_stream(table_properties={"delta.columnMapping.maxColumnId": "7"}),
