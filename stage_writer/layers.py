@@ -5,6 +5,7 @@ Each is a decoder around the next one, so a stream without one of them pays noth
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -32,6 +33,8 @@ from stage_writer.decode.unknown.evolving import EvolvingDecoder
 from stage_writer.shape.jmespath.decoder import JmesPathDecoder
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from common.settings import Stream
     from stage_writer.decode.batch import Messages
     from stage_writer.decode.binary.avro import MakeAvroPass
@@ -107,14 +110,25 @@ def reader_of_file(stream: Stream, inputs: RecordInputs) -> RecordReader:
         msg = "a stream with a schema_file needs its content"
         raise TypeError(msg)
     columns, reading = _hints(stream)
-    match stream.record.format:
-        case "protobuf":
-            files = _compiler(inputs)(inputs.schema_file, {})
-            return ProtobufReader(files, columns, reading, message=stream.record.message)
-        case "avro":
-            return AvroReader(parsed(_text(inputs.schema_file)), columns, reading, make_pass=inputs.avro_pass)
-        case _:
-            return JsonSchemaReader(_text(inputs.schema_file))
+    with _naming_file(stream):
+        match stream.record.format:
+            case "protobuf":
+                files = _compiler(inputs)(inputs.schema_file, {})
+                return ProtobufReader(files, columns, reading, message=stream.record.message)
+            case "avro":
+                return AvroReader(parsed(_text(inputs.schema_file)), columns, reading, make_pass=inputs.avro_pass)
+            case _:
+                return JsonSchemaReader(_text(inputs.schema_file))
+
+
+@contextmanager
+def _naming_file(stream: Stream) -> Iterator[None]:
+    """Name the stream's file in a SchemaError about its content."""
+    try:
+        yield
+    except SchemaError as error:
+        msg = f"schema_file {stream.record.schema_file}: {error.problem}"
+        raise SchemaError(msg, error.remedy) from None
 
 
 def keys_decoder_of(stream: Stream, inputs: RecordInputs) -> FramedDecoder | None:
@@ -144,7 +158,8 @@ def _make_reader(stream: Stream, inputs: RecordInputs) -> MakeRecordReader | Non
         case "protobuf":
             return make_protobuf_reader(columns, reading, _compiler(inputs))
         case "avro":
-            resolved = None if inputs.schema_file is None else parsed(_text(inputs.schema_file))
+            with _naming_file(stream):
+                resolved = None if inputs.schema_file is None else parsed(_text(inputs.schema_file))
             return make_avro_reader(columns, reading, resolved, inputs.avro_pass)
         case _:
             return JsonSchemaReader if stream.record.validates else None
@@ -174,5 +189,5 @@ def _text(file: bytes) -> str:
     try:
         return file.decode()
     except UnicodeDecodeError:
-        msg = "the schema_file is not UTF-8 text"
+        msg = "it is not UTF-8 text"
         raise SchemaError(msg, "use the schema as the registry has it") from None
