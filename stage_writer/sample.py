@@ -7,6 +7,8 @@ Rules:
 2. No value of a record is shown: quoted values are left out of errors.
 3. A stream with a topology is tried with empty stores, in tasks whose output is neither kept nor sent: a state built
    over days may give different records for the same messages. So its dead letters prove nothing where it has stores.
+4. Tables with columns of their own are tried with those that the sample offers: without its key columns, each event of
+   a table that is merged would be a dead letter.
 """
 
 from __future__ import annotations
@@ -20,10 +22,13 @@ from typing import TYPE_CHECKING, cast
 from common.errors import BrokerError
 from common.kafka.reader import KafkaReader
 from common.remedies import CONFIG
+from common.schema.agreement import joined_offers
+from common.schema.evolution import NO_COLUMNS, joined_columns
 from common.spans import Position, Span, TopicPartition
 from common.stage.markers import TableKind
 from common.stage.merged import topics_of
 from stage_writer.convert import StreamConverter
+from stage_writer.convert_by_route import OwnColumnsConverter
 from stage_writer.fetch.consumer_properties import consumer_properties
 from stage_writer.fetch.fetched import batches_of
 from stage_writer.partitions.dead_letter_alarm import DeadLetterShare
@@ -33,6 +38,7 @@ from stage_writer.shape.opening import census_of, opener_of
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
+    from common.schema import StructType
     from common.settings import Settings, Stream
     from stage_writer.decode.batch import MessageBatch
     from stage_writer.decode.unknown.census import FieldCensus
@@ -63,6 +69,8 @@ class StreamSample:
     """By rule of `expect`."""
     stops: list[str] = field(default_factory=list)
     """Why partitions would be held; what follows in their samples is not tried."""
+    gained: StructType = NO_COLUMNS
+    """What the tables would gain, by route (rule 4)."""
 
     @property
     def share(self) -> DeadLetterShare:
@@ -77,6 +85,10 @@ class StreamSample:
         dead_letters_index = next(
             index for index, table in enumerate(converter.formats) if table.kind is TableKind.DEAD_LETTERS
         )
+        if isinstance(converter, OwnColumnsConverter):
+            offers = [staged.offered for part in converter.slices(batches) for _, staged in part]
+            self.gained = joined_columns(self.gained, joined_offers(offers))
+            converter = converter.at(self.gained)
         for part in converter.slices(batches):
             for batch, staged in part:
                 if staged.stop is not None:

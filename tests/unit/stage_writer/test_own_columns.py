@@ -28,6 +28,7 @@ from stage_writer.fetch.schema_registry import SchemaRegistry
 from stage_writer.layers import RecordInputs
 from stage_writer.parquet.buffer import StagedRows
 from stage_writer.record_converter import converter_of
+from stage_writer.sample import StreamSample
 from stage_writer.schemas import Schemas
 from stage_writer.stage.gaining import gain_columns
 from stage_writer.stage.route_registry import RouteRegistry
@@ -210,6 +211,19 @@ def test_a_writer_that_starts_again_compares_keys_with_the_agreed_ones(store: Fs
     assert letters(staged) == {
         101: "its message key does not have the names n, by which its table is merged (in routes.b)"
     }
+
+
+def test_a_check_tries_tables_with_the_columns_that_they_would_gain(store: FsspecStore) -> None:
+    writer = Writer(store)
+    sample = StreamSample(writer.stream, None)
+    rows: list[tuple[str, dict[str, object]]] = [("a", {"id": 1}), ("b", {"n": 1}), ("a", {"id": 2}), ("a", {"n": 1})]
+    values = [change(table, row) for table, row in rows]
+    for start in (0, 2):
+        batch = batch_of(values[start : start + 2], keys=[key(id=1), key(n=1) if start == 0 else key(id=2)])
+        assert writer.converter.waits(batch) is None
+        sample.add(writer.converter, [batch])
+    assert (sample.records, dict(sample.dead_letters)) == (4, {"null_key": 1})
+    assert latest(store, "orders") is None, "a check only shows"
 
 
 def test_events_without_a_key_make_no_table(store: FsspecStore) -> None:
