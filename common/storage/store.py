@@ -348,7 +348,7 @@ def _wrong_option(error: Exception, client: object) -> StoreRefusedError | None:
     if unknown is not None:
         known = {*inspect.signature(type(client).__init__).parameters, *_CLIENT_KWARGS} - {"self", "kwargs"}
         msg = f"stage.storage_options has {unknown[1]!r}, which the client of this store does not take"
-        return StoreRefusedError(msg, did_you_mean(unknown[1], known, "remove it"))
+        return StoreRefusedError(msg, did_you_mean(unknown[1], known, "remove it from stage.storage_options"))
     if isinstance(error, ValueError) and str(error).startswith("Invalid endpoint"):
         msg = f"stage.storage_options: {error}"
         return StoreRefusedError(msg, "write endpoint_url as a URL, for example http://localhost:9000")
