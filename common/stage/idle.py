@@ -97,7 +97,7 @@ def idle_path(writer: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _WriterFacts:
+class WriterFacts:
     partitions: tuple[Annotated[IdleFact, with_partition(IdleFact, "partition")], ...]
     streams: tuple[StreamFact, ...] = ()
     held: tuple[Annotated[HeldFact, with_partition(HeldFact, "partition")], ...] = ()
@@ -105,25 +105,15 @@ class _WriterFacts:
     _without_held = lean("held")
 
 
-_FORM = StoredForm(_WriterFacts)
+_FORM = StoredForm(WriterFacts)
 
 
 def facts_to_bytes(
     facts: Iterable[IdleFact], streams: Iterable[StreamFact] = (), held: Iterable[HeldFact] = ()
 ) -> bytes:
-    return _FORM.to_bytes(_WriterFacts(tuple(facts), tuple(streams), tuple(held)))
+    return _FORM.to_bytes(WriterFacts(tuple(facts), tuple(streams), tuple(held)))
 
 
-def facts_from_bytes(path: str, data: bytes) -> tuple[tuple[IdleFact, ...], tuple[StreamFact, ...]]:
-    """A writer's facts, except for `held_from_bytes`. Raises MarkerError."""
-    facts = _read(path, data)
-    return facts.partitions, facts.streams
-
-
-def held_from_bytes(path: str, data: bytes) -> tuple[HeldFact, ...]:
-    """Which partitions a writer held. Raises MarkerError."""
-    return _read(path, data).held
-
-
-def _read(path: str, data: bytes) -> _WriterFacts:
+def facts_from_bytes(path: str, data: bytes) -> WriterFacts:
+    """The inverse. Raises MarkerError."""
     return read_object(_FORM, path, data, "delete it: a writer writes it again within a minute or so")

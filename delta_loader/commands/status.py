@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
+from functools import cache
 from typing import TYPE_CHECKING
 
 import typer
@@ -34,6 +35,7 @@ def status(config: ConfigArgument, *, as_json: JsonOption = False, print_config:
         stage = stage_of(settings, parallel)
         ends, opener = BrokerEnds(settings), table_stores(settings)
         left: list[Check] = []
+        reports = cache(stage.held_by_writers)  # once for all streams
         with suppress(KafkaDeltaExpressError):  # unavailable dependencies are reported for each stream
             left += abandoned_topics(stage, settings.streams, opener)
         with suppress(KafkaDeltaExpressError):
@@ -48,6 +50,7 @@ def status(config: ConfigArgument, *, as_json: JsonOption = False, print_config:
                 ends.topic_ids,
                 firsts=ends.firsts,
                 left=[check for check in left if check.app_id == stream.app_id],
+                reports=reports,
             )
             for stream in settings.streams
         ]

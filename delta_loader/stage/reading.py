@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from common.errors import MarkerError, NewerFormatError
 from common.stage.appeared_routes import appeared, with_appeared_of
 from common.stage.chain_origins import BEGIN, listed_origin, newest_paths
-from common.stage.idle import IDLE, facts_from_bytes, held_from_bytes
+from common.stage.idle import IDLE, facts_from_bytes
 from common.stage.markers import DONE, STRAY, Marker, MarkerName, is_late_path, late_path, marker_from_bytes
 from common.stage.merged import is_merged, kafka_topic
 from delta_loader.plan.plan import AnyMarker, UnreadableMarker, for_tables
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from common.settings import Stream
     from common.spans import TopicPartition
     from common.stage.chain_origins import ChainOrigin
-    from common.stage.idle import HeldFact, IdleFact, StreamFact
+    from common.stage.idle import HeldFact, IdleFact, StreamFact, WriterFacts
     from common.stage.markers import Manifest, StagedFile
     from common.stage.topic_owners import StageTopicOwners
     from delta_loader.ports import ParallelMap
@@ -102,30 +102,28 @@ class Stage:
         recent = [item for item in items if item.modified_ms > newest_ms - _IDLE_MS]
         if len(recent) < len(items):
             self.store.delete([item.path for item in items if item not in recent])
-        contents = self._parallel(lambda item: self.store.read(item.path), recent)
-        facts: list[IdleFact] = []
-        streams: list[StreamFact] = []
-        for item, data in zip(recent, contents, strict=True):
-            with suppress(MarkerError):  # it is not needed, and was written by another release
-                idle, reported = facts_from_bytes(item.path, data or b"")
-                facts += idle
-                streams += reported
-        return tuple(facts), tuple(streams)
+        facts = self._written(recent)
+        idle = tuple(fact for each in facts for fact in each.partitions)
+        return idle, tuple(fact for each in facts for fact in each.streams)
 
     def held_by_writers(self) -> tuple[dict[TopicPartition, HeldFact], tuple[IdleFact, ...]]:
         """By Kafka partition, the newest report that a writer holds it; and those that had nothing new.
 
         Raises StoreError.
         """
-        items = list(self.store.list(f"{IDLE}/"))
+        facts = self._written(list(self.store.list(f"{IDLE}/")))
+        held = sorted((fact for each in facts for fact in each.held), key=lambda fact: fact.time_ms)
+        idle = tuple(fact for each in facts for fact in each.partitions)
+        return {fact.partition: fact for fact in held}, idle
+
+    def _written(self, items: Sequence[StoredObject]) -> list[WriterFacts]:
+        """What each of these writers recorded."""
         contents = self._parallel(lambda item: self.store.read(item.path), items)
-        held: list[HeldFact] = []
-        idle: list[IdleFact] = []
+        facts: list[WriterFacts] = []
         for item, data in zip(items, contents, strict=True):
-            with suppress(MarkerError):  # written by another release
-                held += held_from_bytes(item.path, data or b"")
-                idle += facts_from_bytes(item.path, data or b"")[0]
-        return {fact.partition: fact for fact in sorted(held, key=lambda fact: fact.time_ms)}, tuple(idle)
+            with suppress(MarkerError):  # it is not needed, and was written by another release
+                facts.append(facts_from_bytes(item.path, data or b""))
+        return facts
 
     def origins(self, stream: Stream) -> dict[TopicPartition, ChainOrigin]:
         """The origin of each chain that has one (chain_origins.py). Raises StoreError, MarkerError."""

@@ -73,6 +73,9 @@ Firsts: TypeAlias = "Callable[[Collection[TopicPartition]], Mapping[TopicPartiti
 """The positions of the first records that Kafka still has, for the partitions where that is known."""
 
 
+WriterReports: TypeAlias = "Callable[[], tuple[Mapping[TopicPartition, HeldFact], Sequence[IdleFact]]]"
+
+
 def _no_topic_ids(_topics: Collection[Topic]) -> Mapping[Topic, str | None]:
     return {}
 
@@ -90,13 +93,17 @@ def stream_status(
     *,
     firsts: Firsts = _no_first_positions,
     left: Iterable[Check] = (),
+    reports: WriterReports | None = None,
 ) -> StreamStatus:
-    """The status of one stream; ``left`` is the result of `abandoned_topics` for it."""
+    """The status of one stream; ``left`` is the result of `abandoned_topics` for it.
+
+    ``reports`` is `Stage.held_by_writers`, or remembers what that has returned for another stream.
+    """
     try:
         ends = kafka_ends(stream) or {}
         ids = topic_ids({topic for partition in ends for topic in topics_of(partition.topic)}) if ends else {}
         kafka = KafkaSnapshot(ends, firsts(ends), ids, lambda: kafka_ends(stream) or {})
-        status = _stream_status(stream, stage, open_store, kafka)
+        status = _stream_status(stream, stage, open_store, kafka, reports or stage.held_by_writers)
         pauses = [pause_of(stage.store, part, stream.app_id) for part in StreamPart]
         return replace(
             status, unfit=(*status.unfit, *left), pauses=tuple(pause for pause in pauses if pause is not None)
@@ -174,7 +181,13 @@ class _Chains:
 
 
 def _read_chains(
-    stream: Stream, stage: Stage, tables: _Tables, listing: Listing, ends: Mapping[TopicPartition, Position]
+    stream: Stream,
+    stage: Stage,
+    tables: _Tables,
+    listing: Listing,
+    ends: Mapping[TopicPartition, Position],
+    *,
+    reports: WriterReports,
 ) -> _Chains:
     origins, transactions, known = stage.origins(stream), tables.transactions, sorted({*listing, *ends})
     begun = {partition: origin.generation for partition, origin in origins.items()}
@@ -193,13 +206,15 @@ def _read_chains(
         partition: _outcome(stream, positions[partition], markers_of.get(partition, []), origins.get(partition))
         for partition in known
     }
-    return _Chains(listing, ends, ids, positions, markers_of, outcomes, origins, *stage.held_by_writers())
+    return _Chains(listing, ends, ids, positions, markers_of, outcomes, origins, *reports())
 
 
-def _stream_status(stream: Stream, stage: Stage, open_store: OpenStore, kafka: KafkaSnapshot) -> StreamStatus:
+def _stream_status(
+    stream: Stream, stage: Stage, open_store: OpenStore, kafka: KafkaSnapshot, reports: WriterReports
+) -> StreamStatus:
     listing, stream = stage.listing(stream), stage.appeared(stream)  # in this order, as a loader does
     tables = _read_tables(stream, open_store)
-    chains = _read_chains(stream, stage, tables, listing, with_chains(kafka.ends, listing))
+    chains = _read_chains(stream, stage, tables, listing, with_chains(kafka.ends, listing), reports=reports)
     state, waiting = tables.state, _held(stream, stage, open_store, tables, chains)
     every_marker = [marker for markers in chains.markers_of.values() for marker in markers]
     return StreamStatus(

@@ -44,7 +44,7 @@ def read(name: str, data: bytes) -> object:  # noqa: C901, PLR0911 - one for eac
         return origin_from_bytes(origin_path(formats.SOURCE), data)
     match name:
         case "idle":
-            return facts_from_bytes(idle_path("writer-1"), data)[0]
+            return facts_from_bytes(idle_path("writer-1"), data).partitions
         case "lease":
             return LeaseRecord.from_bytes(data, 1.0)
         case "columns":

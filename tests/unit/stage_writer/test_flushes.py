@@ -315,8 +315,8 @@ def test_facts_are_recorded_and_gained_columns_are_read(world: World, tables: Ta
     streams = [StreamFact("orders", 1_000, {SOURCE.topic: 1})]
     stage.put_idle(idle, streams)
     (item,) = world.store.list(f"{IDLE}/")
-    found_idle, found_streams = facts_from_bytes(item.path, world.store.read(item.path) or b"")
-    assert (list(found_idle), list(found_streams)) == (idle, streams)
+    facts = facts_from_bytes(item.path, world.store.read(item.path) or b"")
+    assert (list(facts.partitions), list(facts.streams)) == (idle, streams)
     assert stage.gained("orders") is None
     evolved = Evolved("orders", 1, parse_ddl("more STRING"))
     world.store.create(evolved.path, evolved.to_bytes())

@@ -155,7 +155,7 @@ def test_the_positions_behind_the_last_record_are_covered_once_the_end_was_reach
 
 def stream_facts(world: World) -> list[StreamFact]:
     items = world.store.list("idle")
-    return [fact for item in items for fact in facts_from_bytes(item.path, world.store.read(item.path) or b"")[1]]
+    return [fact for item in items for fact in facts_from_bytes(item.path, world.store.read(item.path) or b"").streams]
 
 
 def test_which_partitions_there_are_is_told_at_the_start_and_every_minute(tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ def idle_facts(world: World) -> dict[int, tuple[int, int]]:
     return {
         int(fact.partition.partition): (fact.position, (world.clock.wall_ms() - fact.time_ms) // 1000)
         for item in world.store.list("idle")
-        for fact in facts_from_bytes(item.path, world.store.read(item.path) or b"")[0]
+        for fact in facts_from_bytes(item.path, world.store.read(item.path) or b"").partitions
     }
 
 
