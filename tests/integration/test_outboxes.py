@@ -4,6 +4,7 @@ import gc
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -254,23 +255,29 @@ def test_outlets_deliver_what_markers_name_and_leave_the_rest(sender: Sender) ->
     assert sender.read(2) == ["a", "b"]
 
 
+def with_dead_letters(kafka: KafkaCluster, topic: str, errors: str, folder: Path) -> dict[str, Any]:
+    """A config of one stream, whose dead letters go to the topic ``errors`` too."""
+    stream = {
+        "app_id": "shop",
+        "topics": [topic],
+        "table": f"{folder}/table",
+        "columns": "id INT",
+        "dead_letters": f"kafka://{errors}",
+    }
+    return {
+        "kafka": {"bootstrap.servers": kafka.bootstrap_servers},
+        "stage": {"url": f"{folder}/stage"},
+        "writer": {"group_id": topic, "http": None},
+        "streams": [stream],
+    }
+
+
 def test_dead_letters_are_in_their_topic_once(
     kafka: KafkaCluster, new_topic: Callable[..., str], programs: Programs, tmp_path: Path
 ) -> None:
     topic, errors = new_topic(1), new_topic(1)
-    stream = {
-        "app_id": "shop",
-        "topics": [topic],
-        "table": f"{tmp_path}/table",
-        "columns": "id INT",
-        "dead_letters": f"kafka://{errors}",
-    }
-    settings = {
-        "kafka": {"bootstrap.servers": kafka.bootstrap_servers},
-        "stage": {"url": f"{tmp_path}/stage"},
-        "writer": {"group_id": topic, "http": None},
-        "streams": [stream],
-    }
+    settings = with_dead_letters(kafka, topic, errors, tmp_path)
+    (stream,) = settings["streams"]
     config = programs.config(settings)
     programs.succeed("stage-writer", "check", config)
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
@@ -307,21 +314,8 @@ def test_the_dead_letters_of_records_that_a_table_refuses_are_in_their_topic_onc
     kafka: KafkaCluster, new_topic: Callable[..., str], programs: Programs, tmp_path: Path
 ) -> None:
     topic, errors = new_topic(1), new_topic(1)
-    stream = {
-        "app_id": "shop",
-        "topics": [topic],
-        "table": f"{tmp_path}/table",
-        "columns": "id INT",
-        "dead_letters": f"kafka://{errors}",
-    }
-    settings = {
-        "kafka": {"bootstrap.servers": kafka.bootstrap_servers},
-        "stage": {"url": f"{tmp_path}/stage"},
-        "writer": {"group_id": topic, "http": None},
-        "loader": {"http": None, "lease": "0s"},
-        "streams": [stream],
-    }
-    config = programs.config(settings)
+    settings = with_dead_letters(kafka, topic, errors, tmp_path)
+    config = programs.config({**settings, "loader": {"http": None, "lease": "0s"}})
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
 
     def staged(*values: bytes) -> None:

@@ -158,7 +158,7 @@ def test_values_and_times_are_those_of_the_messages() -> None:
 def test_brokers_without_the_consumer_protocol_end_the_writer_with_the_setting_to_remove(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """librdkafka tells it once, as an event of no partition; the writer would wait for its first partition for ever."""
+    """librdkafka reports it once, as an event of no partition; the writer would wait for a partition without end."""
     text = "Fatal error: Broker: API version not supported: ConsumerGroupHeartbeat fatal error"
     fatal = Message(error=KafkaError(KafkaError._FATAL, text))
     source = source_of(monkeypatch, lambda _: [fatal])
