@@ -3,7 +3,8 @@
 Rules:
 
 1. The table's columns come first, with their types; a sample adds what the table lacks. So an existing table is taken
-   as it is, and a new one has the types that `kafka-delta-express config init` would write.
+   as it is, and a new one has the types that `kafka-delta-express config init` would write. A STRING of the table stays
+   plain text: JSON text would put new strings in quotes next to its old values.
 2. A field whose name the table has for something else (a derived column, Kafka's columns) is no column, and neither is
    one that has a meaning of its own in expressions or in Delta.
 3. At most `evolve_limit` fields are inferred; further ones are handled as `unknown_fields` says.
@@ -38,7 +39,7 @@ def proposed(stream: Stream, table: StructType, records: JsonShape) -> tuple[Str
     # the smallest first, so that an object of a thousand keys does not displace all others
     kept = set(within(sorted(added, key=lambda addition: addition.size), stream.record.evolve_limit))
     columns = with_additions(table, (addition for addition in added if addition in kept))
-    return columns, _usable(columns, inferred_columns.formats)
+    return columns, _usable(table, columns, inferred_columns.formats)
 
 
 def are_events(records: JsonShape) -> bool:
@@ -47,6 +48,11 @@ def are_events(records: JsonShape) -> bool:
     return {"before", "after", "op"} <= event.keys() and event["op"].seen == records.seen
 
 
-def _usable(columns: StructType, formats: Mapping[str, str]) -> dict[str, str]:
-    """The forms of columns that are text: another type may be the table's."""
-    return {path: form for path, form in formats.items() if type_at(columns, path_steps(path)) is Primitive.STRING}
+def _usable(table: StructType, columns: StructType, formats: Mapping[str, str]) -> dict[str, str]:
+    """The forms of new columns that are text: another type may be the table's (rule 1)."""
+    steps = {path: path_steps(path) for path in formats}
+    return {
+        path: form
+        for path, form in formats.items()
+        if type_at(table, steps[path]) is None and type_at(columns, steps[path]) is Primitive.STRING
+    }

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import structlog
 
@@ -339,6 +340,21 @@ def test_a_table_that_is_there_comes_first(tmp_path: Path) -> None:
     assert (
         required(world.finder(Sample([])).known()).record.columns == "id BIGINT, note STRING, day STRING, extra DOUBLE"
     )
+
+
+def test_a_tables_strings_stay_plain_text_and_new_columns_of_several_kinds_are_json(tmp_path: Path) -> None:
+    world = from_records(tmp_path)
+    world.commit("note STRING, meta STRUCT<code: STRING>, tags ARRAY<STRING>")
+    mixed: list[object] = ["n", 7]
+    records = [{"note": one, "meta": {"code": one, "unit": one}, "tags": [one], "extra": one} for one in mixed * 50]
+    world.writer(FIRST, {}, *records).produce(records[0], {"note": 7}, {"extra": 7})
+    assert required(agreed_columns(world.stage, "orders")).formats == {"meta.unit": "json", "extra": "json"}
+    (manifest,) = manifests(world.stage)
+    (file,) = manifest.tables[0].files
+    row, new = pq.read_table(tmp_path / "table" / file.path).to_pylist()
+    assert row == {"note": "n", "meta": {"code": "n", "unit": '"n"'}, "tags": ["n"], "extra": '"n"', "_rescued": None}
+    assert new["extra"] == "7"
+    assert world.counted() == (3, 1)  # a number for the table's STRING
 
 
 def test_records_wait_until_columns_can_be_inferred(tmp_path: Path) -> None:
