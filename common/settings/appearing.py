@@ -27,7 +27,7 @@ def with_routes(
 ) -> Stream:
     """The stream with the tables of the routes that have appeared (rule 2); unchanged without a template.
 
-    ``keys`` are those of tables with keys of their own; `merge.route_keys` wins over them.
+    ``keys`` are those of tables with keys of their own; keys in the settings win over them.
     """
     template = stream.routing.route_table
     if template is None:

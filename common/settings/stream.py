@@ -238,7 +238,7 @@ class Stream(TopicReader, SectionOfParts):
         tables = self.routing.route_settings.items()
         route, table = next((each for each in tables if comparable(each[1].table) == wanted), ("", None))
         agreed = table.keys if isinstance(table, AppearedTable) else ()
-        keys = self.merge.route_keys.get(route) or agreed or self.merge.keys
+        keys = self.merge.route_keys.get(route) or self.merge.keys or agreed
         return self.merge.model_copy(update={"keys": keys})
 
     def key_of(self, url: str, name: str) -> str:

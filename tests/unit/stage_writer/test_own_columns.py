@@ -267,6 +267,25 @@ def test_the_settings_may_give_keys(store: FsspecStore) -> None:
     assert [row["id"] for row in tables(staged)["log"]] == [1]
 
 
+def test_keys_that_the_settings_give_later_replace_agreed_ones_until_they_are_removed(store: FsspecStore) -> None:
+    def merged_by(staged: StagedRows) -> tuple[str, ...]:
+        ((table, _),) = staged.routed
+        assert table.merge is not None
+        return table.merge.keys
+
+    row, message_key = change("a", {"id": 1, "n": 2, "m": 3}), key(id=1)
+    assert merged_by(Writer(store).convert([row], [message_key])) == ("id",)
+    edits: list[tuple[dict[str, object], tuple[str, ...]]] = [
+        ({"keys": ["n"]}, ("n",)),
+        ({"keys": ["m"]}, ("m",)),
+        ({"keys": ["m"], "route_keys": {"a": ["n", "m"]}}, ("n", "m")),
+        ({}, ("id",)),
+    ]
+    for keys, expected in edits:
+        edited = Writer(store, merge={"tombstones": "ignore", **keys})
+        assert merged_by(edited.convert([row], [message_key])) == expected
+
+
 def test_tombstones_delete_in_the_table_of_their_topic(store: FsspecStore) -> None:
     writer = Writer(store, route="kafka.topic", merge={})
     staged = writer.convert([None, change("a", {"id": 1, "x": 1}), None, None], [key(id=7), key(id=1), None, key(id=1)])
