@@ -383,7 +383,7 @@ class WriterStage(Protocol):
 
     def put_notification(self, app_id: str) -> None: ...
 
-    def gained(self, app_id: str) -> Evolved | None:
+    def gained(self, app_id: str, *, by_route: bool) -> Evolved | None:
         """The columns that a stream has gained, as last published; None if there are none."""
 
     def gain(self, stream: Stream, offers: Mapping[str, StructType]) -> Evolved:

@@ -231,7 +231,7 @@ class Schemas:
         self._check_at_s = now_s + LOOK_AT_SCHEMAS_S
         for app_id, gained in self._gained.items():
             try:
-                is_new = gained.found(self._stage.gained(app_id))
+                is_new = gained.found(self._stage.gained(app_id, by_route=gained.by_route))
             except (StoreError, MarkerError) as error:
                 self._log.warning("gained columns not read", app_id=app_id, problem=error.problem)
                 continue

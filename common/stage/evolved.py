@@ -3,7 +3,8 @@
 Rules:
 
 1. ``schema/<app_id>/<version, 20 digits>.json`` has all columns that were agreed on up to that version, made by
-   exclusive create; the highest version counts. A version has every column of the one before it.
+   exclusive create; the highest version counts. A version has every column of the one before it. With
+   `route_columns: own` they are in the folder ``routes`` below it, so that an edit of that key keeps both apart.
 2. A writer makes a version before it stages a value in a new column. A file with the columns of any version can be
    loaded: the loader adds those that the table lacks in front of the load. The loader makes a version for columns that
    it gave the table by offers in markers, and for those of which the table has another type: the table is the truth.
@@ -20,7 +21,7 @@ from common.schema import StructType
 from common.schema.evolution import NO_COLUMNS, additions, extended
 from common.stage.stored import StoredSchema, read_object
 from common.stage.versions import newest, version_path, versions_folder
-from common.stored_types import StoredForm
+from common.stored_types import StoredForm, lean
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,15 +51,19 @@ class Evolved:
     columns: StoredSchema
     """In addition to the declared ones; fields gained inside a declared struct are in a struct of its name."""
     gained: tuple[Gained, ...] = ()
+    by_route: bool = False
+    """Whether each of the columns is a route's, with those of its table (common/settings/own_columns.py)."""
+
+    _without_empty = lean("by_route")
 
     @property
     def path(self) -> str:
-        return version_path(folder_of(self.app_id), self.version)
+        return version_path(folder_of(self.app_id, by_route=self.by_route), self.version)
 
     @classmethod
-    def nothing(cls, app_id: str) -> Evolved:
+    def nothing(cls, app_id: str, *, by_route: bool) -> Evolved:
         """What a stream has before its first version."""
-        return cls(app_id, 0, NO_COLUMNS)
+        return cls(app_id, 0, NO_COLUMNS, by_route=by_route)
 
     def with_columns(
         self, columns: StructType, declared: StructType, offers: Mapping[str, StructType], now_ms: int
@@ -69,7 +74,7 @@ class Evolved:
             column.path: path for path, offer in reversed(list(offers.items())) for column in additions(known, offer)
         }
         new = (Gained(str(column), by_path.get(column.path, ""), now_ms) for column in additions(known, columns))
-        return Evolved(self.app_id, self.version + 1, columns, (*self.gained, *new))
+        return replace(self, version=self.version + 1, columns=columns, gained=(*self.gained, *new))
 
     def to_bytes(self) -> bytes:
         return _FORM.to_bytes(self, indent=2)
@@ -84,13 +89,13 @@ class Evolved:
 _FORM = StoredForm(Evolved)
 
 
-def folder_of(app_id: str) -> str:
-    return versions_folder(SCHEMA, app_id)
+def folder_of(app_id: str, *, by_route: bool = False) -> str:
+    return versions_folder(SCHEMA, app_id) + ("routes/" if by_route else "")
 
 
-def latest(store: ObjectStore, app_id: str) -> Evolved | None:
+def latest(store: ObjectStore, app_id: str, *, by_route: bool = False) -> Evolved | None:
     """The latest published columns of a stream; None while there are none. Raises StoreError and MarkerError."""
-    return newest(store, folder_of(app_id), Evolved.from_bytes)
+    return newest(store, folder_of(app_id, by_route=by_route), Evolved.from_bytes)
 
 
 def publish(store: ObjectStore, evolved: Evolved) -> bool:

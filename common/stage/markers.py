@@ -224,6 +224,8 @@ class Manifest:
     """Records by the rule of the stream's `expect` that they break (rule 14); a record may break several."""
     chain_origin: int | None = None
     """The number of the chain origin that an operator's marker belongs to (rule 15); None for a flush."""
+    offered_by_route: str | None = None
+    """With `route_columns: own`, in place of ``offered``: for each route a STRUCT with what its table could gain."""
 
     @property
     def inputs(self) -> tuple[InputEnd, ...]:
@@ -313,8 +315,11 @@ class _StoredManifest:
     undeclared: UndeclaredFields | None = None
     violations: Mapping[str, Count] = field(default_factory=dict)
     chain_origin: Count | None = None
+    offered_by_route: str | None = None
 
-    _without_empty = lean("inputs", "state", "outboxes", "last_record", "undeclared", "violations", "chain_origin")
+    _without_empty = lean(
+        "inputs", "state", "outboxes", "last_record", "undeclared", "violations", "chain_origin", "offered_by_route"
+    )
 
 
 _FORM = TypeAdapter(_StoredManifest)

@@ -55,6 +55,7 @@ class SchemaEvolution:
         self._stream = stream
         self._declared = stream.record.schema_of_columns
         """Of a stream that declares none, those that its writers agreed on, once there is something to add."""
+        self._by_route = stream.record.has_own_columns
         self._stage = ports.stage.store
         self._tables = ports.tables
         self._adder = adder
@@ -89,7 +90,7 @@ class SchemaEvolution:
             self._declared = NO_COLUMNS if agreed is None else agreed.columns
         changed = False
         for _ in range(_ROUNDS):
-            published = latest(self._stage, self._stream.app_id)
+            published = latest(self._stage, self._stream.app_id, by_route=self._by_route)
             before = NO_COLUMNS if published is None else published.columns
             known = PublishedColumns(
                 self._declared, columns_at(self._stream, table.url, before), self._stream.record.evolve_limit
@@ -105,7 +106,9 @@ class SchemaEvolution:
     def _offers(self, markers: Sequence[Marker]) -> dict[str, StructType]:
         offered: dict[str, StructType] = {}
         for marker in markers:
-            text = None if marker.manifest is None else marker.manifest.offered
+            if marker.manifest is None:
+                continue
+            text = marker.manifest.offered_by_route if self._by_route else marker.manifest.offered
             if text is not None:
                 try:
                     offered[marker.name.path] = schema_from_json(text)
@@ -140,10 +143,10 @@ class SchemaEvolution:
 
     def _publish(self, published: Evolved | None, columns: StructType, offers: dict[str, StructType]) -> bool:
         """Publish what is agreed to writers; False when another loader was faster and its publication must be read."""
-        last = published or Evolved.nothing(self._stream.app_id)
+        last = published or Evolved.nothing(self._stream.app_id, by_route=self._by_route)
         if columns == last.columns:
             return True
-        declared = NO_COLUMNS if self._stream.record.has_own_columns else self._declared
+        declared = NO_COLUMNS if self._by_route else self._declared
         new = last.with_columns(columns, declared, offers, self._clock.wall_ms())
         gained = new.gained[len(last.gained) :]
         is_published = publish(self._stage, new)

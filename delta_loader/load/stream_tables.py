@@ -153,8 +153,8 @@ class StreamTables:
         """The columns that the stream's rows have in a table that they are merged into; derived ones included."""
         if not isinstance(load_mode, Merge):
             return frozenset()
-        store = self._ports.stage.store
-        gained = latest(store, self._stream.app_id) if self._stream.record.evolves else None
+        store, record = self._ports.stage.store, self._stream.record
+        gained = latest(store, self._stream.app_id, by_route=record.has_own_columns) if record.evolves else None
         main = state.schema if self.own is None else self.own.shape.schema
         stream = with_columns_of_files(self._stream.at(url), main, partial(agreed_columns, store))
         own = NO_COLUMNS if gained is None else columns_at(self._stream, url, gained.columns)

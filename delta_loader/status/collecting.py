@@ -289,7 +289,8 @@ def _paths(markers: Iterable[AnyMarker], listed: Listed) -> Iterator[str]:
 
 
 def _gained(stream: Stream, stage: Stage) -> tuple[Gained, ...]:
-    evolved = latest(stage.store, stream.app_id) if stream.record.evolves else None
+    by_route = stream.record.has_own_columns
+    evolved = latest(stage.store, stream.app_id, by_route=by_route) if stream.record.evolves else None
     return () if evolved is None else evolved.gained
 
 

@@ -44,10 +44,11 @@ def gain_columns(
     """
     offered, declared = joined_offers(offers.values()), stream.record.schema_of_columns
     tables = _tables(stream, offered, open_table)
-    if stream.record.has_own_columns:
+    by_route = stream.record.has_own_columns
+    if by_route:
         declared = NO_COLUMNS
     for _ in range(_ATTEMPTS):
-        last = latest(stage, stream.app_id) or Evolved.nothing(stream.app_id)
+        last = latest(stage, stream.app_id, by_route=by_route) or Evolved.nothing(stream.app_id, by_route=by_route)
         columns = _agreed(stream, tables, last.columns, offered)
         if columns == last.columns:
             return last

@@ -177,7 +177,8 @@ class ObjectStage:
         state: MarkedState | None = None,
         outboxes: tuple[str, ...] = (),
     ) -> Manifest:
-        buffer = flush.buffer
+        buffer, by_route = flush.buffer, flush.stream.record.has_own_columns
+        offered = schema_to_json(buffer.offered) if buffer.offered.fields else None
         return Manifest(
             span=Span(buffer.start, buffer.end),
             previous=None if flush.tail is None else flush.tail.marker,
@@ -195,7 +196,8 @@ class ObjectStage:
             tables=tables,
             topic_id=flush.lineage.topic_id,
             generation=flush.lineage.generation,
-            offered=schema_to_json(buffer.offered) if buffer.offered.fields else None,
+            offered=None if by_route else offered,
+            offered_by_route=offered if by_route else None,
             state=state,
             outboxes=outboxes,
             last_record=buffer.last_record,
@@ -203,8 +205,8 @@ class ObjectStage:
             violations=dict(buffer.violations),
         )
 
-    def gained(self, app_id: str) -> Evolved | None:
-        return latest(self._store, app_id)
+    def gained(self, app_id: str, *, by_route: bool) -> Evolved | None:
+        return latest(self._store, app_id, by_route=by_route)
 
     def gain(self, stream: Stream, offers: Mapping[str, StructType]) -> Evolved:
         """Agree on columns for fields that records offer, by marker (stage_writer/stage/gaining.py)."""

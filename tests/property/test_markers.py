@@ -127,6 +127,7 @@ def manifests(draw: st.DrawFn, name: MarkerName) -> Manifest:
         filtered=draw(counts),
         exploded=draw(counts),
         offered=draw(st.none() | texts),
+        offered_by_route=draw(st.none() | texts),
         dead_letters=draw(st.dictionaries(texts, counts, max_size=3)),
         last_record=draw(st.none() | last_records),
         undeclared=draw(st.none() | undeclared_fields),

@@ -134,7 +134,7 @@ class World:
 
     @property
     def published(self) -> Evolved:
-        return required(latest(self.store, "orders"))
+        return required(latest(self.store, "orders", by_route=self.stream.record.has_own_columns))
 
 
 def settings_of(folder: str, **stream: object) -> Settings:
@@ -435,19 +435,18 @@ def test_the_types_of_a_route_s_table_count(tmp_path: Path) -> None:
 OWN: dict[str, Any] = {"route": "kind", "route_columns": "own", "unrouted": "dead_letters", "columns": "kind STRING"}
 
 
+def columns_by_route(world: World) -> dict[str, str]:
+    tables = {url: to_ddl(schema_from_json(table.schema)) for url, table in world.tables.tables.items()}
+    return {url.rpartition("/")[2]: columns for url, columns in tables.items() if "/by/" in url}
+
+
 def test_tables_with_columns_of_their_own_gain_them_apart(tmp_path: Path) -> None:
     world = World(tmp_path, **OWN, route_table=f"{tmp_path}/by/{{route}}")
     first, second = SOURCES
     writer, group = world.writer(first)
     produce(writer, group, first, {"kind": "a", "x": 1}, {"kind": "b", "x": "one"}, {"kind": "a", "y": {"z": 1}})
     world.load()
-
-    def columns() -> dict[str, str]:
-        by = f"{tmp_path}/by/"
-        tables = {url: to_ddl(schema_from_json(table.schema)) for url, table in world.tables.tables.items()}
-        return {url.removeprefix(by): columns for url, columns in tables.items() if url.startswith(by)}
-
-    assert columns() == {
+    assert columns_by_route(world) == {
         "a": "kind STRING, x BIGINT, y STRUCT<z: BIGINT>, _rescued STRING",
         "b": "kind STRING, x STRING, _rescued STRING",
     }
@@ -457,12 +456,40 @@ def test_tables_with_columns_of_their_own_gain_them_apart(tmp_path: Path) -> Non
     other, group = world.writer(second, refusing(tmp_path))
     produce(other, group, second, {"kind": "b", "x": "two", "late": True}, {"kind": "a", "x": "text"})
     world.load()
-    assert columns()["a"] == "kind STRING, x BIGINT, y STRUCT<z: BIGINT>, _rescued STRING"
-    assert columns()["b"] == "kind STRING, x STRING, _rescued STRING, late BOOLEAN"
+    assert columns_by_route(world)["a"] == "kind STRING, x BIGINT, y STRUCT<z: BIGINT>, _rescued STRING"
+    assert columns_by_route(world)["b"] == "kind STRING, x STRING, _rescued STRING, late BOOLEAN"
     assert to_ddl(world.published.columns) == (
         "a STRUCT<x: BIGINT, y: STRUCT<z: BIGINT>>, b STRUCT<x: STRING, late: BOOLEAN>"
     )
     assert world.published.gained[-1].column == "b.late BOOLEAN"
+
+
+def test_tables_may_change_to_shared_columns_and_back(tmp_path: Path) -> None:
+    template, (first, second) = f"{tmp_path}/by/{{route}}", SOURCES
+    own = World(tmp_path, **OWN, route_table=template)
+    produce(*own.writer(first), first, {"kind": "a", "x": 1}, {"kind": "b", "y": 1})
+    produce(*own.writer(second, refusing(tmp_path)), second, {"kind": "a", "late": True})  # in its marker, an offer
+    values = VALUES[first]
+    shared = World(tmp_path, own.tables, **{**OWN, "route_columns": "shared"}, route_table=template)
+    shared.load()
+    assert columns_by_route(own) == {
+        "a": "kind STRING, x BIGINT, _rescued STRING",
+        "b": "kind STRING, y BIGINT, _rescued STRING",
+    }
+    writer, group = shared.writer(first)
+    produce(writer, group, first, *values, {"kind": "a", "z": 1}, {"kind": "b"})
+    shared.load()
+    assert to_ddl(shared.published.columns) == "z BIGINT"
+    assert columns_by_route(own) == {
+        "a": "kind STRING, x BIGINT, _rescued STRING, z BIGINT",
+        "b": "kind STRING, y BIGINT, _rescued STRING, z BIGINT",
+    }
+    values = VALUES[first]
+    writer, group = own.writer(first)
+    produce(writer, group, first, *values, {"kind": "b", "a": {"n": 1}}, {"kind": "a", "z": 2})
+    own.load()
+    assert to_ddl(own.published.columns) == "a STRUCT<x: BIGINT, z: BIGINT>, b STRUCT<y: BIGINT, a: STRUCT<n: BIGINT>>"
+    assert columns_by_route(own)["b"] == "kind STRING, y BIGINT, _rescued STRING, z BIGINT, a STRUCT<n: BIGINT>"
 
 
 def test_a_table_of_its_own_that_exists_keeps_its_types(tmp_path: Path) -> None:

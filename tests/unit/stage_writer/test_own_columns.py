@@ -152,7 +152,7 @@ def test_tables_that_appear_after_others_have_gained_columns_gain_theirs(store: 
     clock = SystemClock()
     stage = SimpleNamespace(
         gain=lambda stream, offers: gain_columns(store, lambda _: store, clock, stream, offers),
-        gained=lambda app_id: latest(store, app_id),
+        gained=lambda app_id, by_route: latest(store, app_id, by_route=by_route),
     )
 
     def converts(schemas: Schemas, first: OwnColumnsConverter, table: str, **row: object) -> list[dict[str, object]]:
@@ -223,7 +223,7 @@ def test_a_check_tries_tables_with_the_columns_that_they_would_gain(store: Fsspe
         assert writer.converter.waits(batch) is None
         sample.add(writer.converter, [batch])
     assert (sample.records, dict(sample.dead_letters)) == (4, {"null_key": 1})
-    assert latest(store, "orders") is None, "a check only shows"
+    assert latest(store, "orders", by_route=True) is None, "a check only shows"
 
 
 def test_events_without_a_key_make_no_table(store: FsspecStore) -> None:
