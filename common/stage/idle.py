@@ -12,7 +12,8 @@ Rules:
 5. It also says which partitions a stream's topics had at a point in time. A table is complete up to no later time: it
    has nothing of partitions added since. Older releases do not record this.
 6. It also says which partitions its writer held, where, and why. That is over once their chain ends elsewhere, or a
-   writer had nothing new there later on.
+   writer had nothing new there later on; or once the writer is gone and others have its streams, which would say so too
+   if they held them. A report that is three intervals older than theirs, by the store's clock, is one of such a writer.
 """
 
 from __future__ import annotations
@@ -27,12 +28,14 @@ from common.stage.stored import Count, StoredPosition, read_object
 from common.stored_types import StoredForm, lean, with_partition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
 IDLE = "idle"
 MAX_PARTITION = 2**31 - 1
 MARGIN_MS = 60_000
 """Rule 2."""
+REPORT_EVERY_S = 60.0
+_GONE_AFTER_MS = int(3 * REPORT_EVERY_S * 1000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +106,20 @@ class WriterFacts:
     held: tuple[Annotated[HeldFact, with_partition(HeldFact, "partition")], ...] = ()
 
     _without_held = lean("held")
+
+
+def holds_of_running_writers(reports: Sequence[tuple[int, WriterFacts]]) -> dict[TopicPartition, HeldFact]:
+    """By Kafka partition, the newest fact that a writer holds it (rule 6); each report is with its time of writing."""
+    newest: dict[str, int] = {}
+    for written_ms, report in reports:
+        newest |= {each.app_id: max(written_ms, newest.get(each.app_id, 0)) for each in report.streams}
+    facts = [
+        fact
+        for written_ms, report in reports
+        if not report.streams or any(newest[each.app_id] - written_ms < _GONE_AFTER_MS for each in report.streams)
+        for fact in report.held
+    ]
+    return {fact.partition: fact for fact in sorted(facts, key=lambda fact: fact.time_ms)}
 
 
 _FORM = StoredForm(WriterFacts)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from common.errors import MarkerError, NewerFormatError
 from common.stage.appeared_routes import appeared, with_appeared_of
 from common.stage.chain_origins import BEGIN, listed_origin, newest_paths
-from common.stage.idle import IDLE, facts_from_bytes
+from common.stage.idle import IDLE, facts_from_bytes, holds_of_running_writers
 from common.stage.markers import DONE, STRAY, Marker, MarkerName, is_late_path, late_path, marker_from_bytes
 from common.stage.merged import is_merged, kafka_topic
 from delta_loader.plan.plan import AnyMarker, UnreadableMarker, for_tables
@@ -102,7 +102,7 @@ class Stage:
         recent = [item for item in items if item.modified_ms > newest_ms - _IDLE_MS]
         if len(recent) < len(items):
             self.store.delete([item.path for item in items if item not in recent])
-        facts = self._written(recent)
+        facts = [facts for _, facts in self._written(recent)]
         idle = tuple(fact for each in facts for fact in each.partitions)
         return idle, tuple(fact for each in facts for fact in each.streams)
 
@@ -111,18 +111,16 @@ class Stage:
 
         Raises StoreError.
         """
-        facts = self._written(list(self.store.list(f"{IDLE}/")))
-        held = sorted((fact for each in facts for fact in each.held), key=lambda fact: fact.time_ms)
-        idle = tuple(fact for each in facts for fact in each.partitions)
-        return {fact.partition: fact for fact in held}, idle
+        reports = self._written(list(self.store.list(f"{IDLE}/")))
+        return holds_of_running_writers(reports), tuple(fact for _, each in reports for fact in each.partitions)
 
-    def _written(self, items: Sequence[StoredObject]) -> list[WriterFacts]:
-        """What each of these writers recorded."""
+    def _written(self, items: Sequence[StoredObject]) -> list[tuple[int, WriterFacts]]:
+        """What each of these writers recorded, and when by the store's clock."""
         contents = self._parallel(lambda item: self.store.read(item.path), items)
-        facts: list[WriterFacts] = []
+        facts: list[tuple[int, WriterFacts]] = []
         for item, data in zip(items, contents, strict=True):
             with suppress(MarkerError):  # it is not needed, and was written by another release
-                facts.append(facts_from_bytes(item.path, data or b""))
+                facts.append((item.modified_ms, facts_from_bytes(item.path, data or b"")))
         return facts
 
     def origins(self, stream: Stream) -> dict[TopicPartition, ChainOrigin]:

@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from common.errors import BrokerError, ConfigError, StoreError
-from common.stage.idle import MARGIN_MS, HeldFact, IdleFact, stream_fact
+from common.stage.idle import MARGIN_MS, REPORT_EVERY_S, HeldFact, IdleFact, stream_fact
 from stage_writer.partitions.resume_points import is_other
 
 if TYPE_CHECKING:
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from common.stage.idle import StreamFact
     from stage_writer.partitions.partition import AssignedPartition, HeldPartition
     from stage_writer.ports import KafkaMetadata, WriterStage
-
-REPORT_EVERY_S = 60.0
 
 
 class IdleReporter:

@@ -1,21 +1,39 @@
 """What writers hold, and `delta-loader status` says of it, by the writers' own reports in the stage."""
 
+import os
 from pathlib import Path
 
+import pytest
+
+from common.cli import run
 from common.clock import SystemClock
 from common.spans import Position
 from common.stage.chain_origins import ChainOrigin, origin_path, origin_to_bytes
-from common.stage.idle import HeldFact, IdleFact, facts_from_bytes, facts_to_bytes, idle_path
+from common.stage.idle import (
+    HeldFact,
+    IdleFact,
+    StreamFact,
+    WriterFacts,
+    facts_from_bytes,
+    facts_to_bytes,
+    holds_of_running_writers,
+    idle_path,
+)
 from common.stage.markers import Origin
 from common.storage.store import FsspecStore
+from delta_loader.__main__ import app
+from delta_loader.commands import status as command
 from delta_loader.plan.held import Held
 from delta_loader.ports import in_turn
 from delta_loader.stage.reading import Stage
 from delta_loader.status.collecting import stream_status
 from delta_loader.status.values import exit_code
 from stage_writer.assignment import CHECK_HELD_EVERY_S
+from tests.builders import config_file
 from tests.fakes.markers import flush, put
+from tests.fakes.stores import TrappedStore
 from tests.unit.stage_writer.test_service import FIRST, SECOND, World
+from tests.unit.test_exit_codes import Ends
 
 
 def reported(world: World) -> tuple[dict[int, Held], int]:
@@ -61,6 +79,52 @@ def test_a_hold_is_over_once_its_chain_ends_elsewhere_or_is_idle() -> None:
     assert not fact.holds(Position(8), 0, [])
     assert not fact.holds(Position(7), 1, [])
     assert not fact.holds(None, 0, [])
+
+
+def test_a_hold_of_a_writer_that_is_gone_is_over_where_others_have_its_streams() -> None:
+    def report(*app_ids: str, held: int | None = None) -> WriterFacts:
+        facts = [HeldFact(FIRST, Position(held), 0, 0, "expectation", "it failed", "look")] if held is not None else []
+        return WriterFacts((), tuple(StreamFact(app_id, 0, {}) for app_id in app_ids), tuple(facts))
+
+    gone, minute_ms = report("orders", "payments", held=7), 60_000
+    in_time = [(0, gone), (3 * minute_ms - 1, report("orders", "payments"))]
+    late = [(0, gone), (3 * minute_ms, report("orders", "payments"))]
+    assert (list(holds_of_running_writers(in_time)), holds_of_running_writers(late)) == ([FIRST], {})
+    for others in (report("orders"), report("carts"), WriterFacts(())):
+        assert list(holds_of_running_writers([(0, gone), (9 * minute_ms, others)])) == [FIRST]
+    assert list(holds_of_running_writers([(0, gone)])) == [FIRST], "none has its streams"
+    assert holds_of_running_writers([*late, (2 * minute_ms, report("orders", held=9))])[FIRST].position == 9
+
+
+def test_status_takes_ages_of_reports_by_the_store_s_clock(tmp_path: Path) -> None:
+    world = World(tmp_path, {FIRST: 20, SECOND: 3}, expect={"known": "id <> 7"}, on_fail="hold")
+    world.steps(20)
+    world.store.write(idle_path("another"), facts_to_bytes([], [StreamFact("orders", 0, {})]))
+    assert reported(world)[1] == 3
+    (first, _) = sorted(world.store.list("idle"), key=lambda item: item.path == idle_path("another"))
+    hour_ago_s = first.modified_ms / 1000 - 3600
+    os.utime(tmp_path / "stage" / first.path, (hour_ago_s, hour_ago_s))
+    assert reported(world) == ({}, 0)
+
+
+def test_status_reads_the_reports_once_for_all_streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    requests: list[tuple[str, str]] = []
+    store = TrappedStore(f"{tmp_path}/stage", before=lambda name, path: requests.append((name, path)))
+    streams = [
+        {"app_id": name, "topics": [name], "table": f"{tmp_path}/{name}", "columns": "id BIGINT"}
+        for name in ("orders", "payments", "carts")
+    ]
+    config = config_file(tmp_path, *streams, stage={"url": f"{tmp_path}/stage"})
+    store.write(idle_path("w"), facts_to_bytes([], held=[HeldFact(FIRST, Position(8), 0, 0, "known", "failed", "fix")]))
+    put(store, flush(0, 8, None, partition=FIRST))
+    requests.clear()
+    monkeypatch.setattr(command, "stage_of", lambda _, parallel: Stage(store, parallel))
+    monkeypatch.setattr(command, "BrokerEnds", Ends)
+    assert run(app, ["status", str(config)]) == 3, "the reports count"
+    assert [each for each in requests if each[1].startswith("idle/")] == [
+        ("list", "idle/"),
+        ("read", idle_path("w")),
+    ]
 
 
 def test_the_newest_report_of_a_partition_counts_and_older_releases_make_none(tmp_path: Path) -> None:

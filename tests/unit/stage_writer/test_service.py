@@ -14,7 +14,7 @@ from common.ports import CreateOutcome
 from common.settings import Stream
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.chain_origins import ChainOrigin, origin_path, origin_to_bytes
-from common.stage.idle import MARGIN_MS, StreamFact, facts_from_bytes
+from common.stage.idle import MARGIN_MS, REPORT_EVERY_S, StreamFact, facts_from_bytes
 from common.stage.markers import MarkerName
 from common.stage.paused_streams import PausedStreams
 from common.storage.store import FsspecStore
@@ -25,7 +25,6 @@ from stage_writer.loop import StageWriter
 from stage_writer.notifications.notifier import NO_NOTIFIER, LoaderNotifier, NotificationTopic
 from stage_writer.outbox.ports import NO_OUTLETS, Outlets
 from stage_writer.outbox.records import outgoing_from_bytes
-from stage_writer.partitions.idle_reports import REPORT_EVERY_S
 from stage_writer.ports import Polled
 from stage_writer.runtime import Attachments
 from stage_writer.stage.staging import ObjectStage
