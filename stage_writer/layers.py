@@ -156,7 +156,7 @@ def _make_reader(stream: Stream, inputs: RecordInputs) -> MakeRecordReader | Non
     columns, reading = _hints(stream)
     match stream.record.format:
         case "protobuf":
-            return make_protobuf_reader(columns, reading, _compiler(inputs))
+            return make_protobuf_reader(columns, reading, _compiler(inputs), stream.record.message)
         case "avro":
             with _naming_file(stream):
                 resolved = None if inputs.schema_file is None else parsed(_text(inputs.schema_file))

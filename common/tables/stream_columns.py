@@ -31,6 +31,7 @@ from common.settings.envelopes import is_envelope_open
 from common.settings.formats import forms_of
 from common.settings.loading import Evolution
 from common.settings.merging import columns_of_merge
+from common.settings.parts.record import FIRST_MESSAGE
 from common.settings.stream import INCLUDED_COLUMNS, KAFKA_COLUMNS
 from common.stage.agreed_columns import agreed_columns
 from common.tables.changes import HISTORY_COLUMNS
@@ -155,6 +156,8 @@ def _with_columns(
     updates: dict[str, object] = {"columns": to_ddl(columns), "formats": {**(formats or {}), **stream.record.formats}}
     if partition_by is not None and not stream.layout.partition_by:
         updates["partition_by"] = partition_by
+    if stream.record.columns_from is ColumnsFrom.REGISTRY and stream.record.format == "protobuf":
+        updates["message"] = stream.record.message or FIRST_MESSAGE  # the columns are those of one
     new = stream.model_copy(update=updates)
     try:
         forms_of(columns, new.record.formats)

@@ -132,7 +132,7 @@ def _of_messages(stream: Stream, schema: RegisteredSchema, compile_protobuf: Com
             return avro_columns(parse_avro(schema.text, [text for _, text in schema.references])), {}
         case "protobuf":
             files = compile_protobuf(schema.text, dict(schema.references))
-            return protobuf_columns(find_message(files, (0,))), {}
+            return protobuf_columns(find_message(files, stream.record.message or (0,))), {}
         case _:
             return json_schema_columns(schema.text, schema.references)
 

@@ -380,6 +380,34 @@ def test_the_columns_of_a_schema(settings: dict[str, object], schema: str, expec
     assert (to_ddl(columns), formats) == expected
 
 
+TWO = 'syntax = "proto3"; package shop; message Address { string city = 1; } message Order { int64 id = 1; }'
+ADDRESS, ORDER = b"\0\x0a\x01a", b"\2\2\x08\5"
+
+
+@pytest.mark.parametrize(
+    ("message", "columns", "refused"),
+    [
+        ({}, "city STRING", (ORDER, "shop.Order, and the stream's message is shop.Address")),
+        ({"message": "Order"}, "id BIGINT", (ADDRESS, "shop.Address, and the stream's message is shop.Order")),
+    ],
+)
+def test_columns_are_those_of_one_message_and_records_of_others_are_dead_letters(
+    tmp_path: Path, registry: Registry, message: dict[str, str], columns: str, refused: tuple[bytes, str]
+) -> None:
+    world = world_of(tmp_path, registry, format="protobuf", **message)
+    schema = world.registered(TWO, "PROTOBUF")
+    writer = world.follower()
+    writer.produce(frame(schema, ADDRESS), frame(schema, ORDER))
+    arrive(world, 2, writer)
+    (marker,) = manifests(world.stage, f"done/orders/{FIRST.partition}")
+    assert (world.staged(), dict(marker.dead_letters)) == ([columns], {"wrong_schema": 1})
+    rows, letters = (table.files[0].path for table in marker.tables)
+    assert pq.read_table(f"{world.settings.streams[0].table}/{rows}").num_rows == 1
+    (letter,) = pq.read_table(f"{world.settings.streams[0].dead_letters}/{letters}").to_pylist()
+    assert letter["value"] == frame(schema, refused[0])
+    assert refused[1] in letter["error"]
+
+
 def test_an_event_s_schema_without_images_is_refused() -> None:
     (stream,) = settings_of(
         "/x", columns="from_registry", framing="confluent", format="avro", envelope="debezium"

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
+FIRST_MESSAGE = ""
+"""The `message` of a stream whose columns turned out to be those of a schema's first one."""
+
+
 class UnknownFields(StrEnum):
     """What becomes of a record's fields that are not declared."""
 
@@ -63,7 +67,9 @@ class RecordSettings(SectionPart):
     message: str | None = Field(
         default=None,
         min_length=1,
-        description="With `format: protobuf` and a `schema_file`: the records' message, where that is not the first.",
+        description="With `format: protobuf`: the records' message, where that is not the first of the schema. With "
+        "`framing: confluent`, records of other messages are then dead letters, `wrong_schema`; so are they with "
+        "`columns: from_registry`, which are those of one message.",
         examples=["shop.Order"],
     )
     validates: bool = Field(
@@ -158,8 +164,8 @@ class RecordSettings(SectionPart):
             yield f"schema_file is set, but format: json reads by the columns alone; {use}"
         if file is not None and framed and written != "avro":
             yield f"schema_file is set, but with framing: {self.framing} the registry has the schema; remove one"
-        if self.message is not None and (written != "protobuf" or file is None):
-            yield "message only applies to format: protobuf with a schema_file; remove message"
+        if self.message is not None and written != "protobuf":
+            yield "message only applies to format: protobuf; remove message"
 
     @model_validator(mode="after")
     def _rescue(self) -> Self:

@@ -59,13 +59,15 @@ class ProtobufReader:
     ) -> None:
         """``files`` is a descriptor set, whose last file has the message.
 
-        ``message`` is the records' type, where messages do not name it themselves (rule 3); None for the only one.
+        ``message`` is the records' type, and empty for the file's first. Messages that name theirs (rule 3) may be of
+        any type where it is None.
         """
         self._files = files
         self._columns = columns
         self._reading = reading
         self._types: dict[tuple[int, ...], Callable[[bytes], str]] = {}
-        self._only = None if framed else self._type_of(message or (0,))
+        self._only = None if framed else self._type_of(find_message(files, message or (0,)))
+        self._wanted = find_message(files, message or (0,)).full_name if framed and message is not None else None
 
     def read(self, bodies: pa.LargeBinaryArray) -> Texts:
         texts: list[bytes | None] = []
@@ -83,17 +85,23 @@ class ProtobufReader:
             return self._only(body)
         indexes, start = _indexes(body)
         if indexes not in self._types:
-            try:
-                self._types[indexes] = self._type_of(indexes)
-            except SchemaError as error:
-                raise RefusedBody(ErrorClass.WRONG_SCHEMA, error.problem) from None
+            self._types[indexes] = self._named(indexes)
         return self._types[indexes](body[start:])
 
-    def _type_of(self, message: str | tuple[int, ...]) -> Callable[[bytes], str]:
+    def _named(self, indexes: tuple[int, ...]) -> Callable[[bytes], str]:
+        try:
+            descriptor = find_message(self._files, indexes)
+        except SchemaError as error:
+            raise RefusedBody(ErrorClass.WRONG_SCHEMA, error.problem) from None
+        if self._wanted not in {None, descriptor.full_name}:
+            problem = f"the record is a Protobuf {descriptor.full_name}, and the stream's message is {self._wanted}"
+            raise RefusedBody(ErrorClass.WRONG_SCHEMA, problem)
+        return self._type_of(descriptor)
+
+    def _type_of(self, descriptor: Descriptor) -> Callable[[bytes], str]:
         from google.protobuf.message import DecodeError  # noqa: PLC0415 - only with Protobuf
         from google.protobuf.message_factory import GetMessageClass  # noqa: PLC0415 - only with Protobuf
 
-        descriptor = find_message(self._files, message)
         make = GetMessageClass(descriptor)
         text = _Texts().message(descriptor, "", self._columns, self._reading)
 
@@ -107,9 +115,11 @@ class ProtobufReader:
         return read
 
 
-def make_protobuf_reader(columns: StructType, reading: DecodeOptions, compile_: Compile) -> MakeRecordReader:
+def make_protobuf_reader(
+    columns: StructType, reading: DecodeOptions, compile_: Compile, message: str | None = None
+) -> MakeRecordReader:
     def make(schema: str, references: Sequence[tuple[str, str]]) -> RecordReader:
-        return ProtobufReader(compile_(schema, dict(references)), columns, reading, framed=True)
+        return ProtobufReader(compile_(schema, dict(references)), columns, reading, message=message, framed=True)
 
     return make
 
