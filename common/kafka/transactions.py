@@ -131,7 +131,9 @@ class KafkaTransactions:
             error = self.producer.list_topics(topic, _TIMEOUT_S).topics[topic].error
             if error is not None and error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 msg = f"{_wait(self.identity)}: the topic {topic!r} does not exist"
-                raise BrokerError(msg, "create the topic: staged records are for it; the delivery is tried again")
+                raise BrokerError(
+                    msg, "create the topic, or correct dead_letters_topic if that names it; the delivery is tried again"
+                )
             if error is None:
                 self.there.add(topic)
 

@@ -11,6 +11,8 @@ from common.schema.types import ArrayType, Field, Primitive, StructType
 from common.settings.stream import INCLUDED_COLUMNS, KAFKA_COLUMNS, Included
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     from common.settings.stream import Stream
 
 KAFKA_FIELDS = tuple(
@@ -56,3 +58,10 @@ def dead_letter_headers(
     names = ("app_id", "error_class", "error", "topic", "partition", "offset")
     given = zip(names, (app_id, *error, *source), strict=True)
     return [{"name": HEADER_PREFIX + name, "value": str(value).encode()} for name, value in given]
+
+
+def is_dead_letter(headers: Iterable[Mapping[str, object]], app_id: str, partition: int, offset: int) -> bool:
+    """Whether these are the headers of a dead letter: of that stream, made of the message at that position."""
+    given = {header["name"]: header["value"] for header in headers}
+    wanted = {"app_id": app_id, "partition": partition, "offset": offset}
+    return all(given.get(HEADER_PREFIX + name) == str(value).encode() for name, value in wanted.items())

@@ -13,6 +13,8 @@ Rules:
    message by message. A large outbox is split into transactions between messages. The delivered position never
    decreases.
 4. A missing outbox was delivered: it is deleted only after its last transaction.
+5. The stream's dead letters go to the topic that its settings name now, so those that wait for a missing topic follow a
+   corrected name. The position counts whichever topic they went to, so none is sent twice.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from common.kafka.delivering import FencedError
 from common.kafka.transactions import KafkaTransactions
 from common.spans import Position
 from common.stage.merged import inputs_of
-from stage_writer.outbox.records import outgoing_from_bytes, undelivered
+from stage_writer.outbox.records import outgoing_from_bytes, undelivered, with_dead_letters_to
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -55,6 +57,8 @@ class Delivery:
     store: ObjectStore
     reached: Callable[[str], None] = _nothing
     begin: StartsDelivery = KafkaTransactions.begin
+    dead_letters_topic: str | None = None
+    """Where the stream's dead letters go; None leaves them to the topic for which they were staged."""
     _transactions: Transactions | None = field(init=False, default=None)
 
     def deliver(self, path: str) -> int:
@@ -92,6 +96,8 @@ class Delivery:
         if all(end.position <= known.get(end.partition, -1) for end in outgoing.ends):
             return 0
         left = undelivered(outgoing, [known.get(partition) for partition in inputs_of(outgoing.partition)])
+        if self.dead_letters_topic is not None:  # rule 5
+            left = with_dead_letters_to(left, self.dead_letters_topic, self.identity)
         parts = list(_parts(left))
         for part in parts[:-1]:
             transactions.transact(part, _ends_of(part, outgoing), outgoing.generation)

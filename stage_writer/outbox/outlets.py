@@ -139,7 +139,10 @@ class KafkaOutlets(Outlets):
         if stream.app_id not in self._writing and not outboxes:
             return None  # undelivered records are still delivered after the stream was changed
         identity = DeliveryIdentity(self._kafka, self._group_id, stream.app_id, partition)
-        outlet = KafkaOutlet(Delivery(identity, self._store, begin=self._begin), self._start)
+        outlet = KafkaOutlet(
+            Delivery(identity, self._store, begin=self._begin, dead_letters_topic=stream.dead_letters_topic),
+            self._start,
+        )
         outlet.sealed(outboxes)
         return outlet
 

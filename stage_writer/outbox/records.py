@@ -23,13 +23,14 @@ from common.spans import Position, TopicPartition
 from common.stage.markers import TableKind
 from common.stage.merged import InputEnd, inputs_of, position_from_stored
 from common.storage.chunks import ByteChunks
-from common.tables.dead_letters import dead_letter_headers
+from common.tables.dead_letters import dead_letter_headers, is_dead_letter
 from stage_writer.decode.batch import NO_TIMESTAMP
 from stage_writer.decode.merged_batch import MergedBatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from common.kafka.delivering import DeliveryIdentity
     from common.settings import Stream
     from stage_writer.decode.batch import MessageBatch
     from stage_writer.parquet.buffer import StagedRows, TableFormat
@@ -140,6 +141,18 @@ def undelivered(outgoing: Outgoing, delivered: Iterable[Position | None]) -> pa.
     lowest = np.array([0 if position is None else int(position) for position in delivered], np.int64)
     keep = offsets >= lowest[inputs] if len(offsets) else np.zeros(0, np.bool_)
     return outgoing.records if keep.all() else outgoing.records.filter(pa.array(keep))
+
+
+def with_dead_letters_to(records: pa.Table, topic: str, chain: DeliveryIdentity) -> pa.Table:
+    """The records of a chain, with its stream's dead letters among them for this topic."""
+    number = chain.partition.partition
+    topics: list[str] = records["topic"].to_pylist()
+    for index, (given, offset, headers) in enumerate(
+        zip(topics, records["offset"].to_pylist(), records["headers"], strict=True)
+    ):
+        if given != topic and is_dead_letter(headers.as_py() or (), chain.app_id, number, offset):
+            topics[index] = topic
+    return records.set_column(0, SCHEMA.field("topic"), pa.array(topics, pa.string()))
 
 
 def _unreadable(path: str, why: str) -> StateError:

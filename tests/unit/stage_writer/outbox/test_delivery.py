@@ -14,6 +14,7 @@ from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.merged import InputEnd, ends_at, inputs_of, merged_position
 from common.stage.outboxes import OutboxName
 from common.storage.store import FsspecStore
+from common.tables.dead_letters import dead_letter_headers
 from stage_writer.outbox.delivery import Delivery
 from stage_writer.outbox.records import SCHEMA, Outgoing, outgoing_to_chunks
 
@@ -63,6 +64,37 @@ def test_a_chain_that_was_rewound_and_goes_on_in_another_order_tells_of_each_mes
     deliver(kafka, [(0, 1), (0, 2), (1, 2)], 3, 3)
     assert sorted(kafka.records) == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]
     assert {one: end.position for one, end in kafka.delivered.items()} == {ORDERS: 3, PAYMENTS: 3}
+
+
+def test_dead_letters_that_wait_go_to_the_topic_that_the_settings_name_now() -> None:
+    store, sent, lives = FsspecStore(f"memory://{uuid.uuid4().hex}"), list[tuple[str, int]](), [0, 1]
+
+    class Broken(Kafka):
+        def transact(self, records: pa.Table, ends: Mapping[TopicPartition, Position], generation: int) -> None:
+            if not lives.pop(0):
+                msg = "the topic does not exist"
+                raise BrokerError(msg)
+            super().transact(records, ends, generation)
+            sent.extend(zip(records["topic"].to_pylist(), records["offset"].to_pylist(), strict=True))
+
+    one, topic = ORDERS.partition, ORDERS.topic
+    headers = [
+        dead_letter_headers("shop", ("wrong_type", "no number"), (topic, one, 0)),
+        dead_letter_headers("shop", ("wrong_type", "no number"), (topic, one, 7)),  # forwarded from another message
+        dead_letter_headers("other", ("wrong_type", "no number"), (topic, one, 2)),
+        None,
+    ]
+    columns = [["typo"] * 4, [None] * 4, [None] * 4, [0] * 4, headers, [0] * 4, [0, 1, 2, 3]]
+    table = pa.table([pa.array(each, kind.type) for each, kind in zip(columns, SCHEMA, strict=True)], schema=SCHEMA)
+    path = OutboxName(ORDERS, Position(0), 0, "1").path
+    kafka, chain = Broken(), DeliveryIdentity({}, "writers", "shop", ORDERS)
+    store.upload(path, outgoing_to_chunks(Outgoing(ORDERS, 0, (InputEnd(ORDERS, Position(4)),), table)))
+    with pytest.raises(BrokerError):
+        Delivery(chain, store, begin=kafka.begin, dead_letters_topic="typo").deliver(path)
+    assert Delivery(chain, store, begin=kafka.begin, dead_letters_topic="errors").deliver(path) == 4
+    assert sent == [("errors", 0), ("typo", 1), ("typo", 2), ("typo", 3)]
+    store.upload(path, outgoing_to_chunks(Outgoing(ORDERS, 0, (InputEnd(ORDERS, Position(4)),), table)))
+    assert Delivery(chain, store, begin=kafka.begin, dead_letters_topic="again").deliver(path) == 0, "each once"
 
 
 def test_an_outbox_without_records_moves_its_chain_on() -> None:

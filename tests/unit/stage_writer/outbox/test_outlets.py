@@ -98,6 +98,12 @@ def test_a_stream_that_no_longer_writes_to_topics_still_delivers_what_its_marker
     assert (world.sent, list(world.store.list("outbox"))) == ([0, 1], [])
 
 
+def test_a_chain_s_dead_letters_go_to_the_topic_of_its_stream() -> None:
+    outlet = World().outlets("orders").open(ORDERS, stream_of(dead_letters_topic="errors"), ())
+    assert outlet is not None
+    assert outlet.delivery.dead_letters_topic == "errors"
+
+
 def test_flushes_go_on_while_some_outboxes_wait_and_stop_at_too_many() -> None:
     world = World()
     outlet = world.outlets("orders").open(ORDERS, stream_of(), ())
