@@ -41,8 +41,11 @@ _STEPS_A_REPAIR = 1500
 """Of peace, until operators look where something is held."""
 _MOST_STEPS_ALIKE = 8_000
 """With the same problems for so many steps of peace, nothing will mend itself; whole histories had them for 5,300."""
-_MOST_STEPS_OF_ROWS = 2_000
-"""The same, once all positions are loaded: whole histories then had wrong rows for 50, or for one mending."""
+_MOST_STEPS_OF_ROWS = 4_000
+"""The same, once all positions are loaded: whole histories then had wrong rows for 50, or for two looks of operators.
+
+A topic that was created again may end where the chain of the old one does.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,8 @@ Rules:
    a claim that was under way: that was planned while it was the end. A request that arrives late was sent before, too.)
 5. A marker goes only when its copy is below ``stray/``, or when every table that it has files for, and its own, has
    its span, no marker below it is left, and one above it is, or the chain's origin is recorded, as by a rewind that
-   takes the one above it. A writer withdraws its own claim only when the marker before it was put aside.
+   takes the one above it. A writer withdraws its own claim only when the marker before it was put aside. (A request
+   that arrives late may meet a marker that was claimed since: the chain is held at a gap then.)
 6. A file that a table has, or that a marker names which its table lacks, is never deleted.
 7. A txn action only rises, but by a commit that carries an operator's answer out; it rises by the commit's spans.
 
@@ -100,10 +101,8 @@ class StageInvariants:
         name = self._name(path)
         if name is None:
             return
-        if process.startswith("writer"):
-            self._withdrawn(objects, name, stored[0])
-        elif not self._is_put_aside(objects, path, stored[0]) and not is_late:
-            self._settled(objects, name, stored[0])
+        if not is_late:
+            self._require_reason(objects, name, stored[0], process)
         claims = self._claims.get(name.topic_partition, {})
         if name.start in claims:
             del claims[name.start]
@@ -162,6 +161,12 @@ class StageInvariants:
             return  # an operator fills the gap above it, or begins there again
         if any(claims.get(other.marker.name.start) is other for other in claim.above):
             self.problems.append(f"{marker.name.path} continues {before.path}, a stray (rule 4)")
+
+    def _require_reason(self, objects: Objects, name: MarkerName, data: bytes, process: str) -> None:
+        if process.startswith("writer"):
+            self._withdrawn(objects, name, data)
+        elif not self._is_put_aside(objects, f"{self.stage}/{name.path}", data):
+            self._settled(objects, name, data)
 
     def _withdrawn(self, objects: Objects, name: MarkerName, data: bytes) -> None:
         previous = marker_from_bytes(name, data).previous
