@@ -31,7 +31,7 @@ KEEP_BYTECODE := PYTHONDONTWRITEBYTECODE=
 PIP := $(KEEP_BYTECODE) $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 # Clones share what mypy has found in files of the same content.
 export MYPY_CACHE_DIR ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/kafka-delta-express/mypy
-# Of what is drawn anew, where SEED=… does not say: each use is another number, and is printed with what it is for.
+# What is drawn each time, where SEED=… does not say: each use is another number, and is printed with what it is for.
 NEW_SEED = $(shell od -An -N3 -tu4 /dev/urandom | tr -d ' ')
 IMAGE_LOCK := --universal --generate-hashes --no-emit-index-url --no-header --python-version 3.11 \
 	--constraint requirements.lock --quiet --output-file
@@ -174,7 +174,7 @@ format: setup ## put the code into shape
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 
-lock: setup ## resolve requirements.lock anew (the jars: python -m devservices.lock_jars)
+lock: setup ## resolve requirements.lock (the jars: python -m devservices.lock_jars)
 	$(BIN)/python -m pip install --quiet uv
 	$(BIN)/uv pip compile pyproject.toml --all-extras --universal --generate-hashes --no-emit-index-url --no-header \
 		--python-version 3.11 --upgrade --quiet --output-file requirements.lock

@@ -67,7 +67,7 @@ class Bench:
             OURS: lambda: self._ours(case),
             WRITING: lambda: {WRITING: self._ours(case)[WRITING]},
             WITHOUT_C: lambda: {WITHOUT_C: self._written(case, self._empty("without-c"), native="off")[1]},
-            FROM_START: lambda: {FROM_START: self._written_anew(case)},
+            FROM_START: lambda: {FROM_START: self._written_again(case)},
             SPARK: lambda: {SPARK: self._spark(case)},
         }
 
@@ -91,7 +91,7 @@ class Bench:
         peak_bytes = sum(cost.peak_bytes for cost in costs)
         return path, Cost(together.cpu_s, max(cost.wall_s for cost in costs), peak_bytes)
 
-    def _written_anew(self, case: Case) -> Cost:
+    def _written_again(self, case: Case) -> Cost:
         """By a process from its start to its end."""
         path = self._config(case, self._empty("new"), "on")
         return measure.run([sys.executable, "-m", "stage_writer", "run", str(path), "--until-caught-up"])

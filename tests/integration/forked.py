@@ -179,7 +179,7 @@ def main(module: str) -> None:
         child = os.fork()
         if child == 0:
             _become(asked)
-            del sys.modules[f"{module}.__main__"]  # runpy makes it anew, as `__main__`
+            del sys.modules[f"{module}.__main__"]  # runpy makes it again, as `__main__`
             runpy.run_module(module, run_name="__main__", alter_sys=True)
             return
         if asked["ended"]:

@@ -339,7 +339,7 @@ def test_finished_markers_go_and_the_last_stays(staging: Staging, tables: SparkD
     assert transactions(staging) == {"orders-0": 39, "orders-1": 5}
 
 
-def test_a_table_that_was_made_anew_begins_anew(staging: Staging, tables: SparkDeltaTables) -> None:
+def test_a_table_that_was_made_again_begins_again(staging: Staging, tables: SparkDeltaTables) -> None:
     staging.flush(0, 0, 10)
     staging.flush(0, 10, 20)
     loader_for(staging, tables).run_pass()

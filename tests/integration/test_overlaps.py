@@ -54,7 +54,7 @@ def newest(spark: SparkSession, url: str) -> Row:
 
 
 @pytest.mark.parametrize("lake", ["file", pytest.param("moto", marks=pytest.mark.nightly), "versitygw"], indirect=True)
-def test_what_is_staged_anew_arrives_once(
+def test_what_is_staged_again_arrives_once(
     staging: Staging, tables: SparkDeltaTables, spark: SparkSession, lake: Lake
 ) -> None:
     staging.flush(0, 0, 10, days=DAYS, dead=[4])

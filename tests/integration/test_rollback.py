@@ -157,7 +157,7 @@ def test_a_replaced_table_stops_the_stream(staging: Staging, loader: LoaderServi
     assert (report.held, offsets_of(staging.table)) == ({}, list(range(10, 30)))
 
 
-def test_a_table_made_anew_is_told_from_one_that_forgot(
+def test_a_table_made_again_is_told_from_one_that_forgot(
     staging: Staging, loader: LoaderService, tables: SparkDeltaTables, spark: SparkSession
 ) -> None:
     staging.flush(0, 20, 30)

@@ -110,7 +110,7 @@ def load_all(lake: Lake, chain: list[Marker], *, dies_after: int | None = None) 
 
 
 @given(KINDS, st.integers(0, 12), st.data())
-def test_a_chain_staged_anew_brings_each_record_once(kinds: list[str], dies_after: int, data: st.DataObject) -> None:
+def test_a_chain_staged_again_brings_each_record_once(kinds: list[str], dies_after: int, data: st.DataObject) -> None:
     lake = Lake()
     first = data.draw(chains(lake, "first", kinds, 0))
     load_all(lake, first, dies_after=dies_after or None)

@@ -355,7 +355,7 @@ def test_the_topic_of_one_stream_s_chain_is_kafka_s_and_the_command_has_the_chai
     assert "the topic orders has no partition 0" in unknown_partition(chain, ["done/a"]).problem
 
 
-def test_status_tells_a_topic_that_was_created_again_until_its_chain_is_begun_anew() -> None:
+def test_status_tells_a_topic_that_was_created_again_until_its_chain_is_begun_again() -> None:
     staging = Staging(f"memory://{uuid.uuid4().hex}")
     store = staging.store(staging.stage_url)
     put(store, of(staging.flush(0, 0, 10), topic_id="old"))

@@ -394,7 +394,7 @@ def test_what_kafka_loses_after_the_stage_was_looked_at_proves_nothing(tmp_path:
     assert page.load().problems != ()
 
 
-def test_a_loader_tells_of_a_topic_that_was_made_anew(tmp_path: Path) -> None:
+def test_a_loader_tells_of_a_topic_that_was_made_again(tmp_path: Path) -> None:
     page = LoaderPage(tmp_path)
     page.staging.flush(0, 0, 10)
     page.load()

@@ -97,7 +97,7 @@ def test_dead_letters_are_replayed_with_their_rows_or_not_at_all() -> None:
     assert "replay ⟨config⟩ --topic orders --partition 0 --from 22 --to 30" in error.value.remedy
 
 
-def test_positions_of_a_topic_that_was_made_anew_are_never_the_new_one_s() -> None:
+def test_positions_of_a_topic_that_was_made_again_are_never_the_new_one_s() -> None:
     older = went(position=20)
     now = replace(state(chain_of(0, 5, 9), table=9), generation=1)
     with pytest.raises(UsageError, match="deleted and created again"):

@@ -103,7 +103,7 @@ def test_the_dead_letters_are_committed_first(staging: Staging) -> None:
     assert order == [staging.dead_letters, staging.table]
 
 
-def test_a_plan_made_anew_after_a_conflict_loads_the_rest(staging: Staging) -> None:
+def test_a_plan_made_again_after_a_conflict_loads_the_rest(staging: Staging) -> None:
     class Raced(MemoryDeltaTables):
         raced = False
 

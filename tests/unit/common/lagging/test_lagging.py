@@ -58,7 +58,7 @@ def test_nothing_is_said_before_a_look_or_without_a_position() -> None:
     assert (history.lag_records(SOURCE, None), history.lag_s(SOURCE, None, 1)) == (None, None)
 
 
-def test_a_topic_that_was_made_anew_begins_anew() -> None:
+def test_a_topic_that_was_made_again_begins_again() -> None:
     assert lag(saw((0, 100), (10, 3), (20, 9)), 3, 25) == (6, 15)
 
 

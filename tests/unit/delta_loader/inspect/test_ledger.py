@@ -209,7 +209,7 @@ def test_rows_that_nobody_loaded_are_a_fault() -> None:
     assert kinds(judged(history, range(12))) == [("fault", "unknown_rows", None)]
 
 
-def test_a_topic_that_was_made_anew_starts_over() -> None:
+def test_a_topic_that_was_made_again_starts_over() -> None:
     history = History((0, 10, 10))
     history.commit(add("n", 0, 4, 5), txn(4, "app-0@1"), ours=loaded(0, 5, 5, generation=1))
     assert (history.faults(), history.ledger.generations, history.ledger.positions[SOURCE]) == ([], {SOURCE: 1}, 5)

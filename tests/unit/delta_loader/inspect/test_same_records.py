@@ -202,7 +202,7 @@ def test_what_another_program_loaded_is_not_compared() -> None:
     assert staged_spans(offset_ranges(history.ledger, None, MINE)) == [Span(Position(20), Position(40))]
 
 
-def test_a_topic_that_was_made_anew_has_no_known_id_until_a_commit_names_it() -> None:
+def test_a_topic_that_was_made_again_has_no_known_id_until_a_commit_names_it() -> None:
     history = History()
     first = CommitMetadata("c", "app", {}, None, {}, positions={MINE: Position(10)}, topic_ids={MINE: "one"})
     history.commit(txn(9), ours=replace(first, spans={MINE: Span(Position(0), Position(10))}))

@@ -111,7 +111,7 @@ def test_a_standby_waits_for_the_whole_lease_from_when_it_saw_the_epoch() -> Non
     assert step(again, 115.0) == Wait(1.5)
 
 
-def test_the_same_epoch_seen_again_does_not_start_the_wait_anew() -> None:
+def test_the_same_epoch_seen_again_does_not_start_the_wait_again() -> None:
     assert observed(watching(seen_s=100.0), Epoch(7), record(grant("other", 7)), 114.0) == watching(seen_s=100.0)
 
 

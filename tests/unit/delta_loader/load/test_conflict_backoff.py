@@ -44,7 +44,7 @@ def test_it_ends_after_many_and_a_long_time_and_not_before(patience: ConflictBac
     assert patience.conflicts > CONFLICTS_TO_FAILURE
 
 
-def test_a_commit_that_is_made_begins_the_count_anew(patience: ConflictBackoff, clock: IdleClock) -> None:
+def test_a_commit_that_is_made_begins_the_count_again(patience: ConflictBackoff, clock: IdleClock) -> None:
     for _ in range(CONFLICTS_TO_FAILURE):
         patience.wait(never)
     clock.sleep_s(2 * SECONDS_TO_FAILURE)

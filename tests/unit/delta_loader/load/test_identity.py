@@ -320,7 +320,7 @@ def test_a_stage_that_has_not_begun_the_tables_generation_is_another_ones(pipeli
     orders = pipeline.staging()
     flushes(orders, 0, 10)
     pipeline.load("orders")
-    begin_anew(pipeline, orders, give_up=False, at=Position(10))
+    begin_again(pipeline, orders, give_up=False, at=Position(10))
     other = OtherStage(pipeline.root)
     flushes(other, 0, 10)
     table = pipeline.tables.tables[orders.table]
@@ -359,7 +359,7 @@ def state_of(
     )
 
 
-def begin_anew(
+def begin_again(
     pipeline: Pipeline, staging: Staging, app_id: str = "orders", *, give_up: bool, at: Position | None = None
 ) -> Restart:
     plan = instance(Restart, plan_restart(state_of(pipeline, staging, [staging.topic], app_id), give_up=give_up, at=at))
@@ -379,7 +379,7 @@ def test_a_renamed_topic_is_taken_too_by_a_chain_of_its_own(pipeline: Pipeline) 
     pipeline.load("orders")
     renamed = pipeline.staging("orders_v2")
     flushes(renamed, 0, 8, 25)
-    plan = begin_anew(pipeline, renamed, give_up=False)
+    plan = begin_again(pipeline, renamed, give_up=False)
     assert plan.chain_origin is not None
     assert (plan.chain_origin.position, plan.chain_origin.generation, len(plan.put_aside)) == (0, 1, 2)
     stage_again(renamed, 0, 12, 25)
@@ -395,10 +395,10 @@ def test_another_app_id_begins_behind_what_the_first_one_has(pipeline: Pipeline)
     pipeline.load("orders")
     flushes(orders, 30, 40)
     with pytest.raises(UsageError, match="a second time"):
-        begin_anew(pipeline, orders, "orders_prod", give_up=False, at=Position(20))
+        begin_again(pipeline, orders, "orders_prod", give_up=False, at=Position(20))
     with pytest.raises(UsageError, match=r"\[30, 35\)"):
-        begin_anew(pipeline, orders, "orders_prod", give_up=False, at=Position(35))
-    plan = begin_anew(pipeline, orders, "orders_prod", give_up=False)
+        begin_again(pipeline, orders, "orders_prod", give_up=False, at=Position(35))
+    plan = begin_again(pipeline, orders, "orders_prod", give_up=False)
     assert required(plan.chain_origin).position == 30
     orders.app_id = "orders_prod"
     stage_again(orders, 30, 40)
@@ -419,7 +419,7 @@ def test_an_app_id_that_is_edited_while_its_loader_runs_is_no_table_that_was_rec
     assert held.reason == "other_stream"
     assert "loaded under the app_id orders, but this stream's app_id is orders_prod" in held.problem
     assert "orders/0 up to 20 under that app_id" in held.problem
-    plan = begin_anew(pipeline, orders, "orders_prod", give_up=False)
+    plan = begin_again(pipeline, orders, "orders_prod", give_up=False)
     assert required(plan.chain_origin).position == 20
     stage_again(orders, 20, 30)
     assert not reasons(pipeline.load("orders", app_id="orders_prod"))
@@ -437,7 +437,7 @@ def test_a_chain_behind_another_streams_marker_begins_behind_what_its_own_has(
     orders.app_id = "returns"
     flushes(orders, 30, 40)
     assert reasons(pipeline.load("orders")) == {"orders/0": "other_stream"}
-    plan = begin_anew(pipeline, orders, give_up=False)
+    plan = begin_again(pipeline, orders, give_up=False)
     assert plan.chain_origin is not None
     assert plan.chain_origin.position == 30
     orders.app_id = "orders"
@@ -456,7 +456,7 @@ def test_a_chain_under_the_app_id_of_another_topic_begins_behind_what_the_table_
     assert not reasons(pipeline.load("payments", app_id="shared", staging=payments))
     flushes(orders, 20, 30)
     assert reasons(pipeline.load("orders", app_id="shared")) == {"orders/0": "other_stream"}
-    plan = begin_anew(pipeline, orders, "shared", give_up=False)
+    plan = begin_again(pipeline, orders, "shared", give_up=False)
     assert required(plan.chain_origin).position == 20
     orders.app_id = "shared"
     stage_again(orders, 20, 30)
@@ -470,8 +470,8 @@ def test_the_topic_of_another_cluster_is_taken_too_from_a_stated_offset(pipeline
     other = OtherStage(pipeline.root, topic_id="B")
     flushes(other, 0, 10, 20, 30)
     with pytest.raises(UsageError, match=r"\[0, 25\)"):
-        begin_anew(pipeline, other, give_up=False, at=Position(25))
-    begin_anew(pipeline, other, give_up=False, at=Position(0))
+        begin_again(pipeline, other, give_up=False, at=Position(25))
+    begin_again(pipeline, other, give_up=False, at=Position(0))
     stage_again(other, 0, 30)
     assert not reasons(pipeline.load("orders", staging=other))
     assert pipeline.begun("orders") == [0, 0, 20]

@@ -107,7 +107,7 @@ def test_an_answer_about_a_chain_without_a_marker_is_about_its_newest_generation
     assert tables.tables[staging.table].transactions == {"orders-1": 9, "orders-0@1": -1}
 
 
-def test_what_a_table_lost_of_a_topic_that_was_made_anew_is_not_the_old_one_s(staging: Staging) -> None:
+def test_what_a_table_lost_of_a_topic_that_was_made_again_is_not_the_old_one_s(staging: Staging) -> None:
     """The old topic's twenty records are in the table, and none of the new one's twelve."""
     tables = Restorable()
     staging.flush(0, 0, 20)
@@ -149,7 +149,7 @@ def test_an_answer_that_was_obeyed_meanwhile_is_not_obeyed_again(staging: Stagin
 
 
 @pytest.mark.parametrize("position", [0, 40])
-def test_a_load_is_planned_anew_when_its_table_is_elsewhere_after_its_dead_letters(
+def test_a_load_is_planned_again_when_its_table_is_elsewhere_after_its_dead_letters(
     staging: Staging, position: int
 ) -> None:
     """While dead letters are committed another loader obeys an answer, or loads, and somebody writes to both tables."""
@@ -378,7 +378,7 @@ def test_a_replacement_waits_when_the_table_went_back_while_it_was_loaded(stagin
     assert [held.reason for held in report.held.values()] == ["table_restored"]
 
 
-def test_a_replacement_of_a_topic_that_was_made_anew_does_not_touch_the_old_one_s_rows(staging: Staging) -> None:
+def test_a_replacement_of_a_topic_that_was_made_again_does_not_touch_the_old_one_s_rows(staging: Staging) -> None:
     """The new chain has begun and has no marker yet."""
     tables, replacer = MemoryDeltaTables(), Replacer()
     staging.flush(0, 0, 10)

@@ -238,7 +238,7 @@ def test_a_table_that_lacks_what_nobody_has_any_more_is_told_with_what_is_left_t
     assert ("rewind" in failure.remedy, "another app_id" in failure.remedy) == (False, True), failure
 
 
-def test_a_chain_that_begins_anew_has_no_notes_of_the_one_before() -> None:
+def test_a_chain_that_begins_again_has_no_notes_of_the_one_before() -> None:
     world = World()
     world.stage.create(loading_path(world.partition, "of one that died"), LoadNote(Position(5000), 1).to_bytes())
     restart(world.stage, Restart(world.partition, None, ()))

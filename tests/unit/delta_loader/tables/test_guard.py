@@ -129,7 +129,7 @@ def test_a_clock_that_is_behind_makes_no_old_file_young(staging: Staging, tables
     assert old.isdisjoint(tables.tables[staging.table].paths)
 
 
-def test_a_plan_made_anew_after_a_conflict_uses_the_same_copies(staging: Staging) -> None:
+def test_a_plan_made_again_after_a_conflict_uses_the_same_copies(staging: Staging) -> None:
     conflicts = iter([Conflicted("a foreign commit")])
     tables = MemoryDeltaTables(lambda _: next(conflicts, None))
     staging.flush(0, 0, 10)

@@ -118,7 +118,7 @@ def test_another_partitioning_is_refused_with_the_tables_own() -> None:
 
 
 @pytest.mark.parametrize("case", ["load is append", "a constraint"])
-def test_where_spark_writes_it_parts_the_rows_anew(case: str) -> None:
+def test_where_spark_writes_it_parts_the_rows_again(case: str) -> None:
     stream: dict[str, object] = {"columns": "day STRING, sku STRING", "partition_by": ["sku"]}
     properties = {} if case == "load is append" else {"delta.constraints.c": "day > ''"}
     load = {"load": "append"} if case == "load is append" else {}

@@ -125,7 +125,7 @@ def test_a_state_file_that_is_gone_is_named() -> None:
         state_of(stateful(0, 5, 9), files(5))
 
 
-def test_a_topic_that_was_made_anew_has_none_of_the_old_one_s() -> None:
+def test_a_topic_that_was_made_again_has_none_of_the_old_one_s() -> None:
     first = flush(0, 3)
     old = [replace(first, manifest=replace(required(first.manifest), generation=1))]
     assert state_of(old, files(0)) == EMPTY_STATE
