@@ -118,7 +118,7 @@ benchmark-loader: setup ## what a load costs against Spark's own read and append
 benchmark-latency: setup ## from a record's making until it is readable: on-marker, with a control topic, and Structured Streaming with a trigger of as many seconds (KEEP=1 for the page)
 	$(BIN)/python -m benchmarks.latency $(if $(KEEP),--keep)
 
-benchmark-topologies: setup ## what a message costs in a topology, beside Kafka Streams on the same topic (SCALE=…, KEEP=1 for the page)
+benchmark-topologies: setup ## what a message costs in a topology, and in Kafka Streams on the same topic (SCALE=…, KEEP=1 for the page)
 	$(BIN)/python -m benchmarks.topologies --scale $(SCALE) $(if $(KEEP),--keep)
 
 cluster-check: setup ## the loader on a real Spark cluster of two workers: mixed files and appends run there
@@ -163,7 +163,7 @@ fuzz: setup ## arbitrary bytes for the decoder for SECONDS=60, against one that 
 native-fuzz: setup ## hostile bytes for the parts in C under the compiler's sanitizers (ROUNDS=…, SEED=…)
 	ROUNDS=$(ROUNDS) $(if $(SEED),SEED=$(SEED)) $(BIN)/pytest tests/unit/stage_writer/native/test_native_sanitized.py
 
-foreign: setup ## the loader beside OPTIMIZE, MERGE, DELETE and ALTER TABLE in a loop (MINUTES=…)
+foreign: setup ## the loader while others OPTIMIZE, MERGE, DELETE and ALTER TABLE in a loop (MINUTES=…)
 	$(BIN)/python -m tests.soak.foreign_writers --minutes $(MINUTES)
 
 test: setup ## all checks and all tests but the sweeps, by WORKERS=4 processes with a broker each, and Spark in half of them

@@ -36,13 +36,14 @@ FOR_USERS = [
     for page in (path.relative_to(ROOT) for path in PAGES)
     if page.name != "CONTRIBUTING.md" and "internals" not in page.parts and str(page) not in GENERATED
 ]
-MOST_WORDS = 25_000
+MOST_WORDS, MOST_WORDS_OF_README = 25_000, 600
 
 
 def test_the_pages_for_users_stay_short() -> None:
     words = {str(page): len((ROOT / page).read_text("utf-8").split()) for page in FOR_USERS}  # as `wc -w` counts them
     assert len(words) > 20
     assert sum(words.values()) <= MOST_WORDS, f"cut what another page or docs/internals has: {words}"
+    assert words["README.md"] <= MOST_WORDS_OF_README
 
 
 @pytest.mark.parametrize("page", FOR_USERS, ids=str)

@@ -9,7 +9,10 @@ import pytest
 ROOT = Path(__file__).parents[2]
 TOPS = ("common", "stage_writer", "delta_loader", "bootstrap")
 PRODUCT = [path for top in TOPS for path in (ROOT / top).rglob("*.py")]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *(ROOT / "docs").rglob("*.md")]
+PAGES = [
+    *(ROOT / name for name in ("Makefile", "README.md", "CONTRIBUTING.md", "SECURITY.md")),
+    *(ROOT / "docs").rglob("*.md"),
+]
 # The word that this project once used, and what stands there now.
 WORDS = {
     r"mend(s|ed|ing)?": "fix, repair",
