@@ -56,6 +56,7 @@ def spark_ports(
     store, definitions = stage_store(settings), tables.definitions
     replacer = SparkReplacer(spark, settings.stage.url)
     refusal_reader = ConstraintChecker(spark, settings.stage.url)
+    sends = RefusedToTopic(settings.kafka, settings.writer.group_id, refusal_reader.dead_letters, begin_delivery, store)
     return Ports(
         stage=Stage(store, parallel, StageTopicOwners(settings, store, make=True, parallel=parallel)),
         tables=tables,
@@ -70,12 +71,10 @@ def spark_ports(
         maker=definitions,
         registering=registering_of(settings, spark),
         refusing=RefusalPorts(refusal_reader, RawRecordFetcher(settings)),
-        sends_refused=RefusedToTopic(
-            settings.kafka, settings.writer.group_id, refusal_reader.dead_letters, begin_delivery, store
-        ),
+        sends_refused=sends,
         partitions=KafkaPartitions(settings, SystemClock()),
         merged_keys=MergedKeys(RepeatedKeys(spark)),
-        replacements=Replacements(store, tables, replacer, new_id, log, metrics, definitions),
+        replacements=Replacements(store, tables, replacer, new_id, log, metrics, definitions, sends.replayed),
     )
 
 

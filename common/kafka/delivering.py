@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from common.spans import Position, TopicPartition
 
 REFUSED = "out:refused"
-"""The kind of the loader's deliveries: no topic has a colon in its name, so no id is another kind's."""
+REPLAYED = "out:replayed"
+"""The kinds of the loader's deliveries: no topic has a colon in its name, so no id is another kind's."""
 
 
 class FencedError(Exception):
@@ -35,7 +36,7 @@ class DeliveryIdentity:
     app_id: str
     partition: TopicPartition
     kind: str = "out"
-    """Its positions are its own: ``out`` for outboxes, or `REFUSED`."""
+    """Its positions are its own: ``out`` for outboxes, `REFUSED` or `REPLAYED`."""
 
     @property
     def out_group(self) -> str:
@@ -54,6 +55,7 @@ class Delivered:
 
     position: Position
     generation: int
+    """Of the chain; of a `REPLAYED` delivery, the number of the request."""
 
 
 class Transactions(Protocol):

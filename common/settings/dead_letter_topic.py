@@ -7,7 +7,7 @@ from common.settings.refusing import refuse
 SCHEME = "kafka://"
 TOPIC_DESCRIPTION = (
     "A Kafka topic that gets the stream's dead letters too, each once, also those of records that a table refuses, "
-    "which the loader sends; not those of a replay. See [commands.md](commands.md#in-a-kafka-topic-too)."
+    "and of a replay, which the loader sends. See [commands.md](commands.md#in-a-kafka-topic-too)."
 )
 
 

@@ -1,4 +1,4 @@
-"""Sends the dead letters of records that tables refused to the stream's topic (`dead_letters_topic`), each once.
+"""Sends dead letters that the loader makes or replaces to the stream's topic (`dead_letters_topic`), each once.
 
     dead-letter table ─► those below the tables' position ─► one transaction: the records, and that position
 
@@ -17,25 +17,31 @@ Rules:
    record is refused.
 5. Of a chain of several topics, each topic has a position of its own. Where a table's position does not say what they
    are (common/stage/merged.py), nothing is sent until a later one does.
+6. Dead letters of a replay are sent from the request's own files, once the tables have them and before the request is
+   deleted. Their position is within the request, whose number takes the place of the generation. A loader that takes
+   the transactional id after another one has sent all, perhaps those of later requests too, finds the request deleted.
 """
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from common.errors import BrokerError
-from common.kafka.delivering import REFUSED, DeliveryIdentity, FencedError
+from common.kafka.delivering import REFUSED, REPLAYED, DeliveryIdentity, FencedError
 from common.spans import Position, Span, TopicPartition
-from common.stage.merged import ends_at
+from common.stage.merged import ends_at, inputs_of
 from common.stage.sent import SentTo, read_sent, write_sent
-from common.tables.dead_letters import dead_letter_headers
+from common.tables.dead_letters import DEAD_LETTER_SCHEMA, dead_letter_headers
+from delta_loader.tables.commits import DeadLetterRow
 from delta_loader.tables.load_modes.refused import RefusalIds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from common.kafka.delivering import StartsDelivery, Transactions
     from common.ports import ObjectStore
@@ -43,7 +49,8 @@ if TYPE_CHECKING:
     from common.settings.section import Option
     from common.stage.merged import InputEnd
     from common.tables.transactions import TxnIds
-    from delta_loader.tables.commits import DeadLetterRow, Target
+    from delta_loader.load.replace_steps import Request
+    from delta_loader.tables.commits import Target
 
 _AT_A_TIME = 1000
 _NO_TIMESTAMP = -1
@@ -97,20 +104,11 @@ class RefusedToTopic:
         return count
 
     def _deliver(self, stream: Stream, chain: TopicPartition, generation: int, ends: Sequence[InputEnd]) -> int:
-        identity = DeliveryIdentity(self.kafka, self.group_id, stream.app_id, chain, REFUSED)
         sent = read_sent(self.store, stream.app_id)
-        try:
-            transactions = self.begin(identity, _nothing)
-            try:
-                count = sum(
-                    self._deliver_input(stream, transactions, generation, end, sent.get(end.partition)) for end in ends
-                )
-            finally:
-                transactions.close()
-        except FencedError as error:
-            msg = f"another process sends the dead letters of {chain} to {stream.dead_letters_topic}: {error}"
-            remedy = "if this continues, make sure that no copy of this config uses this Kafka cluster"
-            raise BrokerError(msg, remedy) from error
+        with self._transactions(stream, chain, REFUSED) as transactions:
+            count = sum(
+                self._deliver_input(stream, transactions, generation, end, sent.get(end.partition)) for end in ends
+            )
         now = sent | {end.partition: _sent_to(end, sent.get(end.partition), generation) for end in ends}
         if now != sent:
             write_sent(self.store, stream.app_id, now.values())
@@ -132,6 +130,50 @@ class RefusedToTopic:
             transactions.transact(_records(stream, dead_letters), {partition: start}, generation)
             count += len(dead_letters)
         return count
+
+    def replayed(self, stream: Stream, request: Request) -> int:
+        """A `delta_loader.load.replace_ranges.SendsReplayed` (rule 6)."""
+        table = request.content.of(stream.dead_letters)
+        if stream.dead_letters_topic is None or table is None or not table.files:
+            return 0
+        (partition,), number = inputs_of(request.name.topic_partition), int(request.name.request, 16)
+        count = 0
+        with self._transactions(stream, request.name.topic_partition, REPLAYED) as transactions:
+            if self.store.stat(request.name.path) is None:
+                return 0
+            known = transactions.delivered.get(partition)
+            start = known.position if known is not None and known.generation == number else 0
+            for file in table.files:
+                with self.store.open(file.path) as data:
+                    for batch in pq.ParquetFile(data).iter_batches(_AT_A_TIME):
+                        dead_letters = [row for row in _rows(partition, batch) if row.offset >= start]
+                        if dead_letters:
+                            end = Position(dead_letters[-1].offset + 1)
+                            transactions.transact(_records(stream, dead_letters), {partition: end}, number)
+                            count += len(dead_letters)
+        return count
+
+    @contextmanager
+    def _transactions(self, stream: Stream, chain: TopicPartition, kind: str) -> Iterator[Transactions]:
+        identity = DeliveryIdentity(self.kafka, self.group_id, stream.app_id, chain, kind)
+        try:
+            transactions = self.begin(identity, _nothing)
+            try:
+                yield transactions
+            finally:
+                transactions.close()
+        except FencedError as error:
+            msg = f"another process sends the dead letters of {chain} to {stream.dead_letters_topic}: {error}"
+            remedy = "if this continues, make sure that no copy of this config uses this Kafka cluster"
+            raise BrokerError(msg, remedy) from error
+
+
+def _rows(partition: TopicPartition, dead_letters: pa.RecordBatch) -> list[DeadLetterRow]:
+    """Rows of a replay's file, in the order of their offsets."""
+    columns = [dead_letters[field.name] for field in DEAD_LETTER_SCHEMA]
+    times = columns[3].cast(pa.timestamp("ms", "UTC"), safe=False).cast(pa.int64())
+    rest = zip(*(column.to_pylist() for column in (columns[2], times, *columns[4:])), strict=True)
+    return [DeadLetterRow(partition, *row) for row in rest]
 
 
 def _sent_to(end: InputEnd, before: SentTo | None, generation: int) -> SentTo:

@@ -9,15 +9,16 @@ Rules:
    remembered.
 3. A request that cannot be carried out holds only itself and later requests that overlap it; it is reported as a held
    partition is.
+4. Its dead letters are sent to the stream's topic before it is deleted (load/refused_to_topic.py, rule 6).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from common import metrics as catalogue
-from common.errors import MarkerError, SchemaError, TableError
+from common.errors import BrokerError, MarkerError, SchemaError, TableError
 from common.metrics import Metrics
 from common.schema import schema_from_json
 from common.schema.evolution import additions
@@ -72,6 +73,10 @@ class Replacer(Protocol):
         """Whether a step deletes rows; with `RequestStep.DROP`, others than the request's."""
 
 
+SendsReplayed: TypeAlias = "Callable[[Stream, Request], int]"
+"""Sends the dead letters of a request that was carried out, each once; returns how many. Raises BrokerError."""
+
+
 class _ConflictError(Exception):
     """Another commit conflicted; the next pass continues."""
 
@@ -92,6 +97,7 @@ class Replacements:
     log: FilteringBoundLogger
     metrics: Metrics = field(default_factory=Metrics)
     columns: ColumnAdder | None = None
+    sends: SendsReplayed = lambda _stream, _request: 0
     stepped: Callable[[], None] = lambda: None
     """Called after each finished step, which may be a Spark job over a whole range."""
 
@@ -134,7 +140,7 @@ class Replacements:
                     self.metrics.add(catalogue.LOADER_CONFLICTS, app_id=stream.app_id)
                     left.append(request)
                     continue
-                except TableError as error:
+                except (BrokerError, TableError) as error:
                     reason = request.held("replacement_failed", error.problem, f"{error.remedy}; or {request.give_up}")
             if reason is None:
                 outcome.carried_out += 1
@@ -187,6 +193,8 @@ class Replacements:
             )
             if refused is not None:
                 return refused
+            if sent := self.sends(stream, request):
+                self.log.info("dead letters sent", app_id=stream.app_id, dead_letters=sent, request=request.name.path)
         # Otherwise, a request that was already carried out has been put back.
         self.store.delete([request.name.path])
         self.store.delete(file.path for table in request.content.tables for file in table.files)

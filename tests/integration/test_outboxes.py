@@ -339,3 +339,8 @@ def test_the_dead_letters_of_records_that_a_table_refuses_are_in_their_topic_onc
         (b"4", b"refused_by_table"),
     ]
     assert {message.value() for message in sender.messages(3)} == {b'{"id": -1}', b'{"id": "x"}', b'{"id": -2}'}
+    programs.succeed("stage-writer", "replay", config, "--topic", topic, "--from", "2", "--to", "4", "--yes")
+    for _ in range(2):
+        programs.succeed("delta-loader", "run", config, "--once")
+    replayed = dict(sender.heads(4)[-1])
+    assert (replayed["dead_letter.offset"], replayed["dead_letter.error_class"]) == (b"2", b"wrong_type")

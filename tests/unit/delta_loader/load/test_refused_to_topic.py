@@ -1,21 +1,28 @@
-"""Dead letters of records that tables refuse, in the stream's topic: each once, wherever a loader ends."""
+"""Dead letters of refused records and of replays, in the stream's topic: each once, wherever a loader ends."""
 
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from common.errors import BrokerError
 from common.kafka.delivering import Delivered, DeliveryIdentity, FencedError
 from common.ports import ObjectStore
+from common.schema.arrow import to_arrow_schema
 from common.settings import Settings
 from common.spans import Offset, Position, Span, TopicPartition
+from common.stage.markers import TableKind
+from common.stage.replacements import Replacement, ReplacementFile, ReplacementName, ReplacementTable
 from common.stage.sent import sent_path
 from common.storage.store import FsspecStore
+from common.tables.dead_letters import DEAD_LETTER_SCHEMA
 from common.tables.transactions import TxnIds
 from delta_loader.load.refused_to_topic import RefusedToTopic
+from delta_loader.load.replace_steps import Request
 from delta_loader.plan.plan import TableShape
 from delta_loader.tables.commits import DeadLetterRow, Target
 from tests.fakes.loading import routed_settings_for
@@ -283,3 +290,50 @@ def test_the_position_of_a_topic_that_was_deleted_is_none_of_the_new_one(world: 
     again = TxnIds("orders", several_topics=False, generations={SOURCE: 1})
     assert sender(topic, stage, 2, 7)(stream, both, again, {SOURCE: Position(3)}) == 1
     assert topic.values() == [b"7", b"2"]
+
+
+def request_of(stage: ObjectStore, dead_letters: str, digit: str, *files: Sequence[int]) -> Request:
+    """A replay of [0, 4000) that was carried out, with files of dead letters at these offsets."""
+    staged: list[ReplacementFile] = []
+    for number, offsets in enumerate(files):
+        same = ("orders", 0, datetime.fromtimestamp(0.007, UTC), None, b"x", "wrong_type", "odd")
+        rows = [dict(zip(DEAD_LETTER_SCHEMA.names, (*same[:2], offset, *same[2:]), strict=True)) for offset in offsets]
+        sink = pa.BufferOutputStream()
+        pq.write_table(pa.Table.from_pylist(rows, to_arrow_schema(DEAD_LETTER_SCHEMA)), sink)
+        staged.append(ReplacementFile(f"data/{digit}-{number}.parquet", len(offsets), 1))
+        stage.write(staged[-1].path, sink.getvalue().to_pybytes())
+    name = ReplacementName(SOURCE, Position(0), digit * 32)
+    stage.write(name.path, b"{}")
+    tables = (ReplacementTable(dead_letters, TableKind.DEAD_LETTERS, "", tuple(staged)),)
+    return Request(name, Replacement(Span(Position(0), Position(4000)), "orders", "eve", 1, 10, 0, tables=tables))
+
+
+def offsets_in(topic: ErrorsTopic) -> list[int]:
+    heads = [{each["name"]: each["value"] for each in record["headers"]} for record in topic.records]  # type: ignore[attr-defined]
+    return [int(head["dead_letter.offset"]) for head in heads]
+
+
+def test_dead_letters_of_a_replay_are_sent_once_wherever_the_loader_ends(world: World) -> None:
+    topic, (stream,), stage = ErrorsTopic(), world.settings.streams, FsspecStore(world.settings.stage.url)
+    request = request_of(stage, stream.dead_letters, "a", range(0, 3000, 2), range(3001, 3003))
+    topic.answers = ["", "none"]  # the second transaction of three
+    with pytest.raises(BrokerError):
+        sender(topic, stage).replayed(stream, request)
+    assert [sender(topic, stage).replayed(stream, request) for _ in range(2)] == [2, 0]
+    assert offsets_in(topic) == [*range(0, 3000, 2), 3001, 3002]
+    assert [topic.records[0][name] for name in ("topic", "key", "value", "timestamp_ms")] == ["errors", None, b"x", 7]
+    assert [*topic.epochs] == ["writers.orders.out:replayed.orders.0"], "and not that of refused records"
+    later = request_of(stage, stream.dead_letters, "b", [5])
+    assert sender(topic, stage).replayed(stream, later) == 1, "each replay has its own"
+    stage.delete([request.name.path])
+    assert sender(topic, stage).replayed(stream, request) == 0, "a loader that was slower than the one that sent all"
+
+
+def test_a_replay_without_dead_letters_or_a_topic_asks_kafka_for_nothing(world: World) -> None:
+    topic, (stream,), stage = ErrorsTopic(), world.settings.streams, FsspecStore(world.settings.stage.url)
+    request = request_of(stage, stream.dead_letters, "a", [5])
+    without = stream.model_copy(update={"dead_letters_topic": None})
+    assert sender(topic, stage).replayed(without, request) == 0
+    assert sender(topic, stage).replayed(stream, request_of(stage, stream.dead_letters, "b")) == 0
+    assert sender(topic, stage).replayed(stream, request_of(stage, "memory://other", "b", [5])) == 0
+    assert topic.begun == 0

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import structlog
 
-from common.errors import TableError
+from common.errors import BrokerError, TableError
 from common.metrics import Metrics
 from common.remedies import replay
 from common.schema import StructType, parse_ddl, schema_from_json, schema_to_json
@@ -29,7 +29,7 @@ from common.tables.commit_metadata import CommitMetadata
 from common.tables.history import LoggedCommit
 from common.tables.state import TableState
 from common.tables.transactions import TxnIds
-from delta_loader.load.replace_ranges import Replacements
+from delta_loader.load.replace_ranges import Replacements, SendsReplayed
 from delta_loader.load.replace_steps import (
     Request,
     RequestStep,
@@ -144,6 +144,7 @@ class World:
         self.store = self.staging.store(self.staging.stage_url)
         self.metrics = Metrics()
         self.columns: Books | None = self.books
+        self.sends: SendsReplayed = lambda _stream, _request: 0
 
     def route_to(self, *names: str, **more: object) -> None:
         (stream,) = routed_settings_for(self.staging, names).streams
@@ -185,7 +186,9 @@ class World:
 
     def run(self, stop: Callable[[], bool] = lambda: False, stepped: Callable[[], None] = lambda: None) -> list[Held]:
         log = structlog.get_logger()
-        replacements = Replacements(self.store, self.books, self.replacer, lambda: "c", log, self.metrics, self.columns)
+        replacements = Replacements(
+            self.store, self.books, self.replacer, lambda: "c", log, self.metrics, self.columns, self.sends
+        )
         return list(replacements.run(self.stream, lambda _: Position(10), stop, stepped).held.values())
 
     def requests(self) -> list[str]:
@@ -211,6 +214,24 @@ def test_a_replacement_is_carried_out_and_its_request_goes(world: World) -> None
     assert world.run() == []
     assert (world.now(), world.requests()) == ((ODD, EVEN), [])
     assert list(world.store.list("data/")) == []
+
+
+def test_a_request_stays_until_its_dead_letters_are_sent_and_holds_nothing_else(world: World) -> None:
+    world.ask("1", ODD, EVEN)
+    sent: list[tuple[str, set[int]]] = []
+
+    def sends(_stream: Stream, request: Request) -> int:
+        sent.append((request.name.request[0], world.now()[1] & {*range(10)}))
+        if len(sent) == 1:
+            raise BrokerError("Kafka is away")
+        return 5
+
+    world.sends = sends
+    (held,) = world.run()
+    assert (held.reason, "Kafka is away" in held.problem, world.now()) == ("replacement_failed", True, (ODD, EVEN))
+    steps: list[int] = []
+    assert world.run(stepped=lambda: steps.append(1)) == []
+    assert (steps, sent, world.requests()) == ([], [("1", EVEN), ("1", EVEN)], [])
 
 
 @pytest.mark.parametrize(
