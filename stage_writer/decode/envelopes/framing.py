@@ -360,6 +360,13 @@ def _frames(values: pa.LargeBinaryArray, offsets: Numbers) -> tuple[Mask, Number
     return long_enough & (signs[:, 0] == 0), ids
 
 
+def without_frames(messages: pa.BinaryArray | pa.LargeBinaryArray) -> pa.LargeBinaryArray:
+    """Messages without their frames; those without one as they are."""
+    values, offsets = _with_offsets(messages)
+    framed = _frames(values, offsets)[0] & values.is_valid().to_numpy(zero_copy_only=False)
+    return pc.if_else(pa.array(framed), _bodies(values, offsets, framed), values)
+
+
 def body_of(message: bytes) -> bytes | None:
     """The message without its frame; None if it has no frame."""
     return message[_FRAME_BYTES:] if len(message) >= _FRAME_BYTES and message[0] == 0 else None

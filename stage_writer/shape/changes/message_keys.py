@@ -23,6 +23,7 @@ from common.schema import Field, Primitive, StructType, to_arrow_schema
 from common.settings.formats import Forms
 from stage_writer.decode.decode import Decoder
 from stage_writer.decode.decode_options import DecodeOptions
+from stage_writer.decode.envelopes.framing import without_frames
 from stage_writer.decode.rejects import ErrorClass, Reject
 
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     Index = NDArray[np.int64]
     Mask = NDArray[np.bool_]
 
-_FRAME_BYTES = 5
 _CONNECT = r'^\s*\{\s*"schema"\s*:'
 _OBJECT = r"^\s*\{"
 _TEXT = r'^\s*"(?:[^"\\]|\\.)*"\s*$'
@@ -72,7 +72,7 @@ class MessageKeys:
     def read(self, keys: pa.BinaryArray | pa.LargeBinaryArray, sent: pa.BinaryArray | None = None) -> Keys:
         """The key columns that message keys give; ``sent`` are the same keys before a binary format was opened."""
         sent = keys if sent is None else sent
-        texts = _texts_of(_without_frames(keys) if self._framed else keys.cast(pa.binary()))
+        texts = _texts_of((without_frames(keys) if self._framed else keys).cast(pa.binary()))
         texts = pc.fill_null(texts, "")
         kinds = self._kinds(texts)
         parts: list[tuple[Index, pa.Table]] = []
@@ -145,15 +145,6 @@ def _inside(table: pa.Table) -> pa.Table:
 def _matches(texts: pa.StringArray, pattern: str) -> Mask:
     mask: Mask = pc.match_substring_regex(texts, pattern).to_numpy(zero_copy_only=False)
     return mask
-
-
-def _without_frames(keys: pa.BinaryArray) -> pa.BinaryArray:
-    keys = keys.cast(pa.binary())
-    long = pc.greater_equal(pc.binary_length(keys), _FRAME_BYTES)
-    framed = pc.fill_null(pc.and_(long, pc.starts_with(keys, b"\0")), fill_value=False)
-    if not pc.any(framed).as_py():
-        return keys
-    return pc.replace_with_mask(keys, framed, pc.binary_slice(keys.filter(framed), _FRAME_BYTES))
 
 
 def _reject(index: int, key: bytes | None) -> Reject:

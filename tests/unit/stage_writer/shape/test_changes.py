@@ -81,10 +81,11 @@ def test_keys_of_several_columns_are_objects_also_inside_of_connect_s_schema() -
     assert staged.dead_letters == {"unreadable_key": 2}
 
 
-def test_the_frame_of_a_key_is_taken_off() -> None:
+def test_the_frames_of_keys_are_taken_off() -> None:
     keys = MessageKeys({"id": Field("id", Primitive.LONG)}, STRICT, framed=True)
-    found = keys.read(pa.array([b"\0\0\0\0\7" + b'{"id":1}', b"2", b"\0\0", None], pa.binary()))
-    assert found.rows.to_pylist() == [{"id": 1}, {"id": 2}]
+    sent = [b"\0\0\0\0\7" + b'{"id":1}', b"2", b"\0\0", None, b"\0\0\0\0\x083"]
+    found = keys.read(pa.array(sent, pa.binary()))
+    assert found.rows.to_pylist() == [{"id": 1}, {"id": 2}, {"id": 3}]
     assert [reject.index for reject in found.rejects] == [2, 3]
 
 
