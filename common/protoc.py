@@ -19,7 +19,7 @@ from importlib import import_module
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from common.errors import ConfigError, SchemaError
+from common.errors import BuildError, ConfigError, SchemaError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -45,7 +45,8 @@ def compile_protobuf(schema: str | bytes, references: Mapping[str, str] | None =
 
     ``schema`` is .proto text, or a descriptor in base64; ``references`` are the files that it imports, by the names in
     its imports. Bytes are the content of a file: text, or a descriptor set as `protoc --descriptor_set_out` writes it.
-    Raises SchemaError for an invalid schema, and ConfigError where the packages are not installed.
+    Raises SchemaError for an invalid schema, ConfigError where the packages are not installed, and BuildError where the
+    compiler is ended.
     """
     try:
         from google.protobuf.descriptor_pb2 import FileDescriptorSet  # noqa: PLC0415 - only with Protobuf
@@ -165,8 +166,12 @@ def _compiled(texts: Mapping[str, str], known: bytes) -> bytes:
                 msg = f"a reference of the Protobuf schema has the name {name!r}, which is not a valid file path"
                 raise SchemaError(msg, "register the reference under the name in the import")
             target = folder / "texts" / path
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_text(text, "utf-8")
+            try:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_text(text, "utf-8")
+            except (ValueError, FileExistsError, NotADirectoryError, IsADirectoryError) as error:
+                msg = f"the Protobuf schema {name!r} is not valid text under a valid file path: {error}"
+                raise SchemaError(msg, "fix the schema, or the names of its references") from None
         (folder / "known").write_bytes(known)
         command = [sys.executable, "-m", "grpc_tools.protoc", f"--proto_path={folder / 'texts'}"]
         command += [f"--descriptor_set_in={folder / 'known'}", "--include_imports"]
@@ -174,6 +179,9 @@ def _compiled(texts: Mapping[str, str], known: bytes) -> bytes:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_WITHIN_S, check=False)  # noqa: S603
         if done.returncode == 0:
             return _with_last(list(texts)[-1], (folder / "set").read_bytes())
+    if done.returncode < 0:
+        msg = f"the compiler of Protobuf schemas was ended by signal {-done.returncode}"
+        raise BuildError(msg, "give it memory, and start again")
     if "No module named" in done.stderr:
         msg = "a Protobuf schema in text needs grpcio-tools, which is not installed"
         raise ConfigError(msg, _EXTRA)

@@ -159,8 +159,9 @@ def _make_reader(stream: Stream, inputs: RecordInputs) -> MakeRecordReader | Non
             return make_protobuf_reader(columns, reading, _compiler(inputs), stream.record.message)
         case "avro":
             with _naming_file(stream):
-                resolved = None if inputs.schema_file is None else parsed(_text(inputs.schema_file))
-            return make_avro_reader(columns, reading, resolved, inputs.avro_pass)
+                file = inputs.schema_file
+                resolved = None if file is None else parsed(_text(file), checks_defaults=True)
+                return make_avro_reader(columns, reading, resolved, inputs.avro_pass)
         case _:
             return JsonSchemaReader if stream.record.validates else None
 

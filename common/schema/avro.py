@@ -14,6 +14,7 @@ Rules:
 from __future__ import annotations
 
 import json
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
@@ -30,7 +31,7 @@ from common.schema.types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 Schema = str | dict[str, object] | list[object]
 """A schema as `fastavro.parse_schema` returns it: names are full, and a named type is defined once."""
@@ -68,25 +69,36 @@ class AvroSchema:
         return self.names.get(schema, schema) if isinstance(schema, str) else schema
 
 
-def parse_avro(text: str, references: Sequence[str] = ()) -> AvroSchema:
+def parse_avro(text: str, references: Sequence[str] = (), *, checks_defaults: bool = False) -> AvroSchema:
     """A schema; its ``references`` come first, each after those that it refers to itself.
 
-    Raises SchemaError for text that is no Avro schema, and ImportError where fastavro is not installed.
+    Raises SchemaError for text that is no Avro schema, and ImportError where fastavro is not installed. Defaults matter
+    only to a schema that records are resolved to: registries have schemas with invalid ones.
     """
     from fastavro import parse_schema  # noqa: PLC0415 - only with Avro
-    from fastavro.schema import SchemaParseException  # noqa: PLC0415 - only with Avro
 
     names: dict[str, Schema] = {}
     schema: Schema = "null"
-    try:
+    with refusing_schemas():
         for each in (*references, text):
+            named = cast("dict[str, dict[str, object]]", names)
             schema = cast(
-                "Schema", parse_schema(json.loads(each), named_schemas=cast("dict[str, dict[str, object]]", names))
+                "Schema",
+                parse_schema(json.loads(each), named_schemas=named, _ignore_default_error=not checks_defaults),
             )
+    return AvroSchema(schema, names)
+
+
+@contextmanager
+def refusing_schemas() -> Iterator[None]:
+    """Raises SchemaError for what is raised where an invalid schema is parsed or used."""
+    from fastavro.schema import SchemaParseException  # noqa: PLC0415 - only with Avro
+
+    try:
+        yield
     except (SchemaParseException, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         msg = f"the Avro schema is invalid: {type(error).__name__}: {error}"
         raise SchemaError(msg, "fix the schema, or register a valid one") from None
-    return AvroSchema(schema, names)
 
 
 def type_name(schema: Schema) -> str:
@@ -138,8 +150,10 @@ def promoted(avro: AvroSchema, members: Iterable[Schema]) -> Schema | None:
 
 
 def decimal_of(schema: Schema) -> tuple[int, int] | None:
-    """Precision and scale of a decimal; None for another type."""
+    """Precision and scale of a decimal; None for another type, and for one without a precision, which is of bytes."""
     if logical_type(schema) != "decimal" or not isinstance(schema, dict) or type_name(schema) not in {"bytes", "fixed"}:
+        return None
+    if "precision" not in schema:
         return None
     return int(str(schema["precision"])), int(str(schema.get("scale", 0)))
 

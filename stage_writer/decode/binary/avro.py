@@ -3,7 +3,8 @@
 Rules:
 
 1. A record is read with the schema that it was written with. With a reader's schema, fastavro resolves the two first:
-   defaults, aliases and promotions are then the reader's.
+   defaults, aliases and promotions are then the reader's. It resolves bare values, so a decimal of another scale or a
+   time of another unit would become another value: such schemas are refused (`require_same_units`).
 2. The bytes are exactly one record (`avro_bytes`): what is behind it, what ends early and what is no UTF-8 is refused.
 3. fastavro gives the bare values, without logical types, and each member of a choice in a record of its own: so nothing
    is rounded and no choice is guessed. A plan of the record (`avro_plan`) says what the JSON of each value is.
@@ -22,9 +23,10 @@ import pyarrow as pa
 
 from common.errors import ConfigError, SchemaError
 from common.schema import StructType
-from common.schema.avro import AvroSchema, Schema, member_names, parse_avro, promoted, type_name
+from common.schema.avro import AvroSchema, Schema, member_names, parse_avro, promoted, refusing_schemas, type_name
 from stage_writer.decode.binary.avro_bytes import DamagedError, end_of
 from stage_writer.decode.binary.avro_plan import AvroNode, Planner, plain_name
+from stage_writer.decode.binary.avro_resolution import plain_default, require_same_units
 from stage_writer.decode.binary.texts import RefusedBody, Texts
 from stage_writer.decode.rejects import ErrorClass, Refusal
 
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 
 _EXTRA = "pip install 'kafka-delta-express[avro]'"
 _NO_COLUMNS = StructType(())
+_LONGEST_REASON = 200
 
 
 class AvroPass(Protocol):
@@ -80,10 +83,11 @@ class AvroReader:
             msg = f"the schema's type is {kind}, not record"
             raise SchemaError(msg, "send records")
         column = columns if is_record or len(columns) != 1 else columns.fields[0].type
-        node = Planner(read_as).plan(read_as.schema, "", column, reading)
-        self._node = node
-        self._walked = node if reader is None else Planner(writer).plan(writer.schema, "", _NO_COLUMNS, reading)
-        self._read = _reader_of(writer, reader)
+        with refusing_schemas():
+            node = Planner(read_as).plan(read_as.schema, "", column, reading)
+            self._node = node
+            self._walked = node if reader is None else Planner(writer).plan(writer.schema, "", _NO_COLUMNS, reading)
+            self._unresolved, self._read = _reader_of(writer, reader)
         self._pass = None if reader is not None else make_pass(node)
 
     def read(self, bodies: pa.LargeBinaryArray) -> Texts:
@@ -124,10 +128,13 @@ class AvroReader:
             return _not_a_record(str(error))
         except RefusedBody as refused:
             return refused.refusal
-        except UnicodeDecodeError:
-            return _not_a_record("a string is not UTF-8")
-        except _MALFORMED:  # whose texts hold what is not the message's, as an address of an object
-            return _not_a_record("the message ends early, or does not match the schema")
+        except self._unresolved as error:
+            problem = f"the record cannot be read as the schema_file says: {str(error)[:_LONGEST_REASON]}"
+            return Refusal(ErrorClass.WRONG_SCHEMA, problem)
+        except _MALFORMED as error:  # whose texts hold what is not the message's, as an address of an object
+            is_text = isinstance(error, UnicodeDecodeError)
+            reason = "a string is not UTF-8" if is_text else "the message ends early, or does not match the schema"
+            return _not_a_record(reason)
 
 
 def _not_a_record(problem: str) -> Refusal:
@@ -158,6 +165,10 @@ def make_avro_reader(
     *,
     is_key: bool = False,
 ) -> MakeRecordReader:
+    """Raises SchemaError for a ``reader`` that no record can be resolved to."""
+    if reader is not None:
+        AvroReader(reader, columns, reading, reader=reader)
+
     def make(schema: str, references: Sequence[tuple[str, str]]) -> AvroReader:
         writer = parsed(schema, [text for _, text in references])
         return AvroReader(writer, columns, reading, reader=reader, make_pass=make_pass, is_key=is_key)
@@ -165,34 +176,37 @@ def make_avro_reader(
     return make
 
 
-def parsed(schema: str, references: Sequence[str] = ()) -> AvroSchema:
+def parsed(schema: str, references: Sequence[str] = (), *, checks_defaults: bool = False) -> AvroSchema:
     """A schema. Raises SchemaError for an invalid one, ConfigError without the package."""
     try:
-        return parse_avro(schema, references)
+        return parse_avro(schema, references, checks_defaults=checks_defaults)
     except ImportError as error:
         msg = f"format: avro needs a package that is not installed ({error.name})"
         raise ConfigError(msg, _EXTRA) from error
 
 
-def _reader_of(writer: AvroSchema, reader: AvroSchema | None) -> Callable[[BytesIO], object]:
-    """What reads one record, with the schemas of rule 3."""
+def _reader_of(writer: AvroSchema, reader: AvroSchema | None) -> tuple[type[Exception], Callable[[BytesIO], object]]:
+    """What reads one record, with the schemas of rule 3; and what it raises where these cannot be resolved."""
     from fastavro import parse_schema, schemaless_reader  # noqa: PLC0415 - only with Avro
+    from fastavro.read import SchemaResolutionError  # noqa: PLC0415 - only with Avro
 
-    plain = parse_schema(_plain(writer))
-    resolved = None if reader is None else parse_schema(_plain(reader))
-    return lambda file: schemaless_reader(file, plain, resolved)
-
-
-def _plain(avro: AvroSchema) -> Schema:
-    """The schema of the same bytes, of bare values and with the members of a choice as records (rule 3)."""
-    return _Plain(avro).schema(avro.schema)
+    plain = parse_schema(_Plain(writer, keeps_defaults=False).schema(writer.schema))
+    resolved = None
+    if reader is not None:
+        require_same_units(writer, reader)
+        resolved = parse_schema(_Plain(reader, keeps_defaults=True).schema(reader.schema), _ignore_default_error=True)
+    return SchemaResolutionError, lambda file: schemaless_reader(file, plain, resolved)
 
 
 class _Plain:
-    """Rewrites a schema; a name is defined where it is first used."""
+    """Rewrites a schema to the schema of the same bytes, of bare values and with the members of a choice as records.
 
-    def __init__(self, avro: AvroSchema) -> None:
+    A name is defined where it is first used. Defaults are a reader's, and of the values that it gives.
+    """
+
+    def __init__(self, avro: AvroSchema, *, keeps_defaults: bool) -> None:
         self._avro = avro
+        self._keeps_defaults = keeps_defaults
         self._defined: set[str] = set()
         self._choices = 0
 
@@ -210,11 +224,17 @@ class _Plain:
         if "name" in plain:
             self._defined.add(str(plain["name"]))
         if "fields" in plain:
-            fields = cast("list[dict[str, object]]", plain["fields"])
-            plain["fields"] = [{**each, "type": self.schema(cast("Schema", each["type"]))} for each in fields]
+            plain["fields"] = [self._field(each) for each in cast("list[dict[str, object]]", plain["fields"])]
         for key in ("items", "values"):
             if key in plain:
                 plain[key] = self.schema(cast("Schema", plain[key]))
+        return plain
+
+    def _field(self, field: dict[str, object]) -> dict[str, object]:
+        schema = cast("Schema", field["type"])
+        plain = {key: field[key] for key in ("name", "aliases") if key in field} | {"type": self.schema(schema)}
+        if "default" in field and self._keeps_defaults:
+            plain["default"] = plain_default(self._avro, schema, field["default"])
         return plain
 
     def _union(self, members: list[Schema]) -> Schema:
@@ -235,4 +255,4 @@ def _record_of(name: str, field: str, schema: Schema) -> Schema:
     return {"type": "record", "name": name, "fields": [{"name": field, "type": schema}]}
 
 
-_KEPT = ("type", "name", "aliases", "fields", "symbols", "size", "items", "values")
+_KEPT = ("type", "name", "aliases", "fields", "symbols", "size", "items", "values", "default")

@@ -4,11 +4,13 @@ Rules:
 
 1. Fields have the names of the .proto file. A field without presence that is not sent has its default, as Protobuf
    defines it; one with presence (a message, a oneof, `optional`) is absent, and so null.
-2. An enum is the name of its value; a number without a name is that number, which no STRING column takes. A map's keys
-   are strings. A Timestamp is a time, a wrapper its value, and Struct, Value and ListValue are JSON: for a STRING
-   column its text.
+2. An enum is the name of its value; a number without a name is that number, which no STRING column takes. Of a closed
+   enum (proto2), Google's library puts it among the unknown fields, from which it is taken. A map's keys are strings.
+   A Timestamp is a time, a wrapper its value, and Struct, Value and ListValue are JSON: for a STRING column its text.
 3. In Confluent's frame, the indexes of the message's type come before the message.
 4. Fields that the schema does not have carry no name: they cannot be kept.
+5. A message without a field that is `required` (proto2) is no record of its type, and text is UTF-8 also where the
+   library lets other bytes through.
 """
 
 from __future__ import annotations
@@ -27,9 +29,10 @@ from stage_writer.decode.binary.texts import RefusedBody, Texts, quoted
 from stage_writer.decode.rejects import ErrorClass, Refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from google.protobuf.descriptor import Descriptor, FieldDescriptor
+    from google.protobuf.message import Message
 
     from common.schema import DataType
     from stage_writer.decode.binary.texts import MakeRecordReader, RecordReader
@@ -43,6 +46,7 @@ _FLOATS, _BOOLEAN, _STRING, _BYTES, _ENUM = (1, 2), 8, 9, 12, 14
 _MOST_INDEXES = 100
 _LONGEST_VARINT = 5
 _NANOS = 9
+_INT_MASK, _INT_SIGN = (1 << 32) - 1, 1 << 31
 
 
 class ProtobufReader:
@@ -107,7 +111,7 @@ class ProtobufReader:
 
         def read(body: bytes) -> str:
             try:
-                return text(make.FromString(body))
+                return text(_complete(make.FromString(body)))
             except (DecodeError, ValueError, RecursionError) as error:
                 problem = f"the message is not a Protobuf {descriptor.full_name}: {error}"
                 raise RefusedBody(ErrorClass.INVALID_RECORD, problem) from None
@@ -159,6 +163,7 @@ class _Texts:
         if declared is None and name in self._natural:
             return self._natural[name]
         parts: list[tuple[str, str, bool, Text]] = []
+        closed = {field.number: field for field in message.fields if _is_closed(field)}
 
         def text(value: Any) -> str:  # noqa: ANN401 - a message of any type
             members = [
@@ -166,6 +171,8 @@ class _Texts:
                 for name, begin, has, part in parts
                 if not has or value.HasField(name)
             ]
+            if closed:
+                members += _unnamed(value, closed)
             return f"{{{','.join(members)}}}"
 
         if declared is None:
@@ -203,13 +210,21 @@ class _Texts:
         return self.message(field.message_type, path, column, reading)
 
 
+def _complete(record: Message) -> Message:
+    """The record, if it has all that is required (rule 5)."""
+    if not record.IsInitialized():
+        msg = f"it lacks the required {', '.join(record.FindInitializationErrors())}"
+        raise ValueError(msg)
+    return record
+
+
 def _leaf(field: FieldDescriptor, path: str, column: DataType | None, reading: DecodeOptions) -> Text:
     if field.type in _FLOATS:
         return texts.number
     if field.type == _BOOLEAN:
         return texts.boolean
     if field.type == _STRING:
-        return quoted
+        return _quoted
     if field.type == _BYTES:
         return texts.bytes_text(path, column, reading)
     if field.type == _ENUM and not texts.is_number(column):
@@ -230,3 +245,28 @@ def _json(*, as_text: bool) -> Text:
 
 def _key(key: object) -> str:
     return quoted(key) if isinstance(key, str) else f'"{texts.boolean(key) if isinstance(key, bool) else key}"'
+
+
+def _quoted(value: str | bytes) -> str:
+    """Text; as bytes it is not UTF-8, and raises UnicodeDecodeError (rule 5)."""
+    return quoted(value if isinstance(value, str) else value.decode())
+
+
+def _is_closed(field: FieldDescriptor) -> bool:
+    of = field.message_type.fields_by_name["value"] if is_map(field) else field
+    return of.enum_type is not None and bool(of.enum_type.is_closed)
+
+
+def _unnamed(value: Message, closed: Mapping[int, FieldDescriptor]) -> Iterator[str]:
+    """The numbers that closed enums do not name, as members of the message; those of a list have lost their place."""
+    from google.protobuf.unknown_fields import UnknownFieldSet  # noqa: PLC0415 - only with Protobuf
+
+    for unknown in UnknownFieldSet(value):
+        field = closed.get(unknown.field_number)
+        if field is None:
+            continue
+        if field.is_repeated or not isinstance(unknown.data, int):
+            problem = f"{field.full_name} has a number that its enum does not name"
+            raise RefusedBody(ErrorClass.INVALID_RECORD, problem)
+        number = unknown.data & _INT_MASK
+        yield f"{quoted(field.name)}:{number - ((number & _INT_SIGN) << 1)}"

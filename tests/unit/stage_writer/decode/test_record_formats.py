@@ -330,6 +330,96 @@ def test_records_are_resolved_to_a_reader_s_schema(registry: Registry) -> None:
     assert outcomes(found) == [{"id": 1, "place": "Oslo", "amount": 2.5}]
 
 
+def resolved(written: object, record: object, wanted: dict[str, Any], column: str) -> object:
+    """What becomes of the value `v` of a record that a `schema_file` resolves, or its error class."""
+    of = schema(("a", "int")) if written is None else schema(("v", written))
+    body = avro(of, {"a": 1} if written is None else {"v": record})
+    stream = stream_of(f"v {column}", format="avro", framing="confluent", schema_file="x")
+    reader = {**schema(), "fields": [{"name": "v", **wanted}]}
+    with running_registry() as registry:
+        number = registry.register(json.dumps(of), "AVRO")
+        inputs = RecordInputs(client_of(stream, registry), schema_file=json.dumps(reader).encode())
+        decoder = decoder_of(stream, inputs)
+        (found,) = outcomes(decoder.decode(messages_of(pa.array([b"\0" + number.to_bytes(4) + body], pa.binary()))))
+    return found["v"] if isinstance(found, dict) else found
+
+
+IN_BYTES = {"type": "record", "name": "B", "fields": [{"name": "b", "type": "bytes", "default": "\u00fe"}]}
+
+
+@pytest.mark.parametrize(
+    ("kind", "default", "column", "expected"),
+    [
+        ("bytes", "\u00ff", "BINARY", b"\xff"),
+        (decimal(4, 2), "\u0001", "DECIMAL(4,2)", Decimal("0.01")),
+        (FIXED_UUID, "\0" * 16, "STRING", str(UUID(int=0))),
+        (["string", "long"], "x", "STRUCT<string: STRING, long: BIGINT>", {"string": "x", "long": None}),
+        (["null", "bytes"], None, "BINARY", None),
+        ("double", 1, "DOUBLE", 1.0),
+        ({"type": "array", "items": "bytes"}, ["\u00ff"], "ARRAY<BINARY>", [b"\xff"]),
+        ({"type": "map", "values": "float"}, {"k": 1}, "MAP<STRING, FLOAT>", [("k", 1.0)]),
+        (IN_BYTES, {}, "STRUCT<b: BINARY>", {"b": b"\xfe"}),
+    ],
+)
+def test_a_reader_s_default_is_the_value_of_its_type(
+    kind: object, default: object, column: str, expected: object
+) -> None:
+    assert resolved(None, None, {"type": kind, "default": default}, column) == expected
+
+
+GROWN = {"type": "enum", "name": "E", "symbols": ["A", "B", "C"]}
+KNOWN = {"type": "enum", "name": "E", "symbols": ["A", "B"]}
+
+
+@pytest.mark.parametrize(
+    ("written", "value", "wanted", "column", "expected"),
+    [
+        (GROWN, "C", KNOWN, "STRING", ErrorClass.WRONG_SCHEMA),
+        (GROWN, "C", {**KNOWN, "default": "A"}, "STRING", "A"),
+        (["null", "int"], None, "long", "BIGINT", ErrorClass.WRONG_SCHEMA),
+        ("string", "7", "int", "INT", ErrorClass.WRONG_SCHEMA),
+        (decimal(4, 2), Decimal("1.25"), decimal(6, 3), "DECIMAL(6,3)", ErrorClass.WRONG_SCHEMA),
+        (decimal(4, 2), Decimal("1.25"), ["null", decimal(6, 2)], "DECIMAL(6,2)", Decimal("1.25")),
+        (MILLIS, NOON, MICROS, "TIMESTAMP", ErrorClass.WRONG_SCHEMA),
+        (DATE, dt.date(2024, 2, 29), ["null", MILLIS], "TIMESTAMP", ErrorClass.WRONG_SCHEMA),
+        (
+            {"type": "array", "items": MILLIS},
+            [NOON],
+            {"type": "array", "items": MICROS},
+            "ARRAY<TIMESTAMP>",
+            "wrong_schema",
+        ),
+        (["null", MILLIS], NOON, MICROS, "TIMESTAMP", ErrorClass.WRONG_SCHEMA),
+        (LOCAL_MICROS, NOON.replace(tzinfo=None), MICROS, "TIMESTAMP", NOON),
+        (MILLIS, NOON, "long", "BIGINT", NOON_US // 1000),
+        ("long", NOON_US, MICROS, "TIMESTAMP", NOON),
+    ],
+)
+def test_what_does_not_resolve_to_a_reader_s_schema_is_refused_and_nothing_changes_its_value(
+    written: object, value: object, wanted: object, column: str, expected: object
+) -> None:
+    assert resolved(written, value, {"type": wanted}, column) == expected
+
+
+@pytest.mark.parametrize("default", [0, 1.5, "x", None])
+def test_the_defaults_of_the_schema_that_a_record_was_written_with_do_not_matter(default: object) -> None:
+    of = {**schema(), "fields": [{"name": "v", "type": "double", "default": default}]}
+    stream = stream_of("v DOUBLE", format="avro", schema_file="x")
+    body = avro(schema(("v", "double")), {"v": 2.5})
+    assert outcomes(decoded(stream, [body], file=json.dumps(of).encode())) == [{"v": 2.5}]
+
+
+@pytest.mark.parametrize("kind", [["int", "int"], {"type": "fixed", "name": "F", "size": "x"}])
+def test_records_of_an_avro_schema_that_cannot_be_used_are_refused(kind: object, registry: Registry) -> None:
+    number = registry.register(json.dumps(schema(("v", kind))), "AVRO")
+    stream = stream_of("v INT", format="avro", framing="confluent")
+    assert outcomes(decoded(stream, [b"\0" + number.to_bytes(4) + b"\0\2"], registry)) == [ErrorClass.WRONG_SCHEMA]
+
+
+def test_a_decimal_without_a_precision_is_bytes() -> None:
+    assert one_value(logical("bytes", "decimal"), b"\1", "BINARY") == b"\1"
+
+
 def test_unknown_fields_of_avro_are_rescued(registry: Registry) -> None:
     extra = schema(("id", "long"), ("when", MILLIS), ("raw", "bytes"), ("n", "double"))
     values: Values = [
@@ -610,6 +700,42 @@ def test_a_protobuf_message_is_in_its_columns(files: bytes) -> None:
     assert json.loads(str(found.pop("extra"))) == {"a": [1, None, "é"]}
     assert found == FULL
     assert (empty, tombstone, broken, unnamed) == (EMPTY, None, ErrorClass.INVALID_RECORD, ErrorClass.WRONG_TYPE)
+
+
+PROTO_2 = """
+syntax = "proto2";
+enum Kind { NEW = 1; OLD = 2; }
+message Order {
+  required int64 id = 1; optional Kind kind = 2; repeated Kind kinds = 3; optional string note = 4;
+  map<string, string> notes = 5;
+}
+"""
+
+
+def test_proto2_loses_no_value_in_silence() -> None:
+    columns = "id BIGINT, kind {}, kinds ARRAY<STRING>, note STRING, notes MAP<STRING, STRING>"
+    values: Values = [
+        b"\x08\x01\x10\x02\x18\x01",
+        b"\x08\x01\x10\x07",  # Kinds that the enum does not name.
+        b"\x08\x01\x10\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01",
+        b"\x08\x01\x18\x01\x18\x07",
+        b"\x10\x02",  # No id.
+        b"\x08\x01\x22\x01\xff",  # Notes that are not UTF-8.
+        b"\x08\x01\x2a\x05\x0a\x01\xff\x12\x00",
+    ]
+    refused = [ErrorClass.INVALID_RECORD] * 4
+    for kind, known, unknown in (("STRING", "OLD", [ErrorClass.WRONG_TYPE] * 2), ("INT", 2, [7, -1])):
+        stream = stream_of(columns.format(kind), format="protobuf", schema_file="order.proto", message="Order")
+        found = outcomes(decoded(stream, values, file=PROTO_2.encode()))
+        kinds = [each["kind"] if isinstance(each, dict) else each for each in found]
+        assert kinds == [known, *unknown, *refused]
+        assert found[0] == {"id": 1, "kind": known, "kinds": ["NEW"], "note": None, "notes": []}
+
+
+@pytest.mark.parametrize(("name", "text"), [("\0", "x"), ("a", "\ud800"), ("schema.proto/b.proto", "x")])
+def test_a_protobuf_reference_that_cannot_be_a_file_is_refused(name: str, text: str) -> None:
+    with pytest.raises(SchemaError, match="not valid text under a valid file path"):
+        compile_protobuf(PROTO_2, {"schema.proto": PROTO_2, name: text})
 
 
 def test_protobuf_s_frame_names_the_message(files: bytes, registry: Registry) -> None:
