@@ -115,7 +115,11 @@ class RegistryFinder:
 
 def columns_of_schema(stream: Stream, schema: RegisteredSchema, compile_protobuf: Compile) -> Columns:
     """The columns for records of a schema. Raises SchemaError for one that gives none."""
-    columns, formats = _of_messages(stream, schema, compile_protobuf)
+    try:
+        columns, formats = _of_messages(stream, schema, compile_protobuf)
+    except RecursionError:
+        msg = "the schema is nested too deeply"
+        raise SchemaError(msg, "declare the columns yourself") from None
     if not stream.record.has_events:
         return columns, formats
     image = columns.field(_IMAGE)

@@ -416,6 +416,13 @@ def test_an_event_s_schema_without_images_is_refused() -> None:
         columns_of_schema(stream, RegisteredSchema("AVRO", avro(("id", "int"))), compile_protobuf)
 
 
+def test_a_schema_that_is_nested_too_deeply_is_refused() -> None:
+    (stream,) = settings_of("/x", columns="from_registry", framing="confluent").streams
+    schema = '{"properties":{"v":' * 400 + "{}" + "}}" * 400
+    with pytest.raises(SchemaError, match="nested too deeply"):
+        columns_of_schema(stream, RegisteredSchema("JSON", schema), compile_protobuf)
+
+
 @pytest.mark.parametrize(
     ("known", "later", "expected"),
     [

@@ -3,7 +3,8 @@
 Rules:
 
 1. A record that the schema allows goes on as it is, byte by byte; the others are refused with the first problem.
-2. A message that is no JSON goes on too: the stream's decoder says what is wrong with it.
+2. A message that is no JSON goes on too: the stream's decoder says what is wrong with it. JSON that Python does not
+   parse, too deep or with a number of thousands of digits, cannot be checked and is refused.
 3. The draft is the one that the schema names, or draft 7, Confluent's default. Nothing is fetched: a schema refers to
    itself and to its references in the registry only.
 """
@@ -49,10 +50,9 @@ class JsonSchemaReader:
     def _problem(self, body: bytes) -> str | None:
         try:
             record = json.loads(body)
-        except (ValueError, RecursionError):
-            return None
-        try:
             violation = next(iter(self._validator.iter_errors(record)), None)
+        except (json.JSONDecodeError, UnicodeDecodeError):
+            return None
         except Exception as error:  # noqa: BLE001 - of a schema that refers to nothing, or of a pattern
             return f"the record cannot be checked: {type(error).__name__}: {error}"[:_LONGEST]
         return None if violation is None else f"{violation.json_path}: {violation.message}"[:_LONGEST]
@@ -72,7 +72,7 @@ def _validator(schema: str, references: Sequence[tuple[str, str]]) -> Validator:
         kind = validator_for(document, default=Draft7Validator)
         kind.check_schema(document)
         resources = [(name, DRAFT7.create_resource(json.loads(text))) for name, text in references]
-    except (ValueError, TypeError, InvalidSchemaError) as error:
+    except (ValueError, TypeError, AttributeError, RecursionError, InvalidSchemaError) as error:
         msg = f"the JSON Schema is invalid: {str(error).partition(chr(10))[0]}"
         raise SchemaError(msg, "fix the schema, or register a valid one") from None
     validator: Validator = kind(document, registry=Registry().with_resources(resources))

@@ -820,6 +820,21 @@ def test_json_that_its_schema_does_not_allow_is_refused(registry: Registry) -> N
     assert [reject.error_class for reject in plain.rejects] == [ErrorClass.INVALID_JSON]
 
 
+@pytest.mark.parametrize("schema", ['{"$schema": 7}', '{"not":' * 5_000 + "{}" + "}" * 5_000])
+def test_records_of_a_json_schema_that_cannot_be_used_are_refused(schema: str, registry: Registry) -> None:
+    frame = b"\0" + registry.register(schema).to_bytes(4)
+    found = decoded(stream_of("id INT", framing="confluent", validate=True), [frame + b"{}"], registry)
+    assert outcomes(found) == [ErrorClass.WRONG_SCHEMA]
+
+
+@pytest.mark.parametrize("value", [b"[" * 100_000 + b"]" * 100_000, b"9" * 5_000])
+def test_json_that_cannot_be_checked_is_refused(value: bytes, registry: Registry) -> None:
+    frame = b"\0" + registry.register('{"properties": {"v": {"type": "boolean"}}}').to_bytes(4)
+    stream = stream_of("v STRING", framing="confluent", validate=True, formats={"v": "json"})
+    found = decoded(stream, [frame + b'{"v": ' + value + b"}"], registry)
+    assert outcomes(found) == [ErrorClass.AGAINST_SCHEMA]
+
+
 def test_json_without_frames_is_checked_by_a_file() -> None:
     stream = stream_of("id INT", validate=True, schema_file="order.json")
     found = outcomes(decoded(stream, [b'{"id": 1}', b"{}", None], file=json.dumps(JSON_SCHEMA).encode()))
