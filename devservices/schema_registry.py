@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     Json = Mapping[str, object] | list[str]
 _ID_PARTS = 3
 _VERSION_PARTS = 4
-_NO_SCHEMA = 40403
+_NO_SUBJECT, _NO_SCHEMA = 40401, 40403
 _STOP_WITHIN_S = 0.02
 
 
@@ -103,11 +103,12 @@ class _Handler(BaseHTTPRequestHandler):
             else:
                 self._answer(404, {"error_code": _NO_SCHEMA, "message": f"Schema {number} not found"})
         elif parts[:2] == ["schemas", "guids"] and len(parts) == _ID_PARTS:
-            self._answer_found(self.registry.by_guid(parts[2]))
+            self._answer_found(self.registry.by_guid(parts[2]), _NO_SCHEMA)
         elif parts[:1] == ["subjects"] and len(parts) == _VERSION_PARTS:
             subject = unquote(parts[1])
             newest = len(self.registry.subjects.get(subject, []))
-            self._answer_found(self.registry.version(subject, newest if parts[3] == "latest" else int(parts[3])))
+            version = newest if parts[3] == "latest" else int(parts[3])
+            self._answer_found(self.registry.version(subject, version), _NO_SUBJECT)
         else:
             self._answer_found(None)
 
@@ -123,8 +124,8 @@ class _Handler(BaseHTTPRequestHandler):
         versions = self.registry.subjects[subject]
         self._answer_found(self.registry.version(subject, versions.index(number) + 1))
 
-    def _answer_found(self, found: Json | None) -> None:
-        missing = {"error_code": 404, "message": "HTTP 404 Not Found"}
+    def _answer_found(self, found: Json | None, code: int = 404) -> None:
+        missing = {"error_code": code, "message": "Not Found"}
         self._answer(404 if found is None else 200, missing if found is None else found)
 
     def _asked(self) -> list[str] | None:

@@ -3,7 +3,8 @@
 Rules:
 
 1. A schema never changes, so each is requested once. A missing one may have been registered a moment ago: it is
-   requested again a few times, and then not for a minute. Of many at once that cannot be so: messages that only look
+   requested again a few times, and then not for a minute. Only the registry's own code says that one is missing: any
+   other 404 is of a proxy, or of a wrong URL. Of many at once that cannot be so: messages that only look
    framed name as many ids as there are messages. They are requested once, and forgotten later.
 2. Requests run in a background thread, one at a time, and are retried with growing pauses while the registry does not
    answer, as long as `knows` is called. The messages wait meanwhile. A healthy registry answers within the short time
@@ -44,6 +45,8 @@ _FEW = 20
 """How many missing schemas may be new ones."""
 _FORGET_ABSENT_AFTER_S = 60.0
 _NOT_FOUND = 404
+"""The status; and what its own codes begin with: 40401 for a subject, 40402 for a version, 40403 for a schema."""
+_LARGEST_ID = (1 << 31) - 1
 _EXTRA = "pip install 'kafka-delta-express[stage-writer,schema-registry]'"
 
 
@@ -110,8 +113,9 @@ class SchemaRegistry:
         try:
             self._client.get_schema_types()
         except SchemaRegistryError as error:
-            if error.http_status_code != _NOT_FOUND:  # some registries do not have that endpoint
+            if error.http_status_code != _NOT_FOUND:
                 raise self._refusal(error) from error
+            self._fetch(1)  # some registries do not have that endpoint
         except Exception as error:  # the client lets its HTTP library's errors through
             raise self._refusal(error) from error
 
@@ -233,6 +237,8 @@ class SchemaRegistry:
 
     def _fetch(self, schema: SchemaKey) -> RegisteredSchema | None:
         """The registry's current answer; None for an id that it does not have. Raises RegistryError."""
+        if isinstance(schema, int) and schema > _LARGEST_ID:
+            return None
         response = self._request(lambda: self._schema(schema))
         return None if response is None else self._registered(response)
 
@@ -270,7 +276,7 @@ class SchemaRegistry:
         try:
             return request()
         except SchemaRegistryError as error:
-            if error.http_status_code == _NOT_FOUND:
+            if error.http_status_code == _NOT_FOUND and (error.error_code or 0) // 100 == _NOT_FOUND:
                 return None
             raise self._refusal(error) from error
         except Exception as error:  # the client lets its HTTP library's errors through

@@ -224,6 +224,23 @@ def test_a_registry_that_stays_away_or_refuses_ends_the_waiting_with_an_error(us
             registry.types_of([1])
 
 
+def test_a_page_that_is_not_there_is_not_a_missing_schema() -> None:
+    with running_registry() as server:
+        number = server.register("{}")
+        registry = SchemaRegistry({"url": f"{server.url}/wrong"}, IdleClock(), get_logger())
+        with pytest.raises(RegistryError):
+            registry.check()
+        with pytest.raises(RegistryError):
+            registry.types_of([number])
+
+
+def test_a_number_that_no_schema_has_is_not_requested() -> None:
+    with running_registry() as server:
+        registry = SchemaRegistry({"url": server.url}, IdleClock(), get_logger())
+        assert registry.types_of([2**31, 2**32 - 1]) == {2**31: None, 2**32 - 1: None}
+        assert server.asked == []
+
+
 def test_settings_that_the_client_does_not_take_are_refused() -> None:
     with pytest.raises(ConfigError) as raised:
         SchemaRegistry({"url": "http://localhost:1", "basic.auth": "x"}, IdleClock(), get_logger())
