@@ -67,7 +67,8 @@ class RecordChoice:
 
     @property
     def needs_headers(self) -> bool:
-        return any(step.needs_headers for step in self._steps)
+        framed = self._stream.record.framing == "confluent_header"
+        return framed or any(step.needs_headers for step in self._steps)
 
     def routes(self, messages: Messages) -> list[str]:
         """The routes that these messages take, each once; the stream has a ``route`` and no ``expect``."""

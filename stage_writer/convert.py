@@ -55,6 +55,7 @@ from stage_writer.shape.slicing import ExplodeLimits, Slice, WithoutTasks, slice
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    import pyarrow as pa
     from numpy.typing import NDArray
 
     from common.settings import Stream
@@ -116,6 +117,10 @@ class RecordPipeline:
         if self._stream.record.format == "json" or not isinstance(self._decoder, OpeningDecoder):
             return None
         return self._decoder.body_of if self._stream.record.framing != "confluent_header" else None
+
+    def bodies_of(self, messages: Messages) -> pa.BinaryArray | pa.LargeBinaryArray:
+        """The JSON in the messages; null for tombstones, and maybe for refused ones."""
+        return self._decoder.bodies_of(messages) if isinstance(self._decoder, OpeningDecoder) else messages.values
 
     def waits(self, batch: MessageBatch) -> Dependency | None:
         """What must be available before this batch can be decoded."""

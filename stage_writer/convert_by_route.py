@@ -24,7 +24,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 
 from common.errors import ExpressionError, SchemaError
 from common.schema import Field, StructType
@@ -39,10 +38,11 @@ from stage_writer.choice import RecordChoice
 from stage_writer.convert import RecordPipeline, dead_letters_format, require_can_partition, rows_format, to_route
 from stage_writer.convert_by_table import alone
 from stage_writer.decode.batch import Messages
+from stage_writer.decode.envelopes.framing import without_frames
 from stage_writer.decode.rejects import ErrorClass, Reject
 from stage_writer.decode.unknown.evolving import usable
 from stage_writer.decode.unknown.offers import Offers
-from stage_writer.layers import NO_INPUTS
+from stage_writer.layers import NO_INPUTS, keys_decoder_of
 from stage_writer.shape.changes.events import deletes_by_tombstones
 from stage_writer.shape.changes.key_names import EventKeyNames, KeyNames, names_in, text_of
 from stage_writer.shape.outcome import Part, staged_of, together
@@ -50,8 +50,9 @@ from stage_writer.shape.route import OWN
 from stage_writer.shape.slicing import WithoutTasks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    import pyarrow as pa
     from numpy.typing import NDArray
 
     from common.settings import Stream
@@ -65,6 +66,8 @@ if TYPE_CHECKING:
     from stage_writer.shape.slicing import Staged
 
     Index = NDArray[np.int64]
+    KeysOf = Callable[[Messages], pa.BinaryArray | pa.LargeBinaryArray]
+    """Message keys as JSON."""
 
 _KEYS_READ = 100
 """Of how many message keys the names, or the types of key columns, are taken."""
@@ -84,9 +87,12 @@ class Converted:
 class OwnTable:
     """One table, with the columns that it has now. Raises SchemaError for a partition column of a type that cannot."""
 
-    def __init__(self, stream: Stream, route: str, gained: StructType, inputs: RecordInputs, *, named: bool) -> None:
+    def __init__(
+        self, stream: Stream, route: str, gained: StructType, inputs: RecordInputs, *, keys_of: KeysOf, named: bool
+    ) -> None:
         """``stream`` has the table as its main one. ``named``: its keys are the names in message keys."""
         self.route, self.gained = route, gained
+        self._keys_of = keys_of
         self._stream = stream
         self._keys = () if stream.merge is None else stream.merge.keys
         field = KEY_NAMES.get(stream.record.envelope)
@@ -125,12 +131,13 @@ class OwnTable:
         return RecordPipeline(plain, inputs, gained=added)
 
     def convert(self, messages: Messages) -> Converted:
-        lost = np.zeros(len(messages), np.bool_) if self._names is None else self._names.differ(messages.keys)
+        names = self._names
+        lost = np.zeros(len(messages), np.bool_) if names is None else names.differ(self._keys_of(messages))
         rejects = self._without_keys(np.flatnonzero(lost), "message key")
         kept = np.flatnonzero(~lost)
         begun = self.pipeline.begin(messages.taken(kept))
         if self._event_names is not None:
-            other = self._event_names.differ(begun.messages.values, self._keys)[begun.rows.index]
+            other = self._event_names.differ(self.pipeline.bodies_of(begun.messages), self._keys)[begun.rows.index]
             why = self._without_keys(begun.rows.index[other], self._event_names.field)
             begun = replace(begun, rows=begun.rows.without(other, why))
         rows = self.pipeline.finish(begun)
@@ -163,7 +170,7 @@ class OwnTable:
         """The key columns that the message keys of each batch offer (rule 3)."""
         offered = []
         for part in messages.parted(index):
-            keys = messages.keys.take(pa.array(part[:_KEYS_READ])).to_pylist()
+            keys = self._keys_of(messages.taken(part[:_KEYS_READ])).to_pylist()
             columns = self._offers.of([text for key in keys if (text := text_of(key)) is not None])
             offered.append(StructType(tuple(field for field in columns if field.name in self._keys)))
         return offered
@@ -190,6 +197,7 @@ class OwnColumnsConverter(WithoutTasks):
         self._to_route = RecordChoice(to_route(stream), inputs)
         self._main = alone(stream.at(stream.table))
         self._main_pipeline = main = RecordPipeline(self._main, inputs)
+        self._keys = keys_decoder_of(stream, inputs) if _reads_message_keys(stream) else None
         self.formats = (rows_format(self._main, main.columns), dead_letters_format(stream))
         """The stream's main table, and the one for dead letters. The others appear with their rows."""
         self._tables: dict[str, OwnTable] = {}
@@ -216,6 +224,9 @@ class OwnColumnsConverter(WithoutTasks):
         dependency = self._main_pipeline.waits(batch)
         if dependency is not None:
             return dependency
+        dependency = None if self._keys is None else self._keys.waits(batch.keys, batch.headers)
+        if dependency is not None:
+            return dependency
         messages = Messages.of([batch])
         firsts = self._to_route.new_routes(messages, _KEYS_READ)
         keys = {route: names for route, places in firsts.items() if (names := self._names_in(messages, places))}
@@ -223,9 +234,16 @@ class OwnColumnsConverter(WithoutTasks):
 
     def _names_in(self, messages: Messages, places: Sequence[int]) -> tuple[str, ...]:
         """The keys of a table that appears with these messages."""
+        first = messages.taken(np.array(places, np.int64))
         if self._event_names is not None:
-            return self._event_names.first(messages.values.take(pa.array(places, pa.int64())))
-        return next((names for place in places if (names := names_in(messages.keys[place].as_py()))), ())
+            return self._event_names.first(self._main_pipeline.bodies_of(first))
+        return next((names for key in self._keys_of(first).to_pylist() if (names := names_in(key))), ())
+
+    def _keys_of(self, messages: Messages) -> pa.BinaryArray | pa.LargeBinaryArray:
+        """The message keys as JSON."""
+        if self._keys is not None:
+            return self._keys.keys_of(messages.keys, messages.headers)
+        return without_frames(messages.keys) if self.stream.record.framing == "confluent" else messages.keys
 
     def at(self, gained: StructType) -> OwnColumnsConverter:
         """The conversion once the stream has gained columns; tables without new ones stay."""
@@ -264,9 +282,18 @@ class OwnColumnsConverter(WithoutTasks):
             route = route_of(self.stream, url) or ""
             gained = columns_at(self.stream, url, self._gained)
             named = has_keys_of_messages(self.stream, route)
-            table = OwnTable(alone(self.stream.at(url)), route, gained, self._inputs, named=named)
+            main = alone(self.stream.at(url))
+            table = OwnTable(main, route, gained, self._inputs, keys_of=self._keys_of, named=named)
             self._tables[url] = table
         return table
+
+
+def _reads_message_keys(stream: Stream) -> bool:
+    """Whether message keys may name a table's keys, or offer the columns of these."""
+    merge = stream.merge
+    if merge is None or stream.record.envelope in KEY_NAMES:
+        return False
+    return not merge.keys or merge.tombstones == "delete"
 
 
 def _by_table(chosen: Rows) -> Iterator[tuple[int, Index]]:

@@ -137,7 +137,9 @@ def keys_decoder_of(stream: Stream, inputs: RecordInputs) -> FramedDecoder | Non
         return None
     columns, reading = stream.record.schema_of_columns, DecodeOptions(stream.record.forms, lenient=is_lenient(stream))
     if stream.record.format == "avro":
-        keys = StructType(tuple(columns.field(name) or Field(name, Primitive.STRING) for name in _key_names(stream)))
+        named = (columns.field(name) or Field(name, Primitive.STRING) for name in _key_names(stream))
+        # Gained columns have the types of values that no column decides about.
+        keys = columns if stream.record.has_own_columns else StructType(tuple(named))
         make = make_avro_reader(keys, reading, None, inputs.avro_pass, is_key=True)
     else:
         make = make_protobuf_reader(columns, reading, _compiler(inputs))

@@ -7,14 +7,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
 from deltalake import DeltaTable
 
 from delta_loader.inspect.verify.findings import Verdict
+from devservices.schema_registry import running_registry
 from tests.integration import in_process
 from tests.reading import delta_rs_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from pyspark.sql import SparkSession
 
@@ -184,3 +189,72 @@ def test_the_tables_of_canal_appear_with_the_keys_that_its_events_name(
     report = in_process.verify(config, spark)
     assert report.failure is None
     assert not [finding for finding in report.findings if finding.verdict is Verdict.FAULT], report.findings
+
+
+def test_tables_appear_with_the_keys_of_message_keys_in_avro(
+    kafka: KafkaCluster, new_topic: Callable[..., str], programs: Programs, spark: SparkSession, tmp_path: Path
+) -> None:
+    """As Debezium sends them with Confluent's converter, tombstones too."""
+    topic = new_topic(1, prefix="shop.public.customers")
+    with running_registry() as registry:
+        config = programs.config(
+            {
+                "kafka": {"bootstrap.servers": kafka.bootstrap_servers},
+                "schema_registry": {"url": registry.url},
+                "stage": {"url": f"{tmp_path}/stage"},
+                "writer": {"group_id": topic, "http": None},
+                "loader": {"http": None, "spark": {"spark.master": "local[2]"}},
+                "streams": [
+                    {
+                        "app_id": "shop",
+                        "topics": [topic],
+                        "table": f"{tmp_path}/position",
+                        "format": "avro",
+                        "framing": "confluent",
+                        "envelope": "debezium",
+                        "route": "regexp_extract(kafka.topic, '([a-z]+)-[^.]*$', 1)",
+                        "route_table": f"{tmp_path}/shop/{{route}}",
+                        "route_columns": "own",
+                        "load": "merge",
+                        "merge": {},
+                    }
+                ],
+            }
+        )
+        producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+        client = SchemaRegistryClient({"url": registry.url})
+        fields = [{"name": "id", "type": "long"}]
+        of_key = AvroSerializer(client, json.dumps({"type": "record", "name": "Key", "fields": fields}))
+
+        def send(number: int, op: str = "", **row: str) -> None:
+            """An event, or without an operation a tombstone."""
+            image = {"type": "record", "name": "Value", "fields": fields}
+            image = {**image, "fields": [*fields, *({"name": name, "type": "string"} for name in row)]}
+            parts = [("before", ["null", image]), ("after", ["null", "Value"]), ("op", "string")]
+            of_parts = [{"name": name, "type": kind} for name, kind in parts]
+            schema = {"type": "record", "name": "Envelope", "fields": of_parts}
+            key_context = SerializationContext(topic, MessageField.KEY)
+            value = None
+            if op:
+                context = SerializationContext(topic, MessageField.VALUE)
+                event = {"before": None, "after": {"id": number, **row}, "op": op}
+                value = AvroSerializer(client, json.dumps(schema))(event, context)
+            producer.produce(topic, value, of_key({"id": number}, key_context))
+
+        def rows(*columns: str) -> list[tuple[object, ...]]:
+            assert producer.flush(120) == 0
+            programs.succeed("stage-writer", "run", config, "--until-caught-up")
+            (report,) = in_process.load_all(config, spark)
+            assert (report.failure, report.held) == (None, {})
+            frame = spark.read.format("delta").load(f"{tmp_path}/shop/customers")
+            return sorted(tuple(row) for row in frame.select(*columns).collect())
+
+        send(1, "c", name="Ada")
+        send(2, "c", name="Eve")
+        programs.succeed("stage-writer", "check", config)
+        assert rows("id", "name") == [(1, "Ada"), (2, "Eve")]
+        send(1)
+        send(2, "u", name="Eve", city="Oslo")
+        send(3)
+        assert rows("id", "name", "city") == [(2, "Eve", "Oslo")]
+        assert not (tmp_path / "position_dead_letters/_delta_log").exists()

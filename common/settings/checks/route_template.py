@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from common.settings.envelopes import UPDATE, WITHOUT_KEY_NAMES
+from common.settings.envelopes import WITHOUT_KEY_NAMES
 from common.settings.places import STAGE_FOLDERS
 from common.settings.refusing import refuse
 from common.settings.route_template import NAME, ROUTE_LIMIT, VALUE
@@ -50,33 +50,23 @@ def check_own_columns(stream: Stream) -> None:
             msg = "merge.route_keys is set without route_columns: own, so all tables have merge.keys; remove it"
             raise ValueError(msg)
         return
-    is_framed = stream.record.framing != "none"
     excluded = {
         "no route_table": stream.routing.route_table is None,
         f"columns: {stream.record.columns}": stream.record.columns_from is not None,
         f"unknown_fields: {stream.record.unknown_fields}": not stream.record.evolves,
         f"unrouted: {stream.routing.unrouted}": stream.routing.unrouted != "dead_letters",
-        f"format: {stream.record.format}": stream.record.format == "protobuf",
-        f"framing: {stream.record.framing}": stream.record.framing == "confluent_header",
-        f"framing with envelope: {stream.record.envelope}": is_framed and stream.record.envelope in UPDATE,
-        "validate: true": stream.record.validates,
-        "schema_file": stream.record.schema_file is not None,
     }
     other = next((key for key, is_given in excluded.items() if is_given), None)
     if other is not None:
         msg = f"route_columns is own, which does not go with {other}; write route_columns: shared, or change that"
         raise ValueError(msg)
     if merge is not None:
-        _check_own_keys(stream, merge, is_framed=is_framed)
+        _check_own_keys(stream, merge)
 
 
-def _check_own_keys(stream: Stream, merge: MergeSettings, *, is_framed: bool) -> None:
-    if is_framed and merge.tombstones == "delete":
-        msg = "tombstones whose keys have a frame do not go with route_columns: own; add merge: {tombstones: ignore}"
-        raise ValueError(msg)
-    if not (merge.keys or merge.route_keys) and (is_framed or stream.record.envelope in WITHOUT_KEY_NAMES):
-        which = "keys in a frame" if is_framed else f"events of {stream.record.envelope}"
-        msg = f"{which} do not name the key columns; add merge.keys or merge.route_keys"
+def _check_own_keys(stream: Stream, merge: MergeSettings) -> None:
+    if not (merge.keys or merge.route_keys) and stream.record.envelope in WITHOUT_KEY_NAMES:
+        msg = f"events of {stream.record.envelope} do not name the key columns; add merge.keys or merge.route_keys"
         raise ValueError(msg)
     without = [] if merge.keys else [route for route in stream.routing.routes if route not in merge.route_keys]
     if without:

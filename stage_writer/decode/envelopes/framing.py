@@ -112,6 +112,10 @@ class OpeningDecoder:
         nulls = messages.values.is_null().to_numpy(zero_copy_only=False)
         return replace(decoded, rejects=tuple(together), tombstones=np.flatnonzero(nulls))
 
+    def bodies_of(self, messages: Messages) -> pa.LargeBinaryArray:
+        """The JSON in the messages; null for tombstones and refused ones."""
+        return self._opened(messages.values, messages.headers)[0]
+
     def body_of(self, message: bytes) -> bytes | None:
         body: bytes | None = self._opened(pa.array([message], pa.large_binary()), None)[0][0].as_py()
         return body

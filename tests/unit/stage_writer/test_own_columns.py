@@ -3,26 +3,30 @@
 import io
 import json
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import fastavro
 import pytest
 import structlog
+from google.protobuf.message_factory import GetMessageClass
 
 from common.clock import SystemClock
 from common.errors import ConfigError
+from common.protoc import compile_protobuf
 from common.schema import StructType, schema_from_json, to_ddl
 from common.schema.evolution import NO_COLUMNS
+from common.schema.protobuf import find_message
 from common.settings import Stream
 from common.settings.own_columns import columns_at
 from common.stage.appeared_routes import agree_on, appeared, with_appeared_of
 from common.stage.evolved import latest
 from common.storage.store import FsspecStore
-from devservices.schema_registry import running_registry
+from devservices.schema_registry import Registry, running_registry
 from stage_writer.convert_by_route import OwnColumnsConverter
-from stage_writer.decode.batch import MessageBatch
+from stage_writer.decode.batch import MessageBatch, headers_column
 from stage_writer.decode.envelopes.framing import SchemaWait
 from stage_writer.fetch.schema_registry import SchemaRegistry
 from stage_writer.layers import RecordInputs
@@ -51,11 +55,20 @@ def own(**settings: object) -> Stream:
 class Writer:
     """A writer's conversion, and its agreements in the stage."""
 
-    def __init__(self, store: FsspecStore, schemas: SchemaRegistry | None = None, **settings: object) -> None:
+    def __init__(
+        self,
+        store: FsspecStore,
+        schemas: SchemaRegistry | None = None,
+        *,
+        file: bytes | None = None,
+        **settings: object,
+    ) -> None:
         self.store = store
         self.stream = with_appeared_of(own(**settings), store)  # as its command reads the settings
         routes = RouteRegistry(self.stream, lambda: store, SystemClock(), structlog.get_logger())
-        inputs = RecordInputs(schemas, native_decoder=native_decoders()[-1])
+        inputs = RecordInputs(
+            schemas, native_decoder=native_decoders()[-1], schema_file=file, compile_protobuf=compile_protobuf
+        )
         converter = converter_of(self.stream, inputs, appearing=routes)
         assert isinstance(converter, OwnColumnsConverter)
         self.converter = converter
@@ -75,9 +88,17 @@ class Writer:
         self.converter = self.converter.at(self.gained)
         return is_new
 
-    def convert(self, values: Sequence[bytes | None], keys: Sequence[bytes | None]) -> StagedRows:
+    def convert(
+        self,
+        values: Sequence[bytes | None],
+        keys: Sequence[bytes | None],
+        headers: Sequence[list[tuple[str, bytes | None]] | None] | None = None,
+    ) -> StagedRows:
         """As the loop does: what offers fields is read again once they are agreed on."""
         batch = batch_of(values, keys=keys)
+        if headers is not None:
+            assert self.converter.needs_headers
+            batch = replace(batch, headers=headers_column(headers))
         staged = self.once(batch)
         while staged.offered.fields and self.agree(staged.offered):
             staged = self.once(batch)
@@ -441,6 +462,16 @@ class UnknownSchemas:
         return False
 
 
+class OnlySchema:
+    """A registry that has answered for one schema."""
+
+    def __init__(self, known: int) -> None:
+        self.known = known
+
+    def knows(self, ids: Sequence[object]) -> bool:
+        return list(ids) == [self.known]
+
+
 def test_events_in_avro_make_tables_with_the_keys_of_the_settings(store: FsspecStore) -> None:
     def event(table: str, op: str, after: dict[str, object]) -> bytes:
         row = [{"name": name, "type": "string" if isinstance(value, str) else "long"} for name, value in after.items()]
@@ -469,7 +500,7 @@ def test_events_in_avro_make_tables_with_the_keys_of_the_settings(store: FsspecS
         schemas = SchemaRegistry({"url": registry.url}, IdleClock(), structlog.get_logger(), resolves={"AVRO"})
         merge = {"tombstones": "ignore", "route_keys": {"a": ["id"], "b": ["n", "m"]}}
         route = "regexp_extract(_cdc.source, '[^.]+$')"
-        settings = {"format": "avro", "framing": "confluent", "merge": merge, "route": route}
+        settings: dict[str, Any] = {"format": "avro", "framing": "confluent", "merge": merge, "route": route}
         writer = Writer(store, schemas, **settings)
         values = [
             event("a", "c", {"id": 1, "x": "u"}),
@@ -500,6 +531,157 @@ def test_framed_json_makes_tables_with_columns_of_their_own(store: FsspecStore) 
     assert dict(staged.dead_letters) == {"not_framed": 1}
 
 
+class Framed:
+    """Messages and their keys as Confluent writes them, with the id of the schema in front or in headers."""
+
+    def __init__(self, registry: Registry, kind: str, framing: str) -> None:
+        self.schemas = SchemaRegistry({"url": registry.url}, IdleClock(), structlog.get_logger(), resolves={kind})
+        self.settings: dict[str, Any] = {"framing": framing, "format": kind.lower()}
+        self._registry, self._kind = registry, kind
+        self._in_headers = framing == "confluent_header"
+        self.values: list[bytes | None] = []
+        self.keys: list[bytes | None] = []
+        self.headers: list[list[tuple[str, bytes | None]] | None] = []
+
+    def add(self, value: tuple[str, bytes] | None, key: tuple[str, bytes] | None) -> None:
+        """A message, given by its schema and its bytes."""
+        headers: list[tuple[str, bytes | None]] = []
+        bodies: list[bytes | None] = []
+        for name, given in (("__value_schema_id", value), ("__key_schema_id", key)):
+            frame, body = (b"", None) if given is None else (self._frame(given[0]), given[1])
+            headers += [(name, frame)] if self._in_headers and frame else []
+            bodies.append(body if self._in_headers or body is None else frame + body)
+        self.values.append(bodies[0])
+        self.keys.append(bodies[1])
+        self.headers.append(headers)
+
+    def _frame(self, schema: str) -> bytes:
+        number = self._registry.register(schema, self._kind)
+        self.schemas.types_of([number])
+        return b"\0" + number.to_bytes(4)
+
+    def convert(self, writer: Writer) -> StagedRows:
+        return writer.convert(self.values, self.keys, self.headers if self._in_headers else None)
+
+
+FRAMINGS = pytest.mark.parametrize("framing", ["confluent", "confluent_header"])
+ANY = '{"type": "object"}'
+
+
+@FRAMINGS
+def test_frames_hide_no_names_of_keys_in_json(store: FsspecStore, framing: str) -> None:
+    with running_registry() as registry:
+        framed = Framed(registry, "JSON", framing)
+        framed.add((ANY, maxwell("a", "insert", {"id": 1, "x": 1})), None)
+        framed.add((ANY, maxwell("a", "insert", {"id": 2}, primary_key_columns=["x"])), None)
+        staged = framed.convert(Writer(store, framed.schemas, envelope="maxwell", **framed.settings))
+        assert rows_at(staged, "a", "id", "x") == [(1, 1, False)]
+        assert list(letters(staged)) == [101]
+        events = Framed(registry, "JSON", framing)
+        events.add((ANY, change("a", {"id": 1})), (ANY, key(id=1)))
+        events.add(None, (ANY, key(id=2)))
+        events.add((ANY, change("a", {"id": 1})), (ANY, key(n=1)))
+        settings: dict[str, Any] = {"route": "kafka.topic", "merge": {}, **events.settings}
+        staged = events.convert(Writer(store, events.schemas, **settings))
+        assert rows_at(staged, "orders", "id") == [(1, False), (2, True)]
+        assert list(letters(staged)) == [102]
+
+
+def avro(schema: dict[str, Any], value: Mapping[str, object]) -> tuple[str, bytes]:
+    file = io.BytesIO()
+    fastavro.schemaless_writer(file, fastavro.parse_schema(schema), value)
+    return json.dumps(schema), file.getvalue()
+
+
+@FRAMINGS
+def test_keys_in_avro_name_the_keys_of_their_tables(store: FsspecStore, framing: str) -> None:
+    """As Debezium sends them with Confluent's converter; their values have the forms of the record's."""
+    at = {"type": "long", "logicalType": "timestamp-millis"}
+    of_key: dict[str, Any] = {
+        "type": "record",
+        "name": "Key",
+        "fields": [{"name": "id", "type": "bytes"}, {"name": "at", "type": at}],
+    }
+    image = {"type": "record", "name": "Value", "fields": [*of_key["fields"], {"name": "x", "type": "string"}]}
+    fields = [{"name": "before", "type": ["null", image]}, {"name": "after", "type": ["null", "Value"]}]
+    envelope = {"type": "record", "name": "Envelope", "fields": [*fields, {"name": "op", "type": "string"}]}
+    with running_registry() as registry:
+        framed = Framed(registry, "AVRO", framing)
+        for number in (1, 2):
+            row = {"id": b"\xff%d" % number, "at": 1_000 * number, "x": "u"}
+            names = {name: row[name] for name in ("id", "at")}
+            framed.add(avro(envelope, {"before": None, "after": row, "op": "c"}), avro(of_key, names))
+        framed.add(None, avro(of_key, {"id": b"\xff1", "at": 1_000}))
+        other = {"type": "record", "name": "Key", "fields": of_key["fields"][:1]}
+        framed.add(avro(envelope, {"before": None, "after": row, "op": "c"}), avro(other, {"id": b"\xff2"}))
+        settings: dict[str, Any] = {"route": "kafka.topic", "merge": {}, **framed.settings}
+        waiting = Writer(store, cast("SchemaRegistry", OnlySchema(1)), **settings).converter
+        batch = replace(batch_of(framed.values, keys=framed.keys), headers=headers_column(framed.headers))
+        assert isinstance(waiting.waits(batch), SchemaWait), "of the keys of events"
+        staged = framed.convert(Writer(store, framed.schemas, **settings))
+    first, second = "1970-01-01T00:00:01.000Z", "1970-01-01T00:00:02.000Z"
+    assert rows_at(staged, "orders", "id", "at", "x") == [
+        ("/zE=", first, "u", False),
+        ("/zI=", second, "u", False),
+        ("/zE=", first, None, True),
+    ]
+    assert list(letters(staged)) == [103]
+    assert appeared(store, "orders").keys == {"orders": ("id", "at")}
+
+
+PROTO = """
+syntax = "proto3";
+message A { string kind = 1; int64 id = 2; repeated string tags = 3; optional int32 later = 4; }
+message B { string kind = 1; string name = 2; }
+message Key { int64 id = 1; }
+"""
+
+
+@FRAMINGS
+def test_protobuf_makes_tables_with_columns_and_keys_of_their_own(store: FsspecStore, framing: str) -> None:
+    files = compile_protobuf(PROTO)
+
+    def sent(of: str, **fields: object) -> tuple[str, bytes]:
+        made = GetMessageClass(find_message(files, of))(**fields)
+        index = ["A", "B", "Key"].index(of)
+        return PROTO, bytes([2, 2 * index]) + made.SerializeToString()
+
+    rows: dict[str, Any] = {"envelope": "plain", "columns": "kind STRING", "unknown_fields": "evolve"}
+    with running_registry() as registry:
+        framed = Framed(registry, "PROTOBUF", framing)
+        framed.add(sent("A", kind="a", id=1), sent("Key", id=1))
+        framed.add(sent("B", kind="b", name="x"), sent("Key", id=1))
+        framed.add(sent("A", kind="a", id=2, tags=["t"], later=3), sent("Key", id=2))
+        settings = {**rows, **framed.settings, "unrouted": "dead_letters", "route": "kind"}
+        staged = framed.convert(Writer(store, framed.schemas, **{"load": "auto", "merge": None, **settings}))
+        assert [(row["id"], row["tags"], row["later"]) for row in tables(staged)["a"]] == [(1, [], None), (2, ["t"], 3)]
+        assert [row["name"] for row in tables(staged)["b"]] == ["x"]
+        framed = Framed(registry, "PROTOBUF", framing)
+        framed.add(sent("A", kind="a", id=1), sent("Key", id=1))
+        framed.add(None, sent("Key", id=0))
+        settings |= {"route": "kafka.topic", "merge": {}}
+        staged = framed.convert(Writer(store, framed.schemas, **settings))
+        assert rows_at(staged, "orders", "id", "kind") == [(1, "a", False), (0, None, True)]
+
+
+def test_a_schema_of_a_file_goes_with_columns_of_their_own(store: FsspecStore) -> None:
+    schema = {
+        "type": "record",
+        "name": "R",
+        "fields": [{"name": "kind", "type": "string"}, {"name": "n", "type": "int"}],
+    }
+    rows: dict[str, Any] = {"load": "auto", "merge": None, "envelope": "plain", "columns": "kind STRING"}
+    rows |= {"route": "kind", "unknown_fields": "evolve", "unrouted": "dead_letters", "schema_file": "x"}
+    writer = Writer(store, file=json.dumps(schema).encode(), format="avro", **rows)
+    _, value = avro(schema, {"kind": "a", "n": 1})
+    assert [row["n"] for row in tables(writer.convert([value], [None]))["a"]] == [1]
+    file = b'{"properties": {"n": {"type": "integer"}}}'
+    writer = Writer(store, file=file, app_id="other", validate=True, **rows)
+    staged = writer.convert([b'{"kind":"b","n":2}', b'{"kind":"b","n":"x"}'], [None] * 2)
+    assert [row["n"] for row in tables(staged)["b"]] == [2]
+    assert dict(staged.dead_letters) == {"against_schema": 1}
+
+
 @pytest.mark.parametrize("tombstones", ["delete", "ignore"])
 def test_a_row_whose_key_changes_is_moved_as_debezium_sends_it(store: FsspecStore, tombstones: str) -> None:
     """A delete of the old key, its tombstone, and an insert of the new one."""
@@ -521,11 +703,7 @@ def test_a_row_whose_key_changes_is_moved_as_debezium_sends_it(store: FsspecStor
         ({"columns": "from_table"}, "does not go with columns: from_table"),
         ({"unknown_fields": "rescue"}, "does not go with unknown_fields: rescue"),
         ({"unrouted": "table"}, "does not go with unrouted: table"),
-        ({"format": "protobuf", "framing": "confluent"}, "does not go with format: protobuf"),
-        ({"framing": "confluent_header"}, "does not go with framing: confluent_header"),
-        ({"envelope": "canal", "framing": "confluent"}, "does not go with framing with envelope: canal"),
-        ({"framing": "confluent"}, "keys in a frame do not name the key columns; add merge.keys or merge.route_keys"),
-        ({"framing": "confluent", "merge": {"keys": ["id"]}, "route": "kafka.topic"}, "tombstones: ignore"),
+        ({"columns": "from_registry", "framing": "confluent"}, "does not go with columns: from_registry"),
         ({"envelope": "dms"}, "events of dms do not name the key columns; add merge.keys or merge.route_keys"),
         ({"routes": {"a": "/a"}}, "add merge.route_keys.a, or merge.keys"),
         ({"route_columns": "shared", "columns": "id INT"}, "merge.keys is missing"),
