@@ -20,6 +20,7 @@ from collections import Counter
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import unquote, urlsplit
 from urllib.request import url2pathname
@@ -33,7 +34,6 @@ from deltalake import DeltaTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
-    from pathlib import Path
 
     from pyspark.sql import SparkSession
 
@@ -134,6 +134,8 @@ def duckdb_reader(server: S3Server | None, storage_options: Mapping[str, object]
         paths = pa.table(_delta_rs(url, server).get_add_actions())["path"].to_pylist()
         root = url if server is not None else url2pathname(urlsplit(url).path)
         files = [f"{root}/{unquote(path)}" for path in paths]
+        if not files:
+            return []
         connection = duckdb.connect()
         connection.execute("SET TimeZone = 'UTC'")
         if server is not None:
@@ -149,6 +151,39 @@ def duckdb_reader(server: S3Server | None, storage_options: Mapping[str, object]
 def _delta_rs(url: str, server: S3Server | None) -> DeltaTable:
     options = {} if server is None else server.environ | {"AWS_ALLOW_HTTP": "true", "AWS_REGION": server.region}
     return DeltaTable(url, storage_options=options)
+
+
+def reading_faults(
+    by_spark: Sequence[Row], table: str, storage_options: Mapping[str, object], folder: Path
+) -> list[str]:
+    """Where delta-rs and DuckDB do not read the same rows of a table as Spark; a copy may go to ``folder``.
+
+    DuckDB reads files, and not what Delta says of their columns' names, of deleted rows, and of partition values.
+    """
+    local = Path(url2pathname(urlsplit(table).path))
+    copy = copied(table, storage_options, folder) if table.startswith("s3") else local
+    log = DeltaTable(copy)
+    faults = _differences(by_spark, delta_rs_reader(None)(copy.as_uri()), "delta-rs", set())
+    if _features(log).isdisjoint({"deletionVectors", "columnMapping"}):
+        by_duckdb = duckdb_reader(None, {})(copy.as_uri())
+        faults += _differences(by_spark, by_duckdb, "DuckDB", set(log.metadata().partition_columns))
+    return [f"{table}: {fault}" for fault in faults]
+
+
+def _differences(by_spark: Iterable[Row], rows: Iterable[Row], reader: str, left_out: set[str]) -> list[str]:
+    wanted, read = _counted_rows(by_spark, left_out), _counted_rows(rows, left_out)
+    more, less = list((read - wanted).items()), list((wanted - read).items())
+    return [f"{reader} reads {more[:3]}, Spark {less[:3]}"] if more or less else []
+
+
+def _features(table: DeltaTable) -> set[str]:
+    protocol = table.protocol()
+    return {*(protocol.reader_features or ()), *(["columnMapping"] if protocol.min_reader_version == 2 else [])}
+
+
+def _counted_rows(rows: Iterable[Row], left_out: set[str]) -> Counter[str]:
+    kept = ({name: value for name, value in row.items() if name not in left_out} for row in rows)
+    return Counter(json.dumps(canonical(row), sort_keys=True, default=str) for row in kept)
 
 
 def verify(
@@ -213,7 +248,7 @@ def judge(
 ) -> list[str]:
     """All faults of a stream's table on S3 and of its dead letters, by two readers; copies go to ``folder``."""
     urls = [table, f"{table}_dead_letters"]
-    copies = [copied(url, server, folder) for url in urls]
+    copies = [copied(url, server.storage_options, folder) for url in urls]
     faults = [f"{copy.name}: {fault}" for copy in copies for fault in order_faults(read_growth(copy))]
     for name, reader, places in (
         ("delta-rs", delta_rs_reader(server), urls),
@@ -226,10 +261,10 @@ def judge(
     return faults
 
 
-def copied(url: str, server: S3Server, folder: Path) -> Path:
+def copied(url: str, storage_options: Mapping[str, object], folder: Path) -> Path:
     copy = folder / "copies" / url.rpartition("/")[2]
     copy.mkdir(parents=True)
-    fsspec.filesystem("s3", **server.storage_options).get(f"{url}/", f"{copy}/", recursive=True)
+    fsspec.filesystem("s3", **storage_options).get(f"{url}/", f"{copy}/", recursive=True)
     return copy
 
 

@@ -76,7 +76,7 @@ def event_faults(sent: Sequence[Sent], table: str, *, server: S3Server, folder: 
     """What is wrong with the tables' rows and the dead letters, by two readers; copies go to ``folder``."""
     wanted, letters = _replayed(sent, table)
     urls = [*tables(table), f"{table}_dead_letters"]
-    copies = [copied(url, server, folder) for url in urls]
+    copies = [copied(url, server.storage_options, folder) for url in urls]
     faults = [f"{copies[-1].name}: {fault}" for fault in order_faults(read_growth(copies[-1]))]
     for name, reader, places in (
         ("delta-rs", delta_rs_reader(server), urls),

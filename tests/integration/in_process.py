@@ -4,6 +4,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import structlog
 from pyspark.sql import SparkSession
@@ -25,6 +26,7 @@ from delta_loader.service import LoaderService
 from delta_loader.spark.delta import SparkDeltaTables
 from delta_loader.spark.replace import SparkReplacer
 from delta_loader.wiring import new_id, spark_ports
+from tests.verifier import reading_faults, spark_reader
 
 
 def load(
@@ -48,11 +50,21 @@ def load_all(
 
 
 def verify(config: Path, spark: SparkSession, app_id: str = "") -> Verified:
-    """What `delta-loader verify` finds of one of a config's streams, or of its only one."""
+    """What `delta-loader verify` finds of one of a config's streams, or of its only one.
+
+    Its tables are the same to Spark, delta-rs and DuckDB.
+    """
     settings = settings_from(config)
     kafka = KafkaOffsets(settings)
     try:
         (stream,) = (stream for stream in settings.streams if app_id in {"", stream.app_id})
-        return Verifier(table_stores(settings), in_turn, SparkContents(spark), kafka).verify(stream)
+        verified = Verifier(table_stores(settings), in_turn, SparkContents(spark), kafka).verify(stream)
     finally:
         kafka.close()
+    with TemporaryDirectory() as folder:
+        for table in {*stream.tables, *(finding.table for finding in verified.findings)}:
+            if next(iter(table_stores(settings)(table).list("_delta_log/")), None):
+                rows = spark_reader(spark)(table)
+                faults = reading_faults(rows, table, settings.stage.storage_options, Path(folder))
+                assert not faults, faults
+    return verified

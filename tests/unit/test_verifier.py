@@ -21,6 +21,7 @@ from tests.verifier import (
     kafka_columns,
     order_faults,
     read_growth,
+    reading_faults,
     verify,
 )
 
@@ -176,3 +177,14 @@ def test_what_is_wrong_in_a_table_on_a_disk_is_seen_by_both_readers_and_in_its_v
     by_delta_rs, by_duckdb, order = judged(tmp_path / "orders")
     assert by_delta_rs == by_duckdb == Findings(((TOPIC, 0, 10),), ((TOPIC, 0, 3),), (), ())
     assert order == ["version 2 added orders/0 @ 3 after @ 19 was there"]
+
+
+def test_readers_that_differ_are_told(tmp_path: Path) -> None:
+    table = tmp_path / "orders"
+    written(table, *range(10))
+    by_spark = delta_rs_reader(None)(table.as_uri())
+    assert reading_faults(by_spark, str(table), {}, tmp_path) == []
+    by_spark[3] = {**by_spark[3], "n": -1}
+    faults = reading_faults([*by_spark[1:]], str(table), {}, tmp_path)
+    assert [fault.split()[1] for fault in faults] == ["delta-rs", "DuckDB"]
+    assert all('"n": -1' in fault.rpartition("Spark")[2] for fault in faults)
