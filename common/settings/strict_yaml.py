@@ -6,7 +6,8 @@ Rules:
    being given again.
 2. ``15:00`` is text. YAML 1.1 reads it as a number in base 60, so ``schedule: 15:00`` would load every 900 seconds.
 3. A number that begins with a zero is refused. YAML 1.1 reads ``0120`` as 80, and most readers since do not.
-4. Errors have the place of the problem and not the line itself, nor YAML's quotes of it: it may hold a password.
+4. A date that does not exist and a number that is too long are refused, with their place, as all that is not YAML.
+5. Errors have the place of the problem and not the line itself, nor YAML's quotes of it: it may hold a password.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def load_yaml(text: str) -> object:
 
 
 def yaml_problem(error: yaml.YAMLError) -> str:
-    """The problem and its place (rule 4)."""
+    """The problem and its place (rule 5)."""
     if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
         return "it holds a character that YAML does not allow"
     mark = error.problem_mark
@@ -54,6 +55,14 @@ class _StrictLoader(yaml.SafeLoader):
                 raise _RefusedError(None, None, f"the key {key!r} is given twice", key_node.start_mark)
             seen.add(key)
         return node
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> object:  # noqa: FBT001, FBT002 - PyYAML's own
+        try:
+            constructed: object = super().construct_object(node, deep)
+        except (ValueError, LookupError, AttributeError, OverflowError):
+            problem = "a date or a number is given that does not exist; fix it, or put text in quotes,"
+            raise _RefusedError(None, None, problem, node.start_mark) from None
+        return constructed
 
     def construct_number(self, node: yaml.ScalarNode) -> int | float | str:
         """A number, or the text itself if it has a colon (rules 2 and 3)."""

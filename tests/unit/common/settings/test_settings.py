@@ -455,6 +455,16 @@ WRONG = {
     "a count in octal": (MINIMAL + "writer: {flush_records: 0100}\n", ["begins with 0", "line 6, column 25"]),
     "a position in octal": (MINIMAL.replace("columns:", "start: {0: 0120}, columns:"), ["begins with 0", "octal"]),
     "a partition in octal": (MINIMAL.replace("columns:", "start: {010: 5}, columns:"), ["begins with 0", "octal"]),
+    "a date that does not exist": (
+        MINIMAL.replace("columns:", "start: 2026-02-30, columns:"),
+        ["does not exist", "line"],
+    ),
+    "a time that does not exist": (
+        MINIMAL.replace("columns:", "start: 2026-02-30T00:00:00Z, columns:"),
+        ["does not exist", "quotes, at line 5"],
+    ),
+    "a number that is too long": (MINIMAL + f"writer: {{flush_records: {'9' * 5000}}}\n", ["line 6, column 25"]),
+    "a tag that does not fit": (MINIMAL + "writer: {flush_records: !!bool x}\n", ["line 6, column 25"]),
     "yes for a position": (with_stream(start={0: True}), ["streams[0].start", "{0: true}", "earliest"]),
     "two positions of a partition": (with_stream(start={0: 5, "0": 7}), ["streams[0].start", "name each partition"]),
     "no log level": (with_section(logs={"level": "loud"}), ["logs.level", "'loud'", "debug, info, warning, error"]),
