@@ -30,6 +30,7 @@ from common.settings.columns import made_columns, naming_of
 from common.settings.merging import merge_by_of, operation_of, settings_of_columns
 from common.stage.markers import TableKind
 from common.tables.changes import RESERVED, table_columns
+from common.tables.clustering import clustering_problem
 from common.tables.dead_letters import DEAD_LETTER_SCHEMA, kafka_fields_of
 from stage_writer.choice import RecordChoice
 from stage_writer.decode.batch import Messages
@@ -354,8 +355,11 @@ def require_can_partition(rows: TableFormat) -> None:
 
 
 def rows_format(stream: Stream, schema: StructType) -> TableFormat:
-    """How the stream's main table is written; ``schema`` has all columns of the staged rows."""
+    """How the stream's main table is written; ``schema`` has all columns of the staged rows. Raises SchemaError."""
     merge, identity = merge_by_of(stream), stream.staged_identity
+    problem = clustering_problem(schema, stream.layout.cluster_by)
+    if problem is not None:
+        raise SchemaError(problem, "cluster by another column")
     made = table_format(stream.table, TableKind.ROWS, schema, stream.layout.partition_by, merge)
     if identity is not None:
         table = StructType(tuple(field for field in schema if field.name not in identity))

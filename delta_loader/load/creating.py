@@ -8,10 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from common.errors import NotCompatibleError
+from common.schema import schema_from_json
 from common.settings.loading import Evolution
+from common.tables.clustering import clustering_problem
 from common.tables.state import TableState
 from delta_loader.tables.load_modes.compatibility import differences
-from delta_loader.tables.load_modes.layout import Layout, layout_of, like
+from delta_loader.tables.load_modes.layout import Layout, layout_of, like, with_statistics
 from delta_loader.tables.load_modes.load_mode import choose_load_mode, require_loadable
 
 if TYPE_CHECKING:
@@ -40,10 +42,18 @@ class Creator:
             msg = f"the Delta table {url} cannot be created as the stream describes it"
             raise NotCompatibleError(msg, "create it, or remove table_properties, cluster_by and template")
         elif stream.layout.template is None:
-            self._maker.make(url, staged, layout_of(stream), nullable=True)
+            self._make(self._maker, url, staged, layout_of(stream), nullable=True)
         else:
             shape, layout = self._like(url, stream.layout.template, staged, restage)
-            self._maker.make(url, shape, layout, nullable=False)
+            self._make(self._maker, url, shape, layout, nullable=False)
+
+    def _make(self, maker: TableMaker, url: str, shape: TableShape, layout: Layout, *, nullable: bool) -> None:
+        columns = schema_from_json(shape.schema)
+        problem = clustering_problem(columns, layout.cluster_by)
+        if problem is not None:
+            msg = f"the Delta table {url} cannot be created: {problem}"
+            raise NotCompatibleError(msg, f"change {self._stream.key_of(url, 'cluster_by')}")
+        maker.make(url, shape, with_statistics(layout, columns), nullable=nullable)
 
     def _like(self, url: str, model: str, staged: TableShape, restage: str) -> tuple[TableShape, Layout]:
         template = None if self._maker is None else self._maker.template(model)

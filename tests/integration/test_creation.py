@@ -6,6 +6,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from common.clock import SystemClock
+from common.settings.loading import Evolution
 from common.tables.state import TableState
 from delta_loader.load.report import StreamReport
 from delta_loader.spark.delta import SparkDeltaTables
@@ -51,6 +52,23 @@ def test_properties_and_clustering(tmp_path: Path, spark: SparkSession) -> None:
     letters = SparkDeltaTables(spark, SystemClock()).state(staging.dead_letters)
     assert letters is not None
     assert not properties.items() <= letters.properties.items()
+
+
+def test_a_table_is_clustered_by_a_column_that_is_not_among_its_first(tmp_path: Path, spark: SparkSession) -> None:
+    """Delta refuses a column without statistics, which it has of the first 32 by default."""
+    staging, model = Staging.below(tmp_path), f"{tmp_path}/tables/model"
+    columns = ", ".join(f"c{number} INT" for number in range(40))
+    spark.sql(f"CREATE TABLE delta.`{model}` ({columns}, {ORDERS}) USING delta")
+    staging.partition_by = ()
+    staging.flush(0, 0, 10)
+    report = load(staging, spark, template=model, cluster_by=("day",))
+    assert (report.failure, report.held, report.rows) == (None, {}, 10)
+    spark.sql(f"OPTIMIZE delta.`{staging.table}`")
+    other = Staging.below(tmp_path / "other")
+    other.flush(0, 0, 10)
+    spark.sql(f"CREATE TABLE delta.`{model}_flags` ({ORDERS.replace('day STRING', 'day BOOLEAN')}) USING delta")
+    report = load(other, spark, template=f"{model}_flags", evolution=Evolution.ADD, cluster_by=("day",))
+    assert "cluster_by names 'day', which has the type BOOLEAN" in str(report.failure)
 
 
 def test_a_table_like_another_one_is_loaded_as_that_one_would_be(tmp_path: Path, spark: SparkSession) -> None:

@@ -9,16 +9,20 @@ from typing import TYPE_CHECKING
 
 from common.errors import SchemaError
 from common.hints import did_you_mean
-from common.schema import StructType
+from common.schema import DecimalType, Field, Primitive, StructType, type_to_ddl
 from common.settings.checks.creation import check_creation
 from common.settings.columns import CDC_COLUMN, made_columns, table_columns_of
 from common.settings.refusing import refuse
-from common.tables.changes import HISTORY_COLUMNS
+from common.tables.changes import HISTORY_COLUMNS, IS_CURRENT
+from common.tables.dead_letters import kafka_fields_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from common.schema import DataType
     from common.settings.stream import Stream
+
+_WITHOUT_TEXT = (Primitive.FLOAT, Primitive.DOUBLE, Primitive.BINARY, Primitive.VARIANT)
 
 
 def check_columns(stream: Stream) -> None:
@@ -46,7 +50,10 @@ def check_columns(stream: Stream) -> None:
         refuse("partition_by has a column twice; name each once")
     _check_z_order(stream, known)
     made = made_columns(stream)
-    check_creation(stream, known, StructType(tuple(field for field in columns if field.name not in made)))
+    typed = [field for field in columns if field.name not in made] + list(kafka_fields_of(stream))
+    typed += [Field(name, Primitive.BOOLEAN) for name in history if name == IS_CURRENT]
+    _check_partitioning(stream, {field.name: field.type for field in typed})
+    check_creation(stream, known, StructType(tuple(typed)))
 
 
 def _require_new(known: tuple[str, ...], added: Mapping[str, tuple[str, ...]]) -> None:
@@ -58,6 +65,17 @@ def _require_new(known: tuple[str, ...], added: Mapping[str, tuple[str, ...]]) -
             if other is not None:
                 refuse(f"{origin} makes the column {name!r}, which {other} has too; rename one of them")
             taken[name.casefold()] = origin
+
+
+def _check_partitioning(stream: Stream, types: Mapping[str, DataType]) -> None:
+    """Raise ValueError for partition columns whose values have no exact text; ``types`` are the known ones."""
+    for name in stream.layout.partition_by:
+        data_type = types.get(name, Primitive.STRING)
+        if data_type in _WITHOUT_TEXT or not isinstance(data_type, Primitive | DecimalType):
+            refuse(
+                f"partition_by names {name!r}, which has the type {type_to_ddl(data_type)}; partition by a string, a "
+                "whole number, a date or a timestamp, for example a derived column"
+            )
 
 
 def _check_z_order(stream: Stream, known: Sequence[str]) -> None:

@@ -5,15 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from common.hints import did_you_mean
-from common.schema import DecimalType, Primitive, type_to_ddl
-from common.schema.evolution import type_at
 from common.settings.refusing import refuse
+from common.tables.clustering import clustering_problem
 from common.tables.urls import comparable
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from common.schema import DataType, StructType
+    from common.schema import StructType
     from common.settings.stream import Stream
 
 # Table properties that Delta itself writes, and that are specific to one table.
@@ -56,22 +55,13 @@ def _check_clustering(stream: Stream, known: Collection[str], columns: StructTyp
     if clustered and stream.layout.partition_by:
         refuse("cluster_by and partition_by cannot be combined in Delta; remove one of them")
     for name in clustered:
-        path = tuple(name.split("."))
-        if path[0] not in known:
+        if name.split(".")[0] not in known:
             hint = did_you_mean(name, known, "declare it in columns, or derive it")
             refuse(f"cluster_by names {name!r}, which is not a column of the table; {hint}")
-        data_type = type_at(columns, path)
-        if path[0] in columns.names and not _has_bounds(data_type):
-            what = "is not a field of it" if data_type is None else f"has the type {type_to_ddl(data_type)}"
-            refuse(f"cluster_by names {name!r}, which {what}; Delta clusters by numbers, text, dates and times")
+    problem = clustering_problem(columns, clustered)
+    if problem is not None:
+        refuse(problem)
     if len(set(map(str.casefold, clustered))) < len(clustered):
         refuse("cluster_by has a column twice; name each once")
     if len(clustered) > _CLUSTERED:
         refuse(f"cluster_by names {len(clustered)} columns, and Delta clusters by up to {_CLUSTERED}")
-
-
-def _has_bounds(data_type: DataType | None) -> bool:
-    """Whether Delta has the lowest and the highest value of such a column."""
-    if isinstance(data_type, Primitive):
-        return data_type not in (Primitive.BOOLEAN, Primitive.BINARY, Primitive.VARIANT)
-    return isinstance(data_type, DecimalType)

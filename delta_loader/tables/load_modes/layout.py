@@ -7,6 +7,8 @@ Rules:
    wrote for that very table (ids of column mapping, high-water marks, earlier types) is not copied.
 2. The stream's settings override the template.
 3. A table that would not accept the staged rows is not created: it would exist and be in the way of a better one.
+4. Delta clusters only by columns with statistics, by default the first 32: a new table has them of more where its
+   clustering needs it.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from typing import TYPE_CHECKING
 from common.schema.spark_json import schema_from_json, schema_to_json
 from common.schema.types import ArrayType, DataType, DecimalType, MapType, Primitive, StructType
 from common.settings.checks.creation import OF_ONE_TABLE
+from common.tables.clustering import INDEXED_COLUMNS, columns_with_statistics
 from delta_loader.plan.plan import TableShape
 
 if TYPE_CHECKING:
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     from common.settings import Stream
     from common.tables.state import TableState
 
+_INDEXED, _WITH_STATISTICS = "delta.dataSkippingNumIndexedCols", "delta.dataSkippingStatsColumns"
 _OF_ONE_COLUMN = ("delta.columnMapping.", "delta.identity.highWaterMark", "delta.typeChanges")
 _SUPPORTED = "delta.feature.{}"
 _NAMED = ("allowColumnDefaults",)
@@ -63,6 +67,14 @@ def like(template: Template, stream: Stream) -> tuple[TableShape, Layout]:
         {**kept, **named, **stream.layout.table_properties}, stream.layout.cluster_by or template.cluster_by
     )
     return TableShape(schema_to_json(columns), partition_by), layout.partitioned_by(partition_by)
+
+
+def with_statistics(layout: Layout, columns: StructType) -> Layout:
+    """The layout of a table with these columns (rule 4)."""
+    wanted = columns_with_statistics(columns, layout.cluster_by)
+    if wanted <= INDEXED_COLUMNS or not layout.properties.keys().isdisjoint((_INDEXED, _WITH_STATISTICS)):
+        return layout
+    return replace(layout, properties={**layout.properties, _INDEXED: str(wanted)})
 
 
 def _fresh(columns: StructType) -> StructType:

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from common.errors import SchemaError
 from common.spans import Partition, Position, Topic, TopicPartition
 from stage_writer.convert import StreamConverter
 from stage_writer.decode.batch import MessageBatch, Messages
@@ -121,3 +122,25 @@ def test_a_required_part_of_a_struct_that_is_null_goes_to_its_file() -> None:
         {"q": None},
         {"q": {"j": None, "t": "x"}},
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("flag", "cluster_by names 'flag', which has the type BOOLEAN"),
+        ("pair", "cluster_by names 'pair', which has the type STRUCT"),
+        ("pair.b", "cluster_by names 'pair.b', which is not a field of it"),
+        ("_cdc", "cluster_by names '_cdc', which has the type STRUCT"),
+        ("day", ""),
+        ("pair.a", ""),
+        ("_cdc.op", ""),
+    ],
+)
+def test_a_table_is_clustered_by_derived_columns_that_delta_can_order(name: str, problem: str) -> None:
+    derive = {"flag": "id > 1", "day": "DATE '2026-01-01'", "pair": "{'a': 1}"}
+    stream = stream_of(columns="id INT", derive=derive, envelope="debezium", cluster_by=[name])
+    if not problem:
+        assert StreamConverter(stream).formats
+        return
+    with pytest.raises(SchemaError, match=problem):
+        StreamConverter(stream)

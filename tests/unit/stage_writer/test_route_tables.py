@@ -289,7 +289,7 @@ def test_a_buffer_takes_the_rows_of_each_table() -> None:
         ({"where": "url = '/'"}, ExpressionError, "there is no field `url`"),
         ({"routes": {"click": CLICK | {"derive": {"day": "kind"}}}}, ExpressionError, "there is no field `kind`"),
         (
-            {"routes": {"click": {"table": "/c", "columns": "a DOUBLE", "partition_by": ["a"]}}},
+            {"routes": {"click": {"table": "/c", "columns": "b INT", "derive": {"a": "[b]"}, "partition_by": ["a"]}}},
             SchemaError,
             "cannot be partitioned by",
         ),

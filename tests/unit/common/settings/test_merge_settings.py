@@ -50,6 +50,7 @@ OF_ROWS = {"keys": ["id", "rows.sku"]}
             "a truncation has none; leave merge.truncates or merge.sequence out",
         ),
         ({"merge": KEYS, "partition_by": ["is_current"]}, "partition_by names 'is_current', which is not a column"),
+        ({"merge": HISTORY, "cluster_by": ["is_current"]}, "cluster_by names 'is_current', which has the type BOOLEAN"),
         ({"merge": KEYS, "explode": "many"}, "all rows of a record would have one key; add one, such as many"),
         ({"merge": KEYS, "explode": "rows"}, "all rows of a record would have one key; add one, such as rows.sku"),
         ({"merge": KEYS, "explode": "many", "drop": ["many"]}, "take many out of drop, and add it, or a field of it"),

@@ -506,6 +506,19 @@ WRONG = {
             (["id", "a", "b", "c", "city.name"], ["cluster_by names 5 columns", "up to 4"]),
         )
     },
+    **{
+        f"{key} by {name}": (
+            with_stream(columns="id BIGINT, f FLOAT", include=["key", "headers"], **{key: [name]}),
+            [f"{key} names '{name}', which has the type {kind}"],
+        )
+        for key, name, kind in (
+            ("cluster_by", "_kafka_key", "BINARY"),
+            ("cluster_by", "_kafka_headers", "ARRAY"),
+            ("partition_by", "_kafka_key", "BINARY"),
+            ("partition_by", "_kafka_headers", "ARRAY"),
+            ("partition_by", "f", "FLOAT"),
+        )
+    },
     "a clustering column that is not there": (with_stream(cluster_by=["cty"]), ["cluster_by", "'cty'", "'city'"]),
     "a property of Delta's own": (
         with_stream(table_properties={"delta.columnMapping.maxColumnId": "7"}),

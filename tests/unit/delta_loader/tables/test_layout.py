@@ -5,12 +5,13 @@ import json
 import pytest
 
 from common.errors import TableError
+from common.schema import parse_ddl
 from common.schema.spark_json import schema_to_json
 from common.settings import Stream
 from common.tables.state import TableState
 from delta_loader.load.creating import Creator
 from delta_loader.plan.plan import TableShape
-from delta_loader.tables.load_modes.layout import Layout, Template, layout_of, like
+from delta_loader.tables.load_modes.layout import Layout, Template, layout_of, like, with_statistics
 from tests.fakes.delta_tables import MemoryDeltaTables
 
 
@@ -116,3 +117,24 @@ def test_a_template_that_is_not_there_is_told_with_the_setting_that_names_it() -
     for url, key in (("/t", r"streams\[\]\.template"), ("/alerts", r"streams\[\]\.route_tables\.alerts\.template")):
         with pytest.raises(TableError, match=f"name another table in {key}"):
             creator.create(url, TableShape(schema_to_json(given.record.schema_of_columns), ()))
+
+
+@pytest.mark.parametrize(
+    ("cluster_by", "properties", "indexed"),
+    [
+        (("c31",), {}, None),
+        (("c32",), {}, "33"),
+        (("c0", "s.x"), {}, "41"),
+        (("s.x", "later"), {"owner": "us"}, "43"),
+        (("later",), {"delta.dataSkippingNumIndexedCols": "50"}, "50"),
+        (("later",), {"delta.dataSkippingStatsColumns": "later"}, None),
+        ((), {}, None),
+    ],
+)
+def test_a_new_table_has_statistics_of_the_columns_that_it_is_clustered_by(
+    cluster_by: tuple[str, ...], properties: dict[str, str], indexed: str | None
+) -> None:
+    columns = parse_ddl(", ".join([*(f"c{number} INT" for number in range(40)), "s STRUCT<x: INT, y: INT>, later INT"]))
+    made = with_statistics(Layout(properties, cluster_by), columns)
+    assert made.properties.get("delta.dataSkippingNumIndexedCols") == indexed
+    assert (properties.items() <= made.properties.items(), made.cluster_by) == (True, cluster_by)
