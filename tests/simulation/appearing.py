@@ -137,6 +137,7 @@ class OwnColumnsSimulated(AppearingConverter):
         self, stream: Stream, registry: Registry, book: RouteRegistry, gained: StructType = NO_COLUMNS
     ) -> None:
         self._book = book
+        self._made: tuple[tuple[str, ...], Stream, dict[str, EvolvingConverter]] | None = None
         super().__init__(stream, registry, book)
         self._owned = gained
 
@@ -146,7 +147,7 @@ class OwnColumnsSimulated(AppearingConverter):
 
     @property
     def stream(self) -> Stream:
-        return with_routes(self._given, self._book.names)
+        return self._at_routes()[1]
 
     @stream.setter
     def stream(self, stream: Stream) -> None:
@@ -154,11 +155,19 @@ class OwnColumnsSimulated(AppearingConverter):
 
     @property
     def by_route(self) -> dict[str, EvolvingConverter]:
-        stream = self.stream
-        return {
-            route: EvolvingConverter(self._given, self._registry, columns_at(stream, url, self._owned))
-            for route, url in stream.routing.routes.items()
-        }
+        return self._at_routes()[2]
+
+    def _at_routes(self) -> tuple[tuple[str, ...], Stream, dict[str, EvolvingConverter]]:
+        """Of the routes that have appeared until now."""
+        names = tuple(self._book.names)
+        if self._made is None or self._made[0] != names:
+            stream = with_routes(self._given, names)
+            made = {
+                route: EvolvingConverter(self._given, self._registry, columns_at(stream, url, self._owned))
+                for route, url in stream.routing.routes.items()
+            }
+            self._made = names, stream, made
+        return self._made
 
     def is_row(self, value: bytes | None) -> bool:
         """No record goes to the main table."""
@@ -232,6 +241,7 @@ class Appearing(Evolving):
 
     settings = settings_of(unknown_fields="evolve", route="CAST(n AS VARCHAR)", route_table=TEMPLATE, route_limit=LIMIT)
     values = (GOOD, BAD, None, *map(_value, NAMES), *map(_value, NAMES))
+    _known: tuple[AppearedRoutes, Stream, Stream] | None = None
 
     def __init__(self, around: Around) -> None:
         self._routes = RouteInvariants(STAGE, self.settings.streams[0], lambda: self.log.tables)
@@ -247,7 +257,10 @@ class Appearing(Evolving):
     def stream(self) -> Stream:
         """With the routes that have appeared, as operators know it."""
         (stream,) = self.settings.streams
-        return with_routes(stream, self._routes.agreed.routes)
+        agreed, known = self._routes.agreed, self._known
+        if known is None or known[0] is not agreed or known[1] is not stream:
+            known = self._known = agreed, stream, with_routes(stream, agreed.routes)
+        return known[2]
 
     def invariants(self) -> StageInvariants:
         return self._routes

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from operator import eq
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from common.errors import RegistryError
-from common.schema import StructType, schema_to_json, to_arrow_schema
+from common.schema import StructType, parse_ddl, schema_to_json, to_arrow_schema
 from common.stage.markers import TableKind
 from common.tables.dead_letters import DEAD_LETTER_SCHEMA, KAFKA_FIELDS
 from stage_writer.decode.dependency import Dependency
@@ -62,10 +62,19 @@ class Away(Dependency):
         return not self.registry.is_away()
 
 
-def table_of(rows: list[dict[str, object]], schema: pa.Schema) -> pa.Table:
-    """As `pa.Table.from_pylist`, in a fifth of its time for a few rows."""
-    batches = [pa.RecordBatch.from_struct_array(pa.array(rows, pa.struct(list(schema))))] if rows else []
-    return pa.Table.from_batches(batches, schema)
+@cache
+def _formats(columns: str, table: str, dead_letters: str) -> tuple[TableFormat, TableFormat]:
+    schema = StructType((*parse_ddl(columns).fields, *KAFKA_FIELDS))
+    return (
+        TableFormat(table, TableKind.ROWS, schema_to_json(schema), to_arrow_schema(schema), ()),
+        TableFormat(
+            dead_letters,
+            TableKind.DEAD_LETTERS,
+            schema_to_json(DEAD_LETTER_SCHEMA),
+            to_arrow_schema(DEAD_LETTER_SCHEMA),
+            (),
+        ),
+    )
 
 
 class PlainConverter:
@@ -74,19 +83,8 @@ class PlainConverter:
     def __init__(self, stream: Stream, registry: Registry) -> None:
         self.stream = stream
         self._registry = registry
-        schema = StructType((*stream.record.schema_of_columns.fields, *KAFKA_FIELDS))
-        rows = TableFormat(stream.table, TableKind.ROWS, schema_to_json(schema), to_arrow_schema(schema), ())
-        self.routed = {value: replace(rows, url=url) for value, url in ROUTES.items()}
-        self.formats: tuple[TableFormat, TableFormat] = (
-            rows,
-            TableFormat(
-                stream.dead_letters,
-                TableKind.DEAD_LETTERS,
-                schema_to_json(DEAD_LETTER_SCHEMA),
-                to_arrow_schema(DEAD_LETTER_SCHEMA),
-                (),
-            ),
-        )
+        self.formats = _formats(stream.record.columns, stream.table, stream.dead_letters)
+        self.routed = {value: replace(self.formats[0], url=url) for value, url in ROUTES.items()}
 
     def at(self, gained: StructType) -> PlainConverter:  # noqa: ARG002 - the port's
         """The world's streams gain nothing."""
@@ -122,14 +120,28 @@ class PlainConverter:
     def fields(self, value: bytes) -> dict[str, object]:  # noqa: ARG002 - for worlds with more
         return {}
 
-    def row(self, batch: MessageBatch, index: int, value: bytes | None) -> dict[str, object]:
-        return {
-            "_kafka_topic": str(batch.partition.topic),
-            "_kafka_partition": int(batch.partition.partition),
-            "_kafka_offset": int(batch.offsets[index]),
-            "_kafka_timestamp": int(batch.timestamps_ms[index]) * 1000,
-            **(self.fields(value) if value is not None and self.is_row(value) else {}),
+    def row(self, batch: MessageBatch, index: int, value: bytes | None) -> dict[str, object]:  # noqa: ARG002 - the same
+        """What a row has that Kafka does not say."""
+        return self.fields(value) if value is not None and self.is_row(value) else {}
+
+    def table(
+        self, batch: MessageBatch, indexes: Sequence[int], rows: Sequence[dict[str, object]], schema: pa.Schema
+    ) -> pa.Table:
+        """Rows, each with the index of its message: as `pa.Table.from_pylist`, in a fraction of its time for a few."""
+        if not rows:
+            return pa.Table.from_batches([], schema)
+        offsets, times_ms, partition = batch.offsets.tolist(), batch.timestamps_ms.tolist(), batch.partition
+        kafka: dict[str, list[object]] = {
+            "_kafka_topic": [str(partition.topic)] * len(rows),
+            "_kafka_partition": [int(partition.partition)] * len(rows),
+            "_kafka_offset": [offsets[index] for index in indexes],
+            "_kafka_timestamp": [times_ms[index] * 1000 for index in indexes],
         }
+        columns = [
+            pa.array(kafka[name] if name in kafka else [row.get(name) for row in rows], kind)
+            for name, kind in zip(schema.names, schema.types, strict=True)
+        ]
+        return pa.Table.from_arrays(columns, schema=schema)
 
     def tombstones(self, values: list[bytes | None]) -> int:
         """How many of them there are."""
@@ -139,8 +151,9 @@ class PlainConverter:
         values = batch.values.to_pylist()
 
         def rows(wanted: Callable[[bytes | None], bool], table: TableFormat) -> pa.Table:
-            rows = [self.row(batch, index, value) for index, value in enumerate(values) if wanted(value)]
-            return table_of(rows, table.arrow_schema)
+            indexes = [index for index, value in enumerate(values) if wanted(value)]
+            made = [self.row(batch, index, values[index]) for index in indexes]
+            return self.table(batch, indexes, made, table.arrow_schema)
 
         own, dead_letters = self.formats
         routed = tuple((table, rows(wanted, table)) for table, wanted in self.others(values))

@@ -14,13 +14,13 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from common.metrics import Metrics
 from stage_writer.tasks.shared import SnapshotsWhen, Surroundings
 from stage_writer.tasks.topology import TopologyConverter
 from stage_writer.topologies import Processor, PunctuationType, Topology
 from stage_writer.topologies.stores import Stores
+from tests.simulation.files import rows_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -130,7 +130,7 @@ class CountBook:
             stored = self.bucket.objects.get(path)
             if stored is None:
                 return pa.table({})  # shows as missing rows
-            self._files[path] = pq.ParquetFile(pa.BufferReader(stored[0])).read(use_threads=False)
+            self._files[path] = rows_in(stored[0])
         return self._files[path]
 
 

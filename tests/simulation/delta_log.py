@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from common.errors import TableError
 from common.schema import schema_from_json
@@ -31,6 +30,7 @@ from delta_loader.tables.merging.elements import element_statement
 from delta_loader.tables.merging.statement import MergeStatement
 from tests.fakes.delta_tables import MemoryDeltaTables, MemoryTable
 from tests.fakes.judged import judged
+from tests.simulation.files import rows_in
 from tests.simulation.world import Fault
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ class DeltaLog(MemoryDeltaTables):
             stored = self._bucket.objects.get(path)
             if stored is None:
                 return pa.table({})
-            self._files[path] = pq.ParquetFile(pa.BufferReader(stored[0])).read(use_threads=False)
+            self._files[path] = rows_in(stored[0])
         return self._files[path]
 
     def refused(self, target: Target, writes: Sequence[SparkWrite], most: int) -> list[RefusedRecord]:

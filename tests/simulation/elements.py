@@ -12,8 +12,6 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
 from common.schema import Field, Primitive, StructType
 from common.settings.columns import exploded
 from common.settings.merging import merge_by_of
@@ -65,15 +63,16 @@ class ElementsConverter(PlainConverter):
         """One for each element, or one that deletes the record's rows."""
         event = json.loads(batch.keys[index].as_py() if value is None else value)
         items = [] if value is None or event["op"] == "d" else event["items"]
-        row = super().row(batch, index, None) | {"id": event["id"], DELETE_COLUMN: not items}
+        row = {"id": event["id"], DELETE_COLUMN: not items}
         row |= {self._flag: not items} if self._flag else {}
         yield from ({**row, "items": item} for item in items or [None])
 
     def _convert(self, batch: MessageBatch) -> StagedRows:
         staged = super()._convert(batch)
         values = [(index, value) for index, value in enumerate(batch.values.to_pylist()) if value != BAD]
-        rows = [row for index, value in values for row in self._rows_of(batch, index, value)]
-        table = pa.Table.from_pylist(rows, schema=self.formats[0].arrow_schema)
+        placed = [(index, row) for index, value in values for row in self._rows_of(batch, index, value)]
+        indexes, rows = [index for index, _ in placed], [row for _, row in placed]
+        table = self.table(batch, indexes, rows, self.formats[0].arrow_schema)
         return replace(staged, rows=(table, staged.rows[1]), tombstones=0, exploded=len(rows) - len(values))
 
 

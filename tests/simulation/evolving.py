@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from common.schema import Field, Primitive, StructType, schema_from_json, schema_to_json, to_arrow_schema
+from common.schema import Field, Primitive, StructType, parse_ddl, schema_from_json, schema_to_json, to_arrow_schema
 from common.schema.evolution import NO_COLUMNS
 from common.tables.dead_letters import KAFKA_FIELDS
 from stage_writer.decode.json_document import parse_document
 from stage_writer.decode.unknown.offers import Offers, type_of
 from tests.simulation.converter import GOOD, PlainConverter
 from tests.simulation.delta_log import place_of
+from tests.simulation.files import rows_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -49,20 +50,31 @@ def sent_beside(value: bytes) -> Record:
     return {name: value for name, value in record.items() if name != "n"}
 
 
+@lru_cache(maxsize=1000)
+def _schema(columns: str, rescue_column: str, gained: StructType) -> tuple[str, pa.Schema]:
+    rescue = Field(rescue_column, Primitive.STRING)
+    schema = StructType((*parse_ddl(columns).fields, rescue, *KAFKA_FIELDS, *gained.fields))
+    return schema_to_json(schema), to_arrow_schema(schema)
+
+
+@lru_cache(maxsize=1000)
+def _offers(columns: str, rescue_column: str, limit: int, gained: StructType) -> Offers:
+    known = StructType((*parse_ddl(columns).fields, *gained.fields))
+    return Offers(known, {rescue_column, *(field.name for field in KAFKA_FIELDS)}, limit - len(gained.fields))
+
+
 class EvolvingConverter(PlainConverter):
     """What a stream with ``unknown_fields: evolve`` does with the records of these worlds."""
 
     def __init__(self, stream: Stream, registry: Registry, gained: StructType = NO_COLUMNS) -> None:
         super().__init__(stream, registry)
         self._gained = gained
-        rescue = Field(stream.record.rescue_column, Primitive.STRING)
-        schema = StructType((*stream.record.schema_of_columns.fields, rescue, *KAFKA_FIELDS, *gained.fields))
+        record = stream.record
         rows, dead = self.formats
-        rows = replace(rows, schema=schema_to_json(schema), arrow_schema=to_arrow_schema(schema))
-        self.formats = (rows, dead)
-        known = StructType((*stream.record.schema_of_columns.fields, *gained.fields))
-        taken = {stream.record.rescue_column, *(field.name for field in KAFKA_FIELDS)}
-        self.offers = Offers(known, taken, stream.record.evolve_limit - len(gained.fields))
+        schema, arrow_schema = _schema(record.columns, record.rescue_column, gained)
+        self.formats = (replace(rows, schema=schema, arrow_schema=arrow_schema), dead)
+        self.offers = _offers(record.columns, record.rescue_column, record.evolve_limit, gained)
+        self._fields: dict[bytes, Record] = {}
 
     def at(self, gained: StructType) -> EvolvingConverter:
         return EvolvingConverter(self.stream, self._registry, gained)
@@ -72,6 +84,11 @@ class EvolvingConverter(PlainConverter):
 
     def fields(self, value: bytes) -> Record:
         """The columns of a record; what none takes is in the rescue column."""
+        if value not in self._fields:
+            self._fields[value] = self._fields_of(value)
+        return self._fields[value]
+
+    def _fields_of(self, value: bytes) -> Record:
         columns, rest = dict[str, object](), dict[str, object]()
         for name, one in sent_beside(value).items():
             place = self._gained.field(name)
@@ -146,5 +163,5 @@ class Values:
             stored = self.bucket.objects.get(path)
             if stored is None:
                 return pa.table({})  # shows as missing rows
-            self._files[path] = pq.ParquetFile(pa.BufferReader(stored[0])).read(use_threads=False)
+            self._files[path] = rows_in(stored[0])
         return self._files[path]

@@ -30,7 +30,7 @@ from stage_writer.decode.batch import MessageBatch
 from stage_writer.parquet.buffer import StagedRows
 from stage_writer.replay.dead_letters import DeadLetterExport
 from stage_writer.replay.records import Range, Replay
-from tests.simulation.converter import BAD, GOOD, LEFT, RIGHT, ROUTES, PlainConverter, table_of
+from tests.simulation.converter import BAD, GOOD, LEFT, RIGHT, ROUTES, PlainConverter
 from tests.simulation.delta_log import DeltaLog, Place, SimulatedTables, places_of
 from tests.simulation.invariants import StageInvariants
 from tests.simulation.kinds import DEAD_LETTERS, STAGE, TABLE, Around, Routed
@@ -78,8 +78,8 @@ class EditionConverter(PlainConverter):
         urls = [None if value is None else _PLACES[value][self.edition] for value in values]
 
         def rows(url: str, schema: pa.Schema) -> pa.Table:
-            rows = [self.row(batch, index, values[index]) for index, staged_url in enumerate(urls) if staged_url == url]
-            return table_of(rows, schema)
+            indexes = [index for index, staged_url in enumerate(urls) if staged_url == url]
+            return self.table(batch, indexes, [self.row(batch, index, values[index]) for index in indexes], schema)
 
         filtered = [value is not None and url is None for value, url in zip(values, urls, strict=True)]
         return StagedRows(

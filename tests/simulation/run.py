@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 from common.stage import markers
+from stage_writer.parquet import buffer
 from tests.simulation.editing import EditedHistory
+from tests.simulation.files import SimulatedFile
 from tests.simulation.history import History
 from tests.simulation.worlds import Worlds
 
@@ -23,7 +25,7 @@ def run(seed: int, worlds: Worlds = Worlds.PLAIN, chances: Chances | None = None
     # All of a world's processes, and its checker, parse the same few markers again and again.
     parsed = lru_cache(maxsize=None)(markers.manifest_from_bytes)
     try:
-        with patch.object(markers, "manifest_from_bytes", parsed):
+        with patch.object(markers, "manifest_from_bytes", parsed), patch.object(buffer, "_OpenFile", SimulatedFile):
             if worlds is Worlds.EDITED:
                 return EditedHistory(seed, chances).run()
             return History(seed, chances, worlds).run()
