@@ -193,10 +193,18 @@ def _no_config_is_named() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def kafka() -> Iterator[KafkaCluster]:
-    from devservices.kafka import KafkaOptions, running_kafka
+def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of all processes of this run of tests."""
+    folder = tmp_path_factory.getbasetemp()
+    return folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
 
-    with running_kafka(KafkaOptions(partitions=4)) as cluster:
+
+@pytest.fixture(scope="session")
+def kafka(run_folder: Path) -> Iterator[KafkaCluster]:
+    """A broker, which has other processes' topics as well."""
+    from tests.shared_kafka import shared_kafka
+
+    with shared_kafka(run_folder / "kafka") as cluster:
         yield cluster
 
 
