@@ -60,9 +60,9 @@ def _prepare(program: str) -> None:
 
 
 @pytest.fixture(scope="session")
-def forked() -> Iterator[Forked]:
+def forked(run_folder: Path) -> Iterator[Forked]:
     """The programs, imported when the first test runs them."""
-    with forked_programs() as programs:
+    with forked_programs(run_folder / "java") as programs:
         yield programs
 
 

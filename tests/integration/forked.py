@@ -34,7 +34,10 @@ from typing import Any
 from devservices import processes
 
 # What a program imports only where it needs it, and most runs do: pyarrow looks for pandas with its first array.
-_LATER = {"stage_writer": ("pandas",), "delta_loader": ("delta_loader.spark.session", "delta_loader.wiring")}
+_LATER = {
+    "stage_writer": ("pandas", "s3fs"),
+    "delta_loader": ("s3fs", "delta_loader.wiring", "tests.integration.warm_java"),
+}
 _POLL_S = 0.02
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
@@ -44,6 +47,8 @@ _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 class Forked:
     """The programs that were imported so far, by their modules."""
 
+    folder: Path
+    """For the Java that one run of the loader leaves to the next."""
     ready: dict[str, subprocess.Popen[str]] = field(default_factory=dict)
     lock: Lock = field(default_factory=Lock)
 
@@ -85,7 +90,7 @@ class Forked:
     ) -> int:
         """The exit code of a run; or the process id of what is started, whose exit code will be in ``ended``."""
         if module not in self.ready or self.ready[module].poll() is not None:
-            command = [sys.executable, "-m", __name__, module]
+            command = [sys.executable, "-m", __name__, module, str(self.folder)]
             self.ready[module] = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         parent = self.ready[module]
         assert parent.stdin is not None
@@ -146,20 +151,21 @@ class Started:
 
 
 @contextmanager
-def forked_programs() -> Iterator[Forked]:
+def forked_programs(folder: Path) -> Iterator[Forked]:
     """The programs for a whole run of tests."""
-    forked = Forked()
+    forked = Forked(folder)
     try:
         yield forked
     finally:
         forked.close()
 
 
-def main(module: str) -> None:
+def main(module: str, folder: Path) -> None:
     """Fork for each line of standard input; the answer is an exit code, minus a signal's number, or a process id."""
     _die_with_the_parent()
     for name in (f"{module}.__main__", *_LATER.get(module, ())):
         importlib.import_module(name)
+    alive, _ = os.pipe()  # the other end is closed when this process and its forks are gone
     gc.freeze()  # a fork looks through none of it again, which would copy it
     started: dict[int, Path] = {}
 
@@ -180,7 +186,7 @@ def main(module: str) -> None:
         if child == 0:
             _become(asked)
             del sys.modules[f"{module}.__main__"]  # runpy makes it again, as `__main__`
-            runpy.run_module(module, run_name="__main__", alter_sys=True)
+            _run(module, folder, alive)
             return
         if asked["ended"]:
             started[child], answer = Path(asked["ended"]), child
@@ -189,6 +195,22 @@ def main(module: str) -> None:
             answer = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         sys.stdout.write(f"{answer}\n")
         sys.stdout.flush()
+
+
+def _run(module: str, folder: Path, alive: int) -> None:
+    if module != "delta_loader":
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        return
+    from tests.integration.warm_java import WarmJava  # of no other program
+
+    warm = WarmJava(folder, alive)
+    warm.use()
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except SystemExit:
+        warm.give_back()
+        raise
+    warm.give_back()
 
 
 def _become(asked: dict[str, Any]) -> None:
@@ -214,4 +236,4 @@ def _die_with_the_parent() -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], Path(sys.argv[2]))

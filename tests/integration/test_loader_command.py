@@ -98,8 +98,9 @@ def test_a_wrong_schedule_ends_in_2(tmp_path: Path, programs: Programs) -> None:
 
 
 def test_the_service_loads_on_its_schedule_answers_and_ends_in_1_when_its_spark_dies(
-    tmp_path: Path, programs: Programs
+    tmp_path: Path, programs: Programs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("JAVA_OF_ITS_OWN", "1")  # tests/integration/warm_java.py
     staging = Staging.below(tmp_path)
     staging.flush(0, 0, 10)
     config = config_of(staging, programs=programs, schedule="1s")
