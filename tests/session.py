@@ -9,11 +9,13 @@ from delta_loader.spark.session import build_session, s3_options
 from delta_loader.spark.session_conf import STATE_PARTITIONS
 from devservices.s3 import S3Server
 
-# Tables of tests have a few rows: what Spark compiles for each query, and tasks without rows, are half of its CPU.
-# Loaders that are processes of their own have Spark's own values.
+# Tables of tests have a few rows: what Spark compiles and plans again for each query, tasks without rows, and the list
+# of a table's files in each checksum are most of its CPU. Loaders that are processes of their own have Spark's values.
 _SMALL = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.databricks.delta.allFilesInCrc.enabled": "false",
     "spark.sql.shuffle.partitions": "1",
     STATE_PARTITIONS: "1",
 }
