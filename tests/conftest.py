@@ -44,7 +44,7 @@ os.environ.setdefault("SPARK_SUBMIT_OPTS", JAVA_OPTIONS)
 
 _COMMON = settings(deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("few", _COMMON, derandomize=True, max_examples=10)
-settings.register_profile("same", _COMMON, derandomize=True, max_examples=60)
+settings.register_profile("same", _COMMON, derandomize=True, max_examples=30)
 settings.register_profile("other", _COMMON, max_examples=1000)
 # `make mutants` only asks whether a test fails: nothing is made of a failure.
 settings.register_profile("mutants", _COMMON, derandomize=True, phases=(Phase.explicit, Phase.generate))
