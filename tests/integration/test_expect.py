@@ -13,6 +13,7 @@ from devservices.kafka import KafkaCluster
 from tests.integration import in_process
 from tests.integration.conftest import Programs
 from tests.integration.test_replay import STARTED_MS, Pipeline
+from tests.reading import rows_of
 from tests.staged import manifests
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
@@ -60,9 +61,9 @@ def test_rules_refuse_count_and_hold_until_the_record_is_given_up(
         (5, 8, {"positive": 1}),
     ]
     pipeline.load(config)
-    rows = spark.read.format("delta").load(f"{tmp_path}/orders").collect()
+    rows = rows_of(f"{tmp_path}/orders")
     assert {row["id"]: row["amount"] for row in rows} == {0: 5, 2: None, 3: 7, 5: 3, 7: 2}
-    letters = spark.read.format("delta").load(f"{tmp_path}/orders_dead_letters").collect()
+    letters = rows_of(f"{tmp_path}/orders_dead_letters")
     assert {(row["_kafka_offset"], row["error_class"], row["error"]) for row in letters} == {
         (offset, "expectation", "expect.positive is false: amount > 0") for offset in (1, 6)
     }

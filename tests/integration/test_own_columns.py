@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 from delta_loader.inspect.verify.findings import Verdict
 from devservices.schema_registry import running_registry
 from tests.integration import in_process
-from tests.reading import delta_rs_options
+from tests.reading import delta_rs_options, rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,7 +45,6 @@ def test_one_stream_follows_all_tables_of_a_database(
     kafka: KafkaCluster, new_topic: Callable[..., str], programs: Programs, spark: SparkSession, lake: Lake
 ) -> None:
     customers, lines = new_topic(2, prefix="shop.public.customers"), new_topic(1, prefix="shop.public.lines")
-    spark_url = lake.url.replace("s3://", "s3a://")
     stream = {
         "app_id": "shop",
         "topics": [customers, lines],
@@ -78,8 +77,8 @@ def test_one_stream_follows_all_tables_of_a_database(
         assert (report.failure, report.held) == (None, {})
 
     def rows(table: str, *columns: str) -> list[tuple[object, ...]]:
-        frame = spark.read.format("delta").load(f"{spark_url}/shop/{table}")
-        return sorted(tuple(row) for row in frame.select(*columns).collect())
+        found = rows_of(f"{lake.url}/shop/{table}", lake.storage_options)
+        return sorted(tuple(row[column] for column in columns) for row in found)
 
     ada, eve = {"id": 1, "name": "Ada"}, {"id": 2, "name": "Eve"}
     send(customers, key(id=1), change("customers", "r", None, ada))
@@ -111,9 +110,9 @@ def test_one_stream_follows_all_tables_of_a_database(
     }
     assert "name" not in names["lines"]
     assert "amount" not in names["customers"]
-    letters = spark.read.format("delta").load(f"{spark_url}/position_dead_letters")
-    assert [row.error_class for row in letters.collect()] == ["unreadable_key"] * 2
-    assert spark.read.format("delta").load(f"{spark_url}/position").count() == 0
+    letters = rows_of(f"{lake.url}/position_dead_letters", lake.storage_options)
+    assert [row["error_class"] for row in letters] == ["unreadable_key"] * 2
+    assert rows_of(f"{lake.url}/position", lake.storage_options) == []
 
     # A null in an update is a null in the table, also in a file of a writer that starts again.
     send(customers, key(id=2), change("customers", "u", eve, {"id": 2, "name": None}))
@@ -166,8 +165,8 @@ def test_the_tables_of_canal_appear_with_the_keys_that_its_events_name(
         assert (report.failure, report.held) == (None, {})
 
     def rows(table: str, *columns: str) -> list[tuple[object, ...]]:
-        frame = spark.read.format("delta").load(f"{lake.url.replace('s3://', 's3a://')}/shop/{table}")
-        return sorted(tuple(row) for row in frame.select(*columns).collect())
+        found = rows_of(f"{lake.url}/shop/{table}", lake.storage_options)
+        return sorted(tuple(row[column] for column in columns) for row in found)
 
     customers, lines = {"table": "customers", "pkNames": ["id"]}, {"table": "lines", "pkNames": ["order", "line"]}
     two = [{"id": "1", "name": "Ada"}, {"id": "2", "name": "Eve"}]
@@ -184,8 +183,8 @@ def test_the_tables_of_canal_appear_with_the_keys_that_its_events_name(
     )
     assert rows("customers", "id", "name", "vip") == [("3", "Ada", "1")]
     assert rows("lines", "order", "line", "id") == [("a", "1", "x")]
-    dead_letters = spark.read.format("delta").load(f"{lake.url.replace('s3://', 's3a://')}/position_dead_letters")
-    assert [row.error_class for row in dead_letters.collect()] == ["unreadable_key"]
+    dead_letters = rows_of(f"{lake.url}/position_dead_letters", lake.storage_options)
+    assert [row["error_class"] for row in dead_letters] == ["unreadable_key"]
     report = in_process.verify(config, spark)
     assert report.failure is None
     assert not [finding for finding in report.findings if finding.verdict is Verdict.FAULT], report.findings
