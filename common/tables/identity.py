@@ -16,6 +16,8 @@ Rules:
    the newest of these: the stream's app_id was edited, and the table was not recreated.
 6. No record is in two chains: once a chain of joined topics is loaded, the chains of its single topics are not
    continued, and the other way round, except from a new generation.
+7. A table with a Kafka partition of another stream, under another chain's name, is that stream's: both share the topic
+   (common/stage/merged.py, rule 4), and their records are the same.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from common.spans import Offset, Position, position_after
-from common.stage.merged import topics_of
+from common.stage.merged import stream_of, topics_of
 from common.tables.history import with_lineage
 from common.tables.rollback import FARTHEST
 
@@ -69,6 +71,16 @@ class TableIdentity:
         known = self.chains.get(partition)
         is_own = known is not None and known.generation == generation
         return None if is_own else self.loaded_under.get((partition, generation))
+
+    def sharing_stream(self, partition: TopicPartition) -> str | None:
+        """The app_id that loaded a chain's Kafka partition under another name, where the stream did not (rule 7)."""
+        if partition in self.chains:
+            return None
+        for (chain, _), app_id in self.loaded_under.items():
+            is_shared = stream_of(chain.topic) != stream_of(partition.topic)
+            if is_shared and overlap(chain, partition):
+                return app_id
+        return None
 
     def after(self, metadata: CommitMetadata) -> TableIdentity:
         if not metadata.positions:

@@ -4,7 +4,8 @@ Rules (common/tables/identity.py has the others):
 
 1. A marker names the stream and, where the broker has ids, the topic that it was staged from. A marker of another
    stream is held as ``other_stream``; a marker of a topic other than the one that a table's positions belong to, as
-   ``other_topic``. Neither is loaded or covered, so neither is settled, and its files stay.
+   ``other_topic``. Neither is loaded or covered, so neither is settled, and its files stay. So is each marker for a
+   main table that another stream of the topic has loaded.
 2. A marker from before its chain's newest origin is a stray (delta_loader/stage/generations.py). A
    marker of a generation lower than the *table's*, in a stage that has not started that one, belongs to another stage:
    `other_topic`.
@@ -62,12 +63,15 @@ class StreamIdentity:
         """The markers of one Kafka partition; those that are not the stream's as `ForeignMarker`."""
         ordered = sorted(markers, key=lambda each: each.name)
         instead, loaded_under = self._with_chain(partition), self._loaded_under(partition, ordered)
+        sharing = self.tables.get(self.stream.table, NO_IDENTITY).sharing_stream(partition)
         topic_id: str | None = None
         judged: list[AnyMarker] = []
         for marker in ordered:
-            foreign = self._other_stream(marker, loaded_under) or (
-                None if instead is None else self._other_chain(marker.name, *instead)
-            )
+            foreign = self._other_stream(marker, loaded_under)
+            if foreign is None and sharing is not None:
+                foreign = self._table_of_another(marker.name, sharing)
+            if foreign is None and instead is not None:
+                foreign = self._other_chain(marker.name, *instead)
             if foreign is None and isinstance(marker, Marker) and marker.manifest is not None:
                 foreign = self._other_topic(marker.name, marker.manifest, topic_id)
                 topic_id = topic_id or marker.manifest.topic_id
@@ -110,6 +114,17 @@ class StreamIdentity:
             f"the marker {marker.name.path} {reason}, but this stream's app_id is {self.stream.app_id}{loaded}",
             f"set app_id: {app_id} again; or start a new chain for {self.stream.app_id} after what its table has: "
             f"`{_restart(partition)} --yes`",
+        )
+
+    def _table_of_another(self, name: MarkerName, app_id: str) -> ForeignMarker:
+        own, table = self.stream.app_id, self.stream.table
+        return ForeignMarker(
+            name,
+            OTHER_STREAM,
+            f"the stream {app_id!r}, which reads the same topic, has loaded {table}: records of the marker {name.path} "
+            "would be in it twice",
+            f"put the table of {own!r} back, or give it one of its own; markers for the wrong table are then reported "
+            "with the command that stages their records again",
         )
 
     def _other_chain(self, name: MarkerName, url: str, other: TopicPartition) -> ForeignMarker:

@@ -3,7 +3,7 @@
 from common.spans import Offset, Partition, Position, Topic, TopicPartition
 from common.tables.commit_metadata import CommitMetadata
 from common.tables.history import LoggedCommit
-from common.tables.identity import NO_IDENTITY, TableChain, identity_of, with_transactions
+from common.tables.identity import NO_IDENTITY, TableChain, TableIdentity, identity_of, with_transactions
 from common.tables.transactions import TxnIds
 from tests.builders import settings_of, span
 
@@ -30,3 +30,11 @@ def test_a_chain_was_loaded_under_the_app_id_of_the_newest_of_other_streams_comm
     assert identity.other_stream(partition, 0) == "last"
     history = [history[1], history[2]]
     assert identity_of(history, stream, TxnIds("now", several_topics=False), {}).other_stream(partition, 0) == "before"
+
+
+def test_a_table_with_positions_of_the_stream_is_no_other_streams() -> None:
+    own, other = (TopicPartition(Topic(name), Partition(0)) for name in ("orders", "orders@later"))
+    under = {(other, 0): "later"}
+    assert TableIdentity(loaded_under=under).sharing_stream(own) == "later"
+    assert TableIdentity(chains={own: TableChain(0, Position(5))}, loaded_under=under).sharing_stream(own) is None
+    assert TableIdentity(loaded_under={(own, 0): "later"}).sharing_stream(own) is None

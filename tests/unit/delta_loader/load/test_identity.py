@@ -18,6 +18,7 @@ from common.tables.commit_metadata import CommitMetadata
 from common.tables.identity import TableChain, TableIdentity, identity_of
 from common.tables.transactions import TxnIds
 from delta_loader.load.report import StreamReport
+from delta_loader.plan.held import Held
 from delta_loader.tables.commits import CommitOutcome, TableCommit
 from tests.builders import instance, required
 from tests.fakes.delta_tables import MemoryDeltaTables
@@ -280,6 +281,39 @@ def test_another_app_id_does_not_load_what_the_first_one_has(pipeline: Pipeline)
     assert "start a new chain for orders_prod after what its table has" in held.remedy
     assert pipeline.begun("orders") == [0, 10]
     assert not reasons(pipeline.load("orders"))
+
+
+@pytest.mark.parametrize(("owner", "other"), [("orders", "orders@later"), ("orders@later", "orders")])
+def test_a_stream_does_not_load_into_the_table_of_another_one_that_reads_its_topic(
+    pipeline: Pipeline, owner: str, other: str
+) -> None:
+    """As in a new stage, after the tables of two streams were exchanged: no marker says whose the table is."""
+    app_ids = {"orders": "orders", "orders@later": "later"}
+
+    def load(staging: Staging, loads: str) -> list[tuple[str, Held]]:
+        """The held partitions, where one of the streams has the table."""
+        given = settings_for(staging, marker_retention="1ms").model_dump(mode="json", exclude_unset=True)
+        tables = {chain: staging.table if chain == loads else f"{staging.table}_other" for chain in app_ids}
+        same = {**given["streams"][0], "topics": ["orders"]}
+        given["streams"] = [{**same, "app_id": app_ids[chain], "table": tables[chain]} for chain in app_ids]
+        settings = Settings.model_validate(given)
+        settings.owners.add({"orders": "orders"})
+        reports = loader_for(staging, pipeline.tables, settings).run_pass()
+        assert [report.failure for report in reports] == [None, None]
+        return [(str(chain), held) for report in reports for chain, held in report.held.items()]
+
+    first = Staging(pipeline.root, owner, app_id=app_ids[owner])
+    flushes(first, 0, 10)
+    assert not load(first, owner)
+    exchanged = OtherStage(pipeline.root, other, app_id=app_ids[other])
+    flushes(exchanged, 0, 10)
+    ((chain, held),) = load(exchanged, other)
+    assert (chain, held.reason, "would be in it twice" in held.problem) == (f"{other}/0", "other_stream", True)
+    ((_, held),) = load(exchanged, owner)
+    assert "bootstrap rewind" in held.remedy
+    assert len(pipeline.tables.tables[first.table].paths) == 1
+    flushes(first, 10, 20)
+    assert not load(first, owner)
 
 
 def test_the_marker_of_another_stream_holds_also_where_its_tables_are_others(pipeline: Pipeline) -> None:
