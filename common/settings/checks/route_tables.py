@@ -55,14 +55,8 @@ def _excluded(stream: Stream) -> Iterator[tuple[str, str]]:
         yield "explode", "give the exploded rows a stream of their own"
     if stream.record.evolves:
         yield "unknown_fields: evolve", "write unknown_fields: rescue"
-    if stream.record.format != "json":
-        yield f"format: {stream.record.format}", "give these records a stream for each table"
     if stream.merge is not None:
         yield "merge", "write the tables of routes as URLs alone, or give each table a stream of its own with `where`"
-    if stream.record.validates:
-        yield "validate: true", "give these records a stream for each table"
-    if stream.record.framing == "confluent_header":
-        yield "framing: confluent_header", "give these records a stream for each table"
 
 
 def _check(stream: Stream, key: str, url: str, table: RouteTable) -> None:

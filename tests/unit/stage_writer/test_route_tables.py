@@ -1,18 +1,28 @@
 """Tables with columns of their own, and records that go to several tables."""
 
+import io
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 
+import fastavro
+import pyarrow as pa
 import pytest
+import structlog
 
 from common.errors import ExpressionError, SchemaError
 from common.schema import schema_from_json, to_ddl
 from common.settings import Stream
 from common.spans import Position
+from devservices.schema_registry import running_registry
 from stage_writer.convert_by_table import TablesConverter
+from stage_writer.decode.batch import headers_column
+from stage_writer.fetch.schema_registry import SchemaRegistry
+from stage_writer.layers import NO_INPUTS, RecordInputs
 from stage_writer.parquet.buffer import Buffer, StagedRows
 from stage_writer.record_converter import converter_of
+from tests.fakes.clock import IdleClock
 from tests.fakes.streams import batch_of, stream_of
 
 CLICK = {"table": "/tables/clicks", "columns": "id STRING, url STRING", "derive": {"day": "substr(url, 1, 3)"}}
@@ -29,11 +39,15 @@ def sectioned(**settings: object) -> Stream:
     return stream_of(**stream)
 
 
-def convert(stream: Stream, values: Sequence[object]) -> StagedRows:
+def convert(
+    stream: Stream, values: Sequence[object], inputs: RecordInputs = NO_INPUTS, headers: pa.ListArray | None = None
+) -> StagedRows:
     batch = batch_of(
         [value if value is None or isinstance(value, bytes) else json.dumps(value).encode() for value in values]
     )
-    ((_, staged),) = (one for found in converter_of(stream).slices([batch]) for one in found)
+    converter = converter_of(stream, inputs)
+    assert converter.needs_headers == (headers is not None)
+    ((_, staged),) = (one for found in converter.slices([replace(batch, headers=headers)]) for one in found)
     return staged
 
 
@@ -47,6 +61,35 @@ def dead(staged: StagedRows) -> list[tuple[int, str, str]]:
     letters = staged.rows[1]
     columns = (letters.column(name).to_pylist() for name in ("_kafka_offset", "error_class", "error"))
     return list(zip(*columns, strict=True))
+
+
+def test_tables_have_columns_of_their_own_in_avro() -> None:
+    names = [{"name": name, "type": ["null", "string"], "default": None} for name in ("id", "kind", "url")]
+    schema = {"type": "record", "name": "R", "fields": [*names, {"name": "ms", "type": "int"}]}
+    values = []
+    for value in ({"id": "a", "kind": "click", "url": "/shop", "ms": 1}, {"kind": "view", "ms": 3}):
+        file = io.BytesIO()
+        fastavro.schemaless_writer(file, fastavro.parse_schema(schema), value)
+        values.append(file.getvalue())
+    stream = sectioned(columns="kind STRING", format="avro", schema_file="r.avsc")
+    staged = convert(stream, [*values, b"x"], RecordInputs(schema_file=json.dumps(schema).encode()))
+    assert rows(staged) == {
+        "/tables/clicks": [{"id": "a", "url": "/shop", "day": "/sh", "_kafka_offset": 100}],
+        "/tables/views": [{"page": None, "ms": 3, "_kafka_offset": 101}],
+    }
+    assert dict(staged.dead_letters) == {"invalid_record": 1}
+
+
+def test_tables_have_columns_of_their_own_of_json_with_a_schema_in_a_header() -> None:
+    with running_registry() as registry:
+        number = registry.register('{"properties": {"ms": {"type": "integer", "maximum": 9}}}')
+        schemas = SchemaRegistry({"url": registry.url}, IdleClock(), structlog.get_logger(), resolves={"JSON"})
+        header: list[tuple[str, bytes | None]] = [("__value_schema_id", b"\0" + number.to_bytes(4))]
+        stream = sectioned(framing="confluent_header", validate=True)
+        values = [{"kind": "view", "ms": 3}, {"kind": "view", "ms": 30}, {"kind": "view", "ms": 3}]
+        staged = convert(stream, values, RecordInputs(schemas), headers_column([header, header, None]))
+    assert rows(staged) == {"/tables/views": [{"page": None, "ms": 3, "_kafka_offset": 100}]}
+    assert dict(staged.dead_letters) == {"against_schema": 1, "not_framed": 1}
 
 
 def test_a_record_is_decoded_by_the_columns_of_its_route() -> None:

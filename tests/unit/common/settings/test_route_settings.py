@@ -125,7 +125,6 @@ def test_what_is_printed_is_read_back_as_the_same_tables(more: dict[str, object]
             {"routes": {"click": {"table": "/data/clicks", "load": "auto"}}, **MERGE},
             "routes.click.load is set, but only the stream's load can be merge",
         ),
-        ({"routes": {"click": CLICK}, "framing": "confluent", "validate": True}, "validate: true cannot be set"),
         ({"tables": ["/data/a"], "routes": {"a": "/data/b"}}, "tables are given, .* and so is route; write the tables"),
         ({"tables": ["/data/a", "/data/orders"], "route": None}, "tables names /data/orders twice"),
         ({"tables": [{"tabel": "/data/a"}], "route": None}, r"tables\[0\].tabel is not a setting"),
