@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from common import metrics as catalogue
@@ -52,7 +51,7 @@ class Backpressure:
             start_flush(assigned[flush.partition], flush.reason)
         state = decision.backpressure
         paused = frozenset(assigned) if conversion_waits else self._pauses.among(assigned.values())
-        state = replace(state, paused=state.paused | paused)  # what was read is flushed on time
+        state = BackpressureState(state.paused | paused, state.is_full)  # what was read is flushed on time
         self._pause(state, sum(each.memory_bytes + each.flushing_bytes for each in stats))
 
     def _limits_of(self, assigned: AssignedPartition) -> FlushLimits:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
     from common.tables.state import TableState
 
+_SCHEMAS = 256
+"""Of which it is remembered what they ask for: those of many tables, which rarely change."""
 _ASK_NOTHING = frozenset(
     {
         "appendOnly",
@@ -132,7 +135,12 @@ def may_refuse_rows(state: TableState) -> bool:
     """Whether the table checks its rows: constraints, NOT NULL, lengths, and staged values of generated columns."""
     if any(key.lower().startswith("delta.constraints.") for key in state.properties):
         return True
-    fields = fields_of(state.schema)
+    return _checks_columns(state.schema)
+
+
+@lru_cache(_SCHEMAS)
+def _checks_columns(schema: str) -> bool:
+    fields = fields_of(schema)
     return any(not field.nullable or json.loads(field.metadata_json).keys() & _CHECKED for _, field in fields)
 
 
@@ -166,14 +174,20 @@ def _by_property(properties: Mapping[str, str]) -> Iterator[str]:
 
 
 def _by_column(schema: str) -> Iterator[str]:
+    yield from _demands_of_columns(schema)
+
+
+@lru_cache(_SCHEMAS)
+def _demands_of_columns(schema: str) -> tuple[str, ...]:
+    demands = []
     for name, field in fields_of(schema):
         if not field.nullable:
-            yield f"its column {name} is NOT NULL, which has to be checked on each row"
+            demands.append(f"its column {name} is NOT NULL, which has to be checked on each row")
         if field.type is Primitive.VARIANT:
-            yield f"its column {name} is a VARIANT, which Spark makes of JSON text"
-        for key in sorted(json.loads(field.metadata_json)):
-            if key in _DEMANDING:
-                yield f"its column {name} {_DEMANDING[key]}"
+            demands.append(f"its column {name} is a VARIANT, which Spark makes of JSON text")
+        keys = sorted(json.loads(field.metadata_json))
+        demands += [f"its column {name} {_DEMANDING[key]}" for key in keys if key in _DEMANDING]
+    return tuple(demands)
 
 
 def fields_of(schema: str) -> Iterator[tuple[str, Field]]:

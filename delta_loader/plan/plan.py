@@ -92,7 +92,10 @@ def for_tables(marker: Marker, tables: Mapping[str, str]) -> AnyMarker:
     problem = next((why for table in marker.tables if (why := _no_schema(table.schema)) is not None), "")
     if problem:
         return UnreadableMarker(marker.name, problem, app_id=app_id)
-    staged = tuple(replace(table, url=tables.get(comparable(table.url), table.url)) for table in marker.tables)
+    urls = [tables.get(comparable(table.url), table.url) for table in marker.tables]
+    if urls == [table.url for table in marker.tables]:
+        return marker
+    staged = tuple(replace(table, url=url) for table, url in zip(marker.tables, urls, strict=True))
     return replace(marker, manifest=replace(marker.manifest, tables=staged))
 
 

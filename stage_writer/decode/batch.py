@@ -77,7 +77,7 @@ class MessageBatch:
     def after(self, position: Position) -> MessageBatch:
         """The messages from ``position`` on whose offsets rise strictly; the same object when all do."""
         offsets = self.offsets
-        if len(offsets) == 0 or (offsets[0] >= position and bool(np.all(offsets[1:] > offsets[:-1]))):
+        if len(offsets) == 0 or (offsets[0] >= position and bool((offsets[1:] > offsets[:-1]).all())):
             return self
         highest = np.maximum.accumulate(np.concatenate(([position - 1], offsets)))[:-1]
         keep = np.flatnonzero(offsets > highest)

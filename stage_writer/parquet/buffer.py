@@ -389,10 +389,10 @@ class Buffer:
         self.tombstones += staged.tombstones
         self.filtered += staged.filtered
         self.exploded += staged.exploded
-        if staged.dead_letters:
-            self.dead_letters.update(staged.dead_letters)
-        if staged.violations:
-            self.violations.update(staged.violations)
+        for error_class, count in staged.dead_letters.items():
+            self.dead_letters[error_class] += count
+        for rule, count in staged.violations.items():
+            self.violations[rule] += count
         if staged.offered.fields:
             self.offered = joined_within(self.offered, staged.offered, MOST_OFFERED)
         if staged.timestamp_bounds_ms is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from operator import eq
 from typing import TYPE_CHECKING
 
@@ -31,6 +31,7 @@ LEFT, RIGHT = "memory://orders_left", "memory://orders_right"
 GOOD, BAD = b'{"n": 1}', b'{"n": 1.5}'
 ROUTES = {b'{"n": 2}': LEFT, b'{"n": 3}': RIGHT}
 _SLICED = 0.3
+_TIME = pa.timestamp("us", "UTC")
 
 
 @dataclass(slots=True)
@@ -60,6 +61,11 @@ class Away(Dependency):
 
     def is_over(self) -> bool:
         return not self.registry.is_away()
+
+
+@lru_cache(maxsize=10_000)
+def _same(value: object, kind: pa.DataType, count: int) -> pa.Array:
+    return pa.array([value] * count, kind)
 
 
 @cache
@@ -131,14 +137,19 @@ class PlainConverter:
         if not rows:
             return pa.Table.from_batches([], schema)
         offsets, times_ms, partition = batch.offsets.tolist(), batch.timestamps_ms.tolist(), batch.partition
-        kafka: dict[str, list[object]] = {
-            "_kafka_topic": [str(partition.topic)] * len(rows),
-            "_kafka_partition": [int(partition.partition)] * len(rows),
-            "_kafka_offset": [offsets[index] for index in indexes],
-            "_kafka_timestamp": [times_ms[index] * 1000 for index in indexes],
+        kafka = {
+            "_kafka_topic": _same(str(partition.topic), pa.string(), len(rows)),
+            "_kafka_partition": _same(int(partition.partition), pa.int32(), len(rows)),
+            "_kafka_offset": pa.array([offsets[index] for index in indexes], pa.int64()),
+            "_kafka_timestamp": pa.array([times_ms[index] * 1000 for index in indexes], _TIME),
         }
+        given = set().union(*rows)
         columns = [
-            pa.array(kafka[name] if name in kafka else [row.get(name) for row in rows], kind)
+            kafka[name]
+            if name in kafka
+            else pa.array([row.get(name) for row in rows], kind)
+            if name in given
+            else _same(None, kind, len(rows))
             for name, kind in zip(schema.names, schema.types, strict=True)
         ]
         return pa.Table.from_arrays(columns, schema=schema)

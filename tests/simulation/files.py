@@ -6,6 +6,7 @@ What a marker says of a file is the same: its statistics are made by the real co
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
@@ -67,7 +68,7 @@ class Footer:
 
     def __init__(self, rows: pa.Table) -> None:
         self.num_rows = rows.num_rows
-        self._leaves = [leaf for column in rows.columns for leaf in _leaves(column.combine_chunks())]
+        self._leaves = [leaf for column in rows.columns for leaf in _leaves(_joined(column))]
 
     def row_group(self, _group: int) -> Footer:
         return self
@@ -115,7 +116,13 @@ class ColumnStatistics:
 
     def _as_stored(self, value: object) -> object:
         kind = self.values.type
-        return pa.scalar(value, kind).as_py() if pa.types.is_timestamp(kind) else value
+        if not pa.types.is_timestamp(kind):
+            return value
+        return datetime.fromtimestamp(0, None if kind.tz is None else UTC) + timedelta(microseconds=cast("int", value))
+
+
+def _joined(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def _leaves(column: pa.Array) -> Iterator[pa.Array]:

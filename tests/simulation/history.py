@@ -182,7 +182,7 @@ class History:
 
     def _break_a_table(self) -> None:
         """One of the stream's tables, but its own, does not work for a while."""
-        if not self._stream.routing.routes or self.world.rng.random() >= self.world.chances.broken_table:
+        if not self._stream.routing.route_settings or self.world.rng.random() >= self.world.chances.broken_table:
             return
         self.world.faults[Fault.BROKEN_TABLE] += 1
         url = self.world.rng.choice(self._stream.side_tables)

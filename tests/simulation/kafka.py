@@ -117,7 +117,10 @@ class Broker:
         return Position(self._end(partition))
 
     def _end(self, partition: TopicPartition) -> int:
-        partition = kafka_partition(partition)
+        return self.log_end(kafka_partition(partition))
+
+    def log_end(self, partition: TopicPartition) -> int:
+        """Where a Kafka partition's log ends."""
         log = self.logs[partition]
         return max(log[-1].offset + 1 if log else 0, self.hidden.get(partition, 0))
 
@@ -126,7 +129,7 @@ class Broker:
 
     def stable_end(self, partition: TopicPartition) -> Position:
         """Up to where a consumer of committed records reads."""
-        return Position(self.unstable.get(partition, self._end(partition)))
+        return Position(self.unstable.get(partition, self.log_end(partition)))
 
     def join(self, member: GroupMember) -> None:
         """A new member; everyone is assigned anew."""
@@ -328,10 +331,10 @@ class GroupMember:
 
     def _fetch(self, partition: TopicPartition, batches: list[MessageBatch], faults: list[PartitionFault]) -> None:
         position, rng = self.owned[partition], self._world.rng
-        if position > self._broker.end(partition):
+        if position > self._broker.log_end(partition):
             faults.append(PartitionFault(partition, f"no position {position}", ""))
             return
-        low = self._broker.begin(partition)
+        low = Position(self._broker.low.get(partition, 0))
         if position < low:
             faults.append(PartitionFault(partition, f"Kafka's records begin at {low}", "", OUT_OF_RANGE))
             return
