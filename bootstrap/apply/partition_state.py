@@ -94,12 +94,23 @@ def require_even(
     others: Mapping[str, TableState],
     identity_of: Callable[[str], TableIdentity],
 ) -> None:
-    """Raise UsageError where another table has more than the main one under an app_id that the chain was staged for.
+    """Raise UsageError where the tables have different records under an app_id that the chain was staged for.
 
-    A load was interrupted between two commits, and only a loader of that app_id completes it. ``others`` are the
-    stream's secondary tables, by URL.
+    Another one has more than the main table where a load was interrupted between two commits, and less where it could
+    not take its part of one. Only a loader of that app_id completes either. ``others`` are the stream's secondary
+    tables, by URL.
     """
     for app_id in _others(state, stream):
+        ids = _ids_under(app_id, state, stream, identity_of)
+        transactions = {} if table is None else table.transactions
+        for missing in deferred_of(ids, transactions, stream.side_tables, [state.partition]):
+            place, url = f"{missing.span} of {state.partition}", missing.url
+            msg = f"under the app_id {app_id}, {stream.table} has {place}, and {url} lacks what it is to get of that"
+            raise UsageError(
+                msg,
+                f"restore the app_id {quoted(app_id)} until its loader has completed that; with --give-up, {url} never "
+                "gets these records",
+            )
         loaded = None if table is None else _position_under(app_id, state, stream, table.transactions, identity_of)
         for url, other in others.items():
             position = _position_under(app_id, state, stream, other.transactions, identity_of)
@@ -123,13 +134,19 @@ def _position_under(
     transactions: Mapping[str, int],
     identity_of: Callable[[str], TableIdentity],
 ) -> Position | None:
-    """The position for the chain's generation that a table has under another app_id.
+    """The position for the chain's generation that a table has under another app_id."""
+    return _ids_under(app_id, state, stream, identity_of).position(transactions, state.partition)
+
+
+def _ids_under(
+    app_id: str, state: PartitionState, stream: Stream, identity_of: Callable[[str], TableIdentity]
+) -> TxnIds:
+    """The ids for the chain's generation under another app_id.
 
     The topic that txn actions do not name may be another one under that app_id.
     """
     begun = 0 if state.chain_origin is None else state.chain_origin.generation
-    ids = TxnIds(app_id, stream.several_topics, {state.partition: begun}, identity_of(app_id).plain_topic)
-    return ids.position(transactions, state.partition)
+    return TxnIds(app_id, stream.several_topics, {state.partition: begun}, identity_of(app_id).plain_topic)
 
 
 def _others(state: PartitionState, stream: Stream) -> tuple[str, ...]:

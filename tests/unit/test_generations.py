@@ -15,7 +15,7 @@ from bootstrap.plans.state import Ends, PartitionState, StagedMarker
 from bootstrap.work import from_table
 from common.errors import MarkerError, NewerFormatError, UsageError
 from common.settings import StartAt
-from common.spans import MAX_POSITION, Partition, Position, Topic, TopicPartition
+from common.spans import MAX_POSITION, Partition, Position, Span, Topic, TopicPartition
 from common.stage import chain_origins
 from common.stage.chain_origins import (
     SUPERSEDED,
@@ -33,6 +33,7 @@ from common.stage.resolutions import Resolution
 from common.stage.state_files import EMPTY_STATE, StateFileName, StateFiles, StateKind
 from common.storage.store import FsspecStore
 from common.tables.commit_metadata import Decision
+from common.tables.deferred_ranges import DeferredIds
 from common.tables.identity import NO_IDENTITY
 from common.tables.state import TableState
 from common.tables.transactions import TxnIds
@@ -277,6 +278,23 @@ def test_a_load_that_reached_one_table_alone_is_completed_under_its_app_id() -> 
     check(table(orders_0=19), table(orders_0=15))
     check(table(orders_0=9), table(orders2_0=15, orders_1=30))
     check(table(orders_0=9), table(orders_0=15), app_id="orders")  # its own loader completes it
+
+
+def test_what_a_table_still_lacks_is_loaded_under_the_app_id_that_noted_it() -> None:
+    stream = settings_for(Staging("memory://lake")).streams[0]
+    ids = DeferredIds.of(TxnIds("orders", several_topics=False), ORDERS, stream.dead_letters)
+
+    def check(app_id: str, noted: dict[str, int]) -> None:
+        named = stream.model_copy(update={"app_id": app_id})
+        main = TableState(1, "id", "", (), {}, 1, 2, frozenset(), {"orders-0": 19, **noted})
+        require_even(state(*OLD), named, main, {}, lambda _app_id: NO_IDENTITY)
+
+    lacking = ids.written(Span(Position(10), Position(20)))
+    with pytest.raises(UsageError, match=r"has \[10, 20\) of orders/0, and .*_dead_letters lacks what") as error:
+        check("orders2", lacking)
+    assert "restore the app_id orders" in error.value.remedy
+    check("orders2", ids.caught_up(Span(Position(10), Position(20))))
+    check("orders", lacking)  # `plan_restart` sees to it
 
 
 def test_a_restart_keeps_copies_and_leaves_a_beginning() -> None:
