@@ -46,6 +46,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter
 
@@ -68,10 +69,15 @@ from common.stage.undeclared import UndeclaredFields
 from common.stored_types import lean, same_fields
 from common.tables.changes import MergeBy
 
+if TYPE_CHECKING:
+    from common.ports import StoredObject
+
 DONE = "done"
 STRAY = "stray"
 VERSION = 9
 """The highest version that can be read; a marker is written in the lowest version that expresses it (rules 5 to 10)."""
+GONE = "is gone"
+"""What is wrong with a data file that the store does not have."""
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _PATHS = ChainPaths(DONE, r"(?P<start>\d{1,20})\.done")
 
@@ -150,6 +156,14 @@ class StagedFile:
     def is_mixed(self) -> bool:
         """Whether its rows have several partition values (rule 7)."""
         return self.partition_values is None
+
+    def damage(self, stored: StoredObject | None) -> str | None:
+        """What is wrong with what the store has of it: it is gone, or of another size. Nothing replaces such a file."""
+        if stored is None:
+            return GONE
+        if stored.size_bytes == self.size_bytes:
+            return None
+        return f"has {stored.size_bytes:,} bytes, but its marker says {self.size_bytes:,}: it was cut off or replaced"
 
 
 @dataclass(frozen=True, slots=True)

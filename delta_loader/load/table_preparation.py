@@ -100,35 +100,36 @@ class TablePreparation:
             self._tables.read(url)
 
     def missing_files(self, load: Load, urls: Iterable[str] | None = None) -> Callable[[Marker], Held | None]:
-        """Check every file that the load would add to ``urls``, or to all tables; a missing file holds its marker.
+        """Check every file that the load would add to ``urls``, or to all tables; one that is damaged holds its marker.
 
         A table that is left out by now is passed over.
         """
-        gone: dict[object, str] = {}
+        gone: dict[object, tuple[str, str]] = {}
         for url in [url for url in (self._tables.targets if urls is None else urls) if url in self._tables.targets]:
             with self._tables.tried(url):
                 gone |= self._missing_of(load, self._tables.targets[url])
 
         def reason_of(marker: Marker) -> Held | None:
-            path = gone.get(marker.name)
-            if path is None:
+            if marker.name not in gone:
                 return None
+            path, damage = gone[marker.name]
             partition, own = marker.name.topic_partition, self._tables.own
-            is_new = own is None or own.ids(self._tables.ids).position(own.transactions, partition) is None
-            return missing_file(partition, marker.span.start, path, self._stream.table if is_new else None)
+            position = None if own is None else own.ids(self._tables.ids).position(own.transactions, partition)
+            return missing_file(partition, marker.span.start, path, damage, position=position, table=self._stream.table)
 
         return reason_of
 
-    def _missing_of(self, load: Load, target: Target) -> Mapping[object, str]:
+    def _missing_of(self, load: Load, target: Target) -> Mapping[object, tuple[str, str]]:
+        """By marker, path and damage of a file that cannot be added."""
         ids = self._tables.ids
         files = [(marker, file) for marker in load.markers for file in needed(target, ids, load, marker).files]
         if not files:
             return {}
         store = self._ports.open_store(target.url)
 
-        def is_there(item: tuple[Marker, StagedFile]) -> bool:
+        def damage_of(item: tuple[Marker, StagedFile]) -> str | None:
             file_store = self._ports.stage.store if item[1].is_mixed else store
-            return self._guard.is_there(file_store, target.url, item[1].path)
+            return self._guard.damage(file_store, target.url, item[1])
 
-        seen = self._ports.parallel(is_there, files)
-        return {marker.name: file.path for (marker, file), there in zip(files, seen, strict=True) if not there}
+        seen = self._ports.parallel(damage_of, files)
+        return {marker.name: (file.path, damage) for (marker, file), damage in zip(files, seen, strict=True) if damage}

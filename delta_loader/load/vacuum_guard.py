@@ -43,12 +43,12 @@ class VacuumGuard:
             self._log.warning("staged files are not safe from VACUUM", table=url, problem=problem)
         self._ages_s[url] = guarded_age_s(properties)
 
-    def is_there(self, store: ObjectStore, url: str, path: str) -> bool:
-        """Whether a staged file exists; its age is remembered."""
-        item = store.stat(path)
+    def damage(self, store: ObjectStore, url: str, file: StagedFile) -> str | None:
+        """What is wrong with a staged file in the store (`StagedFile.damage`); its age is remembered."""
+        item = store.stat(file.path)
         if item is not None:
-            self._modified_ms[url, path] = item.modified_ms
-        return item is not None
+            self._modified_ms[url, file.path] = item.modified_ms
+        return file.damage(item)
 
     def renewed(self, commit: TableCommit) -> TableCommit:
         """The commit with copies in place of files that a VACUUM may have listed. Raises StoreError."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from common.remedies import CONFIG, delta_table, repair, replay
 from common.spans import Position, Span
-from common.stage.markers import Marker
+from common.stage.markers import GONE, Marker
 from common.stage.merged import is_merged, known_as
 from common.stage.repair_lock import repair_path
 from common.stage.stored import UPGRADE
@@ -182,18 +182,21 @@ def _unusable(partition: TopicPartition, marker: UnreadableMarker | ForeignMarke
     return Held("unreadable_marker", f"the marker {marker.name.path} cannot be used: {marker.problem}", again)
 
 
-def missing_file(partition: TopicPartition, start: Position, path: str, deleted: str | None = None) -> Held:
-    """A data file of the next marker is missing.
+def missing_file(
+    partition: TopicPartition, start: Position, path: str, damage: str, *, position: Position | None, table: str
+) -> Held:
+    """A data file of the next marker is missing, or has another ``damage`` (`StagedFile.damage`).
 
-    ``deleted`` is the table that lacks it, if that table has nothing of the Kafka partition.
+    ``position`` is the main ``table``'s, None if it has nothing of the Kafka partition; a marker may begin before it.
     """
-    why = (
-        "a VACUUM may have deleted it" if deleted is None else f"the table {deleted} was deleted, or its folder emptied"
-    )
+    vacuumed = "a VACUUM may have deleted it"
+    why = vacuumed if position is not None else f"the table {table} was deleted, or its folder emptied"
+    problem = f"{damage}: {why}" if damage == GONE else damage
+    again = rewind(partition, max(start, position or start))
     return Held(
         "missing_file",
-        f"the data file {path} of the marker at {start} of {partition} is gone: {why}",
-        f"stage its records again with `{rewind(partition, start)}`; where Kafka no longer has them, add --give-up",
+        f"the data file {path} of the marker at {start} of {partition} {problem}",
+        f"stage its records again with `{again}`; where Kafka no longer has them, add --give-up",
     )
 
 

@@ -153,17 +153,20 @@ class Stage:
 
     def lacking(
         self, files: Mapping[TopicPartition, Sequence[StagedFile]], table: ObjectStore
-    ) -> dict[TopicPartition, str]:
-        """For the partitions that lack one of these files, the path of the first; ``table`` is the table's store.
+    ) -> dict[TopicPartition, tuple[str, str]]:
+        """For the partitions of which one of these files is damaged, path and damage of the first.
+
+        ``table`` is the table's store.
 
         Raises StoreError.
         """
         wanted = [(partition, file) for partition, of_source in files.items() for file in of_source]
         there = self._parallel(lambda item: (self.store if item[1].is_mixed else table).stat(item[1].path), wanted)
-        gone: dict[TopicPartition, str] = {}
+        gone: dict[TopicPartition, tuple[str, str]] = {}
         for (partition, file), stored in zip(wanted, there, strict=True):
-            if stored is None:
-                gone.setdefault(partition, file.path)
+            damage = file.damage(stored)
+            if damage is not None:
+                gone.setdefault(partition, (file.path, damage))
         return gone
 
     def appeared(self, stream: Stream) -> Stream:

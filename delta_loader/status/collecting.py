@@ -338,9 +338,9 @@ def _lacking_a_file(
     positions = chains.positions
     return {
         partition: missing_file(
-            partition, following[partition].span.start, path, stream.table if positions[partition] is None else None
+            partition, following[partition].span.start, path, damage, position=positions[partition], table=stream.table
         )
-        for partition, path in gone.items()
+        for partition, (path, damage) in gone.items()
     }
 
 

@@ -74,7 +74,8 @@ def test_a_damaged_mixed_file_holds_its_own_kafka_partition(lake: Lake, spark: S
     damaged = staging.flush(0, 0, 10, days=DAYS, mixed=True)
     staging.flush(1, 0, 10, days=DAYS, mixed=True)
     staging.flush(2, 0, 10)
-    staging.store(staging.stage_url).write(damaged.tables[0].files[0].path, b"no Parquet")
+    file = damaged.tables[0].files[0]
+    staging.store(staging.stage_url).write(file.path, b"x" * file.size_bytes)
     report = load(staging, spark)
     assert {str(partition): held.reason for partition, held in report.held.items()} == {"orders/0": "not_written"}
     loaded = {row["_kafka_partition"] for row in rows_of(staging.table)}

@@ -133,8 +133,8 @@ def test_a_damaged_file_holds_its_partition_and_no_other(
     damaged = staging.flush(0, 5, 20)
     staging.flush(1, 5, 20)
     staging.flush(2, 10, 20)
-    path = damaged.tables[0].files[0].path
-    staging.store(staging.table).write(path, b"no Parquet at all")
+    file = damaged.tables[0].files[0]
+    staging.store(staging.table).write(file.path, b"x" * file.size_bytes)
     spark.conf.set("spark.sql.files.ignoreCorruptFiles", "true")
     try:
         report = load(staging, tables)

@@ -14,7 +14,7 @@ from common.errors import ExitCode, StoreError, TableError
 from common.settings import Stream
 from common.spans import MAX_POSITION, Position
 from common.stage.idle import IdleFact, StreamFact, facts_to_bytes, idle_path
-from common.stage.markers import VERSION, MarkerName, manifest_to_bytes
+from common.stage.markers import GONE, VERSION, MarkerName, manifest_to_bytes
 from common.stage.undeclared import UndeclaredFields
 from common.tables.urls import comparable
 from delta_loader.load.failures import FailureNotes
@@ -210,7 +210,9 @@ def test_a_deleted_table_is_called_that_and_a_file_that_went_alone_is_not(stagin
         assert held is not None
         assert held.reason == "missing_file"
         assert f"is gone: the table {staging.table} was deleted, or its folder emptied" in held.problem
-    assert "VACUUM" in missing_file(staging.source(0), Position(0), "a.parquet").problem
+    held = missing_file(staging.source(0), Position(5), "a.parquet", GONE, position=Position(10), table=staging.table)
+    assert "is gone: a VACUUM may have deleted it" in held.problem
+    assert "--to 10" in held.remedy, "a rewind to a position below the table's is refused"
     main = MainTable(staging.table, exists=False, others={}, for_rows=())
     without_origin = required(held_by_plan(staging.source(0), MissingOrigin(marker), main))
     assert f"the table {staging.table} was deleted" in without_origin.problem
@@ -259,6 +261,18 @@ def test_a_missing_file_holds_its_partition_and_no_other(staging: Staging, table
     assert (held.reason, path in held.problem) == ("missing_file", True)
     assert "bootstrap rewind ⟨config⟩ --topic orders --partition 0 --to 10" in held.remedy
     assert tables.tables[staging.table].transactions == {"orders-0": 9, "orders-1": 4}
+
+
+def test_a_file_of_another_size_than_its_marker_says_holds_its_partition(
+    staging: Staging, tables: MemoryDeltaTables
+) -> None:
+    (file,) = staging.flush(0, 0, 10).tables[0].files
+    staging.store(staging.table).write(file.path, b"PAR1")
+    (report,) = loader_for(staging, tables).run_pass()
+    held = report.held[staging.source(0)]
+    assert held.reason == "missing_file"
+    assert f"{file.path} of the marker at 0 of orders/0 has 4 bytes, but its marker says" in held.problem
+    assert "bootstrap rewind ⟨config⟩ --topic orders --partition 0 --to 0" in held.remedy
 
 
 def test_a_bug_in_one_stream_stops_no_other_and_turns_health_red(staging: Staging) -> None:

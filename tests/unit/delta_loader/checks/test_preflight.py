@@ -228,6 +228,8 @@ def test_status_holds_a_partition_whose_next_marker_has_lost_a_file(mixed: bool)
     place.delete([later.tables[0].files[0].path])  # holds nothing yet: what is before it can be loaded
     assert held() == [None, None]
     path = first.tables[0].files[0].path
+    place.write(path, b"PAR1")
+    assert held() == ["missing_file", None]
     place.delete([path])
     assert held() == ["missing_file", None]
     text = to_text([status_of(staging)])
