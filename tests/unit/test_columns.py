@@ -586,7 +586,11 @@ def test_headers_that_rows_will_need_are_read_from_the_start(stream: dict[str, o
 @pytest.mark.parametrize(
     ("stream", "words"),
     [
-        ({"format": "avro", "framing": "confluent"}, "which reads JSON only, but format is avro"),
+        (
+            {"format": "avro", "framing": "confluent"},
+            "reads JSON only, but format is avro; write columns: from_registry",
+        ),
+        ({"format": "avro", "schema_file": "x"}, "reads JSON only, but format is avro; write columns: from_table"),
         ({"columns": "from_tabel"}, "write from_table, from_records, from_registry, or the columns"),
         ({"columns": "from_kafka"}, "write from_table, from_records"),
         ({"columns": "from_table", "unknown_fields": "evolve"}, "write columns: from_records"),

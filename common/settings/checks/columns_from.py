@@ -63,9 +63,10 @@ def check_columns_from(stream: Stream) -> None:
 
 def _check_inferred(stream: Stream) -> None:
     if stream.record.format != "json":
+        instead = "from_table" if stream.record.framing == "none" else "from_registry"
         refuse(
             f"columns is from_records (the default), which reads JSON only, but format is {stream.record.format}; "
-            "write columns: from_table, or the columns as in CREATE TABLE"
+            f"write columns: {instead}, or the columns as in CREATE TABLE"
         )
 
 
