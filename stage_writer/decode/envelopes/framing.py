@@ -195,8 +195,12 @@ class FramedDecoder(OpeningDecoder):
         return bodies, rejects
 
     def keys_of(self, keys: pa.BinaryArray, headers: pa.ListArray | None) -> pa.LargeBinaryArray:
-        """Message keys as JSON; those without a frame as they are, and null for those that are refused."""
+        """Message keys as JSON; those without a frame as they are, and null for those that are refused.
+
+        A null in a frame is refused: as JSON it would be the text of a STRING key.
+        """
         bodies, rejects = self._opened(keys, headers)
+        bodies = pc.if_else(pc.equal(bodies, pa.scalar(b"null", pa.large_binary())), None, bodies)
         plain = np.zeros(len(keys), np.bool_)
         plain[[reject.index for reject in rejects if reject.error_class is ErrorClass.NOT_FRAMED]] = True
         return pc.if_else(pa.array(plain), keys.cast(pa.large_binary()), bodies)

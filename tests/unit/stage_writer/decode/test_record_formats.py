@@ -576,7 +576,8 @@ def test_a_tombstone_deletes_by_its_key_in_avro(registry: Registry) -> None:
     text = stream_of("id STRING, city STRING", **merging)
     name = AvroSerializer(client, '"string"')("x", context)
     # What is damaged is no text: another row would be deleted.
-    assert deleted(text, [name, b"y", name[:-1]], registry) == ["x", "y", bad]
+    null = b"\0" + registry.register('["null", "string"]', "AVRO").to_bytes(4) + b"\0"
+    assert deleted(text, [name, b"y", name[:-1], null], registry) == ["x", "y", bad, bad]
 
 
 def test_a_tombstone_waits_for_the_schema_of_its_key(registry: Registry) -> None:
