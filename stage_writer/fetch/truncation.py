@@ -149,11 +149,11 @@ def ends_before(partition: TopicPartition, end: Position, position: Position) ->
     """The fault of a partition whose end in Kafka is before its position."""
     problem = (
         f"{partition} ends at {end} in Kafka, before position {position}: its brokers lost its last records, or "
-        "it is not the topic that was staged, or a hand-made marker is ahead of it"
+        "it is not the topic that was staged, or a hand-made marker or the stream's `start` is ahead of it"
     )
     remedy = (
-        f"{_restart(partition, end)}; after an empty hand-made marker in a chain of one topic, reading continues by "
-        "itself when Kafka reaches the position"
+        f"{_restart(partition, end)}; after an empty hand-made marker in a chain of one topic, or a `start`, reading "
+        "continues by itself when Kafka reaches the position"
     )
     return PartitionFault(partition, problem, remedy, TRUNCATED)
 
