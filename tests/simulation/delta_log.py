@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from common.errors import TableError
 from common.schema import schema_from_json
 from common.settings.stream import KAFKA_COLUMNS
-from common.spans import Offset, Partition, Topic, TopicPartition
+from common.spans import Offset, Partition, Position, Topic, TopicPartition
 from common.stage.merged import ends_at, inputs_of
 from delta_loader.tables.commits import Conflicted, NotWritten
 from delta_loader.tables.load_modes.load_mode import Refused, choose_load_mode, through_spark
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from common.schema.evolution import Addition
-    from common.spans import Position
+    from common.spans import Span
     from common.tables.changes import MergeBy
     from common.tables.history import LoggedCommit
     from common.tables.state import TableState
     from delta_loader.plan.plan import TableShape
-    from delta_loader.tables.commits import CommitOutcome, TableCommit, Target
+    from delta_loader.tables.commits import CommitOutcome, DeadLetterRow, TableCommit, Target
     from delta_loader.tables.file_split import SparkWrite
     from delta_loader.tables.load_modes.casting import Widening
     from tests.simulation.store import Bucket
@@ -181,6 +181,16 @@ class DeltaLog(MemoryDeltaTables):
             if letter.offset >= begins.get(letter.partition, letter.offset + 1)
             and letter.error_class == REFUSED_BY_TABLE
         ]
+
+    def letters(self, url: str, partition: TopicPartition, span: Span, most: int) -> list[DeadLetterRow]:
+        """The first of the dead letters of refused records, each once."""
+        found = {
+            (letter.offset, letter.timestamp_ms or 0): letter
+            for commit in self.tables[url].commits
+            for letter in commit.dead_letter_rows
+            if letter.partition == partition and span.covers(Position(letter.offset))
+        }
+        return [found[place] for place in sorted(found)][:most]
 
     # Merging.
 
@@ -329,6 +339,9 @@ class SimulatedTables:
 
     def dead(self, url: str, partition: TopicPartition, start: Position) -> list[RefusedRecord]:
         return self._world.effect(f"read {url}", lambda: self._log.dead(url, partition, start))
+
+    def dead_letters(self, url: str, partition: TopicPartition, span: Span, most: int) -> list[DeadLetterRow]:
+        return self._world.effect(f"read {url}", lambda: self._log.letters(url, partition, span, most))
 
     def _commit(self, commit: TableCommit) -> CommitOutcome:
         if not self._world.healed and self._world.rng.random() < self._world.chances.foreign:

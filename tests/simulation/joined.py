@@ -28,7 +28,7 @@ from tests.simulation.delta_log import place_of
 from tests.simulation.kinds import DEAD_LETTERS, STAGE, TABLE, Around, Keyed, settings_of
 from tests.simulation.outgoing import Coordinator, Told, outlets
 from tests.simulation.refusing import CheckedLog, refusing_ports
-from tests.simulation.world import SILENT, Fault, WorldClock
+from tests.simulation.world import SILENT, WorldClock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -128,11 +128,7 @@ class Joined(Keyed):
 
     def happens(self) -> None:
         """Now and then, Kafka takes no transactions."""
-        world = self.around.world
-        if world.rng.random() < world.chances.undelivered:
-            world.faults[Fault.UNDELIVERED] += 1
-            self.coordinator.away_until_ms = world.now_ms + world.rng.choice([5_000, 30_000, 120_000])
-            world.tell(f"Kafka takes no transactions for {self.coordinator.away_until_ms - world.now_ms} ms")
+        self.coordinator.happens()
 
     def wanted(self, value: bytes | None) -> Wanted:
         """As many rows as it says, or a dead letter where the table may refuse them."""

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from common.settings import Stream
     from common.stage.markers import Manifest, MarkerName
     from common.stage.topic_owners import StageTopicOwners
-    from delta_loader.load.ports import RefusalPorts
+    from delta_loader.load.ports import RefusalPorts, SendsRefused
     from delta_loader.load.replace_ranges import Replacer
     from delta_loader.load.report import StreamReport
     from delta_loader.service import LoaderService
@@ -232,6 +232,10 @@ class Kind:
 
     def refusing(self, tables: SimulatedTables) -> RefusalPorts | None:
         del tables
+        return None
+
+    def sends_refused(self, tables: SimulatedTables, store: SimulatedStore) -> SendsRefused | None:
+        del tables, store
         return None
 
     def replacer(self, tables: SimulatedTables) -> Replacer | None:

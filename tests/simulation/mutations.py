@@ -11,7 +11,7 @@ from __future__ import annotations
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from bootstrap.apply.repair_lock import RepairLocks
@@ -21,14 +21,16 @@ from common.errors import BrokerError
 from common.ports import AlreadyExists, Created
 from common.schema import agreement
 from common.settings import Stream
-from common.spans import Position
+from common.spans import MAX_POSITION, Position
 from common.stage.state_files import EMPTY_STATE
 from delta_loader.lease.holder import LoaderLease
 from delta_loader.load import commit_load, committer, planning, schema_evolution, settling
 from delta_loader.load.catch_up import CatchUp
 from delta_loader.load.committer import After
 from delta_loader.load.refusals import Refusals
+from delta_loader.load.refused_to_topic import RefusedToTopic
 from delta_loader.load.secondary_tables import SecondaryTables
+from delta_loader.load.stream_load import StreamLoad
 from delta_loader.plan import chain_positions, plan
 from delta_loader.scheduling.schedule import Schedule
 from delta_loader.tables import commits
@@ -112,6 +114,7 @@ if TYPE_CHECKING:
     from stage_writer.tasks.kept import KeptTask
     from stage_writer.tasks.topology import _Changed
     from stage_writer.topologies.stores import Changes, TaskStores
+    from tests.simulation.outgoing import SimulatedTransactions
 
 
 CEILING = 50
@@ -631,6 +634,20 @@ def _outboxes_of_the_marker_before_are_forgotten() -> AbstractContextManager[obj
     return patch.object(KafkaOutlet, "pending", lambda _self: ())
 
 
+def _what_is_sent_of_refused_records_is_forgotten() -> AbstractContextManager[object]:
+    deliver = RefusedToTopic._deliver_input
+
+    def broken(self: RefusedToTopic, stream: Stream, transactions: SimulatedTransactions, *more: Any) -> int:  # noqa: ANN401 - the method's
+        generation, goal, _ = more
+        return deliver(self, stream, replace(transactions, delivered={}), generation, goal, None)
+
+    return patch.object(RefusedToTopic, "_deliver_input", broken)
+
+
+def _refused_records_are_sent_before_all_tables_have_passed_them() -> AbstractContextManager[object]:
+    return patch.object(StreamLoad, "_finished", lambda _self, _partition: Position(MAX_POSITION))
+
+
 def _outboxes_of_settled_markers_are_forgotten() -> AbstractContextManager[object]:
     return patch.object(TaskStates, "outboxes", lambda _self, _position: ())
 
@@ -713,6 +730,16 @@ MUTATIONS: tuple[Mutation, ...] = (
         worlds=Worlds.JOINED,
     ),
     Mutation("an origin names what waits", _outboxes_of_settled_markers_are_forgotten, UNDELIVERED, Worlds.JOINED),
+    Mutation(
+        "dead letters of refused records are sent once",
+        _what_is_sent_of_refused_records_is_forgotten,
+        worlds=Worlds.LETTERED,
+    ),
+    Mutation(
+        "dead letters of refused records are sent when all tables have passed them",
+        _refused_records_are_sent_before_all_tables_have_passed_them,
+        worlds=Worlds.LETTERED,
+    ),
     Mutation("what is delivered is left out", _all_of_an_outbox_is_delivered, MANY_REPAIRS, worlds=Worlds.JOINED),
     Mutation("a marker names what waits", _outboxes_of_the_marker_before_are_forgotten, worlds=Worlds.JOINED),
     Mutation(

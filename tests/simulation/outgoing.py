@@ -17,7 +17,7 @@ from common.errors import BrokerError, StoreError
 from common.kafka.delivering import Delivered, FencedError
 from common.metrics import Metrics
 from stage_writer.outbox.outlets import KafkaOutlets
-from tests.simulation.world import SILENT, Crash
+from tests.simulation.world import SILENT, Crash, Fault
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -42,9 +42,16 @@ class Told(NamedTuple):
     time_ms: int
 
 
+def _places(records: pa.Table) -> list[Told]:
+    """Those that the records' values say."""
+    return [Told(*json.loads(value)["place"]) for value in records["value"].to_pylist()]
+
+
 @dataclass(slots=True)
 class Coordinator:
     world: World
+    told: Callable[[pa.Table], list[Told]] = _places
+    """The messages that records tell of."""
     epochs: dict[str, int] = field(default_factory=dict)
     positions: dict[tuple[str, TopicPartition], Delivered] = field(default_factory=dict)
     """What groups have committed."""
@@ -52,6 +59,14 @@ class Coordinator:
     """What its records tell of, in their order."""
     away_until_ms: int = 0
     """Until when it takes no transaction."""
+
+    def happens(self) -> None:
+        """Now and then, Kafka takes no transactions."""
+        world = self.world
+        if world.rng.random() < world.chances.undelivered:
+            world.faults[Fault.UNDELIVERED] += 1
+            self.away_until_ms = world.now_ms + world.rng.choice([5_000, 30_000, 120_000])
+            world.tell(f"Kafka takes no transactions for {self.away_until_ms - world.now_ms} ms")
 
     def begin(self, place: DeliveryIdentity, at: Callable[[str], None]) -> SimulatedTransactions:
         """A `common.kafka.delivering.StartsDelivery`."""
@@ -88,7 +103,7 @@ class SimulatedTransactions:
     def transact(self, records: pa.Table, ends: Mapping[TopicPartition, Position], generation: int) -> None:
         """Produced, and committed by a request that may come late, twice, or without an answer."""
         delivered = {partition: Delivered(position, generation) for partition, position in ends.items()}
-        values = [Told(*json.loads(value)["place"]) for value in records["value"].to_pylist()]
+        values = self.coordinator.told(records)
         is_done: list[bool] = []
 
         def commit() -> bool:

@@ -222,6 +222,7 @@ class Services:
             tables=tables,
             columns=tables if kind.makes_columns else None,
             refusing=kind.refusing(tables),
+            sends_refused=kind.sends_refused(tables, self.store(stage_url)),
             open_store=self.store,
             parallel=in_turn,
             clock=WorldClock(self.world, process),

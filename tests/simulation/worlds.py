@@ -15,6 +15,7 @@ from tests.simulation.filling import Filling
 from tests.simulation.hostile import Hostile
 from tests.simulation.joined import Joined
 from tests.simulation.kinds import Counting, Evolving, Kind, Routed
+from tests.simulation.lettered import Lettered
 from tests.simulation.refusing import RefusalPorts
 from tests.simulation.replayed import Replayed
 from tests.simulation.shared import Shared
@@ -48,6 +49,8 @@ class Worlds(StrEnum):
     """Change events, merged by key."""
     REFUSING = "refusing"
     """Appends to tables with constraints, and files of many partition values."""
+    LETTERED = "lettered"
+    """The same, and a topic for dead letters, which loses answers and is away at times."""
     JOINED = "joined"
     """Tasks that write to a topic, most of which read two as one chain."""
     TOLD = "told"
@@ -85,6 +88,7 @@ _KINDS: Mapping[Worlds, Callable[[Around], Kind]] = {
     Worlds.FILLING: Filling,
     Worlds.CHANGES: Changes,
     Worlds.REFUSING: RefusalPorts,
+    Worlds.LETTERED: Lettered,
     Worlds.JOINED: Joined,
     Worlds.TOLD: Told,
     Worlds.HOSTILE: Hostile,

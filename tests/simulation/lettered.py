@@ -1,0 +1,89 @@
+"""Worlds whose dead letters go to a Kafka topic too: of records that cannot be read by the writers, from outboxes, and
+of records that the table refuses by the loaders, out of the table for dead letters.
+
+Each dead letter that the table has is in the topic once. A record that operators gave up may be in one of the two, and
+of a topic that was deleted, refused records are sent once more where the new one reaches their offsets.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from delta_loader.load.refused_to_topic import RefusedToTopic
+from tests.simulation.delta_log import Place
+from tests.simulation.kinds import DEAD_LETTERS, Around, settings_of
+from tests.simulation.outgoing import Coordinator, Told, outlets
+from tests.simulation.refusing import NumbersConverter, RefusalPorts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+
+    from delta_loader.load.ports import SendsRefused
+    from stage_writer.decode.batch import MessageBatch
+    from stage_writer.outbox.ports import Outlets
+    from stage_writer.parquet.buffer import StagedRows
+    from stage_writer.ports import Converter
+    from tests.simulation.delta_log import SimulatedTables
+    from tests.simulation.store import SimulatedStore
+    from tests.simulation.world import Process
+
+_TOPIC = "orders-errors"
+
+
+def _told(letters: pa.Table) -> list[Told]:
+    """The messages of dead letters, by their headers."""
+    told = []
+    for headers, time_ms in zip(letters["headers"].to_pylist(), letters["timestamp_ms"].to_pylist(), strict=True):
+        named = {header["name"].rpartition(".")[2]: header["value"].decode() for header in headers}
+        told.append(Told(named["topic"], int(named["partition"]), int(named["offset"]), time_ms))
+    return told
+
+
+class LetteredConverter(NumbersConverter):
+    def _convert(self, batch: MessageBatch) -> StagedRows:
+        staged = super()._convert(batch)
+        return staged if len(staged.rows[1]) else replace(staged, dead_letters={})
+
+
+class Lettered(RefusalPorts):
+    """Tables that refuse records, and a topic for dead letters."""
+
+    def __init__(self, around: Around) -> None:
+        super().__init__(around)
+        stream = self.settings.streams[0]
+        self.settings = settings_of(
+            load=stream.load.value, partition_by=list(stream.layout.partition_by), dead_letters_topic=_TOPIC
+        )
+        self._coordinator = Coordinator(around.world, told=_told)
+
+    def converter(self, process: Process) -> Converter:
+        del process
+        return LetteredConverter(self.stream, self.registry)
+
+    def outlets(self, process: Process, store: SimulatedStore) -> Outlets:
+        return outlets(self._coordinator, process, store, self.stream)
+
+    def sends_refused(self, tables: SimulatedTables, store: SimulatedStore) -> SendsRefused:
+        return RefusedToTopic({}, "writers", tables.dead_letters, self._coordinator.begin, store)
+
+    def happens(self) -> None:
+        """The constraint comes or goes; now and then, Kafka takes no transactions."""
+        super().happens()
+        self._coordinator.happens()
+
+    def problems(self) -> Iterator[str]:
+        """Dead letters that the topic has more than once, or not at all, and those that only it has."""
+        yield from super().problems()
+        there, sent = Counter(self.log.places(DEAD_LETTERS)), Counter(self._coordinator.committed)
+        for partition, log, deleted in self.around.logs():
+            for record in log:
+                number = int(partition.partition)
+                wanted = there[Place(number, record.offset, record.timestamp_ms)]
+                found = sent[Told(str(partition.topic), number, record.offset, record.timestamp_ms)]
+                may_lack = self.around.may_lack(partition, record.offset, deleted=deleted)
+                if found != wanted and not deleted and not (may_lack and found <= 1):
+                    yield f"{partition} offset {record.offset} is {found} times in {_TOPIC}, and {wanted} in the table"
