@@ -152,8 +152,8 @@ def ends_before(partition: TopicPartition, end: Position, position: Position) ->
         "it is not the topic that was staged, or a hand-made marker or the stream's `start` is ahead of it"
     )
     remedy = (
-        f"{_restart(partition, end)}; after an empty hand-made marker in a chain of one topic, or a `start`, reading "
-        "continues by itself when Kafka reaches the position"
+        f"{_restart(partition, end)}; after an empty hand-made marker in a chain of one topic, reading continues by "
+        "itself when Kafka reaches the position; after a `start`, when the writer is started again then"
     )
     return PartitionFault(partition, problem, remedy, TRUNCATED)
 

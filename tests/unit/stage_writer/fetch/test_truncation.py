@@ -165,6 +165,7 @@ def test_a_topic_that_ends_before_its_chain_has_lost_records(
     assert (reason, ends) == (TRUNCATED, [])
     assert "ends at 99 in Kafka, before position 100" in text
     assert "a hand-made marker or the stream's `start` is ahead of it" in text
+    assert "after a `start`, when the writer is started again" in text
 
 
 def test_a_new_leader_that_does_not_know_its_end_yet_is_asked_again(
