@@ -6,7 +6,6 @@ from pathlib import Path
 
 import deltalake
 import pytest
-from delta import DeltaTable
 from pyspark.sql import SparkSession
 
 from common.clock import SystemClock
@@ -107,10 +106,9 @@ def test_a_whole_table_is_proved(staging: Staging, spark: SparkSession) -> None:
 
 
 def test_optimize_and_delete_are_told_from_loss(staging: Staging, spark: SparkSession) -> None:
-    table = DeltaTable.forPath(spark, staging.table)
-    table.delete("id BETWEEN 327600 AND 327690")
-    table.optimize().executeCompaction()
-    DeltaTable.forPath(spark, staging.dead_letters).delete("_kafka_offset = 32770")
+    deltalake.DeltaTable(staging.table).delete("id BETWEEN 327600 AND 327690")
+    deltalake.DeltaTable(staging.table).optimize.compact()
+    deltalake.DeltaTable(staging.dead_letters).delete("_kafka_offset = 32770")
     verified = report(staging, spark)
     assert (verified.failure, verified.faults) == (None, ())
     deleted = {
