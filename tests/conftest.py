@@ -15,6 +15,7 @@ import random
 import re
 import sys
 import uuid
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
@@ -200,12 +201,14 @@ def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def kafka(run_folder: Path) -> Iterator[KafkaCluster]:
+def kafka(run_folder: Path, pytestconfig: pytest.Config) -> KafkaCluster:
     """A broker, which has other processes' topics as well."""
     from tests.shared_kafka import shared_kafka
 
-    with shared_kafka(run_folder / "kafka") as cluster:
-        yield cluster
+    used = ExitStack()
+    # Not in the teardown of a last test, whose time is limited: the process that started it waits for the others.
+    pytestconfig.add_cleanup(used.close)
+    return used.enter_context(shared_kafka(run_folder / "kafka"))
 
 
 @pytest.fixture
