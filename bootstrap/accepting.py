@@ -117,7 +117,7 @@ class Accepting:
             placed = {
                 state.partition: (state.table, state.chain.markers) for state in states if state.table is not None
             }
-            unknown = history.unknown(placed, generations)
+            unknown = history.unknown(placed, generations, self.open_store(self.stage_url))
             if unknown is not None:
                 yield unknown
 

@@ -37,7 +37,8 @@ Rules:
    since the last load, and a chain is held as soon as there is something to load; so are the others, because a load of
    theirs would be such a commit, and the log would seem to have all loads since. The exception is that the missing
    commits loaded nothing: everything staged below the table's position, except for what an operator made, is younger
-   than the oldest existing commit.
+   than the oldest existing commit. The position is another program's then. But where the stage has a chain of another
+   topic for the same app_id, it may be that topic's: this is held at once. While it is unknown, nothing is settled.
 7. A chain without a txn action is new only if that is proved: the newest own commit names all chains that the table has
    (common/tables/commit_metadata.py) and not this one, or all of the log exists, or the chain's first marker is younger
    than the oldest existing commit, or than the newest `MOST_COMMITS`. (A stage that is younger than all that is left of
@@ -57,9 +58,10 @@ from common.stage.markers import Marker, Origin
 from common.tables.history import LoggedCommit, with_lineage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Container, Iterable, Mapping
 
-    from common.spans import TopicPartition
+    from common.spans import Partition, TopicPartition
+    from common.stage.markers import Manifest
 
     Generation = tuple[TopicPartition, int]
     """A Kafka partition's chain: the partition, and its generation."""
@@ -314,28 +316,33 @@ def unknown_positions(
     oldest: LoggedCommit,
     placed: Mapping[TopicPartition, tuple[Position, Iterable[Marker]]],
     generations: Mapping[TopicPartition, int],
+    of_other_topics: Callable[[], Container[Partition]],
+    *,
+    loads: bool = True,
 ) -> Rollback | None:
-    """The chains whose position may be that of a rolled-back table (rule 6).
+    """The chains whose position may be that of a rolled-back table, or of another topic (rule 6).
 
-    ``oldest`` is the result of `unknown_since`; ``placed`` are the table's positions, and the markers near them.
+    ``oldest`` is the result of `unknown_since`; ``placed`` are the table's positions, and the markers near them;
+    ``of_other_topics`` the partitions of other topics that the stage has for the stream; ``loads`` says whether
+    something is to be loaded.
     """
-    positions = {
-        partition: position
-        for partition, (position, markers) in placed.items()
-        if any(_was_loaded(marker, position, oldest) for marker in markers)
-    }
+    positions: dict[TopicPartition, Position] = {}
+    for partition, (position, markers) in placed.items():
+        below = [manifest for marker in markers if (manifest := _flushed_below(marker, position)) is not None]
+        may_be_loaded = loads and any(_is_older(manifest.created_ms, oldest) for manifest in below)
+        is_plain = bool(below) and not generations.get(partition)
+        if may_be_loaded or (is_plain and partition.partition in of_other_topics()):
+            positions[partition] = position
     if not positions:
         return None
     named = {partition: generations[partition] for partition in positions if generations.get(partition)}
     return Rollback(RollbackKind.UNKNOWN, oldest, positions, generations=named)
 
 
-def _was_loaded(marker: Marker, position: Position, oldest: LoggedCommit) -> bool:
-    """Whether a marker was loaded, as far as can be determined, by a commit that is gone."""
+def _flushed_below(marker: Marker, position: Position) -> Manifest | None:
     manifest = marker.manifest
-    if manifest is None or manifest.origin is not Origin.FLUSH or marker.span.end > position:
-        return False
-    return _is_older(manifest.created_ms, oldest)
+    is_flushed = manifest is not None and manifest.origin is Origin.FLUSH
+    return manifest if is_flushed and marker.span.start < position else None
 
 
 def _is_older(made_ms: int | None, commit: LoggedCommit) -> bool:
@@ -426,5 +433,6 @@ def described(url: str, back: Rollback) -> str:
         case RollbackKind.UNKNOWN:
             return (
                 f"the log of {url} begins with version {cause.version}, after this stream's last load: whether the "
-                f"table was restored since (RESTORE) is unknown; its txn actions say that it has {positions}"
+                "table was restored since (RESTORE), or the topic renamed in the config, is unknown; its txn actions "
+                f"say that it has {positions}"
             )

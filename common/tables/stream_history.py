@@ -5,9 +5,10 @@ Rule: each commit is read once, and the log only as far down as a question requi
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
+from common.stage.other_topics import partitions_of_other_topics
 from common.tables.history import LoggedCommit, ReadOnce, read_history, store_lines
 from common.tables.identity import NO_IDENTITY, TableIdentity, identity_of
 from common.tables.rollback import Rollback, find_rollback, own_past, unknown_positions, unknown_since, without_txn
@@ -65,10 +66,16 @@ class StreamHistory:
         self,
         placed: Mapping[TopicPartition, tuple[Position, Iterable[Marker]]],
         generations: Mapping[TopicPartition, int],
+        stage: ObjectStore,
+        *,
+        loads: bool = True,
     ) -> Rollback | None:
-        """The chains whose position may be that of a rolled-back table, where the log cannot tell."""
+        """The chains whose position may not be theirs, where the log cannot tell (`unknown_positions`)."""
         oldest = self.unknown_since if placed else None
-        return None if oldest is None else unknown_positions(oldest, placed, generations)
+        if oldest is None:
+            return None
+        others = partial(partitions_of_other_topics, stage, self._stream)
+        return unknown_positions(oldest, placed, generations, others, loads=loads)
 
 
 def read_stream_history(stream: Stream, state: TableState, store: ObjectStore) -> StreamHistory:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from common.tables.rollback import RollbackKind
 from delta_loader.load.conflict_backoff import CONFLICTS_TO_FAILURE
 from delta_loader.load.rollback import held_by
-from delta_loader.plan.chain_positions import chains_that_wait, placed_chains, unplaced_chains
+from delta_loader.plan.chain_positions import chains_that_wait, loadable_chains, placed_chains, unplaced_chains
 
 if TYPE_CHECKING:
     from common.spans import TopicPartition
@@ -54,7 +55,8 @@ class RollbackFence:
         events = self._without_position(target)
         context.tables.note_forgotten(events)
         lost: dict[TopicPartition, Held] = {}
-        for back in [*events, *self._unknown_history(target)]:
+        loads = bool(loadable_chains(self._markers(), context.position))
+        for back in [*events, *self._unknown_history(target, loads=loads)]:
             resolution = context.rollbacks.resolution(target, back)
             if resolution is not None and not context.stop():
                 self._resolve(target, resolution)
@@ -78,9 +80,21 @@ class RollbackFence:
         events = context.rollbacks.without_txn(target, chains.partitions, chains.without_origin, chains.first_ms)
         return list(events)
 
-    def _unknown_history(self, target: Target) -> list[Rollback]:
-        """Chains whose position may be that of a table that was rolled back, once something is to be loaded."""
-        back = self._context.rollbacks.unknown(target, placed_chains(self._markers(), self._context.position))
+    def of_unknown_history(self) -> set[TopicPartition]:
+        """Kafka partitions whose markers may not be settled: whether the table has them is unknown."""
+        context, target = self._context, self._context.tables.own
+        held = {
+            partition
+            for partition, reason in context.report.held.items()
+            if reason.reason == RollbackKind.UNKNOWN.value
+        }
+        unknown = [] if target is None else self._unknown_history(target, loads=True)
+        return held.union(*(back.positions for back in unknown))
+
+    def _unknown_history(self, target: Target, *, loads: bool) -> list[Rollback]:
+        """Chains whose position may not be theirs; some of them only once something is to be loaded."""
+        placed = placed_chains(self._markers(), self._context.position)
+        back = self._context.rollbacks.unknown(target, placed, loads=loads)
         return [] if back is None else [back]
 
     def _markers(self) -> dict[TopicPartition, list[AnyMarker]]:

@@ -16,10 +16,12 @@ Rules:
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from common.remedies import CONFIG, delta_table, quoted, repair
+from common.stage.other_topics import partitions_of_other_topics
 from common.stage.resolutions import Resolution, resolution_path
 from common.tables.commit_metadata import CommitMetadata, Resolved
 from common.tables.identity import TableChain, TableIdentity, with_transactions
@@ -137,13 +139,14 @@ class RollbackDetector:
         return without_txn(self._pasts[key], unplaced, without_origin, self.ids.generations, first_ms)
 
     def unknown(
-        self, target: Target, placed: Mapping[TopicPartition, tuple[Position, Sequence[Marker]]]
+        self, target: Target, placed: Mapping[TopicPartition, tuple[Position, Sequence[Marker]]], *, loads: bool
     ) -> Rollback | None:
-        """The chains whose position may be that of a rolled-back table, where the table's log cannot tell."""
+        """The chains whose position may not be theirs, where the table's log cannot tell (`unknown_positions`)."""
         known = self._examined.get((self._app_id, target.url))
         if known is None or known.unknown is None:
             return None
-        return unknown_positions(known.unknown, placed, self.ids.generations)
+        others = partial(partitions_of_other_topics, self._stage.store, self._stream)
+        return unknown_positions(known.unknown, placed, self.ids.generations, others, loads=loads)
 
     def resolution(self, target: Target, back: Rollback) -> Resolution | None:
         """The operator's resolution, if there is one. Raises UsageError, StoreError."""

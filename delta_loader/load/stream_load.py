@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from common.stage.markers import Marker
-from common.tables.rollback import RollbackKind
 from delta_loader.load.catch_up import CatchUp
 from delta_loader.load.commit_load import LoadCommits
 from delta_loader.load.committer import Committer
@@ -139,11 +138,7 @@ class StreamLoad:
 
         now_ms = context.ports.clock.wall_ms()
         keep_ms = int(context.settings.marker_retention_s * 1000)
-        unknown = {
-            partition
-            for partition, reason in context.report.held.items()
-            if reason.reason == RollbackKind.UNKNOWN.value
-        }
+        unknown = self._fence.of_unknown_history()
         listing = {partition: listed for partition, listed in context.listing.items() if partition not in unknown}
         settling = Settling(context.ports.stage, context.tables.urls, context.finished, check_again)
         context.reporter.settled(settling.run(listing, context.identity, now_ms, keep_ms))

@@ -67,9 +67,7 @@ def placed_chains(
     markers_of: Mapping[TopicPartition, Sequence[AnyMarker]],
     position_of: Callable[[TopicPartition], Position | None],
 ) -> dict[TopicPartition, tuple[Position, list[Marker]]]:
-    """Chains with a position, and the markers near it; none while no chain has something to load."""
-    if not loadable_chains(markers_of, position_of):
-        return {}
+    """Chains with a position, and the markers near it."""
     placed: dict[TopicPartition, tuple[Position, list[Marker]]] = {}
     for partition, markers in markers_of.items():
         position = position_of(partition)

@@ -27,7 +27,13 @@ from delta_loader.checks.requirements import table_checks
 from delta_loader.load.merged import repair_of
 from delta_loader.load.rollback import held_by
 from delta_loader.load.settle import unknown_partitions
-from delta_loader.plan.chain_positions import chains_that_wait, is_foreign, placed_chains, unplaced_chains
+from delta_loader.plan.chain_positions import (
+    chains_that_wait,
+    is_foreign,
+    loadable_chains,
+    placed_chains,
+    unplaced_chains,
+)
 from delta_loader.plan.held import (
     Held,
     MainTable,
@@ -49,6 +55,7 @@ from delta_loader.tables.valid_through import valid_through_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
+    from common.ports import ObjectStore
     from common.settings import Stream
     from common.spans import Position, Topic, TopicPartition
     from common.stage.chain_origins import ChainOrigin
@@ -250,7 +257,7 @@ def _held(
         partition: unknown_partition(partition, _paths(markers_of[partition], listing[partition]))
         for partition in unknown_partitions(markers_of, stream_fact(stream.app_id, 0, chains.ends))
     }
-    resolutions = _waiting_for_resolution(stream, tables, chains)
+    resolutions = _waiting_for_resolution(stream, tables, chains, stage.store)
     lacking = _lacking_a_file(stream, stage, open_store, chains)
     main = {
         partition: _main_table(stream, tables, chains, partition)
@@ -372,7 +379,9 @@ def _partition_status(
     )
 
 
-def _waiting_for_resolution(stream: Stream, tables: _Tables, chains: _Chains) -> Mapping[TopicPartition, Held]:
+def _waiting_for_resolution(
+    stream: Stream, tables: _Tables, chains: _Chains, stage: ObjectStore
+) -> Mapping[TopicPartition, Held]:
     """Kafka partitions that wait because a table was rolled back."""
     generations = chains.ids.generations
     for url, history in tables.histories.items():
@@ -382,7 +391,8 @@ def _waiting_for_resolution(stream: Stream, tables: _Tables, chains: _Chains) ->
         return {}
     own = tables.histories[stream.table]
     staged = {partition: markers for partition, markers in chains.markers_of.items() if markers}
-    unknown = own.unknown(placed_chains(staged, chains.positions.get), generations)
+    placed, loads = placed_chains(staged, chains.positions.get), loadable_chains(staged, chains.positions.get)
+    unknown = own.unknown(placed, generations, stage, loads=bool(loads))
     events = [] if unknown is None else [unknown]
     unplaced = unplaced_chains(staged, chains.positions.get)
     if unplaced.partitions:

@@ -211,8 +211,9 @@ def test_what_is_younger_than_the_log_by_an_hour_was_not_loaded_by_a_commit_that
     """The clocks of writers and committers differ by less."""
     marker = flush(0, 10)
     oldest = replace(other(5), timestamp_ms=required(marker.manifest).created_ms - younger_ms)
-    found = unknown_positions(oldest, {P0: (Position(10), [marker])}, {})
-    assert (found is not None) == waits
+    placed = {P0: (Position(10), [marker])}
+    assert (unknown_positions(oldest, placed, {}, frozenset) is not None) == waits
+    assert (unknown_positions(oldest, placed, {}, frozenset, loads=False) is not None) is False
 
 
 def test_what_expired_and_what_never_was_are_told_apart() -> None:

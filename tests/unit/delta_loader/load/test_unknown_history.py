@@ -224,6 +224,90 @@ def test_a_table_of_another_program_goes_on_although_its_log_was_cleaned_up(worl
     assert world.begun(0) == [10]
 
 
+def test_what_another_program_has_loaded_is_settled_although_its_log_was_cleaned_up(world: World) -> None:
+    world.loads(0, 0, 10)
+    world.tables.tables[world.url].commits.clear()
+    world.tables.others(world.url, 20)
+    world.tables.begins = 15
+    world.staging.store(world.staging.stage_url).delete(world.staging.markers())
+    world.staging.previous.clear()
+    world.staging.created_ms += 30 * DAY_MS  # younger than the log
+    world.staging.flush(0, 0, 10)
+    assert world.load() == {}
+    world.staging.flush(0, 10, 20)
+    assert world.load() == {}
+    assert world.begun(0) == [10]
+    assert len(world.staging.markers()) == 1
+
+
+@pytest.mark.parametrize("days", [30, 0], ids=["younger than the log", "maybe older"])
+def test_the_position_of_a_topic_that_the_config_named_before_is_not_another_s(world: World, days: int) -> None:
+    world.loads(0, 0, 10)
+    world.loads(0, 10, 30)
+    world.tables.others(world.url, 20)
+    world.tables.begins = 15
+    staging = world.staging
+    staging.topic, staging.created_ms = "orders_v2", staging.created_ms + days * DAY_MS
+    staging.previous.clear()
+    staging.flush(0, 0, 10)
+    staging.flush(0, 10, 20)
+    assert world.load() == {"orders_v2/0": "history_unknown"}
+    staging.flush(0, 20, 40)
+    assert world.load() == {"orders_v2/0": "history_unknown"}
+    assert len([path for path in staging.markers() if "orders_v2" in path]) == 3, "nothing is settled until it is known"
+    assert world.begun(0) == [0, 10]
+    # A chain of its own is known by its generation, also once the log has lost its commits too.
+    store, partition = staging.store(staging.stage_url), staging.source(0)
+    store.write(origin_path(partition), origin_to_bytes(ChainOrigin(Position(0), 1)))  # what bootstrap restart does
+    store.delete([path for path in staging.markers() if "orders_v2" in path])
+    staging.generation, staging.created_ms = 1, staging.created_ms + 30 * DAY_MS
+    staging.previous.clear()
+    staging.flush(0, 0, 10)
+    assert world.load() == {}
+    assert world.tables.tables[world.url].transactions == {"orders-0": 29, "orders-0@1": 9}
+    world.tables.others(world.url, 20)
+    world.tables.begins = 40
+    assert world.load() == {}
+
+
+def test_what_may_be_another_table_s_is_not_settled(world: World) -> None:
+    world.loads(0, 0, 10)
+    world.loads(0, 10, 20)
+    world.tables.others(world.url, 20)
+    world.tables.begins = 15
+    world.staging.previous.clear()
+    world.staging.flush(0, 0, 10)
+    for _ in range(2):
+        assert world.load() == {}  # nothing is to be loaded
+    assert len(world.staging.markers()) == 2
+
+
+def test_a_topic_named_later_that_is_begun_at_the_table_s_position_goes_on(world: World) -> None:
+    world.loads(0, 0, 10)
+    world.tables.others(world.url, 20)
+    world.tables.begins = 15
+    world.staging.topic = "orders_v2"
+    world.staging.previous.clear()
+    world.staging.touch(0, 9)
+    world.staging.flush(0, 10, 20)
+    assert world.load() == {}
+
+
+def test_a_partition_that_the_topic_before_did_not_have_goes_on(world: World) -> None:
+    """As do topics of other streams."""
+    world.loads(0, 0, 10)
+    world.tables.others(world.url, 20)
+    world.tables.begins = 15
+    staging = world.staging
+    for topic, app_id, partition in (("payments", "payments", 0), ("orders_v1", "orders", 1)):
+        replace(staging, topic=topic, app_id=app_id, previous={}).flush(partition, 0, 10)
+    staging.store(staging.stage_url).delete([path for path in staging.markers() if "/orders/" in path])
+    staging.created_ms += 30 * DAY_MS
+    staging.previous.clear()
+    staging.flush(0, 0, 10)
+    assert world.load() == {}
+
+
 def test_an_idle_stream_reads_only_what_others_have_committed_since(world: World) -> None:
     world.loads(0, 0, 10)
     for _ in range(50):
