@@ -16,8 +16,8 @@ Rules:
    the newest of these: the stream's app_id was edited, and the table was not recreated.
 6. No record is in two chains: once a chain of joined topics is loaded, the chains of its single topics are not
    continued, and the other way round, except from a new generation.
-7. A table with a Kafka partition of another stream, under another chain's name, is that stream's: both share the topic
-   (common/stage/merged.py, rule 4), and their records are the same.
+7. A table with a Kafka partition of another stream, under another chain's name, is that stream's up to its position:
+   both share the topic (common/stage/merged.py, rule 4), and their records are the same.
 """
 
 from __future__ import annotations
@@ -72,14 +72,17 @@ class TableIdentity:
         is_own = known is not None and known.generation == generation
         return None if is_own else self.loaded_under.get((partition, generation))
 
-    def sharing_stream(self, partition: TopicPartition) -> str | None:
-        """The app_id that loaded a chain's Kafka partition under another name, where the stream did not (rule 7)."""
+    def sharing_stream(self, partition: TopicPartition) -> tuple[str, TopicPartition, int] | None:
+        """The app_id, chain and generation that loaded a Kafka partition under another name; None where the stream did.
+
+        See rule 7.
+        """
         if partition in self.chains:
             return None
-        for (chain, _), app_id in self.loaded_under.items():
+        for (chain, generation), app_id in self.loaded_under.items():
             is_shared = stream_of(chain.topic) != stream_of(partition.topic)
             if is_shared and overlap(chain, partition):
-                return app_id
+                return app_id, chain, generation
         return None
 
     def after(self, metadata: CommitMetadata) -> TableIdentity:

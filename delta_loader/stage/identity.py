@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from common.settings import Stream
-    from common.spans import TopicPartition
+    from common.spans import Position, TopicPartition
     from common.stage.chain_origins import ChainOrigin
     from common.stage.markers import Manifest, MarkerName
     from common.tables.identity import TableIdentity
@@ -63,13 +63,13 @@ class StreamIdentity:
         """The markers of one Kafka partition; those that are not the stream's as `ForeignMarker`."""
         ordered = sorted(markers, key=lambda each: each.name)
         instead, loaded_under = self._with_chain(partition), self._loaded_under(partition, ordered)
-        sharing = self.tables.get(self.stream.table, NO_IDENTITY).sharing_stream(partition)
+        sharing = self._sharing(partition)
         topic_id: str | None = None
         judged: list[AnyMarker] = []
         for marker in ordered:
             foreign = self._other_stream(marker, loaded_under)
             if foreign is None and sharing is not None:
-                foreign = self._table_of_another(marker.name, sharing)
+                foreign = self._table_of_another(marker, *sharing)
             if foreign is None and instead is not None:
                 foreign = self._other_chain(marker.name, *instead)
             if foreign is None and isinstance(marker, Marker) and marker.manifest is not None:
@@ -116,15 +116,30 @@ class StreamIdentity:
             f"`{_restart(partition)} --yes`",
         )
 
-    def _table_of_another(self, name: MarkerName, app_id: str) -> ForeignMarker:
-        own, table = self.stream.app_id, self.stream.table
+    def _sharing(self, partition: TopicPartition) -> tuple[str, Position | None] | None:
+        """The other stream that has loaded the main table from this Kafka partition, and up to where."""
+        sharing = self.tables.get(self.stream.table, NO_IDENTITY).sharing_stream(partition)
+        if sharing is None:
+            return None
+        app_id, chain, generation = sharing
+        ids = replace(self.ids, app_id=app_id, generations={chain: generation})
+        return app_id, ids.position(self.transactions, chain)
+
+    def _table_of_another(self, marker: AnyMarker, app_id: str, position: Position | None) -> ForeignMarker | None:
+        """Nothing for a marker whose records come after what the other stream has loaded, or that has none."""
+        own, table, name = self.stream.app_id, self.stream.table, marker.name
+        is_by_hand = isinstance(marker, Marker) and marker.manifest is None
+        if is_by_hand or (position is not None and name.start >= position):
+            return None
+        restart = f"`{_restart(name.topic_partition)} --at {position} --yes`"
+        after = "" if position is None else f"; or begin its chain after what {app_id!r} has loaded: {restart}"
         return ForeignMarker(
             name,
             OTHER_STREAM,
             f"the stream {app_id!r}, which reads the same topic, has loaded {table}: records of the marker {name.path} "
             "would be in it twice",
             f"put the table of {own!r} back, or give it one of its own; markers for the wrong table are then reported "
-            "with the command that stages their records again",
+            f"with the command that stages their records again{after}",
         )
 
     def _other_chain(self, name: MarkerName, url: str, other: TopicPartition) -> ForeignMarker:

@@ -35,6 +35,6 @@ def test_a_chain_was_loaded_under_the_app_id_of_the_newest_of_other_streams_comm
 def test_a_table_with_positions_of_the_stream_is_no_other_streams() -> None:
     own, other = (TopicPartition(Topic(name), Partition(0)) for name in ("orders", "orders@later"))
     under = {(other, 0): "later"}
-    assert TableIdentity(loaded_under=under).sharing_stream(own) == "later"
+    assert TableIdentity(loaded_under=under).sharing_stream(own) == ("later", other, 0)
     assert TableIdentity(chains={own: TableChain(0, Position(5))}, loaded_under=under).sharing_stream(own) is None
     assert TableIdentity(loaded_under={(own, 0): "later"}).sharing_stream(own) is None

@@ -14,6 +14,7 @@ from bootstrap.plans.state import Ends, PartitionState
 from common.errors import UsageError
 from common.settings import Settings
 from common.spans import Position, Span, TopicPartition
+from common.stage.chain_origins import ChainOrigin, origin_path, origin_to_bytes
 from common.tables.commit_metadata import CommitMetadata
 from common.tables.identity import TableChain, TableIdentity, identity_of
 from common.tables.transactions import TxnIds
@@ -283,9 +284,10 @@ def test_another_app_id_does_not_load_what_the_first_one_has(pipeline: Pipeline)
     assert not reasons(pipeline.load("orders"))
 
 
+@pytest.mark.parametrize("begun_by_hand", [True, False])
 @pytest.mark.parametrize(("owner", "other"), [("orders", "orders@later"), ("orders@later", "orders")])
 def test_a_stream_does_not_load_into_the_table_of_another_one_that_reads_its_topic(
-    pipeline: Pipeline, owner: str, other: str
+    pipeline: Pipeline, owner: str, other: str, *, begun_by_hand: bool
 ) -> None:
     """As in a new stage, after the tables of two streams were exchanged: no marker says whose the table is."""
     app_ids = {"orders": "orders", "orders@later": "later"}
@@ -303,17 +305,35 @@ def test_a_stream_does_not_load_into_the_table_of_another_one_that_reads_its_top
         return [(str(chain), held) for report in reports for chain, held in report.held.items()]
 
     first = Staging(pipeline.root, owner, app_id=app_ids[owner])
+    restarted(first, 0)
     flushes(first, 0, 10)
     assert not load(first, owner)
     exchanged = OtherStage(pipeline.root, other, app_id=app_ids[other])
     flushes(exchanged, 0, 10)
     ((chain, held),) = load(exchanged, other)
     assert (chain, held.reason, "would be in it twice" in held.problem) == (f"{other}/0", "other_stream", True)
+    assert held.remedy.endswith("--at 10 --yes`")
     ((_, held),) = load(exchanged, owner)
     assert "bootstrap rewind" in held.remedy
     assert len(pipeline.tables.tables[first.table].paths) == 1
     flushes(first, 10, 20)
     assert not load(first, owner)
+    # A stream with another app_id may go on from there, as by bootstrap or by its restart.
+    exchanged.store(exchanged.stage_url).delete(exchanged.markers())
+    exchanged.previous.clear()
+    if begun_by_hand:
+        exchanged.touch(0, 19)
+    else:
+        restarted(exchanged, 20)
+    exchanged.flush(0, 20, 30)
+    assert not load(exchanged, other)
+    assert len(pipeline.tables.tables[first.table].paths) == 3
+
+
+def restarted(staging: Staging, at: int) -> None:
+    begin = origin_to_bytes(ChainOrigin(Position(at), 1))
+    staging.store(staging.stage_url).write(origin_path(staging.source(0)), begin)
+    staging.generation = 1
 
 
 def test_the_marker_of_another_stream_holds_also_where_its_tables_are_others(pipeline: Pipeline) -> None:
