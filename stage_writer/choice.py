@@ -142,10 +142,9 @@ def _seen_by_expressions(stream: Stream) -> Stream | None:
     """
     made = made_columns(stream)
     columns = stream.record.schema_of_columns
-    before = ExpressionChecker(
-        connect(), (*columns.names, *(name for name in made if name not in stream.shaping.derive))
-    )
-    after = ExpressionChecker(connect(), (*columns.names, *made))
+    connection, derived = connect(), stream.shaping.derive
+    before = ExpressionChecker(connection, (*columns.names, *(name for name in made if name not in derived)))
+    after = ExpressionChecker(connection, (*columns.names, *made))
     named = set[str]() if stream.shaping.where is None else set(before.check("where", stream.shaping.where).fields)
     later = {} if stream.routing.route is None else {"route": stream.routing.route}
     later |= {f"expect.{name}": expectation.rule for name, expectation in stream.shaping.expect.items()}

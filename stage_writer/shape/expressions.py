@@ -14,14 +14,15 @@ from __future__ import annotations
 import difflib
 import json
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
+
+import duckdb
 
 from common.errors import ExpressionError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
-
-    import duckdb
+    from collections.abc import Collection, Iterator, Mapping
 
     from common.json_value import Json
 
@@ -54,17 +55,33 @@ class CheckedExpression:
     """The fields that it names, in lower case."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Functions:
+    """By lower-case name, what DuckDB's own functions are."""
+
+    aggregates: frozenset[str]
+    unstable: frozenset[str]
+    macros: Mapping[str, str]
+
+
+@cache
+def _functions() -> _Functions:
+    with duckdb.connect(":memory:") as connection:
+        rows = connection.execute(
+            "SELECT lower(function_name), function_type, stability, macro_definition FROM duckdb_functions()"
+        ).fetchall()
+    aggregates = {name for name, kind, _, _ in rows if kind in ("aggregate", "window")}
+    aggregates -= {name for name, kind, _, _ in rows if kind in ("scalar", "macro")}
+    unstable = {name for name, _, stability, _ in rows if stability not in (None, "CONSISTENT")}
+    macros = {name: definition for name, kind, _, definition in rows if kind == "macro"}
+    return _Functions(frozenset(aggregates), frozenset(unstable), macros)
+
+
 class ExpressionChecker:
     def __init__(self, connection: duckdb.DuckDBPyConnection, fields: Collection[str]) -> None:
         self._connection = connection
         self._names = {name.casefold(): name for name in (*fields, KAFKA)}
-        rows = connection.execute(
-            "SELECT lower(function_name), function_type, stability, macro_definition FROM duckdb_functions()"
-        ).fetchall()
-        self._aggregates = {name for name, kind, _, _ in rows if kind in ("aggregate", "window")}
-        self._aggregates -= {name for name, kind, _, _ in rows if kind in ("scalar", "macro")}
-        self._unstable = {name for name, _, stability, _ in rows if stability not in (None, "CONSISTENT")}
-        self._macros = {name: definition for name, kind, _, definition in rows if kind == "macro"}
+        self._functions = _functions()
 
     def check(self, setting: str, text: str) -> CheckedExpression:
         """The expression of a setting, such as ``derive.date``. Raises ExpressionError for an invalid one."""
@@ -111,12 +128,12 @@ class ExpressionChecker:
             self._check_function(str(node["function_name"]).casefold(), setting, text)
 
     def _check_function(self, function: str, setting: str, text: str) -> None:
-        if function in self._aggregates or function in _ROWS:
+        if function in self._functions.aggregates or function in _ROWS:
             problem = f"{function} does not give one value for each record"
             raise refused(setting, text, problem, _ONE_VALUE)
-        if function in self._unstable:
+        if function in self._functions.unstable:
             raise refused(setting, text, f"{function} gives a different value each time", _STABLE)
-        definition = self._macros.get(function)
+        definition = self._functions.macros.get(function)
         if definition is not None:
             for node in _nodes(self._parsed(setting, definition)):
                 self._check_node(node, setting, text)
