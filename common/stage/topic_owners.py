@@ -20,7 +20,6 @@ Rules:
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, TypeAlias
@@ -28,7 +27,8 @@ from typing import TYPE_CHECKING, TypeAlias
 from common.errors import ConfigError, MarkerError
 from common.settings.overlap import owned_by_others, readers, shared_topics
 from common.stage.chain_origins import BEGIN
-from common.stage.markers import DONE, Manifest, MarkerName, marker_from_bytes
+from common.stage.marker_contents import listed_markers, manifest_of
+from common.stage.markers import DONE
 from common.stage.merged import topics_of
 from common.stage.stored import read_object
 from common.stored_types import StoredForm
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from common.ports import ObjectStore
     from common.settings import Settings, Stream
+    from common.stage.markers import Manifest, MarkerName
 
 SHARED = "shared"
 _READ_AT_ONCE = 32
@@ -97,7 +98,7 @@ class StageTopicOwners:
         owners = self._settings.owners.by_topic
         shared = [(topic, stream) for topic in owners for stream in self._settings.streams if stream.reads(topic)]
         listed: dict[str, list[tuple[MarkerName, str]]] = {}
-        for name, path in _listed(self._store, f"{DONE}/") if shared else ():
+        for name, path in listed_markers(self._store, f"{DONE}/") if shared else ():
             listed.setdefault(str(name.topic_partition.topic), []).append((name, path))
         for topic, stream in shared:
             own = stream.chain_of(topic)
@@ -161,7 +162,9 @@ class StageTopicOwners:
         while batch := list(islice(waiting, _READ_AT_ONCE)):
             contents = self._parallel(self._store.read, [path for _, path in batch])
             for (name, _), data in zip(batch, contents, strict=True):
-                yield from _manifest(name, data)
+                manifest = manifest_of(name, data)
+                if manifest is not None:
+                    yield manifest
 
     def _newest_with_tables(self, listed: Collection[tuple[MarkerName, str]]) -> Manifest | None:
         """The newest of a chain's manifests that names tables; without one, the newest of all. Of any partition."""
@@ -222,28 +225,15 @@ def _known(store: ObjectStore) -> dict[str, str]:
     return {path.removeprefix(f"{SHARED}/").removesuffix(".json"): owner for path, owner in owners.items()}
 
 
-def _listed(store: ObjectStore, folder: str) -> Iterator[tuple[MarkerName, str]]:
-    """The markers below a folder, with their paths."""
-    return ((name, item.path) for item in store.list(folder) if (name := MarkerName.parse(item.path)) is not None)
-
-
 def _manifests(store: ObjectStore, listed: Iterable[tuple[MarkerName, str]]) -> Iterator[Manifest]:
     """The contents of markers, in this order."""
-    for name, path in listed:
-        yield from _manifest(name, store.read(path))
-
-
-def _manifest(name: MarkerName, data: bytes | None) -> Iterator[Manifest]:
-    """A marker's content, if there is any; one that cannot be read is reported where its chain is read."""
-    with suppress(MarkerError):
-        manifest = None if data is None else marker_from_bytes(name, data).manifest
-        if manifest is not None:
-            yield manifest
+    read = (manifest_of(name, store.read(path)) for name, path in listed)
+    return (manifest for manifest in read if manifest is not None)
 
 
 def _by_chains(store: ObjectStore, topic: str, reading_it: Collection[Stream]) -> str | None:
     """The stream that existing chains are of (rule 2); None where there are none."""
-    listed = sorted(_listed(store, f"{DONE}/{topic}/"), reverse=True)
+    listed = sorted(listed_markers(store, f"{DONE}/{topic}/"), reverse=True)
     app_id = next((manifest.app_id for manifest in _manifests(store, listed)), None)
     if app_id is None and not listed and next(iter(store.list(f"{BEGIN}/{topic}/")), None) is None:
         return None

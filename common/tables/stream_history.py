@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
-from common.stage.other_topics import partitions_of_other_topics
+from common.stage.marker_contents import partitions_of_other_topics
 from common.tables.history import LoggedCommit, ReadOnce, read_history, store_lines
 from common.tables.identity import NO_IDENTITY, TableIdentity, identity_of
 from common.tables.rollback import Rollback, find_rollback, own_past, unknown_positions, unknown_since, without_txn

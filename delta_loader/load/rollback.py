@@ -21,7 +21,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from common.remedies import CONFIG, delta_table, quoted, repair
-from common.stage.other_topics import partitions_of_other_topics
+from common.stage.marker_contents import partitions_of_other_topics
 from common.stage.resolutions import Resolution, resolution_path
 from common.tables.commit_metadata import CommitMetadata, Resolved
 from common.tables.identity import TableChain, TableIdentity, with_transactions

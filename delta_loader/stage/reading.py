@@ -18,6 +18,7 @@ from common.errors import MarkerError, NewerFormatError
 from common.stage.appeared_routes import appeared, with_appeared_of
 from common.stage.chain_origins import BEGIN, listed_origin, newest_paths
 from common.stage.idle import IDLE, facts_from_bytes, holds_of_running_writers
+from common.stage.marker_contents import manifest_of
 from common.stage.markers import DONE, STRAY, Marker, MarkerName, is_late_path, late_path, marker_from_bytes
 from common.stage.merged import is_merged, kafka_topic
 from delta_loader.plan.plan import AnyMarker, UnreadableMarker, for_tables
@@ -86,10 +87,9 @@ class Stage:
         newest = [(listed.names[-1], listed.paths(listed.names[-1])[0]) for listed in chains]
         contents = self._parallel(lambda item: self.store.read(item[1]), newest)
         for listed, (name, _), data in zip(chains, newest, contents, strict=True):
-            with suppress(MarkerError):
-                manifest = None if data is None else marker_from_bytes(name, data).manifest
-                if manifest is not None:
-                    yield listed, manifest
+            manifest = manifest_of(name, data)
+            if manifest is not None:
+                yield listed, manifest
 
     def facts(self) -> tuple[tuple[IdleFact, ...], tuple[StreamFact, ...]]:
         """Writers' facts about their topics. Raises StoreError.

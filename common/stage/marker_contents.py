@@ -1,0 +1,46 @@
+"""The markers that a stage lists, and what they say, where one that cannot be read is left out."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from common.errors import MarkerError
+from common.stage.markers import DONE, Manifest, MarkerName, marker_from_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from common.ports import ObjectStore
+    from common.settings import Stream
+    from common.spans import Partition, TopicPartition
+
+
+def listed_markers(store: ObjectStore, folder: str) -> Iterator[tuple[MarkerName, str]]:
+    """The markers below a folder, with their paths. Raises StoreError."""
+    return ((name, item.path) for item in store.list(folder) if (name := MarkerName.parse(item.path)) is not None)
+
+
+def manifest_of(name: MarkerName, data: bytes | None) -> Manifest | None:
+    """A marker's content, if there is any; one that cannot be read is reported where its chain is read."""
+    with suppress(MarkerError):
+        return None if data is None else marker_from_bytes(name, data).manifest
+    return None
+
+
+def partitions_of_other_topics(store: ObjectStore, stream: Stream) -> frozenset[Partition]:
+    """The partitions of topics that the stream does not take, whose newest markers have its app_id.
+
+    Markers that are empty or cannot be read are left out. Raises StoreError.
+    """
+    newest: dict[TopicPartition, tuple[MarkerName, str]] = {}
+    for name, path in listed_markers(store, f"{DONE}/"):
+        partition = name.topic_partition
+        if not stream.takes(partition.topic):
+            newest[partition] = max(newest.get(partition, (name, path)), (name, path))
+    manifests = {partition: manifest_of(name, store.read(path)) for partition, (name, path) in newest.items()}
+    return frozenset(
+        partition.partition
+        for partition, manifest in manifests.items()
+        if manifest is not None and manifest.app_id == stream.app_id
+    )
