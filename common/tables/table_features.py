@@ -173,12 +173,8 @@ def _by_property(properties: Mapping[str, str]) -> Iterator[str]:
             yield "it is laid out for Iceberg, which asks for more than a Parquet file"
 
 
-def _by_column(schema: str) -> Iterator[str]:
-    yield from _demands_of_columns(schema)
-
-
 @lru_cache(_SCHEMAS)
-def _demands_of_columns(schema: str) -> tuple[str, ...]:
+def _by_column(schema: str) -> tuple[str, ...]:
     demands = []
     for name, field in fields_of(schema):
         if not field.nullable:

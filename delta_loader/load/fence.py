@@ -13,6 +13,8 @@ from delta_loader.load.rollback import held_by
 from delta_loader.plan.chain_positions import chains_that_wait, loadable_chains, placed_chains, unplaced_chains
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from common.spans import TopicPartition
     from common.stage.resolutions import Resolution
     from common.tables.rollback import Rollback
@@ -55,13 +57,14 @@ class RollbackFence:
         events = self._without_position(target)
         context.tables.note_forgotten(events)
         lost: dict[TopicPartition, Held] = {}
-        loads = bool(loadable_chains(self._markers(), context.position))
-        for back in [*events, *self._unknown_history(target, loads=loads)]:
+        markers = self._markers()
+        loads = bool(loadable_chains(markers, context.position))
+        for back in [*events, *self._unknown_history(target, markers, loads=loads)]:
             resolution = context.rollbacks.resolution(target, back)
             if resolution is not None and not context.stop():
                 self._resolve(target, resolution)
                 return self.partitions()
-            waiting = chains_that_wait(back, self._markers(), context.position)
+            waiting = chains_that_wait(back, markers, context.position)
             lost = dict.fromkeys(waiting, held_by(target.url, context.stream.app_id, back)) | lost
         return lost
 
@@ -88,12 +91,14 @@ class RollbackFence:
             for partition, reason in context.report.held.items()
             if reason.reason == RollbackKind.UNKNOWN.value
         }
-        unknown = [] if target is None else self._unknown_history(target, loads=True)
+        unknown = [] if target is None else self._unknown_history(target, self._markers(), loads=True)
         return held.union(*(back.positions for back in unknown))
 
-    def _unknown_history(self, target: Target, *, loads: bool) -> list[Rollback]:
+    def _unknown_history(
+        self, target: Target, markers: Mapping[TopicPartition, Sequence[AnyMarker]], *, loads: bool
+    ) -> list[Rollback]:
         """Chains whose position may not be theirs; some of them only once something is to be loaded."""
-        placed = placed_chains(self._markers(), self._context.position)
+        placed = placed_chains(markers, self._context.position)
         back = self._context.rollbacks.unknown(target, placed, loads=loads)
         return [] if back is None else [back]
 
