@@ -90,6 +90,15 @@ class World:
         self.staging.flush(partition, start, end)
         self.load()
 
+    def loaded_by_another_program(self) -> None:
+        """The table has orders/0 up to 10, a log that was cleaned up, and no commit or marker of the stream."""
+        self.loads(0, 0, 10)
+        self.tables.tables[self.url].commits.clear()
+        self.tables.others(self.url, 20)
+        self.tables.begins = 15
+        self.staging.store(self.staging.stage_url).delete(self.staging.markers())
+        self.staging.previous.clear()
+
     def forget(self) -> None:
         """Commits of a release that did not name all chains."""
         table = self.tables.tables[self.url]
@@ -212,12 +221,7 @@ def test_a_log_that_has_the_last_load_is_enough(world: World) -> None:
 
 
 def test_a_table_of_another_program_goes_on_although_its_log_was_cleaned_up(world: World) -> None:
-    world.loads(0, 0, 10)
-    world.tables.tables[world.url].commits.clear()
-    world.tables.others(world.url, 20)
-    world.tables.begins = 15
-    world.staging.store(world.staging.stage_url).delete(world.staging.markers())
-    world.staging.previous.clear()
+    world.loaded_by_another_program()
     world.staging.touch(0, 9)  # where bootstrap lets the chain begin
     world.staging.flush(0, 10, 20)
     assert world.load() == {}
@@ -225,12 +229,7 @@ def test_a_table_of_another_program_goes_on_although_its_log_was_cleaned_up(worl
 
 
 def test_what_another_program_has_loaded_is_settled_although_its_log_was_cleaned_up(world: World) -> None:
-    world.loads(0, 0, 10)
-    world.tables.tables[world.url].commits.clear()
-    world.tables.others(world.url, 20)
-    world.tables.begins = 15
-    world.staging.store(world.staging.stage_url).delete(world.staging.markers())
-    world.staging.previous.clear()
+    world.loaded_by_another_program()
     world.staging.created_ms += 30 * DAY_MS  # younger than the log
     world.staging.flush(0, 0, 10)
     assert world.load() == {}
