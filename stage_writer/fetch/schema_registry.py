@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from stage_writer.decode.envelopes.framing import SchemaKey
 
 GIVE_UP_AFTER_S = 240.0
-_A_MOMENT_S = 1.0
+_PATIENCE_S = 1.0
 _ASKED_AGAIN_S = 0.5
 _TIMES_ASKED = 4
 _FEW = 20
@@ -90,14 +90,16 @@ class SchemaRegistry:
         give_up_after_s: float = GIVE_UP_AFTER_S,
         *,
         resolves: Collection[str] = (),
+        patience_s: float = _PATIENCE_S,
     ) -> None:
-        """``resolves`` are the types whose schemas are wanted with their references (rule 3)."""
+        """``resolves``: types whose schemas are wanted with references (rule 3). `knows` may block ``patience_s``."""
         self._url = mask("url", settings.get("url"))
         self._clock = clock
         self._log = log
         self._give_up_after_s = give_up_after_s
         self._client = _client(settings)
         self._resolves = resolves
+        self._patience_s = patience_s
         self._schemas: dict[SchemaKey, RegisteredSchema | None] = {}
         self._absent_until_s: dict[SchemaKey, float] = {}
         self._asking: threading.Thread | None = None
@@ -137,7 +139,7 @@ class SchemaRegistry:
         """Whether the type of each schema is known; see the port. Called by one thread."""
         unknown = self._unknown(ids)
         if unknown and self._ask(ids) and self._away is None and len(unknown) <= _FEW:
-            self._answered.wait(_A_MOMENT_S)
+            self._answered.wait(self._patience_s)
         return not self._unknown(ids)
 
     def missing(self, ids: Sequence[SchemaKey]) -> RegistryError:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from common.ports import Clock, ObjectStore
     from common.settings import Settings, Stream
 
-_A_MOMENT_S = 1.0
+_PATIENCE_S = 1.0
 
 
 class RunningAttempt(Protocol):
@@ -66,8 +66,10 @@ class RouteRegistry:
         *,
         preview: bool = False,
         start: Callable[[Callable[[], None]], RunningAttempt] = _in_thread,
+        patience_s: float = _PATIENCE_S,
     ) -> None:
-        """``start`` runs an attempt. In a ``preview`` the stage is read, and routes appear only here."""
+        """``start`` runs an attempt, the first of which may block. In a ``preview`` routes appear only here."""
+        self._patience_s = patience_s
         self._preview = preview
         self._start = start
         self._stream = stream
@@ -111,7 +113,7 @@ class RouteRegistry:
         """Whether all these are decided now; starts an attempt if one is due (rule 2). Called by one thread."""
         undecided = self._undecided(wanted)
         if undecided and (began := self._begin(undecided)) is not None and self.away is None:
-            began.join(_A_MOMENT_S)
+            began.join(self._patience_s)
             undecided = self._undecided(undecided)
         return not undecided
 

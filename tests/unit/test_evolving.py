@@ -31,9 +31,9 @@ from stage_writer.loop import StageWriter
 from stage_writer.record_converter import converter_of
 from stage_writer.schemas import LATE_AFTER_S, LOOK_AT_SCHEMAS_S
 from stage_writer.stage.gaining import gain_columns
-from stage_writer.stage.route_registry import RouteRegistry
 from stage_writer.stage.staging import ObjectStage
 from tests.builders import required
+from tests.fakes.answering import route_registry
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.group import HandClock, LonelyMember
 from tests.fakes.stores import TrappedStore, acting, failing
@@ -88,7 +88,7 @@ class World:
             lambda: f"{partition.partition}{next(names):031x}",
             "w",
         )
-        routes = RouteRegistry(self.stream, lambda: self.store, self.clock, structlog.get_logger())
+        routes = route_registry(self.stream, lambda: self.store, self.clock)
         converter = converter_of(self.stream, appearing=None if self.stream.routing.route_table is None else routes)
         writer = new_writer(converter, source=group, stage=objects, runtime=runtime_of(self.clock))
         group.subscribe([self.stream], writer)

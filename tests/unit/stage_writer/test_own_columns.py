@@ -35,8 +35,7 @@ from stage_writer.record_converter import converter_of
 from stage_writer.sample import StreamSample
 from stage_writer.schemas import Schemas
 from stage_writer.stage.gaining import gain_columns
-from stage_writer.stage.route_registry import RouteRegistry
-from tests.fakes.clock import IdleClock
+from tests.fakes.answering import route_registry, schema_registry
 from tests.fakes.group import InTurn
 from tests.fakes.native import native_decoders
 from tests.fakes.streams import batch_of, stream_of
@@ -65,7 +64,7 @@ class Writer:
     ) -> None:
         self.store = store
         self.stream = with_appeared_of(own(**settings), store)  # as its command reads the settings
-        routes = RouteRegistry(self.stream, lambda: store, SystemClock(), structlog.get_logger())
+        routes = route_registry(self.stream, lambda: store)
         inputs = RecordInputs(
             schemas, native_decoder=native_decoders()[-1], schema_file=file, compile_protobuf=compile_protobuf
         )
@@ -497,7 +496,7 @@ def test_events_in_avro_make_tables_with_the_keys_of_the_settings(store: FsspecS
         return file.getvalue()
 
     with running_registry() as registry:
-        schemas = SchemaRegistry({"url": registry.url}, IdleClock(), structlog.get_logger(), resolves={"AVRO"})
+        schemas = schema_registry(registry.url, resolves={"AVRO"})
         merge = {"tombstones": "ignore", "route_keys": {"a": ["id"], "b": ["n", "m"]}}
         route = "regexp_extract(_cdc.source, '[^.]+$')"
         settings: dict[str, Any] = {"format": "avro", "framing": "confluent", "merge": merge, "route": route}
@@ -522,7 +521,7 @@ def test_framed_json_makes_tables_with_columns_of_their_own(store: FsspecStore) 
     rows: dict[str, Any] = {"load": "auto", "merge": None, "envelope": "plain", "columns": "kind STRING"}
     with running_registry() as registry:
         frame = b"\0" + registry.register('{"type": "object"}').to_bytes(4, "big")
-        schemas = SchemaRegistry({"url": registry.url}, IdleClock(), structlog.get_logger())
+        schemas = schema_registry(registry.url)
         schemas.types_of([int.from_bytes(frame[1:], "big")])
         framed: dict[str, Any] = {"framing": "confluent", "route": "kind", "unknown_fields": "evolve"}
         writer = Writer(store, schemas, unrouted="dead_letters", **rows, **framed)
@@ -535,7 +534,7 @@ class Framed:
     """Messages and their keys as Confluent writes them, with the id of the schema in front or in headers."""
 
     def __init__(self, registry: Registry, kind: str, framing: str) -> None:
-        self.schemas = SchemaRegistry({"url": registry.url}, IdleClock(), structlog.get_logger(), resolves={kind})
+        self.schemas = schema_registry(registry.url, resolves={kind})
         self.settings: dict[str, Any] = {"framing": framing, "format": kind.lower()}
         self._registry, self._kind = registry, kind
         self._in_headers = framing == "confluent_header"

@@ -7,16 +7,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-import structlog
 
-from common.clock import SystemClock
 from common.errors import ExpressionError, StoreError
 from common.settings import Stream
 from common.stage.appeared_routes import agree_on, appeared
 from common.storage.store import FsspecStore
 from stage_writer.parquet.buffer import StagedRows
 from stage_writer.record_converter import RecordConverter, converter_of
-from stage_writer.stage.route_registry import RouteRegistry
+from tests.fakes.answering import route_registry
 from tests.fakes.stores import TrappedStore, failing
 from tests.fakes.streams import batch_of, stream_of
 
@@ -34,7 +32,7 @@ def templated(**settings: object) -> Stream:
 
 def writer(store: FsspecStore, *, preview: bool = False, **settings: object) -> RecordConverter:
     stream = templated(**settings)
-    book = RouteRegistry(stream, lambda: store, SystemClock(), structlog.get_logger(), preview=preview)
+    book = route_registry(stream, lambda: store, preview=preview)
     return converter_of(stream, appearing=book)
 
 

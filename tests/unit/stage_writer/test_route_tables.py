@@ -9,7 +9,6 @@ from random import Random
 import fastavro
 import pyarrow as pa
 import pytest
-import structlog
 
 from common.errors import ExpressionError, SchemaError
 from common.schema import schema_from_json, to_ddl
@@ -18,11 +17,10 @@ from common.spans import Position
 from devservices.schema_registry import running_registry
 from stage_writer.convert_by_table import TablesConverter
 from stage_writer.decode.batch import headers_column
-from stage_writer.fetch.schema_registry import SchemaRegistry
 from stage_writer.layers import NO_INPUTS, RecordInputs
 from stage_writer.parquet.buffer import Buffer, StagedRows
 from stage_writer.record_converter import converter_of
-from tests.fakes.clock import IdleClock
+from tests.fakes.answering import schema_registry
 from tests.fakes.streams import batch_of, stream_of
 
 CLICK = {"table": "/tables/clicks", "columns": "id STRING, url STRING", "derive": {"day": "substr(url, 1, 3)"}}
@@ -83,7 +81,7 @@ def test_tables_have_columns_of_their_own_in_avro() -> None:
 def test_tables_have_columns_of_their_own_of_json_with_a_schema_in_a_header() -> None:
     with running_registry() as registry:
         number = registry.register('{"properties": {"ms": {"type": "integer", "maximum": 9}}}')
-        schemas = SchemaRegistry({"url": registry.url}, IdleClock(), structlog.get_logger(), resolves={"JSON"})
+        schemas = schema_registry(registry.url, resolves={"JSON"})
         header: list[tuple[str, bytes | None]] = [("__value_schema_id", b"\0" + number.to_bytes(4))]
         stream = sectioned(framing="confluent_header", validate=True)
         values = [{"kind": "view", "ms": 3}, {"kind": "view", "ms": 30}, {"kind": "view", "ms": 3}]

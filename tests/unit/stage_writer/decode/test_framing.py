@@ -6,18 +6,16 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 import pytest
-from structlog import get_logger
 
 from common.errors import ConfigError, RegistryError
 from common.schema import parse_ddl
-from common.settings.section import Option
 from devservices.schema_registry import Registry, running_registry
 from stage_writer.decode.decode import Decoder
 from stage_writer.decode.envelopes.framing import FramedDecoder, RegisteredSchema, SchemaWait
 from stage_writer.decode.rejects import ErrorClass
-from stage_writer.fetch.schema_registry import SchemaRegistry
 from stage_writer.layers import PlainRecords
 from tests.builders import instance
+from tests.fakes.answering import schema_registry
 from tests.fakes.clock import IdleClock
 from tests.unit.stage_writer.decode.test_debezium import messages_of
 
@@ -102,8 +100,7 @@ def test_nothing_framed_asks_nobody() -> None:
 def test_a_registry_tells_what_its_schemas_are_and_is_asked_once() -> None:
     with running_registry("reader:secret") as server:
         ids = [server.register("{}"), server.register('"string"', "AVRO"), server.register("syntax", "PROTOBUF")]
-        settings: dict[str, Option] = {"url": server.url, "basic.auth.user.info": "reader:secret"}
-        registry = SchemaRegistry(settings, IdleClock(), get_logger())
+        registry = schema_registry(server.url, settings={"basic.auth.user.info": "reader:secret"})
         registry.check()
         assert registry.types_of([*ids, 99]) == dict(zip([*ids, 99], ["JSON", "AVRO", "PROTOBUF", None], strict=True))
         before = len(server.asked)
@@ -114,7 +111,7 @@ def test_a_registry_tells_what_its_schemas_are_and_is_asked_once() -> None:
 def test_a_schema_that_was_not_there_is_found_a_minute_later() -> None:
     with running_registry() as server:
         clock = IdleClock()
-        registry = SchemaRegistry({"url": server.url}, clock, get_logger())
+        registry = schema_registry(server.url, clock)
         assert registry.types_of([1]) == {1: None}
         server.register("{}")
         assert (registry.knows([1]), registry.types_of([1])) == (True, {1: None})
@@ -125,7 +122,7 @@ def test_a_schema_that_was_not_there_is_found_a_minute_later() -> None:
 def test_many_schemas_that_are_not_there_are_asked_for_once_and_forgotten() -> None:
     with running_registry() as server:
         clock = IdleClock()
-        registry = SchemaRegistry({"url": server.url}, clock, get_logger())
+        registry = schema_registry(server.url, clock)
         server.register("{}")
         garbage = range(1_000_000, 1_000_100)
         assert registry.types_of([*garbage, 1]) == {**dict.fromkeys(garbage), 1: "JSON"}
@@ -157,7 +154,7 @@ def test_the_first_answer_ends_the_wait_for_a_schema_that_is_not_there() -> None
 
     with running_registry() as server:
         clock, answered = AskedAgain(), Answered()
-        registry = SchemaRegistry({"url": server.url}, clock, get_logger())
+        registry = schema_registry(server.url, clock)
         registry._answered = answered
         assert not registry.knows([7])
         assert (answered.waited, len(server.asked)) == (True, 1), "the loop goes on, and the thread asks again"
@@ -185,7 +182,7 @@ def test_a_registry_that_is_away_is_waited_for() -> None:
         number = server.register("{}")
         server.stop()
         clock = PatientClock(server)
-        registry = SchemaRegistry({"url": server.url, "max.retries": 0}, clock, get_logger())
+        registry = schema_registry(server.url, clock)
         assert registry.types_of([number]) == {number: "JSON"}
         assert clock.pauses == [0.5, 1.0, 2.0]
 
@@ -195,7 +192,7 @@ def test_nobody_waits_for_a_registry_that_is_away() -> None:
         number = server.register("{}")
         server.stop()
         clock = IdleClock()
-        registry = SchemaRegistry({"url": server.url, "max.retries": 0}, clock, get_logger())
+        registry = schema_registry(server.url, clock)
         assert "has not returned" in registry.missing([number]).problem
         assert not any(registry.knows([number]) for _ in range(50))
         assert clock.monotonic_s() == 0
@@ -214,9 +211,7 @@ def test_a_registry_that_stays_away_or_refuses_ends_the_waiting_with_an_error(us
     with running_registry(user_info and "reader:secret") as server:
         if user_info is None:
             server.stop()
-        settings: dict[str, Option] = {"url": server.url, "max.retries": 0}
-        settings |= {"basic.auth.user.info": user_info} if user_info else {}
-        registry = SchemaRegistry(settings, IdleClock(), get_logger())
+        registry = schema_registry(server.url, settings={"basic.auth.user.info": user_info} if user_info else {})
         with pytest.raises(RegistryError) as raised:
             registry.check()
         assert server.url in raised.value.problem
@@ -227,7 +222,7 @@ def test_a_registry_that_stays_away_or_refuses_ends_the_waiting_with_an_error(us
 def test_a_page_that_is_not_there_is_not_a_missing_schema() -> None:
     with running_registry() as server:
         number = server.register("{}")
-        registry = SchemaRegistry({"url": f"{server.url}/wrong"}, IdleClock(), get_logger())
+        registry = schema_registry(f"{server.url}/wrong")
         with pytest.raises(RegistryError):
             registry.check()
         with pytest.raises(RegistryError):
@@ -236,12 +231,12 @@ def test_a_page_that_is_not_there_is_not_a_missing_schema() -> None:
 
 def test_a_number_that_no_schema_has_is_not_requested() -> None:
     with running_registry() as server:
-        registry = SchemaRegistry({"url": server.url}, IdleClock(), get_logger())
+        registry = schema_registry(server.url)
         assert registry.types_of([2**31, 2**32 - 1]) == {2**31: None, 2**32 - 1: None}
         assert server.asked == []
 
 
 def test_settings_that_the_client_does_not_take_are_refused() -> None:
     with pytest.raises(ConfigError) as raised:
-        SchemaRegistry({"url": "http://localhost:1", "basic.auth": "x"}, IdleClock(), get_logger())
+        schema_registry("http://localhost:1", settings={"basic.auth": "x"})
     assert "basic.auth" in raised.value.problem

@@ -18,7 +18,6 @@ from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from google.protobuf.message_factory import GetMessageClass
-from structlog import get_logger
 
 from common.errors import ConfigError, RegistryError, SchemaError
 from common.protoc import compile_protobuf
@@ -39,7 +38,7 @@ from stage_writer.fetch.schema_registry import SchemaRegistry
 from stage_writer.layers import RecordInputs, decoder_of
 from stage_writer.shape.dropped import DroppedFields
 from tests.builders import instance, required, settings_of
-from tests.fakes.clock import IdleClock
+from tests.fakes.answering import schema_registry
 from tests.fakes.native import required_avro_pass
 from tests.fakes.streams import batch_of
 from tests.unit.stage_writer.decode.test_debezium import messages_of
@@ -61,7 +60,7 @@ def stream_of(columns: str, **keys: object) -> Stream:
 
 
 def client_of(stream: Stream, registry: Registry) -> SchemaRegistry:
-    return SchemaRegistry({"url": registry.url}, IdleClock(), get_logger(), resolves={stream.record.format.upper()})
+    return schema_registry(registry.url, resolves={stream.record.format.upper()})
 
 
 def decoded(stream: Stream, values: Values, registry: Registry | None = None, file: bytes | None = None) -> Decoded:
@@ -583,7 +582,7 @@ def test_a_tombstone_deletes_by_its_key_in_avro(registry: Registry) -> None:
 def test_a_tombstone_waits_for_the_schema_of_its_key(registry: Registry) -> None:
     registry.register(json.dumps(KEY), "AVRO")
     registry.stop()
-    schemas = SchemaRegistry({"url": registry.url, "max.retries": 0}, IdleClock(), get_logger(), resolves={"AVRO"})
+    schemas = schema_registry(registry.url, resolves={"AVRO"})
     stream = stream_of("id BIGINT", format="avro", framing="confluent", load="merge", merge={"keys": ["id"]})
     converter = StreamConverter(stream, RecordInputs(schemas))
     wait = instance(SchemaWait, converter.waits(batch_of([None], keys=[b"\0\0\0\0\1\x0e"])))
