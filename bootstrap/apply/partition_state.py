@@ -9,7 +9,7 @@ from bootstrap.apply.stage import staged_markers
 from bootstrap.plans.state import PartitionState
 from common.errors import UsageError
 from common.remedies import quoted
-from common.spans import Span
+from common.spans import Position, Span
 from common.stage.chain_origins import is_superseded, newest_origin
 from common.tables.deferred_ranges import deferred_of
 from common.tables.identity import NO_IDENTITY, overlap
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from bootstrap.plans.state import Ends
     from common.ports import ObjectStore
     from common.settings import Stream
-    from common.spans import Position, TopicPartition
+    from common.spans import TopicPartition
     from common.stage.chain_origins import ChainOrigin
-    from common.tables.identity import TableIdentity
+    from common.tables.identity import TableChain, TableIdentity
     from common.tables.state import TableState
 
 
@@ -50,6 +50,7 @@ def partition_state(
     generation = ids.generations[partition]
     deferred = deferred_of(ids, transactions, stream.side_tables, [partition])
     markers = staged_markers(store, partition)
+    known = identity.chains.get(partition)
     older = tuple(
         staged for staged in markers if staged.marker is not None and is_superseded(staged.marker, chain_origin)
     )
@@ -65,6 +66,7 @@ def partition_state(
         generation=generation,
         topic_id=topic_id,
         repairs=repairs,
+        loaded=Position(0) if known is None else known.position,
         deferred_from=min((missing.span.start for missing in deferred), default=None),
     )
     first = next(iter(state.chain.markers), None)
@@ -73,18 +75,31 @@ def partition_state(
     foreign = _foreign(state, stream, ids, identity)
     if foreign is None:
         return state
-    loaded = [state.table] if _is_of_its_topic(state, stream, identity) else []
-    loaded += [_position_under(app_id, state, stream, transactions, identity_of) for app_id in _others(state, stream)]
     return replace(
         state,
         table=None,  # Its content is about another chain.
         deferred_from=None,
         foreign=foreign,
-        elsewhere=max((position for position in loaded if position is not None), default=None),
+        elsewhere=_loaded_elsewhere(state, stream, transactions, identity_of),
         replaced_generation=max(
             (known.generation for other, known in identity.chains.items() if overlap(other, partition)), default=0
         ),
     )
+
+
+def _loaded_elsewhere(
+    state: PartitionState,
+    stream: Stream,
+    transactions: Mapping[str, int],
+    identity_of: Callable[[str], TableIdentity],
+) -> Position | None:
+    identity = identity_of(stream.app_id)
+    known = identity.chains.get(state.partition)
+    loaded = [state.table] if _is_of_its_topic(state, stream, identity) else []
+    if known is not None and known.grew_since(state.chain_origin):
+        loaded.append(known.position)
+    loaded += [_position_under(app_id, state, stream, transactions, identity_of) for app_id in _others(state, stream)]
+    return max((position for position in loaded if position is not None), default=None)
 
 
 def require_even(
@@ -175,9 +190,17 @@ def _foreign(state: PartitionState, stream: Stream, ids: TxnIds, identity: Table
         position = identity.chains[other].position
         return f"the table {stream.table} has the positions of {other.topic} ({other} up to {position}) in its place"
     known = identity.chains.get(partition)
-    if known is None:
-        return None
+    return None if known is None else _other_records(known, state, stream)
+
+
+def _other_records(known: TableChain, state: PartitionState, stream: Stream) -> str | None:
+    """Why the chain of that name in the table is not the one in the stage."""
     begun = 0 if state.chain_origin is None else state.chain_origin.generation
+    if known.grew_since(state.chain_origin):
+        return (
+            f"since its chain was started, the table {stream.table} has got records of it up to {known.position} by "
+            f"generation {known.generation}, from another stage"
+        )
     if begun < known.generation:
         return f"the table {stream.table} has generation {known.generation} of it, which this stage has not started"
     staged_id = state.chain_topic_id or state.topic_id

@@ -231,6 +231,7 @@ def _origin(state: PartitionState, rest: PartitionState, position: Position) -> 
         state.chain_topic_id,
         number=state.next_origin,
         staged_from=root if root < position else None,
+        loaded_before=state.loaded_before,
     )
 
 

@@ -14,7 +14,8 @@ Rules:
 4. A chain that the table's positions do not belong to (another stream's, another topic's: common/tables/identity.py)
    restarts in the same way, after the records that the table has of it under another app_id, at Kafka's first record,
    or ``at`` the given position. Records staged from there on are staged again from Kafka, so they are not given up;
-   records that the table has under another app_id are not loaded a second time.
+   records that the table has under another app_id, or of an earlier generation that another stage has gone on to load,
+   are not loaded a second time.
 5. The order: all markers are copied below ``stray/``; the origin is written; then they are deleted, highest first. Once
    the origin is written they are of an older generation, which is ignored, so a crash in between does no harm, and the
    same command cleans up.
@@ -89,6 +90,7 @@ def plan_restart(state: PartitionState, *, give_up: bool, at: Position | None = 
         state.topic_id,
         outboxes,
         number=state.next_origin,
+        loaded_before=state.loaded,
     )
     return Restart(state.partition, chain_origin, (*reversed(state.staged), *older), tuple(notes))
 
@@ -110,7 +112,7 @@ def _separate_chain(state: PartitionState, why: str, at: Position | None, *, giv
         raise UsageError(msg, f"use --at {loaded}")
     notes = (f"it gets a chain of its own, because {why}", *_lost(state, give_up=give_up, begin=begin))
     generation = max(state.generation, state.replaced_generation) + 1
-    chain_origin = ChainOrigin(begin, generation, state.topic_id, number=state.next_origin)
+    chain_origin = ChainOrigin(begin, generation, state.topic_id, number=state.next_origin, loaded_before=state.loaded)
     return Restart(state.partition, chain_origin, (*reversed(state.staged), *reversed(state.older)), notes)
 
 

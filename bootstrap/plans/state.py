@@ -40,6 +40,9 @@ class StagedMarker:
     """Whether it cannot be read because a newer release made it."""
 
 
+_NOTHING = Position(0)
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionState:
     partition: TopicPartition
@@ -66,6 +69,8 @@ class PartitionState:
     """The app_id of the other stream that loaded the chain's settled start (common/tables/identity.py, rule 5)."""
     replaced_generation: int = 0
     """The highest generation of the chains that the table has instead."""
+    loaded: Position = _NOTHING
+    """How far the main table has the Kafka partition by the newest of its chains; 0 for nothing."""
     deferred_from: Position | None = None
     """Where the ranges begin that another table of the stream lacks and the main table has."""
 
@@ -76,6 +81,11 @@ class PartitionState:
     def next_origin(self) -> int:
         """The number of an origin that a repair makes (common/stage/chain_origins.py, rule 1b)."""
         return max(self.repairs, 0 if self.chain_origin is None else self.chain_origin.number) + 1
+
+    @property
+    def loaded_before(self) -> Position | None:
+        """What an origin of the same generation goes on saying (common/stage/chain_origins.py, rule 9)."""
+        return None if self.chain_origin is None else self.chain_origin.loaded_before
 
     @property
     def in_all_tables(self) -> Position | None:
@@ -187,4 +197,6 @@ class Author:
 def origin_at_zero(state: PartitionState) -> ChainOrigin:
     """An origin that sets a chain without a marker to start at position 0."""
     number = 0 if state.chain_origin is None else state.next_origin
-    return ChainOrigin(Position(0), state.generation, state.chain_topic_id, number=number)
+    return ChainOrigin(
+        Position(0), state.generation, state.chain_topic_id, number=number, loaded_before=state.loaded_before
+    )

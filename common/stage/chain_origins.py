@@ -27,6 +27,9 @@ Rules:
    too: where the table has no position, loading would start at it. One that names no number is the chain's.
 8. Where the table has no position, only markers have what lies below a rewind's origin. The origin then says where they
    start: when a late request of another repair deletes one of them, the loader sees a gap.
+9. The origin of a new generation says how far the main table had the Kafka partition by then. Where an earlier
+   generation of the same topic has more now, another stage has loaded it since, with records that the new chain has
+   too (common/tables/identity.py, rule 8).
 """
 
 from __future__ import annotations
@@ -76,6 +79,8 @@ class ChainOrigin:
     """Which of the chain's origins it is (rule 1); only its name says so."""
     staged_from: Position | None = None
     """Where the markers start that a rewind left below it, while the table had no position (rule 8); None without."""
+    loaded_before: Position | None = None
+    """How far the main table had the Kafka partition when its generation started (rule 9); None if unknown."""
 
     @property
     def first_position(self) -> Position:
@@ -142,8 +147,9 @@ class _StoredOrigin:
     outboxes: tuple[str, ...] = ()
     state: StateFiles | None = None
     staged_from: StoredOffset | None = None
+    loaded_before: StoredOffset | None = None
 
-    _without_empty = lean("inputs", "outboxes", "state", "staged_from")
+    _without_empty = lean("inputs", "outboxes", "state", "staged_from", "loaded_before")
 
 
 _FORM = TypeAdapter(_StoredOrigin)
@@ -151,8 +157,9 @@ _FORM = TypeAdapter(_StoredOrigin)
 
 def origin_to_bytes(origin: ChainOrigin) -> bytes:
     position, inputs = origin.position, inputs_to_stored(origin.position)
-    about = (origin.generation, origin.topic_id, inputs, origin.outboxes, origin.state, origin.staged_from)
-    return _FORM.dump_json(_StoredOrigin(origin.version, position, *about), by_alias=True)
+    about = (origin.generation, origin.topic_id, inputs, origin.outboxes, origin.state)
+    known = (origin.staged_from, origin.loaded_before)
+    return _FORM.dump_json(_StoredOrigin(origin.version, position, *about, *known), by_alias=True)
 
 
 def origin_from_bytes(path: str, data: bytes) -> ChainOrigin:
@@ -174,5 +181,9 @@ def origin_from_bytes(path: str, data: bytes) -> ChainOrigin:
         position = position_from_stored(partition, stored.position, stored.inputs)
         require_own_outboxes(partition, stored.outboxes)
         require_own_state(partition, stored.state or EMPTY_STATE)
-    staged_from = None if stored.staged_from is None else Position(stored.staged_from)
-    return ChainOrigin(position, stored.generation, stored.topic_id, stored.outboxes, stored.state, number, staged_from)
+    about = (stored.generation, stored.topic_id, stored.outboxes, stored.state)
+    return ChainOrigin(position, *about, number, _position(stored.staged_from), _position(stored.loaded_before))
+
+
+def _position(stored: int | None) -> Position | None:
+    return None if stored is None else Position(stored)

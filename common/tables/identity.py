@@ -18,6 +18,8 @@ Rules:
    continued, and the other way round, except from a new generation.
 7. A table with a Kafka partition of another stream, under another chain's name, is that stream's up to its position:
    both share the topic (common/stage/merged.py, rule 4), and their records are the same.
+8. A new generation of the same topic starts behind what the table has of it. Where another stage has loaded more of the
+   earlier one since, nothing of the new one is loaded: its first records would be in the table twice.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 
     from common.settings import Stream
     from common.spans import TopicPartition
+    from common.stage.chain_origins import ChainOrigin
     from common.tables.changes import MergedBy
     from common.tables.commit_metadata import CommitMetadata
     from common.tables.history import LoggedCommit
@@ -50,6 +53,12 @@ class TableChain:
     position: Position
     topic_id: str | None = None
     """None if unknown."""
+
+    def grew_since(self, origin: ChainOrigin | None) -> bool:
+        """Whether the table has got more of this generation since ``origin`` started a later one (rule 8)."""
+        if origin is None or origin.loaded_before is None or self.generation >= origin.generation:
+            return False
+        return self.topic_id is not None and self.topic_id == origin.topic_id and self.position > origin.loaded_before
 
 
 @dataclass(frozen=True, slots=True)

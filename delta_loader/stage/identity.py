@@ -8,7 +8,8 @@ Rules (common/tables/identity.py has the others):
    main table that another stream of the topic has loaded.
 2. A marker from before its chain's newest origin is a stray (delta_loader/stage/generations.py). A
    marker of a generation lower than the *table's*, in a stage that has not started that one, belongs to another stage:
-   `other_topic`.
+   `other_topic`. So does the lower generation of the same topic that a table has got more of since this stage started
+   the marker's: the new chain's first records would be in the table twice.
 3. Nothing is compared with an unknown value: a marker made by hand, or one without a topic id, is judged by its topic's
    name alone.
 """
@@ -159,7 +160,19 @@ class StreamIdentity:
         partition = name.topic_partition
         for url, identity in self.tables.items():
             known = identity.chains.get(partition)
-            if known is None or manifest.generation > known.generation:
+            if known is None:
+                continue
+            if url == self.stream.table and known.grew_since(self.origins.get(partition)):
+                return ForeignMarker(
+                    name,
+                    OTHER_TOPIC,
+                    f"since the chain of the marker {name.path} was started, as generation {manifest.generation} of "
+                    f"{partition}, the table {url} has got records of it up to {known.position} by generation "
+                    f"{known.generation}, from another stage: records of the chain would be in it twice",
+                    f"let one config alone load {known_as(partition.topic)} into this table, and start the chain "
+                    f"after what it has: `{_restart(partition)} --yes`",
+                )
+            if manifest.generation > known.generation:
                 continue
             if manifest.generation < known.generation:
                 return self._of_another(

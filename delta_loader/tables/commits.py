@@ -5,7 +5,8 @@ Rules:
 1. A commit adds data files and txn actions together. It depends on ``expected``: the last offsets that the plan saw.
    The code that carries it out reads them again inside Delta's transaction, so two loaders cannot both succeed.
    The first commit to a table requires that both names that a chain's txn action may have are absent: another config
-   under the same app_id, with more topics or fewer, may be about to make its own first commit.
+   under the same app_id, with more topics or fewer, may be about to make its own first commit. A chain's other
+   generations must be as they were too: another stage may be about to load one (common/tables/identity.py, rule 8).
 2. A txn action's version is the last offset loaded, under the app id of common/tables/transactions.py.
 3. Every marker moves the txn action of the stream's main table, even a marker without rows. The secondary tables (those
    of its routes and the one for dead letters) get a commit only for markers that have files for them, and get it
@@ -31,7 +32,7 @@ from delta_loader.tables.file_split import FileSplit, SparkWrite, split_files_at
 from delta_loader.tables.load_modes.load_mode import PLAIN, LoadMode, through_spark
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from common.spans import Offset, Position, TopicPartition
     from common.stage.markers import Marker, StagedFile
@@ -241,7 +242,11 @@ def _commit(
         target=target,
         app_id=ids.app_id,
         files=files,
-        expected={txn_id: target.transactions.get(txn_id) for partition in spans for txn_id in ids.names(partition)},
+        expected={
+            txn_id: target.transactions.get(txn_id)
+            for partition in spans
+            for txn_id in (*ids.names(partition), *_other_generations(target, ids, partition))
+        },
         advances={ids.of(partition): int(span.last_offset) for partition, span in spans.items()},
         metadata=with_identity(
             CommitMetadata(naming.commit_id, ids.app_id, spans, valid_through_ms, counts, merged_by=merged_by),
@@ -254,6 +259,14 @@ def _commit(
         ),
         written=written,
     )
+
+
+def _other_generations(target: Target, ids: TxnIds, partition: TopicPartition) -> Iterator[str]:
+    """The txn app ids of a chain's next generation, and of older ones while the table has none of its own (rule 1)."""
+    known, generation = target.identity.chains.get(partition), ids.generation_of(partition)
+    for other in range(0 if known is None else known.generation, generation):
+        yield ids.of(partition, other)
+    yield ids.of(partition, generation + 1)
 
 
 def _merged_by(written: Iterable[SparkWrite]) -> MergedBy | None:

@@ -66,6 +66,7 @@ STATE = StateFiles(None, (StateFileName(ORDERS, Position(3), 0, "0b4a", StateKin
         st.none() | st.text(max_size=30),
         st.sampled_from([(), (OUTBOX,)]),
         st.sampled_from([None, EMPTY_STATE, STATE]),
+        loaded_before=st.none() | st.integers(0, MAX_POSITION).map(Position),
     )
 )
 def test_a_beginning_is_read_as_it_was_written(chain_origin: ChainOrigin) -> None:
@@ -179,7 +180,7 @@ OLD = [of(marker, topic_id="old") for marker in chain_of(0, 10, 20)]
 
 def test_a_new_chain_begins_where_the_topic_does_and_all_of_the_old_goes() -> None:
     plan = instance(Restart, plan_restart(state(*OLD, table=20, ends=(7, 50)), give_up=False))
-    assert plan.chain_origin == ChainOrigin(Position(7), 1, "new", number=1)
+    assert plan.chain_origin == ChainOrigin(Position(7), 1, "new", number=1, loaded_before=Position(0))
     assert [found.name.start for found in plan.put_aside] == [10, 0]
     assert plan.notes == ()
 
@@ -194,7 +195,8 @@ def test_a_new_chain_delivers_what_the_old_one_has_not() -> None:
     first, last = OLD
     last = replace(last, manifest=replace(required(last.manifest), outboxes=(OUTBOX,)))
     plan = instance(Restart, plan_restart(state(first, last, table=20), give_up=False))
-    assert plan.chain_origin == ChainOrigin(Position(0), 1, "new", (OUTBOX,), number=1)
+    begun = ChainOrigin(Position(0), 1, "new", (OUTBOX,), number=1, loaded_before=Position(0))
+    assert plan.chain_origin == begun
 
 
 def test_what_one_table_of_the_stream_lacks_has_to_be_given_up_too() -> None:
@@ -230,7 +232,7 @@ def test_of_a_topic_that_has_lost_records_an_operator_says_where_the_new_chain_b
                 replace(short, ends=Ends(Position(ends[0]), Position(ends[1]))), give_up=False, at=Position(8)
             ),
         )
-        assert plan.chain_origin == ChainOrigin(Position(8), 1, "old", number=1)
+        assert plan.chain_origin == ChainOrigin(Position(8), 1, "old", number=1, loaded_before=Position(0))
         assert [found.name.start for found in plan.put_aside] == [10, 0]
     for at, high in ((2, 12), (13, 12), (21, 50)):
         with pytest.raises(UsageError, match=rf"Kafka has \[3, {high}\) of orders/0, and its chain ends at 20"):
@@ -303,7 +305,7 @@ def test_a_restart_keeps_copies_and_leaves_a_beginning() -> None:
     plan = instance(Restart, plan_restart(state(*OLD, table=20), give_up=False))
     operator.restart(store, plan)
     assert list(store.list("done")) == []
-    assert newest_origin(store, ORDERS) == ChainOrigin(Position(0), 1, "new", number=1)
+    assert newest_origin(store, ORDERS) == ChainOrigin(Position(0), 1, "new", number=1, loaded_before=Position(0))
     assert len(list(store.list("stray/done/orders/0"))) == 2
 
 

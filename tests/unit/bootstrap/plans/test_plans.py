@@ -268,9 +268,9 @@ def test_a_marker_below_a_rewind_that_a_late_request_deletes_leaves_a_gap() -> N
 
 def test_position_0_moves_the_origin_of_a_chain_without_a_marker() -> None:
     """As a marker does for any other position."""
-    begun = state(chain_origin=ChainOrigin(Position(42), 1, "new", number=3))
+    begun = state(chain_origin=ChainOrigin(Position(42), 1, "new", number=3, loaded_before=Position(7)))
     outcome = planned(replace(begun, repairs=7), 0).outcome
-    assert outcome == BeginChain(ORDERS, ChainOrigin(Position(0), 0, "new", number=8))
+    assert outcome == BeginChain(ORDERS, ChainOrigin(Position(0), 0, "new", number=8, loaded_before=Position(7)))
 
 
 def test_a_partition_that_is_left_out_under_latest_begins_at_the_end_of_now() -> None:
@@ -658,9 +658,9 @@ def test_what_writers_stage_again_meanwhile_stays(tmp_path: Path) -> None:
     [
         (state(chain_of(0, 10, 20)), 10, ChainOrigin(Position(10), number=1, staged_from=Position(0))),
         (
-            state(chain_of(0, 10, 20), chain_origin=ChainOrigin(Position(0), 2, "new")),
+            state(chain_of(0, 10, 20), chain_origin=ChainOrigin(Position(0), 2, "new", loaded_before=Position(7))),
             10,
-            ChainOrigin(Position(10), 2, "new", number=1, staged_from=Position(0)),
+            ChainOrigin(Position(10), 2, "new", number=1, staged_from=Position(0), loaded_before=Position(7)),
         ),
         (state(chain_of(0, 10, 20), table=12), 15, ChainOrigin(Position(12), number=1)),
     ],

@@ -421,10 +421,10 @@ def begin_again(
     return plan
 
 
-def stage_again(staging: Staging, *edges: int) -> None:
+def stage_again(staging: Staging, *edges: int, generation: int = 1) -> None:
     """What writers stage once a chain was begun again."""
     staging.previous.clear()
-    staging.generation = 1
+    staging.generation = generation
     flushes(staging, *edges)
 
 
@@ -441,6 +441,51 @@ def test_a_renamed_topic_is_taken_too_by_a_chain_of_its_own(pipeline: Pipeline) 
     assert pipeline.begun("orders_v2") == [0, 12]
     assert not reasons(pipeline.load("orders", "orders_v2"))
     assert (pipeline.begun("orders"), pipeline.begun("orders_v2")) == ([0, 10], [0, 12])
+
+
+def test_a_chain_that_another_stage_has_gone_on_to_load_is_held_and_starts_behind_that(pipeline: Pipeline) -> None:
+    """Two configs of one app_id and table read a topic by two stages, and one of them starts a new chain of it."""
+    flushes(pipeline.staging(), 0, 10)
+    pipeline.load("orders")
+    payments, other = pipeline.staging("payments", "P"), OtherStage(pipeline.root, "payments", topic_id="P")
+    plan = begin_again(pipeline, payments, give_up=False)
+    assert required(plan.chain_origin).loaded_before == 0
+    stage_again(payments, 0, 10, 40)
+    flushes(other, 0, 20)
+    assert not reasons(pipeline.load("orders", "payments", staging=other))
+    (held,) = pipeline.load("orders", "payments").held.values()
+    assert held.reason == "other_topic"
+    assert "has got records of it up to 20 by generation 0, from another stage" in held.problem
+    with pytest.raises(UsageError, match="a second time"):
+        begin_again(pipeline, payments, give_up=False, at=Position(10))
+    plan = begin_again(pipeline, payments, give_up=False)  # as the remedy says
+    assert required(plan.chain_origin) == ChainOrigin(Position(20), 2, "P", number=2, loaded_before=Position(20))
+    flushes(other, 20, 30)
+    assert not reasons(pipeline.load("orders", "payments", staging=other))
+    stage_again(payments, 20, 40, generation=2)
+    assert reasons(pipeline.load("orders", "payments")) == {"payments/0": "other_topic"}  # it went on all the same
+    begin_again(pipeline, payments, give_up=False)
+    stage_again(payments, 30, 40, generation=3)
+    assert not reasons(pipeline.load("orders", "payments"))
+    flushes(other, 30, 40)
+    assert reasons(pipeline.load("orders", "payments", staging=other)) == {"payments/0": "other_topic"}
+    assert pipeline.begun("payments") == [0, 20, 30]
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_of_two_generations_that_are_committed_at_once_one_is_planned_again(first: int) -> None:
+    tables = Meeting()
+    pipeline = Pipeline(tables=tables)
+    flushes(pipeline.staging(), 0, 10)
+    pipeline.load("orders")
+    payments, other = pipeline.staging("payments", "P"), OtherStage(pipeline.root, "payments", topic_id="P")
+    begin_again(pipeline, payments, give_up=False)
+    stage_again(payments, 0, 10)
+    flushes(other, 0, 20)
+    stages: list[Staging] = [other, payments]
+    tables.before_first = lambda: pipeline.load("orders", "payments", staging=stages[1 - first])
+    assert reasons(pipeline.load("orders", "payments", staging=stages[first])) == {"payments/0": "other_topic"}
+    assert pipeline.begun("payments") == [0]
 
 
 def test_another_app_id_begins_behind_what_the_first_one_has(pipeline: Pipeline) -> None:
