@@ -32,7 +32,7 @@ def server(service: Service) -> Iterator[HttpServer]:
 
 
 def ask(server: HttpServer, path: str, method: str = "GET") -> tuple[int, str, bytes]:
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=5)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
     try:
         connection.request(method, path)
         answer = connection.getresponse()
@@ -92,4 +92,4 @@ def test_a_closed_server_answers_no_more(service: Service) -> None:
     port = server.port
     server.close()
     with pytest.raises(ConnectionRefusedError):
-        http.client.HTTPConnection("127.0.0.1", port, timeout=5).request("GET", "/")
+        http.client.HTTPConnection("127.0.0.1", port, timeout=60).request("GET", "/")

@@ -22,6 +22,8 @@ from tests.fakes.group import HandClock
 from tests.fakes.pauses import paused_streams
 
 TOKEN = "a-token-of-a-test"
+WAIT_S = 60
+"""For what comes at once on any machine that is not stuck."""
 
 
 @pytest.fixture
@@ -60,7 +62,7 @@ def serve(pausing: Pausing, metrics: Metrics) -> Iterator[Callable[..., HttpServ
 def ask(
     server: HttpServer, method: str, path: str, headers: Mapping[str, str] | None = None, body: bytes | None = None
 ) -> tuple[int, str, http.client.HTTPMessage]:
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=5)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=WAIT_S)
     try:
         connection.request(method, path, body, dict(headers or {}))
         answer = connection.getresponse()
@@ -155,10 +157,6 @@ def test_a_long_page_is_packed_for_who_can_unpack_it(serve: Callable[..., HttpSe
     assert (status, len(text)) == (200, 100_000)
     assert int(headers["Content-Length"]) < 1_000
     assert int(ask(server, "GET", "/long")[2]["Content-Length"]) == 100_000
-
-
-WAIT_S = 60
-"""For what comes at once on any machine that is not stuck."""
 
 
 def connect(server: HttpServer, sent: bytes = b"") -> socket.socket:

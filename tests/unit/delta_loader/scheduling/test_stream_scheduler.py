@@ -19,6 +19,7 @@ from common.stage.idle import StreamFact
 from common.tables.state import TableState
 from delta_loader.load.pools import OwnPools
 from delta_loader.load.ports import Ports
+from delta_loader.load.report import StreamReport
 from delta_loader.load.valid_through import ValidThrough
 from delta_loader.ports import ParallelMap
 from delta_loader.scheduling.stream_scheduler import StreamScheduler
@@ -29,8 +30,11 @@ from delta_loader.tables.valid_through import PROPERTY
 from tests import builders
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.staging import OneOfMany
+from tests.waiting import until
 
 NAMES = [f"stream{number}" for number in range(6)]
+LONG_S = 180.0
+"""What comes at once has come by then on any machine that is not stuck."""
 
 
 @dataclass
@@ -51,7 +55,7 @@ class Watched:
             self.beside += 1
             self.most_beside = max(self.most_beside, self.beside)
         if app_id in self.hangs:
-            self.hangs[app_id].wait(180)
+            self.hangs[app_id].wait(LONG_S)
         time.sleep(0.01)
         with self.lock:
             self.beside -= 1
@@ -82,7 +86,7 @@ class Patient(StreamScheduler):
 def turns() -> Iterator[Patient]:
     made = Patient()
     yield made
-    made.close(5.0)
+    made.close(LONG_S)
 
 
 def test_no_more_streams_at_a_time_than_there_are_places(turns: Patient) -> None:
@@ -107,14 +111,14 @@ def test_streams_that_hang_lend_their_places_and_have_one_more_turn_when_they_we
 
 
 def test_who_has_much_to_load_gives_way_to_who_waits() -> None:
-    turns, watched = StreamScheduler(1, slice_s=0.0), Watched(slices={"large": 3})
+    turns, watched = StreamScheduler(1, patience_s=LONG_S, slice_s=0.0), Watched(slices={"large": 3})
     assert turns(watched, ["large", "small", "other"], to_the_end=True) == frozenset()
     assert watched.story == ["large", "small", "other", "large"]  # then nobody waits any more
-    turns.close(5.0)
+    turns.close(LONG_S)
 
 
 def test_a_pass_that_somebody_waits_for_ends_before_its_streams_do() -> None:
-    turns, hang, seen = StreamScheduler(2, patience_s=60.0), Event(), list[frozenset[str]]()
+    turns, hang, seen = StreamScheduler(2, patience_s=LONG_S), Event(), list[frozenset[str]]()
     watched = Watched({"slow": hang})
 
     def hurries(unfinished: frozenset[str], /) -> bool:
@@ -129,7 +133,7 @@ def test_a_pass_that_somebody_waits_for_ends_before_its_streams_do() -> None:
     while turns(watched, []):
         time.sleep(0.01)
     assert [watched.story.count(name) for name in ("slow", "quick")] == [2, 2]
-    turns.close(5.0)
+    turns.close(LONG_S)
 
 
 def test_a_pass_to_the_end_waits_for_who_is_late(turns: Patient) -> None:
@@ -147,7 +151,7 @@ def test_the_end_waits_for_what_is_under_way_but_not_for_ever(turns: Patient) ->
     turns(Watched({"stream0": hang}), ["stream0"])
     assert turns.close(0.05) == ("stream0",)
     hang.set()
-    assert turns.close(5.0) == ()
+    assert turns.close(LONG_S) == ()
 
 
 # The service over real markers, with tables in memory.
@@ -163,7 +167,7 @@ class BrokenTables(MemoryDeltaTables):
 
     def commit(self, commit: TableCommit) -> CommitOutcome:
         if commit.target.url == self._hangs:
-            self.goes_on.wait(180)
+            self.goes_on.wait(LONG_S)
         return super().commit(commit)
 
     def state(self, url: str) -> TableState | None:
@@ -218,7 +222,7 @@ class HangingProperties:
         assert (key, bool(value)) == (PROPERTY, True)
         self.threads[url] = get_ident()
         if url == self.hangs and get_ident() != self.loop:
-            assert self.goes_on.wait(180)
+            assert self.goes_on.wait(LONG_S)
 
 
 def test_a_property_that_cannot_be_set_keeps_no_other_stream_from_loading() -> None:
@@ -235,14 +239,19 @@ def test_a_property_that_cannot_be_set_keeps_no_other_stream_from_loading() -> N
     service = service_of(stagings, ports)
     for staging in stagings.values():
         staging.flush(0, 0, 10)
-    reports = [report.app_id for _ in range(20) for report in service.run_pass()]
+    reports: list[str] = []
+
+    def all_are_set() -> bool:
+        reports.extend(report.app_id for report in service.run_pass())
+        return {staging.table for staging in stagings.values()} == properties.threads.keys()
+
+    until(all_are_set)
     assert NAMES[0] not in reports
     assert all(len(tables.tables[staging.table].commits) == 1 for staging in well)
-    assert {staging.table for staging in stagings.values()} == properties.threads.keys()
     assert properties.loop not in properties.threads.values(), "the loop that decides what to load waits for no table"
     properties.goes_on.set()
     assert service.run_pass(to_the_end=True)
-    assert turns.close(5.0) == ()
+    assert turns.close(LONG_S) == ()
     parallel.close()
 
 
@@ -261,10 +270,12 @@ def test_a_stream_of_another_loader_is_looked_at_and_not_loaded() -> None:
     assert tables.tables.keys() == {staging.table for staging in own}
 
     service.inspect(elsewhere)
-    end_s = time.monotonic() + 180
-    while not all(service.stats.entries[name].is_known for name in elsewhere):
-        assert time.monotonic() < end_s
+
+    def are_known() -> bool:
         assert service.collect() == [], "a look is no load"
+        return all(service.stats.entries[name].is_known for name in elsewhere)
+
+    until(are_known)
     seen = service.stats.entries[NAMES[0]].seen[other.source(0)]
     assert (seen.lag, seen.waiting) == (10, 1)
     assert service.stats.entries[NAMES[1]].failure is not None
@@ -274,7 +285,7 @@ def test_a_stream_of_another_loader_is_looked_at_and_not_loaded() -> None:
     elsewhere.clear()  # the other loader has ended
     service.run_pass(to_the_end=True)
     assert service.stats.entries[NAMES[0]].seen[other.source(0)].lag == 0
-    assert turns.close(5.0) == ()
+    assert turns.close(LONG_S) == ()
     parallel.close()
 
 
@@ -287,10 +298,16 @@ def test_a_commit_that_hangs_and_a_table_that_is_broken_hold_no_other_stream(mon
     for begin in (0, 10, 20):
         for staging in stagings.values():
             staging.flush(0, begin, begin + 10)
-        reports = {report.app_id: report for _ in range(20) for report in service.run_pass()}  # or a slow machine's
+        reports: dict[str, StreamReport] = {}
+
+        def are_done(loads: int = begin // 10 + 1) -> bool:
+            reports.update({report.app_id: report for report in service.run_pass()})  # noqa: B023 - called at once
+            done = [len(tables.tables[one.table].commits) for one in well if one.table in tables.tables]
+            return done == [loads] * len(well) and NAMES[1] in reports  # noqa: B023
+
+        until(are_done)
         assert NAMES[0] not in reports
         assert reports[NAMES[1]].failure is not None
-    assert all(len(tables.tables[staging.table].commits) == 3 for staging in well)
     monkeypatch.setattr("delta_loader.load.unfinished.STUCK_S", 0.1)
     assert [NAMES[0] in problem for problem in service.problems] == [False, True]
 
@@ -298,5 +315,5 @@ def test_a_commit_that_hangs_and_a_table_that_is_broken_hold_no_other_stream(mon
     (hung, *_) = service.run_pass(to_the_end=True)
     assert hung.rows == 30, "what the turn knew of that hung, and what came meanwhile"
     assert service.collect() == []
-    assert turns.close(5.0) == ()
+    assert turns.close(LONG_S) == ()
     parallel.close()

@@ -46,7 +46,7 @@ class Asking:
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         request = urllib.request.Request(f"http://127.0.0.1:{self.server.port}{path}", headers=headers)
         try:
-            with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310
+            with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310
                 return answer.status, json.loads(answer.read())
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
