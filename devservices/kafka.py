@@ -37,9 +37,9 @@ _OPTIONS = (
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dorg.slf4j.simpleLogger.showDateTime=true",
 )  # fmt: skip
 _BOOTSTRAP = "bootstrap.checkpoint"
-_READY_TIMEOUT_S = 120
-_ANSWER_TIMEOUT_S = 2
-_ADMIN_TIMEOUT_S = 30
+_READY_TIMEOUT_S = 300
+_ANSWER_TIMEOUT_S = 20
+_ADMIN_TIMEOUT_S = 120
 _AGAIN_S = 0.05
 
 
@@ -71,7 +71,7 @@ class Broker:
     def answers(self) -> bool:
         """Whether it serves requests, and the cluster has a leader for each partition of each topic."""
         # Asked with a client that knows no other broker: the others speak of a killed one for a while as if it lived.
-        admin = AdminClient({"bootstrap.servers": self.address, "log_level": 0})
+        admin = AdminClient({"bootstrap.servers": self.address, "log_level": 0, "reconnect.backoff.max.ms": 200})
         try:
             found = admin.list_topics(timeout=_ANSWER_TIMEOUT_S)
         except KafkaException:

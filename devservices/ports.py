@@ -47,7 +47,7 @@ def is_open(port: int) -> bool:
         return False
 
 
-def wait_until_closed(port: int, timeout_s: float = 10) -> None:
+def wait_until_closed(port: int, timeout_s: float = 60) -> None:
     """Wait until nothing listens on the port any more, as before a server is started on it again."""
     deadline = time.monotonic() + timeout_s
     while is_open(port) and time.monotonic() < deadline:

@@ -77,7 +77,7 @@ class Child:
     def resume(self) -> None:
         self.signal(signal.SIGCONT)
 
-    def stop(self, grace_s: float = 60) -> int:
+    def stop(self, grace_s: float = 180) -> int:
         """SIGTERM, and SIGKILL when the grace is over; the exit code."""
         self.signal(signal.SIGCONT)
         self.signal(signal.SIGTERM)

@@ -91,10 +91,10 @@ class S3Server:
         """Whether it answers to HTTP, whatever it says: MinIO listens before it can serve."""
         if not is_open(self.port):
             return False
-        connection = http.client.HTTPConnection(HOST, self.port, timeout=5)
+        connection = http.client.HTTPConnection(HOST, self.port, timeout=20)
         if self.certificate is not None:
             trusting = ssl.create_default_context(cafile=str(self.certificate.authority))
-            connection = http.client.HTTPSConnection(HOST, self.port, timeout=5, context=trusting)
+            connection = http.client.HTTPSConnection(HOST, self.port, timeout=20, context=trusting)
         try:
             connection.request("GET", "/")
             return connection.getresponse().status != http.HTTPStatus.SERVICE_UNAVAILABLE

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 Way = Literal["PLAIN", "SCRAM-SHA-512", "OAUTHBEARER", "mutual TLS"]
 
-_TIMEOUT_S = 30
+_TIMEOUT_S = 120
 _MODULES = "org.apache.kafka.common.security"
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from common.metrics import Metrics
     from common.settings.section import Option
 
-_GIVEN_UP_AFTER_S = 5.0
+_GIVE_UP_AFTER_S = 5.0
 _MOST_WAITING = 10_000
 _TIMED_OUT = KafkaError._MSG_TIMED_OUT  # noqa: SLF001 - librdkafka's own codes begin with an underscore
 _REMEDY = f"check that the topic exists, and allow this user to WRITE to it; `stage-writer check {CONFIG}` tests both"
@@ -40,7 +40,14 @@ _REMEDY = f"check that the topic exists, and allow this user to WRITE to it; `st
 class KafkaControlTopic:
     """One writer's producer for the topic."""
 
-    def __init__(self, kafka: Mapping[str, Option], topic: str, log: FilteringBoundLogger, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        kafka: Mapping[str, Option],
+        topic: str,
+        log: FilteringBoundLogger,
+        metrics: Metrics,
+        give_up_after_s: float = _GIVE_UP_AFTER_S,
+    ) -> None:
         """Does not wait for a broker. Raises ConfigError for properties that librdkafka rejects."""
         self._topic = topic
         self._log = log
@@ -53,7 +60,7 @@ class KafkaControlTopic:
             "acks": 1,
             "enable.idempotence": False,
             "linger.ms": 0,
-            "message.timeout.ms": int(_GIVEN_UP_AFTER_S * 1000),
+            "message.timeout.ms": int(give_up_after_s * 1000),
             "queue.buffering.max.messages": _MOST_WAITING,
         }
         with taking_properties():

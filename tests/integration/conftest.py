@@ -14,7 +14,7 @@ from tests.integration.forked import Forked, forked_programs
 from tests.spark_archive import use_spark_archive
 
 _PROGRAMS = ("stage-writer", "delta-loader", "bootstrap")
-_RUN_TIMEOUT_S = 300
+_RUN_TIMEOUT_S = 900
 
 
 @dataclass(slots=True)

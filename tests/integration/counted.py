@@ -39,7 +39,7 @@ class Sender:
                 producer.produce(self.topic, sent, key)  # a key's records are in one partition
                 self.sent += 1
             producer.poll(0)
-        assert producer.flush(30) == 0
+        assert producer.flush(180) == 0
 
 
 def batch_of(kafka: KafkaCluster, topic: str, records: int) -> tuple[list[Row], int]:

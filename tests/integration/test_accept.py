@@ -49,7 +49,7 @@ class Pipeline:
                 offset = sum(staged_partition == partition for staged_partition, _ in self.sent)
                 producer.produce(self.topic, b"{" if bad and offset % 10 == 3 else b'{"id": 7}', partition=partition)
                 self.sent.append((partition, offset))
-        assert producer.flush(30) == 0
+        assert producer.flush(180) == 0
         self.programs.succeed("stage-writer", "run", self.config, "--until-caught-up")
 
     def load(self) -> StreamReport:

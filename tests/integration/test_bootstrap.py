@@ -114,7 +114,7 @@ def topic(kafka: KafkaCluster, new_topic: Callable[..., str]) -> str:
     for partition, count in enumerate(RECORDS):
         for number in range(count):
             producer.produce(name, b"{}", partition=partition, timestamp=FIRST_MS + number * 1000)
-    assert producer.flush(30) == 0
+    assert producer.flush(180) == 0
     return name
 
 

@@ -145,7 +145,7 @@ def test_others_transactions_keep_nobody_back(written: Written) -> None:
     producer.init_transactions(30)
     producer.begin_transaction()
     producer.produce(written.topic, b"never committed", partition=0)
-    assert producer.flush(10) == 0
+    assert producer.flush(180) == 0
     assert written.read(written.write(b"a")) == [b"a"]
     producer.abort_transaction(30)
 
@@ -213,7 +213,7 @@ def test_a_chain_whose_messages_are_gone_is_rewound_as_its_error_says(  # noqa: 
     def staged(records: int) -> int:
         for number in range(records):
             producer.produce(topic, json.dumps({"amount": number}), "key")
-        assert producer.flush(30) == 0
+        assert producer.flush(180) == 0
         return run(writer, ["run", config, "--until-caught-up"])
 
     assert [staged(records) for records in (10, 20, 30)] == [0, 0, 0]

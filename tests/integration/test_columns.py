@@ -44,7 +44,7 @@ def test_columns_come_from_the_records_and_then_from_the_table(
     def staged(written: Path, *values: str, writers: int = 1) -> None:
         for number, value in enumerate(values):
             producer.produce(topic, value, partition=number % 2)
-        assert producer.flush(30) == 0
+        assert producer.flush(180) == 0
         started = [programs.start("stage-writer", "run", written, "--until-caught-up") for _ in range(writers)]
         assert [writer.process.wait(180) for writer in started] == [0] * writers
 

@@ -41,7 +41,7 @@ def test_a_drafted_config_passes_the_check_and_stages_each_record(
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     for index in range(100):
         producer.produce(topic, json.dumps(record(index)).encode(), partition=index % 3)
-    assert producer.flush(30) == 0
+    assert producer.flush(180) == 0
     config = tmp_path / "pipeline.yaml"
     given = [
         "--bootstrap-servers",
@@ -88,7 +88,7 @@ def test_what_is_not_given_is_asked_for_on_a_terminal(
     topic = new_topic()
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     producer.produce(topic, b'{"id": 1}')
-    assert producer.flush(30) == 0
+    assert producer.flush(180) == 0
     person, terminal = pty.openpty()
     command = [sys.executable, "-m", "bootstrap.tools", "config", "init", str(tmp_path / "mine.yaml")]
     child = subprocess.Popen(command, cwd=ROOT, stdin=terminal, stdout=terminal, stderr=terminal)

@@ -40,7 +40,7 @@ def say(kafka: KafkaCluster, topic: str, *messages: tuple[bytes | None, bytes | 
     producer = Producer(dict(properties(kafka)))
     for key, value in messages:
         producer.produce(topic, value, key)
-    assert producer.flush(30) == 0
+    assert producer.flush(180) == 0
 
 
 def heard(listener: Listener) -> set[str]:
@@ -91,21 +91,23 @@ def test_a_topic_that_goes_and_comes_is_told_of_once_each(kafka: KafkaCluster) -
             say(kafka, topic, (notification_key("orders"), MESSAGE))
             assert heard(listener) == {"orders"}
             kafka.delete_topic(topic)
-    problems = [str(line["problem"]) for line in logs if line["log_level"] == "warning"]
-    assert [line["event"] for line in logs].count("control topic connected") == 2
-    assert 2 <= len(problems) <= 3
-    assert all(topic in problem for problem in problems)
+    turns = [str(line["event"]).removeprefix("control topic ") for line in logs]
+    assert turns == ["disconnected", "connected"] * (len(turns) // 2) + ["disconnected"] * (len(turns) % 2)
+    assert turns.count("connected") >= 2  # more often where a broker was slow to answer
+    assert all(topic in str(line["problem"]) for line in logs if line["log_level"] == "warning")
     assert "create the topic" in str(logs[0]["remedy"])
 
 
 def test_brokers_that_are_away_keep_nobody_waiting() -> None:
     with capture_logs() as logs:
         listener = listen(dict(NOWHERE), "control")
+        waits = KafkaControlTopic(dict(NOWHERE), "control", structlog.get_logger(), Metrics(), give_up_after_s=3600)
+        assert waits.send("orders")
+        assert waits.undelivered() == frozenset()
+        assert listener.take() == frozenset()
+        assert waits.end(0.1) == {"orders"}, "nobody knows what becomes of it"
         control = KafkaControlTopic(dict(NOWHERE), "control", structlog.get_logger(), Metrics())
         assert control.send("orders")
-        assert control.undelivered() == frozenset()
-        assert listener.take() == frozenset()
-        assert control.end(0.1) == {"orders"}, "nobody knows what becomes of it"
         until(lambda: bool(control.undelivered()))
         until(lambda: listener.problem is not None)
         assert not control.send("orders"), "it takes nothing now"
@@ -136,7 +138,7 @@ def test_a_topic_that_takes_no_signs_is_noticed_and_so_is_its_coming(kafka: Kafk
         until(is_taken)
         assert control.end(10) == frozenset()
     kafka.delete_topic(topic)
-    assert [line["log_level"] for line in logs] == ["warning", "info"]
+    assert [line["log_level"] for line in logs][:2] == ["warning", "info"]  # a slow broker may take none again
     assert catalogue.WRITER_CONTROL_TOPIC.name.encode() + b" 1.0" in metrics.exposition()
 
 
@@ -179,7 +181,7 @@ def test_records_are_loaded_by_the_topic_alone_and_without_it_as_well(
     loader.until(lambda: f"{HEARD} 1.0" in loader.get("/metrics")[1], "the control topic")
     loader.until(lambda: loads() or f"{REACHED} 1.0" in writer.get("/metrics")[1], "the control topic")  # type: ignore[func-returns-value]
     for service in (writer, loader):
-        assert service.child.stop(60) == 0
+        assert service.child.stop(180) == 0
         events = service.child.log.read_text("utf-8")
         assert (
             events.count('"event": "control topic disconnected"')

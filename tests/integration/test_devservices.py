@@ -29,7 +29,7 @@ def test_a_record_goes_through_the_broker(kafka: KafkaCluster, new_topic: Callab
     topic = new_topic(partitions=2)
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     producer.produce(topic, b'{"id": 1}', partition=1)
-    assert producer.flush(30) == 0
+    assert producer.flush(180) == 0
     consumer = Consumer(
         {"bootstrap.servers": kafka.bootstrap_servers, "group.id": topic, "auto.offset.reset": "earliest"}
     )
@@ -46,14 +46,14 @@ def test_a_killed_broker_comes_back_with_its_records() -> None:
         topic = cluster.create_topic("kept")
         producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
         producer.produce(topic, b"1")
-        assert producer.flush(30) == 0
+        assert producer.flush(180) == 0
         [broker] = cluster.brokers
         broker.kill()
         assert not is_open(broker.port)
         broker.start()
         cluster.wait_until_ready()
         producer.produce(topic, b"2")
-        assert producer.flush(30) == 0
+        assert producer.flush(180) == 0
     assert not is_open(broker.port)
 
 
@@ -89,7 +89,7 @@ def test_one_broker_of_three_may_go_and_connections_may_be_cut_and_stalled(tmp_p
             assert not sent(1)  # and nobody went around the proxies
             for proxy in made:
                 proxy.resume()
-            assert producer.flush(30) == 0
+            assert producer.flush(180) == 0
 
 
 @pytest.mark.s3

@@ -75,7 +75,7 @@ def test_a_table_gains_what_records_gain(
         for partition, values in enumerate(batch):
             for value in values:
                 producer.produce(topic, value, partition=partition)
-        assert producer.flush(30) == 0
+        assert producer.flush(180) == 0
         writers = [programs.start("stage-writer", "run", config, "--until-caught-up") for _ in range(2)]
         assert [writer.process.wait(180) for writer in writers] == [0, 0]
         load(config, spark)

@@ -68,7 +68,7 @@ def produce(kafka: KafkaCluster, streams: Sequence[Sequence[Message]], phase: in
         value = None if message.value is None else json.dumps(message.value)
         producer.produce(message.topic, value, message.key, partition_of(message), timestamp=message.timestamp_ms)
         producer.poll(0)
-    assert producer.flush(30) == 0
+    assert producer.flush(180) == 0
 
 
 def config_of(kafka: KafkaCluster, lake: Path, programs: Programs) -> Path:

@@ -34,7 +34,7 @@ def test_rules_refuse_count_and_hold_until_the_record_is_given_up(
     for number, amount in enumerate(AMOUNTS):
         value = json.dumps({"id": number, "amount": amount})
         producer.produce(topic, value, partition=0, timestamp=STARTED_MS + number * 1000)
-    assert producer.flush(60) == 0
+    assert producer.flush(180) == 0
     pipeline = Pipeline(programs, spark, tmp_path, topic, kafka.bootstrap_servers)
     stream = {"columns": "id BIGINT, amount BIGINT", "derive": {}, "partition_by": [], "expect": RULES}
     config = pipeline.config("id", "id", **stream)

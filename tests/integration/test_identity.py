@@ -51,7 +51,7 @@ class Edited:
         for _ in range(records):
             producer.produce(topic, b'{"id": 7}', partition=0)
             self.sent[topic, sum(sent_topic == topic for sent_topic, _ in self.sent.elements())] += 1
-        assert producer.flush(30) == 0
+        assert producer.flush(180) == 0
         self.programs.succeed("stage-writer", "run", self.config, "--until-caught-up")
 
     def load(self) -> None:
@@ -181,7 +181,7 @@ def test_a_topic_of_that_name_with_another_id_in_another_stage_is_held(
     producer = Producer({"bootstrap.servers": edited.kafka.bootstrap_servers})
     for _ in range(7):
         producer.produce(orders, b'{"id": 8}', partition=0)
-    assert producer.flush(30) == 0
+    assert producer.flush(180) == 0
     edited.programs.succeed("stage-writer", "run", edited.config, "--until-caught-up")
     edited.load()
     assert edited.held() == {orders: "other_topic"}

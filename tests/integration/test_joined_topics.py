@@ -53,7 +53,7 @@ class Shop:
             for time_ms, topic, key in sorted(events):
                 value = self._order(partition, key) if topic == self.topics[0] else self._payment(partition, key)
                 self.producer.produce(topic, value, key.encode(), partition=partition, timestamp=1_000_000 + time_ms)
-        assert self.producer.flush(30) == 0
+        assert self.producer.flush(180) == 0
 
     def _order(self, partition: int, key: str) -> bytes:
         self.orders += 1
@@ -179,7 +179,7 @@ def test_records_meet_again_through_a_topic(
         country = "abcdefg"[number * number % 7]
         expected[country] += 1
         producer.produce(visits, json.dumps({"country": country}).encode(), b"%d" % number, partition=number % 2)
-    assert producer.flush(30) == 0
+    assert producer.flush(180) == 0
     for _ in range(2):  # first those that are there are sent on, then these are counted
         programs.succeed("stage-writer", "run", config, "--until-caught-up")
     store = FsspecStore(f"{tmp_path}/stage")

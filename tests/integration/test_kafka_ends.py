@@ -47,7 +47,7 @@ def test_all_streams_are_told_by_one_client_and_three_requests(
     for topic in topics:
         for _ in range(RECORDS):
             producer.produce(topic, b"{}", partition=1)
-    assert producer.flush(60) == 0
+    assert producer.flush(180) == 0
     settings = settings_for(kafka.bootstrap_servers, [*topics, "no-such-topic"])
 
     ends = BrokerEnds(settings)

@@ -58,7 +58,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredKafka]:
         producer = Producer({"bootstrap.servers": kafka.cluster.bootstrap_servers})
         for index in range(RECORDS):
             producer.produce("orders", json.dumps({"id": index}).encode(), partition=index % 2)
-        assert producer.flush(30) == 0
+        assert producer.flush(180) == 0
         kafka.allow("writer", ResourceType.TOPIC, "orders", AclOperation.READ)
         kafka.allow("writer", ResourceType.GROUP, "ingest", AclOperation.READ)
         kafka.allow("reader", ResourceType.TOPIC, "orders", AclOperation.READ)
@@ -323,5 +323,5 @@ def test_what_the_writer_was_not_given_it_cannot_do(secured: SecuredKafka) -> No
     failed: list[str] = []
     producer = Producer({**secured.properties("PLAIN", "writer"), "log_level": 0})
     producer.produce("orders", b"{}", on_delivery=lambda error, _: failed.append("" if error is None else error.name()))
-    producer.flush(10)
+    producer.flush(180)
     assert failed == ["TOPIC_AUTHORIZATION_FAILED"]

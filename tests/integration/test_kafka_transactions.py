@@ -37,7 +37,7 @@ def transactional(kafka: KafkaCluster, name: str) -> Producer:
 def send(producer: Producer, topic: str, *numbers: int, key: bytes | None = None) -> None:
     for number in numbers:
         producer.produce(topic, b'{"id": %d}' % number, key)
-    assert producer.flush(30) == 0
+    assert producer.flush(180) == 0
 
 
 def staged(folder: Path, topic: str) -> tuple[list[tuple[int, int]], list[int]]:

@@ -143,7 +143,7 @@ def test_tables_have_the_elements_of_their_records_and_no_others(
     )
 
     def load() -> None:
-        assert producer.flush(30) == 0
+        assert producer.flush(180) == 0
         programs.succeed("stage-writer", "run", config, "--until-caught-up")
         reports = in_process.load_all(config, spark)
         assert [(report.failure, report.held) for report in reports] == [(None, {}), (None, {})]

@@ -83,7 +83,7 @@ def test_a_table_keeps_what_a_database_had_and_when(
     def send(*changes: str | None) -> None:
         for value in changes:
             producer.produce(topic, value, '{"id": 2}')
-        assert producer.flush(60) == 0
+        assert producer.flush(180) == 0
         programs.succeed("stage-writer", "run", config, "--until-caught-up")
 
     def load(*changes: str | None) -> None:

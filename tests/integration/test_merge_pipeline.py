@@ -113,7 +113,7 @@ def test_a_table_follows_a_database(
 
 
 def load(programs: Programs, config: Path, database: Database, spark: SparkSession) -> None:
-    assert database.producer.flush(30) == 0
+    assert database.producer.flush(180) == 0
     programs.succeed("stage-writer", "run", config, "--until-caught-up")
     report = in_process.load(config, spark)
     assert (report.failure, report.held) == (None, {})

@@ -102,7 +102,7 @@ def send(kafka: KafkaCluster, topic: str, partition: int, *times_ms: int) -> Non
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     for time_ms in times_ms:
         producer.produce(topic, b"{}", partition=partition, timestamp=time_ms)
-    assert producer.flush(30) == 0
+    assert producer.flush(180) == 0
 
 
 def test_records_come_in_the_order_of_their_times_and_go_on_where_a_marker_ends(

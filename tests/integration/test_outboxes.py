@@ -284,7 +284,7 @@ def test_dead_letters_are_in_their_topic_once(
     for turn in range(2):
         for value in (b'{"id": 1}', b'{"id": "x%d"}' % turn):
             producer.produce(topic, value, b"key", timestamp=1_000)
-        assert producer.flush(60) == 0
+        assert producer.flush(180) == 0
         for _ in range(2):
             programs.succeed("stage-writer", "run", config, "--until-caught-up")
     sender = Sender(kafka, tmp_path / "none", TopicPartition(Topic(topic), Partition(0)), errors)
@@ -298,7 +298,7 @@ def test_dead_letters_are_in_their_topic_once(
     refused = programs.run("stage-writer", "check", programs.config(settings))
     assert (refused.returncode, "dead_letters_topic of 'shop'" in refused.stderr) == (2, True), refused.stderr
     producer.produce(topic, b"{")
-    assert producer.flush(60) == 0
+    assert producer.flush(180) == 0
     config = programs.config(settings)
     run = programs.run("stage-writer", "run", config, "--until-caught-up")
     assert (run.returncode, f"the topic '{later}' does not exist" in run.stderr) == (3, True), run.stderr
@@ -321,7 +321,7 @@ def test_the_dead_letters_of_records_that_a_table_refuses_are_in_their_topic_onc
     def staged(*values: bytes) -> None:
         for value in values:
             producer.produce(topic, value, b"key", timestamp=1_000)
-        assert producer.flush(60) == 0
+        assert producer.flush(180) == 0
         programs.succeed("stage-writer", "run", config, "--until-caught-up")
 
     staged(b'{"id": 1}')

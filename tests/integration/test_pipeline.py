@@ -137,7 +137,7 @@ def produce(kafka: KafkaCluster, topic: str, count: int, rng: random.Random) -> 
         producer.produce(topic, None if number % 97 == 0 else value, key, partition=number % PARTITIONS)
         if number % 1000 == 0:
             producer.poll(0)
-    assert producer.flush(30) == 0
+    assert producer.flush(180) == 0
 
 
 def wait_for(child: Child, text: str, times: int = 1) -> None:
@@ -235,7 +235,7 @@ def test_a_marker_made_by_touch_starts_the_next_writer_there(  # noqa: PLR0917 -
     produce_to = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     for number in range(100):
         produce_to.produce(topic, b'{"id": %d}' % number, GOOD, partition=0)
-    assert produce_to.flush(30) == 0
+    assert produce_to.flush(180) == 0
     config = programs.config(settings(kafka, lake, topic))
     marker = tmp_path / "stage" / "done" / topic / "0" / "41.done"
     marker.parent.mkdir(parents=True)
@@ -258,7 +258,7 @@ def test_sigterm_flushes_and_leaves_the_group(
     wait_for(writer, "partitions assigned")
     produce_to = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     produce_to.produce(topic, b'{"id": 1}', GOOD)
-    assert produce_to.flush(30) == 0
+    assert produce_to.flush(180) == 0
     service = Service(writer)
     sample = f'stage_writer_records_total{{topic="{topic}"}} 1.0'
     service.until(lambda: sample in service.get("/metrics")[1], "the record")

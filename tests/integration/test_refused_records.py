@@ -59,7 +59,7 @@ def test_each_record_is_a_row_or_a_dead_letter_with_its_bytes(
             record = {"id": None if number % 60 == 9 else "x" if number % 70 == 11 else number, "items": items}
             sent[partition, number] = json.dumps(record).encode()
             producer.produce(topic, sent[partition, number], key=b"k", partition=partition)
-    assert producer.flush(30) == 0
+    assert producer.flush(180) == 0
     programs.succeed("stage-writer", "run", config, "--until-caught-up")
     stage = FsspecStore(f"{tmp_path}/stage")
     assert len(list(stage.list("data/orders"))) == 2, "a file for each flush, although there are three buckets"
@@ -105,7 +105,7 @@ def test_a_table_without_kafkas_columns_refuses_records_that_are_known_all_the_s
         items = ["a", "far too long"] if number % 5 == 2 else ["a", "b"]
         sent[partition, number] = json.dumps({"id": 10 * number + partition, "items": items}).encode()
         producer.produce(topic, sent[partition, number], key=b"k", partition=partition)
-    assert producer.flush(30) == 0
+    assert producer.flush(180) == 0
 
     def config(load: str) -> Path:
         stream: dict[str, object] = {

@@ -118,7 +118,7 @@ def pipeline(
         value = value if number % 40 != 7 else None
         for partition in (0, 1):
             producer.produce(topic, value, partition=partition, timestamp=STARTED_MS + number * 1000)
-    assert producer.flush(30) == 0
+    assert producer.flush(180) == 0
     made = Pipeline(programs, spark, tmp_path, topic, kafka.bootstrap_servers)
     config = made.config("a", MONTH)
     programs.succeed("stage-writer", "run", config, "--until-caught-up")
@@ -228,7 +228,7 @@ def test_what_cannot_be_replaced_is_refused_and_moments_are_ranges(pipeline: Pip
     assert (refused.returncode, "kafka_columns: off" in refused.stderr) == (2, True)
     producer = Producer({"bootstrap.servers": pipeline.servers})
     producer.produce(pipeline.topic, '{"id": 1, "sent": "2026-03-01", "a": "1", "b": "2"}', partition=0)
-    assert producer.flush(30) == 0
+    assert producer.flush(180) == 0
     pipeline.programs.succeed("stage-writer", *ask, "--from", "199", "--to", "201", "--yes")
     ((_, held),) = pipeline.load(config).held.items()
     assert (held.reason, "the table is at 200" in held.problem) == ("replacement_waits", True)

@@ -93,7 +93,7 @@ class World:
                 value = json.dumps({"id": "x" if kind == "bad" else number, "kind": kind})
                 producer.produce(self.topic, None if kind == "gone" else value, partition=partition)
                 self.sent[partition, number] = kind
-        assert producer.flush(30) == 0
+        assert producer.flush(180) == 0
         self.programs.succeed("stage-writer", "run", config, "--until-caught-up")
 
     def load(self, config: Path) -> StreamReport:

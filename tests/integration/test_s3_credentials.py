@@ -153,7 +153,7 @@ def config_of(
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     for index in range(ROWS):
         producer.produce(topic, json.dumps({"id": index}).encode())
-    assert producer.flush(30) == 0
+    assert producer.flush(180) == 0
 
     def config_of(keys: Keys) -> Path:
         settings = {

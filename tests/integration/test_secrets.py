@@ -43,7 +43,7 @@ def config(
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     for value in ('{"id": 1}', '{"id": "a dead letter"}'):
         producer.produce(topic, value)
-    assert producer.flush(30) == 0
+    assert producer.flush(180) == 0
     (tmp_path / "password").write_text(PASSWORD, "utf-8")
     options = {**moto.storage_options, "key": "an-access-key", "secret": KEY}
     settings = {

@@ -83,7 +83,7 @@ def send(kafka: KafkaCluster, topic: str, count: int) -> None:
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     for number in range(count):
         producer.produce(topic, b'{"id": %d}' % number, partition=0)
-    assert producer.flush(60) == 0
+    assert producer.flush(180) == 0
 
 
 def test_each_chain_gets_its_records_through_pauses_seeks_and_retention(

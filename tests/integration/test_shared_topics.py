@@ -45,7 +45,7 @@ def test_a_topic_that_two_expressions_cannot_share_is_refused_at_start_and_repor
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     for topic in (both, f"{name}-shop-cart"):
         producer.produce(topic, b'{"id": 1}', partition=0)
-    assert producer.flush(30) == 0
+    assert producer.flush(180) == 0
     said = f"the streams 'shop' and 'orders' both read the topic '{both}'"
     writer.until(lambda: said in writer.get("/healthcheck")[1], "a note")
     assert writer.get("/healthcheck")[0] == 200, "a restart would end with an error, for all topics"

@@ -59,7 +59,7 @@ class Streams:
             more = {} if headers is None else {"headers": headers}
             key = b"key %d" % number if number % 2 else None
             producer.produce(topic, b'{"id": %d}' % number, key, partition=0, **more)
-        assert producer.flush(30) == 0
+        assert producer.flush(180) == 0
 
     def markers(self, topic: str) -> int:
         return len(list(FsspecStore(f"{self.folder}/stage").list(f"done/{topic}/")))

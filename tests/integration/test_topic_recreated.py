@@ -52,7 +52,7 @@ def produce(kafka: KafkaCluster, topic: str, text: str, records: int, partition:
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     for _ in range(records):
         producer.produce(topic, json.dumps({"text": text}).encode(), partition=partition)
-    assert producer.flush(30) == 0
+    assert producer.flush(180) == 0
 
 
 def recreated(kafka: KafkaCluster, topic: str) -> None:

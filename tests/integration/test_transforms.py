@@ -93,7 +93,7 @@ def pipeline(
     for number in range(COUNT):
         for partition in (0, 1):
             producer.produce(topic, message(number), partition=partition, timestamp=STARTED_MS + number * 1000)
-    assert producer.flush(30) == 0
+    assert producer.flush(180) == 0
     return Pipeline(programs, spark, tmp_path, topic, kafka.bootstrap_servers)
 
 

@@ -40,7 +40,7 @@ def produce(kafka: KafkaCluster, topic: str, records: int, partition: int = 0) -
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     for number in range(records):
         producer.produce(topic, b'{"id": %d}' % number, partition=partition)
-    assert producer.flush(30) == 0
+    assert producer.flush(180) == 0
 
 
 def produce_in_transaction(kafka: KafkaCluster, topic: str, records: int) -> None:
@@ -198,7 +198,7 @@ def test_messages_that_c_takes_are_those_that_consume_gives(
     for number, value in enumerate(values):
         key = [None, b"", b"key", b"\0"][number % 4]
         producer.produce(topic, value, key, partition=number % 3, timestamp=1_600_000_000_000 + number)
-    assert producer.flush(30) == 0
+    assert producer.flush(180) == 0
     messages = []
     for native in (library_path(), None):
         given = settings(kafka, tmp_path, topic)

@@ -42,7 +42,7 @@ def produce(kafka: KafkaCluster, topic: str, partitions: int, records: int = 100
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     for number in range(partitions * records):
         producer.produce(topic, b'{"id": %d}' % number, partition=number % partitions)
-    assert producer.flush(30) == 0
+    assert producer.flush(180) == 0
 
 
 def staged(store: FsspecStore) -> dict[int, int]:

@@ -279,6 +279,12 @@ def healthcheck(page: LoaderPage) -> tuple[int, str]:
     return answer.status, answer.body.decode()
 
 
+def test_a_loader_that_is_still_starting_takes_no_request_for_a_load(tmp_path: Path) -> None:
+    page = LoaderPage(tmp_path)
+    for loader, status in ((None, 503), (page.ready, 202)):
+        assert LoaderServing(page.pausing, page.paused, loader=loader).load({}).status == status
+
+
 def test_a_loader_whose_checkpoints_fail_is_not_healthy(tmp_path: Path) -> None:
     def fail() -> None:
         msg = "no space is left"
