@@ -87,7 +87,7 @@ def read_kafka(bootstrap_servers: str, topic: str) -> list[Sent]:
             "isolation.level": "read_committed",
         }
     )
-    partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
+    partitions = consumer.list_topics(topic, timeout=60).topics[topic].partitions
     consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
     sent: list[Sent] = []
     open_partitions = set(partitions)

@@ -50,7 +50,7 @@ DAY_S = 86_400.0
 
 def seen(kafka: KafkaCluster, topic: str) -> str:
     """The topic, once the broker that made it shows it."""
-    until(lambda: topic in kafka.admin.list_topics(timeout=10).topics)
+    until(lambda: topic in kafka.admin.list_topics(timeout=60).topics)
     return topic
 
 
@@ -142,12 +142,12 @@ def test_a_topic_that_was_made_again_is_told_by_its_id(written: Written) -> None
 
 def test_others_transactions_keep_nobody_back(written: Written) -> None:
     producer = Producer({"bootstrap.servers": written.kafka.bootstrap_servers, "transactional.id": uuid.uuid4().hex})
-    producer.init_transactions(30)
+    producer.init_transactions(180)
     producer.begin_transaction()
     producer.produce(written.topic, b"never committed", partition=0)
     assert producer.flush(180) == 0
     assert written.read(written.write(b"a")) == [b"a"]
-    producer.abort_transaction(30)
+    producer.abort_transaction(180)
 
 
 def test_unfit_topics_are_refused_at_start(
@@ -168,7 +168,7 @@ def test_unfit_topics_are_refused_at_start(
         settings_of_topic = Settings.model_validate(settings(kafka, tmp_path, topic, state_changelog=changes))
         with pytest.raises(ConfigError, match=message):
             changelog_of(settings_of_topic, (), clock=SystemClock(), log=get_logger(), metrics=Metrics())
-    assert "nowhere-to-be-found" not in kafka.admin.list_topics(timeout=10).topics
+    assert "nowhere-to-be-found" not in kafka.admin.list_topics(timeout=60).topics
     compacted = next(iter(cases))
     config = programs.config(settings(kafka, tmp_path, topic, state_changelog=compacted))
     done = programs.run("stage-writer", "run", config)
@@ -294,8 +294,8 @@ def test_writers_killed_between_topic_and_marker_give_the_table_that_a_batch_giv
 def messages(kafka: KafkaCluster, topic: str) -> int:
     consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "people"})
     try:
-        partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
-        ends = [consumer.get_watermark_offsets(KafkaPartition(topic, number), timeout=10) for number in partitions]
+        partitions = consumer.list_topics(topic, timeout=60).topics[topic].partitions
+        ends = [consumer.get_watermark_offsets(KafkaPartition(topic, number), timeout=60) for number in partitions]
     finally:
         consumer.close()
     return sum(high - low for low, high in ends)

@@ -135,7 +135,7 @@ def test_a_registry_that_goes_away_and_comes_back_holds_up_its_own_stream_only(
 
         def health() -> str:
             try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthcheck", timeout=5) as answer:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthcheck", timeout=60) as answer:
                     return str(answer.read().decode())
             except urllib.error.HTTPError as error:
                 return error.read().decode()

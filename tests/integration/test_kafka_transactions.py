@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from common.storage.store import FsspecStore
 from devservices.kafka import KafkaCluster
@@ -29,8 +30,9 @@ def settings(kafka: KafkaCluster, folder: Path, topic: str) -> dict[str, object]
 
 
 def transactional(kafka: KafkaCluster, name: str) -> Producer:
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": name})
-    producer.init_transactions(60)
+    named = {"transactional.id": name, "transaction.timeout.ms": 900_000}  # a program may run while one is open
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, **named})
+    producer.init_transactions(180)
     return producer
 
 
@@ -54,7 +56,7 @@ def staged(folder: Path, topic: str) -> tuple[list[tuple[int, int]], list[int]]:
 def end_of(kafka: KafkaCluster, topic: str) -> int:
     consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "nobody"})
     try:
-        return int(consumer.get_watermark_offsets(KafkaPartition(topic, 0), timeout=10)[1])
+        return int(consumer.get_watermark_offsets(KafkaPartition(topic, 0), timeout=60)[1])
     finally:
         consumer.close()
 
@@ -92,7 +94,7 @@ def test_an_open_transaction_is_not_waited_for_and_arrives_when_it_is_committed(
     send(plain, topic, 4)  # behind the open one: nobody may read it yet
     programs.succeed("stage-writer", "run", config, "--until-caught-up")
     assert staged(tmp_path, topic) == ([(0, 3)], [1, 2, 3])
-    producer.commit_transaction(60)
+    producer.commit_transaction(180)
     programs.succeed("stage-writer", "run", config, "--until-caught-up")
     assert staged(tmp_path, topic) == ([(0, 3), (3, 7)], [1, 2, 3, 10, 11, 4])
 
@@ -105,7 +107,7 @@ def test_a_partition_of_nothing_but_aborted_records_is_caught_up(
     producer = transactional(kafka, topic)
     producer.begin_transaction()
     send(producer, topic, 1, 2)
-    producer.abort_transaction(60)
+    producer.abort_transaction(180)
     programs.succeed("stage-writer", "run", config, "--until-caught-up")
     assert staged(tmp_path, topic) == ([], [])
 
@@ -113,18 +115,19 @@ def test_a_partition_of_nothing_but_aborted_records_is_caught_up(
 def test_compaction_makes_holes_and_no_gap(
     kafka: KafkaCluster, new_topic: Callable[..., str], programs: Programs, tmp_path: Path
 ) -> None:
-    compacted = {
-        "cleanup.policy": "compact",
-        "segment.ms": "200",
-        "min.cleanable.dirty.ratio": "0.001",
-        "min.compaction.lag.ms": "0",
-        "max.compaction.lag.ms": "500",
-    }
-    topic = new_topic(1, compacted)
+    compacted = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.001", "min.compaction.lag.ms": "0"}
+    topic = new_topic(1, compacted)  # of one segment, which is never compacted, however long the first run takes
     config = programs.config(settings(kafka, tmp_path, topic))
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     send(producer, topic, *range(10), key=b"one")
     programs.succeed("stage-writer", "run", config, "--until-caught-up")
+    short = [
+        ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+        for name, value in (("segment.ms", "200"), ("max.compaction.lag.ms", "500"))
+    ]
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=short)
+    admin = kafka.admin
+    admin.incremental_alter_configs([resource])[resource].result(60)
     send(producer, topic, *range(10, 40), key=b"one")
     until_s = time.monotonic() + 180
     while (left := offsets(kafka, topic))[1] < 35:  # the position 10 of the chain is a hole by now

@@ -15,7 +15,7 @@ from tests.fakes.staging import DECLARED, OneOfMany, Staging
 from tests.integration.conftest import Programs
 
 pytestmark = pytest.mark.spark
-LEASE_S = 5
+LEASE_S = 10
 PATIENCE_S = 300
 
 

@@ -202,10 +202,10 @@ def test_a_chain_ends_where_its_inputs_do(
 ) -> None:
     a, b = sorted([new_topic(1), new_topic(1)])
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": a})
-    producer.init_transactions(30)
+    producer.init_transactions(180)
     producer.begin_transaction()
     producer.produce(b, b"{}")
-    producer.commit_transaction(30)
+    producer.commit_transaction(180)
     send(kafka, a, 0, 1000)
     member = members(f"{a}-5", (a, b))
     member.join()

@@ -46,7 +46,7 @@ def browser() -> Iterator[Browser]:
 
     with sync_playwright() as playwright:
         # Chromium's own sandbox wants rights that a container's root does not have; the only page is ours.
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"], timeout=PATIENCE_MS)
         yield chromium
         chromium.close()
 

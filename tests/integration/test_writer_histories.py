@@ -45,11 +45,11 @@ def produce(kafka: KafkaCluster, topic: str, records: int, partition: int = 0) -
 
 def produce_in_transaction(kafka: KafkaCluster, topic: str, records: int) -> None:
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": topic})
-    producer.init_transactions(60)
+    producer.init_transactions(180)
     producer.begin_transaction()
     for number in range(records):
         producer.produce(topic, b'{"id": %d}' % number)
-    producer.commit_transaction(60)
+    producer.commit_transaction(180)
 
 
 def staged(folder: Path) -> dict[int, tuple[int, int]]:

@@ -67,7 +67,7 @@ def events(child: processes.Child, event: str) -> list[dict[str, object]]:
 
 def get(port: int, page: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/{page}", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/{page}", timeout=60) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
@@ -213,7 +213,7 @@ def test_a_store_that_is_slow_and_fails_holds_the_writer_back_and_costs_no_place
         if request.method != "PUT" or "/orders/" not in request.path:
             return Pass()
         refused_s.append(time.monotonic())
-        if refused_s[-1] - refused_s[0] > 10:
+        if refused_s[-1] - refused_s[0] > 20:
             return Pass()
         time.sleep(2)
         return Refuse(503, "SlowDown")
@@ -223,7 +223,7 @@ def test_a_store_that_is_slow_and_fails_holds_the_writer_back_and_costs_no_place
         given = settings(kafka, url, topic, flush_records=10, consume_records=20)
         options = {**versitygw.storage_options, "endpoint_url": proxy.endpoint_url}
         given["stage"]["storage_options"] = options
-        given["kafka"] |= {"max.poll.interval.ms": 6000, "session.timeout.ms": 6000}
+        given["kafka"] |= {"max.poll.interval.ms": 15_000, "session.timeout.ms": 15_000}
         proxy.policy = policy
         writer = programs.start("stage-writer", "run", programs.config(given))
         store = FsspecStore(f"{url}/stage", options)
