@@ -17,7 +17,7 @@ from stage_writer.decode.batch import Messages
 from stage_writer.decode.decode import Decoded
 from stage_writer.layers import decoder_of
 from stage_writer.shape.changes.events import deletes_by_tombstones
-from stage_writer.shape.evaluation import Condition, Deriver, connect
+from stage_writer.shape.evaluation import Condition, Deriver
 from stage_writer.shape.expectations import Expectations
 from stage_writer.shape.expressions import ExpressionChecker
 from stage_writer.shape.route import Router, routing_of
@@ -142,9 +142,9 @@ def _seen_by_expressions(stream: Stream) -> Stream | None:
     """
     made = made_columns(stream)
     columns = stream.record.schema_of_columns
-    connection, derived = connect(), stream.shaping.derive
-    before = ExpressionChecker(connection, (*columns.names, *(name for name in made if name not in derived)))
-    after = ExpressionChecker(connection, (*columns.names, *made))
+    derived = stream.shaping.derive
+    before = ExpressionChecker((*columns.names, *(name for name in made if name not in derived)))
+    after = ExpressionChecker((*columns.names, *made))
     named = set[str]() if stream.shaping.where is None else set(before.check("where", stream.shaping.where).fields)
     later = {} if stream.routing.route is None else {"route": stream.routing.route}
     later |= {f"expect.{name}": expectation.rule for name, expectation in stream.shaping.expect.items()}

@@ -34,7 +34,7 @@ from common.schema import (
 )
 from stage_writer.decode.batch import NO_TIMESTAMP
 from stage_writer.decode.rejects import ErrorClass, Reject
-from stage_writer.shape.expressions import KAFKA, CheckedExpression, ExpressionChecker, refused
+from stage_writer.shape.expressions import FAULTS, KAFKA, CheckedExpression, ExpressionChecker, connect, refused
 from stage_writer.shape.headers import HEADER_MAP, header_maps, with_readable_headers
 
 if TYPE_CHECKING:
@@ -48,31 +48,6 @@ if TYPE_CHECKING:
 
     Index = NDArray[np.int64]
     Mask = NDArray[np.bool_]
-
-
-_SETTINGS: dict[str, str | bool | int | float | list[str]] = {
-    "threads": "1",
-    "enable_external_access": "false",
-    "autoinstall_known_extensions": "false",
-    "autoload_known_extensions": "false",
-    "allow_community_extensions": "false",
-    "python_enable_replacements": "false",
-    "preserve_insertion_order": "true",
-}
-
-
-def connect() -> duckdb.DuckDBPyConnection:
-    """DuckDB as a library of vectorized functions: in memory, with one thread, and with times in UTC on any machine.
-
-    No file, no network, no extension is loaded, and no setting can be changed afterwards: expressions come from
-    configuration, but are still arbitrary text. A connection belongs to one evaluator, and with it to one thread at a
-    time.
-    """
-    connection = duckdb.connect(":memory:", config=_SETTINGS)
-    connection.execute("SET TimeZone = 'UTC'")
-    connection.execute("SET lock_configuration = true")
-    return connection
-
 
 _KAFKA_PARTS: dict[str, pa.DataType] = {
     "topic": pa.string(),
@@ -106,7 +81,7 @@ class Evaluator:
         """``expressions`` by the setting that each is from, such as ``derive.date``, so that errors can name it."""
         self._settings = ", ".join(expressions)
         self._connection = connect()
-        checker = ExpressionChecker(self._connection, columns.names)
+        checker = ExpressionChecker(columns.names)
         self._expressions = tuple(checker.check(setting, text) for setting, text in expressions.items())
         wanted = frozenset[str]().union(*(expression.kafka_parts for expression in self._expressions))
         own = KAFKA in {name.casefold() for name in columns.names}
@@ -195,7 +170,7 @@ class Evaluator:
     def _values(self, source: pa.Table) -> list[pa.ChunkedArray] | str:
         """The values; or the failure, when any row failed."""
         try:
-            table = self._connection.from_arrow(source).project(self._projection).to_arrow_table()
+            table = self._project(source, self._projection)
         except duckdb.Error as error:
             return _first_line(error)
         if table.num_rows != source.num_rows:
@@ -244,7 +219,14 @@ class Evaluator:
         return {row: exact.get(row) or general for row in failing}
 
     def _one_column(self, source: pa.Table, text: str) -> pa.ChunkedArray:
-        return self._connection.from_arrow(source).project(f"{text} AS found").to_arrow_table().column(0)
+        return self._project(source, f"{text} AS found").column(0)
+
+    def _project(self, source: pa.Table, projection: str) -> pa.Table:
+        try:
+            return self._connection.from_arrow(source).project(projection).to_arrow_table()
+        except FAULTS:  # here or in another evaluator, whose instance this was as well
+            self._connection = connect()
+            return self._connection.from_arrow(source).project(projection).to_arrow_table()
 
     def _why(self, row: pa.Table) -> str | None:
         """Why one row fails, naming the expression; None when it does not."""

@@ -44,6 +44,43 @@ _SYNTAX = f'{_ONE_VALUE}; put a field whose name is an SQL keyword, or has speci
 _STABLE = "use values that do not change when a record is read again, for example kafka.timestamp"
 
 
+_SETTINGS: dict[str, str | bool | int | float | list[str]] = {
+    "threads": "1",
+    "enable_external_access": "false",
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+    "allow_community_extensions": "false",
+    "python_enable_replacements": "false",
+    "preserve_insertion_order": "true",
+}
+FAULTS = (duckdb.InternalError, duckdb.FatalException)
+
+
+def connect() -> duckdb.DuckDBPyConnection:
+    """DuckDB as a library of vectorized functions: in memory, in the caller's thread, with times in UTC on any machine.
+
+    No file, no network, no extension is loaded, and no setting can be changed afterwards: expressions come from
+    configuration, but are still arbitrary text. A connection belongs to one evaluator, and with it to one thread at a
+    time. What they share, DuckDB's instance, takes longer to make than a batch of rows. A fault in DuckDB itself
+    (`FAULTS`) makes an instance unusable: the next connection has another one.
+    """
+    cursor = _instance().cursor()
+    try:
+        cursor.execute("SELECT 1").fetchall()
+    except FAULTS:
+        _instance.cache_clear()
+        return connect()
+    return cursor
+
+
+@cache
+def _instance() -> duckdb.DuckDBPyConnection:
+    connection = duckdb.connect(":memory:", config=_SETTINGS)
+    connection.execute("SET GLOBAL TimeZone = 'UTC'")
+    connection.execute("SET lock_configuration = true")
+    return connection
+
+
 @dataclass(frozen=True, slots=True)
 class CheckedExpression:
     setting: str
@@ -66,10 +103,8 @@ class _Functions:
 
 @cache
 def _functions() -> _Functions:
-    with duckdb.connect(":memory:") as connection:
-        rows = connection.execute(
-            "SELECT lower(function_name), function_type, stability, macro_definition FROM duckdb_functions()"
-        ).fetchall()
+    query = "SELECT lower(function_name), function_type, stability, macro_definition FROM duckdb_functions()"
+    rows = connect().execute(query).fetchall()
     aggregates = {name for name, kind, _, _ in rows if kind in ("aggregate", "window")}
     aggregates -= {name for name, kind, _, _ in rows if kind in ("scalar", "macro")}
     unstable = {name for name, _, stability, _ in rows if stability not in (None, "CONSISTENT")}
@@ -78,8 +113,8 @@ def _functions() -> _Functions:
 
 
 class ExpressionChecker:
-    def __init__(self, connection: duckdb.DuckDBPyConnection, fields: Collection[str]) -> None:
-        self._connection = connection
+    def __init__(self, fields: Collection[str]) -> None:
+        self._connection = connect()
         self._names = {name.casefold(): name for name in (*fields, KAFKA)}
         self._functions = _functions()
 

@@ -1,7 +1,10 @@
 import datetime as dt
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
+from functools import cache
+from pathlib import Path
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -12,6 +15,7 @@ from common.spans import Partition, Topic, TopicPartition
 from stage_writer.decode.batch import Headers, MessageBatch, Messages, headers_column
 from stage_writer.decode.decode import Decoder
 from stage_writer.decode.rejects import ErrorClass
+from stage_writer.shape import expressions
 from stage_writer.shape.evaluation import Deriver
 from stage_writer.shape.rows import Rows
 
@@ -246,3 +250,33 @@ def test_a_field_called_kafka_is_ambiguous_only_when_asked_for() -> None:
 def test_decimals_stay_exact() -> None:
     derived = derive({"x": "price * 2"}, batch_of([b'{"price":12345678.91}']))
     assert derived.table["x"].to_pylist() == [Decimal("24691357.82")]
+
+
+def test_times_are_in_utc_on_any_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    expressions._instance.cache_clear()
+    try:
+        derived = derive({"x": "moment::VARCHAR"}, batch_of([b'{"moment":"2020-01-01T00:00:00Z"}']))
+    finally:
+        expressions._instance.cache_clear()
+    assert derived.table["x"].to_pylist() == ["2020-01-01 00:00:00+00"]
+
+
+@pytest.mark.parametrize("text", ["SET TimeZone = 'Asia/Tokyo'", "SET threads = 2", "FROM read_text('/etc/hosts')"])
+def test_duckdb_reads_no_file_and_takes_no_setting(text: str) -> None:
+    with pytest.raises(duckdb.Error):
+        expressions.connect().execute(text)
+
+
+def test_a_fault_of_duckdb_itself_costs_no_other_evaluator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = duckdb.connect(str(tmp_path / "broken"))
+    instances = iter([broken, duckdb.connect()])
+    monkeypatch.setattr(expressions, "_instance", cache(lambda: next(instances)))
+    deriver = Deriver(COLUMNS, {"x": "id"})
+    broken.execute("CREATE TABLE t AS SELECT 1; PRAGMA debug_checkpoint_abort = 'before_header'")
+    with pytest.raises(duckdb.FatalException):
+        broken.execute("CHECKPOINT")
+    batch = batch_of([b'{"id":1}'])
+    decoded = Decoder(COLUMNS).decode(batch.values)
+    derived = deriver.apply(Rows(decoded.rows, decoded.row_index), Messages.of([batch]))
+    assert derived.table["x"].to_pylist() == [1]
