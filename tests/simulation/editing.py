@@ -408,7 +408,8 @@ class EditedHistory:
         after = [what for what in (_COMMITS, _CLEAN, _EXPIRE) if rng.random() < 0.6]
         for what in before:
             self._tend(url, what)
-        world.now_ms += 72 * _HOUR_MS
+        if not world.leap(72 * _HOUR_MS):  # an operator is at work
+            return
         for what in after:
             self._tend(url, what)
         self._idle -= set(rng.sample(sorted(self._idle), rng.randint(0, len(self._idle))))

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 
+from common.errors import StoreError
 from tests.conftest import FRESH_SEED
+from tests.simulation.editing import EditedHistory
 from tests.simulation.mutations import CEILING, MUTATIONS, Mutation
 from tests.simulation.run import run
 from tests.simulation.sweep import counts_of_page
-from tests.simulation.world import Fault
+from tests.simulation.world import Chances, Fault, Process
 from tests.simulation.worlds import Worlds
 
 HISTORIES_A_TEST = 75
@@ -70,6 +74,24 @@ def test_a_broken_rule_is_noticed(mutation: Mutation) -> None:
     """
     last_seed = counts_of_page()[mutation.rule] - 1
     assert mutation.is_caught(last_seed) or mutation.search(most=8 * CEILING).is_found
+
+
+def test_a_request_arrives_within_the_hour_also_while_nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Days later a table has forgotten what would refuse it, as no request that is on its way lives to see."""
+    history, arrived_ms = EditedHistory(0), list[int]()
+    world, begun_ms = history.world, history.world.now_ms
+
+    def ask() -> None:
+        with suppress(StoreError):
+            world.effect("write x", lambda: arrived_ms.append(world.now_ms), changes=True)
+
+    world.spawn(Process("loader", last_heartbeat_ms=begun_ms), ask)
+    world.chances = Chances(given_up=1.0, crash=0.0, pause=0.0, stall=0.0, refused=0.0)
+    while not world.has_late_requests:
+        world.step()
+    monkeypatch.setattr(EditedHistory, "_tend", lambda *_: None)
+    history._weekend("memory://orders")
+    assert begun_ms <= arrived_ms[0] <= begun_ms + 3_700_000 < world.now_ms
 
 
 def test_a_seed_is_one_history() -> None:
