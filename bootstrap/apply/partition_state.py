@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bootstrap.apply.stage import staged_markers
-from bootstrap.plans.state import PartitionState
+from bootstrap.plans.state import PartitionState, without_emptied
 from common.errors import UsageError
 from common.remedies import quoted
 from common.spans import Position, Span
@@ -54,13 +54,14 @@ def partition_state(
     older = tuple(
         staged for staged in markers if staged.marker is not None and is_superseded(staged.marker, chain_origin)
     )
+    position = ids.position(transactions, partition)
     state = PartitionState(
         partition=partition,
         app_id=stream.app_id,
         start=stream.start,
         ends=ends,
-        table=ids.position(transactions, partition),
-        staged=tuple(staged for staged in markers if staged not in older),
+        table=position,
+        staged=without_emptied((staged for staged in markers if staged not in older), position),
         older=older,
         chain_origin=chain_origin,
         generation=generation,

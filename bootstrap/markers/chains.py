@@ -84,7 +84,7 @@ def link_findings(partition_chain: PartitionChain) -> Iterator[ChainFinding]:
             text = f"{staged.path} was written by a newer release"
             yield ChainFinding(partition, Severity.FAULT, "newer", text, UPGRADE, staged.path)
         elif staged.marker is None:
-            text, remedy = f"{staged.path} cannot be read", "see docs/internals/guarantees.md, “Corrupt markers”"
+            text, remedy = f"{staged.path} {staged.problem}", "see docs/internals/guarantees.md, “Corrupt markers”"
             yield ChainFinding(partition, Severity.FAULT, "unreadable", text, remedy, staged.path)
     first = chain.markers[0] if chain.markers else None
     if first is not None and partition_chain.table is not None and first.span.start > partition_chain.table:

@@ -27,7 +27,7 @@ from bootstrap.markers.chains import (
     file_findings,
     link_findings,
 )
-from bootstrap.plans.state import StagedMarker
+from bootstrap.plans.state import StagedMarker, without_emptied
 from common.errors import KafkaDeltaExpressError, MarkerError, NewerFormatError, UsageError
 from common.settings.stores import stage_store, table_stores
 from common.stage.chain_origins import is_superseded, newest_origin
@@ -128,11 +128,12 @@ class ChainInspector:
             if marker.marker is None
             or not (marker.marker.is_older_than(generation) or is_superseded(marker.marker, chain_origin))
         )
+        position = ids.position(transactions, partition)
         return PartitionChain(
             partition,
             ids.app_id,
-            own_markers,
-            ids.position(transactions, partition),
+            without_emptied(own_markers, position),
+            position,
             generation,
             chain_origin,
             len(staged) - len(own_markers),

@@ -179,7 +179,7 @@ def marker_as_json(staged: StagedMarker) -> str:
 def marker_as_text(chain: PartitionChain, staged: StagedMarker) -> str:
     marker = staged.marker
     if marker is None:
-        return f"{staged.path}\n  cannot be read; see docs/internals/guarantees.md, “Corrupt markers”"
+        return f"{staged.path}\n  {staged.problem}; see docs/internals/guarantees.md, “Corrupt markers”"
     lines = [staged.path, f"  covers      {marker.span}, {marker.span.positions:,} positions"]
     if marker.manifest is None:
         return joined(

@@ -100,7 +100,7 @@ def plan_skip(state: PartitionState, to: Position, author: Author) -> SkipPlan:
 def _check_readable(state: PartitionState) -> None:
     broken = next((staged for staged in state.staged if staged.marker is None), None)
     if broken is not None:
-        msg = f"the marker {broken.path} cannot be read, so it is unknown where {state.partition} is held"
+        msg = f"the marker {broken.path} {broken.problem}, so it is unknown where {state.partition} is held"
         raise UsageError(msg, f"stage its records again: {repair('rewind', state.partition, broken.name.start)}")
 
 

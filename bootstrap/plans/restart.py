@@ -150,7 +150,7 @@ def _lost(state: PartitionState, *, give_up: bool, begin: Position | None = None
     """Staged records, neither loaded nor staged again from Kafka when a chain starts at ``begin`` (rules 2, 4)."""
     broken = next((staged for staged in state.staged if staged.marker is None), None)
     if broken is not None and not give_up:
-        msg = f"the marker {broken.path} cannot be read, so it is unknown what the old chain of {state.partition} has"
+        msg = f"the marker {broken.path} {broken.problem}, so it is unknown what the old chain of {state.partition} has"
         raise UsageError(msg, "restore it from a backup of the bucket, or give it up with --give-up")
     loaded = state.in_all_tables if state.foreign is None else state.elsewhere
     end = state.chain.end

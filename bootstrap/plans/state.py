@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from common.settings import FromOffsets, Start, StartAt
 from common.spans import MAX_POSITION, Position, Span, TopicPartition
-from common.stage.chain import Chain, read_chain
+from common.stage.chain import Chain, emptied, read_chain
 from common.stage.chain_origins import ChainOrigin
 from common.stage.markers import Manifest, Marker, MarkerName, Origin
 from common.stage.merged import kafka_topic
 from common.stage.state_files import MarkedState
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from common.stage.state_files import StateFiles
 
@@ -38,6 +38,23 @@ class StagedMarker:
     """None when its content cannot be read."""
     is_newer: bool = False
     """Whether it cannot be read because a newer release made it."""
+    problem: str = "cannot be read"
+    """What is wrong with it where ``marker`` is None."""
+
+
+def without_emptied(staged: Iterable[StagedMarker], table: Position | None) -> tuple[StagedMarker, ...]:
+    """A chain's markers; those that were emptied (common/stage/chain.py, rule 5) and not loaded cannot be read."""
+    ordered = tuple(staged)
+    why = emptied(marker.marker for marker in ordered if marker.marker is not None)
+    return tuple(
+        replace(marker, marker=None, problem=f"cannot be used: {why[marker.name]}")
+        if marker.marker is not None
+        and marker.marker.manifest is None
+        and marker.name in why
+        and (table is None or marker.name.start >= table)
+        else marker
+        for marker in ordered
+    )
 
 
 _NOTHING = Position(0)

@@ -9,6 +9,9 @@ Rules:
    overlap are a chain with a gap, which an operator made and an operator closes.
 3. A marker made by hand inside the positions that writers staged has no effect, and is a stray too.
 4. A writer continues from the end of the trunk: the segment with the highest root.
+5. An empty marker is one made by hand, unless the flush that continues from it shows that a writer had made it: that
+   flush starts at another position than the next one, or has a digest of its content. Such a marker was *emptied*: its
+   records are not covered, and it is read as one that cannot be.
 """
 
 from __future__ import annotations
@@ -16,11 +19,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from common.stage.markers import Origin, digest_of
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from common.spans import Position, TopicPartition
-    from common.stage.markers import Marker, MarkerName
+    from common.stage.markers import Manifest, Marker, MarkerName
+
+_EMPTY = digest_of(b"")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +67,25 @@ def read_chain(markers: Iterable[Marker]) -> Chain:
             living.append(segment)
     markers = [marker for segment in sorted(living, key=_root) for marker in segment]
     return Chain(tuple(markers), tuple(sorted(strays, key=lambda marker: marker.span.start)))
+
+
+def emptied(markers: Iterable[Marker]) -> Mapping[MarkerName, str]:
+    """Those of a Kafka partition's markers that were emptied, and why each cannot be one made by hand (rule 5)."""
+    empty: dict[Position, Marker] = {}
+    whole: dict[Position, Manifest] = {}
+    for marker in markers:
+        if marker.manifest is None:
+            empty[marker.name.start] = marker
+        else:
+            whole[marker.name.start] = marker.manifest
+    problems: dict[MarkerName, str] = {}
+    for start, manifest in whole.items():
+        before = None if manifest.previous is None else empty.get(manifest.previous)
+        if before is None or before.name.start in whole or manifest.origin is not Origin.FLUSH:
+            continue
+        if start != before.span.end or manifest.previous_digest not in (None, _EMPTY):
+            problems[before.name] = f"it is empty, but the marker at {start} continues what a writer had put into it"
+    return problems
 
 
 def _root(segment: list[Marker]) -> Position:

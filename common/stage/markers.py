@@ -37,6 +37,8 @@ Rules:
     readers ignore that: the counts that add up to ``records`` have them already.
 15. A marker of an operator's command names the number of the chain origin that it belongs to, so a reader recognizes
     one that a late request has created again (common/stage/chain_origins.py, rule 7). Older readers ignore it.
+16. A flush's marker has a digest of the marker before it, so that one which was emptied since is not taken for one made
+    by hand (common/stage/chain.py, rule 5). Older readers ignore it.
 """
 
 from __future__ import annotations
@@ -240,6 +242,8 @@ class Manifest:
     """The number of the chain origin that an operator's marker belongs to (rule 15); None for a flush."""
     offered_by_route: str | None = None
     """With `route_columns: own`, in place of ``offered``: for each route a STRUCT with what its table could gain."""
+    previous_digest: str | None = None
+    """The `digest_of` the marker before a flush's (rule 16); None where there is none, and from older releases."""
 
     @property
     def inputs(self) -> tuple[InputEnd, ...]:
@@ -330,9 +334,18 @@ class _StoredManifest:
     violations: Mapping[str, Count] = field(default_factory=dict)
     chain_origin: Count | None = None
     offered_by_route: str | None = None
+    previous_digest: str | None = None
 
     _without_empty = lean(
-        "inputs", "state", "outboxes", "last_record", "undeclared", "violations", "chain_origin", "offered_by_route"
+        "inputs",
+        "state",
+        "outboxes",
+        "last_record",
+        "undeclared",
+        "violations",
+        "chain_origin",
+        "offered_by_route",
+        "previous_digest",
     )
 
 

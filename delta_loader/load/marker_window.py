@@ -2,11 +2,16 @@
 
 Rule: only a window after each position is kept. A marker that left the window is forgotten, and one that enters it is
 read, so a backlog of any length needs only the memory of the window.
+
+What follows an empty marker may show that it was emptied (common/stage/chain.py, rule 5), so one at the window's end
+waits for the next window.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+from common.stage.markers import Marker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -27,11 +32,16 @@ class MarkerWindow:
         self._tables = tables
         self._max_files = max_files
         self._known: dict[TopicPartition, dict[MarkerName, tuple[AnyMarker, ...]]] = {}
+        self._cut: frozenset[MarkerName] = frozenset()
+        """The last marker of each window that more markers follow."""
 
     def read(self, listing: Listing, position_of: Callable[[TopicPartition], Position | None]) -> None:
         """Read the markers around each position that are not known yet. Raises StoreError."""
         window = max(_SMALLEST_WINDOW, self._max_files // max(1, len(listing)))
         wanted = {partition: listed.window_at(position_of(partition), window) for partition, listed in listing.items()}
+        self._cut = frozenset(
+            names[-1] for partition, names in wanted.items() if names and names[-1] != listing[partition].names[-1]
+        )
         known = {partition: self._known.get(partition, {}) for partition in listing}
         unknown = [name for partition, names in wanted.items() for name in names if name not in known[partition]]
         fresh = self._stage.read(listing, unknown, self._tables)
@@ -41,4 +51,9 @@ class MarkerWindow:
         }
 
     def of(self, partition: TopicPartition) -> list[AnyMarker]:
-        return [marker for markers in self._known.get(partition, {}).values() for marker in markers]
+        return [
+            marker
+            for name, markers in self._known.get(partition, {}).items()
+            for marker in markers
+            if name not in self._cut or not (isinstance(marker, Marker) and marker.manifest is None)
+        ]

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from common.remedies import repair
+from common.stage.chain import emptied
 from common.stage.chain_origins import is_superseded
 from common.stage.markers import Marker
 from common.stage.merged import known_as
@@ -53,12 +54,17 @@ class StreamIdentity:
     """The main table's txn actions."""
 
     def younger(self, partition: TopicPartition, markers: Iterable[AnyMarker]) -> list[AnyMarker]:
-        """The markers of one Kafka partition that are checked, without those from before its chain's origin."""
+        """The markers of one Kafka partition that are checked, without those from before its chain's origin.
+
+        One that was emptied (common/stage/chain.py, rule 5) is not readable.
+        """
         origin = self.origins.get(partition)
-        return self.judged(
-            partition,
-            (marker for marker in markers if not (isinstance(marker, Marker) and is_superseded(marker, origin))),
-        )
+        own = [marker for marker in markers if not (isinstance(marker, Marker) and is_superseded(marker, origin))]
+        why = emptied(marker for marker in own if isinstance(marker, Marker))
+        return [
+            UnreadableMarker(marker.name, why[marker.name]) if _is_by_hand(marker) and marker.name in why else marker
+            for marker in self.judged(partition, own)
+        ]
 
     def judged(self, partition: TopicPartition, markers: Iterable[AnyMarker]) -> list[AnyMarker]:
         """The markers of one Kafka partition; those that are not the stream's as `ForeignMarker`."""
@@ -129,8 +135,7 @@ class StreamIdentity:
     def _table_of_another(self, marker: AnyMarker, app_id: str, position: Position | None) -> ForeignMarker | None:
         """Nothing for a marker whose records come after what the other stream has loaded, or that has none."""
         own, table, name = self.stream.app_id, self.stream.table, marker.name
-        is_by_hand = isinstance(marker, Marker) and marker.manifest is None
-        if is_by_hand or (position is not None and name.start >= position):
+        if _is_by_hand(marker) or (position is not None and name.start >= position):
             return None
         restart = f"`{_restart(name.topic_partition)} --at {position} --yes`"
         after = "" if position is None else f"; or begin its chain after what {app_id!r} has loaded: {restart}"
@@ -215,6 +220,10 @@ class StreamIdentity:
             return marker
         problem = f"it is of generation {generation} of its topic, but the new chain is of {known}"
         return UnreadableMarker(marker.name, f"{problem}; the next run checks again")
+
+
+def _is_by_hand(marker: AnyMarker) -> bool:
+    return isinstance(marker, Marker) and marker.manifest is None
 
 
 def _staged_for(marker: AnyMarker) -> str | None:

@@ -203,6 +203,7 @@ class ObjectStage:
             last_record=buffer.last_record,
             undeclared=None if buffer.sample is None else buffer.sample.undeclared_fields(),
             violations=dict(buffer.violations),
+            previous_digest=None if flush.tail is None else flush.tail.digest,
         )
 
     def gained(self, app_id: str, *, by_route: bool) -> Evolved | None:

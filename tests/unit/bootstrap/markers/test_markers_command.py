@@ -57,6 +57,14 @@ def test_what_is_named_like_no_marker_is_reported(
     assert (code, problem.startswith(f"{name} is no marker")) == (0, True)
 
 
+def test_a_marker_that_was_emptied_is_a_fault(staging: Staging, config: str, capfd: pytest.CaptureFixture[str]) -> None:
+    staging.store(staging.stage_url).write("done/orders/0/00000000000000000000.done", b"")
+    code, text = call(capfd, "verify", config)
+    assert (code, "it is empty, but the marker at 10 continues" in text) == (3, True)
+    _, text = call(capfd, "show", config, "--topic", "orders", "--partition", "0", "--at", "0")
+    assert "it is empty, but the marker at 10 continues" in text
+
+
 def test_ls_of_a_partition_has_a_line_for_each_marker(config: str, capfd: pytest.CaptureFixture[str]) -> None:
     code, text = call(capfd, "ls", config, "--topic", "orders", "--partition", "0", "--json")
     (chain,) = json.loads(text)["chains"]

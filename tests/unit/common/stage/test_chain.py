@@ -1,12 +1,14 @@
 """Which markers are a chain, which are strays, and where writers go on."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
 from common.spans import Partition, Position, Topic, TopicPartition
-from common.stage.chain import by_partition, read_chain
-from common.stage.markers import Marker, MarkerName
+from common.stage.chain import by_partition, emptied, read_chain
+from common.stage.markers import Marker, MarkerName, Origin, digest_of
+from tests.builders import required
 from tests.fakes.markers import ORDERS, by_hand, chain_of, flush
 
 SETTLED = chain_of(0, 10, 25, 40)[1:]
@@ -60,3 +62,26 @@ def test_names_are_grouped_by_partition_and_sorted() -> None:
         ORDERS: [2, 9],
         other: [1],
     }
+
+
+def after(marker: Marker, content: bytes) -> Marker:
+    """A flush that continues from a marker with this content."""
+    return replace(marker, manifest=replace(required(marker.manifest), previous_digest=digest_of(content)))
+
+
+EMPTIED: dict[str, tuple[Sequence[Marker], list[int]]] = {
+    "nothing follows": ([flush(0, 10), by_hand(10)], []),
+    "a flush at the next position, of a release without digests": ([by_hand(41), flush(42, 50, 41)], []),
+    "a flush that found it empty": ([by_hand(41), after(flush(42, 50, 41), b"")], []),
+    "a flush that found a manifest": ([by_hand(41), after(flush(42, 50, 41), b"{}")], [41]),
+    "a flush that continues from another position": ([flush(0, 10), by_hand(10), flush(20, 30, 10)], [10]),
+    "a flush that continues from another marker": ([by_hand(12), *chain_of(0, 10, 25)], []),
+    "an operator's marker": ([by_hand(10), flush(20, 30, 10, origin=Origin.SKIP)], []),
+    "one with content has the same name": ([by_hand(10), *chain_of(0, 10, 20, 30)], []),
+}
+
+
+@pytest.mark.parametrize(("markers", "starts"), EMPTIED.values(), ids=EMPTIED)
+def test_an_empty_marker_was_emptied_where_the_next_flush_says_so(markers: Sequence[Marker], starts: list[int]) -> None:
+    for ordered in (markers, markers[::-1]):
+        assert sorted(name.start for name in emptied(ordered)) == starts
