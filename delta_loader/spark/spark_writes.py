@@ -80,7 +80,8 @@ def write_within(
         frame = dead_letters_frame(writer.spark, commit.dead_letter_rows, schema_from_json(table.schema).names)
     else:
         frame = with_variants(rows_of(writer, commit.written, work.stage_url), work.variants)
-    if any(write.root is None for write in commit.written) and not through_spark(work.load_mode):
+    is_mixed = any(write.root is None for write in commit.written)
+    if is_mixed and table.partition_by and not through_spark(work.load_mode):
         # Rows of one partition value together (rule 4).
         frame = frame.repartition(*(functions.col(backticks(name)) for name in table.partition_by))
     digested = digestible(frame, table)

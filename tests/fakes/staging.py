@@ -212,11 +212,11 @@ class Staging:
     def _write_mixed(
         self, by_day: Mapping[str | None, Sequence[Row]], partition: TopicPartition, start: Position
     ) -> StagedFile:
-        (day,) = self.partition_by
-        rows = [{**row, day: value} for value, rows_of_day in by_day.items() for row in rows_of_day]
+        days = self.partition_by
+        rows = [{**row, **dict.fromkeys(days, value)} for value, rows_of_day in by_day.items() for row in rows_of_day]
         table = pa.Table.from_pylist(
             sorted(rows, key=lambda row: int(str(row["_kafka_offset"]))),
-            self.columns.append(pa.field(day, pa.string())),
+            pa.schema([*self.columns, *(pa.field(day, pa.string()) for day in days)]),
         )
         path = waiting_path(self.table, DataFileName(partition, start, str(uuid.uuid4())))
         sink = pa.BufferOutputStream()

@@ -69,6 +69,18 @@ def test_a_mixed_file_that_straddles_brings_what_lies_beyond(lake: Lake, spark: 
 
 
 @pytest.mark.parametrize("lake", ["file"], indirect=True)
+def test_what_waits_of_load_append_arrives_in_a_table_without_partitions_that_is_loaded_by_add(
+    lake: Lake, spark: SparkSession
+) -> None:
+    staging = Staging(lake.url, partition_by=())
+    staging.flush(0, 0, 10)
+    staging.flush(0, 10, 20, mixed=True)
+    staging.flush(0, 20, 30)
+    load(staging, spark)
+    assert offsets_of(staging.table) == list(range(30))
+
+
+@pytest.mark.parametrize("lake", ["file"], indirect=True)
 def test_a_damaged_mixed_file_holds_its_own_kafka_partition(lake: Lake, spark: SparkSession) -> None:
     staging = Staging(lake.url)
     damaged = staging.flush(0, 0, 10, days=DAYS, mixed=True)
