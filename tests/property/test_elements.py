@@ -4,7 +4,6 @@
 
 from collections.abc import Sequence
 
-import duckdb
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -12,6 +11,7 @@ from common.tables.changes import DELETE_COLUMN, TRUNCATE_COLUMN, MergeBy
 from delta_loader.tables.merging.bounds import bounded_keys, key_bounds
 from delta_loader.tables.merging.elements import element_statement
 from tests.conftest import examples
+from tests.fakes import database
 from tests.fakes.events import Event, Key, Row, replay
 from tests.fakes.records import OF_ALL, RecordEvent, Records, replay_records
 from tests.property.test_merging import KEYS, PLACE, files_of, quoted
@@ -42,9 +42,9 @@ def merged(loads: Sequence[Sequence[RecordEvent]], *, sequenced: bool, soft: boo
         element=(("item", "sku"), ("item", "n")),
     )
     columns = ("id", "item", "at", *(["gone"] if soft else []), *PLACE)
-    with duckdb.connect(config={"threads": 1}) as connection:
-        connection.execute(f"CREATE TABLE target ({COLUMNS}, mine VARCHAR)")
-        connection.execute(f"CREATE TABLE staged ({COLUMNS}, {DELETE_COLUMN} BOOLEAN, {TRUNCATE_COLUMN} BOOLEAN)")
+    with database.connection() as connection:
+        connection.execute(f"CREATE TEMP TABLE target ({COLUMNS}, mine VARCHAR)")
+        connection.execute(f"CREATE TEMP TABLE staged ({COLUMNS}, {DELETE_COLUMN} BOOLEAN, {TRUNCATE_COLUMN} BOOLEAN)")
         for load in loads:
             connection.execute("DELETE FROM staged")
             rows = [row for event in load for row in staged_rows(event, sequenced=sequenced)]
@@ -140,9 +140,9 @@ def test_elements_that_name_no_record_are_rows_of_their_own(data: st.DataObject)
     loads = data.draw(histories())
     by = MergeBy(("item.sku", "item.n"), PLACE, None, None, element=(("item", "sku"), ("item", "n")))
     table: dict[tuple[object, ...], Row] = {}
-    with duckdb.connect(config={"threads": 1}) as connection:
-        connection.execute(f"CREATE TABLE target ({COLUMNS})")
-        connection.execute(f"CREATE TABLE staged ({COLUMNS}, {DELETE_COLUMN} BOOLEAN)")
+    with database.connection() as connection:
+        connection.execute(f"CREATE TEMP TABLE target ({COLUMNS})")
+        connection.execute(f"CREATE TEMP TABLE staged ({COLUMNS}, {DELETE_COLUMN} BOOLEAN)")
         for load in loads:
             events = [
                 Event("one", each.partition, each.offset, name, value, deletes=value == "z")

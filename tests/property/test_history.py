@@ -5,7 +5,6 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-import duckdb
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,6 +12,7 @@ from common.tables.changes import DELETE_COLUMN, HISTORY_COLUMNS, ROW_COLUMN, TR
 from delta_loader.tables.merging.bounds import key_bounds
 from delta_loader.tables.merging.history import HistoryStatement
 from tests.conftest import examples
+from tests.fakes import database
 from tests.fakes.events import OF_ALL, Event
 from tests.fakes.versions import Version, Versions, replay_by_sequence, replay_in_order
 from tests.property.test_merging import KEYS, PLACE, files_of, quoted
@@ -38,13 +38,13 @@ def merged(
         'id INT, name VARCHAR, value VARCHAR, "at" INT, gone BOOLEAN, _kafka_topic VARCHAR, _kafka_partition INT, '
         "_kafka_offset BIGINT, valid_from INT, valid_to INT, is_current BOOLEAN"
     )
-    with duckdb.connect(config={"threads": 1}) as connection:
-        connection.execute(f"CREATE TABLE target ({table}, mine VARCHAR)")
+    with database.connection() as connection:
+        connection.execute(f"CREATE TEMP TABLE target ({table}, mine VARCHAR)")
         connection.executemany(
             "INSERT INTO target (id, name, value, \"at\") VALUES (?, 'a', 'old', ?)", [[row, old_at] for row in old]
         ) if old else None
         staged = f"{table}, {ROW_COLUMN} INT, {DELETE_COLUMN} BOOLEAN, {TRUNCATE_COLUMN} BOOLEAN"
-        connection.execute(f"CREATE TABLE staged ({staged})")
+        connection.execute(f"CREATE TEMP TABLE staged ({staged})")
         for load in loads:
             connection.execute("DELETE FROM staged")
             rows = [

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
 
-import duckdb
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -15,6 +14,7 @@ from common.tables.changes import DELETE_COLUMN, ROW_COLUMN, TRUNCATE_COLUMN, Me
 from delta_loader.tables.merging.bounds import key_bounds
 from delta_loader.tables.merging.statement import MergeStatement
 from tests.conftest import examples
+from tests.fakes import database
 from tests.fakes.events import OF_ALL, Event, Place, Row, replay
 from tests.fakes.judged import judged
 
@@ -84,15 +84,15 @@ def merged(
         TRUNCATE_COLUMN,
     )
     columns = ["id", "name", "value", "at", *(["gone"] if soft else []), *(PLACE if placed else ())]
-    with duckdb.connect(config={"threads": 1}) as connection:
+    with database.connection() as connection:
         connection.execute(
-            'CREATE TABLE target (id INT, name VARCHAR, value VARCHAR, "at" INT, gone BOOLEAN, _kafka_topic VARCHAR, '
-            "_kafka_partition INT, _kafka_offset BIGINT, mine VARCHAR)"
+            'CREATE TEMP TABLE target (id INT, name VARCHAR, value VARCHAR, "at" INT, gone BOOLEAN, '
+            "_kafka_topic VARCHAR, _kafka_partition INT, _kafka_offset BIGINT, mine VARCHAR)"
         )
         connection.execute(
-            'CREATE TABLE staged (id INT, name VARCHAR, value VARCHAR, "at" INT, gone BOOLEAN, _kafka_topic VARCHAR, '
-            f"_kafka_partition INT, _kafka_offset BIGINT, {ROW_COLUMN} INT, {DELETE_COLUMN} BOOLEAN, "
-            f"{TRUNCATE_COLUMN} BOOLEAN)"
+            'CREATE TEMP TABLE staged (id INT, name VARCHAR, value VARCHAR, "at" INT, gone BOOLEAN, '
+            "_kafka_topic VARCHAR, _kafka_partition INT, _kafka_offset BIGINT, "
+            f"{ROW_COLUMN} INT, {DELETE_COLUMN} BOOLEAN, {TRUNCATE_COLUMN} BOOLEAN)"
         )
         for load in loads:
             connection.execute("DELETE FROM staged")

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import contextmanager
-from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import duckdb
@@ -28,6 +27,7 @@ from delta_loader.tables.load_modes.refused import REFUSED_BY_TABLE, RefusedReco
 from delta_loader.tables.merging.bounds import bounded_keys, key_bounds
 from delta_loader.tables.merging.elements import element_statement
 from delta_loader.tables.merging.statement import MergeStatement
+from tests.fakes import database
 from tests.fakes.delta_tables import MemoryDeltaTables, MemoryTable
 from tests.fakes.judged import judged
 from tests.simulation.files import rows_in
@@ -84,11 +84,6 @@ class DeltaLog(MemoryDeltaTables):
         self._places: dict[str, list[Place]] = {}
         self._keyed: dict[str, pa.Table] = {}
         self.invariants: WatchesCommits | None = None
-
-    @cached_property
-    def _duckdb(self) -> duckdb.DuckDBPyConnection:
-        """One database for all merges: what is registered, and a temporary table, are a cursor's own."""
-        return duckdb.connect(config={"threads": 1})
 
     def commit(self, commit: TableCommit) -> CommitOutcome:
         """The real log's rules, in its order."""
@@ -219,7 +214,7 @@ class DeltaLog(MemoryDeltaTables):
         assert by is not None
         staged = pa.concat_tables(map(self.rows_of, writes), promote_options="default")
         bounds = key_bounds([file for write in writes for file in write.files], columns, bounded_keys(by), _quoted)
-        with self._duckdb.cursor() as connection:
+        with database.connection() as connection:
             connection.register("before", self._keyed.get(url, staged.select(columns.names).slice(0, 0)))
             connection.register("staged", staged)
             connection.execute("CREATE TEMP TABLE target AS SELECT * FROM before")
@@ -234,7 +229,7 @@ class DeltaLog(MemoryDeltaTables):
         return check is not None and self._failing(rows, check) > 0
 
     def _failing(self, rows: pa.Table, check: str) -> int:
-        with self._duckdb.cursor() as connection:
+        with database.connection() as connection:
             connection.register("rows", rows)
             failing = connection.sql("SELECT * FROM rows").filter(f"NOT coalesce({check}, false)")
             return len(failing.to_arrow_table())
