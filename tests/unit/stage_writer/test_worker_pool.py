@@ -17,6 +17,7 @@ from common.http.server import HttpServer, Routes
 from common.metrics import Metrics
 from common.settings import Settings
 from common.stage.paused import StreamPart
+from stage_writer.web import worker_pool_pages
 from stage_writer.web.worker_pool_pages import merged, worker_pool_routes
 from stage_writer.worker_pool import Worker, WorkerPool, WorkerSlot, settings_of, workers_of
 from tests.fakes.group import HandClock
@@ -104,7 +105,8 @@ def test_metrics_of_all_workers_are_told_apart() -> None:
 
 
 @pytest.fixture
-def worker() -> Iterator[Worker]:
+def worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
+    monkeypatch.setattr(worker_pool_pages, "_TIMEOUT_S", 120.0)  # longer than any answer takes on a busy machine
     metrics, log = Metrics(), structlog.get_logger()
     pausing = Pausing(HandClock(), log, metrics, catalogue.WRITER_PAUSED_BY_REQUEST)
     pages = service_pages("stage-writer", Health, lambda: Health(("not ready",)), metrics.exposition)
