@@ -195,11 +195,12 @@ def test_a_request_that_is_being_answered_is_not_cut_off(serve: Callable[..., Ht
 
     def slow() -> Page:
         begun.set()
-        may_end.wait(WAIT_S)
+        may_end.wait()
         return text_page(200, "at last\n")
 
     server = serve(pages={"/slow": slow})
     with ExitStack() as stack:
+        stack.callback(may_end.set)
         asking = stack.enter_context(connect(server, b"GET /slow HTTP/1.0\r\n\r\n"))
         assert begun.wait(WAIT_S)
         for _ in range(100):
@@ -214,7 +215,7 @@ def test_slow_pages_do_not_take_all_connections(serve: Callable[..., HttpServer]
 
     def slow() -> Page:
         begun.release()
-        may_end.wait(WAIT_S)
+        may_end.wait()
         return text_page(200, "")
 
     server = serve(pages={"/slow": slow})

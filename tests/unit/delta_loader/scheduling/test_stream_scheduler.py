@@ -245,7 +245,7 @@ def test_a_property_that_cannot_be_set_keeps_no_other_stream_from_loading() -> N
         reports.extend(report.app_id for report in service.run_pass())
         return {staging.table for staging in stagings.values()} == properties.threads.keys()
 
-    until(all_are_set)
+    until(all_are_set, within_s=5 * LONG_S)
     assert NAMES[0] not in reports
     assert all(len(tables.tables[staging.table].commits) == 1 for staging in well)
     assert properties.loop not in properties.threads.values(), "the loop that decides what to load waits for no table"
@@ -305,7 +305,7 @@ def test_a_commit_that_hangs_and_a_table_that_is_broken_hold_no_other_stream(mon
             done = [len(tables.tables[one.table].commits) for one in well if one.table in tables.tables]
             return done == [loads] * len(well) and NAMES[1] in reports  # noqa: B023
 
-        until(are_done)
+        until(are_done, within_s=5 * LONG_S)
         assert NAMES[0] not in reports
         assert reports[NAMES[1]].failure is not None
     monkeypatch.setattr("delta_loader.load.unfinished.STUCK_S", 0.1)
