@@ -338,7 +338,7 @@ def _converter_now(settings: Settings, stream: Stream, *, yes: bool) -> RecordCo
     reader = find_reader(settings.writer.native)
     converter = plain_converter(settings, Passes(reader.make, reader.make_avro), stream, preview=not yes)
     store = stage_store(settings)
-    by_route = stream.record.has_own_columns
+    by_route = stream.gains_by_table
     gained = latest(store, stream.app_id, by_route=by_route) if stream.record.evolves else None
     return converter if gained is None else converter.at(gained.columns)
 

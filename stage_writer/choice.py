@@ -59,9 +59,11 @@ class RecordChoice:
         if seen is not None and seen.shaping.derive:
             self._steps.append(Deriver(columns, seen.shaping.derive))
             columns = self._steps[-1].columns
-        self._steps += routing_of(columns, stream, appearing)
+        routing = tuple(routing_of(columns, stream, appearing))
+        self._steps += routing
         self._stream = stream
-        self._router = next((step for step in self._steps if isinstance(step, Router)), None)
+        self._routing = next(iter(routing), None)
+        self._router = self._routing if isinstance(self._routing, Router) else None
         if stream.shaping.expect:
             self._steps.append(Expectations(columns, stream))
 
@@ -102,9 +104,9 @@ class RecordChoice:
         """The messages' tables, rejects and filtered ones; and the tombstones, of which those that delete are rows."""
         decoded = self._decoder.decode(messages)
         rows = Rows.of(decoded).through(self._steps, messages)
-        if self._router is None or not deletes_by_tombstones(self._stream):
+        if self._routing is None or not deletes_by_tombstones(self._stream):
             return rows, decoded.tombstones
-        gone = self._router.apply(replace(self._without_fields(decoded.tombstones), tables=rows.tables), messages)
+        gone = self._routing.apply(replace(self._without_fields(decoded.tombstones), tables=rows.tables), messages)
         index = np.sort(np.concatenate([rows.index, gone.index]))
         chosen = replace(gone, table=self._without_fields(index).table, index=index)
         rejects = (*rows.rejects, *gone.rejects)
@@ -112,8 +114,8 @@ class RecordChoice:
         return chosen, decoded.tombstones[:0]
 
     def _without_fields(self, index: Index) -> Rows:
-        """Rows of tombstones, which the router sees no field of."""
-        columns = () if self._router is None else self._router.columns
+        """Rows of tombstones, of which no field is known."""
+        columns = () if self._routing is None else self._routing.columns
         nulls = [pa.nulls(len(index), to_arrow_type(field.type)) for field in columns]
         return Rows(pa.table(nulls, names=[field.name for field in columns]), index)
 

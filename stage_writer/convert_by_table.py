@@ -1,4 +1,4 @@
-"""The conversion of a stream whose tables have different columns.
+"""The conversion of a stream whose tables have different columns: declared ones, or those of their own records.
 
     fields that expressions name ─► where ─► route ─► expect ─► for each table: its messages, as a stream of its own
          └─ rejects                  └──────────┴─────────┴──────────────────────┴─► the dead-letter table's rows
@@ -8,122 +8,222 @@ Rules:
 1. The stream's `columns` say what `where`, `route` and `expect` see, and only the fields that these name are decoded
    for them: the rest of a record has to match the columns of its own tables, and of no other one.
 2. The messages of a table are then decoded by its own columns, and go through its own settings. Tables with the same
-   columns and settings are converted together.
+   columns and settings are converted together (stage_writer/table_group.py).
 3. A message that any of its tables refuses is refused as a whole, and further rows, over all tables, are counted.
+4. Where a message may have several rows, `where` leaves out some of them in each table again.
+5. Tables that appear with columns of their own (`route_columns: own`) are made when they have a first record: there may
+   be hundreds. The others are made at once, so that errors in their settings are found.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from common.schema.evolution import NO_COLUMNS, joined_columns
+from common.settings.envelopes import KEY_NAMES, may_have_several_rows
+from common.settings.own_columns import columns_at, has_keys_of_messages, part_of, route_of
 from stage_writer.choice import RecordChoice
-from stage_writer.convert import (
-    RecordPipeline,
-    dead_letters_format,
-    require_can_partition,
-    rows_format,
-)
-from stage_writer.layers import NO_INPUTS, RecordInputs
+from stage_writer.convert import dead_letters_format, require_can_partition, rows_format, to_route
+from stage_writer.decode.batch import Messages
+from stage_writer.decode.envelopes.framing import without_frames
+from stage_writer.layers import NO_INPUTS, RecordInputs, keys_decoder_of
+from stage_writer.shape.changes.key_names import EventKeyNames, names_in
 from stage_writer.shape.outcome import Part, staged_of, together
-from stage_writer.shape.route import parted
+from stage_writer.shape.route import OWN, parted
 from stage_writer.shape.slicing import WithoutTasks
+from stage_writer.table_group import KEYS_READ, TableGroup
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
+    import pyarrow as pa
     from numpy.typing import NDArray
 
     from common.schema import StructType
     from common.settings import Stream
-    from stage_writer.decode.batch import MessageBatch, Messages
+    from stage_writer.decode.batch import MessageBatch
     from stage_writer.decode.dependency import Dependency
+    from stage_writer.decode.envelopes.framing import FramedDecoder
     from stage_writer.decode.rejects import Reject
     from stage_writer.parquet.buffer import StagedRows, TableFormat
-    from stage_writer.shape.rows import Rows
+    from stage_writer.shape.route import AppearingRoutes
+    from stage_writer.shape.rows import Destinations, Rows
     from stage_writer.shape.slicing import Staged
 
     Index = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class _Group:
-    """Tables with the same columns, made by the same settings."""
-
-    name: str
-    """The key of the settings of its first table; empty for the stream's own."""
-    pipeline: RecordPipeline
-    wanted: NDArray[np.bool_]
-    """Which tables, by their numbers, are in it."""
-
-
 class TablesConverter(WithoutTasks):
     """A `stage_writer.ports.Converter`. Raises SchemaError and ExpressionError for an invalid stream."""
 
-    def __init__(self, stream: Stream, inputs: RecordInputs = NO_INPUTS) -> None:
-        self.stream = stream
-        self._choice = RecordChoice(stream, inputs)
-        self._groups: list[_Group] = []
-        urls = stream.row_tables
-        formats: list[TableFormat] = []
-        by_settings: dict[str, _Group] = {}
-        for number, url in enumerate(urls):
-            own = alone(stream.at(url))
-            group = by_settings.get(_settings_of(own))
-            if group is None:
-                key = stream.key_of(url, "columns").removeprefix("streams[].").removesuffix("columns").rstrip(".")
-                pipeline = RecordPipeline(own, inputs)
-                group = _Group(key, pipeline, np.zeros(len(urls), np.bool_))
-                by_settings[_settings_of(own)] = group
-            group.wanted[number] = True
-            formats.append(rows_format(own, group.pipeline.columns))
-            require_can_partition(formats[-1])
-        self._groups = list(by_settings.values())
-        self._row_formats = tuple(formats)
-        self.formats = (self._row_formats[0], dead_letters_format(stream))
+    def __init__(
+        self,
+        stream: Stream,
+        inputs: RecordInputs = NO_INPUTS,
+        *,
+        appearing: AppearingRoutes | None = None,
+        gained: StructType = NO_COLUMNS,
+        known: Mapping[str, TableGroup] = MappingProxyType({}),
+    ) -> None:
+        """``appearing`` are the routes of a template, ``gained`` the stream's columns.
+
+        ``known`` are groups of tables that may be as they were, by their settings.
+        """
+        self._inputs = inputs
+        self._appearing = appearing
+        self._gained = gained
+        self._known = known
+        field = KEY_NAMES.get(stream.record.envelope)
+        self._event_names = None if field is None else EventKeyNames(field, inputs.native_decoder)
+        self._choice = RecordChoice(stream, inputs, appearing=appearing)
+        self._to_route = None if appearing is None else RecordChoice(to_route(stream), inputs)
+        self._keys = keys_decoder_of(stream, inputs) if _reads_message_keys(stream) else None
+        self._keys_of = partial(_keys_of, self._keys, is_framed=stream.record.framing == "confluent")
+        self._groups: dict[str, TableGroup] = {}
+        """By their settings."""
+        self._tables: dict[str, tuple[TableGroup, TableFormat]] = {}
+        """By URL: those that have had rows, or are made at once (rule 5)."""
+        self._main, own = self._table(stream.table)
+        for url in () if stream.record.has_own_columns else stream.row_tables:
+            self._table(url)
+        self.formats = (own, dead_letters_format(stream))
         """The stream's main table, and the one for dead letters. The others appear with their rows."""
 
     @property
+    def stream(self) -> Stream:
+        """The stream's settings, with the routes that have appeared."""
+        return self._choice.stream
+
+    @property
     def all_formats(self) -> tuple[TableFormat, ...]:
-        return (*self._row_formats, self.formats[1])
+        """The tables that are made, and the one for dead letters."""
+        return (*(table for group, table in self._tables.values() if not group.problem), self.formats[1])
 
     @property
     def needs_headers(self) -> bool:
-        return self._choice.needs_headers or any(group.pipeline.needs_headers for group in self._groups)
+        return self._choice.needs_headers or any(group.pipeline.needs_headers for group in self._groups.values())
 
     def waits(self, batch: MessageBatch) -> Dependency | None:
-        """What must be available before this batch can be converted: the types of its messages' schemas."""
-        return self._groups[0].pipeline.waits(batch)
+        """What must be available before this batch can be converted: schemas, then tables of routes that appear."""
+        dependency = self._main.pipeline.waits(batch)
+        if dependency is None and self._keys is not None:
+            dependency = self._keys.waits(batch.keys, batch.headers)
+        if dependency is not None or self._to_route is None or self._appearing is None:
+            return dependency
+        messages = Messages.of([batch])
+        firsts = self._to_route.new_routes(messages, KEYS_READ)
+        named = {route: places for route, places in firsts.items() if has_keys_of_messages(self.stream, route)}
+        keys = {route: names for route, places in named.items() if (names := self._names_in(messages, places))}
+        return self._appearing.waits(firsts, keys)
 
-    def at(self, gained: StructType) -> TablesConverter:  # noqa: ARG002 - the port's
-        """Tables with columns of their own gain none."""
-        return self
+    def _names_in(self, messages: Messages, places: Sequence[int]) -> tuple[str, ...]:
+        """The keys of a table that appears with these messages."""
+        first = messages.taken(np.array(places, np.int64))
+        if self._event_names is not None:
+            return self._event_names.first(self._main.pipeline.bodies_of(first))
+        return next((names for key in self._keys_of(first).to_pylist() if (names := names_in(key))), ())
+
+    def at(self, gained: StructType) -> TablesConverter:
+        """The conversion once the stream has gained columns; tables without new ones stay."""
+        return TablesConverter(
+            self.stream, self._inputs, appearing=self._appearing, gained=gained, known={**self._known, **self._groups}
+        )
 
     def slices(self, batches: Sequence[MessageBatch]) -> Iterator[Staged]:
         """The batches with their rows, in one slice."""
         return self._choice.slices(batches, self._staged)
 
     def _staged(self, messages: Messages, chosen: Rows, tombstones: Index) -> list[StagedRows]:
+        rejects, gone, filtered = list(chosen.rejects), [tombstones], [chosen.filtered]
+        formats = [self.formats[OWN]] * len(self.stream.row_tables)
         arrived: list[tuple[int, Part]] = []
-        rejects, without_rows, filtered = list(chosen.rejects), [tombstones], [chosen.filtered]
-        for group in self._groups:
-            if chosen.tables is None:
-                continue
-            picked, tables = chosen.tables.among(group.wanted, chosen.index)
-            if len(picked) == 0:
-                continue
-            begun = group.pipeline.begin(messages.taken(picked))
-            rows = replace(group.pipeline.finish(begun), tables=tables)
+        offers = [NO_COLUMNS] * len(messages.batches)
+        for group, picked, tables in self._groups_of(chosen, formats):
+            made = group.convert(messages.taken(picked))
+            rows = replace(made.rows, tables=tables)
             arrived += [(number, Part(picked[index], part)) for number, part, index in parted(rows)]
             rejects += [_placed(reject, picked, group.name) for reject in rows.rejects]
-            without_rows.append(picked[begun.tombstones])
+            gone.append(picked[made.tombstones])
             filtered.append(picked[rows.filtered])
-        gone = np.unique(np.concatenate(without_rows))
-        outcome = together(arrived, rejects, gone, len(messages), np.unique(np.concatenate(filtered)))
-        outcome = replace(outcome, violations=chosen.violations)
-        return staged_of(messages, outcome, self._row_formats, self.formats[1])
+            offers = [*map(joined_columns, offers, made.offered)]
+        outcome = together(
+            arrived, rejects, np.unique(np.concatenate(gone)), len(messages), np.unique(np.concatenate(filtered))
+        )
+        staged = staged_of(messages, replace(outcome, violations=chosen.violations), formats, self.formats[1])
+        return [replace(rows, offered=offer) for rows, offer in zip(staged, offers, strict=True)]
+
+    def _groups_of(self, chosen: Rows, formats: list[TableFormat]) -> Iterator[tuple[TableGroup, Index, Destinations]]:
+        """The groups that messages go to, these messages, and the tables of each.
+
+        Puts the tables' formats in place.
+        """
+        if chosen.tables is None:
+            return
+        wanted = np.ones(len(formats), np.bool_)
+        _, every = chosen.tables.among(wanted, chosen.index)
+        by_group: dict[int, tuple[TableGroup, list[int]]] = {}
+        urls = self.stream.row_tables
+        for number in np.unique(every.numbers).tolist():
+            group, formats[number] = self._table(urls[number])
+            by_group.setdefault(id(group), (group, []))[1].append(number)
+        for group, numbers in by_group.values():
+            wanted[:] = False
+            wanted[numbers] = True
+            yield group, *chosen.tables.among(wanted, chosen.index)
+
+    def _table(self, url: str) -> tuple[TableGroup, TableFormat]:
+        made = self._tables.get(url)
+        if made is not None and not made[0].has_no_keys:
+            return made
+        stream, part = self.stream, part_of(self.stream, url)
+        table, gained = alone(stream.at(url)), columns_at(stream, url, self._gained)
+        settings = repr((_making(table), gained, part))
+        group = self._groups.get(settings) or self._known.get(settings)
+        if group is None:
+            route = route_of(stream, url)
+            group = TableGroup(
+                table,
+                _name(stream, url, route),
+                part,
+                gained,
+                self._inputs,
+                keys_of=self._keys_of,
+                named=route is not None and has_keys_of_messages(stream, route),
+            )
+        self._groups[settings] = group
+        table_format = rows_format(group.unmerged(table) if group.problem else table, group.pipeline.columns)
+        if not group.problem:
+            require_can_partition(table_format)
+        self._tables[url] = group, table_format
+        return self._tables[url]
+
+
+def _name(stream: Stream, url: str, route: str | None) -> str:
+    """The key of a table's settings, for errors; empty for the stream's own."""
+    key = stream.key_of(url, "columns").removeprefix("streams[].").removesuffix("columns").rstrip(".")
+    return f"routes.{route}" if not key and stream.record.has_own_columns else key
+
+
+def _reads_message_keys(stream: Stream) -> bool:
+    """Whether message keys may name a table's keys, or offer the columns of these."""
+    merge = stream.merge
+    if merge is None or not stream.record.has_own_columns or stream.record.envelope in KEY_NAMES:
+        return False
+    return not merge.keys or merge.tombstones == "delete"
+
+
+def _keys_of(
+    decoder: FramedDecoder | None, messages: Messages, *, is_framed: bool
+) -> pa.BinaryArray | pa.LargeBinaryArray:
+    """Message keys as JSON."""
+    if decoder is not None:
+        return decoder.keys_of(messages.keys, messages.headers)
+    return without_frames(messages.keys) if is_framed else messages.keys
 
 
 def _placed(reject: Reject, picked: Index, group: str) -> Reject:
@@ -134,19 +234,20 @@ def _placed(reject: Reject, picked: Index, group: str) -> Reject:
 def alone(stream: Stream) -> Stream:
     """The stream without what `RecordChoice` has done, and with its main table only."""
     done: dict[str, object] = {
-        "where": None,
         "route": None,
         "expect": {},
         "route_settings": {},
         "route_tables": {},
         "other_tables": (),
     }
+    if not may_have_several_rows(stream):
+        done["where"] = None
     return stream.model_copy(update=done)
 
 
-def _settings_of(stream: Stream) -> str:
+def _making(stream: Stream) -> object:
     """The settings that make a table's columns of a message: streams that differ in none of them convert alike."""
-    making = (
+    return (
         stream.record.columns,
         stream.shaping.derive,
         stream.shaping.drop,
@@ -155,5 +256,5 @@ def _settings_of(stream: Stream) -> str:
         stream.record.formats,
         stream.record.jmespath,
         stream.staged_identity,
+        stream.merge,
     )
-    return repr(making)

@@ -1,11 +1,10 @@
-"""The conversion of a stream without a topology: by one of three converters."""
+"""The conversion of a stream without a topology: by one of two converters."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from stage_writer.convert import StreamConverter
-from stage_writer.convert_by_route import OwnColumnsConverter
 from stage_writer.convert_by_table import TablesConverter
 from stage_writer.layers import NO_INPUTS, RecordInputs
 from stage_writer.shape.slicing import ExplodeLimits
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
     from common.settings import Stream
     from stage_writer.shape.route import AppearingRoutes
 
-RecordConverter = StreamConverter | TablesConverter | OwnColumnsConverter
+RecordConverter = StreamConverter | TablesConverter
 
 
 def converter_of(
@@ -28,8 +27,6 @@ def converter_of(
 
     Raises SchemaError and ExpressionError for an invalid stream.
     """
-    if stream.record.has_own_columns and appearing is not None:
-        return OwnColumnsConverter(stream, appearing, inputs)
-    if stream.has_several_columns:
-        return TablesConverter(stream, inputs)
+    if stream.has_several_columns or stream.record.has_own_columns:
+        return TablesConverter(stream, inputs, appearing=appearing)
     return StreamConverter(stream, inputs, limits=limits, appearing=appearing)

@@ -28,7 +28,7 @@ from common.spans import Position, Span, TopicPartition
 from common.stage.markers import TableKind
 from common.stage.merged import topics_of
 from stage_writer.convert import StreamConverter
-from stage_writer.convert_by_route import OwnColumnsConverter
+from stage_writer.convert_by_table import TablesConverter
 from stage_writer.fetch.consumer_properties import consumer_properties
 from stage_writer.fetch.fetched import batches_of
 from stage_writer.partitions.dead_letter_alarm import DeadLetterShare
@@ -85,7 +85,7 @@ class StreamSample:
         dead_letters_index = next(
             index for index, table in enumerate(converter.formats) if table.kind is TableKind.DEAD_LETTERS
         )
-        if isinstance(converter, OwnColumnsConverter):
+        if isinstance(converter, TablesConverter) and converter.stream.record.evolves:
             offers = [staged.offered for part in converter.slices(batches) for _, staged in part]
             self.gained = joined_columns(self.gained, joined_offers(offers))
             converter = converter.at(self.gained)

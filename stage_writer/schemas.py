@@ -185,7 +185,7 @@ class Schemas:
         self._newest = dict(self._declared)
         self._gained = {
             app_id: GainedColumns(
-                stage, workers, clock, log.bind(app_id=app_id), by_route=converter.stream.record.has_own_columns
+                stage, workers, clock, log.bind(app_id=app_id), by_route=converter.stream.gains_by_table
             )
             for app_id, converter in self._declared.items()
         }

@@ -23,8 +23,8 @@ class MergeSettings(Section):
     )
     route_keys: dict[str, tuple[str, ...]] = Field(
         default_factory=dict,
-        description="With `route_columns: own`: the keys of the tables of some routes, where these are not `keys`, or "
-        "where events do not name them.",
+        description="With `route_columns: own`, or `columns` in sections of `routes`: the keys of the tables of some "
+        "routes, where these are not `keys`, or where events do not name them.",
         examples=[{"audit_log": ["at", "user"]}],
     )
     operation: str | None = Field(

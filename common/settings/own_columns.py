@@ -1,7 +1,9 @@
-"""`route_columns: own`: each table of a stream has columns that it alone has gained.
+"""Tables with columns that they alone have gained: those of `route_columns: own`, and of sections with `columns`.
 
-Rule: of the columns that such a stream has gained, each is a STRUCT with the name of a route, and its fields are the
-columns of that route's table. So writers and loaders agree on them as on those of any stream.
+Rule: of the columns that such a stream (`Stream.gains_by_table`) has gained, each is a STRUCT with the name of a route,
+and its fields are the columns of that route's table; a table of no route has its URL there. Tables that have the
+stream's columns gain them together, under the main table's URL. So writers and loaders agree on them as on those of any
+stream.
 """
 
 from __future__ import annotations
@@ -18,25 +20,42 @@ if TYPE_CHECKING:
 
 
 def columns_at(stream: Stream, url: str, gained: StructType) -> StructType:
-    """A table's columns among those that its stream has gained: all of them, unless tables have their own."""
-    if not stream.record.has_own_columns:
+    """A table's columns among those that its stream has gained: all of them, unless tables gain their own."""
+    if not stream.gains_by_table:
         return gained
-    route = route_of(stream, url)
-    field = None if route is None else gained.field(route)
+    field = gained.field(part_of(stream, url))
     return field.type if field is not None and isinstance(field.type, StructType) else NO_COLUMNS
 
 
 def with_columns_at(stream: Stream, url: str, gained: StructType, columns: StructType) -> StructType:
     """What the stream has gained where a table's part of it is ``columns``."""
-    if not stream.record.has_own_columns:
+    if not stream.gains_by_table:
         return columns
-    route = route_of(stream, url)
-    if route is None or not columns.fields:
+    if not columns.fields:
         return gained
-    own = Field(route, columns)
-    if gained.field(route) is None:
+    own = Field(part_of(stream, url), columns)
+    if gained.field(own.name) is None:
         return gained.with_fields((own,))
-    return StructType(tuple(own if field.name == route else field for field in gained))
+    return StructType(tuple(own if field.name == own.name else field for field in gained))
+
+
+def part_of(stream: Stream, url: str) -> str:
+    """The name that a table's columns have among those that its stream has gained; empty where these are for all."""
+    if not stream.gains_by_table:
+        return ""
+    if not stream.record.has_own_columns:
+        _, section = stream.section_of(url)
+        if section is None or section.columns is None:
+            return comparable(stream.table)
+    return route_of(stream, url) or comparable(url)
+
+
+def tables_by_part(stream: Stream) -> dict[str, list[str]]:
+    """The tables for rows that gain columns together, by `part_of`; the main table first."""
+    tables: dict[str, list[str]] = {}
+    for url in stream.row_tables:
+        tables.setdefault(part_of(stream, url), []).append(url)
+    return tables
 
 
 def has_keys_of_messages(stream: Stream, route: str) -> bool:

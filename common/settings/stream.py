@@ -219,34 +219,43 @@ class Stream(TopicReader, SectionOfParts):
             for url, section in self.routing.sections.values()
         )
 
+    @property
+    def gains_by_table(self) -> bool:
+        """Whether tables gain the columns of their own records only (common/settings/own_columns.py)."""
+        has_columns = any(section.columns is not None for _, section in self.routing.sections.values())
+        return self.record.evolves and (self.record.has_own_columns or has_columns)
+
     def at(self, url: str) -> Stream:
         """The stream as if that one of its tables were the main one: with its columns, keys and layout."""
-        _, section = self._section_of(url)
+        _, section = self.section_of(url)
         own: dict[str, object] = {} if section is None else section.overrides
         if section is not None and "z_order" in section.given:
             own["table_services"] = self.table_services.model_copy(update={"z_order": section.z_order})
-        if self.record.has_own_columns and self.merge is not None:
-            merge = self._merge_at(url)
-            own |= {"merge": merge} if merge is not None else {"merge": None, "load": LoadSetting.AUTO}
+        if self.merge is not None:  # all tables are merged
+            merge = self._merge_at(url, self.merge)
+            own |= {"merge": merge, "load": self.load if merge is not None else LoadSetting.AUTO}
         return self.model_copy(update={"table": url, **own})
 
-    def _merge_at(self, url: str) -> MergeSettings | None:
-        """How one of the tables with keys of their own is merged; None for the main one, which gets no rows."""
+    def _merge_at(self, url: str, merge: MergeSettings) -> MergeSettings | None:
+        """How one of the tables is merged; None for a main one that gets no rows."""
+        if not (self.record.has_own_columns or merge.route_keys):
+            return merge
         wanted = comparable(url)
-        if self.merge is None or wanted == comparable(self.table):
+        tables = {
+            route: table for route, table in self.routing.route_settings.items() if comparable(table.table) == wanted
+        }
+        if self.record.has_own_columns and not tables:
             return None
-        tables = self.routing.route_settings.items()
-        route, table = next((each for each in tables if comparable(each[1].table) == wanted), ("", None))
-        agreed = table.keys if isinstance(table, AppearedTable) else ()
-        keys = self.merge.route_keys.get(route) or self.merge.keys or agreed
-        return self.merge.model_copy(update={"keys": keys})
+        given = (merge.route_keys[route] for route in tables if route in merge.route_keys)
+        agreed = (table.keys for table in tables.values() if isinstance(table, AppearedTable))
+        return merge.model_copy(update={"keys": next(given, merge.keys) or next(agreed, ())})
 
     def key_of(self, url: str, name: str) -> str:
         """The key of a setting for one of its tables for rows."""
-        key, section = self._section_of(url)
+        key, section = self.section_of(url)
         return f"streams[].{name}" if section is None or name not in section.given else f"streams[].{key}.{name}"
 
-    def _section_of(self, url: str) -> tuple[str, RouteTable | None]:
+    def section_of(self, url: str) -> tuple[str, RouteTable | None]:
         """The key and the settings of one of its tables; None for one like the stream's."""
         sections = self.routing.sections
         wanted = comparable(url) if sections else ""

@@ -3,8 +3,9 @@
 Rules:
 
 1. ``schema/<app_id>/<version, 20 digits>.json`` has all columns that were agreed on up to that version, made by
-   exclusive create; the highest version counts. A version has every column of the one before it. With
-   `route_columns: own` they are in the folder ``routes`` below it, so that an edit of that key keeps both apart.
+   exclusive create; the highest version counts. A version has every column of the one before it. Where
+   tables gain columns of their own (`Stream.gains_by_table`), they are in the folder ``routes`` below it, so that an
+   edit of the settings keeps both apart.
 2. A writer makes a version before it stages a value in a new column. A file with the columns of any version can be
    loaded: the loader adds those that the table lacks in front of the load. The loader makes a version for columns that
    it gave the table by offers in markers, and for those of which the table has another type: the table is the truth.

@@ -241,7 +241,7 @@ class Manifest:
     chain_origin: int | None = None
     """The number of the chain origin that an operator's marker belongs to (rule 15); None for a flush."""
     offered_by_route: str | None = None
-    """With `route_columns: own`, in place of ``offered``: for each route a STRUCT with what its table could gain."""
+    """In place of ``offered`` where tables gain columns of their own: a STRUCT for each."""
     previous_digest: str | None = None
     """The `digest_of` the marker before a flush's (rule 16); None where there is none, and from older releases."""
 

@@ -53,9 +53,7 @@ _ROUNDS = 3
 class SchemaEvolution:
     def __init__(self, stream: Stream, ports: Ports, adder: ColumnAdder, log: FilteringBoundLogger) -> None:
         self._stream = stream
-        self._declared = stream.record.schema_of_columns
-        """Of a stream that declares none, those that its writers agreed on, once there is something to add."""
-        self._by_route = stream.record.has_own_columns
+        self._by_route = stream.gains_by_table
         self._stage = ports.stage.store
         self._tables = ports.tables
         self._adder = adder
@@ -85,21 +83,21 @@ class SchemaEvolution:
         columns, staged = schema_from_json(table.shape.schema), schema_from_json(shape.schema)
         if not offered.fields and restricted(columns, staged) == restricted(staged, staged):
             return False
-        if self._stream.record.columns_from is not None:
-            agreed = agreed_columns(self._stage, self._stream.app_id)
-            self._declared = NO_COLUMNS if agreed is None else agreed.columns
+        declared = self._declared_at(table.url)
         changed = False
         for _ in range(_ROUNDS):
             published = latest(self._stage, self._stream.app_id, by_route=self._by_route)
             before = NO_COLUMNS if published is None else published.columns
             known = PublishedColumns(
-                self._declared, columns_at(self._stream, table.url, before), self._stream.record.evolve_limit
+                declared, columns_at(self._stream, table.url, before), self._stream.record.evolve_limit
             )
             agreement = agree(columns, known, offered, staged, self._refused)
             if agreement.added:
                 self._gain(table.url, agreement.added)
                 changed, columns = True, self._columns(table.url)
-            elif self._publish(published, with_columns_at(self._stream, table.url, before, agreement.columns), offers):
+            elif self._publish(
+                published, with_columns_at(self._stream, table.url, before, agreement.columns), declared, offers
+            ):
                 break
         return changed
 
@@ -141,13 +139,22 @@ class SchemaEvolution:
         self._log.info("columns added", table=url, columns=[str(column) for column in added])
         return None
 
-    def _publish(self, published: Evolved | None, columns: StructType, offers: dict[str, StructType]) -> bool:
+    def _declared_at(self, url: str) -> StructType:
+        """A table's columns as declared; or those that the writers agreed on, once there is something to add."""
+        record = self._stream.at(url).record
+        if record.columns_from is None:
+            return record.schema_of_columns
+        agreed = agreed_columns(self._stage, self._stream.app_id)
+        return NO_COLUMNS if agreed is None else agreed.columns
+
+    def _publish(
+        self, published: Evolved | None, columns: StructType, declared: StructType, offers: dict[str, StructType]
+    ) -> bool:
         """Publish what is agreed to writers; False when another loader was faster and its publication must be read."""
         last = published or Evolved.nothing(self._stream.app_id, by_route=self._by_route)
         if columns == last.columns:
             return True
-        declared = NO_COLUMNS if self._by_route else self._declared
-        new = last.with_columns(columns, declared, offers, self._clock.wall_ms())
+        new = last.with_columns(columns, NO_COLUMNS if self._by_route else declared, offers, self._clock.wall_ms())
         gained = new.gained[len(last.gained) :]
         is_published = publish(self._stage, new)
         if is_published:

@@ -154,7 +154,7 @@ class StreamTables:
         if not isinstance(load_mode, Merge):
             return frozenset()
         store, record = self._ports.stage.store, self._stream.record
-        gained = latest(store, self._stream.app_id, by_route=record.has_own_columns) if record.evolves else None
+        gained = latest(store, self._stream.app_id, by_route=self._stream.gains_by_table) if record.evolves else None
         main = state.schema if self.own is None else self.own.shape.schema
         stream = with_columns_of_files(self._stream.at(url), main, partial(agreed_columns, store))
         own = NO_COLUMNS if gained is None else columns_at(self._stream, url, gained.columns)

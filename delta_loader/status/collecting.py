@@ -296,7 +296,7 @@ def _paths(markers: Iterable[AnyMarker], listed: Listed) -> Iterator[str]:
 
 
 def _gained(stream: Stream, stage: Stage) -> tuple[Gained, ...]:
-    by_route = stream.record.has_own_columns
+    by_route = stream.gains_by_table
     evolved = latest(stage.store, stream.app_id, by_route=by_route) if stream.record.evolves else None
     return () if evolved is None else evolved.gained
 

@@ -245,8 +245,14 @@ def columns_of_every_event(columns: StructType, stream: Stream) -> StructType:
         return columns
     names = record_names(stream)
     element = element_keys_of(stream)
-    known = {names.get(key, key) for key in stream.merge.keys if key not in element}
-    if stream.record.has_own_columns and stream.merge.tombstones == "delete":
+    keys = set(stream.merge.keys).intersection(*stream.merge.route_keys.values())
+    known = {names.get(key, key) for key in keys if key not in element}
+    for url, section in stream.routing.sections.values():
+        if section.columns is not None:  # whose columns may be other fields
+            of_table = record_names(stream.at(url))
+            known &= {of_table[key] for key in keys if key in of_table}
+    has_tables_apart = stream.record.has_own_columns or stream.has_several_columns
+    if has_tables_apart and stream.merge.tombstones == "delete":
         known.clear()  # a tombstone's key columns are known once it has a table
     if stream.merge.tombstones == "ignore" and stream.record.has_events:
         known.add(CDC_COLUMN)

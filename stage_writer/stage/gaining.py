@@ -4,20 +4,21 @@ Rules:
 
 1. The next version is made by exclusive create (common/stage/evolved.py). Of two writers that infer different types, or
    a writer and a loader, the second one reads what the first one made, and uses its types.
-2. The types of the tables come first, those of the main one before a route's, then the published ones, then those that
-   the records show (common/schema/agreement.py). A table that does not exist yet, or that this process cannot read, is
-   no obstacle: the loader, which reads it at each load, publishes its types.
+2. The types of the tables come first, those of the main one before others that gain the same columns, then the
+   published ones, then those that the records show (common/schema/agreement.py). A table that does not exist yet, or
+   that this process cannot read, is no obstacle: the loader, which reads it at each load, publishes its types.
 """
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import TYPE_CHECKING
 
 from common.errors import StoreError
 from common.schema import schema_from_json
 from common.schema.agreement import PublishedColumns, agree, joined_offers
 from common.schema.evolution import NO_COLUMNS, extended
-from common.settings.own_columns import columns_at, with_columns_at
+from common.settings.own_columns import columns_at, tables_by_part, with_columns_at
 from common.stage.evolved import Evolved, latest, publish
 from common.tables.delta_log import read_table_state
 
@@ -44,7 +45,7 @@ def gain_columns(
     """
     offered, declared = joined_offers(offers.values()), stream.record.schema_of_columns
     tables = _tables(stream, offered, open_table)
-    by_route = stream.record.has_own_columns
+    by_route = stream.gains_by_table
     if by_route:
         declared = NO_COLUMNS
     for _ in range(_ATTEMPTS):
@@ -60,20 +61,20 @@ def gain_columns(
 
 
 def _tables(stream: Stream, offered: StructType, open_table: Callable[[str], ObjectStore]) -> dict[str, StructType]:
-    """The columns of the tables that these fields are for, by URL: of all together, unless each has its own."""
-    if stream.record.has_own_columns:
-        urls = [url for field in offered if (url := stream.routing.routes.get(field.name)) is not None]
-        return {url: _columns_of(url, open_table) for url in urls}
-    table = NO_COLUMNS
-    for url in stream.row_tables:  # the main one first: its types win
-        table = extended(table, _columns_of(url, open_table))
-    return {stream.table: table}
+    """The columns of the tables that these fields are for, by the URL of the first one that gains them."""
+    parts = tables_by_part(stream)
+    wanted = offered.names if stream.gains_by_table else tuple(parts)
+    return {
+        urls[0]: reduce(extended, (_columns_of(url, open_table) for url in urls), NO_COLUMNS)
+        for part, urls in parts.items()
+        if part in wanted
+    }
 
 
 def _agreed(stream: Stream, tables: Mapping[str, StructType], known: StructType, offered: StructType) -> StructType:
-    declared, limit = stream.record.schema_of_columns, stream.record.evolve_limit
     for url, table in tables.items():
-        before = PublishedColumns(declared, columns_at(stream, url, known), limit)
+        declared = stream.at(url).record.schema_of_columns
+        before = PublishedColumns(declared, columns_at(stream, url, known), stream.record.evolve_limit)
         gained = agree(table, before, columns_at(stream, url, offered), declared).columns
         known = with_columns_at(stream, url, known, gained)
     return known

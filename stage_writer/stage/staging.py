@@ -177,7 +177,7 @@ class ObjectStage:
         state: MarkedState | None = None,
         outboxes: tuple[str, ...] = (),
     ) -> Manifest:
-        buffer, by_route = flush.buffer, flush.stream.record.has_own_columns
+        buffer, by_route = flush.buffer, flush.stream.gains_by_table
         offered = schema_to_json(buffer.offered) if buffer.offered.fields else None
         return Manifest(
             span=Span(buffer.start, buffer.end),

@@ -29,8 +29,8 @@ def _problems(stream: Stream) -> Iterator[str]:
             f"explode is set, but a message of envelope: {record.envelope} may have several rows already; leave "
             "explode out, and explode the array in a query of the table"
         )
-    if stream.has_several_columns and may_have_several_rows(stream):
+    if stream.has_several_columns and may_have_several_rows(stream) and stream.shaping.where is not None:
         yield (
-            f"a table has columns of its own, and a message of envelope: {record.envelope} may have several rows, with "
-            "the same columns; give each table a stream of its own, with `where`"
+            f"where may leave out some rows of a message of envelope: {record.envelope}, and a table has columns of "
+            "its own, which where does not see; remove where, or give each table a stream of its own"
         )

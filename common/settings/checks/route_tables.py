@@ -13,8 +13,11 @@ from typing import TYPE_CHECKING
 
 from common.hints import did_you_mean
 from common.settings.checks.columns import check_columns
+from common.settings.checks.columns_from import check_evolving
+from common.settings.checks.merge import check_merge
 from common.settings.formats import forms_of
 from common.settings.loading import LoadSetting
+from common.settings.own_columns import tables_by_part
 from common.settings.refusing import refuse
 from common.settings.route_tables import MAKING
 from common.tables.urls import comparable
@@ -36,27 +39,38 @@ def check_route_tables(stream: Stream) -> None:
             refuse(f"routes.{route} is a section, and route_tables has it too; write everything in routes.{route}")
     for key, (url, route_table) in stream.routing.sections.items():
         _check(stream, key, url, route_table)
-    if stream.has_several_columns:
-        for setting, instead in _excluded(stream):
-            refuse(f"some tables have columns of their own, so {setting} cannot be set; {instead}")
-    for key, (url, _) in stream.routing.sections.items():
-        if stream.at(url).record.columns_from is not None:
-            continue
+    if stream.has_several_columns and stream.shaping.explode is not None:  # rule 2
+        refuse("some tables have columns of their own, so explode cannot be set; give its rows a stream of their own")
+    for key, url in _made_apart(stream).items():
+        own = stream.at(url)
         try:
-            check_columns(stream.at(url))
+            check_evolving(own)
+            if own.record.columns_from is None:
+                check_columns(own)
+            check_merge(own)
         except ValueError as error:
             msg = f"{key}: {error}"
             raise ValueError(msg) from None
+    _check_parts(stream)
 
 
-def _excluded(stream: Stream) -> Iterator[tuple[str, str]]:
-    """A setting that is excluded by rule 2, with what to write instead."""
-    if stream.shaping.explode is not None:
-        yield "explode", "give the exploded rows a stream of their own"
-    if stream.record.evolves:
-        yield "unknown_fields: evolve", "write unknown_fields: rescue"
-    if stream.merge is not None:
-        yield "merge", "write the tables of routes as URLs alone, or give each table a stream of its own with `where`"
+def _made_apart(stream: Stream) -> dict[str, str]:
+    """The tables with settings that differ from the stream's, by the key of these."""
+    urls = {key: url for key, (url, _) in stream.routing.sections.items()}
+    keys = {} if stream.merge is None else stream.merge.route_keys
+    return urls | {f"routes.{route}": url for route, url in stream.routing.routes.items() if route in keys}
+
+
+def _check_parts(stream: Stream) -> None:
+    """Raise ValueError for tables that could not be told apart by the names of the columns that they gain."""
+    seen: dict[str, str] = {}
+    for part in tables_by_part(stream):
+        if part.casefold() in seen:
+            refuse(
+                f"{seen[part.casefold()]!r} and {part!r} differ only in case, so their tables cannot gain columns of "
+                "their own; rename one, or write unknown_fields: rescue"
+            )
+        seen[part.casefold()] = part
 
 
 def _check(stream: Stream, key: str, url: str, table: RouteTable) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from common.hints import did_you_mean
 from common.settings.envelopes import WITHOUT_KEY_NAMES
 from common.settings.places import STAGE_FOLDERS
 from common.settings.refusing import refuse
@@ -30,7 +31,6 @@ def check_template(stream: Stream) -> None:
     excluded = {
         "topology": stream.topology is not None,
         "tables": bool(stream.routing.other_tables),
-        "columns in a section of routes": stream.has_several_columns,
     }
     other = next((key for key, is_given in excluded.items() if is_given), None)
     if other is not None:
@@ -45,10 +45,9 @@ def check_template(stream: Stream) -> None:
 def check_own_columns(stream: Stream) -> None:
     """Raise ValueError where tables cannot have columns of their own."""
     merge = stream.merge
+    if merge is not None:
+        _check_route_keys(stream, merge)
     if not stream.record.has_own_columns:
-        if merge is not None and merge.route_keys:
-            msg = "merge.route_keys is set without route_columns: own, so all tables have merge.keys; remove it"
-            raise ValueError(msg)
         return
     excluded = {
         "no route_table": stream.routing.route_table is None,
@@ -62,6 +61,22 @@ def check_own_columns(stream: Stream) -> None:
         raise ValueError(msg)
     if merge is not None:
         _check_own_keys(stream, merge)
+
+
+def _check_route_keys(stream: Stream, merge: MergeSettings) -> None:
+    if merge.route_keys and not (stream.record.has_own_columns or stream.has_several_columns):
+        refuse(
+            "merge.route_keys is set, but all tables have the same columns, so they have merge.keys; remove it, or "
+            "write columns in a section of routes"
+        )
+    for route, keys in merge.route_keys.items():
+        url = stream.routing.routes.get(route)
+        if url is None and stream.routing.route_table is None:
+            hint = did_you_mean(route, stream.routing.routes, f"write routes: {{{route}: table URL}}")
+            refuse(f"merge.route_keys names {route!r}, which is not in routes; {hint}")
+        of_table = None if url is None else stream.at(url).merge
+        if of_table is not None and of_table.keys != keys:
+            refuse(f"merge.route_keys.{route}: another route leads to this table, with other keys; write the same ones")
 
 
 def _check_own_keys(stream: Stream, merge: MergeSettings) -> None:

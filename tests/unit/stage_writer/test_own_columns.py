@@ -25,7 +25,7 @@ from common.stage.appeared_routes import agree_on, appeared, with_appeared_of
 from common.stage.evolved import latest
 from common.storage.store import FsspecStore
 from devservices.schema_registry import Registry, running_registry
-from stage_writer.convert_by_route import OwnColumnsConverter
+from stage_writer.convert_by_table import TablesConverter
 from stage_writer.decode.batch import MessageBatch, headers_column
 from stage_writer.decode.envelopes.framing import SchemaWait
 from stage_writer.fetch.schema_registry import SchemaRegistry
@@ -69,7 +69,7 @@ class Writer:
             schemas, native_decoder=native_decoders()[-1], schema_file=file, compile_protobuf=compile_protobuf
         )
         converter = converter_of(self.stream, inputs, appearing=routes)
-        assert isinstance(converter, OwnColumnsConverter)
+        assert isinstance(converter, TablesConverter)
         self.converter = converter
         self.gained = NO_COLUMNS
 
@@ -175,10 +175,10 @@ def test_tables_that_appear_after_others_have_gained_columns_gain_theirs(store: 
         gained=lambda app_id, by_route: latest(store, app_id, by_route=by_route),
     )
 
-    def converts(schemas: Schemas, first: OwnColumnsConverter, table: str, **row: object) -> list[dict[str, object]]:
+    def converts(schemas: Schemas, first: TablesConverter, table: str, **row: object) -> list[dict[str, object]]:
         batch = batch_of([change(table, row)], keys=[key(id=1)])
         for _ in range(3):
-            converter = cast("OwnColumnsConverter", schemas.newest(first))
+            converter = cast("TablesConverter", schemas.newest(first))
             assert converter.waits(batch) is None
             ((_, staged),) = (each for part in converter.slices([batch]) for each in part)
             if staged.offered.fields and schemas.waits(converter, staged.offered, "marker") is not None:
@@ -702,13 +702,16 @@ def test_a_row_whose_key_changes_is_moved_as_debezium_sends_it(store: FsspecStor
         ({"columns": "from_table"}, "does not go with columns: from_table"),
         ({"unknown_fields": "rescue"}, "does not go with unknown_fields: rescue"),
         ({"unrouted": "table"}, "does not go with unrouted: table"),
-        ({"columns": "from_registry", "framing": "confluent"}, "does not go with columns: from_registry"),
+        (
+            {"columns": "from_registry", "framing": "confluent"},
+            "with route_columns: own tables have their records' fields; remove columns",
+        ),
         ({"envelope": "dms"}, "events of dms do not name the key columns; add merge.keys or merge.route_keys"),
         ({"routes": {"a": "/a"}}, "add merge.route_keys.a, or merge.keys"),
         ({"route_columns": "shared", "columns": "id INT"}, "merge.keys is missing"),
         (
             {"route_columns": "shared", "columns": "id INT", "merge": {"keys": ["id"], "route_keys": {"a": ["id"]}}},
-            "merge.route_keys is set without route_columns: own",
+            "merge.route_keys is set, but all tables have the same columns",
         ),
     ],
 )

@@ -10,6 +10,11 @@ from tests.unit.common.settings.test_settings import parse, with_stream
 CLICK = {"table": "/data/clicks", "columns": "day DATE, url STRING", "partition_by": ["day"], "load": "append"}
 
 MERGE = {"load": "merge", "merge": {"keys": ["id"]}}
+DAY = {"table": "/data/clicks", "columns": "day DATE, n INT"}
+
+
+def merged_by(**keys: object) -> dict[str, object]:
+    return {"load": "merge", "merge": {"keys": ["id"], **keys}}
 
 
 def with_routes(**routes: object) -> str:
@@ -115,11 +120,30 @@ def test_what_is_printed_is_read_back_as_the_same_tables(more: dict[str, object]
             {"routes": {"click": CLICK}, "route_tables": {"click": {"columns": "id INT"}}},
             "write everything in routes.click",
         ),
-        ({"routes": {"click": CLICK}, "unknown_fields": "evolve"}, "unknown_fields: evolve cannot be set"),
+        (
+            {"routes": {"click": CLICK | {"rename": {"day": "d"}}}, "unknown_fields": "evolve"},
+            "routes.click: rename renames or moves fields, so unknown_fields cannot be evolve",
+        ),
+        (
+            {"routes": {"click": CLICK, "Click": CLICK | {"table": "/data/other"}}, "unknown_fields": "evolve"},
+            "'Click' and 'click' differ only in case, so their tables cannot gain columns",
+        ),
         ({"routes": {"click": CLICK}, "columns": "city ARRAY<STRING>", "explode": "city"}, "explode cannot be set"),
         (
-            {"routes": {"click": {"table": "/data/c", "columns": "id INT"}}, **MERGE},
-            "some tables have columns of their own, so merge",
+            {"routes": {"click": {"table": "/data/c", "columns": "n INT"}}, **MERGE},
+            "routes.click: merge.keys names 'id', which is not a column of the table",
+        ),
+        (
+            {"routes": {"click": {"table": "/data/c", "columns": "id DOUBLE"}}, **MERGE},
+            "routes.click: merge.keys names 'id', whose type DOUBLE cannot tell rows apart",
+        ),
+        (
+            {"routes": {"click": DAY}, **merged_by(route_keys={"click": ["day"], "clik": ["day"]})},
+            r"merge.route_keys names 'clik', which is not in routes; did you mean 'click'",
+        ),
+        (
+            {"routes": {"click": DAY, "tap": DAY}, **merged_by(route_keys={"click": ["day"], "tap": ["n"]})},
+            "merge.route_keys.tap: another route leads to this table, with other keys",
         ),
         (
             {"routes": {"click": {"table": "/data/clicks", "load": "auto"}}, **MERGE},

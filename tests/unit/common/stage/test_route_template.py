@@ -75,10 +75,6 @@ def test_a_value_names_a_folder_or_is_no_route(name: str, *, good: bool) -> None
         ({"route_table": "/data/{route}/{route}"}, "once"),
         ({"route_table": "s3://{route}/data"}, "once"),
         ({"route_table": "lake.{route}"}, "once"),
-        (
-            {"routes": {"x": {"table": "/data/x", "columns": "id INT"}}},
-            "cannot be combined with columns in a section of routes",
-        ),
         ({"route": None, "tables": ["/data/x"]}, "cannot be combined with tables"),
         ({"route_table": None, "routes": {"x": "/data/x"}, "route_limit": 5}, "route_limit is set without"),
         ({"dead_letters": "/data/by_city/dead/letters"}, "may make a table around dead_letters"),

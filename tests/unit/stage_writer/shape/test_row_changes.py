@@ -394,8 +394,13 @@ def test_rules_judge_each_row_and_count_the_message_once() -> None:
         ({"envelope": "maxwell", "format": "avro", "framing": "confluent"}, "envelope is maxwell, which is JSON"),
         ({"envelope": "canal", "columns": "id BIGINT, a ARRAY<INT>", "explode": "a"}, "may have several rows already"),
         (
-            {"envelope": "canal", "route": "name", "routes": {"a": {"table": "/a", "columns": "id BIGINT"}}},
-            "a table has columns of its own",
+            {
+                "envelope": "canal",
+                "where": "id > 1",
+                "route": "name",
+                "routes": {"a": {"table": "/a", "columns": "id BIGINT"}},
+            },
+            "a table has columns of its own, which where does not see",
         ),
     ],
 )

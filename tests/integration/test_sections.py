@@ -1,0 +1,150 @@
+"""Sections of `routes` that gain columns and are merged by keys of their own, by programs of which one is killed."""
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from pyspark.sql import SparkSession
+
+from delta_loader.inspect.verify.findings import Verdict
+from devservices.kafka import KafkaCluster
+from tests.integration import in_process
+from tests.integration.conftest import Programs
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
+
+ADDED, MERGED = "added", "merged"
+
+
+def streams(folder: Path, topics: dict[str, str], **edits: object) -> list[dict[str, object]]:
+    """One whose rows are added, and one whose rows are merged."""
+    made: list[dict[str, object]] = []
+    for app_id, topic in topics.items():
+        click = {"table": f"{folder}/{app_id}/clicks", "columns": "id STRING, url STRING"}
+        view = {"table": f"{folder}/{app_id}/views", "columns": "page STRING, user STRING"}
+        stream: dict[str, object] = {
+            "app_id": app_id,
+            "topics": [topic],
+            "table": f"{folder}/{app_id}/events",
+            "columns": "id BIGINT, kind STRING",
+            "route": "substr(kafka.key_text, 1, 1)",
+            "routes": {"c": click, "v": view},
+            "unknown_fields": "evolve",
+            **edits,
+        }
+        if app_id == MERGED:
+            keys = {"keys": ["id"], "route_keys": {"v": ["page", "user"]}, "tombstones": "ignore"}
+            operation = {"operation": "kafka.key_text[2:2]", "deletes": ["-"]}
+            stream |= {"load": "merge", "merge": {**keys, **operation}}
+        made.append(stream)
+    return made
+
+
+class Pipeline:
+    """The programs, a topic for each stream, and the tables."""
+
+    def __init__(
+        self, kafka: KafkaCluster, topics: dict[str, str], programs: Programs, spark: SparkSession, folder: Path
+    ) -> None:
+        self.topics = topics
+        self._programs = programs
+        self._spark = spark
+        self._folder = folder
+        self._settings: dict[str, object] = {
+            "kafka": {"bootstrap.servers": kafka.bootstrap_servers},
+            "stage": {"url": f"{folder}/stage"},
+            "writer": {"group_id": topics[ADDED], "http": None, "flush_after": "1s"},
+            "loader": {"http": None, "spark": {"spark.master": "local[2]"}},
+        }
+        self._producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+        self.edit()
+
+    def edit(self, **edits: object) -> None:
+        self.config = self._programs.config({**self._settings, "streams": streams(self._folder, self.topics, **edits)})
+
+    def send(self, *records: tuple[str, dict[str, object]]) -> None:
+        for topic in self.topics.values():
+            for key, record in records:
+                self._producer.produce(topic, json.dumps(record), key, partition=0)
+        assert self._producer.flush(120) == 0
+
+    def killed(self) -> None:
+        """A writer that dies when the files of its second flush are there, and their marker is not."""
+        dying = [sys.executable, "-m", "tests.integration.dying_writer", "1", "run", str(self.config)]
+        assert subprocess.run(dying, check=False).returncode == -signal.SIGKILL
+
+    def stage(self) -> None:
+        self._programs.succeed("stage-writer", "run", self.config, "--until-caught-up")
+
+    def load(self) -> None:
+        for report in in_process.load_all(self.config, self._spark):
+            assert (report.failure, report.held) == (None, {})
+
+    def rows(self, app_id: str, table: str, *columns: str) -> list[tuple[object, ...]]:
+        frame = self._spark.read.format("delta").load(f"{self._folder}/{app_id}/{table}")
+        return sorted((tuple(row) for row in frame.selectExpr(*columns).collect()), key=repr)
+
+    def gained(self) -> dict[str, set[str]]:
+        shown = json.loads(self._programs.succeed("delta-loader", "status", self.config, "--json"))["streams"]
+        return {stream["app_id"]: {gained["column"] for gained in stream["gained"]} for stream in shown}
+
+
+def test_sections_gain_columns_and_are_merged_by_keys_of_their_own(
+    kafka: KafkaCluster, new_topic: Callable[..., str], programs: Programs, spark: SparkSession, tmp_path: Path
+) -> None:
+    it = Pipeline(kafka, {ADDED: new_topic(1), MERGED: new_topic(1)}, programs, spark, tmp_path)
+    it.send(
+        ("c", {"id": "a", "url": "/"}),
+        ("v", {"page": "p", "user": "u", "ms": 1}),
+        ("o", {"id": 1, "kind": "other"}),
+        ("c", {"id": "b", "ms": "text"}),
+    )
+    it.killed()
+    it.stage()
+    it.load()
+    for app_id in it.topics:
+        assert it.rows(app_id, "events", "id", "kind") == [(1, "other")]
+        assert it.rows(app_id, "clicks", "id", "url", "ms") == [("a", "/", None), ("b", None, "text")]
+        assert it.rows(app_id, "views", "page", "user", "ms") == [("p", "u", 1)]
+
+    it.send(
+        ("v", {"page": "p", "user": "u", "ms": 2}),
+        ("v", {"page": "p", "user": "w", "of": {"x": 1.5}}),
+        ("c-", {"id": "a"}),
+        ("o", {"id": 2, "ms": True}),
+        ("c", {"id": 3}),
+    )
+    it.killed()
+    it.stage()
+    it.load()
+    new = ("p", "w", None, 1.5)
+    assert it.rows(ADDED, "views", "page", "user", "ms", "of.x") == [("p", "u", 1, None), ("p", "u", 2, None), new]
+    assert it.rows(MERGED, "views", "page", "user", "ms", "of.x") == [("p", "u", 2, None), new]
+    assert it.rows(ADDED, "clicks", "id", "url", "ms") == [("a", "/", None), ("a", None, None), ("b", None, "text")]
+    assert it.rows(MERGED, "clicks", "id", "url", "ms") == [("b", None, "text")]
+    for app_id, gained in it.gained().items():
+        assert it.rows(app_id, "events", "id", "kind", "ms") == [(1, "other", None), (2, None, True)]
+        assert it.rows(app_id, "events_dead_letters", "error_class") == [("wrong_type",)]
+        own = f"`{tmp_path}/{app_id}/events` STRUCT<ms: BOOLEAN>"
+        assert {"c STRUCT<ms: STRING>", "v STRUCT<ms: BIGINT>", own} <= gained
+
+    # Evolving ends while files of the former config are staged.
+    it.send(("c", {"id": "d", "late": 1}), ("v", {"page": "q", "user": "u", "ms": 3}))
+    it.stage()
+    it.load()
+    it.edit(unknown_fields="rescue")
+    it.send(("c", {"id": "e", "ms": "more"}))
+    it.stage()
+    it.load()
+    for app_id in it.topics:
+        clicks = it.rows(app_id, "clicks", "id", "late", "_rescued")
+        assert {("d", 1, None), ("e", None, '{"ms":"more"}')} <= {*clicks}
+        assert ("q", 3) in it.rows(app_id, "views", "page", "ms")
+        report = in_process.verify(it.config, spark, app_id)
+        assert report.failure is None
+        assert not [finding for finding in report.findings if finding.verdict is Verdict.FAULT], report.findings
