@@ -28,8 +28,8 @@ def manifest_of(name: MarkerName, data: bytes | None) -> Manifest | None:
     return None
 
 
-def partitions_of_other_topics(store: ObjectStore, stream: Stream) -> frozenset[Partition]:
-    """The partitions of topics that the stream does not take, whose newest markers have its app_id.
+def chains_of_other_topics(store: ObjectStore, stream: Stream) -> dict[TopicPartition, int]:
+    """The chains of topics that the stream does not take, whose newest markers have its app_id; with their generations.
 
     Markers that are empty or cannot be read are left out. Raises StoreError.
     """
@@ -39,8 +39,13 @@ def partitions_of_other_topics(store: ObjectStore, stream: Stream) -> frozenset[
         if not stream.takes(partition.topic):
             newest[partition] = max(newest.get(partition, (name, path)), (name, path))
     manifests = {partition: manifest_of(name, store.read(path)) for partition, (name, path) in newest.items()}
-    return frozenset(
-        partition.partition
+    return {
+        partition: manifest.generation
         for partition, manifest in manifests.items()
         if manifest is not None and manifest.app_id == stream.app_id
-    )
+    }
+
+
+def partitions_of_other_topics(store: ObjectStore, stream: Stream) -> frozenset[Partition]:
+    """Their Kafka partitions. Raises StoreError."""
+    return frozenset(partition.partition for partition in chains_of_other_topics(store, stream))

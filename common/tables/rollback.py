@@ -43,7 +43,8 @@ Rules:
    (common/tables/commit_metadata.py) and not this one, or all of the log exists, or the chain's first marker is younger
    than the oldest existing commit, or than the newest `MOST_COMMITS`. (A stage that is younger than all that is left of
    the log thus belongs to a new stream.) Otherwise that is unknown too; commits made in the meantime record it as
-   unproved.
+   unproved. They also record the chains that the stage has of other topics for the app_id, where the log has none of
+   its commits (rule 6): the table's position may be theirs.
 """
 
 from __future__ import annotations
@@ -101,6 +102,9 @@ class Rollback:
     """What was lost of older generations too (rule 5): Kafka has none of it."""
     is_unplaced: bool = False
     """For `RollbackKind.UNKNOWN`: the table has no txn action for these chains, and may have had (rule 7)."""
+    new_from_ms: int | None = None
+    """For `RollbackKind.UNKNOWN`: from when on a chain that is started is known to be new; None for at once (rule 7).
+    """
 
 
 @dataclass(slots=True)
@@ -336,7 +340,7 @@ def unknown_positions(
     if not positions:
         return None
     named = {partition: generations[partition] for partition in positions if generations.get(partition)}
-    return Rollback(RollbackKind.UNKNOWN, oldest, positions, generations=named)
+    return Rollback(RollbackKind.UNKNOWN, oldest, positions, generations=named, new_from_ms=_younger_from_ms(oldest))
 
 
 def _flushed_below(marker: Marker, position: Position) -> Manifest | None:
@@ -346,7 +350,12 @@ def _flushed_below(marker: Marker, position: Position) -> Manifest | None:
 
 
 def _is_older(made_ms: int | None, commit: LoggedCommit) -> bool:
-    return made_ms is None or commit.timestamp_ms is None or made_ms <= commit.timestamp_ms + _SKEW_MS
+    younger_from_ms = _younger_from_ms(commit)
+    return made_ms is None or younger_from_ms is None or made_ms < younger_from_ms
+
+
+def _younger_from_ms(commit: LoggedCommit) -> int | None:
+    return None if commit.timestamp_ms is None else commit.timestamp_ms + _SKEW_MS + 1
 
 
 def without_txn(
@@ -379,7 +388,9 @@ def without_txn(
     unproved = [chain for chain in rooted if past.may_have_loaded(chain, (first_ms or {}).get(chain[0]))]
     if unproved and past.oldest is not None:
         unknown = _without(RollbackKind.UNKNOWN, past.oldest, dict.fromkeys(unproved, Position(0)))
-        rollbacks.append(replace(unknown, is_unplaced=True))
+        # A commit that names all chains does not name one that is started after it.
+        new_from_ms = _younger_from_ms(past.oldest) if past.names_all is None else None
+        rollbacks.append(replace(unknown, is_unplaced=True, new_from_ms=new_from_ms))
     return tuple(rollbacks)
 
 

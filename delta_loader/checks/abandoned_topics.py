@@ -4,9 +4,12 @@ Rules:
 
 1. A topic that is removed from `topics` leaves the stream. Another topic in its place has its own chain and txn ids,
    and starts at its own start (common/tables/transactions.py, rule 3).
-2. Markers of the removed topic that are not in all of the stream's tables stay: nothing settles them, and `clean`
+2. Where the table's log has lost the stream's commits, a position that names no topic may be the removed topic's. As a
+   new chain its records would be in the table twice, so the loader holds it (common/tables/rollback.py, rule 7), and
+   only a look at the table tells.
+3. Markers of the removed topic that are not in all of the stream's tables stay: nothing settles them, and `clean`
    removes no file that they name. They are reported until they are loaded or deleted.
-3. A marker names the stream that it was staged for. Markers of streams of other configs, which may share the stage,
+4. A marker names the stream that it was staged for. Markers of streams of other configs, which may share the stage,
    belong to them; markers that do not name it, such as those made by hand, are ignored.
 """
 
@@ -22,7 +25,8 @@ from common.stage.markers import DONE
 from common.stage.merged import topics_of
 from common.tables.deferred_ranges import DeferredRanges
 from common.tables.delta_log import read_table_state
-from common.tables.stream_history import read_identity
+from common.tables.identity import NO_IDENTITY
+from common.tables.stream_history import read_stream_history
 from common.tables.transactions import TxnIds
 from delta_loader.check_result import Check, Level
 
@@ -55,11 +59,13 @@ def abandoned_topics(
 def _checks(stream: Stream, chains: Iterable[tuple[Listed, Manifest]], open_store: OpenStore) -> Iterator[Check]:
     store = open_store(stream.table)
     state = read_table_state(store)
-    identity = read_identity(stream, state, store)
+    history = None if state is None else read_stream_history(stream, state, store)
+    identity = NO_IDENTITY if history is None or state is None else history.identity(state.transactions)
+    is_cut = history is not None and history.unknown_since is not None
     transactions = {} if state is None else state.transactions
     ids = TxnIds(stream.app_id, several_topics=True, plain_topic=identity.plain_topic)
     deferred = DeferredRanges.read(transactions)
-    waiting: dict[str, dict[TopicPartition, int]] = {}
+    waiting: dict[tuple[str, bool], dict[TopicPartition, int]] = {}
     for listed, newest in chains:
         known = identity.chains.get(listed.partition)
         if known is not None and known.generation > newest.generation:
@@ -69,23 +75,33 @@ def _checks(stream: Stream, chains: Iterable[tuple[Listed, Manifest]], open_stor
         if position is not None:
             position = deferred.floor(current_ids, stream.side_tables, listed.partition, position)
         if position is None or newest.span.end > position:
-            waiting.setdefault(str(listed.partition.topic), {})[listed.partition] = max(1, listed.waiting(position))
-    for topic, markers in waiting.items():
-        yield _check(stream, topic, markers)
+            is_unproved = is_cut or (listed.partition, newest.generation) in identity.unproved
+            of_topic = waiting.setdefault((str(listed.partition.topic), position is None and is_unproved), {})
+            of_topic[listed.partition] = max(1, listed.waiting(position))
+    for (topic, may_be_loaded), markers in waiting.items():
+        yield _check(stream, topic, markers, may_be_loaded=may_be_loaded)
 
 
-def _check(stream: Stream, topic: str, markers: Mapping[TopicPartition, int]) -> Check:
+def _check(stream: Stream, topic: str, markers: Mapping[TopicPartition, int], *, may_be_loaded: bool) -> Check:
     first, count = min(markers), sum(markers.values())
     more = f" and {len(markers) - 1:,} more" if len(markers) > 1 else ""
     named = ", ".join(
         [*stream.topics, *(chain_input for chain_input in topics_of(topic) if chain_input not in stream.topics)]
     )
+    load = f"set topics: [{named}] until `delta-loader status {CONFIG}` shows no lag of {topic}"
+    give_up = f"delete {DONE}/{topic}/ from the stage"
+    state, remedy = "are not in its tables yet", f"{load}; or, to give up its records, {give_up}"
+    if may_be_loaded:
+        state = "are in its tables or not, which the table's log no longer says"
+        remedy = (
+            f"look for its last records in {stream.table}: if they are there, {give_up}; if not, {load}, and start it "
+            "with the command that is shown there"
+        )
     return Check(
         "topics",
         Level.ERROR,
-        f"{stream.app_id}: {count:,} markers of {first}{more} were staged for it and are not in its tables yet, but "
+        f"{stream.app_id}: {count:,} markers of {first}{more} were staged for it and {state}, but "
         f"its topics are {', '.join(stream.topics)}, so they are never loaded",
-        f"set topics: [{named}] until `delta-loader status {CONFIG}` shows no lag of {topic}; or, to give up its "
-        f"records, delete {DONE}/{topic}/ from the stage",
+        remedy,
         stream.app_id,
     )

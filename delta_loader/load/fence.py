@@ -55,10 +55,10 @@ class RollbackFence:
         if target is None:
             return {}
         events = self._without_position(target)
-        context.tables.note_forgotten(events)
         lost: dict[TopicPartition, Held] = {}
         markers = self._markers()
         loads = bool(loadable_chains(markers, context.position))
+        context.tables.note_forgotten([*events, *(context.rollbacks.of_other_topics(target) if loads else ())])
         for back in [*events, *self._unknown_history(target, markers, loads=loads)]:
             resolution = context.rollbacks.resolution(target, back)
             if resolution is not None and not context.stop():

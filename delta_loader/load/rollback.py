@@ -21,7 +21,9 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from common.remedies import CONFIG, delta_table, quoted, repair
-from common.stage.marker_contents import partitions_of_other_topics
+from common.sizes import time_text
+from common.spans import Position
+from common.stage.marker_contents import chains_of_other_topics, partitions_of_other_topics
 from common.stage.resolutions import Resolution, resolution_path
 from common.tables.commit_metadata import CommitMetadata, Resolved
 from common.tables.identity import TableChain, TableIdentity, with_transactions
@@ -43,7 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from common.settings import Stream
-    from common.spans import Position, TopicPartition
+    from common.spans import TopicPartition
     from common.stage.markers import Marker
     from common.tables.history import LoggedCommit
     from common.tables.transactions import TxnIds
@@ -148,6 +150,15 @@ class RollbackDetector:
         others = partial(partitions_of_other_topics, self._stage.store, self._stream)
         return unknown_positions(known.unknown, placed, self.ids.generations, others, loads=loads)
 
+    def of_other_topics(self, target: Target) -> tuple[Rollback, ...]:
+        """The chains of other topics that a position without a topic's name may belong to (rollback.py, rule 7)."""
+        known = self._examined.get((self._app_id, target.url))
+        if known is None or known.unknown is None:
+            return ()
+        chains = chains_of_other_topics(self._stage.store, self._stream)
+        positions = dict.fromkeys(chains, Position(0))
+        return (Rollback(RollbackKind.UNKNOWN, known.unknown, positions, generations=chains, is_unplaced=True),)
+
     def resolution(self, target: Target, back: Rollback) -> Resolution | None:
         """The operator's resolution, if there is one. Raises UsageError, StoreError."""
         path = resolution_path(self._app_id, target.table_id, back.cause.version)
@@ -201,15 +212,23 @@ def _remedy(url: str, app_id: str, back: Rollback) -> str:
     if back.kind is RollbackKind.UNKNOWN and back.is_unplaced:
         partition = min(back.positions)
         return (
-            f"state from which offset its records are to be loaded: `{repair('restart', partition)} --at OFFSET --yes`"
-            ", where OFFSET is the first one that the table lacks (for every partition that is held so)"
+            f"state from which offset its records are to be loaded: `{repair('restart', partition)} --at OFFSET "
+            "--give-up --yes`, where OFFSET is the first one that the table lacks (for every partition that is held "
+            f"so){_no_sooner(back)}"
         )
     if back.kind is RollbackKind.UNKNOWN:
         return (
             f"compare the table's rows with these positions; if it has them, `{command} --go-on --yes`; if not, "
             f"`{repair('restart', min(back.positions))} --at OFFSET --yes` loads again from the first one that it lacks"
+            f"{_no_sooner(back)}"
         )
     return (
         f"`{command} --replay` loads what it lacks again, `{command} --go-on` accepts it as it is; both "
         "only show their plan until --yes is added"
     )
+
+
+def _no_sooner(back: Rollback) -> str:
+    """From when on the command helps."""
+    from_ms = back.new_from_ms
+    return "" if from_ms is None else f"; not before {time_text(from_ms)}, or the new chain is held for the same reason"

@@ -7,7 +7,11 @@ import pytest
 
 from common.settings import Settings
 from common.spans import Partition, Position, Topic, TopicPartition
+from common.tables.commit_metadata import CommitMetadata
+from common.tables.history import LoggedCommit
+from common.tables.stream_history import StreamHistory
 from delta_loader.check_result import Check, Level
+from delta_loader.checks import abandoned_topics as module
 from delta_loader.checks.abandoned_topics import abandoned_topics
 from delta_loader.ports import in_turn
 from delta_loader.stage.reading import Stage
@@ -79,6 +83,28 @@ def test_only_what_the_table_lacks_is_left_behind(world: World, last: int, marke
     world.loaded(orders=9, payments=last)
     found = world.found("orders", "refunds")
     assert [f"{markers} markers of payments/0" in one.message for one in found] == [True] * markers
+
+
+@pytest.mark.parametrize("known_by", ["a log without the stream's commits", "the first one after it"])
+def test_markers_that_may_be_in_the_table_are_not_to_be_loaded_unseen(
+    world: World, known_by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A position that names no topic may be theirs: as a new chain they would be loaded again."""
+    payments, orders = world.staging("payments"), world.staging()
+    payments.flush(0, 0, 10)
+    payments.flush(1, 0, 10)
+    world.loaded()
+    unproved = frozenset({(payments.source(0), 0), (payments.source(1), 0)})
+    own = CommitMetadata("a", "orders", {}, None, positions={orders.source(0): Position(10)}, unproved=unproved)
+    oldest = LoggedCommit(9, "WRITE", metadata=None if known_by.startswith("a log") else own)
+    monkeypatch.setattr(module, "read_stream_history", lambda stream, *_: StreamHistory(stream, iter([oldest])))
+    (found,) = world.found("orders")
+    assert "2 markers of payments/0 and 1 more were staged for it and are in its tables or not" in found.message
+    look, load = found.remedy.split("; if not, ")
+    assert "look for its last records" in look
+    assert look.endswith("if they are there, delete done/payments/ from the stage")
+    assert "topics: [orders, payments]" in load
+    assert "start it with the command that is shown there" in load
 
 
 def test_another_configs_streams_are_left_to_it(world: World) -> None:

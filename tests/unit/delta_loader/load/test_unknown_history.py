@@ -6,6 +6,9 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from common.remedies import CONFIG
+from common.settings import Settings
+from common.sizes import time_text
 from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.stage.chain_origins import ChainOrigin, origin_path, origin_to_bytes
 from common.stage.resolutions import Resolution
@@ -71,6 +74,8 @@ class World:
     staging: Staging = field(default_factory=lambda: Staging(f"memory://{uuid.uuid4().hex}"))
     tables: Logged = field(default_factory=Logged)
     running: LoaderService | None = None
+    more: tuple[str, ...] = ()
+    """Topics that the config names too."""
 
     @property
     def url(self) -> str:
@@ -79,8 +84,9 @@ class World:
     def load(self, *, again: bool = True) -> dict[str, str]:
         """A pass, by a loader that was started just now or by the one that runs; why partitions are held."""
         if again or self.running is None:
-            settings = settings_for(self.staging, marker_retention="1ms")
-            self.running = loader_for(self.staging, self.tables, settings)
+            given = settings_for(self.staging, marker_retention="1ms").model_dump(mode="json", exclude_unset=True)
+            given["streams"][0]["topics"] = [self.staging.topic, *self.more]
+            self.running = loader_for(self.staging, self.tables, Settings.model_validate(given))
         (report,) = self.running.run_pass()
         assert report.failure is None, report.failure
         self.report: StreamReport = report
@@ -266,6 +272,63 @@ def test_the_position_of_a_topic_that_the_config_named_before_is_not_another_s(w
     assert world.tables.tables[world.url].transactions == {"orders-0": 29, "orders-0@1": 9}
     world.tables.others(world.url, 20)
     world.tables.begins = 40
+    assert world.load() == {}
+
+
+def test_the_topic_before_is_held_when_the_config_names_it_again(world: World) -> None:
+    """What was loaded after the log was cleaned up names the new topic alone: the table may have the other one's."""
+    world.loads(0, 0, 10)
+    world.tables.others(world.url, 20)
+    world.tables.begins = 15
+    staging = world.staging
+    staging.topic, staging.generation, staging.created_ms = "orders_v2", 1, staging.created_ms + 30 * DAY_MS
+    begin = origin_to_bytes(ChainOrigin(Position(0), 1))  # what bootstrap restart --at 0 does, as the hold says
+    staging.store(staging.stage_url).write(origin_path(staging.source(0)), begin)
+    staging.previous.clear()
+    staging.flush(0, 0, 20)
+    assert world.load() == {}
+    world.tables.others(world.url, 20)
+    staging.flush(0, 20, 30)
+    assert world.load() == {}
+    world.more = ("orders",)
+    for _ in range(2):
+        assert world.load() == {"orders/0": "history_unknown"}
+    (held,) = world.report.held.values()
+    assert f"bootstrap restart {CONFIG} --topic orders --partition 0 --at OFFSET --give-up --yes" in held.remedy
+    assert "not before" not in held.remedy
+    staging.topic, staging.previous = "orders", {}
+    begin = origin_to_bytes(ChainOrigin(Position(10), 1))
+    staging.store(staging.stage_url).write(origin_path(staging.source(0)), begin)
+    staging.store(staging.stage_url).delete([path for path in staging.markers() if "/orders/" in path])
+    world.more = ("orders_v2",)
+    staging.flush(0, 10, 20)
+    assert world.load() == {}
+    assert world.begun(0) == [0, 10]
+
+
+def test_a_restart_that_comes_too_soon_after_the_oldest_commit_is_told_when_it_helps(world: World) -> None:
+    world.loads(0, 0, 10)
+    world.tables.others(world.url, 20)
+    world.tables.begins = 15
+    staging = world.staging
+    oldest_ms = staging.created_ms + 15 * DAY_MS
+    staging.topic, staging.created_ms = "orders_v2", oldest_ms + 3_599_000
+    staging.previous.clear()
+    staging.flush(0, 0, 10)
+    staging.flush(0, 10, 20)
+    soonest = f"not before {time_text(oldest_ms + 3_600_001)}"
+    begin = origin_to_bytes(ChainOrigin(Position(0), 1))
+    for made_ms in (None, oldest_ms + 3_600_000, oldest_ms + 3_600_001):
+        if made_ms is not None:  # the command was run as the hold says
+            staging.store(staging.stage_url).write(origin_path(staging.source(0)), begin)
+            staging.store(staging.stage_url).delete([path for path in staging.markers() if "orders_v2" in path])
+            staging.generation, staging.created_ms = 1, made_ms
+            staging.previous.clear()
+            staging.flush(0, 0, 10)
+        if made_ms != oldest_ms + 3_600_001:
+            assert world.load() == {"orders_v2/0": "history_unknown"}
+            (held,) = world.report.held.values()
+            assert soonest in held.remedy
     assert world.load() == {}
 
 
