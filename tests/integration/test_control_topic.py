@@ -137,7 +137,7 @@ def test_a_topic_that_takes_no_signs_is_noticed_and_so_is_its_coming(kafka: Kafk
             return control.problem is None
 
         until(is_taken)
-        assert control.end(10) == frozenset()
+        assert control.end(180) == frozenset()
     kafka.delete_topic(topic)
     assert [line["log_level"] for line in logs][:2] == ["warning", "info"]  # a slow broker may take none again
     assert catalogue.WRITER_CONTROL_TOPIC.name.encode() + b" 1.0" in metrics.exposition()

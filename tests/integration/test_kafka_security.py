@@ -268,11 +268,11 @@ def test_who_tells_of_markers_needs_to_write_and_who_hears_to_read(
     assert "allow this user to WRITE the topic another" in capfd.readouterr().err
 
     log, metrics = structlog.get_logger(), Metrics()
-    control_topic = KafkaControlTopic(of_writer, "control", log, metrics)
+    control_topic = KafkaControlTopic(of_writer, "control", log, metrics, give_up_after_s=180)
     hears = Listener(of_loader, "control", ["orders", "other"], log=log, metrics=metrics)
     assert next_notified(hears) == {"orders", "other"}
     assert control_topic.send("orders")
-    assert control_topic.end(10) == frozenset()
+    assert control_topic.end(180) == frozenset()
     assert next_notified(hears) == {"orders"}
     assert (hears.problem, control_topic.problem) == (None, None)
     hears.close()

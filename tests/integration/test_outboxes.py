@@ -250,7 +250,7 @@ def test_outlets_deliver_what_markers_name_and_leave_the_rest(sender: Sender) ->
     second = sender.box(3, Position(4), [("b", 0, 3)])
     outlet.sealed((first, second))
     outlet.leave()
-    assert outlets.close(30.0)
+    assert outlets.close(180.0)
     assert sender.left() == [lost]
     assert sender.read(2) == ["a", "b"]
 
