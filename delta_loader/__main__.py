@@ -70,6 +70,7 @@ _LOOK_AT_OTHERS_EVERY_S = 30.0
 """How often a stream that another loader loads is inspected."""
 _CHECKS_EVERY_S = 15.0
 _CLEAN_UP_LOOK_EVERY_S = 30.0
+_SPARK_CHECK = "Spark"
 _SPARK_LOOK_EVERY_S = 5.0
 _MAINTENANCE_LOOK_EVERY_S = 1.0
 _EXIT_WITHIN_S = 10.0
@@ -125,6 +126,7 @@ def run(
             _run(loader, stopped)
         except Exception:
             # A stream's thread starts with a call to Java, which raises arbitrary exceptions once the JVM is gone.
+            loader.jobs.soon(_SPARK_CHECK)
             if loader.spark_stopped.wait(2 * _SPARK_LOOK_EVERY_S):
                 _require_spark(loader)
             raise
@@ -293,7 +295,7 @@ def _add_jobs(loader: Loader, clean_up: ScheduledCleanUp, spark_is_alive: Callab
     loader.jobs.add("readiness checks", loader.readiness_check.check_again, every_s=_CHECKS_EVERY_S)
     loader.jobs.add("pauses", loader.paused.run, every_s=REFRESH_EVERY_S)
     loader.jobs.add("clean-up", clean, every_s=_CLEAN_UP_LOOK_EVERY_S)
-    loader.jobs.add("Spark", check_spark, every_s=_SPARK_LOOK_EVERY_S)
+    loader.jobs.add(_SPARK_CHECK, check_spark, every_s=_SPARK_LOOK_EVERY_S)
 
 
 def _lease(

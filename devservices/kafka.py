@@ -124,7 +124,8 @@ class KafkaCluster:
         replicas = min(3, len(self.brokers))
         topic = NewTopic(name, num_partitions=partitions, replication_factor=replicas, config=dict(config or {}))
         admin = self.admin  # held, because the answer is lost when the client is collected
-        admin.create_topics([topic], operation_timeout=_ADMIN_TIMEOUT_S)[name].result(_ADMIN_TIMEOUT_S)
+        within = {"operation_timeout": _ADMIN_TIMEOUT_S, "request_timeout": _ADMIN_TIMEOUT_S}
+        admin.create_topics([topic], **within)[name].result(_ADMIN_TIMEOUT_S)
         # It is created before its leaders know of it; until then they answer that they are none.
         asked = {TopicPartition(name, number): OffsetSpec.earliest() for number in range(partitions)}
         until_s = time.monotonic() + _READY_TIMEOUT_S
@@ -142,7 +143,8 @@ class KafkaCluster:
 
     def delete_topic(self, name: str) -> None:
         admin = self.admin
-        admin.delete_topics([name], operation_timeout=_ADMIN_TIMEOUT_S)[name].result(_ADMIN_TIMEOUT_S)
+        within = {"operation_timeout": _ADMIN_TIMEOUT_S, "request_timeout": _ADMIN_TIMEOUT_S}
+        admin.delete_topics([name], **within)[name].result(_ADMIN_TIMEOUT_S)
 
     def wait_until_ready(self) -> None:
         """Wait until every broker that was started, and was not ended, serves requests."""

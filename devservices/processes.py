@@ -77,7 +77,7 @@ class Child:
     def resume(self) -> None:
         self.signal(signal.SIGCONT)
 
-    def stop(self, grace_s: float = 180) -> int:
+    def stop(self, grace_s: float = 600) -> int:
         """SIGTERM, and SIGKILL when the grace is over; the exit code."""
         self.signal(signal.SIGCONT)
         self.signal(signal.SIGTERM)
@@ -91,7 +91,7 @@ class Child:
         self.signal(signal.SIGKILL)
         return self.process.wait()
 
-    def wait_until(self, is_ready: Callable[[], bool], what: str, timeout_s: float = 180) -> None:
+    def wait_until(self, is_ready: Callable[[], bool], what: str, timeout_s: float = 600) -> None:
         """Wait for readiness; raises ServiceError with the end of the log when it does not come."""
         deadline = time.monotonic() + timeout_s
         while not is_ready():

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from devservices.kafka import KafkaCluster
 
 
-def until(condition: Callable[[], object], what: str = "it", within_s: float = 180.0) -> None:
+def until(condition: Callable[[], object], what: str = "it", within_s: float = 600.0) -> None:
     """Wait for a condition. `Child.wait_until` is for one that a process has to live for."""
     deadline_s = time.monotonic() + within_s
     while not condition():

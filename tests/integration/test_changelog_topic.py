@@ -266,7 +266,7 @@ def test_writers_killed_between_topic_and_marker_give_the_table_that_a_batch_giv
         first = processes.start(dying, tmp_path / "dying.log")
         programs.started.append(first)
         other = programs.start("stage-writer", "run", config)
-        assert first.process.wait(180) == -9, first.log_tail()
+        assert first.process.wait(600) == -9, first.log_tail()
         programs.start("stage-writer", "run", config)
         before = flushes(store)  # what the dead one had comes to the others, and some of that back
         until(lambda: flushes(store) >= before + 2 * PARTITIONS)

@@ -29,7 +29,7 @@ def test_every_record_is_there_once_after_a_minute_of_every_kind_of_fault(tmp_pa
     try:
         code = child.process.wait(_PATIENCE_S)
     except subprocess.TimeoutExpired:
-        code = child.stop(180)
+        code = child.stop(600)
     output = log.read_text("utf-8")
     assert code == 0, output
     assert "every record once, values right, every acknowledged commit in the log" in output

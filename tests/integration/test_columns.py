@@ -46,7 +46,7 @@ def test_columns_come_from_the_records_and_then_from_the_table(
             producer.produce(topic, value, partition=number % 2)
         assert producer.flush(180) == 0
         started = [programs.start("stage-writer", "run", written, "--until-caught-up") for _ in range(writers)]
-        assert [writer.process.wait(180) for writer in started] == [0] * writers
+        assert [writer.process.wait(600) for writer in started] == [0] * writers
 
     def load(written: Path) -> None:
         report = in_process.load(written, spark)

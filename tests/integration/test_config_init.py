@@ -109,6 +109,6 @@ def test_what_is_not_given_is_asked_for_on_a_terminal(
         while text := os.read(person, 4096):
             seen += text.decode()
     os.close(person)
-    assert child.wait(180) == 0, seen
+    assert child.wait(600) == 0, seen
     assert "next: stage-writer check" in seen.replace("\r\n", " ")
     assert f"topics: [{topic}]" in (tmp_path / "mine.yaml").read_text("utf-8")

@@ -186,6 +186,6 @@ def test_records_are_loaded_by_the_topic_alone_and_without_it_as_well(
     loader.until(lambda: f"{HEARD} 1.0" in loader.get("/metrics")[1], "the control topic")
     loader.until(lambda: loads() or f"{REACHED} 1.0" in writer.get("/metrics")[1], "the control topic")  # type: ignore[func-returns-value]
     for service, lost in ((writer, REFUSED), (loader, '"event": "control topic disconnected"')):
-        assert service.child.stop(180) == 0
+        assert service.child.stop(600) == 0
         assert lost in service.child.log.read_text("utf-8")
     kafka.delete_topic(control)

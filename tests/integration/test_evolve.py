@@ -77,7 +77,7 @@ def test_a_table_gains_what_records_gain(
                 producer.produce(topic, value, partition=partition)
         assert producer.flush(180) == 0
         writers = [programs.start("stage-writer", "run", config, "--until-caught-up") for _ in range(2)]
-        assert [writer.process.wait(180) for writer in writers] == [0, 0]
+        assert [writer.process.wait(600) for writer in writers] == [0, 0]
         load(config, spark)
 
     frame = spark.read.format("delta").load(table).drop("_kafka_topic", "_kafka_timestamp")

@@ -92,7 +92,7 @@ def committed(kafka: KafkaCluster, topic: str, count: int) -> list[tuple[int, in
     try:
         reader.assign([KafkaPartition(topic, 0, 0)])
         rows: list[tuple[int, int]] = []
-        deadline_s = time.monotonic() + 180
+        deadline_s = time.monotonic() + 600
         while time.monotonic() < deadline_s:
             message = reader.poll(0.5)
             error = None if message is None else message.error()
@@ -146,7 +146,7 @@ def test_joined_rows_and_records_are_there_once_whenever_the_writer_is_killed(
         child.wait_until(lambda: len(list(store.list(f"done/{topic}/"))) > before, "a flush")  # noqa: B023 - at once
         time.sleep(dice.uniform(0.0, 0.6))  # some time while a flush is made, or its records are delivered
         child.signal(signal.SIGKILL)
-        child.process.wait(180)
+        child.process.wait(600)
     shop.phase(PHASES - 1)
     until_left(kafka, orders)
     programs.succeed("stage-writer", "run", config, "--until-caught-up")

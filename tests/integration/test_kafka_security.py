@@ -115,7 +115,7 @@ def test_the_writer_and_the_commands_need_no_more_than_to_read(
     assert run(writer, ["check", str(config)]) == 0, capfd.readouterr().err
     child = programs.start("stage-writer", "run", config, "--until-caught-up")
     output = words_of(child)
-    assert child.process.wait(180) == 0, child.log_tail()
+    assert child.process.wait(600) == 0, child.log_tail()
     assert run(tools, ["markers", "ls", str(config), "--json"]) == 0
     chains = json.loads(capfd.readouterr().out.partition("all well\n")[2])["chains"]
     assert sum(chain["rows"] for chain in chains) == RECORDS
@@ -237,14 +237,14 @@ def allow_when_refused(secured: SecuredKafka, user: str, right: Right) -> dict[s
     def require() -> None:
         require_topic(properties, "loader.control_topic", "control", right)
 
-    deadline_s, remedy = time.monotonic() + 180, "create the topic"
+    deadline_s, remedy = time.monotonic() + 600, "create the topic"
     while remedy.startswith("create the topic") and time.monotonic() < deadline_s:  # brokers hear of it by and by
         with pytest.raises(ConfigError) as refused:
             require()
         remedy = refused.value.remedy
     assert remedy == f"allow this user to {right.name} the topic control"
     secured.allow(user, ResourceType.TOPIC, "control", right.value)
-    deadline_s = time.monotonic() + 180
+    deadline_s = time.monotonic() + 600
     while time.monotonic() < deadline_s:  # a broker hears of its rules by and by
         with suppress(ConfigError):
             require()
@@ -290,7 +290,7 @@ def test_a_changelog_topic_is_read_written_and_looked_at(secured: SecuredKafka) 
         ((AclOperation.DESCRIBE_CONFIGS,), ""),
     ):
         secured.allow("writer", ResourceType.TOPIC, "changes", *operations)
-        deadline_s, remedy = time.monotonic() + 180, "not tried"
+        deadline_s, remedy = time.monotonic() + 600, "not tried"
         while remedy != wanted:  # a broker hears of its rules by and by
             assert time.monotonic() < deadline_s, remedy
             try:
@@ -303,14 +303,14 @@ def test_a_changelog_topic_is_read_written_and_looked_at(secured: SecuredKafka) 
 
 
 def next_notified(hears: Listener) -> frozenset[str]:
-    deadline_s = time.monotonic() + 180
+    deadline_s = time.monotonic() + 600
     while not (notified := hears.take()) and time.monotonic() < deadline_s:
         time.sleep(0.05)
     return notified
 
 
 def test_the_service_ends_when_it_is_never_let_in(refused: Child) -> None:
-    assert refused.process.wait(180) == 1
+    assert refused.process.wait(600) == 1
     output = refused.log.read_text("utf-8")
     assert "refuses this client" in output
     assert "kafka.sasl.mechanism" in output

@@ -129,7 +129,7 @@ def test_compaction_makes_holes_and_no_gap(
     admin = kafka.admin
     admin.incremental_alter_configs([resource])[resource].result(60)
     send(producer, topic, *range(10, 40), key=b"one")
-    until_s = time.monotonic() + 180
+    until_s = time.monotonic() + 600
     while (left := offsets(kafka, topic))[1] < 35:  # the position 10 of the chain is a hole by now
         time.sleep(0.5)
         send(producer, topic, 99, key=b"other")  # a segment is closed when the next record comes

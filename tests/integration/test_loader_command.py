@@ -17,7 +17,7 @@ from tests.waiting import until
 
 pytestmark = pytest.mark.spark
 ROOT = Path(__file__).parents[2]
-PATIENCE_S = 300
+PATIENCE_S = 600
 
 
 def config_of(*stagings: Staging, programs: Programs, **loader: object) -> Path:
@@ -124,7 +124,7 @@ def test_the_service_loads_on_its_schedule_answers_and_ends_in_1_when_its_spark_
     assert "Traceback" not in service.log.read_text("utf-8")
     for child in Path(f"/proc/{service.process.pid}/task/{service.process.pid}/children").read_text().split():
         os.kill(int(child), signal.SIGKILL)
-    assert service.process.wait(180) == 1
+    assert service.process.wait(600) == 1
     assert "the Spark process has ended" in service.log.read_text("utf-8")
 
 
@@ -133,7 +133,7 @@ def test_a_loader_that_still_starts_spark_ends_on_sigterm_with_0(tmp_path: Path,
     staging.flush(0, 0, 10)
     service = programs.start("delta-loader", "run", config_of(staging, programs=programs, schedule="1s"))
     until(lambda: "starting spark" in service.log.read_text("utf-8"), within_s=PATIENCE_S)
-    assert service.stop(180) == 0
+    assert service.stop(600) == 0
     assert "Traceback" not in service.log.read_text("utf-8")
 
 

@@ -16,7 +16,7 @@ from tests.integration.conftest import Programs
 
 pytestmark = pytest.mark.spark
 LEASE_S = 10
-PATIENCE_S = 300
+PATIENCE_S = 600
 
 
 def config_with(

@@ -40,7 +40,7 @@ from tests.session import reach
 pytestmark = [pytest.mark.spark, pytest.mark.s3]
 
 DELTAS_OWN = "io.delta.storage.S3SingleDriverLogStore"  # what Delta takes for s3a when nobody says anything
-PATIENCE_S = 300
+PATIENCE_S = 600
 CONDITION = frozenset({"if-none-match"})
 COMMIT = re.compile(r"/_delta_log/(\d{20})\.json$")
 

@@ -27,7 +27,7 @@ from tests.reading import rows_of
 from tests.waiting import until
 
 pytestmark = pytest.mark.spark
-PATIENCE_S = 300
+PATIENCE_S = 600
 
 
 class Watched(SparkDeltaTables):

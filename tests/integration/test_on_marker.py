@@ -41,7 +41,7 @@ class Service:
 
     def __init__(self, child: Child) -> None:
         self.child = child
-        child.wait_until(lambda: '"event": "serving"' in child.log.read_text("utf-8"), "a port", 300)
+        child.wait_until(lambda: '"event": "serving"' in child.log.read_text("utf-8"), "a port", 600)
         lines = [line for line in child.log.read_text("utf-8").splitlines() if '"event": "serving"' in line]
         self.port = int(json.loads(lines[0])["port"])
 
@@ -52,7 +52,7 @@ class Service:
         return self._ask("POST", path, {"Authorization": f"Bearer {token}"})
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
-        self.child.wait_until(condition, what, 300)
+        self.child.wait_until(condition, what, 600)
 
     def _ask(self, method: str, path: str, headers: dict[str, str]) -> tuple[int, str]:
         connection = HTTPConnection("127.0.0.1", self.port, timeout=300)
@@ -133,4 +133,4 @@ def test_records_are_loaded_when_writers_tell_of_them_and_services_do_as_they_ar
     assert f'{turns}{{reason="asked"}} 1.0' in loader.get("/metrics")[1]
     for service in (writer, loader):
         assert TOKEN not in service.child.log.read_text("utf-8")
-        assert service.child.stop(180) == 0
+        assert service.child.stop(600) == 0

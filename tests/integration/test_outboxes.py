@@ -108,7 +108,7 @@ class Sender:
         try:
             reader.assign([KafkaPartition(self.to, 0, 0)])
             messages: list[Message] = []
-            deadline_s, ended = time.monotonic() + 180, False
+            deadline_s, ended = time.monotonic() + 600, False
             while time.monotonic() < deadline_s and not (ended and len(messages) >= count):
                 message = reader.poll(0.5)
                 if message is None:

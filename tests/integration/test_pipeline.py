@@ -142,7 +142,7 @@ def produce(kafka: KafkaCluster, topic: str, count: int, rng: random.Random) -> 
 
 def wait_for(child: Child, text: str, times: int = 1) -> None:
     """Wait until a program's log says ``text`` so many times."""
-    child.wait_until(lambda: child.log.read_text("utf-8").count(text) >= times, f"“{text}”", 300)
+    child.wait_until(lambda: child.log.read_text("utf-8").count(text) >= times, f"“{text}”", 600)
 
 
 @pytest.mark.parametrize("lake", [pytest.param("file", marks=pytest.mark.nightly), "versitygw"], indirect=True)

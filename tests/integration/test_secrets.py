@@ -26,7 +26,7 @@ PASSWORD, KEY, WRITER_TOKEN, LOADER_TOKEN, JAVA = (
     f"{MARK}-{what}" for what in ("kafka", "s3", "of-the-writer", "of-the-loader", "java")
 )
 PAGES = ("/", "/status.json", "/metrics", "/ready", "/healthcheck", "/version", "/nothing-here", "/state")
-PATIENCE_S = 300
+PATIENCE_S = 600
 
 
 @pytest.fixture(autouse=True)

@@ -53,7 +53,7 @@ class Member:
         del sources
 
     def until(self, done: Callable[[], bool]) -> None:
-        deadline_s = time.monotonic() + 180
+        deadline_s = time.monotonic() + 600
         while not done():
             assert time.monotonic() < deadline_s, (self.read, self.ends, self.faults)
             polled = self.source.poll(0.1)

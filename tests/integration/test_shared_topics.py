@@ -169,11 +169,11 @@ def test_two_streams_of_one_config_read_one_topic_each_for_itself(
     programs.succeed("stage-writer", "pause", swapped, "--stream", "latest", "--reason", "a test")
     writers = [programs.start("stage-writer", "run", swapped) for _ in range(2)]
     shared.produce("d")
-    writers[0].wait_until(lambda: shared.ends(own) == [4, 4], "the other stream's markers", 300)
+    writers[0].wait_until(lambda: shared.ends(own) == [4, 4], "the other stream's markers", 600)
     assert shared.ends(other) == [3, 3]
     programs.succeed("stage-writer", "resume", swapped, "--stream", "latest")
     shared.produce("e")
-    writers[0].wait_until(lambda: shared.ends(own) == shared.ends(other) == [5, 5], "all markers", 300)
+    writers[0].wait_until(lambda: shared.ends(own) == shared.ends(other) == [5, 5], "all markers", 600)
     for writer in writers:
         writer.stop()
     shared.load(swapped)

@@ -148,7 +148,7 @@ def test_loads_go_on_while_their_table_is_served(tmp_path: Path, spark: SparkSes
     start = 20
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(world.serve, work, vacuum={"enabled": False})
-        work.begun.wait(180)
+        work.begun.wait(600)
         while not running.done():
             world.staging.flush(0, start, start + 5, days=days)  # into the very partitions
             world.load()

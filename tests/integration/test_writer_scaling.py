@@ -122,13 +122,13 @@ def test_workers_serve_one_page_stop_together_and_fail_together(
 
     until(lambda: (set(owned()), sum(owned().values())) == ({"0", "1"}, 4))  # they may still be handing some over
 
-    assert pool.stop(180) == 0
+    assert pool.stop(600) == 0
 
     pool = programs.start("stage-writer", "run", config)
     until(lambda: get(port, "ready")[0] == 200)
     first, other = children_of(pool.process.pid)
     os.kill(first, signal.SIGKILL)
-    assert pool.process.wait(180) == 1
+    assert pool.process.wait(600) == 1
     assert re.search(r"worker \d/2 ended with -9, and the others were stopped", pool.log.read_text("utf-8"))
     until(lambda: not exists(other))
     produce(kafka, topic, 4)
@@ -148,7 +148,7 @@ def test_a_writer_that_still_waits_for_its_store_ends_on_sigterm_with_0(
         silent.settimeout(180)
         asking, _ = silent.accept()
         with asking:
-            assert writer.stop(180) == 0
+            assert writer.stop(600) == 0
 
 
 def test_workers_without_their_parent_stop(
@@ -192,7 +192,7 @@ def test_a_static_member_that_comes_back_in_time_moves_no_partition(
 
     until(lambda: (owned(stays), owned(goes)) == (2, 2))
     before = len(events(stays, "partitions assigned")) + len(events(stays, "partitions revoked"))
-    assert goes.stop(180) == 0
+    assert goes.stop(600) == 0
     back = programs.start("stage-writer", "run", config("goes"))
     until(lambda: owned(back) == 2)
     produce(kafka, topic, 4)
@@ -228,6 +228,6 @@ def test_a_store_that_is_slow_and_fails_holds_the_writer_back_and_costs_no_place
         writer = programs.start("stage-writer", "run", programs.config(given))
         store = FsspecStore(f"{url}/stage", options)
         until(lambda: staged(store) == {0: 100, 1: 100})
-        assert writer.stop(180) == 0
+        assert writer.stop(600) == 0
     assert not events(writer, "partitions lost")
     assert len(events(writer, "partitions assigned")) == 1

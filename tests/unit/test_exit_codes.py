@@ -225,6 +225,28 @@ def test_loader_run_once_with_a_paused_stream(config: str, monkeypatch: pytest.M
     assert run(loader_program.app, ["run", config, "--once"]) == 3
 
 
+def test_a_loader_whose_spark_died_is_looked_at_at_once_and_says_so(
+    config: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A stream may be the first to meet the end of Java, by whatever exception, and before the next look at it."""
+    without_signals_and_logs(loader_program, monkeypatch)
+    ended = Event()
+
+    def meet_the_end(*_: object) -> None:
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(loader_program, "_run", meet_the_end)
+    loader = SimpleNamespace(
+        lease_thread=None,
+        end_streams=nothing,
+        spark_stopped=ended,
+        jobs=SimpleNamespace(start=nothing, soon=lambda name: ended.set() if name == "Spark" else None),
+    )
+    monkeypatch.setattr(loader_program, "_loader", lambda *_, **__: loader)
+    assert run(loader_program.app, ["run", config]) == 1
+    assert "the Spark process has ended" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("once", "while_loading", "code"), [(["--once"], True, 1), (["--once"], False, 1), ([], False, 0)]
 )
