@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -21,6 +22,8 @@ from common.settings import Settings, load_settings, print_settings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+EXIT_WITHIN_S = 10.0
 
 ConfigArgument = Annotated[Path, typer.Argument(metavar="CONFIG", help="The YAML config file.")]
 PrintConfigOption = Annotated[
@@ -69,6 +72,16 @@ def _print_version(requested: bool) -> None:  # noqa: FBT001 - typer calls it so
     if requested:
         typer.echo(release())
         raise typer.Exit
+
+
+def end_process(code: int) -> NoReturn:
+    """End the process even while threads wait for a store that hangs: Python would wait for each pool's threads."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    watchdog = threading.Timer(EXIT_WITHIN_S, os._exit, [code])
+    watchdog.daemon = True
+    watchdog.start()
+    sys.exit(code)
 
 
 def echo(text: str, *, err: bool = False) -> None:

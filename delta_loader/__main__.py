@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import sys
-import threading
 import time
 import uuid
 import warnings
@@ -14,12 +12,21 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from threading import Event
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from common import metrics as catalogue
-from common.cli import ConfigArgument, JsonOption, PrintConfigOption, echo, examples, new_app, settings_from
+from common.cli import (
+    ConfigArgument,
+    JsonOption,
+    PrintConfigOption,
+    echo,
+    end_process,
+    examples,
+    new_app,
+    settings_from,
+)
 from common.cli import run as run_app
 from common.clock import SystemClock
 from common.errors import ExitCode, TableError
@@ -73,7 +80,6 @@ _CLEAN_UP_LOOK_EVERY_S = 30.0
 _SPARK_CHECK = "Spark"
 _SPARK_LOOK_EVERY_S = 5.0
 _MAINTENANCE_LOOK_EVERY_S = 1.0
-_EXIT_WITHIN_S = 10.0
 _POLL_S = 0.1  # how long a change of the lease may go unnoticed within the process
 
 app = new_app(
@@ -390,21 +396,11 @@ def _stop_on_signals(stopped: Event, log: FilteringBoundLogger) -> None:
         signal.signal(number, stop)
 
 
-def _exit(code: int) -> NoReturn:
-    """End the process even while threads wait for a store that hangs: Python would wait for each pool's threads."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    watchdog = threading.Timer(_EXIT_WITHIN_S, os._exit, [code])
-    watchdog.daemon = True
-    watchdog.start()
-    sys.exit(code)
-
-
 def main() -> None:
     """The entry point of the package."""
     # PySpark warns on each import; the loader does not use pandas.
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
-    _exit(run_app(app))
+    end_process(run_app(app))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ import logging
 import os
 import signal
 import socket
-import sys
 import uuid
 from contextlib import closing
 from pathlib import Path  # noqa: TC003 - typer reads it at run time
@@ -431,7 +430,7 @@ add_pause_commands(app, StreamPart.STAGING)
 
 
 def main() -> None:
-    sys.exit(cli.run(app))
+    cli.end_process(cli.run(app))
 
 
 if __name__ == "__main__":

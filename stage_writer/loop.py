@@ -128,7 +128,8 @@ class StageWriter:
                 with self._runtime.stopping.step():
                     self.step(POLL_S)
                 done = self._ends()
-            self._background.report_idle()
+            with self._runtime.stopping.step():
+                self._background.report_idle()
             held = [each.line for each in self.assignment.held.values()]  # closing revokes them
             held += self._pauses.notes
         except BaseException:

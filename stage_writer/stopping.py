@@ -1,12 +1,13 @@
-"""How a writer that is asked to stop ends within `revoke_timeout`, even if user code blocks.
+"""How a writer that is asked to stop ends within `revoke_timeout`, even if user code or the store blocks.
 
 Rules:
 
 1. Nothing new is converted. A conversion in progress gets half of the time, and is then interrupted between two
    messages: its partitions are dropped, as on a revoke, and the next writer reads them again from the chain's end.
 2. What is buffered gets the rest of the time for its flush.
-3. The user's code may never return. If a step is not over by then, the process is ended: nothing unsealed counts, so
-   nothing is lost or doubled.
+3. The user's code, or a request to the store, may not return. If a step is not over by then, the process is ended:
+   nothing unsealed counts, so nothing is lost or doubled. Threads that still wait then do not keep it from ending
+   (`common.cli.end_process`).
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ if TYPE_CHECKING:
 
     from structlog.typing import FilteringBoundLogger
 
-_STUCK_REMEDY = "check what the topology's code waits for; nothing is lost, the next writer reads from the chain's end"
+_STUCK_REMEDY = (
+    "check whether the store answers, and what a topology's code waits for; nothing is lost, the next writer reads "
+    "from the chain's end"
+)
 
 
 class ConversionInterruptedError(Exception):
@@ -70,7 +74,7 @@ class Stopping:
         self._end_s = 0.0
         self.is_on = False
         self.is_stepping = False
-        """Whether the writer's loop is in a round; False while it flushes the rest and leaves the group."""
+        """Whether the writer's loop is in a round, or in its last report; False while it flushes the rest."""
 
     def begin(self) -> None:
         """Start stopping. Safe to call from a signal handler and any thread; only the first call counts."""
@@ -107,7 +111,7 @@ def end_when_stuck(
 
     def end_if_stuck() -> None:
         if is_stuck():
-            log.error("stopped during a conversion", waited_s=after_s, remedy=_STUCK_REMEDY)
+            log.error("stopped in the middle of a step", waited_s=after_s, remedy=_STUCK_REMEDY)
             end(1)
 
     timer = threading.Timer(after_s, end_if_stuck)

@@ -11,6 +11,7 @@ import structlog
 
 import stage_writer.__main__ as program
 from common.errors import ExitCode
+from stage_writer.background import Background
 from stage_writer.loop import StageWriter
 from stage_writer.stopping import StartingExit, end_when_stuck
 from stage_writer.tasks import together
@@ -69,7 +70,7 @@ def test_only_a_step_that_does_not_end_is_ended_with_its_process(is_stuck: bool)
     with structlog.testing.capture_logs() as logs:
         end_when_stuck(0.0, lambda: is_stuck, structlog.get_logger(), ended.append).join()
     assert ended == ([1] if is_stuck else [])
-    assert [line["event"] for line in logs] == (["stopped during a conversion"] if is_stuck else [])
+    assert [line["event"] for line in logs] == (["stopped in the middle of a step"] if is_stuck else [])
 
 
 def test_a_writer_that_was_stopped_in_time_leaves_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,6 +111,21 @@ def test_the_loop_is_in_a_step_only_while_it_is(tmp_path: Path, monkeypatch: pyt
     world.writer.run(until_caught_up=False)
     assert told == [False]
     assert process
+
+
+def test_a_last_report_that_the_store_does_not_answer_counts_as_a_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, 5)
+    told: list[bool] = []
+
+    def report(_: Background) -> None:
+        told.append(world.writer._runtime.stopping.is_stepping)
+
+    monkeypatch.setattr(Background, "report_idle", report)
+    counts_slowly(world, monkeypatch, stop_at=3, seconds=0.0)
+    world.writer.run(until_caught_up=False)
+    assert told == [True]
 
 
 def test_nothing_more_is_converted_once_a_stop_was_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

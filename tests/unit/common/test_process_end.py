@@ -1,0 +1,34 @@
+"""The services' processes end, whatever a store does."""
+
+import subprocess
+import sys
+
+import pytest
+
+_HANGING = """
+import importlib, sys, threading
+from concurrent.futures import ThreadPoolExecutor
+from common import cli
+
+asked, answers = threading.Event(), threading.Event()
+
+def ask():
+    asked.set()
+    answers.wait()
+
+def run(app):
+    ThreadPoolExecutor(1).submit(ask)
+    assert asked.wait(60)
+    print("stopped")
+    return 3
+
+cli.run, cli.EXIT_WITHIN_S = run, 0.5
+importlib.import_module(f"{sys.argv[1]}.__main__").main()
+"""
+
+
+@pytest.mark.parametrize("program", ["stage_writer", "delta_loader"])
+def test_threads_that_wait_for_a_store_that_hangs_do_not_keep_the_process_from_ending(program: str) -> None:
+    command = [sys.executable, "-c", _HANGING, program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert (done.returncode, done.stdout) == (3, "stopped\n"), done.stderr
