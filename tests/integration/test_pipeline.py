@@ -35,6 +35,7 @@ from tests.verifier import (
     spark_reader,
     verify,
 )
+from tests.waiting import until
 
 PARTITIONS = 4
 COLUMNS = (
@@ -145,6 +146,10 @@ def wait_for(child: Child, text: str, times: int = 1) -> None:
     child.wait_until(lambda: child.log.read_text("utf-8").count(text) >= times, f"“{text}”", 600)
 
 
+def has_sealed(child: Child) -> bool:
+    return "sealed" in child.log.read_text("utf-8")
+
+
 @pytest.mark.parametrize("lake", [pytest.param("file", marks=pytest.mark.nightly), "versitygw"], indirect=True)
 def test_every_record_is_there_once_whoever_was_killed(
     kafka: KafkaCluster, new_topic: Callable[..., str], lake: Lake, programs: Programs, spark: SparkSession
@@ -157,7 +162,9 @@ def test_every_record_is_there_once_whoever_was_killed(
     for child in (victim, survivor):
         wait_for(child, "partitions assigned")
     produce(kafka, topic, 6000, rng)
-    wait_for(victim, "sealed")
+    until(lambda: has_sealed(victim) or has_sealed(survivor))
+    if not has_sealed(victim):  # on a busy machine the group may have left everything to the other one
+        victim, survivor = survivor, victim
     produce(kafka, topic, 3000, rng)
     victim.kill()
     wait_for(loader, "committed")
