@@ -120,7 +120,8 @@ def test_each_chain_gets_its_records_through_pauses_seeks_and_retention(
     reader.until(lambda: reader.ends[plain] == 4010)
     (fault,) = reader.faults
     assert (fault.partition, fault.reason) == (own, OUT_OF_RANGE)
-    assert f"bootstrap skip ⟨config⟩ --topic {topic}@b --partition 0 --to 1000" in fault.remedy
+    skip = f"bootstrap skip ⟨config⟩ --topic {topic}@b --partition 0 --to "
+    assert f"{skip}1000" in fault.remedy or f"{skip}OFFSET" in fault.remedy  # where the broker does not say in time
     assert reader.read[plain] == list(range(2000, 4010))
     reader.source.seek(own, Position(1000))
     reader.until(lambda: reader.ends[own] == 4010)

@@ -123,8 +123,13 @@ def test_retention_that_passes_a_paused_stream_holds_that_one_alone(topic: Topic
     topic.admin.delete_records([KafkaPartition(topic.name, 0, 150)])[KafkaPartition(topic.name, 0, 150)].result(60)
     programs.succeed("stage-writer", "resume", topic.config, "--stream", "second")
     chain = f"{topic.name}@second"
-    skip = f"--topic {chain} --partition 0 --to 150 --yes"
-    writer.until(lambda: skip in writer.get("/healthcheck")[1], "a held partition, with its command")
+    skip = f"--topic {chain} --partition 0 --to "
+
+    def is_told() -> bool:
+        text = writer.get("/healthcheck")[1]
+        return f"{skip}150 --yes" in text or f"{skip}OFFSET --yes" in text  # where the broker does not say in time
+
+    writer.until(is_told, "a held partition, with its command")
     topic.send(100)
     writer.until(lambda: topic.has_all("first"), "the other stream")
     writer.until(lambda: len(topic.staged("second", 1)) == 300, "the stream's other partition")
