@@ -16,6 +16,7 @@ import uuid
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from confluent_kafka import KafkaException, TopicPartition
@@ -162,6 +163,10 @@ class Listener:
     """``SSL``, ``SASL_SSL``, ``SASL_PLAINTEXT`` or ``PLAINTEXT``."""
     properties: Mapping[str, str] = field(default_factory=dict)
     """What ``server.properties`` says of this listener alone, without the prefix."""
+
+
+PATIENT: Mapping[str, str] = MappingProxyType({"broker.session.timeout.ms": "300000"})
+"""Properties of a cluster whose brokers are not killed: one that stood still for seconds keeps its partitions."""
 
 
 @dataclass(frozen=True, slots=True)

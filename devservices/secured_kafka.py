@@ -27,7 +27,7 @@ from confluent_kafka.admin import (
 )
 
 from devservices.certificates import Authority, Certificate
-from devservices.kafka import KafkaCluster, KafkaOptions, Listener, running_kafka
+from devservices.kafka import PATIENT, KafkaCluster, KafkaOptions, Listener, running_kafka
 from devservices.ports import HOST
 from devservices.tokens import AUDIENCE, ISSUER, Tokens, running_tokens
 
@@ -105,6 +105,7 @@ def running_secured_kafka(folder: Path, users: Mapping[str, str]) -> Iterator[Se
         options = KafkaOptions(
             listeners=_listeners(authority, tokens, users),
             properties={
+                **PATIENT,
                 "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
                 "super.users": "User:ANONYMOUS",
             },
