@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 import structlog
+from google.protobuf.message_factory import GetMessageClass
 
 from common.clock import SystemClock
+from common.protoc import compile_protobuf
 from common.schema import StructType, schema_from_json, to_ddl
 from common.schema.evolution import NO_COLUMNS
+from common.schema.protobuf import find_message
 from common.settings.own_columns import columns_at
 from common.stage.appeared_routes import with_appeared_of
 from common.stage.evolved import latest
@@ -26,13 +29,13 @@ from tests.fakes.streams import batch_of, stream_of
 
 CLICK = {"table": "/tables/clicks", "columns": "id STRING, at STRING"}
 VIEW = {"table": "/tables/views", "columns": "page STRING"}
-EVOLVING: dict[str, object] = {
+EVOLVING: dict[str, Any] = {
     "columns": "id BIGINT, kind STRING",
     "route": "kind",
     "routes": {"click": CLICK, "view": VIEW, "plain": "/tables/plain"},
     "unknown_fields": "evolve",
 }
-MERGED: dict[str, object] = {
+MERGED: dict[str, Any] = {
     **EVOLVING,
     "route": "kafka.key_text[1:1]",
     "routes": {"c": CLICK, "v": {**VIEW, "columns": "page STRING, user STRING"}, "p": "/tables/plain"},
@@ -44,13 +47,14 @@ MERGED: dict[str, object] = {
 class Writer:
     """A writer's conversion, and its agreements in the stage."""
 
-    def __init__(self, store: FsspecStore, **settings: object) -> None:
+    def __init__(self, store: FsspecStore, *, file: bytes | None = None, **settings: object) -> None:
         self.store = store
         stream = with_appeared_of(stream_of(**settings), store)
         routes = None
         if stream.routing.route_table is not None:
             routes = RouteRegistry(stream, lambda: store, SystemClock(), structlog.get_logger())
-        converter = converter_of(stream, RecordInputs(native_decoder=native_decoders()[-1]), appearing=routes)
+        inputs = RecordInputs(native_decoder=native_decoders()[-1], schema_file=file, compile_protobuf=compile_protobuf)
+        converter = converter_of(stream, inputs, appearing=routes)
         assert isinstance(converter, TablesConverter)
         published = latest(store, stream.app_id, by_route=stream.gains_by_table)
         self.gained: StructType = NO_COLUMNS if published is None else published.columns
@@ -59,7 +63,7 @@ class Writer:
 
     def convert(self, values: Sequence[object], keys: Sequence[bytes | None] | None = None) -> StagedRows:
         """As the loop does: what offers fields is read again once they are agreed on."""
-        sent = [None if value is None else json.dumps(value).encode() for value in values]
+        sent = [value if value is None or isinstance(value, bytes) else json.dumps(value).encode() for value in values]
         batch = batch_of(sent, keys=keys)
         while True:
             assert self.converter.waits(batch) is None
@@ -379,3 +383,38 @@ def test_where_leaves_out_rows_of_a_message_with_several(store: FsspecStore) -> 
     )
     assert [row["id"] for row in rows(staged)["by/shop.a"]] == [2]
     assert len(staged.filtered_offsets) == 1
+
+
+PROTO = """
+syntax = "proto3";
+message Event {
+  message Page { string name = 1; repeated int32 words = 2; }
+  string kind = 1; int64 id = 2; bytes raw = 3; repeated string tags = 4; Page page = 5; double ms = 6;
+}
+"""
+
+
+def test_records_in_protobuf_go_to_sections_which_gain_their_other_fields(store: FsspecStore) -> None:
+    """Of one message, by the columns of each: a declared BINARY or list has its bytes and elements."""
+    file = PROTO.encode()
+    made = GetMessageClass(find_message(compile_protobuf(file, {}), "Event"))
+    events = [
+        {"kind": "click", "id": 1 << 60, "raw": b"\xff\0", "tags": ["x", "y"]},
+        {"kind": "view", "id": 2, "page": {"name": "p", "words": [1, 2]}, "ms": 0.1},
+    ]
+    sections = {
+        "click": {"table": "/tables/clicks", "columns": "id BIGINT, raw BINARY, tags ARRAY<STRING>"},
+        "view": {"table": "/tables/views", "columns": "page STRUCT<name: STRING>, ms DOUBLE"},
+    }
+    settings: dict[str, Any] = {"columns": "kind STRING", "route": "kind", "routes": sections}
+    settings |= {"format": "protobuf", "schema_file": "event.proto"}
+    values = [*(made(**event).SerializeToString() for event in events), b"\xff"]
+    staged = Writer(store, file=file, **settings).convert(values)
+    click = {"id": 1 << 60, "raw": b"\xff\0", "tags": ["x", "y"]}
+    assert rows(staged) == {"clicks": [click], "views": [{"page": {"name": "p"}, "ms": 0.1}]}
+    assert dict(staged.dead_letters) == {"invalid_record": 1}
+    staged = Writer(store, file=file, **settings, unknown_fields="evolve").convert(values)
+    (gained,) = rows(staged)["views"]
+    rest = {"kind": "view", "id": 2, "raw": "", "_rescued": '{"tags":[]}'}  # what is not set has its default
+    assert gained == {"page": {"name": "p", "words": [1, 2]}, "ms": 0.1, **rest}
+    assert rows(staged)["clicks"][0].items() >= click.items()
