@@ -95,6 +95,7 @@ class SchemaEvolution:
             if agreement.added:
                 self._gain(table.url, agreement.added)
                 changed, columns = True, self._columns(table.url)
+                offered = restricted(columns, offered)  # the limit is for all rounds together
             elif self._publish(
                 published, with_columns_at(self._stream, table.url, before, agreement.columns), declared, offers
             ):

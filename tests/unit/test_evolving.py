@@ -19,6 +19,7 @@ from common.schema import parse_ddl, schema_from_json, schema_to_json, to_ddl
 from common.schema.agreement import PublishedColumns, agree
 from common.schema.evolution import Addition
 from common.settings import Settings
+from common.settings.own_columns import columns_at
 from common.spans import Partition, Topic, TopicPartition
 from common.stage.evolved import Evolved, folder_of, latest, publish
 from common.storage.store import FsspecStore
@@ -134,7 +135,7 @@ class World:
 
     @property
     def published(self) -> Evolved:
-        return required(latest(self.store, "orders", by_route=self.stream.record.has_own_columns))
+        return required(latest(self.store, "orders", by_route=self.stream.gains_by_table))
 
 
 def settings_of(folder: str, **stream: object) -> Settings:
@@ -462,6 +463,60 @@ def test_tables_with_columns_of_their_own_gain_them_apart(tmp_path: Path) -> Non
         "a STRUCT<x: BIGINT, y: STRUCT<z: BIGINT>>, b STRUCT<x: STRING, late: BOOLEAN>"
     )
     assert world.published.gained[-1].column == "b.late BOOLEAN"
+
+
+def sections_of(folder: Path) -> dict[str, Any]:
+    sections = {"a": "id STRING", "b": "page STRUCT<name: STRING>", "c": "id STRING"}
+    routes = {name: {"table": f"{folder}/by/{name}", "columns": columns} for name, columns in sections.items()}
+    return {"route": "kind", "columns": "id BIGINT, kind STRING", "routes": routes}
+
+
+def test_sections_gain_columns_apart(tmp_path: Path) -> None:
+    """Columns that only the stream declares are none of theirs."""
+    world = World(tmp_path, **sections_of(tmp_path), evolve_limit=4)
+    first, second = SOURCES
+    writer = world.writer(first)
+    produce(*writer, first, {"kind": "a", "id": "x", "n": 1}, {"id": 1, "n": "text"})
+    produce(*writer, first, {"kind": "b", "id": "y", "page": {"name": "p", "n": 1}})
+    world.load()
+    assert world.columns == "id BIGINT, kind STRING, n STRING, _rescued STRING"
+    assert columns_by_route(world) == {
+        "a": "id STRING, kind STRING, n BIGINT, _rescued STRING",
+        "b": "page STRUCT<name: STRING, n: BIGINT>, id STRING, kind STRING, _rescued STRING",
+    }
+    # Another writer may not agree on columns: the loader adds what it offers, by the same limit.
+    late = {"kind": "c", "id": "z", "w": "", "x": 1, "y": {"z": 1}}
+    refused = world.writer(second, refusing(tmp_path))
+    produce(*refused, second, {"id": 2, "n": 1}, late, {"kind": "b", "more": 1})
+    world.load()
+    produce(*refused, second, {"kind": "c", "v1": 1, "v2": 1})
+    world.load()
+    assert columns_by_route(world) == {
+        "a": "id STRING, kind STRING, n BIGINT, _rescued STRING",
+        "b": "page STRUCT<name: STRING, n: BIGINT>, id STRING, kind STRING, _rescued STRING, more BIGINT",
+        "c": "id STRING, _rescued STRING, kind STRING, w STRING, x BIGINT, v1 BIGINT",
+    }
+    assert world.columns == "id BIGINT, kind STRING, n STRING, _rescued STRING"
+    assert columns_at(world.stream, f"{tmp_path}/by/c", world.published.columns).names == ("kind", "w", "x", "v1")
+
+
+def test_sections_may_become_tables_like_the_main_one_and_sections_again(tmp_path: Path) -> None:
+    settings, (first, _) = sections_of(tmp_path), SOURCES
+    settings["routes"] = {"a": {"table": f"{tmp_path}/by/a", "columns": "id BIGINT"}}
+    sections = World(tmp_path, **settings)
+    produce(*sections.writer(first), first, {"kind": "a", "id": 1, "n": 1}, {"id": 1, "n": 1})
+    values = VALUES[first]
+    shared = World(tmp_path, sections.tables, **{**settings, "routes": {"a": f"{tmp_path}/by/a"}})
+    shared.load()
+    produce(*shared.writer(first), first, *values, {"kind": "a", "id": 2, "n": 2, "m": True})
+    shared.load()
+    assert to_ddl(shared.published.columns) == "m BOOLEAN, n BIGINT"
+    assert columns_by_route(shared)["a"] == "id BIGINT, kind STRING, n BIGINT, _rescued STRING, m BOOLEAN"
+    values = VALUES[first]
+    produce(*sections.writer(first), first, *values, {"kind": "a", "id": 3, "m": False, "n": 2})
+    sections.load()
+    assert columns_by_route(sections)["a"] == "id BIGINT, kind STRING, n BIGINT, _rescued STRING, m BOOLEAN"
+    assert "a STRUCT<kind: STRING, n: BIGINT, m: BOOLEAN>" in to_ddl(sections.published.columns)
 
 
 def test_tables_may_change_to_shared_columns_and_back(tmp_path: Path) -> None:
