@@ -164,17 +164,17 @@ class TablesConverter(WithoutTasks):
         """
         if chosen.tables is None:
             return
-        wanted = np.ones(len(formats), np.bool_)
-        _, every = chosen.tables.among(wanted, chosen.index)
         by_group: dict[int, tuple[TableGroup, list[int]]] = {}
         urls = self.stream.row_tables
-        for number in np.unique(every.numbers).tolist():
+        for number in np.unique(chosen.tables.numbers).tolist():
             group, formats[number] = self._table(urls[number])
             by_group.setdefault(id(group), (group, []))[1].append(number)
         for group, numbers in by_group.values():
-            wanted[:] = False
+            wanted = np.zeros(len(formats), np.bool_)
             wanted[numbers] = True
-            yield group, *chosen.tables.among(wanted, chosen.index)
+            picked, tables = chosen.tables.among(wanted, chosen.index)
+            if len(picked):
+                yield group, picked, tables
 
     def _table(self, url: str) -> tuple[TableGroup, TableFormat]:
         made = self._tables.get(url)
