@@ -54,7 +54,8 @@ def with_implied(values: object) -> object:
     match str(values.get("columns", ColumnsFrom.RECORDS)).strip():
         case ColumnsFrom.RECORDS:
             own = {"unrouted": "dead_letters"} if values.get("route_columns") == "own" else {}
-            can_evolve = not any(values.get(key) for key in _NOT_WITH_EVOLVE) and not _tables_with_columns(values)
+            can_evolve = not any(values.get(key) for key in _NOT_WITH_EVOLVE)
+            can_evolve = can_evolve and (bool(own) or not _tables_with_columns(values))
             return {"unknown_fields": "evolve" if can_evolve else "rescue", **own, **values}
         case ColumnsFrom.REGISTRY:
             rescue = {"unknown_fields": "rescue"} if values.get("format", "json") == "json" else {}

@@ -345,6 +345,8 @@ def test_a_section_stands_next_to_tables_that_appear(store: FsspecStore) -> None
         "by/new": [{"id": 1, "kind": "new", "y": 1}],
     }
     assert dict(staged.dead_letters) == {"unrouted": 1}
+    without_columns = stream_of(**{key: own[key] for key in ("route", "routes", "route_table", "route_columns")})
+    assert (without_columns.record.evolves, without_columns.routing.unrouted) == (True, "dead_letters")
 
 
 def test_a_route_may_lead_to_the_main_table_where_tables_have_their_own_columns(store: FsspecStore) -> None:
