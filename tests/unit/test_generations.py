@@ -2,6 +2,7 @@
 
 import json
 import uuid
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -10,8 +11,9 @@ from hypothesis import strategies as st
 
 from bootstrap.apply import stage as operator
 from bootstrap.apply.partition_state import require_even
+from bootstrap.apply.repair_lock import RepairLocks
 from bootstrap.plans.restart import Restart, UnchangedPartition, plan_restart
-from bootstrap.plans.state import Ends, PartitionState, StagedMarker
+from bootstrap.plans.state import Author, Ends, PartitionState, StagedMarker
 from bootstrap.work import from_table
 from common.errors import MarkerError, NewerFormatError, UsageError
 from common.settings import StartAt
@@ -37,9 +39,11 @@ from common.tables.deferred_ranges import DeferredIds
 from common.tables.identity import NO_IDENTITY
 from common.tables.state import TableState
 from common.tables.transactions import TxnIds
+from common.tables.urls import comparable
 from delta_loader.plan.held import staged_from, topic_recreated, unknown_partition
 from delta_loader.plan.plan import UnreadableMarker
 from delta_loader.ports import in_turn
+from delta_loader.stage.generations import put_older_aside
 from delta_loader.stage.reading import Stage
 from delta_loader.status.collecting import stream_status
 from delta_loader.status.values import to_json, to_text
@@ -341,6 +345,32 @@ def test_both_topics_are_in_the_table_and_an_old_marker_is_in_nobody_s_way() -> 
     stage_again(staging, 7, 12, 0, 1)
     loader_for(staging, tables).run_pass()
     assert table.transactions == {"orders-0": 19, "orders-0@1": 11}
+
+
+@pytest.mark.parametrize("under_repair", [True, False])
+@pytest.mark.parametrize("is_begun", [True, False])
+def test_old_markers_at_both_ends_of_a_chain_are_moved_though_none_was_read(
+    *, is_begun: bool, under_repair: bool
+) -> None:
+    """Writers continue from the highest marker, and the lowest one keeps all above it."""
+    staging = Staging(f"memory://{uuid.uuid4().hex}")
+    for start in (0, 10, 20, 30):
+        staging.flush(0, start, start + 10)
+    begin_again(staging, 1)
+    if is_begun:
+        stage_again(staging, 12, 15, None, 1)
+    store, partition = staging.store(staging.stage_url), staging.source(0)
+    stage, (stream,) = Stage(store, in_turn), settings_for(staging).streams
+    tables = {comparable(url): url for url in stream.tables}
+    locks = RepairLocks(store, Author("operator", 1_000), "0b4a")
+    locks.read_last(partition)
+    with locks.locked(partition, "restart") if under_repair else nullcontext():
+        listing, moved = put_older_aside(stage, stage.listing(stream), stage.origins(stream), (), tables)
+    assert sorted(marker.name.start for marker in moved) == [0, 10, 20, 30]
+    assert [moved[0].name.start, moved[1].name.start] == [30, 0], "of each look at the ends the highest first"
+    left = [f"done/orders/0/{12:020d}.done"] if is_begun else []
+    assert staging.markers() == left
+    assert [name.path for listed in listing.values() for name in listed.names] == left
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from delta_loader.maintenance.cleaning.clean import CleanUp
 from delta_loader.maintenance.cleaning.rules import Tally, as_json, as_text, require_safe
 from delta_loader.maintenance.cleaning.schedule import ScheduledCleanUp
 from delta_loader.ports import in_turn
-from tests.builders import required
+from tests.builders import required, settings_of
 from tests.fakes.loading import settings_for
 from tests.fakes.staging import Staging
 from tests.fakes.stores import TrappedStore, acting, failing
@@ -68,8 +68,10 @@ def grow_old(staging: Staging, days: float = 8) -> None:
             os.utime(path, (time.time() - days * DAY_S,) * 2)
 
 
-def clean(staging: Staging, *, remove: bool = True, older_than_s: float = WEEK_S) -> dict[str, Tally]:
-    work = CleanUp(settings_for(staging), lambda url: FsspecStore(url, staging.storage_options), in_turn)
+def clean(
+    staging: Staging, settings: Settings | None = None, *, remove: bool = True, older_than_s: float = WEEK_S
+) -> dict[str, Tally]:
+    work = CleanUp(settings or settings_for(staging), lambda url: FsspecStore(url, staging.storage_options), in_turn)
     tallies = work.run(older_than_s, remove=remove)
     return {f"{tally.what} {tally.url.removeprefix(staging.root)}": tally for tally in tallies}
 
@@ -113,7 +115,13 @@ def test_every_version_that_can_be_read_keeps_its_files(staging: Staging) -> Non
     assert third not in files(staging)
 
 
-def test_a_table_that_another_stage_feeds_with_the_same_topic_is_left(staging: Staging) -> None:
+@pytest.mark.parametrize("streams", [1, 2])
+def test_a_table_that_another_stage_feeds_with_the_same_topic_is_left(staging: Staging, streams: int) -> None:
+    """Also one of several streams: ``payments`` is in the config or not."""
+    stream = {"topics": ["orders"], "table": staging.table}
+    stage = {"url": staging.stage_url, "storage_options": staging.storage_options}
+    settings = settings_of(*[stream, stream | {"app_id": "payments", "topics": ["payments"]}][:streams], stage=stage)
+
     def loaded(version: int, app_id: str, topic: str) -> None:
         span = Span(Position(0), Position(9))
         metadata = CommitMetadata("c", app_id, {TopicPartition(Topic(topic), Partition(0)): span}, None)
@@ -124,13 +132,13 @@ def test_a_table_that_another_stage_feeds_with_the_same_topic_is_left(staging: S
     loaded(1, "payments", "payments")
     grow_old(staging)
     loaded(2, "orders_us", "orders")  # of another cluster, through another stage
-    tally = clean(staging)["data files /tables/orders"]
+    tally = clean(staging, settings)["data files /tables/orders"]
     assert (tally.count, files(staging)) == (0, {path})
     assert tally.failure is not None
     assert "version 2" in tally.failure
     assert "'orders_us', not a stream of this config" in tally.failure
     staging.store(staging.table).delete([f"_delta_log/{2:020d}.json"])
-    assert clean(staging)["data files /tables/orders"].failure is None
+    assert clean(staging, settings)["data files /tables/orders"].failure is None
     assert files(staging) == set()
 
 
@@ -172,10 +180,14 @@ def test_an_unreadable_object_keeps_the_files_of_a_topic_with_a_long_name(tmp_pa
     staging = Staging.below(tmp_path, "o" * 120)
     (path,) = orphan(staging, 0, 10)
     assert "sha256-" in path, "it is named by a digest"
-    staging.store(staging.stage_url).write(torn.replace("TOPIC", staging.topic), b"{torn")
+    stage, torn = staging.store(staging.stage_url), torn.replace("TOPIC", staging.topic)
+    stage.write(torn, b"{torn")
     grow_old(staging)
     clean(staging)
     assert files(staging) == {path}
+    stage.delete([torn])
+    clean(staging)
+    assert files(staging) == set()
 
 
 def test_tables_that_appear_are_cleaned_too(staging: Staging) -> None:
