@@ -110,7 +110,7 @@ def lowest_branch(low: LowEnd) -> StrayBranch | MarkersToRead | NoStray:
 def may_be_late(names: Sequence[MarkerName], modified_ms: Mapping[MarkerName, int], position: Position) -> bool:
     """Whether the lowest of a Kafka partition's markers may be a stray, by the listing alone (rules 2, 3 and 8)."""
     lowest = names[0]
-    if len(names) == 1 or lowest.start >= position:
+    if lowest.start >= position:
         return False
     until_ms = modified_ms[lowest] + _SAME_MS
     return sum(ms <= until_ms for ms in modified_ms.values()) > 1

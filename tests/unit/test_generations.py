@@ -121,6 +121,7 @@ def test_a_repair_between_listing_and_reading_is_no_lost_origin() -> None:
     store.create(origin_path(ORDERS, 10), origin_to_bytes(repaired))
     store.write(origin_path(ORDERS), SUPERSEDED)
     assert listed_origin(store, ORDERS, origin_path(ORDERS)) == repaired
+    assert listed_origin(store, ORDERS, origin_path(ORDERS, 11)) is None, "one that is gone is not one at position 0"
 
 
 def test_number_0_says_that_another_counts_and_older_releases_refuse_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,7 +137,7 @@ def test_number_0_says_that_another_counts_and_older_releases_refuse_it(monkeypa
 def test_an_empty_beginning_is_position_0_and_a_broken_one_names_itself() -> None:
     path = origin_path(ORDERS)
     assert origin_from_bytes(path, b"") == ChainOrigin(Position(0))
-    for data in (b"{", b'{"version": 4}', b'{"version": 1, "generation": -1}'):
+    for data in (b"{", b'{"version": 4}', b'{"version": 1, "generation": -1}', b'{"version": 1, "position": "7"}'):
         with pytest.raises(MarkerError, match=path):
             origin_from_bytes(path, data)
     with pytest.raises(MarkerError, match="begin/x cannot be read: it is not named like a chain origin"):

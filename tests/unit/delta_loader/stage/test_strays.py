@@ -1,12 +1,13 @@
 """Late claims beside a running loader, each a named history: put aside, counted, told, and nothing lost by it."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 
 from common.errors import StoreError
 from common.spans import Position
-from common.stage.markers import Marker, MarkerName
+from common.stage.markers import Marker, MarkerName, Origin
 from delta_loader.service import LoaderService
 from delta_loader.stage.stray_rules import SKEW_MS, LowEnd, MarkersToRead, NoStray, StrayBranch, lowest_branch
 from delta_loader.status.values import to_json, to_text
@@ -207,10 +208,23 @@ def test_what_ends_at_the_position_of_a_table_that_waits_for_more_stays() -> Non
     names, written_ms = [again.name, late.name], {again.name: 1_000, late.name: 1_000}
     known = {again.name: again, late.name: late}
     assert lowest_branch(LowEnd(names, written_ms, Position(18), known)) == NoStray()
-    assert lowest_branch(LowEnd(names, written_ms, Position(40), known)) == StrayBranch((again,))
+    for position in (30, 40):
+        assert lowest_branch(LowEnd(names, written_ms, Position(position), known)) == StrayBranch((again,))
+    chain = flush(18, 40, 7)
+    goes_on = low_end((again, 1_000), (chain, 1_000), (late, 1_000))
+    assert lowest_branch(replace(goes_on, position=Position(18))) == StrayBranch((again,))
+
+
+def test_a_branch_that_ends_in_an_operator_s_marker_is_no_stray() -> None:
+    """It may close a gap, long after the markers above it."""
+    skipped, above = flush(0, 10, origin=Origin.SKIP), flush(10, 20, 5)
+    assert lowest_branch(low_end((skipped, 1_001 + SKEW_MS), (above, 1_000))) == NoStray()
 
 
 def test_nothing_is_read_where_the_lowest_marker_is_the_oldest() -> None:
     lowest, above = flush(0, 10), flush(10, 20, 0)
     assert lowest_branch(low_end((lowest, 1_000), (above, 2_001), known=False)) == NoStray()
     assert lowest_branch(low_end((lowest, 1_000), (above, 2_000), known=False)) == MarkersToRead((lowest.name,))
+    assert lowest_branch(low_end((lowest, 1_000), known=False)) == NoStray()
+    beyond = replace(low_end((lowest, 1_000), (above, 1_000), known=False), position=Position(0))
+    assert lowest_branch(beyond) == NoStray()
