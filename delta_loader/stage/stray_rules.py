@@ -146,11 +146,7 @@ def _speaks_against(witness: AnyMarker, tip: Marker) -> bool:
     """Whether the lowest marker next to a branch shows that the branch is not part of the chain (rule 4)."""
     if not isinstance(witness, Marker) or witness.origin in (None, Origin.BOOTSTRAP):
         return False
-    if witness.previous is None:
-        return False
-    linked = witness.previous == tip.name.start and witness.name.start == tip.span.end
-    lost_between = witness.previous == tip.span.end
-    return not (linked or lost_between)
+    return witness.previous is not None and witness.previous != tip.span.end
 
 
 def _is_late(low: LowEnd, marker: Marker, above: AbstractSet[MarkerName]) -> bool:

@@ -8,12 +8,13 @@ import pytest
 from common.errors import StoreError
 from common.spans import Position
 from common.stage.markers import Marker, MarkerName, Origin
+from delta_loader.plan.plan import AnyMarker, UnreadableMarker
 from delta_loader.service import LoaderService
 from delta_loader.stage.stray_rules import SKEW_MS, LowEnd, MarkersToRead, NoStray, StrayBranch, lowest_branch
 from delta_loader.status.values import to_json, to_text
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.loading import loader_for, status_of
-from tests.fakes.markers import flush
+from tests.fakes.markers import by_hand, chain_of, flush
 from tests.fakes.staging import Staging
 
 
@@ -188,8 +189,9 @@ def low_end(*written: tuple[Marker, int], known: bool = True) -> LowEnd:
 def test_a_chain_from_which_a_marker_was_lost_has_no_stray() -> None:
     below, above = flush(0, 10), flush(20, 30, 10)
     assert lowest_branch(low_end((below, 1_000), (above, 1_000))) == NoStray()
-    late = flush(0, 15)
-    assert lowest_branch(low_end((late, 1_000), (above, 1_000))) == StrayBranch((late,))
+    for end in (15, 30):
+        late = flush(0, end)
+        assert lowest_branch(low_end((late, 1_000), (above, 1_000))) == StrayBranch((late,))
 
 
 def test_what_was_written_long_after_a_marker_above_it_is_a_stray() -> None:
@@ -197,6 +199,8 @@ def test_what_was_written_long_after_a_marker_above_it_is_a_stray() -> None:
     lowest, above = flush(0, 10), flush(10, 20, 0)
     assert lowest_branch(low_end((lowest, 1_000 + SKEW_MS), (above, 1_000))) == NoStray()
     assert lowest_branch(low_end((lowest, 1_001 + SKEW_MS), (above, 1_000))) == StrayBranch((lowest,))
+    late = low_end((lowest, 1_001 + SKEW_MS), (flush(20, 30), 1_000), (flush(30, 40, 20), 90_000))
+    assert lowest_branch(late) == StrayBranch((lowest,)), "the first written of all above it counts"
 
 
 def test_what_ends_at_the_position_of_a_table_that_waits_for_more_stays() -> None:
@@ -213,6 +217,37 @@ def test_what_ends_at_the_position_of_a_table_that_waits_for_more_stays() -> Non
     chain = flush(18, 40, 7)
     goes_on = low_end((again, 1_000), (chain, 1_000), (late, 1_000))
     assert lowest_branch(replace(goes_on, position=Position(18))) == StrayBranch((again,))
+
+
+@pytest.mark.parametrize(
+    ("witness", "is_stray"),
+    [
+        (flush(12, 20, 5), True),
+        (flush(12, 20, 5, origin=Origin.SKIP), True),
+        (flush(12, 20, 5, origin=Origin.BOOTSTRAP), False),
+        (flush(12, 20, 10), False),  # a marker was lost between the two
+        (flush(12, 20), False),
+        (by_hand(12), False),
+        (UnreadableMarker(flush(12, 20).name, "torn"), False),
+        (flush(10, 20, 5), True),  # it begins where the branch ends, and continues another marker
+    ],
+)
+def test_the_marker_next_to_a_branch_says_what_it_continues(witness: AnyMarker, *, is_stray: bool) -> None:
+    lowest, last = flush(0, 10), flush(20, 30, 12)
+    names = [lowest.name, witness.name, last.name]
+    known: dict[MarkerName, AnyMarker] = {lowest.name: lowest, witness.name: witness, last.name: last}
+    found = lowest_branch(LowEnd(names, dict.fromkeys(names, 1_000), Position(30), known))
+    assert found == (StrayBranch((lowest,)) if is_stray else NoStray())
+
+
+def test_a_long_branch_is_left() -> None:
+    """What is read of a partition before its chain is loaded has a limit."""
+    for length in (15, 16):
+        branch = chain_of(*range(0, 10 * length + 1, 10))
+        end = 10 * length
+        above = (flush(end + 5, end + 9, 3), flush(end + 9, end + 20, end + 5))
+        found = lowest_branch(low_end(*((marker, 1_000) for marker in (*branch, *above))))
+        assert found == (StrayBranch((*reversed(branch),)) if length == 15 else NoStray())
 
 
 def test_a_branch_that_ends_in_an_operator_s_marker_is_no_stray() -> None:
