@@ -3,6 +3,13 @@
 _LOADER = "tests/unit/delta_loader"
 _WRITER = "tests/unit/stage_writer"
 _PLAN_LAWS = ("tests/property/test_planner_laws.py", "tests/property/test_overlap_laws.py")
+_NEW_CHAINS = (
+    "tests/unit/test_generations.py",
+    "tests/unit/test_superseded_markers.py",
+    "tests/unit/bootstrap/plans/test_plans.py",
+    f"{_LOADER}/load/test_identity.py",
+    f"{_LOADER}/load/test_unknown_history.py",
+)
 _WINDOWS = f"{_WRITER}/topologies/test_windows.py"
 _STORES = (_WINDOWS, f"{_WRITER}/topologies/test_stores.py", "tests/property/test_state_stores.py::TestHistories")
 TESTS = {
@@ -24,6 +31,16 @@ TESTS = {
         f"{_LOADER}/stage/test_forged_markers.py",
         f"{_LOADER}/load/test_routes.py",
         *_PLAN_LAWS,
+    ),
+    "common.stage.chain_origins": (*_NEW_CHAINS, f"{_WRITER}/test_service.py"),
+    "delta_loader.stage.identity": _NEW_CHAINS,
+    "delta_loader.stage.generations": _NEW_CHAINS,
+    "delta_loader.stage.stray_rules": (f"{_LOADER}/stage/test_strays.py", "tests/property/test_strays.py"),
+    "delta_loader.maintenance.cleaning.clean": (f"{_LOADER}/maintenance/test_clean.py",),
+    "stage_writer.partitions.claim_guards": (
+        f"{_WRITER}/partitions/test_claim_guards.py",
+        f"{_WRITER}/test_flushes.py",
+        f"{_WRITER}/test_service.py",
     ),
     "delta_loader.load.settle": (f"{_LOADER}/load/test_settling.py", "tests/property/test_idle.py"),
     "delta_loader.load.settling": (f"{_LOADER}/load/test_settling.py", f"{_LOADER}/test_service.py"),
