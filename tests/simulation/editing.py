@@ -258,6 +258,8 @@ class EditedHistory:
         self._given_up = TaskAborted()
         self._begun: set[TopicPartition] = set()
         """Of which an operator began a new chain."""
+        self._operators: list[Process] = []
+        """Who began a new chain, or begins one now."""
         self._unwatched: set[Place] = set()
         """Rows that a RESTORE took and that nothing looked after."""
 
@@ -383,8 +385,9 @@ class EditedHistory:
         else:
             field = rng.choice(self._edits)
             config = pipeline.config.edited(field, rng)
-        if config == pipeline.config:
-            return
+        begins_again = any(operator.alive for operator in self._operators)
+        if config == pipeline.config or (begins_again and config.app_id != pipeline.config.app_id):
+            return  # an operator who begins a chain behind another app_id's keeps that one away (`_is_alone`)
         self.world.faults[Fault.EDITED] += 1
         pipeline.edited |= {
             name for name in config.__slots__ if getattr(config, name) != getattr(pipeline.config, name)
@@ -463,6 +466,7 @@ class EditedHistory:
         if not held:
             return
         process, partition = Process(f"operator#{next(self._names)}"), self.world.rng.choice(held)
+        self._operators.append(process)
 
         def run() -> None:
             try:

@@ -94,6 +94,17 @@ def test_a_request_arrives_within_the_hour_also_while_nothing_runs(monkeypatch: 
     assert begun_ms <= arrived_ms[0] <= begun_ms + 3_700_000 < world.now_ms
 
 
+def test_an_operator_who_begins_a_chain_behind_another_app_id_keeps_that_one_away() -> None:
+    history = EditedHistory(0, Chances(edits=("app_id",)))
+    (pipeline, *_), operator = history._pipelines, Process("operator")
+    history._operators.append(operator)
+    history._edit(pipeline)
+    assert len(pipeline.configs) == 1
+    operator.alive = False
+    history._edit(pipeline)
+    assert [config.app_id for config in pipeline.configs] == ["loads", "loads2"]
+
+
 def test_a_seed_is_one_history() -> None:
     for worlds in (Worlds.PLAIN, Worlds.HOSTILE, Worlds.EDITED):
         assert run(7, worlds) == run(7, worlds)
