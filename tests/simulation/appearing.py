@@ -63,6 +63,8 @@ OWN = {
     "route_columns": "own",
     "unrouted": "dead_letters",
 }
+SECTION = {"e": {"table": "memory://by/e", "columns": "n BIGINT"}}
+"""A table of these whose columns are declared."""
 TEMPLATE, LIMIT = "memory://by/{route}", 6
 NAMES = (*"abcDefghi", "A", "d", "no/name")
 """More than the limit, some of one name but for its case, and one that is no name."""
@@ -249,7 +251,8 @@ class Appearing(Evolving):
         if around.world.rng.random() < 0.5:
             self.values += (*GAINING, _value("a", b', "x": 5'), _value("b", b', "x": 2.5'), _value("e", b', "y": "z"'))
             if around.world.rng.random() < 0.5:
-                self.settings = settings_of(**OWN)
+                declared = around.world.rng.random() < 0.5
+                self.settings = settings_of(**OWN, routes=SECTION if declared else {})
                 self.values += (_value("a", b', "w": "a"'), _value("b", b', "w": 7'), _value("e", b', "x": true'))
         self._unknown: list[str] = []
 
