@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from common.errors import SchemaError
-from common.schema import StructType, schema_to_json, to_arrow_schema
+from common.schema import StructType, from_arrow_type, schema_to_json, to_arrow_schema, type_to_ddl
 from common.schema.agreement import PublishedColumns
 from common.settings.columns import made_columns, naming_of
 from common.settings.merging import merge_by_of, operation_of, settings_of_columns
@@ -32,6 +32,7 @@ from common.stage.markers import TableKind
 from common.tables.changes import RESERVED, table_columns
 from common.tables.clustering import clustering_problem
 from common.tables.dead_letters import DEAD_LETTER_SCHEMA, kafka_fields_of
+from common.tables.partitioning import INSTEAD, can_partition
 from stage_writer.choice import RecordChoice
 from stage_writer.decode.batch import Messages
 from stage_writer.decode.envelopes.framing import FramedDecoder, OpeningDecoder
@@ -39,7 +40,6 @@ from stage_writer.decode.unknown.evolving import usable
 from stage_writer.decode.unknown.offers import Offers
 from stage_writer.layers import NO_INPUTS, RecordInputs, decoder_of, keys_decoder_of
 from stage_writer.parquet.buffer import StagedRows, TableFormat
-from stage_writer.parquet.partitioning import can_partition
 from stage_writer.shape.changes.elements import Elements
 from stage_writer.shape.changes.events import Events, deletes_by_tombstones
 from stage_writer.shape.changes.operation import ChangeTime, Operation
@@ -346,12 +346,10 @@ def dead_letters_format(stream: Stream) -> TableFormat:
 def require_can_partition(rows: TableFormat) -> None:
     """Raises SchemaError for a partition column of an unsupported type."""
     for name in rows.partition_by:
-        arrow_type = rows.arrow_schema.field(name).type
-        if not can_partition(arrow_type):
-            msg = f"partition_by names {name!r}; a table cannot be partitioned by the type {arrow_type}"
-            raise SchemaError(
-                msg, "partition by a string, a whole number, a date or a timestamp, for example a derived column"
-            )
+        data_type = from_arrow_type(rows.arrow_schema.field(name).type)
+        if not can_partition(data_type):
+            msg = f"partition_by names {name!r}, which has the type {type_to_ddl(data_type)}"
+            raise SchemaError(msg, INSTEAD)
 
 
 def rows_format(stream: Stream, schema: StructType) -> TableFormat:

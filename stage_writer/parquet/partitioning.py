@@ -4,7 +4,7 @@ Rules:
 
 1. Values are serialized as Delta's protocol says: null and an empty string are null, a timestamp is ISO 8601 in UTC.
 2. Rows keep their order inside a group.
-3. Types without a lossless text form (floating point, binary, nested) cannot partition a table.
+3. Types without an exact text (floating point, binary, nested) partition no table (`can_partition`).
 """
 
 from __future__ import annotations
@@ -24,18 +24,6 @@ if TYPE_CHECKING:
     Index = NDArray[np.intp]
 
 Values = tuple[str | None, ...]
-
-
-def can_partition(arrow_type: pa.DataType) -> bool:
-    kinds = pa.types
-    return bool(
-        kinds.is_integer(arrow_type)
-        or kinds.is_boolean(arrow_type)
-        or kinds.is_string(arrow_type)
-        or kinds.is_date32(arrow_type)
-        or kinds.is_timestamp(arrow_type)
-        or kinds.is_decimal(arrow_type)
-    )
 
 
 class Groups:

@@ -9,20 +9,19 @@ from typing import TYPE_CHECKING
 
 from common.errors import SchemaError
 from common.hints import did_you_mean
-from common.schema import DecimalType, Field, Primitive, StructType, type_to_ddl
+from common.schema import Field, Primitive, StructType, type_to_ddl
 from common.settings.checks.creation import check_creation
 from common.settings.columns import CDC_COLUMN, made_columns, table_columns_of
 from common.settings.refusing import refuse
 from common.tables.changes import HISTORY_COLUMNS, IS_CURRENT
 from common.tables.dead_letters import kafka_fields_of
+from common.tables.partitioning import INSTEAD, can_partition
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from common.schema import DataType
     from common.settings.stream import Stream
-
-_WITHOUT_TEXT = (Primitive.FLOAT, Primitive.DOUBLE, Primitive.BINARY, Primitive.VARIANT)
 
 
 def check_columns(stream: Stream) -> None:
@@ -71,11 +70,8 @@ def _check_partitioning(stream: Stream, types: Mapping[str, DataType]) -> None:
     """Raise ValueError for partition columns whose values have no exact text; ``types`` are the known ones."""
     for name in stream.layout.partition_by:
         data_type = types.get(name, Primitive.STRING)
-        if data_type in _WITHOUT_TEXT or not isinstance(data_type, Primitive | DecimalType):
-            refuse(
-                f"partition_by names {name!r}, which has the type {type_to_ddl(data_type)}; partition by a string, a "
-                "whole number, a date or a timestamp, for example a derived column"
-            )
+        if not can_partition(data_type):
+            refuse(f"partition_by names {name!r}, which has the type {type_to_ddl(data_type)}; {INSTEAD}")
 
 
 def _check_z_order(stream: Stream, known: Sequence[str]) -> None:

@@ -144,3 +144,24 @@ def test_a_table_is_clustered_by_derived_columns_that_delta_can_order(name: str,
         return
     with pytest.raises(SchemaError, match=problem):
         StreamConverter(stream)
+
+
+@pytest.mark.parametrize(
+    ("expression", "kind"),
+    [
+        ("id > 1", ""),
+        ("DATE '2026-01-01'", ""),
+        ("1.5::DECIMAL(3,1)", ""),
+        ("1.5::DOUBLE", "DOUBLE"),
+        ("'a'::BLOB", "BINARY"),
+        ("[id]", "ARRAY"),
+        ("{'a': id}", "STRUCT"),
+    ],
+)
+def test_a_table_is_partitioned_by_derived_columns_whose_values_have_a_text(expression: str, kind: str) -> None:
+    stream = stream_of(columns="id INT", derive={"part": expression}, partition_by=["part"])
+    if not kind:
+        assert StreamConverter(stream).formats[0].partition_by == ("part",)
+        return
+    with pytest.raises(SchemaError, match=f"partition_by names 'part', which has the type {kind}"):
+        StreamConverter(stream)

@@ -332,7 +332,7 @@ def test_a_buffer_takes_the_rows_of_each_table() -> None:
         (
             {"routes": {"click": {"table": "/c", "columns": "b INT", "derive": {"a": "[b]"}, "partition_by": ["a"]}}},
             SchemaError,
-            "cannot be partitioned by",
+            "partition_by names 'a', which has the type ARRAY",
         ),
     ],
 )
