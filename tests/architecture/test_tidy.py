@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -152,6 +153,33 @@ def what_commands_print_goes_through_one_function(module: Module) -> Iterator[st
     """`common.cli.echo` fills the config's path in; what drafts and shows configs has no remedies."""
     if module.name not in {"common/cli.py", "common/reference.py", "bootstrap/config/commands.py"}:
         yield from re.findall(r"typer\.echo\(", module.text)
+
+
+# Names that say nothing, or that only this project had: a variable is named for what it holds.
+VARIABLES = frozenset(
+    (
+        "around beginning crew evolver filing filling first_pass fitness flight found gave_way given_way gives_way it "
+        "letters lonely looked looker looks misfit near one portion pressure rootless seat shaper told told_end"
+    ).split()
+)
+
+
+@law(_OF_USERS)
+def a_variable_is_named_for_what_it_holds(module: Module) -> Iterator[str]:
+    for node in module.nodes:
+        if isinstance(node, ast.arg) or (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)):
+            name = node.id if isinstance(node, ast.Name) else node.arg
+            if name in VARIABLES:
+                yield f"{node.lineno}: {name}"
+
+
+def test_no_two_classes_have_the_same_name() -> None:
+    modules_of = defaultdict(list)
+    for module in map(parsed, _OF_USERS):
+        for node in ast.iter_child_nodes(module.nodes[0]):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                modules_of[node.name].append(module.name)
+    assert {name: modules for name, modules in modules_of.items() if len(modules) > 1} == {}
 
 
 @pytest.mark.parametrize(("breaches", "paths"), LAWS, ids=[breaches.__name__ for breaches, _ in LAWS])

@@ -1,6 +1,5 @@
 """The words of the field: what the product and its pages say is plain American English."""
 
-import ast
 import re
 from pathlib import Path
 
@@ -48,22 +47,3 @@ def test_private_words_stay_out(path: list[Path]) -> None:
         for match in words.finditer(line)
     ]
     assert violations == [], f"write instead: {WORDS}"
-
-
-# Names that say nothing, or that only this project had: a variable is named for what it holds.
-VARIABLES = frozenset(
-    (
-        "around beginning crew evolver filing filling first_pass fitness flight found gave_way given_way gives_way it "
-        "letters lonely looked looker looks misfit near one portion pressure rootless seat shaper told told_end"
-    ).split()
-)
-
-
-def test_a_variable_is_named_for_what_it_holds() -> None:
-    names = [
-        (f"{path.relative_to(ROOT)}:{node.lineno}", node.id if isinstance(node, ast.Name) else node.arg)
-        for path in PRODUCT
-        for node in ast.walk(ast.parse(path.read_text("utf-8")))
-        if isinstance(node, ast.arg) or (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
-    ]
-    assert [f"{place} {name}" for place, name in names if name in VARIABLES] == []

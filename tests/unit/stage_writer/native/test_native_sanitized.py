@@ -56,25 +56,29 @@ def corpus() -> bytes:
     return b"".join(parts)
 
 
-def sanitized(folder: Path, source: str, *options: str) -> Path:
-    """The program of a source, compiled; skips the test where that cannot be had."""
-    compiler = shutil.which("cc")
+@pytest.fixture(scope="module")
+def compiler(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Skips the tests where there is none with sanitizers."""
+    compiler, folder = shutil.which("cc"), tmp_path_factory.mktemp("empty")
     if compiler is None:
         pytest.skip("there is no C compiler")
     (folder / "empty.c").write_text("int main(void) { return 0; }\n", "utf-8")
-    tried = subprocess.run(
-        [compiler, *SANITIZED, "-o", folder / "empty", folder / "empty.c"], check=False, capture_output=True
-    )
-    if tried.returncode != 0:
+    command = [compiler, *SANITIZED, "-o", str(folder / "empty"), str(folder / "empty.c")]
+    if subprocess.run(command, check=False, capture_output=True).returncode != 0:
         pytest.skip("the C compiler has no sanitizers")
+    return compiler
+
+
+def sanitized(compiler: str, folder: Path, source: str, *options: str) -> Path:
+    """The program of a source, compiled."""
     options = (*SANITIZED, "-Wall", "-Wextra", "-Werror", *options)
     subprocess.run([compiler, *options, "-o", folder / "program", SOURCES / source], check=True)
     return folder / "program"
 
 
 @pytest.mark.parametrize("portable", [False, True], ids=["as it is", "without intrinsics"])
-def test_hostile_bytes(tmp_path: Path, portable: bool) -> None:  # noqa: FBT001 - a parameter of a test
-    program = sanitized(tmp_path, "hostile.c", *(["-DKDE_PORTABLE"] if portable else []))
+def test_hostile_bytes(compiler: str, tmp_path: Path, portable: bool) -> None:  # noqa: FBT001 - a parameter of a test
+    program = sanitized(compiler, tmp_path, "hostile.c", *(["-DKDE_PORTABLE"] if portable else []))
     (tmp_path / "corpus").write_bytes(corpus())
     rounds, seed = os.environ.get("ROUNDS", "5000"), os.environ.get("SEED", "1")
     done = subprocess.run([program, tmp_path / "corpus", rounds, seed], check=False, capture_output=True, text=True)
@@ -122,8 +126,8 @@ def avro_corpus() -> bytes:
 
 
 @pytest.mark.parametrize("portable", [False, True], ids=["as it is", "without intrinsics"])
-def test_hostile_avro(tmp_path: Path, portable: bool) -> None:  # noqa: FBT001 - a parameter of a test
-    program = sanitized(tmp_path, "avro.c", "-Wno-unused-function", *(["-DKDE_PORTABLE"] if portable else []))
+def test_hostile_avro(compiler: str, tmp_path: Path, portable: bool) -> None:  # noqa: FBT001 - a parameter of a test
+    program = sanitized(compiler, tmp_path, "avro.c", "-Wno-unused-function", *(["-DKDE_PORTABLE"] if portable else []))
     (tmp_path / "corpus").write_bytes(avro_corpus())
     rounds, seed = os.environ.get("ROUNDS", "5000"), os.environ.get("SEED", "1")
     done = subprocess.run([program, tmp_path / "corpus", rounds, seed], check=False, capture_output=True, text=True)
@@ -131,9 +135,9 @@ def test_hostile_avro(tmp_path: Path, portable: bool) -> None:  # noqa: FBT001 -
     assert int(done.stdout) > int(rounds)  # of six a round, on average
 
 
-def test_messages_of_a_queue(tmp_path: Path) -> None:
+def test_messages_of_a_queue(compiler: str, tmp_path: Path) -> None:
     """What is taken is what was sent, also where memory is refused now and then; each message is freed once."""
-    program = sanitized(tmp_path, "taken.c", "-Wno-unused-function")  # of the headers, some are the reader's
+    program = sanitized(compiler, tmp_path, "taken.c", "-Wno-unused-function")  # of the headers, some are the reader's
     rounds, seed = int(os.environ.get("ROUNDS", "5000")) // 100, os.environ.get("SEED", "1")
     done = subprocess.run([program, str(rounds), seed], check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
