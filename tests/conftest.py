@@ -225,27 +225,13 @@ def new_topic(kafka: KafkaCluster) -> Iterator[Callable[..., str]]:
         kafka.delete_topic(topic)
 
 
-@cache
-def _share_services() -> None:
-    """Each client of S3 looks for all services that botocore knows, and parses them: most of what a client costs."""
-    from botocore.loaders import Loader
-
-    shared: dict[object, object] = {}
-    make = Loader.__init__
-
-    def share(self: Loader, *given: object, **named: object) -> None:
-        make(self, *given, **named)
-        self._cache = shared
-
-    Loader.__init__ = share
-
-
 @pytest.fixture(scope="session")
 def moto() -> Iterator[S3Server]:
     """The S3 server that is always there, with the bucket ``moto``."""
     from devservices.s3 import running_s3
+    from tests.shared_services import share_services
 
-    _share_services()
+    share_services()
     with running_s3("moto") as server:
         server.create_bucket("moto")
         yield server
@@ -256,6 +242,7 @@ def versitygw() -> Iterator[S3Server]:
     """The S3 server that keeps what it is given and checks who asks, with the bucket ``versitygw``."""
     from devservices.processes import ServiceError
     from devservices.s3 import ensure_program, running_s3, why_not
+    from tests.shared_services import share_services
 
     if reason := why_not("versitygw"):
         pytest.skip(reason)
@@ -265,7 +252,7 @@ def versitygw() -> Iterator[S3Server]:
         if os.environ.get("CI"):
             raise
         pytest.skip(str(error))
-    _share_services()
+    share_services()
     with running_s3("versitygw") as server:
         server.create_bucket("versitygw")
         yield server

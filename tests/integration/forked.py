@@ -165,6 +165,8 @@ def main(module: str, folder: Path) -> None:
     _die_with_the_parent()
     for name in (f"{module}.__main__", *_LATER.get(module, ())):
         importlib.import_module(name)
+    if module in _LATER:
+        importlib.import_module("tests.shared_services").share_services()  # the other program needs no store on S3
     alive, _ = os.pipe()  # the other end is closed when this process and its forks are gone
     gc.freeze()  # a fork looks through none of it again, which would copy it
     started: dict[int, Path] = {}
