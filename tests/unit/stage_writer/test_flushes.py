@@ -179,6 +179,7 @@ def test_a_marker_says_what_became_of_each_record(world: World, tables: Tables) 
         offered=schema_to_json(parse_ddl("more STRING")),
         last_record=LastRecord(29, 2_000, 7),
         undeclared=UndeclaredFields(12, {"more": 5}, census.others),
+        previous_digest="digest",
     )
     main, letters = manifest.tables
     assert (main.url, main.kind, main.schema, main.partition_by) == (
