@@ -339,6 +339,8 @@ def _remedy(error: Exception) -> str:
         return "free some space; the write is tried again, and nothing is lost meanwhile"
     if isinstance(error, FileNotFoundError):
         return "create the bucket or folder, or fix its name in the URL"
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+        return "use a shorter app_id, or shorter folder names in the URL"
     region = ", and the region" if isinstance(error, OSError) and error.errno == errno.EINVAL else ""
     return f"check that the store is there and that stage.storage_options reach it{region}"
 
@@ -356,8 +358,10 @@ def _wrong_option(error: Exception, client: object) -> StoreRefusedError | None:
 
 
 def _is_a_no(error: Exception) -> bool:
-    """Whether an error is permanent: no bucket, no credentials, or refused ones."""
+    """Whether an error is permanent: no bucket, no credentials or refused ones, or a name that no disk takes."""
     if isinstance(error, FileNotFoundError | NotADirectoryError) or type(error).__name__ in _NO_CREDENTIALS:
+        return True
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
         return True
     return any(status in _NOT_ALLOWED for status in _statuses(error))
 

@@ -366,6 +366,14 @@ def test_a_full_disk_is_no_fuller_after_a_try_and_its_error_says_what_to_do(
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["a"]
 
 
+def test_a_name_that_is_too_long_for_a_local_disk_is_no_outage(tmp_path: Path) -> None:
+    store, path = FsspecStore(str(tmp_path)), f"{'a' * 300}.json"
+    for call in (store.read, store.stat, lambda path: store.create(path, b"one")):
+        with pytest.raises(StoreRefusedError, match="too long") as caught:
+            call(path)
+        assert "a shorter app_id" in caught.value.remedy
+
+
 def test_an_operator_s_touch_is_a_marker(tmp_path: Path) -> None:
     (tmp_path / "done" / "orders" / "0").mkdir(parents=True)
     (tmp_path / "done" / "orders" / "0" / "41.done").touch()
