@@ -35,11 +35,11 @@ def unplaced_chains(
     markers_of: Mapping[TopicPartition, Sequence[AnyMarker]],
     position_of: Callable[[TopicPartition], Position | None],
 ) -> UnplacedChains:
-    """``markers_of`` are the first markers of each chain, in order."""
+    """``markers_of`` are the first markers of each chain, in order: those before a foreign one may be loaded."""
     unplaced = [
         partition
         for partition, markers in markers_of.items()
-        if position_of(partition) is None and not is_foreign(markers)
+        if position_of(partition) is None and not is_foreign(markers[:1])
     ]
     without_origin = [
         partition for partition in unplaced if isinstance(next_run(None, markers_of[partition]), MissingOrigin)

@@ -434,6 +434,19 @@ def test_a_first_marker_is_not_taken_for_new_where_the_log_cannot_prove_it(world
     assert world.begun(1) == [0, 10]
 
 
+def test_what_is_before_a_marker_of_another_stream_is_not_new_for_that(world: World) -> None:
+    """Another config stages into the chain, and the table has lost what it knew of its own."""
+    world.loads(0, 0, 10)
+    world.tables.others(world.url, 20)
+    world.tables.begins = 15
+    world.expire(0)
+    world.staging.flush(0, 10, 20)
+    world.staging.app_id = "returns"
+    world.staging.flush(0, 20, 30)
+    assert world.load() == {"orders/0": "history_unknown"}
+    assert world.begun(0) == [0]
+
+
 @pytest.mark.parametrize("known_by", ["being younger than the log", "what the last commit says"])
 def test_a_first_marker_is_new_where_that_is_known(world: World, known_by: str) -> None:
     world.loads(0, 0, 10)
