@@ -26,7 +26,7 @@ import numpy as np
 
 from common.schema.evolution import NO_COLUMNS, joined_columns
 from common.settings.envelopes import KEY_NAMES, may_have_several_rows
-from common.settings.own_columns import columns_at, has_keys_of_messages, part_of, route_of
+from common.settings.own_columns import columns_at, columns_of_part, has_keys_of_messages, part_of, route_of
 from stage_writer.choice import RecordChoice
 from stage_writer.convert import dead_letters_format, require_can_partition, rows_format, to_route
 from stage_writer.decode.batch import Messages
@@ -130,9 +130,9 @@ class TablesConverter(WithoutTasks):
 
     def at(self, gained: StructType) -> TablesConverter:
         """The conversion once the stream has gained columns; tables without new ones stay."""
-        return TablesConverter(
-            self.stream, self._inputs, appearing=self._appearing, gained=gained, known={**self._known, **self._groups}
-        )
+        groups = {**self._known, **self._groups}.items()
+        known = {settings: group for settings, group in groups if columns_of_part(gained, group.part) == group.gained}
+        return TablesConverter(self.stream, self._inputs, appearing=self._appearing, gained=gained, known=known)
 
     def slices(self, batches: Sequence[MessageBatch]) -> Iterator[Staged]:
         """The batches with their rows, in one slice."""

@@ -84,7 +84,7 @@ class TableGroup:
         the names in message keys (rule 2).
         """
         self.name = name
-        self._part = part
+        self.part, self.gained = part, gained
         self._keys_of = keys_of
         self._stream = stream
         self._keys = () if stream.merge is None else stream.merge.keys
@@ -151,8 +151,8 @@ class TableGroup:
             left = np.union1d(index, gone) if deletes else index
             rejects += [Reject(place, ErrorClass.NULL_KEY, self.problem) for place in left.tolist()]
             rows = replace(rows, table=rows.table.slice(0, 0), index=index[:0])
-        if self._part:
-            offered = [StructType((Field(self._part, each),)) if each.fields else each for each in offered]
+        if self.part:
+            offered = [StructType((Field(self.part, each),)) if each.fields else each for each in offered]
         return Converted(replace(rows, rejects=tuple(rejects)), gone[:0] if deletes else gone, offered)
 
     def _without_keys(self, index: Index, where: str) -> list[Reject]:

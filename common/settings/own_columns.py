@@ -21,9 +21,14 @@ if TYPE_CHECKING:
 
 def columns_at(stream: Stream, url: str, gained: StructType) -> StructType:
     """A table's columns among those that its stream has gained: all of them, unless tables gain their own."""
-    if not stream.gains_by_table:
+    return columns_of_part(gained, part_of(stream, url))
+
+
+def columns_of_part(gained: StructType, part: str) -> StructType:
+    """The columns under a table's `part_of`."""
+    if not part:
         return gained
-    field = gained.field(part_of(stream, url))
+    field = gained.field(part)
     return field.type if field is not None and isinstance(field.type, StructType) else NO_COLUMNS
 
 

@@ -1,5 +1,6 @@
 """Tables that appear with columns and keys of their own (`route_columns: own`)."""
 
+import gc
 import io
 import json
 import uuid
@@ -35,6 +36,7 @@ from stage_writer.record_converter import converter_of
 from stage_writer.sample import StreamSample
 from stage_writer.schemas import Schemas
 from stage_writer.stage.gaining import gain_columns
+from stage_writer.table_group import TableGroup
 from tests.fakes.answering import route_registry, schema_registry
 from tests.fakes.group import InTurn
 from tests.fakes.native import native_decoders
@@ -274,6 +276,19 @@ def test_a_table_that_appeared_without_keys_gets_them_from_its_next_event(store:
     staged = writer.convert([change("d", {"id": 1}), change("c", {"n": 1})], [key(id=1), key(n=1)])
     assert {url: len(rows) for url, rows in tables(staged).items()} == {"c": 1, "d": 1}
     assert appeared(store, "orders").keys == {"a": ("id",), "b": ("n",), "c": ("n",), "d": ("id",)}
+
+
+def groups_alive() -> int:
+    gc.collect()
+    return sum(isinstance(each, TableGroup) for each in gc.get_objects())
+
+
+def test_a_table_that_gains_columns_leaves_no_former_conversion_behind(store: FsspecStore) -> None:
+    before, writer = groups_alive(), Writer(store)
+    for number in range(5):
+        writer.convert([change("a", {"id": 1, f"x{number}": 1})], [key(id=1)])
+    assert columns_at(writer.converter.stream, "/by/a", writer.gained).names == ("id", *(f"x{n}" for n in range(5)))
+    assert groups_alive() - before == 2, "of the main table and of the other one"
 
 
 def test_the_settings_may_give_keys(store: FsspecStore) -> None:
