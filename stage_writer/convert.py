@@ -27,11 +27,12 @@ from common.errors import SchemaError
 from common.schema import StructType, from_arrow_type, schema_to_json, to_arrow_schema, type_to_ddl
 from common.schema.agreement import PublishedColumns
 from common.settings.columns import made_columns, naming_of
+from common.settings.kafka_columns import kafka_fields_of
 from common.settings.merging import merge_by_of, operation_of, settings_of_columns
 from common.stage.markers import TableKind
 from common.tables.changes import RESERVED, table_columns
 from common.tables.clustering import clustering_problem
-from common.tables.dead_letters import DEAD_LETTER_SCHEMA, kafka_fields_of
+from common.tables.dead_letters import DEAD_LETTER_SCHEMA
 from common.tables.partitioning import INSTEAD, can_partition
 from stage_writer.choice import RecordChoice
 from stage_writer.decode.batch import Messages

@@ -9,11 +9,11 @@ from common.remedies import delta_table, of_table
 from common.schema.evolution import extended
 from common.schema.spark_json import schema_from_json, schema_to_json
 from common.settings.columns import declared_columns_of_table, table_columns_of
+from common.settings.kafka_columns import kafka_fields_of
 from common.settings.loading import Evolution
 from common.settings.merging import merge_by_of, settings_of_columns
 from common.settings.overlap import shared_topics
 from common.tables.changes import made_fields
-from common.tables.dead_letters import kafka_fields_of
 from common.tables.properties import TXN_RETENTION, retention_ms
 from common.tables.urls import comparable
 from delta_loader.check_result import Check, Level

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from common.schema import to_arrow_type
+from common.settings.kafka_columns import INCLUDED_FIELDS, kafka_fields_of
 from common.stage.identity_columns import identity_fields
-from common.tables.dead_letters import INCLUDED_FIELDS, kafka_fields_of
 from stage_writer.shape.headers import headers_as, with_readable_headers
 from stage_writer.shape.outcome import kafka_columns_of
 

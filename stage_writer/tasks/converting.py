@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from common.tables.dead_letters import kafka_fields_of
+from common.settings.kafka_columns import kafka_fields_of
 from stage_writer.decode.batch import Messages
 from stage_writer.decode.merged_batch import MergedBatch
 from stage_writer.outbox.records import outgoing_table

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Self
 
 from common.schema import nullable_columns
+from common.settings.kafka_columns import kafka_fields_of
 from common.stage.identity_columns import identity_fields
-from common.tables.dead_letters import kafka_fields_of
 from stage_writer.convert import dead_letters_format, require_can_partition, rows_format
 from stage_writer.decode.decode import Decoder
 from stage_writer.decode.decode_options import DecodeOptions

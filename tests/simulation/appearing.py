@@ -23,12 +23,12 @@ from typing import TYPE_CHECKING
 from common.schema import Field, StructType, schema_from_json
 from common.schema.evolution import NO_COLUMNS, joined_columns
 from common.settings.appearing import with_routes
+from common.settings.kafka_columns import KAFKA_FIELDS
 from common.settings.own_columns import columns_at
 from common.settings.route_template import table_of
 from common.stage.appeared_routes import ROUTES, AppearedRoutes
 from common.stage.markers import marker_from_bytes
 from common.stage.versions import versions_folder
-from common.tables.dead_letters import KAFKA_FIELDS
 from common.tables.urls import comparable
 from stage_writer.decode.json_document import parse_document
 from stage_writer.decode.unknown.offers import type_of

@@ -17,11 +17,11 @@ from dataclasses import astuple, replace
 from typing import TYPE_CHECKING
 
 from common.schema import Field, Primitive, StructType
+from common.settings.kafka_columns import KAFKA_FIELDS
 from common.settings.merging import merge_by_of
 from common.spans import Partition, Topic, TopicPartition
 from common.stage.markers import TableKind
 from common.tables.changes import DELETE_COLUMN, staged_columns
-from common.tables.dead_letters import KAFKA_FIELDS
 from stage_writer.convert import table_format
 from tests.fakes.events import Event, Forbids, Row, Table, replay
 from tests.simulation.converter import BAD, PlainConverter

@@ -11,8 +11,9 @@ import pyarrow as pa
 
 from common.errors import RegistryError
 from common.schema import StructType, parse_ddl, schema_to_json, to_arrow_schema
+from common.settings.kafka_columns import KAFKA_FIELDS
 from common.stage.markers import TableKind
-from common.tables.dead_letters import DEAD_LETTER_SCHEMA, KAFKA_FIELDS
+from common.tables.dead_letters import DEAD_LETTER_SCHEMA
 from stage_writer.decode.dependency import Dependency
 from stage_writer.parquet.buffer import StagedRows, TableFormat
 from tests.simulation.world import Fault

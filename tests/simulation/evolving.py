@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from common.schema import Field, Primitive, StructType, parse_ddl, schema_from_json, schema_to_json, to_arrow_schema
 from common.schema.evolution import NO_COLUMNS
-from common.tables.dead_letters import KAFKA_FIELDS
+from common.settings.kafka_columns import KAFKA_FIELDS
 from stage_writer.decode.json_document import parse_document
 from stage_writer.decode.unknown.offers import Offers, type_of
 from tests.simulation.converter import GOOD, PlainConverter

@@ -12,9 +12,9 @@ from common.hints import did_you_mean
 from common.schema import Field, Primitive, StructType, type_to_ddl
 from common.settings.checks.creation import check_creation
 from common.settings.columns import CDC_COLUMN, made_columns, table_columns_of
+from common.settings.kafka_columns import kafka_fields_of
 from common.settings.refusing import refuse
 from common.tables.changes import HISTORY_COLUMNS, IS_CURRENT
-from common.tables.dead_letters import kafka_fields_of
 from common.tables.partitioning import INSTEAD, can_partition
 
 if TYPE_CHECKING:

@@ -12,11 +12,11 @@ from common.errors import ConfigError, ExitCode, StoreError, StoreRefusedError, 
 from common.schema.spark_json import schema_to_json
 from common.schema.types import Field, Primitive, StructType
 from common.settings import Settings, Stream
+from common.settings.kafka_columns import KAFKA_FIELDS
 from common.settings.loading import Evolution
 from common.settings.stream import Included
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.tables.changes import MergedBy
-from common.tables.dead_letters import KAFKA_FIELDS
 from common.tables.identity import TableIdentity
 from common.tables.state import TableState
 from delta_loader.check_result import Check, Level, checks_as_text, exit_code, fatal
