@@ -48,9 +48,9 @@ class LoadContext:
         self.log = ports.log.bind(app_id=stream.app_id)
         self.reporter = LoadReporter(report, self.log, ports.metrics, ports.clock)
         self.stop: Callable[[], bool] = lambda: False
-        self.ids = TxnIds(stream.app_id, stream.several_topics)
         self.guard = VacuumGuard(ports, self.log)
-        self.rollbacks = RollbackDetector(stream, self.ids, ports.tables, ports.stage, examined)
+        ids = TxnIds(stream.app_id, stream.several_topics)
+        self.rollbacks = RollbackDetector(stream, ids, ports.tables, ports.stage, examined)
         self.tables = StreamTables(stream, ports, self.guard, self.rollbacks, self.log)
         self.secondary = SecondaryTables(stream, self.tables)
         self.preparation = TablePreparation(stream, ports, self.guard, self.tables, self.log)
@@ -65,6 +65,10 @@ class LoadContext:
         self.one_at_a_time = False
         """Whether rows of several Kafka partitions go into commits of their own, because Spark failed to write them."""
         self._window = MarkerWindow(ports.stage, self.tables.urls, settings.max_files)
+
+    @property
+    def ids(self) -> TxnIds:
+        return self.tables.ids
 
     def observe(self) -> bool:
         """Read the listing, the tables, and what writers reported. Raises KafkaDeltaExpressError.
@@ -82,9 +86,7 @@ class LoadContext:
         self.tables.refresh()
         self._read_origins()
         own, partitions = self.tables.own, {*self.listing, *self.generations}
-        ids = self.ids if own is None else own.ids(self.ids)
-        self.ids = ids.at(self.generations, {} if own is None else own.transactions, partitions)
-        self.rollbacks.ids = self.ids
+        self.rollbacks.ids = self.ids.at(self.generations, {} if own is None else own.transactions, partitions)
         return True
 
     def inspect(self) -> None:
@@ -94,7 +96,7 @@ class LoadContext:
         self._read_origins()
         own, *_ = self.ports.parallel(self.ports.tables.state, self.stream.tables)
         transactions = {} if own is None else own.transactions
-        self.ids = self.ids.at(self.generations, transactions, {*self.listing, *self.generations})
+        self.rollbacks.ids = self.ids.at(self.generations, transactions, {*self.listing, *self.generations})
         positions = {partition: self.ids.position(transactions, partition) for partition in self.listing}
         self._window.read(self.listing, positions.__getitem__)
         for partition, listed in self.listing.items():

@@ -81,8 +81,11 @@ class StreamTables:
 
     @property
     def ids(self) -> TxnIds:
-        """With the chains' newest generations, once they are known."""
-        return self._rollbacks.ids
+        """With the chains' newest generations, once they are known, and as the main table now names them.
+
+        Another loader may have made the first commit to it since this pass began.
+        """
+        return self._rollbacks.ids if self.own is None else self.own.ids(self._rollbacks.ids)
 
     @property
     def by_spark(self) -> bool:

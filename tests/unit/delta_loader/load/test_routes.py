@@ -12,10 +12,11 @@ from delta_loader.load.deferred import excluded_spans
 from delta_loader.load.report import StreamReport
 from delta_loader.plan.plan import Load, Overlap, TableShape
 from delta_loader.tables.commits import CommitOutcome, TableCommit
-from tests.builders import required
+from tests.builders import required, settings_of
 from tests.fakes.clock import IdleClock
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.loading import loader_for, routed_settings_for
+from tests.fakes.markers import put
 from tests.fakes.staging import Staging
 
 AWAY = StoreError("it is away", "wait")
@@ -170,6 +171,47 @@ def test_what_a_broken_table_lacks_grows_and_comes_in_order(
     offsets = [commit.advances["orders-0"] for commit in tables.tables[url].commits]
     assert offsets == sorted(set(offsets))
     assert tables.tables[url].transactions["orders-0"] == 59
+
+
+class OtherFirst(Broken):
+    """Another loader makes the first commits to the main table, right before this one creates it."""
+
+    def __init__(self, table: str, other: Callable[["OtherFirst"], object]) -> None:
+        super().__init__()
+        self.waiting = [other]
+        self.table = table
+
+    def create(self, url: str, shape: TableShape) -> None:
+        if url == self.table and self.waiting:
+            self.waiting.pop()(self)
+        super().create(url, shape)
+
+
+def test_what_a_table_lacks_is_noted_under_the_name_that_the_first_commit_has_given_its_topic(
+    staging: Staging,
+) -> None:
+    """A config of two topics names both in its txn actions, and one of the second topic alone goes on with that."""
+    later, store = Staging(staging.root, "payments"), staging.store(staging.stage_url)
+    staging.flush(0, 0, 10, dead=[4])
+    later.flush(0, 0, 20, dead=[3])
+    last = later.flush(0, 20, 30, dead=[25])
+
+    def loads_both(tables: OtherFirst) -> None:
+        store.delete([last.name.path])  # it has not seen that one yet
+        stream = routed_settings_for(staging, ("a", "b")).streams[0]
+        both = {**stream.model_dump(include={"table", "route", "routes"}), "topics": ["orders", "payments"]}
+        loader_for(staging, tables, settings_of(both, stage={"url": staging.stage_url})).run_pass()
+        put(store, last)
+
+    tables = OtherFirst(staging.table, loads_both)
+    tables.commits.add(staging.dead_letters)
+    one_pass(later, tables)
+    assert tables.tables[staging.table].transactions["orders-payments-0"] == 29
+    noted = {name.partition(":")[0] for name in tables.tables[staging.table].transactions if ":" in name}
+    assert noted == {"orders-orders-0", "orders-payments-0"}
+    tables.fix()
+    one_pass(later, tables, marker_retention=0)
+    assert rows(tables, staging.dead_letters) == 2
 
 
 def test_a_crash_between_two_tables_is_mended_by_the_next_loader() -> None:
