@@ -6,11 +6,13 @@ Rules:
    crash in between leaves some of them ahead, which their own txn actions show. A table that fails is left out, and the
    range that it lacks is noted (delta_loader/load/secondary_tables.py).
 2. A commit is based on the newest read. If that read has other positions than the plan, or a rollback, the load is
-   planned again: a rolled-back table set to lower positions would get a gap, and a RESTORE that was seen be hidden.
+   planned again: a rolled-back table set to lower positions would get a gap, and a RESTORE that was seen be hidden. So
+   it is after a first commit by another loader, which may have had another topic.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -23,7 +25,7 @@ from delta_loader.plan.plan import next_run
 from delta_loader.tables.commits import CommitNaming, rows_commit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from common.spans import TopicPartition
     from common.stage.markers import Marker
@@ -33,6 +35,15 @@ if TYPE_CHECKING:
     from delta_loader.plan.held import Held
     from delta_loader.plan.plan import Load
     from delta_loader.tables.commits import TableCommit
+
+
+@dataclass(frozen=True, slots=True)
+class _Basis:
+    """What a plan was made for: the main table, as it was read."""
+
+    positions: Mapping[TopicPartition, Position | None]
+    plain_topic: str | None
+    """None before its first commit (common/tables/transactions.py, rule 3)."""
 
 
 class LoadCommits:
@@ -45,15 +56,15 @@ class LoadCommits:
     def carry_out(self, planned: Load) -> None:
         """Commit a load, or hold what cannot be committed; what is left is planned again by the caller."""
         context = self._context
-        positions = {partition: context.position(partition) for partition in planned.runs}
+        basis = self._basis(planned.runs)
         context.preparation.ensure(planned)
         load = self._without(planned, partial(self._no_table, planned))
         load = load and self._without(load, context.preparation.missing_files(load))
-        if load is None or not self._is_at(positions):
+        if load is None or not self._stands_on(basis):
             return
         try:
-            if self._merged.begin(load, positions, context.origin):
-                self._commit_to_each(load, positions)
+            if self._merged.begin(load, basis.positions, context.origin):
+                self._commit_to_each(load, basis)
         finally:
             self._merged.end(load, context.position)
 
@@ -62,14 +73,14 @@ class LoadCommits:
         accepted = commit if self._refusals is None else self._refusals.without(commit, self._context.ids)
         return After.PLAN_AGAIN if accepted is None else self._committer.commit(accepted)
 
-    def _commit_to_each(self, load: Load, positions: Mapping[TopicPartition, Position | None]) -> None:
+    def _commit_to_each(self, load: Load, basis: _Basis) -> None:
         context, tables = self._context, self._context.tables
         naming = CommitNaming(context.ids, context.ports.new_id())
         for url in context.stream.side_tables:
             commit = context.secondary.side_commit(url, naming, load)
             if commit is None:
                 continue
-            if self._commit_to_secondary(commit) is After.PLAN_AGAIN or not self._is_at(positions):
+            if self._commit_to_secondary(commit) is After.PLAN_AGAIN or not self._stands_on(basis):
                 return
         own = tables.targets[context.stream.table]
         commit = rows_commit(own, naming, load, _valid_through_ms(context, load))
@@ -85,10 +96,14 @@ class LoadCommits:
             self._committer.forget_conflicts()
         return after
 
-    def _is_at(self, positions: Mapping[TopicPartition, Position | None]) -> bool:
-        """Whether the newest read of the table still has the positions that the plan starts at (rule 2)."""
-        is_reached = all(self._context.position(partition) == position for partition, position in positions.items())
-        return is_reached and not self._context.tables.rolled_back
+    def _basis(self, partitions: Iterable[TopicPartition]) -> _Basis:
+        own = self._context.tables.own
+        positions = {partition: self._context.position(partition) for partition in partitions}
+        return _Basis(positions, None if own is None else own.identity.plain_topic)
+
+    def _stands_on(self, basis: _Basis) -> bool:
+        """Whether the newest read of the table is still what the plan was made for (rule 2)."""
+        return self._basis(basis.positions) == basis and not self._context.tables.rolled_back
 
     def _without(self, load: Load, reason_of: Callable[[Marker], Held | None]) -> Load | None:
         """The load up to the first marker of each partition that has a reason to wait; None when nothing is left."""

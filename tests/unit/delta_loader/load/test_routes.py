@@ -187,6 +187,16 @@ class OtherFirst(Broken):
         super().create(url, shape)
 
 
+def test_a_load_is_judged_again_after_the_first_commit_of_another_loader(staging: Staging) -> None:
+    """Two configs with one app_id and a topic each: the second one's topic looks like a new name of the first one's."""
+    later = Staging(staging.root, "payments")
+    tables = OtherFirst(staging.table, lambda tables: one_pass(staging, tables))
+    staging.flush(0, 0, 10)
+    later.flush(0, 0, 20)
+    assert [held.reason for held in one_pass(later, tables).held.values()] == ["other_topic"]
+    assert tables.tables[staging.table].transactions == {"orders-0": 9}
+
+
 def test_what_a_table_lacks_is_noted_under_the_name_that_the_first_commit_has_given_its_topic(
     staging: Staging,
 ) -> None:
