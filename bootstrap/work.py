@@ -250,10 +250,13 @@ class Work:
             def history(of_stream: Stream, url: str) -> StreamHistory:
                 return read_stream_history(of_stream, tables[url], self._tables.open(url))
 
+            def identity_of(url: str, app_id: str) -> TableIdentity:
+                return self._tables.identity(stream, tables.get(url), app_id, url)
+
             require_whole(stream, tables, history, sorted(others))
-            table = tables.pop(stream.table, None)
+            secondary = {url: table for url, table in tables.items() if url != stream.table}
             for state in states:
-                require_even(state, stream, table, tables, partial(self._tables.identity, stream, table))
+                require_even(state, stream, tables.get(stream.table), secondary, identity_of)
         return tuple(plan_restart(state, give_up=give_up, at=at) for state in states)
 
     def restart(self, plans: Sequence[Restart | UnchangedPartition]) -> None:

@@ -99,7 +99,9 @@ def _loaded_elsewhere(
     loaded = [state.table] if _is_of_its_topic(state, stream, identity) else []
     if known is not None and known.grew_since(state.chain_origin):
         loaded.append(known.position)
-    loaded += [_position_under(app_id, state, stream, transactions, identity_of) for app_id in _others(state, stream)]
+    for app_id in _others(state, stream):
+        ids = _ids_under(app_id, state, stream, identity_of(app_id))
+        loaded.append(ids.position(transactions, state.partition))
     return max((position for position in loaded if position is not None), default=None)
 
 
@@ -108,28 +110,32 @@ def require_even(
     stream: Stream,
     table: TableState | None,
     others: Mapping[str, TableState],
-    identity_of: Callable[[str], TableIdentity],
+    identity_of: Callable[[str, str], TableIdentity],
 ) -> None:
     """Raise UsageError where the tables have different records under an app_id that the chain was staged for.
 
     Another one has more than the main table where a load was interrupted between two commits, and less where it could
-    not take its part of one. Only a loader of that app_id completes either. ``others`` are the stream's secondary
-    tables, by URL.
+    not take its part of one. Only a loader of that app_id completes either; where the table has another topic in place
+    of the chain's, it has to read both. ``others`` are the stream's secondary tables, by URL; ``identity_of`` says what
+    the positions in the table at a URL belong to under an app_id.
     """
-    for app_id in _others(state, stream):
-        ids = _ids_under(app_id, state, stream, identity_of)
+    own = () if state.foreign is None else (stream.app_id,)
+    for app_id in (*_others(state, stream), *own):
+        is_own = app_id == stream.app_id
+        completing = "let one config read all topics of its table" if is_own else f"restore the app_id {quoted(app_id)}"
+        ids = _ids_under(app_id, state, stream, identity_of(stream.table, app_id))
         transactions = {} if table is None else table.transactions
         for missing in deferred_of(ids, transactions, stream.side_tables, [state.partition]):
             place, url = f"{missing.span} of {state.partition}", missing.url
             msg = f"under the app_id {app_id}, {stream.table} has {place}, and {url} lacks what it is to get of that"
             raise UsageError(
                 msg,
-                f"restore the app_id {quoted(app_id)} until its loader has completed that; with --give-up, {url} never "
-                "gets these records",
+                f"{completing} until its loader has completed that; with --give-up, {url} never gets these records",
             )
-        loaded = None if table is None else _position_under(app_id, state, stream, table.transactions, identity_of)
+        loaded = ids.position(transactions, state.partition)
         for url, other in others.items():
-            position = _position_under(app_id, state, stream, other.transactions, identity_of)
+            ids = _ids_under(app_id, state, stream, identity_of(url, app_id))
+            position = ids.position(other.transactions, state.partition)
             if position is None or (loaded is not None and position <= loaded):
                 continue
             msg = (
@@ -138,31 +144,18 @@ def require_even(
             )
             raise UsageError(
                 msg,
-                f"restore the app_id {quoted(app_id)} until its loader has completed that; with --give-up, {url} gets "
-                "some of its records a second time",
+                f"{completing} until its loader has completed that; with --give-up, {url} gets some of its records a "
+                "second time",
             )
 
 
-def _position_under(
-    app_id: str,
-    state: PartitionState,
-    stream: Stream,
-    transactions: Mapping[str, int],
-    identity_of: Callable[[str], TableIdentity],
-) -> Position | None:
-    """The position for the chain's generation that a table has under another app_id."""
-    return _ids_under(app_id, state, stream, identity_of).position(transactions, state.partition)
-
-
-def _ids_under(
-    app_id: str, state: PartitionState, stream: Stream, identity_of: Callable[[str], TableIdentity]
-) -> TxnIds:
+def _ids_under(app_id: str, state: PartitionState, stream: Stream, identity: TableIdentity) -> TxnIds:
     """The ids for the chain's generation under another app_id.
 
     The topic that txn actions do not name may be another one under that app_id.
     """
     begun = 0 if state.chain_origin is None else state.chain_origin.generation
-    return TxnIds(app_id, stream.several_topics, {state.partition: begun}, identity_of(app_id).plain_topic)
+    return TxnIds(app_id, stream.several_topics, {state.partition: begun}, identity.plain_topic)
 
 
 def _others(state: PartitionState, stream: Stream) -> tuple[str, ...]:

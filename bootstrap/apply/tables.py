@@ -39,14 +39,16 @@ class TableStates:
             self._identities[stream.app_id, state.table_id] = read_identity(stream, state, store)
         return state
 
-    def identity(self, stream: Stream, table: TableState | None, app_id: str | None = None) -> TableIdentity:
-        """What the positions of a table that was read belong to; under another app_id, only of the main table."""
+    def identity(
+        self, stream: Stream, table: TableState | None, app_id: str | None = None, url: str | None = None
+    ) -> TableIdentity:
+        """What the positions of a table that was read belong to; of the main one without a ``url``."""
         if table is None:
             return NO_IDENTITY
         key = (app_id or stream.app_id, table.table_id)
         if key not in self._identities:
             other = stream.model_copy(update={"app_id": app_id})
-            self._identities[key] = read_identity(other, table, self.open(stream.table))
+            self._identities[key] = read_identity(other, table, self.open(url or stream.table))
         return self._identities[key]
 
     def position(self, stream: Stream, partition: TopicPartition) -> Position | None:

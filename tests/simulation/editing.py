@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from bootstrap.accepting import require_whole
@@ -499,11 +499,14 @@ class EditedHistory:
         group = self._group(pipeline, config.cluster)
         table = SimulatedTables(world, self.log).state(config.table)
 
-        def known_of(app_id: str) -> TableIdentity:
-            if table is None:
+        def known_at(url: str, app_id: str) -> TableIdentity:
+            state = self.log.state(url)
+            if state is None:
                 return NO_IDENTITY
             ids = TxnIds(app_id, stream.several_topics)
-            return identity_of(self.log.history(config.table, table.version), stream, ids, table.transactions)
+            return identity_of(self.log.history(url, state.version), stream, ids, state.transactions)
+
+        known_of = partial(known_at, config.table)
 
         turns = RepairLocks(
             store, Author("operator", world.now_ms), f"{world.rng.getrandbits(128):032x}", take_over=None
@@ -523,7 +526,7 @@ class EditedHistory:
         urls = [url for url in stream.tables if url in self.log.tables]
         require_whole(stream, urls, self._history, [app_id for app_id in state.staged_for if app_id != stream.app_id])
         others = {url: other for url in urls if url != stream.table and (other := self.log.state(url)) is not None}
-        require_even(state, stream, table, others, known_of)
+        require_even(state, stream, table, others, known_at)
         plan = plan_restart(state, give_up=False)
         if isinstance(plan, Restart):
             self._begun.add(partition)

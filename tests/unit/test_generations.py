@@ -36,7 +36,7 @@ from common.stage.state_files import EMPTY_STATE, StateFileName, StateFiles, Sta
 from common.storage.store import FsspecStore
 from common.tables.commit_metadata import Decision
 from common.tables.deferred_ranges import DeferredIds
-from common.tables.identity import NO_IDENTITY
+from common.tables.identity import NO_IDENTITY, TableIdentity
 from common.tables.state import TableState
 from common.tables.transactions import TxnIds
 from common.tables.urls import comparable
@@ -275,7 +275,7 @@ def test_a_load_that_reached_one_table_alone_is_completed_under_its_app_id() -> 
 
     def check(main: TableState | None, letters: TableState, app_id: str = "orders2") -> None:
         named = stream.model_copy(update={"app_id": app_id})
-        require_even(state(*OLD), named, main, {stream.dead_letters: letters}, lambda _app_id: NO_IDENTITY)
+        require_even(state(*OLD), named, main, {stream.dead_letters: letters}, lambda _url, _app_id: NO_IDENTITY)
 
     for position, main in ((10, table(orders_0=9)), ("its beginning", None), ("its beginning", table(orders2_0=50))):
         with pytest.raises(UsageError, match=f"has orders/0 up to 16, and .*/tables/orders up to {position}") as error:
@@ -287,6 +287,22 @@ def test_a_load_that_reached_one_table_alone_is_completed_under_its_app_id() -> 
     check(table(orders_0=9), table(orders_0=15), app_id="orders")  # its own loader completes it
 
 
+def test_such_a_load_of_a_topic_in_whose_place_the_table_has_another_is_completed_before_a_new_chain() -> None:
+    """Each table has had a first commit of its own, which says whose txn actions name no topic."""
+    (stream,) = settings_for(Staging("memory://lake")).streams
+    table = TableState(1, "id", "", (), {}, 1, 2, frozenset(), {"orders-0": 15})
+    first = {stream.table: "payments", stream.dead_letters: "orders"}
+
+    def check(chain: PartitionState) -> None:
+        identity_of = {url: TableIdentity(plain_topic=topic) for url, topic in first.items()}
+        require_even(chain, stream, table, {stream.dead_letters: table}, lambda url, _app_id: identity_of[url])
+
+    check(state(*OLD))  # its loader completes it
+    with pytest.raises(UsageError, match=r"has orders/0 up to 16, and .*/tables/orders up to its b") as error:
+        check(replace(state(*OLD), foreign="the table has payments in its place"))
+    assert "let one config read all topics of its table until its loader has completed that" in error.value.remedy
+
+
 def test_what_a_table_still_lacks_is_loaded_under_the_app_id_that_noted_it() -> None:
     stream = settings_for(Staging("memory://lake")).streams[0]
     ids = DeferredIds.of(TxnIds("orders", several_topics=False), ORDERS, stream.dead_letters)
@@ -294,7 +310,7 @@ def test_what_a_table_still_lacks_is_loaded_under_the_app_id_that_noted_it() -> 
     def check(app_id: str, noted: dict[str, int]) -> None:
         named = stream.model_copy(update={"app_id": app_id})
         main = TableState(1, "id", "", (), {}, 1, 2, frozenset(), {"orders-0": 19, **noted})
-        require_even(state(*OLD), named, main, {}, lambda _app_id: NO_IDENTITY)
+        require_even(state(*OLD), named, main, {}, lambda _url, _app_id: NO_IDENTITY)
 
     lacking = ids.written(Span(Position(10), Position(20)))
     with pytest.raises(UsageError, match=r"has \[10, 20\) of orders/0, and .*_dead_letters lacks what") as error:
