@@ -5,8 +5,8 @@ Rules (common/stage/chain_origins.py has the others):
 1. A marker of a generation lower than the one the stage has started is neither loadable nor covered: its positions are
    another topic's. It is a stray at any position, and is moved as soon as it is seen. A marker that only the table is
    ahead of stays: it belongs to another stage (delta_loader/stage/identity.py). A marker of an operator that a rewind
-   had put aside (chain_origins.py, rule 7) is moved too, unless a repair of its partition is unfinished: that repair
-   moves it, and a writer may then claim its name before the loader deletes it.
+   had put aside (chain_origins.py, rule 7) is moved too. All stay while a repair of their partition is unfinished: it
+   moves them itself, and a writer may claim the name of the first one that is gone before both have deleted it.
 2. Writers continue from a partition's highest marker, which is never settled. It must therefore belong to the chain:
    older markers above the chain are moved first. So are older markers at the low end, where they would keep all above
    them.
@@ -62,19 +62,13 @@ def put_older_aside(
 def _to_move(stage: Stage, markers: Iterable[AnyMarker], origins: Mapping[TopicPartition, ChainOrigin]) -> list[Marker]:
     """The markers from before their chains' origins, highest first, but for those that a repair is moving (rule 1)."""
     strays = [
-        (marker, origin.generation)
-        for marker in markers
-        if isinstance(marker, Marker)
-        and (origin := origins.get(marker.name.topic_partition)) is not None
-        and is_superseded(marker, origin)
-    ]
-    put_aside = {marker.name.topic_partition for marker, generation in strays if not marker.is_older_than(generation)}
-    under_repair = {partition for partition in put_aside if _is_under_repair(stage, partition)}
-    moved = [
         marker
-        for marker, generation in strays
-        if marker.is_older_than(generation) or marker.name.topic_partition not in under_repair
+        for marker in markers
+        if isinstance(marker, Marker) and is_superseded(marker, origins.get(marker.name.topic_partition))
     ]
+    partitions = {marker.name.topic_partition for marker in strays}
+    under_repair = {partition for partition in partitions if _is_under_repair(stage, partition)}
+    moved = (marker for marker in strays if marker.name.topic_partition not in under_repair)
     return sorted(moved, key=lambda marker: marker.name, reverse=True)
 
 

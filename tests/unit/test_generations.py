@@ -2,7 +2,6 @@
 
 import json
 import uuid
-from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -364,11 +363,8 @@ def test_both_topics_are_in_the_table_and_an_old_marker_is_in_nobody_s_way() -> 
     assert table.transactions == {"orders-0": 19, "orders-0@1": 11}
 
 
-@pytest.mark.parametrize("under_repair", [True, False])
 @pytest.mark.parametrize("is_begun", [True, False])
-def test_old_markers_at_both_ends_of_a_chain_are_moved_though_none_was_read(
-    *, is_begun: bool, under_repair: bool
-) -> None:
+def test_old_markers_at_both_ends_of_a_chain_are_moved_though_none_was_read(*, is_begun: bool) -> None:
     """Writers continue from the highest marker, and the lowest one keeps all above it."""
     staging = Staging(f"memory://{uuid.uuid4().hex}")
     for start in (0, 10, 20, 30):
@@ -381,8 +377,10 @@ def test_old_markers_at_both_ends_of_a_chain_are_moved_though_none_was_read(
     tables = {comparable(url): url for url in stream.tables}
     locks = RepairLocks(store, Author("operator", 1_000), "0b4a")
     locks.read_last(partition)
-    with locks.locked(partition, "restart") if under_repair else nullcontext():
-        listing, moved = put_older_aside(stage, stage.listing(stream), stage.origins(stream), (), tables)
+    with locks.locked(partition, "restart"):  # which moves them, and whose deletion may come when a name is used again
+        _, moved = put_older_aside(stage, stage.listing(stream), stage.origins(stream), (), tables)
+    assert moved == ()
+    listing, moved = put_older_aside(stage, stage.listing(stream), stage.origins(stream), (), tables)
     assert sorted(marker.name.start for marker in moved) == [0, 10, 20, 30]
     assert [moved[0].name.start, moved[1].name.start] == [30, 0], "of each look at the ends the highest first"
     left = [f"done/orders/0/{12:020d}.done"] if is_begun else []
