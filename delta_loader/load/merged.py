@@ -11,6 +11,7 @@ from common.stage.loading import LoadNote, loading_folder, loading_path
 from common.stage.merged import is_merged
 from common.stage.repair_lock import LastRepair, last_repair, repairs_folder
 from delta_loader.plan.held import repaired, under_repair
+from delta_loader.stage.generations import unfinished_repair
 from delta_loader.tables.commits import Conflicted, Failed, NotWritten
 
 if TYPE_CHECKING:
@@ -141,8 +142,7 @@ def needs_note(partition: TopicPartition, position: Position | None, start: Posi
 
 def repair_of(stage: ObjectStore, partition: TopicPartition, position: Position | None, start: Position) -> Held | None:
     """The repair for which a load from ``start`` on waits; None if it waits for none. Raises StoreError."""
-    repair = _last_turn(stage, partition) if needs_note(partition, position, start) else None
-    return None if repair is None or repair.ended else under_repair(partition, repair.number)
+    return unfinished_repair(stage, partition) if needs_note(partition, position, start) else None
 
 
 def _last_turn(stage: ObjectStore, partition: TopicPartition) -> LastRepair:

@@ -90,7 +90,11 @@ class StreamLoad:
         context.read_markers()
         positions = {partition: context.finished(partition) for partition in context.listing}
         markers = [marker for partition in context.listing for marker in context.all_markers(partition)]
-        context.listing, older = put_older_aside(stage, context.listing, context.origins, markers, context.tables.urls)
+        context.listing, older, held = put_older_aside(
+            stage, context.listing, context.origins, markers, context.tables.urls
+        )
+        for partition, reason in held.items():
+            context.reporter.held(partition, reason)
         markers = [marker for partition in context.listing for marker in context.markers(partition)]
         keeper = StrayKeeper(stage, context.tables.urls, context.identity)
         context.listing, late = keeper.put_aside(context.listing, positions, markers)

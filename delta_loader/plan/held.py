@@ -236,7 +236,7 @@ def not_written(
 
 
 def under_repair(partition: TopicPartition, number: int) -> Held:
-    """An operator's repair has not finished, of a chain of several topics or one of which the table has nothing."""
+    """An operator's repair has not finished, and of its chain something could be loaded or moved that it is to move."""
     return Held(
         "under_repair",
         f"a repair of {partition} is still running, and may remove what would be loaded: "

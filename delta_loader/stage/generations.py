@@ -5,8 +5,9 @@ Rules (common/stage/chain_origins.py has the others):
 1. A marker of a generation lower than the one the stage has started is neither loadable nor covered: its positions are
    another topic's. It is a stray at any position, and is moved as soon as it is seen. A marker that only the table is
    ahead of stays: it belongs to another stage (delta_loader/stage/identity.py). A marker of an operator that a rewind
-   had put aside (chain_origins.py, rule 7) is moved too. All stay while a repair of their partition is unfinished: it
-   moves them itself, and a writer may claim the name of the first one that is gone before both have deleted it.
+   had put aside (chain_origins.py, rule 7) is moved too. All stay while a repair of their partition is unfinished, and
+   hold it: the repair moves them itself, and a writer may claim the name of one that is gone before both have deleted
+   it.
 2. Writers continue from a partition's highest marker, which is never settled. It must therefore belong to the chain:
    older markers above the chain are moved first. So are older markers at the low end, where they would keep all above
    them.
@@ -21,12 +22,15 @@ from typing import TYPE_CHECKING
 from common.stage.chain_origins import is_superseded
 from common.stage.markers import Marker
 from common.stage.repair_lock import last_repair, repairs_folder
+from delta_loader.plan.held import under_repair
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from common.ports import ObjectStore
     from common.spans import TopicPartition
     from common.stage.chain_origins import ChainOrigin
+    from delta_loader.plan.held import Held
     from delta_loader.plan.plan import AnyMarker
     from delta_loader.stage.listed import Listing
     from delta_loader.stage.reading import Stage
@@ -38,39 +42,49 @@ def put_older_aside(
     origins: Mapping[TopicPartition, ChainOrigin],
     markers: Iterable[AnyMarker],
     tables: Mapping[str, str],
-) -> tuple[Listing, tuple[Marker, ...]]:
-    """The listing without the markers from before their chains' origins, and these markers.
+) -> tuple[Listing, tuple[Marker, ...], dict[TopicPartition, Held]]:
+    """The listing without the markers from before their chains' origins, these markers, and the chains that keep some.
 
     Only ``markers`` are checked, and, where a chain has a generation, those at the ends of the listing.
 
     Raises StoreError.
     """
-    gone = _to_move(stage, markers, origins)
+    held: dict[TopicPartition, Held] = {}
+    gone = _to_move(stage, markers, origins, held)
     listing = stage.put_aside(listing, [marker.name for marker in gone])
     for partition in [partition for partition, origin in origins.items() if origin.generation]:
         while partition in listing:
             ends = {listing[partition].names[0], listing[partition].names[-1]}
             read = stage.read(listing, ends, tables)
-            strays = _to_move(stage, [marker for markers in read.values() for marker in markers], origins)
+            strays = _to_move(stage, [marker for markers in read.values() for marker in markers], origins, held)
             if not strays:
                 break
             listing = stage.put_aside(listing, [marker.name for marker in strays])
             gone += strays
-    return listing, tuple(gone)
+    return listing, tuple(gone), held
 
 
-def _to_move(stage: Stage, markers: Iterable[AnyMarker], origins: Mapping[TopicPartition, ChainOrigin]) -> list[Marker]:
-    """The markers from before their chains' origins, highest first, but for those that a repair is moving (rule 1)."""
+def _to_move(
+    stage: Stage,
+    markers: Iterable[AnyMarker],
+    origins: Mapping[TopicPartition, ChainOrigin],
+    held: dict[TopicPartition, Held],
+) -> list[Marker]:
+    """The markers from before their chains' origins, highest first, but for those of ``held`` chains (rule 1)."""
     strays = [
         marker
         for marker in markers
         if isinstance(marker, Marker) and is_superseded(marker, origins.get(marker.name.topic_partition))
     ]
-    partitions = {marker.name.topic_partition for marker in strays}
-    under_repair = {partition for partition in partitions if _is_under_repair(stage, partition)}
-    moved = (marker for marker in strays if marker.name.topic_partition not in under_repair)
+    for partition in {marker.name.topic_partition for marker in strays} - held.keys():
+        reason = unfinished_repair(stage.store, partition)
+        if reason is not None:
+            held[partition] = reason
+    moved = (marker for marker in strays if marker.name.topic_partition not in held)
     return sorted(moved, key=lambda marker: marker.name, reverse=True)
 
 
-def _is_under_repair(stage: Stage, partition: TopicPartition) -> bool:
-    return not last_repair(item.path for item in stage.store.list(repairs_folder(partition))).ended
+def unfinished_repair(store: ObjectStore, partition: TopicPartition) -> Held | None:
+    """Why a chain waits for an operator's repair; None when its last one has ended. Raises StoreError."""
+    repair = last_repair(item.path for item in store.list(repairs_folder(partition)))
+    return None if repair.ended else under_repair(partition, repair.number)

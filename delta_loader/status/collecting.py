@@ -47,6 +47,7 @@ from delta_loader.plan.held import (
 )
 from delta_loader.plan.partition_progress import undeclared_of, violations_of
 from delta_loader.plan.plan import MissingOrigin, Overlap, Run, next_run, require_splittable
+from delta_loader.stage.generations import unfinished_repair
 from delta_loader.stage.identity import StreamIdentity
 from delta_loader.status.values import Aside, PartitionStatus, StreamStatus
 from delta_loader.tables.load_modes.load_mode import choose_load_mode
@@ -170,6 +171,8 @@ class _Chains:
     positions: Mapping[TopicPartition, Position | None]
     """The main table's; also of Kafka partitions without a chain."""
     markers_of: Mapping[TopicPartition, Sequence[AnyMarker]]
+    older: frozenset[TopicPartition]
+    """Those that still have markers from before their origin."""
     outcomes: Mapping[TopicPartition, NextRun]
     origins: Mapping[TopicPartition, ChainOrigin]
     """Of the chains that have one."""
@@ -205,15 +208,16 @@ def _read_chains(
     urls = {comparable(url): url for url in reversed(stream.tables)}
     read = stage.read(listing, [name for names in wanted.values() for name in names], urls)
     identity = StreamIdentity(stream, ids, origins, tables.identities, transactions)
-    markers_of = {
-        partition: identity.younger(partition, (marker for name in names for marker in read.get(name, ())))
-        for partition, names in wanted.items()
+    read_of = {
+        partition: [marker for name in names for marker in read.get(name, ())] for partition, names in wanted.items()
     }
+    markers_of = {partition: identity.younger(partition, markers) for partition, markers in read_of.items()}
+    older = frozenset(partition for partition, markers in read_of.items() if len(markers) > len(markers_of[partition]))
     outcomes = {
         partition: _outcome(stream, positions[partition], markers_of.get(partition, []), origins.get(partition))
         for partition in known
     }
-    return _Chains(listing, ends, ids, positions, markers_of, outcomes, origins, *reports())
+    return _Chains(listing, ends, ids, positions, markers_of, older, outcomes, origins, *reports())
 
 
 def _stream_status(
@@ -287,8 +291,11 @@ def _main_table(stream: Stream, tables: _Tables, chains: _Chains, partition: Top
 def _waits(
     stage: Stage, chains: _Chains, partition: TopicPartition, resolutions: Mapping[TopicPartition, Held]
 ) -> Held | None:
-    start = chains.listing[partition].names[0].start
-    return resolutions.get(partition) or repair_of(stage.store, partition, chains.positions[partition], start)
+    if partition in resolutions:
+        return resolutions[partition]
+    if partition in chains.older:
+        return unfinished_repair(stage.store, partition)
+    return repair_of(stage.store, partition, chains.positions[partition], chains.listing[partition].names[0].start)
 
 
 def _paths(markers: Iterable[AnyMarker], listed: Listed) -> Iterator[str]:

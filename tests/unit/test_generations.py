@@ -48,7 +48,7 @@ from delta_loader.status.collecting import stream_status
 from delta_loader.status.values import to_json, to_text
 from tests.builders import instance, required
 from tests.fakes.delta_tables import MemoryDeltaTables
-from tests.fakes.loading import loader_for, settings_for
+from tests.fakes.loading import loader_for, settings_for, status_of
 from tests.fakes.markers import ORDERS, chain_of, flush, put
 from tests.fakes.staging import Staging
 
@@ -363,6 +363,23 @@ def test_both_topics_are_in_the_table_and_an_old_marker_is_in_nobody_s_way() -> 
     assert table.transactions == {"orders-0": 19, "orders-0@1": 11}
 
 
+def test_a_restart_that_has_not_ended_holds_a_chain_whose_old_markers_it_moves() -> None:
+    staging, tables = Staging(f"memory://{uuid.uuid4().hex}"), MemoryDeltaTables()
+    staging.flush(0, 0, 10)
+    loader_for(staging, tables).run_pass()
+    begin_again(staging, 1)
+    locks = RepairLocks(staging.store(staging.stage_url), Author("operator", 1_000), "0b4a")
+    locks.read_last(staging.source(0))
+    with locks.locked(staging.source(0), "restart"):
+        (report,) = loader_for(staging, tables).run_pass()
+        (partition,) = status_of(staging).partitions
+        for held in (report.held[staging.source(0)], required(partition.held)):
+            assert (held.reason, "use --take-over 1" in held.remedy) == ("under_repair", True)
+        assert (report.strays, len(staging.markers())) == (0, 1)
+    (report,) = loader_for(staging, tables).run_pass()
+    assert (report.strays, report.held, staging.markers()) == (1, {}, [])
+
+
 @pytest.mark.parametrize("is_begun", [True, False])
 def test_old_markers_at_both_ends_of_a_chain_are_moved_though_none_was_read(*, is_begun: bool) -> None:
     """Writers continue from the highest marker, and the lowest one keeps all above it."""
@@ -378,10 +395,10 @@ def test_old_markers_at_both_ends_of_a_chain_are_moved_though_none_was_read(*, i
     locks = RepairLocks(store, Author("operator", 1_000), "0b4a")
     locks.read_last(partition)
     with locks.locked(partition, "restart"):  # which moves them, and whose deletion may come when a name is used again
-        _, moved = put_older_aside(stage, stage.listing(stream), stage.origins(stream), (), tables)
-    assert moved == ()
-    listing, moved = put_older_aside(stage, stage.listing(stream), stage.origins(stream), (), tables)
-    assert sorted(marker.name.start for marker in moved) == [0, 10, 20, 30]
+        _, moved, held = put_older_aside(stage, stage.listing(stream), stage.origins(stream), (), tables)
+    assert (moved, [reason.reason for reason in held.values()]) == ((), ["under_repair"])
+    listing, moved, held = put_older_aside(stage, stage.listing(stream), stage.origins(stream), (), tables)
+    assert (sorted(marker.name.start for marker in moved), held) == ([0, 10, 20, 30], {})
     assert [moved[0].name.start, moved[1].name.start] == [30, 0], "of each look at the ends the highest first"
     left = [f"done/orders/0/{12:020d}.done"] if is_begun else []
     assert staging.markers() == left
