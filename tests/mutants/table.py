@@ -33,7 +33,7 @@ TESTS = {
         *_PLAN_LAWS,
     ),
     "common.stage.chain_origins": (*_NEW_CHAINS, f"{_WRITER}/test_service.py"),
-    "delta_loader.stage.identity": _NEW_CHAINS,
+    "delta_loader.stage.identity": (f"{_LOADER}/stage/test_judged_markers.py", *_NEW_CHAINS),
     "delta_loader.stage.generations": _NEW_CHAINS,
     "delta_loader.stage.stray_rules": (f"{_LOADER}/stage/test_strays.py", "tests/property/test_strays.py"),
     "delta_loader.maintenance.cleaning.clean": (f"{_LOADER}/maintenance/test_clean.py",),

@@ -1,0 +1,104 @@
+"""Which markers are the stream's, by what they say, what its tables say, and what nobody says."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+
+from common.spans import Partition, Topic, TopicPartition
+from common.stage.markers import Marker
+from common.tables.identity import TableIdentity
+from common.tables.transactions import TxnIds
+from delta_loader.plan.plan import AnyMarker, ForeignMarker, UnreadableMarker
+from delta_loader.stage.identity import StreamIdentity
+from tests.builders import instance, required
+from tests.fakes.markers import ORDERS, by_hand, flush
+from tests.fakes.streams import stream_of
+
+STREAM = stream_of()
+
+
+def judged(
+    *markers: AnyMarker, table: TableIdentity | None = None, transactions: Mapping[str, int] | None = None
+) -> list[AnyMarker]:
+    tables = {} if table is None else {STREAM.table: table}
+    ids = TxnIds("orders", several_topics=False)
+    return StreamIdentity(STREAM, ids, {}, tables, transactions or {}).judged(ORDERS, markers)
+
+
+def of(marker: Marker, **said: object) -> Marker:
+    return replace(marker, manifest=replace(required(marker.manifest), **said))  # type: ignore[arg-type]
+
+
+def test_a_marker_of_a_chain_that_was_started_since_the_origins_were_read_waits_for_the_next_pass() -> None:
+    """Markers of the new chain may have the names that were listed."""
+    own, later = flush(0, 10), of(flush(10, 20, 0), generation=1)
+    first, second = judged(own, later)
+    assert first == own
+    assert "it is of generation 1 of its topic, but the new chain is of 0" in instance(UnreadableMarker, second).problem
+    torn = UnreadableMarker(flush(0, 10).name, "torn")
+    assert judged(torn, by_hand(20)) == [torn, by_hand(20)]
+
+
+def test_a_marker_is_of_the_topic_of_the_first_one_below_it_that_names_it() -> None:
+    markers = of(flush(0, 10), topic_id="a"), flush(10, 20, 0), of(flush(20, 30, 10), topic_id="b")
+    first, second, third = judged(*markers)
+    assert (first, second, instance(ForeignMarker, third).reason) == (*markers[:2], "other_topic")
+
+
+LOADED = TableIdentity(loaded_under={(ORDERS, 0): "before"})
+"""A table that has the chain under another app_id."""
+
+
+@pytest.mark.parametrize(
+    ("first", "transactions", "is_foreign"),
+    [
+        (flush(10, 20, 0), {}, True),
+        (flush(10, 20), {}, False),  # it starts a chain, of which nothing is loaded
+        (flush(10, 20, 0), {"orders-0": 9}, False),
+        (by_hand(9), {}, False),
+        (UnreadableMarker(flush(10, 20, 0).name, "torn"), {}, False),
+    ],
+)
+def test_a_chain_whose_start_another_app_id_has_loaded_is_that_one_s(
+    first: AnyMarker, transactions: dict[str, int], *, is_foreign: bool
+) -> None:
+    (found,) = judged(first, table=LOADED, transactions=transactions)
+    assert isinstance(found, ForeignMarker) is is_foreign
+    if isinstance(found, ForeignMarker):
+        assert found.reason == "other_stream"
+        assert "continues a chain that was loaded under the app_id before, but this stream's" in found.problem
+        assert "app_id is orders" in found.problem
+        (placed,) = judged(first, table=LOADED, transactions={"before-0": 9})
+        assert "has orders/0 up to 10 under that app_id" in instance(ForeignMarker, placed).problem
+
+
+AUDIT = TopicPartition(Topic("orders@audit"), Partition(0))
+SHARED = TableIdentity(loaded_under={(AUDIT, 0): "audit"})
+"""A table that another stream of the same topic has loaded."""
+
+
+@pytest.mark.parametrize(
+    ("marker", "position", "is_foreign"),
+    [
+        (flush(0, 10), None, True),
+        (flush(0, 10), 10, True),
+        (flush(10, 20, 0), 10, False),  # its records come after those
+        (by_hand(5), 10, False),
+        (UnreadableMarker(flush(0, 10).name, "torn"), 10, True),
+    ],
+)
+def test_a_table_that_another_stream_of_the_topic_has_loaded_gets_what_comes_after(
+    marker: AnyMarker, position: int | None, *, is_foreign: bool
+) -> None:
+    table = replace(SHARED, plain_topic="")
+    transactions = {} if position is None else {"audit-orders@audit-0": position - 1, "audit-0": position - 1}
+    (found,) = judged(marker, table=table, transactions=transactions)
+    assert isinstance(found, ForeignMarker) is is_foreign
+    if isinstance(found, ForeignMarker):
+        assert ("or begin its chain after what 'audit' has loaded" in found.remedy) is (position is not None)
+
+
+def test_a_marker_of_another_stream_is_not_asked_about_anything_else() -> None:
+    (found,) = judged(of(flush(0, 10), app_id="other"), table=replace(SHARED, plain_topic=""))
+    assert "was staged for the app_id other" in instance(ForeignMarker, found).problem
