@@ -40,6 +40,7 @@ _OPTIONS = (
 _BOOTSTRAP = "bootstrap.checkpoint"
 _READY_TIMEOUT_S = 300
 _ANSWER_TIMEOUT_S = 20
+_STOP_TIMEOUT_S = 30
 _ADMIN_TIMEOUT_S = 120
 _AGAIN_S = 0.05
 
@@ -89,8 +90,9 @@ class Broker:
         return self.child
 
     def stop(self) -> None:
+        """Shut it down; one that waits for a controller that is gone already is killed, which costs it no record."""
         if self.child is not None:
-            self.child.stop()
+            self.child.stop(_STOP_TIMEOUT_S)
 
     def kill(self) -> None:
         """An end without a word, as of a machine that lost its power."""

@@ -59,7 +59,7 @@ def test_a_killed_broker_comes_back_with_its_records() -> None:
 
 @pytest.mark.in_turn("brokers die")
 @pytest.mark.broker
-def test_one_broker_of_three_may_go_and_connections_may_be_cut_and_stalled(tmp_path: Path) -> None:
+def test_one_broker_of_three_may_go_and_connections_may_be_cut_and_stalled() -> None:
     with running_tcp_proxies() as proxies:
         made: list[TcpProxy] = []
 
@@ -67,7 +67,7 @@ def test_one_broker_of_three_may_go_and_connections_may_be_cut_and_stalled(tmp_p
             made.append(proxies.before(port))
             return made[-1].port
 
-        with running_kafka(KafkaOptions(brokers=3, proxy_before=before), tmp_path) as cluster:
+        with running_kafka(KafkaOptions(brokers=3, proxy_before=before)) as cluster:
             topic = cluster.create_topic("kept", partitions=3)
             producer = Producer({"bootstrap.servers": cluster.proxied_servers, "log_level": 0, "acks": "all"})
 
