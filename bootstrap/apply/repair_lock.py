@@ -15,7 +15,6 @@ from common.stage.repair_lock import (
     overtaken,
     repair_path,
     repair_running,
-    repairs_folder,
 )
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ class RepairLocks:
         Raises StoreError.
         """
         if partition not in self._seen:
-            self._seen[partition] = last_repair(item.path for item in self._store.list(repairs_folder(partition)))
+            self._seen[partition] = last_repair(self._store, partition)
         return self._seen[partition].number
 
     @contextmanager

@@ -27,8 +27,7 @@ from common.stage.stored import read_object
 from common.stored_types import StoredForm
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
+    from common.ports import ObjectStore
     from common.spans import TopicPartition
 
 REPAIR = "repair"
@@ -84,8 +83,10 @@ def ended_path(partition: TopicPartition, number: int) -> str:
     return f"{repairs_folder(partition)}{number:020d}.ended"
 
 
-def last_repair(paths: Iterable[str]) -> LastRepair:
-    repairs = [(int(match["number"]), match["kind"]) for path in paths if (match := _NUMBER.fullmatch(path))]
+def last_repair(store: ObjectStore, partition: TopicPartition) -> LastRepair:
+    """Raises StoreError."""
+    matches = (_NUMBER.fullmatch(item.path) for item in store.list(repairs_folder(partition)))
+    repairs = [(int(match["number"]), match["kind"]) for match in matches if match]
     number = max((number for number, kind in repairs if kind == "repair"), default=0)
     return LastRepair(number, number == 0 or (number, "ended") in repairs)
 

@@ -9,7 +9,7 @@ from common.errors import StoreError
 from common.stage.chain_origins import newest_origin
 from common.stage.loading import LoadNote, loading_folder, loading_path
 from common.stage.merged import is_merged
-from common.stage.repair_lock import LastRepair, last_repair, repairs_folder
+from common.stage.repair_lock import LastRepair, last_repair
 from delta_loader.plan.held import repaired, under_repair
 from delta_loader.stage.generations import unfinished_repair
 from delta_loader.tables.commits import Conflicted, Failed, NotWritten
@@ -54,7 +54,7 @@ class MergedLoads:
             for partition, names in waiting.items()
             if needs_note(partition, position_of(partition), names[-1].start)
         ]
-        repairs = self._ports.parallel(lambda partition: _last_turn(self._stage, partition), noted)
+        repairs = self._ports.parallel(lambda partition: last_repair(self._stage, partition), noted)
         for partition, repair in zip(noted, repairs, strict=True):
             self._repairs[partition] = repair
             if not repair.ended and needs_note(partition, position_of(partition), waiting[partition][0].start):
@@ -81,7 +81,7 @@ class MergedLoads:
         def note(partition: TopicPartition) -> Held | None:
             end = load.runs[partition].end
             self._stage.create(self._notes[partition], LoadNote(end, self._ports.clock.wall_ms()).to_bytes())
-            repair = _last_turn(self._stage, partition)
+            repair = last_repair(self._stage, partition)
             if not repair.ended:
                 return under_repair(partition, repair.number)
             return repaired(partition) if self._is_repaired(partition, repair, origin_of(partition)) else None
@@ -143,7 +143,3 @@ def needs_note(partition: TopicPartition, position: Position | None, start: Posi
 def repair_of(stage: ObjectStore, partition: TopicPartition, position: Position | None, start: Position) -> Held | None:
     """The repair for which a load from ``start`` on waits; None if it waits for none. Raises StoreError."""
     return unfinished_repair(stage, partition) if needs_note(partition, position, start) else None
-
-
-def _last_turn(stage: ObjectStore, partition: TopicPartition) -> LastRepair:
-    return last_repair(item.path for item in stage.list(repairs_folder(partition)))

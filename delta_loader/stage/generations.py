@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from common.stage.chain_origins import is_superseded
 from common.stage.markers import Marker
-from common.stage.repair_lock import last_repair, repairs_folder
+from common.stage.repair_lock import last_repair
 from delta_loader.plan.held import under_repair
 
 if TYPE_CHECKING:
@@ -86,5 +86,5 @@ def _to_move(
 
 def unfinished_repair(store: ObjectStore, partition: TopicPartition) -> Held | None:
     """Why a chain waits for an operator's repair; None when its last one has ended. Raises StoreError."""
-    repair = last_repair(item.path for item in store.list(repairs_folder(partition)))
+    repair = last_repair(store, partition)
     return None if repair.ended else under_repair(partition, repair.number)

@@ -28,7 +28,7 @@ from bootstrap.plans.task_states import TaskStates
 from common.errors import KafkaDeltaExpressError
 from common.spans import Position
 from common.stage.merged import InputEnd, inputs_of, is_merged, merged_position
-from common.stage.repair_lock import last_repair, repairs_folder
+from common.stage.repair_lock import last_repair
 from tests.simulation.world import Crash, Fault
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ class Operator:
 
     def _new_turns(self, partition: TopicPartition) -> RepairLocks:
         """Somebody's turn that has not ended is taken over when all others are dead."""
-        last = last_repair(item.path for item in self._store.list(repairs_folder(partition)))
+        last = last_repair(self._store, partition)
         unique = f"{self._world.rng.getrandbits(128):032x}"
         return RepairLocks(self._store, self._author(), unique, take_over=last.number if self._alone() else None)
 
