@@ -1,6 +1,5 @@
 """A writer's marker that was emptied: it is not taken for one made by hand, and no record is lost by it."""
 
-import uuid
 from dataclasses import replace
 
 import pytest
@@ -23,16 +22,6 @@ from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.loading import loader_for, settings_for
 from tests.fakes.staging import Staging
 from tests.fakes.writers import always
-
-
-@pytest.fixture
-def staging() -> Staging:
-    return Staging(f"memory://{uuid.uuid4().hex}")
-
-
-@pytest.fixture
-def tables() -> MemoryDeltaTables:
-    return MemoryDeltaTables()
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """A marker of an operator that a late request creates again, after a rewind has put it aside."""
 
 import json
-import uuid
 from dataclasses import replace
 
 import pytest
@@ -25,11 +24,6 @@ from tests.fakes.markers import ORDERS, by_hand, flush
 from tests.fakes.staging import Staging
 
 AUTHOR = Author("operator", 1_000)
-
-
-@pytest.fixture
-def staging() -> Staging:
-    return Staging(f"memory://{uuid.uuid4().hex}")
 
 
 @pytest.fixture

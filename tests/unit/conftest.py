@@ -1,4 +1,4 @@
-"""What tests of the loader stage by hand, and tables in memory to load it into."""
+"""What tests stage by hand, and tables in memory to load it into."""
 
 import uuid
 
