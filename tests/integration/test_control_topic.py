@@ -106,7 +106,7 @@ def test_brokers_that_are_away_keep_nobody_waiting() -> None:
         assert waits.send("orders")
         assert waits.undelivered() == frozenset()
         assert listener.take() == frozenset()
-        assert waits.end(0.1) == {"orders"}, "nobody knows what becomes of it"
+        assert waits.end(0.1) == {"orders"}, "its fate is unknown"
         control = KafkaControlTopic(dict(NOWHERE), "control", structlog.get_logger(), Metrics())
         assert control.send("orders")
         until(lambda: bool(control.undelivered()))

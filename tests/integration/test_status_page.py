@@ -130,7 +130,7 @@ def test_each_problem_has_the_command_that_mends_it_by_keyboard_too(browser: Bro
         def is_copied() -> bool:
             button.focus()
             page.keyboard.press("Enter")
-            return button.inner_text() == "Copied"  # for a second: on a busy machine somebody presses the key again
+            return button.inner_text() == "Copied"  # for a second: on a busy machine the key is pressed again
 
         until(page, is_copied)
         assert page.evaluate("navigator.clipboard.readText()") == command

@@ -228,7 +228,7 @@ def test_loader_run_once_with_a_paused_stream(config: str, monkeypatch: pytest.M
 def test_a_loader_whose_spark_died_is_looked_at_at_once_and_says_so(
     config: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A stream may be the first to meet the end of Java, by whatever exception, and before the next look at it."""
+    """A stream may be the first to meet the end of Java, by any exception, and before the next look at it."""
     without_signals_and_logs(loader_program, monkeypatch)
     ended = Event()
 

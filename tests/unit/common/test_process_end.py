@@ -1,4 +1,4 @@
-"""The services' processes end, whatever a store does."""
+"""The services' processes end, even if a store hangs."""
 
 import subprocess
 import sys

@@ -463,7 +463,7 @@ def test_a_chain_that_another_stage_has_gone_on_to_load_is_held_and_starts_behin
     flushes(other, 20, 30)
     assert not reasons(pipeline.load("orders", "payments", staging=other))
     stage_again(payments, 20, 40, generation=2)
-    assert reasons(pipeline.load("orders", "payments")) == {"payments/0": "other_topic"}  # it went on all the same
+    assert reasons(pipeline.load("orders", "payments")) == {"payments/0": "other_topic"}  # the loader went on
     begin_again(pipeline, payments, give_up=False)
     stage_again(payments, 30, 40, generation=3)
     assert not reasons(pipeline.load("orders", "payments"))

@@ -50,7 +50,7 @@ def test_txn_ids_are_those_of_kafka_delta_ingest() -> None:
 def test_every_marker_moves_the_tables_own_txn() -> None:
     load = Load({SOURCE: Run((marker(0, 10), by_hand(10), marker(11, 20, files=0)))})
     commit = rows_commit(ROWS, NAMING, load, 7)
-    # Nobody has loaded it, as a stream of one topic, as one of several or as the next generation.
+    # No loader has loaded it, as a stream of one topic, as one of several or as the next generation.
     assert commit.expected == {"app-0": None, "app-orders-0": None, "app-0@1": None}
     assert commit.advances == {"app-0": 19}
     assert [file.path for file in commit.files] == ["f0-0"]

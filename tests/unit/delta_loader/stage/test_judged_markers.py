@@ -1,4 +1,4 @@
-"""Which markers are the stream's, by what they say, what its tables say, and what nobody says."""
+"""Which markers are the stream's, by what they say, what its tables say, and what is unknown."""
 
 from collections.abc import Mapping
 from dataclasses import replace
