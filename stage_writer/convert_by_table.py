@@ -26,7 +26,14 @@ import numpy as np
 
 from common.schema.evolution import NO_COLUMNS, joined_columns
 from common.settings.envelopes import KEY_NAMES, may_have_several_rows
-from common.settings.own_columns import columns_at, columns_of_part, has_keys_of_messages, part_of, route_of
+from common.settings.own_columns import (
+    columns_at,
+    columns_of_part,
+    has_keys_of_messages,
+    name_of_part,
+    part_of,
+    route_of,
+)
 from stage_writer.choice import RecordChoice
 from stage_writer.convert import dead_letters_format, require_can_partition, rows_format, to_route
 from stage_writer.decode.batch import Messages
@@ -180,7 +187,7 @@ class TablesConverter(WithoutTasks):
         made = self._tables.get(url)
         if made is not None and not made[0].has_no_keys:
             return made
-        stream, part = self.stream, part_of(self.stream, url)
+        stream, part = self.stream, name_of_part(self._gained, part_of(self.stream, url))
         table, gained = alone(stream.at(url)), columns_at(stream, url, self._gained)
         settings = repr((_making(table), gained, part))
         group = self._groups.get(settings) or self._known.get(settings)

@@ -386,6 +386,9 @@ class WriterStage(Protocol):
     def gained(self, app_id: str, *, by_route: bool) -> Evolved | None:
         """The columns that a stream has gained, as last published; None if there are none."""
 
+    def continued(self, stream: Stream) -> Evolved | None:
+        """The same when a writer starts, with what the stream's tables gained by settings that it had before."""
+
     def gain(self, stream: Stream, offers: Mapping[str, StructType]) -> Evolved:
         """Agree with the stream's other writers on columns for fields that records offer.
 

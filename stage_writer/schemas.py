@@ -11,7 +11,8 @@ Rules:
    object that cannot be read, holds no record: the fields stay in the rescue column, and markers offer them to the
    loader.
 4. What other processes agreed on is read periodically. A failed refresh is logged, and tried again: a writer that knows
-   fewer columns agrees on them when it meets their fields.
+   fewer columns agrees on them when it meets their fields. At the start partitions wait for it (`unread`): a merged
+   event without a field would leave the row's value in a column that this writer does not know.
 5. Columns that a stream does not declare are found elsewhere (stage_writer/columns/); what it gains is in addition.
 """
 
@@ -53,6 +54,10 @@ class GainedColumns:
     by_route: bool = False
     """Whether each column is a route's, with the columns of its table (common/settings/own_columns.py)."""
     known: Evolved | None = None
+    is_read: bool = False
+    """Whether the stage has been read since the start."""
+    unread: StoreError | None = None
+    """Why it has not, where that may pass."""
     problem: KafkaDeltaExpressError | None = None
     """Why the last attempt to agree failed."""
     _left_out: StructType = NO_COLUMNS
@@ -194,10 +199,19 @@ class Schemas:
         self._clock = clock
         self._log = log
         self._check_at_s = clock.monotonic_s()
+        self._backoff = Backoff()
 
     def newest(self, converter: Converter) -> Converter:
         """The conversion for what is read from now on."""
         return self._newest.get(converter.stream.app_id, converter)
+
+    def unread(self, converter: Converter) -> StoreError | None:
+        """Why it is not known what the stream gained before this writer started; None if it is (rule 4)."""
+        gained = self._gained.get(converter.stream.app_id)
+        if gained is None or gained.is_read:
+            return None
+        self.refresh()
+        return gained.unread
 
     def waits(self, converter: Converter, offered: StructType, marker: str) -> NewFields | None:
         """What rows wait for that offer fields (rule 1); None if these stay where they are.
@@ -225,18 +239,30 @@ class Schemas:
         for app_id, gained in self._gained.items():
             if gained.agree(self._newest[app_id].stream):  # which knows the tables that have appeared
                 self._take(app_id)
+        if self._clock.monotonic_s() >= self._check_at_s:
+            self._read_published()
+
+    def _read_published(self) -> None:
         now_s = self._clock.monotonic_s()
-        if now_s < self._check_at_s:
-            return
         self._check_at_s = now_s + LOOK_AT_SCHEMAS_S
         for app_id, gained in self._gained.items():
+            gained.unread = None
             try:
-                is_new = gained.found(self._stage.gained(app_id, by_route=gained.by_route))
+                is_new = gained.found(self._read(app_id, gained))
             except (StoreError, MarkerError) as error:
                 self._log.warning("gained columns not read", app_id=app_id, problem=error.problem)
+                if not gained.is_read and isinstance(error, StoreError) and not isinstance(error, StoreRefusedError):
+                    gained.unread, self._check_at_s = error, now_s + self._backoff.next_s()
                 continue
             if is_new:
                 self._take(app_id)
+
+    def _read(self, app_id: str, gained: GainedColumns) -> Evolved | None:
+        if gained.is_read:
+            return self._stage.gained(app_id, by_route=gained.by_route)
+        published = self._stage.continued(self._newest[app_id].stream)
+        gained.is_read = True
+        return published
 
     def _take(self, app_id: str) -> None:
         columns = self._gained[app_id].columns

@@ -28,8 +28,13 @@ def columns_of_part(gained: StructType, part: str) -> StructType:
     """The columns under a table's `part_of`."""
     if not part:
         return gained
-    field = gained.field(part)
+    field = gained.field(name_of_part(gained, part))
     return field.type if field is not None and isinstance(field.type, StructType) else NO_COLUMNS
+
+
+def name_of_part(gained: StructType, part: str) -> str:
+    """The name that a table's `part_of` has there: a route may have been written in another case."""
+    return next((name for name in gained.names if name.casefold() == part.casefold()), part)
 
 
 def with_columns_at(stream: Stream, url: str, gained: StructType, columns: StructType) -> StructType:
@@ -38,7 +43,7 @@ def with_columns_at(stream: Stream, url: str, gained: StructType, columns: Struc
         return columns
     if not columns.fields:
         return gained
-    own = Field(part_of(stream, url), columns)
+    own = Field(name_of_part(gained, part_of(stream, url)), columns)
     if gained.field(own.name) is None:
         return gained.with_fields((own,))
     return StructType(tuple(own if field.name == own.name else field for field in gained))

@@ -55,7 +55,10 @@ class Evolved:
     by_route: bool = False
     """Whether each of the columns is a route's, with those of its table (common/settings/own_columns.py)."""
 
-    _without_empty = lean("by_route")
+    continues: int = 0
+    """The version of the columns with, or without, a route of which this one has what the tables have."""
+
+    _without_empty = lean("by_route", "continues")
 
     @property
     def path(self) -> str:

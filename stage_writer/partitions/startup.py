@@ -122,6 +122,8 @@ class PartitionStartup:
             topic_id = (ids or self._metadata.topic_ids([partition.topic])).get(partition.topic)
             if not isinstance(checked, ResumePoint):
                 raise checked
+            if (problem := self._schemas.unread(starting.converter)) is not None:
+                raise problem
         except (MarkerError, StoreError, BrokerError) as error:
             return self._failed(partition, error)
         if is_other(checked.lineage, topic_id):

@@ -7,18 +7,23 @@ Rules:
 2. The types of the tables come first, those of the main one before others that gain the same columns, then the
    published ones, then those that the records show (common/schema/agreement.py). A table that does not exist yet, or
    that this process cannot read, is no obstacle: the loader, which reads it at each load, publishes its types.
+3. An edit of the settings may begin other columns for a table: of its own, or shared ones (`part_of`). Where rows are
+   merged, what the table gained before is among them from the start (`continued_columns`): an event that lacks such a
+   field makes it null, and without the column it would leave the row's former value.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import reduce
 from typing import TYPE_CHECKING
 
-from common.errors import StoreError
-from common.schema import schema_from_json
+from common.errors import StoreError, StoreRefusedError
+from common.schema import StructType, schema_from_json
 from common.schema.agreement import PublishedColumns, agree, joined_offers
-from common.schema.evolution import NO_COLUMNS, extended
-from common.settings.own_columns import columns_at, tables_by_part, with_columns_at
+from common.schema.evolution import NO_COLUMNS, additions, extended, joined_columns, restricted
+from common.settings.own_columns import columns_at, name_of_part, tables_by_part, with_columns_at
+from common.stage.appeared_routes import with_appeared_of
 from common.stage.evolved import Evolved, latest, publish
 from common.tables.delta_log import read_table_state
 
@@ -26,10 +31,51 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from common.ports import Clock, ObjectStore
-    from common.schema import StructType
     from common.settings import Stream
 
 _ATTEMPTS = 20
+
+
+def continued_columns(
+    stage: ObjectStore, open_table: Callable[[str], ObjectStore], clock: Clock, stream: Stream
+) -> Evolved | None:
+    """The stream's gained columns at the start of a writer (rule 3). Raises StoreError and MarkerError."""
+    by_route = stream.gains_by_table
+    known = latest(stage, stream.app_id, by_route=by_route)
+    if stream.merge is None:
+        return known
+    stream = with_appeared_of(stream, stage)
+    for _ in range(_ATTEMPTS):
+        last = known or Evolved.nothing(stream.app_id, by_route=by_route)
+        other = latest(stage, stream.app_id, by_route=not by_route) or Evolved.nothing(stream.app_id, by_route=by_route)
+        columns = _continued(stream, open_table, last, other)
+        if (columns, other.version) == (last.columns, last.continues):
+            return known
+        new = replace(last.with_columns(columns, NO_COLUMNS, {}, clock.wall_ms()), continues=other.version)
+        try:
+            if publish(stage, new):
+                return new
+        except StoreRefusedError:  # it may not agree on columns
+            return known
+        known = latest(stage, stream.app_id, by_route=by_route)
+    raise _no_agreement(stream)
+
+
+def _continued(stream: Stream, open_table: Callable[[str], ObjectStore], last: Evolved, other: Evolved) -> StructType:
+    """What the stream has gained, with what its tables have of all that was agreed on."""
+    shared, own = (other, last) if stream.gains_by_table else (last, other)
+    parts = (field.type for field in own.columns if isinstance(field.type, StructType))
+    earlier = reduce(joined_columns, parts, shared.columns)
+    known = last.columns
+    for part, urls in tables_by_part(stream).items() if earlier.fields else ():
+        if other.version == last.continues and (not part or name_of_part(known, part) in known.names):
+            continue
+        declared = stream.at(urls[0]).record.schema_of_columns
+        has = restricted(reduce(extended, (_columns_of(url, open_table) for url in urls), NO_COLUMNS), earlier)
+        gained = StructType(tuple(field for field in has if additions(declared, StructType((field,)))))
+        before = columns_at(stream, urls[0], known)
+        known = with_columns_at(stream, urls[0], known, extended(before, gained))
+    return known
 
 
 def gain_columns(
@@ -56,18 +102,22 @@ def gain_columns(
         new = last.with_columns(columns, declared, offers, clock.wall_ms())
         if publish(stage, new):
             return new
+    raise _no_agreement(stream)
+
+
+def _no_agreement(stream: Stream) -> StoreError:
     msg = f"other writers agreed on columns of {stream.app_id} before each of {_ATTEMPTS} attempts"
-    raise StoreError(msg, "wait; this writer tries again")
+    return StoreError(msg, "wait; this writer tries again")
 
 
 def _tables(stream: Stream, offered: StructType, open_table: Callable[[str], ObjectStore]) -> dict[str, StructType]:
     """The columns of the tables that these fields are for, by the URL of the first one that gains them."""
     parts = tables_by_part(stream)
-    wanted = offered.names if stream.gains_by_table else tuple(parts)
+    wanted = {*map(str.casefold, offered.names if stream.gains_by_table else parts)}
     return {
         urls[0]: reduce(extended, (_columns_of(url, open_table) for url in urls), NO_COLUMNS)
         for part, urls in parts.items()
-        if part in wanted
+        if part.casefold() in wanted
     }
 
 

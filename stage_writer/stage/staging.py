@@ -58,7 +58,7 @@ from stage_writer.ports import (
     Postponed,
     Sealed,
 )
-from stage_writer.stage.gaining import gain_columns
+from stage_writer.stage.gaining import continued_columns, gain_columns
 from stage_writer.stage.state_cleaning import KEEP_S, StateCleaning
 from stage_writer.stage.state_files import StageState, state_at, state_of_origin
 
@@ -208,6 +208,9 @@ class ObjectStage:
 
     def gained(self, app_id: str, *, by_route: bool) -> Evolved | None:
         return latest(self._store, app_id, by_route=by_route)
+
+    def continued(self, stream: Stream) -> Evolved | None:
+        return continued_columns(self._store, self._tables, self._clock, stream)
 
     def gain(self, stream: Stream, offers: Mapping[str, StructType]) -> Evolved:
         """Agree on columns for fields that records offer, by marker (stage_writer/stage/gaining.py)."""

@@ -15,7 +15,7 @@ import structlog
 
 from common.errors import ConfigError, StoreError, StoreRefusedError, TableError
 from common.metrics import Metrics
-from common.schema import parse_ddl, schema_from_json, schema_to_json, to_ddl
+from common.schema import StructType, parse_ddl, schema_from_json, schema_to_json, to_ddl
 from common.schema.agreement import PublishedColumns, agree
 from common.schema.evolution import Addition
 from common.settings import Settings
@@ -31,7 +31,7 @@ from stage_writer.decode.batch import MessageBatch
 from stage_writer.loop import StageWriter
 from stage_writer.record_converter import converter_of
 from stage_writer.schemas import LATE_AFTER_S, LOOK_AT_SCHEMAS_S
-from stage_writer.stage.gaining import gain_columns
+from stage_writer.stage.gaining import continued_columns, gain_columns
 from stage_writer.stage.staging import ObjectStage
 from tests.builders import required
 from tests.fakes.answering import route_registry
@@ -553,3 +553,89 @@ def test_a_table_of_its_own_that_exists_keeps_its_types(tmp_path: Path) -> None:
     writer, group = world.writer(SOURCES[0])
     produce(writer, group, SOURCES[0], {"kind": "a", "x": 1}, {"kind": "a", "x": "text"}, {"kind": "b", "x": 1})
     assert to_ddl(world.published.columns) == "a STRUCT<x: STRING>, b STRUCT<x: BIGINT>"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("shared", "section"),
+        ("section", "shared"),
+        ("section", "another route"),
+        ("section", "another case"),
+        ("template", "own"),
+        ("own", "shared"),
+    ],
+)
+def test_an_event_without_a_field_clears_what_its_table_gained_by_former_settings(
+    tmp_path: Path, before: str, after: str
+) -> None:
+    url, (first, second) = f"{tmp_path}/by/a", SOURCES
+    section = {"table": url, "columns": "id BIGINT, kind STRING"}
+    settings: dict[str, dict[str, Any]] = {
+        "shared": {"routes": {"a": url}},
+        "section": {"routes": {"a": section}},
+        "another route": {"routes": {"b": section, "a": section}},
+        "another case": {"routes": {"A": section}, "route": "coalesce(kafka.key_text, 'A')"},
+        "template": {"route_table": f"{tmp_path}/by/{{route}}"},
+        "own": {"route_columns": "own", "unrouted": "dead_letters", "route_table": f"{tmp_path}/by/{{route}}"},
+    }
+    plain: dict[str, Any] = {"columns": "id BIGINT, kind STRING", "load": "merge", "merge": {"keys": ["id"]}}
+    plain["route"] = "coalesce(kafka.key_text, 'a')"
+
+    def world(form: str) -> World:
+        return World(tmp_path, **{**plain, **settings[form]})
+
+    writer, group = world(before).writer(first)
+    produce(writer, group, first, {"id": 1, "n": 1, "m": {"x": 1}})
+    write_log(
+        FsspecStore(url), "id BIGINT, kind STRING, n BIGINT, m STRUCT<x: BIGINT>, by_hand STRING, _rescued STRING"
+    )
+    edited = world(after)
+    writer, group = edited.writer(second)
+    produce(writer, group, second, {"id": 1})
+    produce(writer, group, second, {"id": 1, "new": True})
+    staged = [table.schema for each in manifests(edited.store, "done/orders/1") for table in each.tables if table.files]
+    names = [{*schema_from_json(schema).names} - {"id", "kind", "_rescued"} for schema in staged]
+    assert names == [{"n", "m"}, {"n", "m", "new"}], "by_hand is none of this stream's"
+
+
+def test_a_merging_stream_reads_its_tables_once_for_an_edit(tmp_path: Path) -> None:
+    """And a writer that may not agree on columns starts too."""
+    url = f"{tmp_path}/by/a"
+    merged: dict[str, Any] = {"route": "coalesce(kafka.key_text, 'a')", "load": "merge", "merge": {"keys": ["id"]}}
+    merged["columns"] = "id BIGINT, kind STRING"
+    shared = World(tmp_path, **merged, routes={"a": url})
+    produce(*shared.writer(SOURCES[0]), SOURCES[0], {"id": 1, "kind": "a", "n": 1})
+    write_log(FsspecStore(url), "id BIGINT, kind STRING, n BIGINT")
+    sections = World(tmp_path, **merged, routes={"a": {"table": url, "columns": "id BIGINT, kind STRING"}})
+
+    def continued(stage: FsspecStore) -> tuple[StructType | None, list[str]]:
+        opened: list[str] = []
+
+        def open_table(at: str) -> FsspecStore:
+            opened.append(at)
+            return FsspecStore(at)
+
+        evolved = continued_columns(stage, open_table, sections.clock, sections.stream)
+        return (None if evolved is None else evolved.columns), opened
+
+    assert continued(refusing(tmp_path)) == (None, [sections.stream.table, url])
+    (columns, _), (again, opened) = continued(sections.store), continued(sections.store)
+    assert (columns, opened) == (again, [sections.stream.table]), "the main table has gained nothing yet"
+    assert to_ddl(required(columns)) == "a STRUCT<n: BIGINT>"
+
+
+def test_partitions_wait_until_what_was_gained_before_is_known(tmp_path: Path) -> None:
+    world, (first, second) = World(tmp_path), SOURCES
+    produce(*world.writer(first), first, {"id": 1, "x": 1})
+    store = TrappedStore(
+        f"{tmp_path}/stage", before=failing("list", StoreError("away", "wait"), below="schema/", times=2)
+    )
+    writer, group = world.writer(second, store)
+    writer.step(0.1)
+    assert (list(writer.assignment.by_partition), len(writer.assignment.starting)) == ([], 1)
+    world.clock.now_s += 60
+    produce(writer, group, second, {"id": 2})
+    for _ in range(60):
+        writer.step(0.5)
+    assert [columns for columns, _ in world.staged(second)] == ["id BIGINT, x BIGINT, _rescued STRING"]

@@ -174,7 +174,7 @@ def test_tables_that_appear_after_others_have_gained_columns_gain_theirs(store: 
     clock = SystemClock()
     stage = SimpleNamespace(
         gain=lambda stream, offers: gain_columns(store, lambda _: store, clock, stream, offers),
-        gained=lambda app_id, by_route: latest(store, app_id, by_route=by_route),
+        continued=lambda stream: latest(store, stream.app_id, by_route=stream.gains_by_table),
     )
 
     def converts(schemas: Schemas, first: TablesConverter, table: str, **row: object) -> list[dict[str, object]]:
