@@ -5,7 +5,8 @@ Rules:
 1. The schemas that records name count, and the latest of each topic's subject (``<topic>-value``), so that the first
    table has its fields too. A schema of another format is passed over: its records are dead letters.
 2. Columns only grow: a later schema adds fields, and widens numbers (`grown`); what it lacks stays, because records of
-   earlier schemas may follow.
+   earlier schemas may follow. With `unknown_fields: evolve`, a column that a field gained before a schema had it keeps
+   its type too.
 3. With `envelope: debezium`, the columns are those of the row's image in the event.
 4. Writers agree on each step in the stage, by exclusive create of the next version (common/stage/agreed_columns.py).
 """
@@ -18,13 +19,14 @@ from typing import TYPE_CHECKING
 from common.errors import ConfigError, RegistryError, SchemaError
 from common.schema import ArrayType, MapType, StructType
 from common.schema.avro import avro_columns, parse_avro
-from common.schema.evolution import NO_COLUMNS, extended, type_at
+from common.schema.evolution import NO_COLUMNS, extended, restricted, type_at
 from common.schema.json_schema import json_schema_columns
 from common.schema.protobuf import find_message, protobuf_columns
 from common.schema.widening import widened
 from common.settings.columns_from import ColumnsFrom
 from common.settings.formats import path_steps
 from common.stage.agreed_columns import AgreedColumns, agree_on, agreed_columns
+from common.stage.evolved import latest
 from common.tables.stream_columns import columns_as_agreed, found_columns, state_of
 from stage_writer.columns.finding import DiscoveredColumns
 
@@ -82,13 +84,20 @@ class RegistryFinder:
         schemas = self._fetched(agreed, ids)
         if not schemas:
             return agreed
-        known = (NO_COLUMNS, {}) if agreed is None else (agreed.columns, agreed.formats)
-        columns, formats = joined(known, (self._columns_of(*schema) for schema in schemas.items()))
+        known, forms = (NO_COLUMNS, {}) if agreed is None else (agreed.columns, agreed.formats)
+        more, gained = [self._columns_of(*schema) for schema in schemas.items()], self._gained()
+        for later, _ in more:
+            known = extended(known, restricted(gained, later))
+        columns, formats = joined((known, forms), more)
         version, before = (0, ()) if agreed is None else (agreed.version, agreed.schema_ids)
         source, now_ms = ColumnsFrom.REGISTRY.value, self.clock.wall_ms()
         return AgreedColumns(
             self.stream.app_id, version + 1, columns, source, now_ms, dict(formats), (*before, *schemas)
         )
+
+    def _gained(self) -> StructType:
+        evolved = latest(self.stage, self.stream.app_id) if self.stream.record.evolves else None
+        return NO_COLUMNS if evolved is None else evolved.columns
 
     def _fetched(self, agreed: AgreedColumns | None, ids: frozenset[SchemaKey]) -> dict[SchemaKey, RegisteredSchema]:
         """The schemas that are not agreed on yet, by their ids (rule 1)."""

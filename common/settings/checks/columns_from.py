@@ -74,7 +74,6 @@ def _check_registered(stream: Stream) -> None:
     problems = {
         "with route_columns: own tables have their records' fields; remove columns": stream.record.has_own_columns,
         "the messages do not name a schema in a registry; write framing: confluent": stream.record.framing == "none",
-        "unknown_fields is evolve, and the registry has the fields; write rescue or ignore": stream.record.evolves,
         "schema_file has another schema; remove schema_file": stream.record.schema_file is not None,
         "tables have columns of their own; write columns there": stream.has_several_columns,
         f"envelope is {stream.record.envelope}; write the columns of its rows": stream.record.envelope
