@@ -35,6 +35,7 @@ from devservices.image_engine import (
     runc_template,
     store_folder,
 )
+from devservices.java import SHORT_LIVED
 from devservices.kafka import running_kafka
 from devservices.s3 import running_s3
 
@@ -161,7 +162,15 @@ def pipeline(servers: str, lake: str) -> dict[str, object]:
         "kafka": {"bootstrap.servers": servers},
         "stage": {"url": f"{lake}/stage"},
         "writer": {"http": None},
-        "loader": {"http": None, "lease": "0s", "spark": {"spark.master": "local[1]", "spark.driver.memory": "800m"}},
+        "loader": {
+            "http": None,
+            "lease": "0s",
+            "spark": {
+                "spark.master": "local[1]",
+                "spark.driver.memory": "800m",
+                "spark.driver.extraJavaOptions": SHORT_LIVED,
+            },
+        },
         "streams": [
             {
                 "app_id": topic,

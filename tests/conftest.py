@@ -25,7 +25,7 @@ import structlog
 from hypothesis import HealthCheck, Phase, settings
 
 from common.remedies import show_config
-from tests.spark_archive import JAVA_OPTIONS
+from devservices.java import SHORT_LIVED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 # Servers and Spark are imported by who starts them: a unit test pays for none of it.
 
-os.environ.setdefault("SPARK_SUBMIT_OPTS", JAVA_OPTIONS)
+os.environ.setdefault("SPARK_SUBMIT_OPTS", SHORT_LIVED)
 
 _COMMON = settings(deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("few", _COMMON, derandomize=True, max_examples=10)
