@@ -4,8 +4,10 @@ import uuid
 
 import pytest
 
+from common.errors import TableError
 from common.remedies import CONFIG
 from common.spans import Position, Span
+from delta_loader.tables.commits import Conflicted, TableCommit
 from tests.fakes.loading import routed_settings_for
 from tests.fakes.refusals import CHECK, SOURCE, RefusingTables
 from tests.fakes.staging import JoinedStaging, Staging
@@ -75,6 +77,28 @@ def test_what_another_loader_wrote_to_a_table_that_was_just_missing_is_not_writt
     world.before_creating = another_loader_dies
     assert world.run().failure is None
     assert world.buried == [5, 7] == world.left_out
+
+
+def test_dead_letters_that_arrive_after_another_loader_passed_their_records_are_not_written(
+    world: RefusingTables,
+) -> None:
+    """A loader stands still in their commit; the check is dropped, and the records are rows by another loader."""
+    late: list[TableCommit] = []
+
+    def stands_still(commit: TableCommit) -> None:
+        if commit.dead_letter_rows and not late:
+            late.append(commit)
+            raise TableError("the loader stands still")
+
+    world.refuses, world.meanwhile = {5}, stands_still
+    world.staging.flush(0, 4, 10, dead=[6])
+    world.run()
+    world.refuses = set()
+    world.staging.flush(0, 10, 14, dead=[11])
+    assert not world.run().held
+    assert world.tables[world.staging.table].transactions["orders-0"] == 13
+    assert isinstance(world.commit(late[0]), Conflicted)
+    assert (world.buried, world.left_out) == ([], [])
 
 
 def test_a_dead_letter_is_no_row_although_the_table_checks_nothing_any_more(world: RefusingTables) -> None:
