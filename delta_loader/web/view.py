@@ -36,7 +36,7 @@ from delta_loader.service import FAILURES_TO_RED, STUCK_REMEDY
 from delta_loader.spark.checkpoint_threads import FAILING_REMEDY
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from common.lagging.history import EndHistory
     from common.metrics import Metrics
@@ -128,7 +128,7 @@ class LoaderView:
         }
         helds = {entry.app_id: _held_at_all(entry, writers) for entry in stats.entries.values()}
         verdict = _verdict(
-            len(stats.entries), len(self.partitions), sum(map(len, helds.values())), len(loader.loaded_elsewhere)
+            stats.entries.values(), len(self.partitions), sum(map(len, helds.values())), len(loader.loaded_elsewhere)
         )
         return Status(
             service="delta-loader",
@@ -207,6 +207,7 @@ class LoaderView:
             else None
         )
         left_out = f", {counted(entry.left_out, 'table')} left out" if entry.left_out else ""
+        staged_text = f"{counted(waiting, 'marker')} waiting" if waiting else "nothing waits" if entry.is_known else ""
         version = "no commit since the start" if entry.version is None else f"version {entry.version:,}"
         return StreamFlow(
             app_id=stream.app_id,
@@ -214,7 +215,7 @@ class LoaderView:
             way=counted(len(seen), "Kafka partition") + more + left_out,
             stops=(
                 FlowStep("Kafka", None),
-                FlowStep("Staged", staged, f"{counted(waiting, 'marker')} waiting" if waiting else "nothing waits"),
+                FlowStep("Staged", staged, staged_text),
                 FlowStep("Loaded", loaded or Lag(None, None), version),
             ),
             partitions=len(seen),
@@ -339,13 +340,17 @@ def _state(loader: Loader) -> str:
     return "loading" if loader.service.is_loading else "waiting for the next load"
 
 
-def _verdict(streams: int, partitions: int, held: int, elsewhere: int) -> str:
+def _verdict(entries: Collection[StreamStats], partitions: int, held: int, elsewhere: int) -> str:
+    streams = len(entries)
     if elsewhere == streams:
         return "Another loader holds the lease and loads; this one takes over when that one ends."
     if elsewhere:
         return f"{elsewhere:,} of {streams:,} streams are loaded by another loader; this one loads the others."
     if held:
-        return f"{held:,} of {partitions:,} Kafka partitions are held; loading of the others continues."
+        are = "is" if held == 1 else "are"
+        return f"{held:,} of {counted(partitions, 'Kafka partition')} {are} held; loading of the others continues."
+    if not any(entry.is_known for entry in entries):
+        return f"{counted(streams, 'stream')}; no load has ended since the start."
     return f"{counted(partitions, 'Kafka partition')} of {counted(streams, 'stream')}, as of the last load."
 
 

@@ -345,7 +345,7 @@ def test_a_loader_tells_what_its_writers_hold_and_what_mends_it(tmp_path: Path) 
     assert "bootstrap skip ⟨config⟩ --topic orders --partition 0 --to 25 --yes" in problem.remedy
     assert [rows(status)[name][0] for name in ("orders/0", "orders/1")] == [State.HELD, State.WELL]
     assert (status.streams[0].held, status.streams[0].level) == (1, ProblemLevel.ERROR)
-    assert "1 of 2 Kafka partitions are held" in status.verdict
+    assert "1 of 2 Kafka partitions is held" in status.verdict
     code, text = healthcheck(page)
     assert code == 200, "the loader itself is well"
     assert "orders/0 is held by its writers" in text
@@ -526,8 +526,14 @@ def test_a_loader_that_starts_says_so(tmp_path: Path) -> None:
 def test_a_loader_that_has_not_loaded_yet_does_not_say_that_all_is_well(tmp_path: Path) -> None:
     page = LoaderPage(tmp_path)
     page.loader = page.ready
-    assert not page.look().is_known
-    assert page.load().is_known
+    status = page.look()
+    assert not status.is_known
+    assert status.verdict == "1 stream; no load has ended since the start."
+    assert [step.note for step in status.streams[0].stops] == ["", "", "no commit since the start"]
+    status = page.load()
+    assert status.is_known
+    assert "as of the last load" in status.verdict
+    assert status.streams[0].stops[1].note == "nothing waits"
 
 
 def test_a_loader_tells_what_its_last_pass_found(tmp_path: Path) -> None:
