@@ -20,8 +20,8 @@ from bootstrap.work import Work
 from common.cli import ConfigArgument, JsonOption, PrintConfigOption, echo, examples, new_app, run, settings_from
 from common.clock import SystemClock
 from common.errors import ExitCode, UsageError
-from common.pages.model import counted
 from common.remedies import CONFIG
+from common.sizes import counted
 from common.spans import MAX_POSITION, Position
 from common.tables.commit_metadata import Decision
 from common.terminal import progress
@@ -259,8 +259,9 @@ def restart(
 ) -> None:
     """Start new chains for a topic that was deleted and created again, or that is new to the table.
 
-    Moves the old markers into the stage's folder stray/. For partitions that `delta-loader status` shows as held by
-    other_stream or other_topic, it lets the table take this topic too, under separate positions.
+    Moves the old markers into the stage's folder stray/. For partitions that
+    `delta-loader status` shows as held by other_stream or other_topic,
+    it lets the table take this topic too, under separate positions.
     """
     if at is not None and partition is None:
         msg = "--at is an offset of one Kafka partition"

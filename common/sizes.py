@@ -1,8 +1,13 @@
-"""Readable sizes and times."""
+"""Readable counts, sizes and times."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 marker`, `1,200 markers`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def size_text(size_bytes: int) -> str:

@@ -27,6 +27,7 @@ from common.remedies import CONFIG
 from common.settings import Native
 from common.settings.pace import longest_replay_s, writer_of
 from common.settings.stores import stage_store, table_stores
+from common.sizes import counted
 from common.stage.evolved import latest
 from common.stage.merged import kafka_topic, topics_of
 from common.stage.paused import StreamPart
@@ -180,7 +181,7 @@ def check(config: cli.ConfigArgument, *, as_json: cli.JsonOption = False) -> Non
     try:
         settings = columns.previewed()
         converters = converters_of(settings, preview=True)
-        report("config", f"ok: {len(converters)} stream(s)")
+        report("config", f"ok: {counted(len(converters), 'stream')}")
         for text in columns.lines(settings):
             report("columns", text)
         for converter in with_topologies(converters):
@@ -190,7 +191,7 @@ def check(config: cli.ConfigArgument, *, as_json: cli.JsonOption = False) -> Non
         owners.read_all()
         report("store", f"ok: {settings.stage.url} refuses a second exclusive create")
         count = prove_tables(settings, table_stores(settings))
-        report("tables", f"ok: the folders of {count} table(s) can be written to")
+        report("tables", f"ok: the folders of {counted(count, 'table')} can be written to")
         _require_compatible(settings, converters)
         schemas = schemas_of(settings)
         if schemas is not None:
@@ -244,7 +245,7 @@ def _native_text(settings: Settings) -> str:
     reader = find_reader(settings.writer.native)
     if reader.problem is not None:
         return f"none: {reader.problem}; the writer works without it, at many times the cost; {REMEDY}"
-    return f"{'off' if settings.writer.native is Native.OFF else f'ok: {library_path()}'}"
+    return f"{'off' if settings.writer.native is Native.OFF else f'ok: the C reader, {library_path()}'}"
 
 
 @app.command(

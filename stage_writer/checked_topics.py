@@ -10,6 +10,7 @@ from common.errors import MarkerError
 from common.http.pages import with_remedy
 from common.kafka.rights import Right, require_topic
 from common.settings.stores import stage_store
+from common.sizes import counted
 from common.stage.merged import topics_of
 from stage_writer.chains import StagedChains
 from stage_writer.converters import with_topologies
@@ -35,7 +36,7 @@ def topic_lines(settings: Settings, ends: Collection[TopicPartition]) -> Iterato
         ]
         if missing:
             raise missing_topic(stream, missing[0])
-        yield f"ok: {stream.app_id} has {len(mine)} partition(s)"
+        yield f"ok: {stream.app_id} has {counted(len(mine), 'partition')}"
 
 
 def require_written(settings: Settings, converters: Sequence[AnyConverter]) -> None:

@@ -137,7 +137,7 @@ class Flushes:
         self._log.warning("flush failed, trying again", error=error.problem, retry_in_s=pause_s)
 
     def flush_within(self, leaving: Collection[AssignedPartition], reason: FlushReason, seconds: float) -> None:
-        """Flush and wait until everything is sealed or the time is over."""
+        """Flush and wait until everything is sealed or the time is up."""
         deadline_s = self._clock.monotonic_s() + seconds
         while True:
             self._guards.sign()
@@ -148,11 +148,11 @@ class Flushes:
             ]
             for assigned in waiting:
                 self.start(assigned, reason)
-            flights = [assigned.in_flight for assigned in waiting if assigned.in_flight is not None]
+            unfinished = [assigned.in_flight for assigned in waiting if assigned.in_flight is not None]
             left_s = self._runtime.stopping.at_most(deadline_s) - self._clock.monotonic_s()
-            if not flights or left_s <= 0:
+            if not unfinished or left_s <= 0:
                 return
-            if running := [in_flight.running for in_flight in flights if in_flight.running is not None]:
+            if running := [in_flight.running for in_flight in unfinished if in_flight.running is not None]:
                 self._workers.wait(running, left_s)
             else:
                 self._clock.sleep_s(min(left_s, POLL_S))

@@ -186,7 +186,7 @@ def _partitioning(
         # Quoted: a name may be a keyword of SQL.
         source = ".".join('"' + name.replace('"', '""') + '"' for name in path)
         what = f"the day of {'.'.join(path)}"
-    return {column: f"CAST({source} AS DATE)"}, [column], f"{what}; remove both for a small table"
+    return {column: f"CAST({source} AS DATE)"}, [column], f"{what}; for a small table, remove derive and partition_by"
 
 
 def _how_unlike(path: tuple[str, ...]) -> tuple[int, int]:

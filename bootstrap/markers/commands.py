@@ -28,9 +28,9 @@ PartitionOption = Annotated[int | None, typer.Option("--partition", min=0, help=
 
 @app.command(
     epilog=examples(
-        "bootstrap markers ls pipeline.yaml",
-        "bootstrap markers ls pipeline.yaml --topic orders --partition 0",
-        "bootstrap markers ls pipeline.yaml --json | jq '.chains[] | select(.problems != [])'",
+        "kafka-delta-express markers ls pipeline.yaml",
+        "kafka-delta-express markers ls pipeline.yaml --topic orders --partition 0",
+        "kafka-delta-express markers ls pipeline.yaml --json | jq '.chains[] | select(.problems != [])'",
     )
 )
 def ls(
@@ -59,8 +59,8 @@ def ls(
 
 @app.command(
     epilog=examples(
-        "bootstrap markers show pipeline.yaml --topic orders --partition 0 --at 41",
-        "bootstrap markers show pipeline.yaml done/orders/0/00000000000000000041.done --json",
+        "kafka-delta-express markers show pipeline.yaml --topic orders --partition 0 --at 41",
+        "kafka-delta-express markers show pipeline.yaml done/orders/0/00000000000000000041.done --json",
     )
 )
 def show(
@@ -116,8 +116,8 @@ def _named(path: str | None, topic: str | None, partition: int | None, at: int |
 
 @app.command(
     epilog=examples(
-        "bootstrap markers verify pipeline.yaml",
-        "bootstrap markers verify pipeline.yaml --topic orders --no-files",
+        "kafka-delta-express markers verify pipeline.yaml",
+        "kafka-delta-express markers verify pipeline.yaml --topic orders --no-files",
     )
 )
 def verify(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from bootstrap.markers.chains import Severity, link_findings
 from common.printable import joined
-from common.sizes import size_text
+from common.sizes import counted, size_text
 from common.stage.markers import MarkerName, TableKind, manifest_to_bytes
 from common.terminal import Tone, age_text, aligned, toned
 
@@ -148,8 +148,8 @@ def findings_as_text(findings: Sequence[ChainFinding], chains: int, files: int) 
         lines.append(f"{toned(finding.severity.value, tone)}  {finding.partition}  {finding.text}")
         lines += [f"       → {finding.remedy}"] if finding.remedy else []
     faults = sum(finding.severity is Severity.FAULT for finding in findings)
-    verdict = toned(f"{faults:,} faults", Tone.BAD) if faults else toned("no fault", Tone.GOOD)
-    lines.append(f"{chains:,} chains and {files:,} data files: {verdict}")
+    verdict = toned(counted(faults, "fault"), Tone.BAD) if faults else toned("no fault", Tone.GOOD)
+    lines.append(f"{counted(chains, 'chain')} and {counted(files, 'data file')}: {verdict}")
     return joined(lines)
 
 

@@ -51,10 +51,6 @@ class Unit(StrEnum):
     """The same, shown as the time until then."""
 
 
-def counted(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
-
-
 @dataclass(frozen=True, slots=True)
 class Figure:
     label: str

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 from common.errors import SchemaError
 from common.schema import parse_ddl, quote_name
 from common.schema.types import ArrayType, DataType, DecimalType, Field, MapType, Primitive, StructType
+from common.sizes import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -264,9 +265,9 @@ class _Inference:
     def _note_odd(self, shape: JsonShape, kinds: set[JsonKind], path: tuple[str, ...]) -> None:
         """Report the few odd values (rule 1), and the type that accepts all."""
         odd = {kind: count for kind, count in shape.kinds.items() if kind not in kinds}
-        words = ", ".join(f"{count:,} {kind.value}" for kind, count in sorted(odd.items()))
-        usual = ", ".join(f"{shape.kinds[kind]:,} {kind.value}" for kind in sorted(kinds))
-        self.notes.append(f"{_path(path)} is {usual}; others would be dead letters: {words}")
+        words = ", ".join(counted(count, kind.value) for kind, count in sorted(odd.items()))
+        usual = ", ".join(counted(shape.kinds[kind], kind.value) for kind in sorted(kinds))
+        self.notes.append(f"{_path(path)} holds {usual}; these would be dead letters: {words}")
         every = set(shape.kinds)
         if every <= _NUMBERS:
             self.alternatives.append(Alternative(_path(path), "DOUBLE", None))

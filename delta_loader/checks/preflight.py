@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from common.errors import ExitCode, KafkaDeltaExpressError, StoreError, StoreRefusedError, TableError, UnsafeStoreError
 from common.remedies import CONFIG, quoted
 from common.settings.pace import loader_of
+from common.sizes import counted
 from common.stage.merged import kafka_topic
 from common.stage.paused import StreamPart, pause_of
 from common.storage.store import PROBES, prove_exclusive_create
@@ -67,7 +68,7 @@ class Preflight:
     def checks(self) -> Iterator[Check]:
         """The stage's checks first, then the streams', whose tables are checked in parallel."""
         streams = self.settings.streams
-        yield Check("config", Level.OK, f"{len(streams)} stream(s)")
+        yield Check("config", Level.OK, counted(len(streams), "stream"))
         stage = self._stage()
         yield stage
         if stage.away:
@@ -191,7 +192,7 @@ class Preflight:
                 "create it, allow this user to Describe it, or fix the stream's topics: until then nothing is staged",
                 stream.app_id,
             )
-        return Check("kafka", Level.OK, f"{stream.app_id} has {len(ends)} partition(s)", app_id=stream.app_id)
+        return Check("kafka", Level.OK, f"{stream.app_id} has {counted(len(ends), 'partition')}", app_id=stream.app_id)
 
     def _topics(self, stream: Stream) -> set[str]:
         """The topics of a stream, as far as Kafka reports them."""

@@ -232,7 +232,7 @@ def vacuum_check(
             f"{raise_it}, or shorten loader.marker_retention",
             app_id,
         )
-    text = f"{app_id}: the window of {url}, {_days(window_ms)}, is longer than any file waits"
+    text = f"{app_id}: VACUUM keeps files of {url} for {_days(window_ms)}, longer than any file waits"
     guarded_ms = guarded_age_s(properties) * 1000
     if oldest_waiting_ms is not None and oldest_waiting_ms > guarded_ms:
         text += f"; files that wait longer than {_days(int(guarded_ms))} are copied before they are added"

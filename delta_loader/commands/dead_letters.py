@@ -168,8 +168,9 @@ def replay(
 ) -> None:
     """Decode dead letters again with the current config, and load those that are valid now, once.
 
-    The bytes come from the dead-letter table, so Kafka does not need to have them. `stage-writer replay --letters`
-    decodes them and must be installed here; the loader replaces them in its next run.
+    The bytes come from the dead-letter table, so Kafka does not need them.
+    `stage-writer replay --letters` decodes them and must be installed here;
+    the loader replaces them in its next run.
     """
     settings = settings_from(config)
     if importlib.util.find_spec(_OF_THE_WRITER) is None:

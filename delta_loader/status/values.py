@@ -13,7 +13,7 @@ from common.errors import ExitCode
 from common.json_value import Json  # noqa: TC001 - an alias of a union
 from common.printable import joined, one_line
 from common.remedies import CONFIG
-from common.sizes import time_text
+from common.sizes import counted, time_text
 from common.stage.undeclared import REMEDY as UNDECLARED_REMEDY
 from delta_loader.tables.load_modes.load_mode import load_mode_name
 from delta_loader.tables.valid_through import moment_text
@@ -258,7 +258,8 @@ def _stream_lines(stream: StreamStatus) -> list[str]:
             f"  {missing.url} was left out of {missing.span} of {missing.partition}, and gets it before anything later"
         )
     if stream.aside.late or stream.aside.rewound:
-        lines.append(f"  moved to stray/: {stream.aside.late} late claims, {stream.aside.rewound} rewound markers")
+        late, rewound = counted(stream.aside.late, "late claim"), counted(stream.aside.rewound, "rewound marker")
+        lines.append(f"  moved to stray/: {late}, {rewound}")
     lines += [*_dropped_lines(stream), *_violation_lines(stream.violations), *_gained_lines(stream.gained)]
     lines += _appeared_lines(stream.appeared)
     if not stream.partitions:

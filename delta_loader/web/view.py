@@ -23,11 +23,11 @@ from common.pages.model import (
     StreamFlow,
     Unit,
     added,
-    counted,
 )
 from common.pages.problems import held_problems, paused_problem, stream_pauses
 from common.pages.process import resident_bytes
 from common.remedies import CONFIG
+from common.sizes import counted
 from common.stage import undeclared
 from delta_loader.check_result import Level as CheckLevel
 from delta_loader.lease.holder import REMEDY as LEASE_REMEDY

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from common.pages.model import Problem, ProblemLevel, counted
+from common.pages.model import Problem, ProblemLevel
 from common.pages.problems import held_problems
 from common.remedies import CONFIG
+from common.sizes import counted
 from delta_loader.status.writers import Chains, held_by_writers, late_after_s, unstaged, without_chain
 
 if TYPE_CHECKING:

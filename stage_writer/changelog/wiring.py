@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from common.errors import BrokerError
 from common.kafka.rights import Right
+from common.sizes import counted
 from common.spans import Topic
 from stage_writer.changelog.changelog import TopicChangelog
 from stage_writer.changelog.kafka import KafkaChangelogs
@@ -62,7 +63,7 @@ def checked_changelogs(settings: Settings) -> Iterator[str]:
     """The report on each topic. Raises ConfigError and BrokerError."""
     topics = _topics(settings)
     for topic in _written(settings):
-        yield f"ok: {topic} stores state changes, in {topics.require_suitable(topic, _RIGHTS)} partition(s)"
+        yield f"ok: {topic} stores state changes, in {counted(topics.require_suitable(topic, _RIGHTS), 'partition')}"
 
 
 def _topics(settings: Settings) -> KafkaChangelogs:

@@ -17,6 +17,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from common.http.pages import with_remedy
+from common.sizes import counted
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -63,4 +64,4 @@ def problems(ours: Collection[AssignedPartition]) -> tuple[str, ...]:
     """What is waited for although it is due, as text for operators. Safe to call from any thread."""
     waits = [wait for assigned in ours if (wait := assigned.wait) is not None and not wait.is_routine]
     counts = Counter(with_remedy(wait.error.problem, wait.error.remedy) for wait in waits)
-    return tuple(f"{count} partition(s) wait: {problem}" for problem, count in sorted(counts.items()))
+    return tuple(f"{counted(count, 'partition')} waiting: {problem}" for problem, count in sorted(counts.items()))

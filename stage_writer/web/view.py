@@ -26,11 +26,11 @@ from common.pages.model import (
     Unit,
     Violations,
     added,
-    counted,
 )
 from common.pages.problems import held_problems, paused_problem, stream_pauses
 from common.pages.process import resident_bytes
 from common.remedies import CONFIG
+from common.sizes import counted
 from common.stage import undeclared
 from stage_writer.runtime import FAILING_REMEDY
 from stage_writer.telemetry import DEAD_LETTERS_REMEDY

@@ -20,7 +20,8 @@ from pydantic import TypeAdapter
 from common.http.pages import Health, release, service_pages
 from common.http.server import Page, Routes, json_page, text_page
 from common.pages.assets import status_pages
-from common.pages.model import DeadLetters, Figure, FlowStep, Status, StreamFlow, Unit, Violations, added, counted
+from common.pages.model import DeadLetters, Figure, FlowStep, Status, StreamFlow, Unit, Violations, added
+from common.sizes import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -150,10 +150,10 @@ def test_a_registry_that_goes_away_and_comes_back_holds_up_its_own_stream_only(
         until(lambda: staged("framed") == [0, 1], "what it knows needs no registry")
         send(second)
         until(lambda: staged("plain") == [0, 1, 2], "the other stream is held up")
-        until(lambda: "1 partition(s) wait" in health() and registry.url in health(), "the health does not say it")
+        until(lambda: "1 partition waiting" in health() and registry.url in health(), "the health does not say it")
         assert writer.stop(600) == 0
         writer = programs.start("stage-writer", "run", programs.config(made))
-        until(lambda: "1 partition(s) wait" in health(), "a new writer does not say it")
+        until(lambda: "1 partition waiting" in health(), "a new writer does not say it")
         assert staged("framed") == [0, 1]
         registry.start()
         until(lambda: staged("framed") == [0, 1, 2], "nobody noticed that the registry is back")

@@ -80,7 +80,7 @@ def test_offsets_and_versions_are_explained_through_a_tables_life(tmp_path: Path
     text = version_to_text(story)
     assert "orders/0 [0, 10): 10 records, 9 rows, 1 dead letters" in text
     assert f"from the flush {first.name.path} (its marker still exists)" in text
-    assert "2 of its files are in the newest version, 2" in text
+    assert "2 of its files are still in the table (version 2)" in text
 
     world.sql("OPTIMIZE {table}")
     assert world.places(2, 12) == [OffsetLocation.ROW, OffsetLocation.ROW]

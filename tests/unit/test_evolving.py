@@ -253,14 +253,14 @@ def test_nothing_is_taken_for_read_while_the_stage_fails(tmp_path: Path) -> None
     (owned,) = writer.assignment.by_partition.values()
     assert (owned.wait is not None, writer.health().problems) == (True, ())  # no problem so far
     world.clock.now_s += LATE_AFTER_S + 1
-    problem = "1 partition(s) wait: orders gains columns for the new fields x → check that the stage's store responds"
+    problem = "1 partition waiting: orders gains columns for the new fields x → check that the stage's store responds"
     assert writer.health().problems == (problem,)
     for _ in range(8):
         writer.step(0.5)
     assert world.rows(SOURCES[0]) == [{"id": 1}]
     (owned,) = writer.assignment.by_partition.values()
     assert (owned.buffer.end, owned.taken, owned.read_to) == (1, 1, 1)
-    assert writer.health().problems == ("1 partition(s) wait: the store is away → wait",)
+    assert writer.health().problems == ("1 partition waiting: the store is away → wait",)
     store.before = well
     for _ in range(400):
         writer.step(0.5)

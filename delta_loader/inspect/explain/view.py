@@ -59,7 +59,7 @@ def _version_lines(story: VersionStory) -> Iterator[str]:
         fate = "put elsewhere" if gone.keeps_rows else "removed or rewritten"
         yield f"  {gone.files:,} of its files were {fate} by version {gone.version} ({gone.words})"
     if version.added:
-        yield f"  {story.live_files:,} of its files are in the newest version, {story.newest}"
+        yield f"  {story.live_files:,} of its files are still in the table (version {story.newest})"
 
 
 def _others_words(version: TableVersion) -> str:
@@ -260,7 +260,7 @@ def _to_come_lines(story: OffsetStory) -> Iterator[str]:
     if story.held is not None:
         yield f"held ({story.held.reason}): {story.held.problem}"
         yield f"→ {story.held.remedy}"
-    position = "has no position of it yet" if story.position is None else f"wants {story.position} next"
+    position = "has no position of it yet" if story.position is None else f"has position {story.position}"
     staged = "nothing is staged" if story.staged_to is None else f"staged up to {story.staged_to}"
     yield f"the table {position}; {staged}"
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from common.remedies import CONFIG
 from common.settings.services import VacuumMode
 from common.settings.values import duration_text
-from common.sizes import size_text
+from common.sizes import counted, size_text
 from delta_loader.maintenance.services.facts import PartitionFacts, PartitionValues, Service
 from delta_loader.tables.vacuum import guarded_age_s, retention_s, vacuum_problem
 
@@ -131,7 +131,7 @@ def _optimize(facts: TableFacts, rules: TableRules, now_ms: int) -> Iterator[Mai
         yield MaintenanceTask(
             Service.OPTIMIZE,
             facts.url,
-            f"{files:,} small files, {size_text(size_bytes)}, in {len(some):,} partition(s)",
+            f"{counted(files, 'small file')}, {size_text(size_bytes)}, in {counted(len(some), 'partition')}",
             tuple(partition.values for partition in some),
             size_bytes,
             rules.z_order,

@@ -77,7 +77,7 @@ def test_the_others_go_on_and_nothing_is_left_out_or_covered(tmp_path: Path) -> 
     world = Waits(tmp_path, {FIRST: 10, SECOND: 10})
     world.steps()
     assert (world.chain(FIRST), world.chain(SECOND)) == ([], [(0, 10, "first", 0)])
-    assert world.problems() == "1 partition(s) wait: the registry is away → bring it back"
+    assert world.problems() == "1 partition waiting: the registry is away → bring it back"
     assert world.group.paused == {FIRST}
     world.group.ends |= {FIRST: 15, SECOND: 20}
     world.steps()

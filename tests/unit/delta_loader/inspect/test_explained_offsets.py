@@ -129,7 +129,7 @@ ROW = Holder("s3://lake/orders", "day=1/a.parquet", rows=1)
         (
             story(30, *LOADED, kafka_end=Position(35)),
             OffsetLocation.NOT_STAGED,
-            "the table wants 20 next; nothing is staged",
+            "the table has position 20; nothing is staged",
         ),
         (story(30, *LOADED, staged_to=Position(50)), OffsetLocation.GAP, "it is not staged, although"),
     ],

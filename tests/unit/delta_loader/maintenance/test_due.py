@@ -58,7 +58,7 @@ def test_only_quiet_partitions_with_enough_small_files_are_optimized() -> None:
     facts = table(part("1", 20, 5), part("2", 8, 5), part("3", 99, 0), part("4", 30, 9))
     (piece,) = pieces(facts, rules())
     assert [dict(values)["day"] for values in piece.partitions] == ["4", "1"]  # 8 files become 1: 7 are saved
-    assert piece.why == "50 small files, 500.0 KiB, in 2 partition(s)"
+    assert piece.why == "50 small files, 500.0 KiB, in 2 partitions"
 
 
 def test_a_partition_that_is_never_quiet_is_served_once_it_pays() -> None:

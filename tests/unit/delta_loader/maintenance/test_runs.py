@@ -171,7 +171,7 @@ def test_the_command_shows_runs_and_what_is_due() -> None:
     looks = inspect_tables(settings("a", "b"), world, world.clock)
     text = tables_to_text(looks)
     assert "last optimize at 2026-03-01T00:00:00+00:00 (version 3): 9 files became 1, 0 B became 0 B" in text
-    assert "due: optimize: 40 small files, 2.0 MiB, in 2 partition(s)" in text
+    assert "due: optimize: 40 small files, 2.0 MiB, in 2 partitions" in text
     assert "no vacuum is due: table_services.vacuum.enabled is false" in text
     assert "kept for 30 days; " in text
     assert "memory://b: unknown: its log is torn" in text

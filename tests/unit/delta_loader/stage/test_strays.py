@@ -172,7 +172,7 @@ def test_status_tells_what_was_put_aside(staging: Staging, loader: LoaderService
     store = staging.store(staging.stage_url)
     store.write(f"stray/{name(staging, 70)}", b"by a rewind")
     status = status_of(staging)
-    assert "moved to stray/: 1 late claims, 1 rewound markers" in to_text([status])
+    assert "moved to stray/: 1 late claim, 1 rewound marker" in to_text([status])
     assert '"put_aside": {"late_claims": 1, "rewound": 1}' in str(to_json([status])).replace("'", '"')
 
 
