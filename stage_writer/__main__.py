@@ -222,11 +222,17 @@ def _checks_as_json(checks: Iterable[tuple[str, str]], *, ready: bool, failure: 
 def _require_compatible(settings: Settings, converters: Sequence[AnyConverter]) -> None:
     """Raises ConfigError for rows that their table, as it is now, can never accept."""
     tables = TableCompatibility(table_stores(settings), SystemClock(), get_logger())
-    for converter in converters:
-        conflict = tables.find(converter.all_formats if isinstance(converter, RecordConverter) else converter.formats)
-        if conflict is not None:
-            msg = f"{converter.stream.app_id}: {conflict.problem}"
-            raise ConfigError(msg, conflict.remedy)
+    conflicts = [
+        (f"{converter.stream.app_id}: {conflict.problem}", conflict.remedy)
+        for converter in converters
+        for table in (converter.all_formats if isinstance(converter, RecordConverter) else converter.formats)
+        if (conflict := tables.find([table])) is not None
+    ]
+    if len(conflicts) == 1:
+        raise ConfigError(*conflicts[0])
+    if conflicts:
+        lines = [f"{len(conflicts)} tables cannot take their rows:", *(" → ".join(each) for each in conflicts)]
+        raise ConfigError("\n  ".join(lines), "follow the remedy of each, and check again")
 
 
 def _check_topics_of_ours(settings: Settings, report: Callable[[str, str], None]) -> None:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from pydantic_core import ErrorDetails
 
-_REFERENCE = re.compile(r"\$\$\{|\$\{(?P<file>file:)?(?P<name>[^}]*)\}")
+_REFERENCE = re.compile(r"\$\$\{|\$\{(?P<file>file:)?(?P<name>[^}]*)(?P<end>\}?)")
 _WHOLE = "is not a whole number; write digits only, for example 1000"
 _EITHER = "is neither true nor false; write one of them"
 _TEXT = "is not text; put it in quotes"
@@ -130,6 +130,7 @@ def _substitute(
     def replace(match: re.Match[str]) -> str:
         if match["name"] is None:
             return "${"
+        _require_closed(match, f"{source}: {_dotted(path)}")
         text = _from_file(match["name"]) if match["file"] else _from_environment(match["name"])
         references.written[tuple(map(str, path))] = value
         references.texts[text] = match[0]
@@ -151,6 +152,12 @@ def _substitute(
         return text
 
     return _REFERENCE.sub(replace, value)
+
+
+def _require_closed(reference: re.Match[str], place: str) -> None:
+    if not reference["end"]:
+        msg = f"{place}: a ${{ is not closed"
+        raise ConfigError(msg, "write ${NAME} or ${file:PATH}, or $${ for the literal text")
 
 
 def _readable(error: ValidationError, source: str, references: References) -> ConfigError:

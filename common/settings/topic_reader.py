@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import quote
 
 from pydantic import BeforeValidator, Field, PrivateAttr, field_validator
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
+_LONGEST_APP_ID = 250
+"""Bytes, percent-encoded: with an extension it is the name of a file, for which local disks allow 255."""
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
@@ -92,8 +95,9 @@ class TopicReader(Section):
     @field_validator("app_id")
     @classmethod
     def _app_id(cls, value: str) -> str:
-        if value in {".", ".."} or not value.isprintable():
-            refuse("cannot be the name of a folder in the stage; use letters, digits, '-' and '_'")
+        too_long = len(quote(value, safe="")) > _LONGEST_APP_ID
+        if value in {".", ".."} or not value.isprintable() or not value.strip() or too_long:
+            refuse("cannot be the name of a folder in the stage; use letters, digits, '-' and '_', at most 250")
         return value
 
     _owners: TopicOwners = PrivateAttr(default_factory=TopicOwners)

@@ -104,15 +104,17 @@ def _columns(stream: Stream, state: TableState, url: str, load_mode: LoadMode) -
         columns = _with_what_is_made(stream, columns, schema)
     table = TableShape(schema, state.partition_by)
     declared = TableShape(schema_to_json(columns), stream.layout.partition_by, by)
-    problems = (*differences(table, declared, load_mode, casting=casting), *_not_made(stream, schema))
-    if problems:
+    problems, lacking = differences(table, declared, load_mode, casting=casting), _not_made(stream, schema)
+    if problems or lacking:
+        all_of_them = "; ".join((*problems, *lacking))
+        remedy = remedy_for(
+            table, declared, url, stream.key_of(url, "columns"), load_mode, settings=settings_of_columns(stream)
+        )
         return Check(
             "columns",
             Level.ERROR,
-            f"{stream.app_id}: {url} is not compatible with what the stream declares: {'; '.join(problems)}",
-            remedy_for(
-                table, declared, url, stream.key_of(url, "columns"), load_mode, settings=settings_of_columns(stream)
-            ),
+            f"{stream.app_id}: {url} is not compatible with what the stream declares: {all_of_them}",
+            remedy if problems else f"set evolution: add, so that the loader adds what is missing; or {remedy}",
             stream.app_id,
         )
     return Check(

@@ -115,8 +115,8 @@ def remedy_for(
             f"{' and '.join(written)}{and_again}; or load into a new table (another table, app_id and stage)"
         )
     return "; and ".join(remedies) or (
-        f"change the table with ALTER TABLE {delta_table(url)} (a wider type, DROP NOT NULL, a name), or set "
-        f"evolution: widen for wider numbers; or change {otherwise}"
+        f"change the table with ALTER TABLE {delta_table(url)} (a new column, a wider type, DROP NOT NULL, a name), or "
+        f"set evolution: widen for wider numbers; or change {otherwise}"
     )
 
 

@@ -586,6 +586,15 @@ WRONG = {
     ),
     "a variable that is not set": (with_section(stage={"url": "${KDE_NOT_SET}/x"}), ["KDE_NOT_SET", "export"]),
     "an app_id that leads out of its folder": (with_stream(app_id=".."), ["streams[0].app_id"]),
+    "an app_id of spaces": (with_stream(app_id="  "), ["streams[0].app_id"]),
+    "an app_id that is too long for a file's name": (
+        with_stream(app_id="é" * 42),
+        ["streams[0].app_id", "at most 250"],
+    ),
+    "a reference that is not closed": (
+        with_section(stage={"url": "/data/${KDE"}),
+        ["stage.url", "${ is not closed", "$${"],
+    ),
     "an app_id of two lines": (with_stream(app_id="a\nb"), ["streams[0].app_id"]),
     "a topic that leads out of its folder": (with_stream(topics=[".."]), ["streams[0].topics"]),
     "a topic with a folder": (with_stream(topics=["a/b"]), ["streams[0].topics"]),

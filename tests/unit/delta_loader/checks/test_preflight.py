@@ -149,7 +149,9 @@ def test_a_table_of_another_tool_lacks_kafkas_columns_and_is_told_the_statement_
 
 def test_a_derived_column_that_the_table_lacks_is_told_before_anything_is_staged() -> None:
     derives = STREAM.model_copy(update={"derive": {"day": "CAST(now() AS DATE)"}})
-    assert "the column day, which writers create, is not in it" in columns_check(derives, table()).message
+    lacking = columns_check(derives, table())
+    assert "the column day, which writers create, is not in it" in lacking.message
+    assert lacking.remedy.startswith("set evolution: add, so that the loader adds what is missing; or change the table")
     has_it = table(schema_to_json(StructType((ID, *KAFKA_FIELDS, Field("day", Primitive.DATE)))))
     assert columns_check(derives, has_it).level is Level.OK
 

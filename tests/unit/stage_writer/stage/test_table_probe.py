@@ -7,10 +7,11 @@ import pytest
 
 from common.cli import run
 from common.errors import StoreRefusedError
-from common.storage.store import stores_of
+from common.storage.store import FsspecStore, stores_of
 from stage_writer.__main__ import app
 from stage_writer.stage.table_compatibility import prove_tables
-from tests.builders import config_file, settings_of
+from tests.builders import config_file, instance, settings_of
+from tests.unit.stage_writer.stage.test_table_compatibility import write_log
 
 
 def prove(folder: Path, **says: object) -> int:
@@ -45,6 +46,20 @@ def test_a_table_that_only_spark_writes_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "blocked").write_text("", "utf-8")
     says = {"load": "append", "table": f"{tmp_path}/blocked/orders", "dead_letters": f"{tmp_path}/lake/dead"}
     assert prove(tmp_path, **says) == 1
+
+
+def test_check_names_every_table_that_cannot_take_its_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    streams = [
+        {"app_id": name, "topics": [name], "table": f"{tmp_path}/{name}", "columns": "qty INT"}
+        for name in ("one", "two")
+    ]
+    path = config_file(tmp_path, *streams, writer={"http": None})
+    for name in ("one", "two"):
+        write_log(instance(FsspecStore, stores_of({})(f"{tmp_path}/{name}")), "qty STRING")
+    assert run(app, ["check", str(path)]) == 2
+    told = capsys.readouterr().err
+    assert "2 tables cannot take their rows" in told
+    assert told.count("→ write qty STRING in columns") == 2
 
 
 @pytest.mark.parametrize("command", [["check"], ["run", "--until-caught-up"]])
