@@ -3,11 +3,15 @@
 import os
 import re
 from collections.abc import Mapping
+from importlib import import_module
+from inspect import getsource
 from pathlib import Path
+from pkgutil import iter_modules
 
 import pytest
 import yaml
 
+import common.stage
 from common import reference
 from common.cli import ConfigArgument, PrintConfigOption, new_app, run, settings_from
 from common.errors import ConfigError
@@ -686,7 +690,11 @@ def test_a_table_may_lie_below_the_stage_and_share_the_beginning_of_a_name() -> 
 def test_the_stage_s_folders_are_known() -> None:
     of_chains = {DONE, STRAY, STAGED, IDLE, STATE, OUTBOX, BEGIN, REPAIR, LOADING, REPLACE, ACCEPT}
     kept = of_chains | {SCHEMA, COLUMNS, ROUTES, FAILURES, NOTIFICATIONS, SENT}
-    assert kept | {PROBES, "lease"} == STAGE_FOLDERS
+    modules = [import_module(f"common.stage.{module.name}") for module in iter_modules(common.stage.__path__)]
+    named = {
+        str(getattr(module, name)) for module in modules for name in re.findall(r'f"\{([A-Z_]+)\}/', getsource(module))
+    }
+    assert kept | {name for name in named if name.isalpha()} | {PROBES, "lease"} == STAGE_FOLDERS
 
 
 # What messages are wrapped in.
