@@ -161,7 +161,7 @@ def _root_again(partition: TopicPartition, first: Marker, ahead: Position | None
         )
     return (
         f"stage what Kafka has again with `{rewind(partition, Position(0))}`, or from a later offset on if the "
-        f"table shall lack earlier records; or leave out all records before {first.span.start} with "
+        f"table should not get earlier records; or leave out all records before {first.span.start} with "
         f"`{_bootstrap('skip', partition, first.span.start)}`"
     )
 

@@ -1,5 +1,6 @@
 """What `deploy/` says is true: configs load, metrics exist, alerts are explained, images are confined."""
 
+import ast
 import json
 import os
 import re
@@ -85,6 +86,20 @@ def test_each_alert_has_a_section_in_the_runbook_and_a_test_in_which_it_fires() 
     assert sorted(fired) == sorted(names)
     for alert in alerts():
         assert alert["annotations"]["runbook_url"].endswith(f"#{alert['alert'].lower()}")
+
+
+def test_each_reason_for_holding_a_partition_is_in_the_runbook() -> None:
+    runbook = (ROOT / "docs/runbook.md").read_text("utf-8")
+    calls = [
+        node
+        for module in (ROOT / "delta_loader").rglob("*.py")
+        for node in ast.walk(ast.parse(module.read_text("utf-8")))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Held"
+    ]
+    reasons = {str(call.args[0].value) for call in calls if call.args and isinstance(call.args[0], ast.Constant)}
+    assert {"gap", "missing_file"} <= reasons
+    rows = {f"`{'replacement_…' if reason.startswith('replacement_') else reason}`" for reason in reasons}
+    assert {row for row in rows if row not in runbook} == set()
 
 
 @pytest.mark.parametrize("image", IMAGES)
