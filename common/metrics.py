@@ -113,8 +113,8 @@ WRITER_CHANGELOG_READ = _counter(
 WRITER_CHANGELOG_FIT = _gauge(
     "stage_writer_changelog_topic_fit",
     ("topic",),
-    "1 while a changelog topic keeps what it is given for long enough, 0 when its configuration was changed so that it "
-    "does not, and states go to the stage; looked at once a minute.",
+    "1 while a changelog topic retains changes for long enough; 0 after its configuration was changed so that it does "
+    "not, and states go to the stage. Checked once a minute.",
 )
 WRITER_STATE_RESTORE_SECONDS = _histogram(
     "stage_writer_state_restore_seconds",
@@ -154,7 +154,7 @@ WRITER_PAUSED = _gauge("stage_writer_paused", (), "Kafka partitions that are pau
 WRITER_PAUSES = _counter(
     "stage_writer_pauses_total",
     (),
-    "Kafka partitions that reading stopped at, for want of memory or because they were ahead.",
+    "How often a Kafka partition was paused because memory was short or because it was ahead of others.",
 )
 WRITER_MEMORY_BOUND = _gauge("stage_writer_buffer_bound_bytes", (), "Limit for the memory of all buffers.")
 WRITER_HELD = _gauge("stage_writer_held_partitions", ("reason",), "Kafka partitions that are held, by reason.")
@@ -182,13 +182,13 @@ WRITER_LAG_SECONDS = _gauge(
 WRITER_NOTIFICATIONS = _counter(
     "stage_writer_news_total",
     ("way",),
-    "Signs of new markers for a loader with `schedule: on-marker`: messages to the control topic that Kafka has "
+    "Notifications of new markers for a loader with `schedule: on-marker`: messages that the control topic accepted "
     "(`topic`), and objects in the stage (`stage`).",
 )
 WRITER_CONTROL_TOPIC = _gauge(
     "stage_writer_control_topic_reached",
     (),
-    "1 while the control topic takes this writer's messages, 0 while it does not and signs go to the stage; only with "
+    "1 while the control topic accepts this writer's messages, 0 while notifications go to the stage; only with "
     "`loader.control_topic`.",
 )
 WRITER_LAST_FLUSH = _gauge("stage_writer_last_flush_timestamp_seconds", (), "When the last flush was sealed.")
@@ -197,7 +197,7 @@ LOADER_COMMITS = _counter("delta_loader_commits_total", ("app_id", "outcome"), "
 LOADER_CONFLICTS = _counter(
     "delta_loader_conflicts_total",
     ("app_id",),
-    "Commits, of loads and of replacements, that met another writer's and are tried again from a new look.",
+    "Commits, of loads and of replacements, that conflicted with another program's and are planned again.",
 )
 LOADER_FILES = _counter("delta_loader_files_total", ("app_id",), "Data files added to tables.")
 LOADER_ROWS = _counter("delta_loader_rows_total", ("app_id",), "Rows added to tables, dead letters included.")
@@ -215,7 +215,7 @@ LOADER_REPLACEMENTS = _counter(
 LOADER_REPLACEMENTS_LEFT = _gauge(
     "delta_loader_replacements_left",
     ("app_id",),
-    "Requests to replace a range that the last run left: they wait, were refused, failed or met another commit.",
+    "Requests to replace a range that the last run left: they wait, were refused, failed, or conflicted.",
 )
 LOADER_CLEANED = _counter(
     "delta_loader_cleaned_total",
@@ -232,8 +232,8 @@ LOADER_TURNS = _counter(
 LOADER_CONTROL_TOPIC = _gauge(
     "delta_loader_control_topic_heard",
     (),
-    "1 while the control topic is listened to, 0 while it is out of reach and the stage is listed each second in its "
-    "place; only with `loader.control_topic`.",
+    "1 while the loader reads the control topic, 0 while it cannot and lists the stage every second instead; only with "
+    "`loader.control_topic`.",
 )
 LOADER_CONTROL_MESSAGES = _counter(
     "delta_loader_control_messages_total",
@@ -312,9 +312,11 @@ LOADER_LAST_SUCCESS = _gauge(
 SERVICES_PIECES = _counter(
     "delta_loader_services_pieces_total",
     ("service", "outcome"),
-    "Pieces of work of the table services: done, given_up (another commit came in between) or failed.",
+    "Maintenance tasks of the table services: done, given_up (aborted by a conflicting commit) or failed.",
 )
-SERVICES_SECONDS = _histogram("delta_loader_services_seconds", ("service",), "One piece of a table service.", _SECONDS)
+SERVICES_SECONDS = _histogram(
+    "delta_loader_services_seconds", ("service",), "Duration of a maintenance task.", _SECONDS
+)
 SERVICES_FILES_REMOVED = _counter(
     "delta_loader_services_files_removed_total",
     ("service",),
@@ -332,7 +334,7 @@ SERVICES_BYTES_ADDED = _counter(
 SERVICES_LEFT = _gauge(
     "delta_loader_services_pieces_left",
     ("service",),
-    "Pieces that the last run of the table services did not come to, by window, budget or failure.",
+    "Maintenance tasks that the last run of the table services left undone, because of window, budget or failure.",
 )
 SERVICES_LAST_RUN = _gauge(
     "delta_loader_services_last_run_timestamp_seconds", (), "When the table services last came to the end of a run."
