@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from common.settings import Settings
 
 StreamOption = Annotated[str, typer.Option("--stream", metavar="APP_ID", help="The stream.")]
-ReasonOption = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Shown wherever the pause is.")]
+ReasonOption = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Shown with the pause.")]
 
 
 def add_pause_commands(app: typer.Typer, part: StreamPart) -> None:

@@ -281,10 +281,10 @@ def replay(
     set_up_logs(settings.logs, "stage-writer")
     if export is not None:
         if (topic, partition, start, end, since, until) != (None,) * 6:
-            msg = "--letters already selects the records, and so does a range"
+            msg = "--letters and a range cannot be combined: each selects the records"
             raise UsageError(
                 msg,
-                f"give only one; `delta-loader dead-letters export {CONFIG} letters.parquet --format "
+                f"give one of them; `delta-loader dead-letters export {CONFIG} letters.parquet --format "
                 "parquet` selects dead letters",
             )
         _replay_dead_letters(

@@ -37,8 +37,9 @@ Made_co = TypeVar("Made_co", covariant=True)
 
 
 OUT_OF_RANGE = "out_of_range"
-UNEXPECTED = "unexpected"
 """A `PartitionFault`'s reason: Kafka does not have the requested position."""
+UNEXPECTED = "unexpected"
+"""A `PartitionFault`'s reason: an exception that no code raises on purpose. The partition is read again."""
 TRUNCATED = "topic_truncated"
 """A `PartitionFault`'s reason: Kafka has lost records before that position, under the same topic id."""
 

@@ -106,8 +106,8 @@ class ChainInspector:
         _, topic, *rest = path.split("/")
         if rest and rest[-1] and self.settings.stream_of(topic) is not None:
             self.misnamed.append(
-                f"{path} is no marker, and the services pass over it: one is named done/{topic}/PARTITION/OFFSET.done, "
-                "with digits, and those of the partition without zeros in front"
+                f"{path} is not a marker, and the services ignore it: markers are named "
+                f"done/{topic}/PARTITION/OFFSET.done, with digits, and those of the partition without zeros in front"
             )
 
     def _chain(

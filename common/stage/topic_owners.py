@@ -240,8 +240,8 @@ def _by_chains(store: ObjectStore, topic: str, reading_it: Collection[Stream]) -
     if app_id in {stream.app_id for stream in reading_it}:
         return app_id
     named = " or ".join(repr(stream.app_id) for stream in reading_it)
-    whose = "nothing in them says whose they are" if app_id is None else f"they are of {app_id!r}"
-    msg = f"the stage has chains of the topic {topic!r}, which {named} are to share now, and {whose}"
+    ownership = "they do not name their stream" if app_id is None else f"they belong to {app_id!r}"
+    msg = f"the stage has chains of the topic {topic!r}, which {named} are to share now, and {ownership}"
     content = _FORM.to_bytes(_TopicOwner(app_id or "APP_ID")).decode()
     raise ConfigError(
         msg,

@@ -98,7 +98,7 @@ def test_a_repair_of_a_topic_of_two_expressions_is_of_the_stream_that_owns_it(tw
     store = stage_store(two)
     assert [(app_id, str(chain)) for app_id, chain in look("shop.x@b")] == [("b", "shop.x@b/0")]
     store.create("done/shop.x/0/00000000000000000000.done", b"")
-    with pytest.raises(ConfigError, match="nothing in them says whose they are"):
+    with pytest.raises(ConfigError, match="they do not name their stream"):
         look("shop.x")
     staged(store, "b", "shop.x", partition=1)
     assert [(app_id, str(chain)) for app_id, chain in look("shop.x")] == [("b", "shop.x/0")]

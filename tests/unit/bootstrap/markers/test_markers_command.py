@@ -51,10 +51,10 @@ def test_what_is_named_like_no_marker_is_reported(
     store.write("done/others/41.done", b"")  # of another config
     store.write(name, b"")
     code, text = call(capfd, "verify", config)
-    assert (code, f"warning: {name} is no marker" in text) == (3, True)
+    assert (code, f"warning: {name} is not a marker" in text) == (3, True)
     code, text = call(capfd, "ls", config, "--json")
     (problem,) = json.loads(text)["problems"]
-    assert (code, problem.startswith(f"{name} is no marker")) == (0, True)
+    assert (code, problem.startswith(f"{name} is not a marker")) == (0, True)
 
 
 def test_a_marker_that_was_emptied_is_a_fault(staging: Staging, config: str, capfd: pytest.CaptureFixture[str]) -> None:

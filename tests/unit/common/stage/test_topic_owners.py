@@ -123,7 +123,7 @@ def test_a_command_that_only_shows_decides_nothing(store: TrappedStore) -> None:
 
 def test_a_renamed_stream_does_not_begin_again_by_itself(store: TrappedStore) -> None:
     staged(store, "old")
-    with pytest.raises(ConfigError, match="'new' or 'b' are to share now, and they are of 'old'") as caught:
+    with pytest.raises(ConfigError, match="'new' or 'b' are to share now, and they belong to 'old'") as caught:
         learned(store, "new", "b")
     assert f'{{"version":1,"owner":"old"}} as {owner_path("t")}' in caught.value.remedy
     store.write(owner_path("t"), b'{"version":1,"owner":"old"}')
@@ -221,10 +221,10 @@ def test_the_owner_takes_no_chain_with_its_app_id(store: TrappedStore) -> None:
 def test_chains_that_name_no_stream_are_given_to_none(store: TrappedStore) -> None:
     place = TopicPartition(Topic("t"), Partition(0))
     store.create(origin_path(place), origin_to_bytes(ChainOrigin(Position(7))))
-    with pytest.raises(ConfigError, match="nothing in them says whose they are"):
+    with pytest.raises(ConfigError, match="they do not name their stream"):
         learned(store, "a", "b")
     store.create("done/t/0/41.done", b"")
-    with pytest.raises(ConfigError, match="nothing in them says whose they are"):
+    with pytest.raises(ConfigError, match="they do not name their stream"):
         learned(store, "a", "b")
     assert list(store.list("shared/")) == []
 

@@ -97,7 +97,7 @@ def test_a_marker_names_its_chains_outboxes_and_no_others() -> None:
     assert b"outboxes" not in marker_to_bytes(Marker(name, replace(manifest, outboxes=())))
     for path in ("data/a", OutboxName(A, Position(7), 1, "0a").path, "outbox/a+b/3/../../x.records"):
         wrong = json.dumps(json.loads(data) | {"outboxes": [path]}).encode()
-        with pytest.raises(MarkerError, match="is no outbox of"):
+        with pytest.raises(MarkerError, match="is not an outbox of"):
             marker_from_bytes(name, wrong)
 
 
