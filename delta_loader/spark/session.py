@@ -114,6 +114,8 @@ def session_options(
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.variable.substitute": "false",  # names, and tables' checks, are texts that others wrote
+        # Spark's default, INT96, has nanoseconds for Arrow: a year such as 9999 is another one there, or not readable.
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
         TRANSACTIONS_IN_CHECKSUM: MOST_TRANSACTIONS,
         "spark.ui.enabled": "false",
         "spark.scheduler.mode": "FAIR",  # a pool per stream, so a long job of one leaves cores to the others

@@ -1,6 +1,7 @@
 """Tables that ask something of each row: Delta's own writer gives it to them, in the commit that moves positions."""
 
 from collections.abc import Collection, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,8 @@ pytestmark = pytest.mark.spark
 _OFFSETS = ((5, 7), (2, 1_700_000_000_456), (2, 1_600_000_000_123), (5, 7), (11, 8))
 """With times: a record of a topic that was deleted had an offset, too; and one letter is there twice."""
 ORDERS = "id BIGINT, name STRING, _kafka_topic STRING, _kafka_partition INT, _kafka_offset BIGINT, day STRING"
+
+DEFAULTS = "TBLPROPERTIES ('delta.feature.allowColumnDefaults' = 'supported')"
 
 
 def create(spark: SparkSession, staging: Staging, columns: str, more: str = "") -> None:
@@ -72,8 +75,7 @@ def test_generated_identity_and_default_columns_are_made_and_the_partitioning_is
         "month STRING GENERATED ALWAYS AS (substr(day, 1, 7)), "
         "colour STRING DEFAULT 'blue'"
     )
-    properties = "TBLPROPERTIES ('delta.feature.allowColumnDefaults' = 'supported')"
-    create(spark, staging, f"{ORDERS}, {made}", f"PARTITIONED BY (month) {properties}")
+    create(spark, staging, f"{ORDERS}, {made}", f"PARTITIONED BY (month) {DEFAULTS}")
     staging.flush(0, 0, 20, days=["2026-01-01", "2026-02-01"])
     staging.flush(1, 0, 10, days=["2026-02-03"], mixed=True)
     assert not load(staging, spark).held
@@ -211,6 +213,15 @@ def test_a_row_of_which_something_cannot_be_computed_is_a_dead_letter(tmp_path: 
     assert "the generated column share" in letters[1]
     assert "ratio" in letters[3]
     assert "number" in letters[5]
+
+
+def test_a_time_of_the_year_9999_is_read_by_others_too(tmp_path: Path, spark: SparkSession) -> None:
+    staging = Staging.below(tmp_path)
+    create(spark, staging, f"{ORDERS}, until TIMESTAMP DEFAULT TIMESTAMP '9999-12-31'", DEFAULTS)
+    staging.flush(0, 0, 1, days=["2026-01-01"])
+    assert not load(staging, spark).held
+    (until,) = DeltaTable(staging.table).to_pyarrow_table()["until"].to_pylist()
+    assert until == datetime(9999, 12, 31, tzinfo=UTC)
 
 
 def test_small_files_become_one(tmp_path: Path, spark: SparkSession) -> None:

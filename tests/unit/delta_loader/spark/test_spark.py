@@ -38,6 +38,7 @@ HEARTBEAT = "spark.executor.heartbeatInterval"
         ({"spark.sql.session.timeZone": "CET"}, "spark.sql.session.timeZone", "CET"),
         ({"spark.ui.enabled": True}, "spark.ui.enabled", "true"),
         ({}, "spark.sql.variable.substitute", "false"),  # no text of a table or a record is taken for a template
+        ({}, "spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS"),  # as the writers' files
         ({}, "spark.driver.bindAddress", "127.0.0.1"),
         (CLUSTER, "spark.driver.bindAddress", None),
         ({}, HEARTBEAT, "100s"),  # within one process they wait for a slow start
