@@ -80,6 +80,7 @@ class LonelyMember:
     timestamp_ms: int = 1_000
     """Of all records; others where a test has them replaced."""
     expected: dict[TopicPartition, LastRecord] = field(default_factory=dict)
+    reported: dict[TopicPartition, Position] = field(default_factory=dict)
     others: dict[TopicPartition, float] = field(default_factory=dict)
     """What another member has, each until a time."""
 
@@ -146,7 +147,7 @@ class LonelyMember:
         return self.unowned
 
     def report(self, positions: Mapping[TopicPartition, Position]) -> None:
-        pass
+        self.reported |= positions
 
     def close(self) -> None:
         assert self.listener is not None

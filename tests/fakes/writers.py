@@ -42,7 +42,7 @@ def new_writer(
     attachments: Attachments = Attachments(),  # noqa: B008 - frozen
 ) -> StageWriter:
     """A writer whose jobs run at once, in the loop's thread."""
-    options = WriterOptions(limits or limits_with(), REVOKE_TIMEOUT_S, session_s=session_s)
+    options = WriterOptions(limits or limits_with(), REVOKE_TIMEOUT_S, report_positions=True, session_s=session_s)
     return StageWriter(
         converters, options, source=source, stage=stage, workers=InTurn(), runtime=runtime, attachments=attachments
     )

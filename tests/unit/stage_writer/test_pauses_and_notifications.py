@@ -125,6 +125,7 @@ class Topic:
         self.problem: str | None = None
         self.sent: list[str] = []
         self.failed: set[str] = set()
+        self.in_flight: set[str] = set()
 
     def send(self, app_id: str) -> bool:
         self.sent.append(app_id)
@@ -136,7 +137,7 @@ class Topic:
 
     def end(self, within_s: float) -> frozenset[str]:
         del within_s
-        return self.undelivered()
+        return self.undelivered() | self.in_flight
 
 
 class ToTopic(Telling):
@@ -184,7 +185,7 @@ def test_what_the_topic_did_not_take_is_in_the_stage(tmp_path: Path) -> None:
 def test_the_last_words_of_a_writer_that_the_topic_did_not_take_are_in_the_stage(tmp_path: Path) -> None:
     world = ToTopic(tmp_path, {FIRST: 10})
     world.steps(3)
-    world.topic.failed = {"orders"}
+    world.topic.in_flight = {"orders"}
     world.writer.stop()
     world.writer.run(until_caught_up=False)
     assert world.signs() == ["news/orders/w.news"]

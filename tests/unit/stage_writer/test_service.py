@@ -20,6 +20,7 @@ from common.stage.paused_streams import PausedStreams
 from common.storage.store import FsspecStore
 from stage_writer.assignment import CHECK_HELD_EVERY_S
 from stage_writer.background import LOOK_AT_QUIET_S, LOOK_AT_TOPICS_S
+from stage_writer.chains import StagedChains
 from stage_writer.convert import StreamConverter
 from stage_writer.loop import StageWriter
 from stage_writer.notifications.notifier import NO_NOTIFIER, LoaderNotifier, NotificationTopic
@@ -280,7 +281,8 @@ def test_a_process_that_was_stopped_claims_nothing_before_it_has_heard_from_its_
     world.steps(1)
     world.clock.now_s += SESSION_S + 1  # stopped, with ten records in its buffer
     world.steps(2, timeout_s=0.5)
-    assert world.chain() == [], "the first polls may return what was fetched before"
+    world.steps(1, timeout_s=SESSION_S / 2)
+    assert world.chain() == [], "polls that began so soon may return what was fetched before"
     world.steps(30, timeout_s=0.5)
     assert world.spans() == [(0, 10)]
 
@@ -580,6 +582,8 @@ def test_an_owner_that_got_a_partition_later_has_as_long_for_it(tmp_path: Path) 
 
 
 class Letterbox(Outlets):
+    is_left = False
+
     def open(self, *_: object) -> "Letterbox":
         return self
 
@@ -590,7 +594,7 @@ class Letterbox(Outlets):
         pass
 
     def leave(self) -> None:
-        pass
+        self.is_left = True
 
     def problems(self) -> tuple[KafkaDeltaExpressError, ...]:
         return ()
@@ -598,9 +602,12 @@ class Letterbox(Outlets):
 
 def test_dead_letters_for_a_topic_are_in_the_outbox_that_their_marker_names(tmp_path: Path) -> None:
     world = World(tmp_path, {FIRST: 3}, columns="missing INT NOT NULL", dead_letters="kafka://errors")
-    world.outlets = Letterbox()
+    world.outlets = letterbox = Letterbox()
     world.writer = world.new_writer()
     world.steps(200)
+    assert not letterbox.is_left
+    world.writer.revoked([FIRST])
+    assert letterbox.is_left
     (marker,) = manifests(world.store, f"done/{ORDERS}/0")
     assert (marker.records, dict(marker.dead_letters)) == (3, {"missing_field": 3})
     (path,) = marker.outboxes
@@ -616,3 +623,72 @@ def test_dead_letters_for_a_topic_are_in_the_outbox_that_their_marker_names(tmp_
         "dead_letter.offset": b"1",
     }
     assert world.settings.streams[0].dead_letters == f"{tmp_path}/table_dead_letters"
+
+
+# The end of the loop.
+
+
+def test_a_writer_that_fails_seals_nothing_on_its_way_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world, poll = World(tmp_path, {FIRST: 10}), LonelyMember.poll
+
+    def poll_once(group: LonelyMember, timeout_s: float) -> Polled:
+        if group.positions:
+            assert world.writer.snapshot().assigned[0].buffer.records == 10
+            raise BrokerError("Kafka has gone")
+        return poll(group, timeout_s)
+
+    monkeypatch.setattr(LonelyMember, "poll", poll_once)
+    with pytest.raises(BrokerError, match="Kafka has gone"):
+        world.writer.run(until_caught_up=False)
+    assert world.chain() == []
+
+
+def test_what_a_partition_holds_is_sealed_before_it_is_given_back(tmp_path: Path) -> None:
+    world = World(tmp_path, {FIRST: 10})
+    world.steps(1)
+    world.writer.revoked([FIRST])
+    assert world.spans() == [(0, 10)]
+    assert not world.writer.snapshot().assigned
+
+
+def test_a_run_whose_last_claim_is_lost_stages_what_comes_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, claim = World(tmp_path, {FIRST: 10}), StagedChains.claim
+
+    def claim_second(chains: StagedChains, name: MarkerName, data: bytes) -> bool:
+        if not world.chain():
+            put(world.store, *chain_of(0, 4))
+        return claim(chains, name, data)
+
+    monkeypatch.setattr(StagedChains, "claim", claim_second)
+    world.writer.run(until_caught_up=True)
+    assert world.spans() == [(0, 4), (4, 10)]
+
+
+def test_kafka_is_told_of_what_continues_the_chain_and_of_nothing_else(tmp_path: Path) -> None:
+    world = World(tmp_path, {FIRST: 10, SECOND: 10})
+    put(world.store, *chain_of(0, 4, partition=SECOND))
+    world.steps(1)
+    put(world.store, *chain_of(20, 30, partition=SECOND))  # by a writer that has it, too
+    world.steps()
+    assert world.spans(SECOND) == [(0, 4), (4, 10), (20, 30)]
+    assert world.group.reported == {FIRST: 10}
+
+
+def test_a_partition_whose_chain_cannot_be_read_again_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise StoreError("the stage has gone")
+
+    world = World(tmp_path, {FIRST: 10})
+    world.steps(1)
+    put(world.store, *chain_of(0, 4))
+    with monkeypatch.context() as patched:
+        patched.setattr(StagedChains, "tail", fails)
+        world.steps()
+        assert world.group.paused == {FIRST}
+    world.steps(100)
+    assert world.spans() == [(0, 4), (4, 10)]
+    assert not world.group.paused
