@@ -195,7 +195,7 @@ class AssignedPartitions:
 
     def topic_recreated(self, assigned: AssignedPartition) -> None:
         """Drop rows that may be from another topic, and hold the partition; an empty chain starts over."""
-        if assigned.tail is None and assigned.lineage.generation == 0:
+        if assigned.tail is None:
             self.restart(assigned)
             return
         self.hold(other_topic(assigned.partition), assigned.converter, assigned.resume_point)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import structlog
 
-from common.errors import BrokerError, ConfigError, KafkaDeltaExpressError, StoreError
+from common.errors import BrokerError, ConfigError, ExitCode, KafkaDeltaExpressError, StoreError
 from common.http.pausing import Pausing
 from common.ports import CreateOutcome
 from common.settings import Stream
@@ -18,7 +18,7 @@ from common.stage.idle import MARGIN_MS, REPORT_EVERY_S, StreamFact, facts_from_
 from common.stage.markers import MarkerName
 from common.stage.paused_streams import PausedStreams
 from common.storage.store import FsspecStore
-from stage_writer.assignment import CHECK_HELD_EVERY_S
+from stage_writer.assignment import CHECK_HELD_EVERY_S, GIVE_UP_AFTER_S
 from stage_writer.background import LOOK_AT_QUIET_S, LOOK_AT_TOPICS_S
 from stage_writer.chains import StagedChains
 from stage_writer.convert import StreamConverter
@@ -28,13 +28,14 @@ from stage_writer.outbox.ports import NO_OUTLETS, Outlets
 from stage_writer.outbox.records import outgoing_from_bytes
 from stage_writer.ports import Polled
 from stage_writer.runtime import Attachments
-from stage_writer.stage.staging import ObjectStage
+from stage_writer.stage.staging import NewFile, ObjectStage
 from stage_writer.stage.table_compatibility import TableCompatibility
 from tests.builders import settings_of
 from tests.fakes.group import HandClock, LonelyMember
 from tests.fakes.markers import chain_of, put
 from tests.fakes.writers import limits_with, new_writer, runtime_of
 from tests.staged import manifests
+from tests.unit.common.test_metrics import values
 
 ORDERS = Topic("orders")
 FIRST, SECOND, THIRD = (TopicPartition(ORDERS, Partition(number)) for number in range(3))
@@ -90,6 +91,7 @@ class World:
             compatibility=tables if self.looks_at_tables else None,
         )
         runtime = runtime_of(self.clock, dead_letter_alarm=self.alarm)
+        self.metrics = runtime.metrics
         self.group.joined = False
         self.group.positions.clear()
         self.group.paused.clear()
@@ -314,6 +316,10 @@ def test_what_is_read_of_a_topic_that_was_created_again_is_never_claimed(tmp_pat
         world.steps(4)
     assert world.spans() == [(0, 10)]
     assert "orders was deleted and created again" in world.problems()
+    held = world.writer.snapshot().held[FIRST]
+    world.clock.now_s += CHECK_HELD_EVERY_S
+    world.steps(1)
+    assert world.writer.snapshot().held[FIRST] is held, "and not tried again while nothing has changed"
     write_beginning(world, FIRST, ChainOrigin(Position(0), 1, "second"))  # as `bootstrap restart` does
     world.store.delete([MarkerName(FIRST, Position(0)).path])
     world.clock.now_s += CHECK_HELD_EVERY_S
@@ -583,6 +589,7 @@ def test_an_owner_that_got_a_partition_later_has_as_long_for_it(tmp_path: Path) 
 
 class Letterbox(Outlets):
     is_left = False
+    paths: tuple[str, ...] = ()
 
     def open(self, *_: object) -> "Letterbox":
         return self
@@ -591,7 +598,7 @@ class Letterbox(Outlets):
         return ()
 
     def sealed(self, paths: tuple[str, ...]) -> None:
-        pass
+        self.paths += paths
 
     def leave(self) -> None:
         self.is_left = True
@@ -611,6 +618,7 @@ def test_dead_letters_for_a_topic_are_in_the_outbox_that_their_marker_names(tmp_
     (marker,) = manifests(world.store, f"done/{ORDERS}/0")
     assert (marker.records, dict(marker.dead_letters)) == (3, {"missing_field": 3})
     (path,) = marker.outboxes
+    assert letterbox.paths == (path,), "it is delivered now"
     records = outgoing_from_bytes(path, world.store.read(path) or b"").records.to_pylist()
     assert [(one["topic"], one["input"], one["offset"]) for one in records] == [("errors", 0, at) for at in range(3)]
     headers = {header["name"]: header["value"] for header in records[1]["headers"]}
@@ -692,3 +700,65 @@ def test_a_partition_whose_chain_cannot_be_read_again_is_not_read(
     world.steps(100)
     assert world.spans() == [(0, 4), (4, 10)]
     assert not world.group.paused
+
+
+# A stage or a broker that fails.
+
+
+@pytest.mark.parametrize("error", [StoreError("it has gone"), BrokerError("it has gone")])
+def test_a_failing_stage_is_reported_and_ends_the_writer_after_minutes_and_a_failing_broker_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: KafkaDeltaExpressError
+) -> None:
+    def fails(*_: object) -> None:
+        raise error
+
+    world = World(tmp_path, {FIRST: 10})
+    with monkeypatch.context() as patched:
+        patched.setattr(ObjectStage, "upload", fails)
+        world.steps()
+        assert ("the store or Kafka fails" in world.problems()) is isinstance(error, StoreError)
+    world.steps(100)
+    assert (world.problems(), world.spans()) == ("", [(0, 10)])
+    monkeypatch.setattr(ObjectStage, "upload", fails)
+    world.group.ends[FIRST] = 20
+    began_s = world.clock.now_s
+    if isinstance(error, BrokerError):
+        world.steps(100, timeout_s=10)
+        return
+    with pytest.raises(KafkaDeltaExpressError, match="it has gone") as found:
+        world.steps(100, timeout_s=10)
+    assert found.value.exit_code is ExitCode.FAILED
+    assert GIVE_UP_AFTER_S < world.clock.now_s - began_s < 2 * GIVE_UP_AFTER_S
+
+
+def test_a_last_flush_that_takes_longer_than_a_session_is_sealed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, upload = World(tmp_path, {FIRST: 10}), ObjectStage.upload
+    began_s = world.clock.now_s
+
+    def upload_later(stage: ObjectStage, file: NewFile) -> None:
+        if world.clock.now_s < began_s + 2 * SESSION_S:
+            raise StoreError("it is slow")
+        upload(stage, file)
+
+    def sleep(clock: HandClock, seconds: float) -> None:
+        assert clock.now_s < began_s + 20 * SESSION_S, "it does not end"
+        clock.now_s += seconds
+
+    monkeypatch.setattr(ObjectStage, "upload", upload_later)
+    monkeypatch.setattr(HandClock, "sleep_s", sleep)
+    world.writer.run(until_caught_up=True)
+    assert world.spans() == [(0, 10)]
+
+
+def test_partitions_and_what_they_lose_are_counted(tmp_path: Path) -> None:
+    world = World(tmp_path, {FIRST: 10, SECOND: 10})
+    world.steps(1)
+    put(world.store, *chain_of(0, 4))  # by another writer
+    world.steps()
+    counted = values(world.metrics)
+    assert counted["stage_writer_assigned_partitions", ()] == 2
+    assert counted["stage_writer_lost_claims_total", (("topic", "orders"),)] == 1
+    world.writer.revoked([FIRST])
+    assert values(world.metrics)["stage_writer_assigned_partitions", ()] == 1
