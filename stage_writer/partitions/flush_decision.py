@@ -146,7 +146,7 @@ def _largest(
     held = sum(stats.memory_bytes for stats in buffer_stats if stats.partition not in flushes)
     largest: list[BufferStats] = []
     for largest_stats in sorted(buffer_stats, key=lambda stats: stats.memory_bytes, reverse=True):
-        if held <= limits.memory_bytes * SPARE_SHARE or largest_stats.memory_bytes == 0:
+        if held <= limits.memory_bytes * SPARE_SHARE:
             break
         if largest_stats.partition not in flushes:
             largest.append(largest_stats)

@@ -76,6 +76,7 @@ def loader_for(
     maker: TableMaker | None = None,
     registering: Registering | None = None,
     partitions: Callable[[Stream], StreamFact | None] | None = None,
+    metrics: Metrics | None = None,
 ) -> LoaderService:
     settings = settings or settings_for(staging)
     numbers = itertools.count(1)
@@ -87,7 +88,7 @@ def loader_for(
         clock=clock or SystemClock(),
         new_id=lambda: f"load-{next(numbers)}",
         log=structlog.get_logger(),
-        metrics=Metrics(),
+        metrics=metrics or Metrics(),
         refusing=refusing,
         sends_refused=sends_refused,
         columns=columns,

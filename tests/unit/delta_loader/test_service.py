@@ -11,6 +11,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from common.clock import SystemClock
 from common.errors import ExitCode, StoreError, TableError
+from common.metrics import Metrics
 from common.settings import Stream
 from common.spans import MAX_POSITION, Position
 from common.stage.idle import IdleFact, StreamFact, facts_to_bytes, idle_path
@@ -31,6 +32,7 @@ from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.loading import loader_for, settings_for, status_of
 from tests.fakes.staging import Staging
 from tests.fakes.stores import TrappedStore
+from tests.unit.common.test_metrics import values
 
 HOUR_MS = 3_600_000
 
@@ -245,9 +247,10 @@ def test_a_stop_ends_the_wait_for_a_table_that_others_change(staging: Staging) -
 def test_a_foreign_writer_that_wins_ten_times_running_does_not_make_a_stream_fail(staging: Staging) -> None:
     staging.flush(0, 0, 10)
     wins = iter([Conflicted("its properties were changed")] * 14)
-    tables = MemoryDeltaTables(lambda _: next(wins, None))
-    (report,) = loader_for(staging, tables, clock=IdleClock()).run_pass()
+    tables, metrics = MemoryDeltaTables(lambda _: next(wins, None)), Metrics()
+    (report,) = loader_for(staging, tables, clock=IdleClock(), metrics=metrics).run_pass()
     assert (report.failure, report.commits) == (None, 1)
+    assert values(metrics)["delta_loader_conflicts_total", (("app_id", "orders"),)] == 14
 
 
 def test_a_missing_file_holds_its_partition_and_no_other(staging: Staging, tables: MemoryDeltaTables) -> None:

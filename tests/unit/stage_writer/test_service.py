@@ -502,6 +502,16 @@ def test_a_beginning_that_somebody_else_wrote_wins(tmp_path: Path) -> None:
 # --until-caught-up (catching_up.py).
 
 
+def must_end(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    end_s = world.clock.now_s + 20 * SESSION_S
+
+    def sleep(clock: HandClock, seconds: float) -> None:
+        assert clock.now_s < end_s, "it does not end"
+        clock.now_s += seconds
+
+    monkeypatch.setattr(HandClock, "sleep_s", sleep)
+
+
 def test_the_group_is_asked_now_and_then_and_not_for_ever(tmp_path: Path) -> None:
     world = World(tmp_path, {FIRST: 5})
     world.group.unowned = {SECOND}
@@ -534,6 +544,14 @@ def test_all_is_staged_when_it_ends(tmp_path: Path) -> None:
     world = World(tmp_path, {FIRST: 5, SECOND: 0})
     world.writer.run(until_caught_up=True)
     assert world.spans() == [(0, 5)]
+
+
+def test_a_partition_without_a_record_is_caught_up_at_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(tmp_path, {FIRST: 5})
+    world.group.holes = set(range(5))  # of transactions that were aborted
+    must_end(world, monkeypatch)
+    world.writer.run(until_caught_up=True)
+    assert world.spans() == []
 
 
 def test_a_partition_whose_owner_has_died_is_staged_before_it_ends(tmp_path: Path) -> None:
@@ -585,6 +603,19 @@ def test_an_owner_that_got_a_partition_later_has_as_long_for_it(tmp_path: Path) 
     world.group.others = {SECOND: began_s + 40, THIRD: math.inf}
     world.writer.run(until_caught_up=True)
     assert world.clock.now_s - began_s >= 40 + SESSION_S + 60
+
+
+def test_an_owner_in_place_of_one_that_died_has_as_long_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(tmp_path, {FIRST: 5, SECOND: 3}, flush_after="60s")
+    began_s = world.clock.now_s
+    world.group.others = {SECOND: math.inf}
+
+    def ownerless(group: LonelyMember, _: Collection[TopicPartition]) -> set[TopicPartition]:
+        return {SECOND} if began_s + 40 < group.clock.now_s < began_s + 50 else set()
+
+    monkeypatch.setattr(LonelyMember, "ownerless", ownerless)
+    world.writer.run(until_caught_up=True)
+    assert world.clock.now_s - began_s >= 50 + SESSION_S + 60
 
 
 class Letterbox(Outlets):
@@ -742,12 +773,8 @@ def test_a_last_flush_that_takes_longer_than_a_session_is_sealed(
             raise StoreError("it is slow")
         upload(stage, file)
 
-    def sleep(clock: HandClock, seconds: float) -> None:
-        assert clock.now_s < began_s + 20 * SESSION_S, "it does not end"
-        clock.now_s += seconds
-
+    must_end(world, monkeypatch)
     monkeypatch.setattr(ObjectStage, "upload", upload_later)
-    monkeypatch.setattr(HandClock, "sleep_s", sleep)
     world.writer.run(until_caught_up=True)
     assert world.spans() == [(0, 10)]
 

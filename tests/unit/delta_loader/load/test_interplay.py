@@ -392,6 +392,14 @@ def test_a_replacement_of_a_topic_that_was_made_again_does_not_touch_the_old_one
     assert [held.reason for held in report.held.values()] == ["replacement_waits"]
 
 
+def test_a_partition_that_is_held_anyway_is_not_said_to_wait_for_its_replacement(staging: Staging) -> None:
+    staging.flush(0, 0, 10)
+    staging.flush(0, 20, 30, previous=10)
+    ask(staging, 5, 15, "1")
+    (report,) = loader_with(staging, MemoryDeltaTables(), Replacer()).run_pass()
+    assert [held.reason for held in report.held.values()] == ["gap"]
+
+
 def test_conflicts_that_a_stop_ends_are_no_failure(staging: Staging) -> None:
     class Stubborn(Restorable):
         tries = 0

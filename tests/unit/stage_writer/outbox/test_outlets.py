@@ -18,6 +18,7 @@ from common.storage.store import FsspecStore
 from stage_writer.outbox.outlets import MOST_PENDING, KafkaOutlets
 from stage_writer.outbox.records import SCHEMA, Outgoing, outgoing_to_chunks
 from tests.fakes.streams import stream_of
+from tests.unit.common.test_metrics import values
 
 ORDERS = TopicPartition(Topic("orders"), Partition(0))
 
@@ -53,6 +54,7 @@ class World:
     store: FsspecStore = field(default_factory=lambda: FsspecStore(f"memory://{uuid.uuid4().hex}"))
     sent: list[int] = field(default_factory=list)
     begun: int = 0
+    metrics: Metrics = field(default_factory=Metrics)
     delivered: dict[TopicPartition, Delivered] = field(default_factory=dict)
 
     def outlets(self, *writing: str) -> KafkaOutlets:
@@ -62,7 +64,7 @@ class World:
             self.store,
             writing,
             log=structlog.get_logger(),
-            metrics=Metrics(),
+            metrics=self.metrics,
             begin=self.begin,
             runner=self.background,
         )
@@ -121,11 +123,17 @@ def test_an_outbox_that_fails_is_tried_again_before_the_next_one() -> None:
     outlets = world.outlets("orders")
     outlet = outlets.open(ORDERS, stream_of(), ())
     assert outlet is not None
-    outlet.sealed((world.outbox(0),))
-    outlet.sealed((world.outbox(1),))
+    paths = world.outbox(0), world.outbox(1)
+    outlet.sealed(paths[:1])
+    outlet.sealed(paths)  # the next marker names both
+    assert outlet.pending() == paths
     world.background.run()
     assert (world.sent, world.background.pauses, outlet.pending()) == ([0, 1], 2, ())
     assert (world.begun, outlets.problems()) == (3, ()), "a new transaction for each try, and no problem in the end"
+    assert values(world.metrics)["stage_writer_outbox_records_total", (("app_id", "orders"),)] == 2
+    outlet.sealed(tuple(f"outbox/{number}" for number in range(MOST_PENDING)))
+    with pytest.raises(BrokerError, match="wait for Kafka: it is slow"):
+        outlet.pending()
 
 
 def test_a_chain_that_was_left_is_left_to_the_process_that_took_it() -> None:

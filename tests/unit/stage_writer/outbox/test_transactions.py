@@ -9,7 +9,8 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Producer
 
 from common.errors import BrokerError
-from common.kafka.delivering import DeliveryIdentity
+from common.kafka import transactions
+from common.kafka.delivering import Delivered, DeliveryIdentity
 from common.kafka.transactions import KafkaTransactions
 from common.spans import Partition, Position, Topic, TopicPartition
 from stage_writer.outbox.records import SCHEMA
@@ -58,3 +59,35 @@ def test_what_kafka_cannot_say_of_a_topic_is_left_to_the_transaction() -> None:
     broker.transact("totals")
     broker.transact("totals")
     assert (broker.errors, broker.steps[-1]) == ([], "commit_transaction")
+
+
+@pytest.mark.parametrize(
+    ("stored", "generation"), [("3", 3), ("0", 0), (None, -1), ("", -1), ("-1", -1), ("٣", -1), ("other", -1)]
+)
+def test_a_position_that_says_no_generation_is_of_none(
+    monkeypatch: pytest.MonkeyPatch, stored: str | None, generation: int
+) -> None:
+    begun = begin(monkeypatch, SimpleNamespace(offset=5, metadata=stored, error=None))
+    assert begun.delivered == {ORDERS: Delivered(Position(5), generation)}
+
+
+def test_a_position_that_kafka_does_not_give_is_not_taken_for_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED)
+    with pytest.raises(BrokerError, match="cannot deliver the records of the stream 'shop'"):
+        begin(monkeypatch, SimpleNamespace(offset=-1001, metadata=None, error=error))
+
+
+def begin(monkeypatch: pytest.MonkeyPatch, committed: object) -> KafkaTransactions:
+    """Transactions of a group that has committed this."""
+
+    class Client:
+        def __init__(self, *_: object, **__: object) -> None: ...
+
+        def init_transactions(self, _timeout_s: float) -> None: ...
+
+        def committed(self, *_: object, **__: object) -> list[object]:
+            return [committed]
+
+    monkeypatch.setattr(transactions, "Producer", Client)
+    monkeypatch.setattr(transactions, "Consumer", Client)
+    return KafkaTransactions.begin(DeliveryIdentity({}, "writers", "shop", ORDERS), lambda _step: None)
