@@ -37,6 +37,7 @@ TESTS = {
     "delta_loader.stage.generations": _NEW_CHAINS,
     "delta_loader.stage.stray_rules": (f"{_LOADER}/stage/test_strays.py", "tests/property/test_strays.py"),
     "delta_loader.maintenance.cleaning.clean": (f"{_LOADER}/maintenance/test_clean.py",),
+    "delta_loader.maintenance.cleaning.rules": (f"{_LOADER}/maintenance/test_clean.py",),
     "stage_writer.partitions.claim_guards": (
         f"{_WRITER}/partitions/test_claim_guards.py",
         f"{_WRITER}/test_flushes.py",

@@ -21,7 +21,7 @@ from common.stage.outboxes import OutboxName
 from common.storage.store import FsspecStore
 from common.tables.commit_metadata import CommitMetadata
 from delta_loader.maintenance.cleaning.clean import CleanUp
-from delta_loader.maintenance.cleaning.rules import Tally, as_json, as_text, require_safe
+from delta_loader.maintenance.cleaning.rules import Tally, as_json, as_text, file_names_in, require_safe
 from delta_loader.maintenance.cleaning.schedule import ScheduledCleanUp
 from delta_loader.ports import in_turn
 from tests.builders import required, settings_of
@@ -102,6 +102,7 @@ def test_an_age_that_is_not_safe_is_refused(staging: Staging) -> None:
     with pytest.raises(UsageError, match="waiting for their marker") as caught:
         require_safe(settings_for(staging), DAY_S)
     assert "use at least 90080s" in caught.value.remedy
+    require_safe(settings_for(staging), 90_080)
 
 
 def test_every_version_that_can_be_read_keeps_its_files(staging: Staging) -> None:
@@ -265,7 +266,63 @@ def test_the_report(staging: Staging) -> None:
     assert "/tables/orders: 1 data files to remove, " in text
     assert text.endswith("nothing was changed; --yes removes it")
     assert json.loads(as_json(tallies, WEEK_S, done=False))["found"][0]["count"] == 1
-    assert "no unreferenced objects older than 1w" in as_text([], WEEK_S, done=True)
+
+
+def test_the_report_says_how_much_how_old_and_what_some_of_it_is() -> None:
+    files = Tally("data files", "/tables/orders")
+    for number in range(7):
+        files = files.with_file(f"{number}.parquet", 1_000, 60_000 * abs(3 - number))
+    uploads = Tally("stray markers", "/stage").with_file("stray/a", 0, 60_000)
+    some = replace(uploads, examples=tuple("abcde"), count=5)
+    left = Tally("data files", "/tables/other", failure="its log has a hole")
+    lines = as_text([files, uploads, some, left, Tally("outboxes", "/stage")], WEEK_S, done=True).splitlines()
+    assert lines == [
+        "/tables/orders: 7 data files removed, 7,000 bytes, the oldest of 1970-01-01T00:00:00+00:00",
+        *(f"  {number}.parquet" for number in range(5)),
+        "  and 2 more",
+        "/stage: 1 stray markers removed, the oldest of 1970-01-01T00:01:00+00:00",
+        "  stray/a",
+        "/stage: 5 stray markers removed, the oldest of 1970-01-01T00:01:00+00:00",
+        *(f"  {path}" for path in "abcde"),
+        "/tables/other: left alone, its log has a hole",
+    ]
+    assert as_text([left], WEEK_S, done=False).splitlines() == [
+        "/tables/other: left alone, its log has a hole",
+        "nothing was changed; --yes removes it",
+    ]
+    assert as_text([Tally("outboxes", "/stage")], WEEK_S, done=False) == "no unreferenced objects older than 1w"
+    assert json.loads(as_json([uploads, left], WEEK_S, done=True)) == {
+        "removed": True,
+        "older_than_s": WEEK_S,
+        "found": [
+            {
+                "what": "stray_markers",
+                "url": "/stage",
+                "count": 1,
+                "bytes": 0,
+                "oldest_ms": 60_000,
+                "examples": ["stray/a"],
+                "failure": None,
+            },
+            {
+                "what": "data_files",
+                "url": "/tables/other",
+                "count": 0,
+                "bytes": 0,
+                "oldest_ms": None,
+                "examples": [],
+                "failure": "its log has a hole",
+            },
+        ],
+    }
+
+
+def test_names_of_files_are_found_at_any_depth_of_any_version() -> None:
+    content = {"tables": [{"files": [{"path": "day=1/a.parquet"}, {"path": 5}]}], "x": {"path": "b"}, "path": "c/d"}
+    assert [*file_names_in(json.dumps(content).encode())] == ["d", "a.parquet", "b"]
+    assert [*file_names_in(b"")] == []
+    with pytest.raises(ValueError, match="Expecting"):
+        [*file_names_in(b"torn")]
 
 
 def test_the_schedule_is_off_unless_asked_for_and_an_unsafe_age_is_told_at_the_start(staging: Staging) -> None:

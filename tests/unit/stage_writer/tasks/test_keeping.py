@@ -2,13 +2,16 @@
 
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
-from common.errors import ConfigError
+from common.errors import ConfigError, StoreError
 from common.metrics import Metrics
 from common.spans import Partition, Topic, TopicPartition
 from stage_writer.tasks.keeping import Keeping
+from stage_writer.tasks.kept import _Readers
 from stage_writer.topologies.stores import MemoryBackend, Stores, TaskStores
 
 SOURCE = TopicPartition(Topic("orders"), Partition(3))
@@ -95,3 +98,16 @@ def test_metrics_tell_of_each_task_while_it_is_there() -> None:
     assert 'stage_writer_state_entries{app_id="app",partition="3",topic="orders"} 1.0' in text
     assert 'partition="4"' not in text
     assert 'stage_writer_state_restored_bytes_total{app_id="app"} 7.0' in text
+
+
+def test_stores_that_are_read_are_closed_by_their_last_reader() -> None:
+    closed: list[str] = []
+    stores = cast("TaskStores", SimpleNamespace(close=lambda: closed.append("closed")))
+    readers = _Readers(stores)
+    with readers:
+        with readers:
+            readers.close()
+        assert closed == [], "a reader of a memory-mapped file that is closed ends the process"
+    assert closed == ["closed"]
+    with pytest.raises(StoreError, match="the task is gone"), readers:
+        pass

@@ -41,6 +41,15 @@ def test_snapshots_come_now_and_then_and_say_all(tmp_path: Path) -> None:
     assert world.staged() == counted(20)
 
 
+def test_a_snapshot_comes_when_all_changes_are_larger_than_the_state(tmp_path: Path) -> None:
+    world = World(tmp_path, 10)
+    world.new_writer(SnapshotsWhen(least_bytes=0))
+    for end in range(10, 24):
+        world.grow(end)
+    changes_above = [len(state.files.changes) for state in world.states()]
+    assert (changes_above.count(0), max(changes_above)) == (2, 7), "of seven keys, one in each flush"
+
+
 def test_a_lost_claim_takes_the_state_with_the_rows(tmp_path: Path) -> None:
     world = World(tmp_path, 10)
     world.steps()
@@ -92,10 +101,11 @@ def test_a_state_that_is_gone_holds_the_partition_until_it_is_back(tmp_path: Pat
 def test_a_processor_asks_for_a_flush(tmp_path: Path) -> None:
     world = World(tmp_path, 30)
     world.steps()
-    world.group.ends[FIRST] = 31
-    world.writer.step(0.01)
-    world.writer.step(0.01)
-    assert world.staged() == counted(31)
+    for end in (31, 32):
+        world.group.ends[FIRST] = end
+        world.writer.step(0.01)
+        world.writer.step(0.01)
+        assert world.staged() == counted(31), "once"
 
 
 @pytest.mark.parametrize(
