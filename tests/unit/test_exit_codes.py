@@ -38,6 +38,7 @@ from common.errors import (
 )
 from common.spans import Position
 from common.stage.failures import LastFailure, failure_path, last_failure
+from common.stage.paused import Pause, StreamPart
 from delta_loader.catalog.registering import UnknownCatalogError
 from delta_loader.check_result import Check, Level
 from delta_loader.checks.preflight import failed
@@ -50,7 +51,7 @@ from delta_loader.maintenance.services import outcomes
 from delta_loader.maintenance.services.due import MaintenanceTask, TableRules
 from delta_loader.maintenance.services.facts import Service
 from delta_loader.plan.held import Held
-from delta_loader.status.values import PartitionStatus, StreamStatus
+from delta_loader.status.values import PartitionStatus, StreamStatus, exit_code
 from stage_writer import wiring
 from stage_writer.topologies.errors import TopologyError, UnknownFieldError
 from stage_writer.worker_pool import WorkerPool
@@ -409,12 +410,15 @@ WELL = PartitionStatus(ORDERS, Position(0), Position(0), None, 0, None)
         (replace(WELL, held=WAITS), (), 3),
         (replace(WELL, writers_hold=WAITS), (), 3),
         (WELL, (UNFIT,), 3),
+        (replace(WELL, staged_to=Position(3), loaded_to=Position(5)), (), 0),
     ],
 )
 def test_loader_status_of_what_waits(
     partition: PartitionStatus, unfit: tuple[Check, ...], code: int, config: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = StreamStatus("orders", "/t", None, None, (partition,), unfit=unfit)
+    paused = replace(found, pauses=(Pause("orders", StreamPart.LOADING, 0),))
+    assert (exit_code([paused]), partition.lag) == (3, 0), "a table may be ahead of its stage"
     monkeypatch.setattr(status, "BrokerEnds", Ends)
     monkeypatch.setattr(status, "stream_status", lambda *_, **__: found)
     assert run(loader_program.app, ["status", config]) == code

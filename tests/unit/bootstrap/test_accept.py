@@ -94,6 +94,9 @@ def test_dead_letters_are_replayed_with_their_rows_or_not_at_all() -> None:
     require_own_too(dead, {ORDERS: Position(20)})
     with pytest.raises(UsageError, match="never into one alone") as error:
         require_own_too(dead, {ORDERS: Position(30)})
+    with pytest.raises(UsageError, match="never into one alone"):
+        require_own_too(dead, {ORDERS: Position(23)})
+    require_own_too(dead, {ORDERS: Position(22)})
     assert "replay ⟨config⟩ --topic orders --partition 0 --from 22 --to 30" in error.value.remedy
 
 

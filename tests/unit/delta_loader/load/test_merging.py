@@ -65,6 +65,8 @@ def test_elements_that_a_record_has_lost_are_outside_the_bounds_of_those_that_it
 def test_what_a_file_does_not_tell_or_has_no_exact_literal_has_no_bound() -> None:
     assert bounds("id INT", file_of({"id": 3}), file_of(None)) == ()
     assert bounds("id INT", file_of({})) == ()
+    torn = replace(file_of({"id": 3}), statistics='{"minValues":{"id":3},"maxValues":{}}')
+    assert bounds("id INT", torn) == ()
     assert bounds("id INT") == ()
     assert bounds("id STRING", file_of({"id": "it's"})) == ()
     assert bounds("id STRING", file_of({"id": "a\\"}, {"id": "b"})) == ()

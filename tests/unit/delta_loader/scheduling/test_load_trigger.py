@@ -15,6 +15,7 @@ from common.storage.store import FsspecStore
 from delta_loader.load.report import StreamReport
 from delta_loader.scheduling.load_trigger import DueLoad, LoadTrigger, StreamTrigger
 from delta_loader.scheduling.notifications import ControlTopicNotifications, PolledNotifications, StoredNotifications
+from delta_loader.scheduling.pacing import Pace
 from delta_loader.scheduling.requests import LoadRequest, RequestQueue
 from delta_loader.scheduling.schedule import Schedule
 from delta_loader.scheduling.wiring import stream_triggers
@@ -212,6 +213,11 @@ def test_a_stream_that_failed_is_tried_again_by_itself_and_less_and_less() -> No
             world.turns.ended(turn, [failed, StreamReport("a/b=c")], world.now)
             tried.append(round(world.clock.now_s))
     assert tried == [0, 5, 15, 35]
+    pace = Pace(10)
+    for _ in range(6):
+        pace = pace.begun(100).ended(100, failed=True)
+    assert pace.due_s == 160, "at least once a minute"
+    assert pace.begun(160).ended(160, failed=False).begun(170).ended(170, failed=True).due_s == 175
 
 
 def test_news_of_one_stream_does_not_wait_for_another_that_is_at_it() -> None:
@@ -240,6 +246,12 @@ def test_news_of_a_turn_that_was_cut_short_is_not_forgotten() -> None:
     assert turn is not None
     world.turns.ended(turn, [], world.now, cut_short=True)
     assert [world.look(1) for _ in range(10)][-1] == {"orders"}
+    world.clock.now_s = 40
+    world.notifications.streams |= {"orders", "a/b=c"}
+    both = world.next()
+    assert both is not None
+    world.turns.ended(both, [StreamReport("orders")], world.now, cut_short=True)
+    assert [world.look(1) for _ in range(10)] == [*[None] * 9, {"a/b=c"}], "the other one was loaded"
 
 
 def test_a_stream_that_failed_and_is_at_it_again_is_not_asked_for_meanwhile() -> None:
@@ -312,6 +324,7 @@ def test_a_pause_stops_everything_and_its_end_loads_everything() -> None:
     assert [world.look(30, paused=True) for _ in range(5)] == [None] * 5
     assert world.notifications.streams == {"orders"}, "it stays where the loader, or another one, will find it"
     assert world.look(1) == "all"
+    assert (world.look(1, paused=True), world.look(1)) == (None, "all"), "also after a short one"
 
 
 def test_after_the_lease_came_back_everything_is_loaded() -> None:

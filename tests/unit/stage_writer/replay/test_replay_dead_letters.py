@@ -1,5 +1,6 @@
 """An export of dead letters as the source of a replay."""
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 import yaml
 
 from common.cli import run
-from common.errors import UsageError
+from common.errors import StoreError, UsageError
 from common.spans import Partition, Span, Topic, TopicPartition
 from common.stage.topic_owners import owner_path
 from common.storage.store import FsspecStore
@@ -94,11 +95,18 @@ def test_a_replay_that_a_clean_up_may_overtake_makes_no_request(tmp_path: Path) 
             yield batch_of([b'{"id":1}'], partition=partition.partition, first=span.start)
 
     stream, store = stream_of(columns="id INT", table=f"{tmp_path}/table"), FsspecStore(f"{tmp_path}/stage")
-    names = (f"{number:032x}" for number in range(9))
+    names: Iterator[str] = (f"{number:032x}" for number in range(9))
 
     def replay(longest_s: float) -> Replay:
         return Replay(
-            StreamConverter(stream), Slow(), store, clock, names.__next__, writer="w", file_bytes=1, longest_s=longest_s
+            StreamConverter(stream),
+            Slow(),
+            store,
+            clock,
+            lambda: next(names),
+            writer="w",
+            file_bytes=1,
+            longest_s=longest_s,
         )
 
     asked = Range(source(3), span(5, 6))
@@ -107,6 +115,9 @@ def test_a_replay_that_a_clean_up_may_overtake_makes_no_request(tmp_path: Path) 
     assert not list(store.list("replace"))
     made = replay(11).stage(asked).path
     assert [item.path for item in store.list("replace")] == [made]
+    names = itertools.chain(itertools.islice(names, 1), [str(made).rpartition("-")[2].partition(".")[0]])
+    with pytest.raises(StoreError, match="exists already"):
+        replay(11).stage(asked)
 
 
 def test_what_is_no_export_is_refused(tmp_path: Path) -> None:

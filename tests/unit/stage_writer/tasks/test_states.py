@@ -220,4 +220,7 @@ def test_repairs_of_a_chain_that_has_but_an_origin_keep_what_it_has() -> None:
 
 def test_a_skip_in_a_gap_keeps_the_outboxes_below_it() -> None:
     below, above = with_outboxes(flush(0, 5), 0), with_outboxes(flush(9, 20, 5), 9)
-    assert outboxes_of(plan_skip(partition([below, above]), Position(9), AUTHOR).marker) == (box(0),)
+    skip = plan_skip(partition([below, above]), Position(9), AUTHOR).marker
+    assert outboxes_of(skip) == (box(0),)
+    first, _, third = stateful(0, 5, 9, 20)
+    assert required(plan_skip(partition([first, third]), Position(9), AUTHOR).marker.manifest).state is None

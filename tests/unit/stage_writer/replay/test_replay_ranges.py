@@ -1,0 +1,90 @@
+"""Which records a replay is of, and which have none."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import pytest
+
+from common.errors import UsageError
+from common.spans import Partition, Position, Topic, TopicPartition
+from stage_writer.replay.records import Moments, OffsetRanges, ReplayKafka, replayable, require_same_topic, spans_of
+from tests.builders import settings_of, span
+
+ORDERS = [TopicPartition(Topic("orders"), Partition(number)) for number in range(2)]
+
+
+@dataclass
+class Kafka:
+    """It has offsets from ``low`` to 20 of each partition, a record each second."""
+
+    low: int
+
+    def partitions(self, topic: str) -> Sequence[TopicPartition]:
+        return ORDERS if topic == "orders" else []
+
+    def ends(self, _: TopicPartition) -> tuple[Position, Position]:
+        return Position(self.low), Position(20)
+
+    def position_at(self, _: TopicPartition, time_ms: int, end: Position) -> Position:
+        return min(end, Position(max(self.low, -(-time_ms // 1000))))
+
+
+def spans(
+    selection: Moments | OffsetRanges, low: int = 10, topic: str = "orders", partition: int | None = None
+) -> object:
+    return spans_of(cast("ReplayKafka", Kafka(low)), topic, partition, selection)
+
+
+def test_a_range_is_what_kafka_has_of_each_partition() -> None:
+    offsets = OffsetRanges(Position(10), Position(20))
+    assert spans(offsets) == [(partition, span(10, 20)) for partition in ORDERS]
+    assert spans(offsets, partition=1) == [(ORDERS[1], span(10, 20))]
+    assert spans(Moments(11_500, 15_000), partition=0) == [(ORDERS[0], span(12, 15))]
+    assert spans(Moments(0, 5_000), low=0, partition=0) == [(ORDERS[0], span(0, 5))], "nothing was deleted"
+    assert spans(Moments(30_000, 40_000)) == [], "nothing came then"
+
+
+@pytest.mark.parametrize(
+    ("selection", "named"),
+    [
+        (OffsetRanges(Position(9), Position(20)), r"Kafka has \[10, 20\) of orders/0, but \[9, 20\) is to be replaced"),
+        (
+            OffsetRanges(Position(10), Position(21)),
+            r"Kafka has \[10, 20\) of orders/0, but \[10, 21\) is to be replaced",
+        ),
+        (Moments(10_000, 15_000), "Kafka has orders/0 from 10 on, and records since 10000 ms may be older than that"),
+    ],
+)
+def test_a_range_that_kafka_may_not_have_is_refused(selection: Moments | OffsetRanges, named: str) -> None:
+    with pytest.raises(UsageError, match=named):
+        spans(selection)
+
+
+def test_a_topic_or_partition_that_is_not_there_is_named() -> None:
+    offsets = OffsetRanges(Position(10), Position(20))
+    with pytest.raises(UsageError, match=r"no topic 'other'\n"):
+        spans(offsets, topic="other")
+    with pytest.raises(UsageError, match="no topic 'orders' with a partition 7"):
+        spans(offsets, partition=7)
+
+
+def test_a_topic_is_another_one_only_where_both_ids_are_known() -> None:
+    for chain, broker in ((None, "new"), ("old", None), ("same", "same")):
+        require_same_topic(ORDERS[0], chain, broker)
+    with pytest.raises(UsageError, match="its id is new, the staged one was old"):
+        require_same_topic(ORDERS[0], "old", "new")
+
+
+@pytest.mark.parametrize(
+    ("stream", "named"),
+    [
+        ({"kafka_columns": False}, "kafka_columns: off, so the rows to replace cannot be identified"),
+        ({"load": "merge", "merge": {"keys": ["id"], "sequence": "id"}}, "merges change events"),
+        ({"topology": "tests.fakes.joining:build"}, "has a topology, whose state depends on all earlier records"),
+        ({"topics": ["others"]}, "no stream of the config reads the topic 'orders'"),
+    ],
+)
+def test_a_stream_whose_rows_cannot_be_told_apart_is_refused(stream: dict[str, object], named: str) -> None:
+    with pytest.raises(UsageError, match=named):
+        replayable(settings_of(stream), "orders")
