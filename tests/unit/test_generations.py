@@ -14,7 +14,7 @@ from bootstrap.apply.repair_lock import RepairLocks
 from bootstrap.plans.restart import Restart, UnchangedPartition, plan_restart
 from bootstrap.plans.state import Author, Ends, PartitionState, StagedMarker
 from bootstrap.work import from_table
-from common.errors import MarkerError, NewerFormatError, UsageError
+from common.errors import MarkerError, NewerFormatError, StoreError, UsageError
 from common.settings import StartAt
 from common.spans import MAX_POSITION, Partition, Position, Span, Topic, TopicPartition
 from common.stage import chain_origins
@@ -51,6 +51,7 @@ from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.loading import loader_for, settings_for, status_of
 from tests.fakes.markers import ORDERS, chain_of, flush, put
 from tests.fakes.staging import Staging
+from tests.fakes.stores import TrappedStore, failing
 
 
 def of(marker: Marker, generation: int = 0, topic_id: str | None = None) -> Marker:
@@ -317,6 +318,15 @@ def test_what_a_table_still_lacks_is_loaded_under_the_app_id_that_noted_it() -> 
     assert "restore the app_id orders" in error.value.remedy
     check("orders2", ids.caught_up(Span(Position(10), Position(20))))
     check("orders", lacking)  # `plan_restart` sees to it
+
+
+def test_a_restart_that_cannot_record_its_origin_removes_no_marker() -> None:
+    away = failing("create", StoreError("no answer"), below="begin")
+    store = TrappedStore(f"memory://{uuid.uuid4().hex}", before=away)
+    put(store, *OLD)
+    with pytest.raises(StoreError, match="no answer"):
+        operator.restart(store, instance(Restart, plan_restart(state(*OLD, table=20), give_up=False)))
+    assert [item.path for item in store.list("done")] == [marker.name.path for marker in OLD]
 
 
 def test_a_restart_keeps_copies_and_leaves_a_beginning() -> None:

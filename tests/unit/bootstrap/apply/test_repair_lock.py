@@ -1,6 +1,6 @@
 """Two operators repair one Kafka partition at the same time: one of them is told to look again."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -11,11 +11,12 @@ from bootstrap.apply.repair_lock import RepairLocks
 from bootstrap.plans.repair import RewindPlan, plan_rewind
 from bootstrap.plans.state import Author, Ends, PartitionState
 from common.errors import StoreError, UsageError
-from common.ports import CreateOutcome
+from common.ports import CreateOutcome, ObjectStore
 from common.settings import StartAt
 from common.spans import Position
 from common.stage.chain_origins import BEGIN, ChainOrigin, newest_origin, origin_path
 from common.stage.repair_lock import RepairEntry, ended_path, repair_path
+from common.storage.chunks import ByteChunks
 from common.storage.store import FsspecStore
 from tests.fakes.markers import ORDERS, chain_of, put
 from tests.fakes.stores import TrappedStore, failing
@@ -72,6 +73,7 @@ def test_a_plan_that_another_repair_has_made_stale_is_refused(store: FsspecStore
     put(store, *chain_of(10, 20, 30))
     first, second = Operator(store, "ann", 0), Operator(store, "bob", 5)
     first.act()
+    assert second.turns.read_last(ORDERS) == 0, "what its plan was made with"
     with pytest.raises(UsageError, match="another repair of orders/0 has begun meanwhile"):
         second.act()
     assert stage.staged_markers(store, ORDERS) == ()  # no marker says that all before 5 is done
@@ -152,3 +154,45 @@ def test_a_turn_that_cannot_be_read_is_a_turn_all_the_same(store: FsspecStore) -
         Operator(store, "ann", 20).act()
     turn = RepairEntry("ann", 5, "skip", "u")
     assert RepairEntry.from_bytes(turn.to_bytes()) == turn
+
+
+def taken_over(store: FsspecStore) -> None:
+    store.write(repair_path(ORDERS, 2), RepairEntry("bob", 5, "rewind", "u").to_bytes())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda mine: mine.create("new", b""),
+        lambda mine: mine.write("old", b""),
+        lambda mine: mine.upload("new", ByteChunks([b"1"])),
+        lambda mine: mine.copy("old", "new"),
+        lambda mine: mine.delete(["old"]),
+    ],
+)
+def test_no_kind_of_change_is_made_once_another_repair_has_begun(
+    store: FsspecStore, change: Callable[[ObjectStore], object]
+) -> None:
+    put(store, *chain_of(10, 20, 30))
+    store.write("old", b"1")
+    first = Operator(store, "ann", 20)
+    with first.turns.locked(ORDERS, first.work) as mine:
+        taken_over(store)
+        with pytest.raises(UsageError, match="another repair"):
+            change(mine)
+    assert (store.read("old"), store.read("new")) == (b"1", None)
+
+
+def test_each_of_several_deletes_is_the_repair_s_own(store: FsspecStore) -> None:
+    put(store, *chain_of(10, 20, 30))
+    store.write("second", b"1")
+    first = Operator(store, "ann", 20)
+
+    def paths() -> Iterator[str]:
+        yield "first"
+        taken_over(store)
+        yield "second"
+
+    with first.turns.locked(ORDERS, first.work) as mine, pytest.raises(UsageError, match="another repair"):
+        mine.delete(paths())
+    assert store.read("second") == b"1"

@@ -299,3 +299,18 @@ def test_a_request_that_cannot_be_read_harms_nothing(serve: Callable[..., HttpSe
         answer = received(asking)
         assert answer.startswith((b"HTTP/1.0 4", b"HTTP/1.0 5")) if request_line else not answer
     assert ask(server, "GET", "/version")[0] == 200
+
+
+def test_one_more_page_than_are_computed_at_a_time_is_served_after_them(serve: Callable[..., HttpServer]) -> None:
+    server = serve()
+    asked = [ask(server, "GET", "/healthcheck")[0] for _ in range(http_server._MOST_PAGES_AT_A_TIME + 1)]
+    assert set(asked) == {200}
+
+
+def test_a_head_has_no_body_and_a_large_body_is_refused(serve: Callable[..., HttpServer]) -> None:
+    server = serve()
+    with connect(server, b"HEAD /version HTTP/1.0\r\n\r\n") as asking:
+        head, _, body = received(asking).partition(b"\r\n\r\n")
+    assert (b" 200 " in head, body) == (True, b"")
+    for size, status in ((4096, 200), (4097, 413)):
+        assert ask(server, "POST", "/pause", bearer(), b"x" * size)[0] == status

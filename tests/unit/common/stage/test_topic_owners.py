@@ -253,3 +253,11 @@ def test_an_owner_that_cannot_be_read_is_no_owner_and_named(store: TrappedStore)
     store.write(owner_path("t"), b'{"version": 2, "owner": "a"}')
     with pytest.raises(NewerFormatError):
         learned(store, "a", "b")
+
+
+def test_an_owner_that_is_known_is_not_looked_for_among_the_chains(store: TrappedStore) -> None:
+    staged(store, "stranger")
+    store.write(owner_path("t"), b'{"version":1,"owner":"a"}')
+    settings = config("a", "b")
+    assert StageTopicOwners(settings, store, make=True).agree({"t"}) == {}
+    assert chains(settings)["a"] == "t"

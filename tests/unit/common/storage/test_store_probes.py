@@ -6,8 +6,8 @@ from collections.abc import Callable
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from common.errors import StoreError, StoreRefusedError
-from common.ports import ObjectStore
+from common.errors import StoreError, StoreRefusedError, UnsafeStoreError
+from common.ports import Created, CreateOutcome, ObjectStore
 from common.storage.store import FsspecStore, prove_exclusive_create, prove_writable
 from tests.fakes.stores import TrappedStore, failing
 
@@ -50,3 +50,15 @@ def test_a_create_that_is_refused_says_which_right_is_missing(monkeypatch: pytes
     monkeypatch.setattr(MemoryFileSystem, "pipe_file", deny)
     with pytest.raises(StoreRefusedError, match="may not create"):
         store.create("a", b"2")
+
+
+def test_a_store_that_refuses_the_second_but_not_the_simultaneous_is_not_safe() -> None:
+    class Racy(FsspecStore):
+        def create(self, path: str, data: bytes) -> CreateOutcome:
+            outcome = super().create(path, data)
+            return Created() if path.endswith("-race") else outcome
+
+    store = Racy(f"memory://{uuid.uuid4().hex}")
+    with pytest.raises(UnsafeStoreError, match="lets two writers create the same object"):
+        prove_exclusive_create(store)
+    assert list(store.list("")) == []

@@ -8,7 +8,7 @@ from common.errors import TableError
 from common.remedies import CONFIG
 from common.spans import Position, Span
 from delta_loader.tables.commits import Conflicted, TableCommit
-from tests.fakes.loading import routed_settings_for
+from tests.fakes.loading import routed_settings_for, settings_for
 from tests.fakes.refusals import CHECK, SOURCE, RefusingTables
 from tests.fakes.staging import JoinedStaging, Staging
 
@@ -234,3 +234,14 @@ def test_a_dead_letter_table_that_breaks_right_after_its_commit_holds_the_partit
     world.unreadable.clear()
     assert not world.run().held
     assert (world.buried, world.left_out) == ([5], [5])
+
+
+def test_a_dead_letter_beyond_what_is_loaded_now_is_left_to_the_load_of_its_record(world: RefusingTables) -> None:
+    world.refuses, world.dies = {5, 12}, True
+    world.staging.flush(0, 4, 10)
+    world.staging.flush(0, 10, 14)
+    world.run()
+    assert world.buried == [5, 12]
+    world.dies, world.refuses = False, set()
+    assert world.run(settings_for(world.staging, max_files=1)).failure is None
+    assert world.buried == [5, 12] == world.left_out

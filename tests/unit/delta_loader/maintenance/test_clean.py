@@ -3,6 +3,7 @@
 import json
 import os
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,7 @@ from common.stage.appeared_routes import agree_on
 from common.stage.chain_origins import ChainOrigin, origin_path, origin_to_bytes
 from common.stage.markers import Marker, marker_to_bytes
 from common.stage.outboxes import OutboxName
+from common.storage.scanning import Upload
 from common.storage.store import FsspecStore
 from common.tables.commit_metadata import CommitMetadata
 from delta_loader.maintenance.cleaning.clean import CleanUp
@@ -381,10 +383,29 @@ def test_outboxes_go_that_neither_a_marker_of_their_chain_nor_its_origin_names(s
 
 def test_a_marker_or_origin_that_cannot_be_read_keeps_the_outboxes_of_its_chain(staging: Staging) -> None:
     store = staging.store(staging.stage_url)
-    paths = [OutboxName(staging.source(number), Position(0), 0, "one").path for number in range(3)]
+    paths = [OutboxName(staging.source(number), Position(0), 0, "one").path for number in range(4)]
     for path in paths:
         store.write(path, b"records")
     store.write(staging.flush(0, 0, 10).name.path, b"{")
     store.write(origin_path(staging.source(2)), b"{")
+    store.write("done/orders/3/not a marker", b"")
     grow_old(staging)
     assert clean(staging)["outboxes /stage"].examples == (paths[1],)
+
+
+def test_uploads_are_aborted_once_they_are_old(staging: Staging) -> None:
+    aborted: list[str] = []
+
+    class Uploading(FsspecStore):
+        def uploads(self, prefix: str) -> Iterator[Upload]:
+            now_ms = int(time.time() * 1000)
+            yield Upload("young", prefix, now_ms)
+            yield Upload("old", prefix, now_ms - 8 * DAY_S * 1000)
+
+        def abort(self, upload: Upload) -> None:
+            aborted.append(upload.path)
+
+    for removing in (False, True):
+        tallies = CleanUp(settings_for(staging), Uploading, in_turn).run(WEEK_S, remove=removing)
+        assert {tally.examples for tally in tallies if tally.what == "uploads"} == {("old",)}
+        assert set(aborted) == ({"old"} if removing else set())

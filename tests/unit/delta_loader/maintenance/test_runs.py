@@ -17,6 +17,7 @@ from common.settings.services import TableServicesSettings
 from delta_loader.maintenance.services.due import MaintenanceTask, TableRules
 from delta_loader.maintenance.services.facts import LogFacts, PartitionFacts, Service, ServiceRun, TableFacts
 from delta_loader.maintenance.services.outcomes import Done, Outcome, RunReport, TaskAborted, TaskFailed
+from delta_loader.maintenance.services.reading import rules_of, tables_of
 from delta_loader.maintenance.services.runs import TableServices, inspect_tables
 from delta_loader.maintenance.services.thread import ScheduledServices
 from delta_loader.maintenance.services.view import run_to_json, run_to_text, tables_to_json, tables_to_text
@@ -269,3 +270,27 @@ def test_no_piece_begins_next_to_a_load_that_outlived_its_pass() -> None:
 
 def replace_schedule(schedule: str) -> TableServicesSettings:
     return settings("a", schedule=schedule).table_services
+
+
+def test_a_table_of_several_streams_is_left_where_one_says_so_and_quiet_when_it_is_for_all() -> None:
+    def shared(first: dict[str, object], second: dict[str, object]) -> Settings:
+        table = {"table": "memory://shared"}
+        return settings_of(
+            {**table, "table_services": first}, {**table, "app_id": "b", "topics": ["b"], "table_services": second}
+        )
+
+    assert "memory://shared" not in tables_of(shared({}, {"enabled": False}))
+    assert "memory://shared" in tables_of(shared({}, {}))
+    for quiets in (("2h", "5h"), ("5h", "2h")):
+        assert rules_of(shared({"quiet": quiets[0]}, {"quiet": quiets[1]}), "memory://shared").quiet_s == 5 * 3600
+
+
+def test_a_service_that_failed_for_a_table_is_not_tried_again_and_by_hand_no_window_counts() -> None:
+    world = World(broken={"memory://a": TaskFailed("torn")})
+    optimize = {"target_file": "1MiB", "piece": "1MiB"}
+    wanted = settings("a", "b", window="03:00-04:00", budget="1m", optimize=optimize)
+    assert (run(world, wanted).stopped_by, world.done) == ("window", [])
+    report = services_of(world, wanted).run(at_any_time=True)
+    pieces = len(inspect_tables(wanted, world, world.clock, "memory://a")[0].due.tasks)
+    assert (report.stopped_by, world.done.count("memory://a"), world.done.count("memory://b")) == ("", 1, pieces)
+    assert pieces > 1
