@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Sequence
+from typing import Annotated
 
 import typer
 
@@ -13,7 +14,7 @@ from bootstrap.config.commands import app as config_app
 from bootstrap.markers.chains import to_stage_again
 from bootstrap.markers.commands import app as markers_app
 from bootstrap.markers.inspection import ChainInspector, PartitionFilter, files_of
-from bootstrap.plans.plan import RefusedPartition
+from bootstrap.plans.plan import RefusedPartition, StreamPlan
 from bootstrap.plans.repair import plan_skip
 from bootstrap.plans.sources import parse_source
 from bootstrap.work import Work
@@ -21,16 +22,11 @@ from common.cli import ConfigArgument, JsonOption, PrintConfigOption, echo, exam
 from common.clock import SystemClock
 from common.errors import ExitCode, UsageError
 from common.remedies import CONFIG
+from common.settings import Settings
 from common.sizes import counted
 from common.spans import MAX_POSITION, Position
 from common.tables.commit_metadata import Decision
 from common.terminal import progress
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from bootstrap.plans.plan import StreamPlan
-    from common.settings import Settings
 
 app = new_app(
     "Choose where the chains of done markers begin, and repair them.",

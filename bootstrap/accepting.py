@@ -3,33 +3,26 @@
 Rule: the resolutions come last, the main table's after those of the others; a second run completes an interrupted one.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from bootstrap.apply import stage as staging
+from bootstrap.apply.repair_lock import RepairLocks
 from bootstrap.plans.accept import AcceptPlan, RollbackEvent, plan_go_on, plan_replay, require_own_too
+from bootstrap.plans.state import Author, PartitionState
 from common.errors import UsageError
-from common.ports import AlreadyExists
+from common.ports import AlreadyExists, ObjectStore
 from common.remedies import CONFIG, quoted
+from common.settings import Stream
+from common.spans import TopicPartition
+from common.stage.markers import Marker
 from common.stage.resolutions import Resolution
+from common.storage.store import FsspecStore
 from common.tables.commit_metadata import Decision
 from common.tables.rollback import Rollback, described
+from common.tables.state import TableState
 from common.tables.stream_history import StreamHistory, read_identity, read_stream_history
 from common.tables.transactions import TxnIds
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-
-    from bootstrap.apply.repair_lock import RepairLocks
-    from bootstrap.plans.state import Author, PartitionState
-    from common.ports import ObjectStore
-    from common.settings import Stream
-    from common.spans import TopicPartition
-    from common.stage.markers import Marker
-    from common.storage.store import FsspecStore
-    from common.tables.state import TableState
 
 
 def require_whole(

@@ -7,20 +7,14 @@ Rules:
 2. Only the writers know which topics a topology joins. To name a chain, name its topics.
 """
 
-from __future__ import annotations
+from collections.abc import Sequence
 
-from typing import TYPE_CHECKING
-
+from bootstrap.apply.kafka import KafkaView
 from bootstrap.plans.state import Ends
 from common.errors import UsageError
+from common.settings import Stream
 from common.spans import Topic, TopicPartition
 from common.stage.merged import InputEnd, inputs_of, is_merged, merged_position
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from bootstrap.apply.kafka import KafkaView
-    from common.settings import Stream
 
 
 def with_chain(partitions: Sequence[TopicPartition], topic: str) -> list[TopicPartition]:

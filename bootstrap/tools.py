@@ -4,8 +4,6 @@
 can be installed without the other.
 """
 
-from __future__ import annotations
-
 import sys
 
 from bootstrap.config.commands import app as config_app

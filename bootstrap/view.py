@@ -1,10 +1,11 @@
 """Formats plans and repairs: aligned text for people, JSON for programs."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, assert_never
+from collections.abc import Iterable, Iterator, Sequence
+from typing import assert_never
 
+from bootstrap.accepting import Accepting
+from bootstrap.plans.accept import AcceptPlan, PartitionResolution
 from bootstrap.plans.plan import (
     BeginChain,
     Make,
@@ -15,20 +16,13 @@ from bootstrap.plans.plan import (
     RefusedPartition,
     StreamPlan,
 )
-from bootstrap.plans.restart import UnchangedPartition
+from bootstrap.plans.repair import RewindPlan, SkipPlan
+from bootstrap.plans.restart import Restart, UnchangedPartition
 from common.spans import Span
 from common.stage.chain_origins import origin_path
 from common.tables.commit_metadata import Decision
 from common.tables.rollback import described
 from common.terminal import aligned
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from bootstrap.accepting import Accepting
-    from bootstrap.plans.accept import AcceptPlan, PartitionResolution
-    from bootstrap.plans.repair import RewindPlan, SkipPlan
-    from bootstrap.plans.restart import Restart
 
 _HEAD = ("topic", "partition", "position", "marker")
 RUNNING = "Running stage writers of that partition use it at their next flush, and one that holds it within a minute."

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import socket
 import uuid
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar, assert_never
+from typing import TypeVar, assert_never
 
 from bootstrap.accepting import Accepting, require_whole
 from bootstrap.apply import stage as staging
@@ -29,8 +30,9 @@ from bootstrap.apply.partition_state import partition_state, require_even
 from bootstrap.apply.repair_lock import RepairLocks
 from bootstrap.apply.tables import TableStates
 from bootstrap.merged import ends_of, require_plain, with_chain
+from bootstrap.plans.accept import AcceptPlan
 from bootstrap.plans.plan import StreamPlan, check_known, plan_partition
-from bootstrap.plans.repair import plan_rewind, with_tables_ahead
+from bootstrap.plans.repair import RewindPlan, SkipPlan, plan_rewind, with_tables_ahead
 from bootstrap.plans.restart import Restart, UnchangedPartition, plan_restart
 from bootstrap.plans.sources import (
     FromDelta,
@@ -40,30 +42,22 @@ from bootstrap.plans.sources import (
     parse_positions,
     unreadable_file,
 )
-from bootstrap.plans.state import Author, PartitionState
+from bootstrap.plans.state import Author, Ends, PartitionState
 from common.errors import UsageError
 from common.http.pages import release
-from common.settings import FromTimestamp, StartAt
+from common.ports import Clock, ObjectStore
+from common.settings import FromTimestamp, Settings, StartAt, Stream
 from common.settings.stores import stage_store
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.chain_origins import newest_origin
 from common.stage.merged import ids_together, is_merged, kafka_partition, kafka_topic, topics_of
 from common.stage.topic_owners import StageTopicOwners
 from common.storage.store import prove_exclusive_create
+from common.tables.commit_metadata import Decision
 from common.tables.identity import NO_IDENTITY, TableIdentity
+from common.tables.state import TableState
 from common.tables.stream_history import StreamHistory, read_stream_history
 from common.tables.transactions import TxnIds
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from bootstrap.plans.accept import AcceptPlan
-    from bootstrap.plans.repair import RewindPlan, SkipPlan
-    from bootstrap.plans.state import Ends
-    from common.ports import Clock, ObjectStore
-    from common.settings import Settings, Stream
-    from common.tables.commit_metadata import Decision
-    from common.tables.state import TableState
 
 _Repair = TypeVar("_Repair")
 _NO_TABLE = "check streams[].table, and that the stream's app_id is the one that loaded the table"

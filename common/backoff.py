@@ -1,7 +1,5 @@
 """Pauses between attempts that fail: each twice as long as the one before, up to a longest one."""
 
-from __future__ import annotations
-
 
 class Backoff:
     """The pauses of one operation that is tried until it succeeds."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -19,9 +20,6 @@ from common.http.pages import release
 from common.printable import printable
 from common.remedies import rendered, show_config
 from common.settings import Settings, load_settings, print_settings
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 EXIT_WITHIN_S = 10.0
 

@@ -1,7 +1,5 @@
 """The machine's clock: `common.ports.Clock` in production."""
 
-from __future__ import annotations
-
 import time
 
 # Linux has a clock that also runs while the machine is suspended, as clocks elsewhere do.

@@ -22,15 +22,13 @@ import shutil
 import tempfile
 import urllib.error
 import urllib.request
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 from common.errors import DownloadError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 MAVEN_URL = "https://repo1.maven.org/maven2"
 READABLE = 0o644

@@ -7,11 +7,9 @@ and choose the exit code; a user's mistake never prints a stack trace. An except
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import IntEnum
-from typing import TYPE_CHECKING, ClassVar
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from typing import ClassVar
 
 
 class ExitCode(IntEnum):

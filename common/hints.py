@@ -1,14 +1,9 @@
 """What a name that is not known was probably meant to be."""
 
-from __future__ import annotations
-
 import difflib
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 from common.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:

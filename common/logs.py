@@ -8,17 +8,13 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import TYPE_CHECKING
 
 import structlog
+from structlog.typing import FilteringBoundLogger
 
 from common.printable import one_line, printable
 from common.remedies import rendered
-
-if TYPE_CHECKING:
-    from structlog.typing import FilteringBoundLogger
-
-    from common.settings import LogSettings
+from common.settings import LogSettings
 
 
 def _with_config_path(renderer: structlog.typing.Processor) -> structlog.typing.Processor:

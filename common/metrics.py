@@ -4,8 +4,6 @@ Rules: names and units follow Prometheus' conventions (base units, ``_total`` fo
 content; docs/metrics.md is generated from this module. `Metrics` creates only those that a service uses.
 """
 
-from __future__ import annotations
-
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum

@@ -5,25 +5,21 @@ from __future__ import annotations
 import getpass
 import json
 import socket
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable
+from typing import Annotated
 
 import typer
+from structlog.typing import FilteringBoundLogger
 
 from common import metrics as catalogue
 from common.cli import ConfigArgument, JsonOption, echo, examples, settings_from
 from common.clock import SystemClock
 from common.hints import unknown_stream
+from common.metrics import Metrics
+from common.settings import Settings
 from common.settings.stores import stage_store
 from common.stage.paused import Pause, StreamPart, pause, resume
 from common.stage.paused_streams import REFRESH_EVERY_S, PausedStreams
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from structlog.typing import FilteringBoundLogger
-
-    from common.metrics import Metrics
-    from common.settings import Settings
 
 StreamOption = Annotated[str, typer.Option("--stream", metavar="APP_ID", help="The stream.")]
 ReasonOption = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Shown with the pause.")]

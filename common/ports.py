@@ -6,12 +6,11 @@ each implementation, and a simulation passes its own and so controls time and fa
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from common.storage.chunks import ByteChunks
 
 

@@ -11,13 +11,8 @@ Rules:
 3. A value within a line, or a cell of a table, also goes through `one_line` (or `joined`), which removes line breaks.
 """
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from collections.abc import Iterable
 
 _OURS = r"\x1b\[(?:0|3[1-3]|90)m"
 _UNPRINTABLE = r"\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"

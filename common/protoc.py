@@ -15,6 +15,7 @@ import binascii
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
@@ -22,8 +23,6 @@ from typing import TYPE_CHECKING
 from common.errors import BuildError, ConfigError, SchemaError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
     from google.protobuf.descriptor import FileDescriptor
     from google.protobuf.descriptor_pb2 import FileDescriptorProto
 

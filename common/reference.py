@@ -6,19 +6,19 @@ docs/configuration.md and docs/config.schema.json are the settings, docs/metrics
 about a key or a metric is written once, where it is declared (common/settings/model.py, common/metrics.py).
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import types
 import typing
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 import yaml
 from pydantic import BaseModel, BeforeValidator
+from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from common.cli import run
@@ -40,11 +40,6 @@ from common.settings.values import (
     parse_start,
     parse_workers,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from pydantic.fields import FieldInfo
 
 EXAMPLE = """\
 kafka:                                  # librdkafka properties, passed through
@@ -98,7 +93,7 @@ The URL of the stage or of a table is an absolute path (`/data/orders`, `file://
 refused with the URL that was probably meant.
 
 Durations are a number and a unit (`ms`, `s`, `m`, `h`, `d`, `w`), sizes a number and a unit (`kB`, `MB`, `GB`, `TB`,
-`KiB`, `MiB`, `GiB`, `TiB`). A start is `earliest`, `latest`, a time such as `2026-03-01T00:00:00Z` or `1772323200000`
+`KiB`, `MiB`, `GiB`, `TiB`). A start is `earliest`, `latest`, a moment such as `2026-03-01T00:00:00Z` or `1772323200000`
 (milliseconds since 1970), or positions such as `{{0: 120, 1: 340}}` or `{{orders: {{0: 120}}}}`; a position is the next
 offset wanted.
 """

@@ -12,16 +12,11 @@ Rules:
    a user chose freely, such as an app_id or a URL, are quoted where they are written: `quoted`.
 """
 
-from __future__ import annotations
-
 import json
 import shlex
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from common.spans import TopicPartition
+from common.spans import TopicPartition
 
 CONFIG = "⟨config⟩"
 _IN_JSON = json.dumps(CONFIG)[1:-1]

@@ -1,7 +1,5 @@
 """Readable counts, sizes and times."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 
 

@@ -8,8 +8,6 @@ Rules:
    transaction markers, aborted records) are part of it.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NewType
 

@@ -11,16 +11,21 @@ from dataclasses import MISSING, dataclass, fields, make_dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar, get_type_hints
 
-from pydantic import BaseModel, Field, SerializerFunctionWrapHandler, TypeAdapter, model_serializer
-from pydantic_core import to_json
+from pydantic import (
+    BaseModel,
+    Field,
+    GetCoreSchemaHandler,
+    SerializerFunctionWrapHandler,
+    TypeAdapter,
+    model_serializer,
+)
+from pydantic_core import CoreSchema, to_json
 from pydantic_core.core_schema import no_info_after_validator_function, plain_serializer_function_ser_schema
 
 from common.spans import Partition, Position, Span, Topic, TopicPartition
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
-    from pydantic import GetCoreSchemaHandler
-    from pydantic_core import CoreSchema
 
 _Value = TypeVar("_Value")
 

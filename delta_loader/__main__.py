@@ -8,13 +8,16 @@ import socket
 import time
 import uuid
 import warnings
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from threading import Event
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from structlog.typing import FilteringBoundLogger
 
 from common import metrics as catalogue
 from common.cli import (
@@ -34,6 +37,7 @@ from common.http.pausing import Pausing
 from common.logs import set_up_logs
 from common.metrics import Metrics
 from common.pause_commands import add_pause_commands, paused_streams
+from common.settings import Settings
 from common.settings.stores import stage_store, table_stores
 from common.stage.appeared_routes import with_appeared
 from common.stage.paused import StreamPart
@@ -57,6 +61,7 @@ from delta_loader.maintenance.cleaning.schedule import ScheduledCleanUp
 from delta_loader.maintenance.services.reading import FactsReader
 from delta_loader.maintenance.services.runs import TableServices
 from delta_loader.maintenance.services.thread import ScheduledServices
+from delta_loader.ports import ParallelMap
 from delta_loader.scheduling.jobs import LONG_S, Jobs
 from delta_loader.scheduling.schedule import require_schedules
 from delta_loader.scheduling.wiring import listener_of, load_trigger_of
@@ -64,14 +69,7 @@ from delta_loader.service import LoaderService
 from delta_loader.web.serving import LoaderServing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import FrameType
-
     from pyspark.sql import SparkSession
-    from structlog.typing import FilteringBoundLogger
-
-    from common.settings import Settings
-    from delta_loader.ports import ParallelMap
 
 _LOOK_AT_OTHERS_EVERY_S = 30.0
 """How often a stream that another loader loads is inspected."""

@@ -10,18 +10,12 @@ Rules:
    for it, and only errors that a person has to fix keep it from starting.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 from common.errors import ExitCode
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from common.json_value import Json
+from common.json_value import Json
 
 
 class Level(StrEnum):

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from threading import Event
 from typing import TYPE_CHECKING
 
 import structlog
 
-if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-    from threading import Event
+from common.errors import BrokerError
+from common.http.pausing import Pausing
+from common.stage.paused_streams import PausedStreams
+from delta_loader.checks.readiness import ReadinessCheck
+from delta_loader.lease.holder import LeaseThread, LoaderLease
+from delta_loader.maintenance.services.thread import ScheduledServices
+from delta_loader.scheduling.jobs import Jobs
+from delta_loader.scheduling.listening import Listener
+from delta_loader.scheduling.load_trigger import LoadTrigger
+from delta_loader.service import LoaderService
+from delta_loader.spark.checkpoint_threads import BackgroundCheckpoints
 
-    from common.errors import BrokerError
-    from common.http.pausing import Pausing
-    from common.stage.paused_streams import PausedStreams
-    from delta_loader.checks.readiness import ReadinessCheck
-    from delta_loader.lease.holder import LeaseThread, LoaderLease
-    from delta_loader.maintenance.services.thread import ScheduledServices
-    from delta_loader.scheduling.jobs import Jobs
-    from delta_loader.scheduling.listening import Listener
-    from delta_loader.scheduling.load_trigger import LoadTrigger
+if TYPE_CHECKING:
     from delta_loader.scheduling.stream_scheduler import StreamScheduler
-    from delta_loader.service import LoaderService
-    from delta_loader.spark.checkpoint_threads import BackgroundCheckpoints
 
 
 @dataclass(frozen=True, slots=True)

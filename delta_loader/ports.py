@@ -3,26 +3,19 @@
 A simulation hands the service its own; production hands it Spark, a thread pool and UUIDs.
 """
 
-from __future__ import annotations
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Protocol, TypeAlias, TypeVar
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
-
-from common.ports import ObjectStore
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from common.ports import StoredObject
-    from common.schema.evolution import Addition
-    from common.settings import Stream
-    from common.spans import Position, TopicPartition
-    from common.tables.history import LoggedCommit
-    from common.tables.state import TableState
-    from delta_loader.plan.plan import TableShape
-    from delta_loader.tables.commits import CommitOutcome, TableCommit
-    from delta_loader.tables.load_modes.casting import Widening
-    from delta_loader.tables.load_modes.layout import Layout, Template
+from common.ports import ObjectStore, StoredObject
+from common.schema.evolution import Addition
+from common.settings import Stream
+from common.spans import Position, TopicPartition
+from common.tables.history import LoggedCommit
+from common.tables.state import TableState
+from delta_loader.plan.plan import TableShape
+from delta_loader.tables.commits import CommitOutcome, TableCommit
+from delta_loader.tables.load_modes.casting import Widening
+from delta_loader.tables.load_modes.layout import Layout, Template
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

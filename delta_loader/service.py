@@ -15,6 +15,7 @@ Rules:
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -22,23 +23,20 @@ from common import metrics as catalogue
 from common.errors import HeldError, KafkaDeltaExpressError
 from common.http.pages import with_remedy
 from common.remedies import CONFIG
+from common.settings import LoaderSettings, Stream
 from common.settings.pace import loader_of
 from delta_loader.load.failures import FailureNotes
 from delta_loader.load.load_stats import LoadStats
+from delta_loader.load.report import StreamReport
+from delta_loader.load.rollback import ExaminedTables
 from delta_loader.load.stream_load import StreamLoad
 from delta_loader.load.unfinished import UnfinishedStreams
 from delta_loader.plan.held import FOUND_BY_LOADS
-from delta_loader.ports import never
+from delta_loader.ports import Hurries, never
 from delta_loader.tables.valid_through import moment_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
-
-    from common.settings import LoaderSettings, Stream
     from delta_loader.load.ports import Ports
-    from delta_loader.load.report import StreamReport
-    from delta_loader.load.rollback import ExaminedTables
-    from delta_loader.ports import Hurries
 
 FAILURES_TO_RED = 3
 STUCK_REMEDY = (

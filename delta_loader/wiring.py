@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
+from threading import Thread
 from typing import TYPE_CHECKING
 
 from pyspark import InheritableThread
+from pyspark.sql import SparkSession
+from structlog.typing import FilteringBoundLogger
 
 from common.clock import SystemClock
+from common.metrics import Metrics
+from common.ports import Clock
+from common.settings import Settings
 from common.settings.stores import stage_store, table_stores
 from common.stage.topic_owners import StageTopicOwners
 from common.tables.log_files import remove_torn_checkpoints
 from delta_loader.catalog.registering import Registering
+from delta_loader.check_result import Check
 from delta_loader.dead_letters.kafka import RawRecordFetcher, begin_delivery
 from delta_loader.load.kafka_partitions import KafkaPartitions
 from delta_loader.load.merged_keys import MergedKeys
 from delta_loader.load.ports import Ports, RefusalPorts
 from delta_loader.load.refused_to_topic import RefusedToTopic
 from delta_loader.load.replace_ranges import Replacements
-from delta_loader.load.valid_through import ValidThrough
+from delta_loader.load.valid_through import PropertySetter, ValidThrough
+from delta_loader.ports import OpenStore, ParallelMap
 from delta_loader.scheduling.stream_scheduler import StreamScheduler
 from delta_loader.spark.catalog import SparkCatalog
 from delta_loader.spark.checkpoint_threads import BackgroundCheckpoints
@@ -28,18 +37,6 @@ from delta_loader.spark.replace import SparkReplacer
 from delta_loader.stage.reading import Stage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from threading import Thread
-
-    from pyspark.sql import SparkSession
-    from structlog.typing import FilteringBoundLogger
-
-    from common.metrics import Metrics
-    from common.ports import Clock
-    from common.settings import Settings
-    from delta_loader.check_result import Check
-    from delta_loader.load.valid_through import PropertySetter
-    from delta_loader.ports import OpenStore, ParallelMap
     from delta_loader.spark.delta import SparkDeltaTables
 
 

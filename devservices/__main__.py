@@ -3,12 +3,10 @@
 Prints what clients need as shell assignments, so that another terminal can take them over by copying.
 """
 
-from __future__ import annotations
-
 import shlex
 import signal
 from contextlib import ExitStack, suppress
-from pathlib import Path  # noqa: TC003 - typer reads the annotations
+from pathlib import Path
 from typing import Annotated, cast, get_args
 
 import typer

@@ -8,8 +8,11 @@ import os
 import signal
 import socket
 import uuid
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing
-from pathlib import Path  # noqa: TC003 - typer reads it at run time
+from pathlib import Path
+from threading import Timer
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -24,10 +27,11 @@ from common.logs import set_up_logs
 from common.metrics import Metrics
 from common.pause_commands import add_pause_commands
 from common.remedies import CONFIG
-from common.settings import Native
+from common.settings import Native, Settings, Stream
 from common.settings.pace import longest_replay_s, writer_of
 from common.settings.stores import stage_store, table_stores
 from common.sizes import counted
+from common.spans import Position, Topic, TopicPartition
 from common.stage.evolved import latest
 from common.stage.merged import kafka_topic, topics_of
 from common.stage.paused import StreamPart
@@ -40,12 +44,15 @@ from stage_writer.columns.wiring import ColumnsOfStreams
 from stage_writer.converters import Passes, converters_of, plain_converter, with_topologies
 from stage_writer.fetch.rights import require_rights
 from stage_writer.fetch.schema_registry import schemas_of
+from stage_writer.loop import StageWriter
 from stage_writer.native.library import REMEDY, find_reader, library_path
 from stage_writer.record_converter import RecordConverter
 from stage_writer.replay.dead_letters import DeadLetterExport, inconvertible_of
 from stage_writer.replay.records import (
     Range,
+    Records,
     Replay,
+    Replayed,
     ReplayKafka,
     chains_of_letters,
     replay_selection,
@@ -62,15 +69,7 @@ from stage_writer.wiring import open_stage, source_of, wired_writer
 from stage_writer.worker_pool import WorkerPool, WorkerSlot, report_port, settings_of, stop_without_parent, workers_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-    from threading import Timer
-    from types import FrameType
-
-    from common.settings import Settings, Stream
-    from common.spans import Position, Topic, TopicPartition
     from stage_writer.converters import AnyConverter
-    from stage_writer.loop import StageWriter
-    from stage_writer.replay.records import Records, Replayed
 
 app = cli.new_app(
     "Stage records from Kafka as Parquet files and done markers.",

@@ -12,13 +12,17 @@ Rules:
 4. An unexpected exception in a flush or a conversion holds its partitions and does not end the service.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, assert_never
+from collections.abc import Collection
+from typing import assert_never
 
 from common import metrics as catalogue
 from common.errors import BrokerError, KafkaDeltaExpressError, MarkerError, StoreError
+from common.ports import Clock
+from common.spans import Position, TopicPartition
 from common.stage.chain_origins import ChainOrigin
+from common.stage.markers import LastRecord
+from stage_writer.outbox.ports import Outlets
+from stage_writer.partitions.buffers import Buffers
 from stage_writer.partitions.flush_decision import age_fraction_of
 from stage_writer.partitions.partition import AssignedPartition, HeldPartition
 from stage_writer.partitions.resume_points import (
@@ -28,22 +32,18 @@ from stage_writer.partitions.resume_points import (
     other_topic,
     unexpected,
 )
-from stage_writer.partitions.startup import StartedPartition, UnusablePartition, topic_ids
-from stage_writer.ports import OUT_OF_RANGE, UNEXPECTED
+from stage_writer.partitions.startup import PartitionStartup, StartedPartition, UnusablePartition, topic_ids
+from stage_writer.ports import (
+    OUT_OF_RANGE,
+    UNEXPECTED,
+    Converter,
+    Incompatible,
+    PartitionFault,
+    RecordSource,
+    WriterStage,
+)
+from stage_writer.runtime import Runtime
 from stage_writer.stopping import ConversionInterruptedError
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from common.ports import Clock
-    from common.spans import Position, TopicPartition
-    from common.stage.markers import LastRecord
-    from stage_writer.outbox.ports import Outlets
-    from stage_writer.partitions.buffers import Buffers
-    from stage_writer.partitions.startup import PartitionStartup
-    from stage_writer.ports import Converter, Incompatible, PartitionFault, RecordSource, WriterStage
-    from stage_writer.runtime import Runtime
-
 
 GIVE_UP_AFTER_S = 300.0
 

@@ -8,25 +8,19 @@ Rules:
    the store may be slow.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Collection
 
 from common.errors import StoreError
+from common.settings import Stream
+from stage_writer.assignment import AssignedPartitions
+from stage_writer.changelog.ports import TopicWatch
 from stage_writer.partitions.idle_reports import IdleReporter
 from stage_writer.partitions.resume_points import is_other
 from stage_writer.partitions.startup import topic_ids
 from stage_writer.partitions.state_renewal import StateRenewal
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from common.settings import Stream
-    from stage_writer.assignment import AssignedPartitions
-    from stage_writer.changelog.ports import TopicWatch
-    from stage_writer.ports import KafkaMetadata, Workers, WriterStage
-    from stage_writer.runtime import Runtime
-    from stage_writer.schemas import Schemas
+from stage_writer.ports import KafkaMetadata, Workers, WriterStage
+from stage_writer.runtime import Runtime
+from stage_writer.schemas import Schemas
 
 LOOK_AT_TOPICS_S = 30.0
 LOOK_AT_QUIET_S = 60.0

@@ -1,21 +1,14 @@
 """Starts the flushes that are due, and pauses the partitions that must not be read now (flush_decision.py decides)."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from common import metrics as catalogue
-from stage_writer.partitions.flush_decision import BackpressureState, decide
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from stage_writer.assignment import AssignedPartitions
-    from stage_writer.partitions.flush_decision import FlushLimits, FlushReason
-    from stage_writer.partitions.partition import AssignedPartition
-    from stage_writer.partitions.pauses import Pauses
-    from stage_writer.ports import RecordSource
-    from stage_writer.runtime import Runtime
+from stage_writer.assignment import AssignedPartitions
+from stage_writer.partitions.flush_decision import BackpressureState, FlushLimits, FlushReason, decide
+from stage_writer.partitions.partition import AssignedPartition
+from stage_writer.partitions.pauses import Pauses
+from stage_writer.ports import RecordSource
+from stage_writer.runtime import Runtime
 
 
 class Backpressure:

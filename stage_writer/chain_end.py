@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from common.stage.state_files import EMPTY_STATE
-
-if TYPE_CHECKING:
-    from common.spans import Position
-    from common.stage.markers import LastRecord, Marker
-    from common.stage.state_files import StateFiles
+from common.spans import Position
+from common.stage.markers import LastRecord, Marker
+from common.stage.state_files import EMPTY_STATE, StateFiles
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,21 +19,15 @@ Rules:
    comes between is not loaded (delta_loader/plan/plan.py, rule 3).
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from common.errors import MarkerError, StoreError
 from common.ports import AlreadyExists, ObjectStore
+from common.spans import Position, TopicPartition
 from common.stage.chain_origins import ChainOrigin, is_superseded, newest_origin, origin_path, origin_to_bytes
 from common.stage.markers import MarkerName, digest_of, folder_of, marker_from_bytes, stray_path
 from stage_writer.chain_end import Tail
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from common.spans import Position, TopicPartition
 
 _READ_AGAIN = 5
 

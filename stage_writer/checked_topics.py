@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, islice
 from operator import attrgetter
 from typing import TYPE_CHECKING
@@ -9,8 +10,10 @@ from typing import TYPE_CHECKING
 from common.errors import MarkerError
 from common.http.pages import with_remedy
 from common.kafka.rights import Right, require_topic
+from common.settings import Settings
 from common.settings.stores import stage_store
 from common.sizes import counted
+from common.spans import Topic, TopicPartition
 from common.stage.merged import topics_of
 from stage_writer.chains import StagedChains
 from stage_writer.converters import with_topologies
@@ -18,10 +21,6 @@ from stage_writer.partitions.catching_up import missing_topic
 from stage_writer.partitions.resume_points import is_other, other_topic
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-
-    from common.settings import Settings
-    from common.spans import Topic, TopicPartition
     from stage_writer.converters import AnyConverter
 
 

@@ -1,45 +1,32 @@
 """Which tables each message goes to, found with the fields that a stream's expressions name and no others."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from common.schema import Field, Primitive, StructType, to_arrow_type, to_ddl
+from common.settings import Stream
 from common.settings.columns import CDC_COLUMN, made_columns
 from common.settings.formats import ValueFormat, path_steps
 from common.settings.parts.record import UnknownFields
-from stage_writer.decode.batch import Messages
-from stage_writer.decode.decode import Decoded
-from stage_writer.layers import decoder_of
+from stage_writer.decode.batch import MessageBatch, Messages
+from stage_writer.decode.decode import Decoded, Decodes
+from stage_writer.layers import RecordInputs, decoder_of
+from stage_writer.parquet.buffer import StagedRows
 from stage_writer.shape.changes.events import deletes_by_tombstones
 from stage_writer.shape.evaluation import Condition, Deriver
 from stage_writer.shape.expectations import Expectations
 from stage_writer.shape.expressions import ExpressionChecker
-from stage_writer.shape.route import Router, routing_of
-from stage_writer.shape.rows import Rows
-from stage_writer.shape.slicing import until_stops
+from stage_writer.shape.route import AppearingRoutes, Router, routing_of
+from stage_writer.shape.rows import Rows, Step
+from stage_writer.shape.slicing import Staged, until_stops
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from numpy.typing import NDArray
-
-    from common.settings import Stream
-    from stage_writer.decode.batch import MessageBatch
-    from stage_writer.decode.decode import Decodes
-    from stage_writer.layers import RecordInputs
-    from stage_writer.parquet.buffer import StagedRows
-    from stage_writer.shape.route import AppearingRoutes
-    from stage_writer.shape.rows import Step
-    from stage_writer.shape.slicing import Staged
-
-    Index = NDArray[np.int64]
-    Stage = Callable[[Messages, Rows, Index], list[StagedRows]]
+Index = NDArray[np.int64]
+Stage = Callable[[Messages, Rows, Index], list[StagedRows]]
 
 
 class RecordChoice:

@@ -17,27 +17,31 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
 
 from common.errors import SchemaError
 from common.schema import StructType, from_arrow_type, schema_to_json, to_arrow_schema, type_to_ddl
 from common.schema.agreement import PublishedColumns
+from common.settings import Stream
 from common.settings.columns import made_columns, naming_of
 from common.settings.kafka_columns import kafka_fields_of
 from common.settings.merging import merge_by_of, operation_of, settings_of_columns
 from common.stage.markers import TableKind
-from common.tables.changes import RESERVED, table_columns
+from common.tables.changes import RESERVED, MergeBy, table_columns
 from common.tables.clustering import clustering_problem
 from common.tables.dead_letters import DEAD_LETTER_SCHEMA
 from common.tables.partitioning import INSTEAD, can_partition
 from stage_writer.choice import RecordChoice
-from stage_writer.decode.batch import Messages
+from stage_writer.decode.batch import MessageBatch, Messages
+from stage_writer.decode.dependency import Dependency
 from stage_writer.decode.envelopes.framing import FramedDecoder, OpeningDecoder
-from stage_writer.decode.unknown.evolving import usable
+from stage_writer.decode.unknown.evolving import Additions, usable
 from stage_writer.decode.unknown.offers import Offers
 from stage_writer.layers import NO_INPUTS, RecordInputs, decoder_of, keys_decoder_of
 from stage_writer.parquet.buffer import StagedRows, TableFormat
@@ -49,28 +53,14 @@ from stage_writer.shape.expectations import Expectations
 from stage_writer.shape.explode import Exploder
 from stage_writer.shape.kafka_columns import AddIdentityColumns, KafkaColumns
 from stage_writer.shape.names import Names
+from stage_writer.shape.opening import Opens
 from stage_writer.shape.outcome import Outcome, Part, index_of, staged_of
-from stage_writer.shape.route import Router, ToAllTables, parted, routing_of
-from stage_writer.shape.rows import Rows
+from stage_writer.shape.route import AppearingRoutes, Router, Routing, ToAllTables, parted, routing_of
+from stage_writer.shape.rows import Rows, Step
 from stage_writer.shape.slicing import ExplodeLimits, Slice, WithoutTasks, sliced, until_stops
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    import pyarrow as pa
-    from numpy.typing import NDArray
-
-    from common.settings import Stream
-    from common.tables.changes import MergeBy
-    from stage_writer.decode.batch import MessageBatch
-    from stage_writer.decode.dependency import Dependency
-    from stage_writer.decode.unknown.evolving import Additions
-    from stage_writer.shape.opening import Opens
-    from stage_writer.shape.route import AppearingRoutes, Routing
-    from stage_writer.shape.rows import Step
-
-    Index = NDArray[np.int64]
-    Mask = NDArray[np.bool_]
+Index = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 
 _NOTHING = np.zeros(0, np.int64)
 

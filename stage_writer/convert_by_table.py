@@ -17,14 +17,18 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
 
+from common.schema import StructType
 from common.schema.evolution import NO_COLUMNS, joined_columns
+from common.settings import Stream
 from common.settings.envelopes import KEY_NAMES, may_have_several_rows
 from common.settings.own_columns import (
     columns_at,
@@ -36,33 +40,20 @@ from common.settings.own_columns import (
 )
 from stage_writer.choice import RecordChoice
 from stage_writer.convert import dead_letters_format, require_can_partition, rows_format, to_route
-from stage_writer.decode.batch import Messages
-from stage_writer.decode.envelopes.framing import without_frames
+from stage_writer.decode.batch import MessageBatch, Messages
+from stage_writer.decode.dependency import Dependency
+from stage_writer.decode.envelopes.framing import FramedDecoder, without_frames
+from stage_writer.decode.rejects import Reject
 from stage_writer.layers import NO_INPUTS, RecordInputs, keys_decoder_of
+from stage_writer.parquet.buffer import StagedRows, TableFormat
 from stage_writer.shape.changes.key_names import EventKeyNames, names_in
 from stage_writer.shape.outcome import Part, staged_of, together
-from stage_writer.shape.route import OWN, parted
-from stage_writer.shape.slicing import WithoutTasks
+from stage_writer.shape.route import OWN, AppearingRoutes, parted
+from stage_writer.shape.rows import Destinations, Rows
+from stage_writer.shape.slicing import Staged, WithoutTasks
 from stage_writer.table_group import KEYS_READ, TableGroup
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    import pyarrow as pa
-    from numpy.typing import NDArray
-
-    from common.schema import StructType
-    from common.settings import Stream
-    from stage_writer.decode.batch import MessageBatch
-    from stage_writer.decode.dependency import Dependency
-    from stage_writer.decode.envelopes.framing import FramedDecoder
-    from stage_writer.decode.rejects import Reject
-    from stage_writer.parquet.buffer import StagedRows, TableFormat
-    from stage_writer.shape.route import AppearingRoutes
-    from stage_writer.shape.rows import Destinations, Rows
-    from stage_writer.shape.slicing import Staged
-
-    Index = NDArray[np.int64]
+Index = NDArray[np.int64]
 
 
 class TablesConverter(WithoutTasks):

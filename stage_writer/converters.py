@@ -2,35 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from common.errors import ConfigError
+from common.metrics import Metrics
 from common.protoc import compile_protobuf
+from common.settings import Settings, Stream
+from stage_writer.columns.following import PendingConverter
 from stage_writer.columns.wiring import pending
-from stage_writer.decode.binary.avro import no_avro_pass
-from stage_writer.decode.decode_options import no_native_decoder
-from stage_writer.fetch.schema_registry import schemas_of
+from stage_writer.decode.binary.avro import MakeAvroPass, no_avro_pass
+from stage_writer.decode.decode_options import MakeNativeDecoder, no_native_decoder
+from stage_writer.decode.envelopes.framing import Covers
+from stage_writer.fetch.schema_registry import SchemaRegistry, schemas_of
 from stage_writer.layers import RecordInputs
 from stage_writer.memory_shares import MemoryShares
 from stage_writer.record_converter import RecordConverter, converter_of
 from stage_writer.shape.slicing import ExplodeLimits
 from stage_writer.stage.route_registry import route_registry_of
-from stage_writer.stopping import NEVER_STOPPING
+from stage_writer.stopping import NEVER_STOPPING, Stopping
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
-
-    from common.metrics import Metrics
-    from common.settings import Settings, Stream
-    from stage_writer.columns.following import PendingConverter
-    from stage_writer.decode.binary.avro import MakeAvroPass
-    from stage_writer.decode.decode_options import MakeNativeDecoder
-    from stage_writer.decode.envelopes.framing import Covers
-    from stage_writer.fetch.schema_registry import SchemaRegistry
-    from stage_writer.stopping import Stopping
     from stage_writer.tasks.look_ups import LookUps
     from stage_writer.tasks.wiring import ConvertsTopology
 

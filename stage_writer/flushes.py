@@ -8,26 +8,28 @@ Rules:
 3. An unavailable broker is waited for without a limit, as reading does.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, assert_never
+from collections.abc import Callable, Collection
+from typing import assert_never
 
 from common import metrics as catalogue
 from common.errors import BrokerError, StoreError
-from stage_writer.partitions.partition import InFlightFlush
-from stage_writer.ports import Incompatible, LostClaim, OtherTopic, Outdated, Postponed, Sealed
-from stage_writer.runtime import POLL_S
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
-
-    from stage_writer.assignment import AssignedPartitions
-    from stage_writer.partitions.buffers import Buffers
-    from stage_writer.partitions.claim_guards import ClaimGuards
-    from stage_writer.partitions.flush_decision import FlushReason
-    from stage_writer.partitions.partition import AssignedPartition
-    from stage_writer.ports import FlushOutcome, Workers, WriterStage
-    from stage_writer.runtime import Runtime
+from stage_writer.assignment import AssignedPartitions
+from stage_writer.partitions.buffers import Buffers
+from stage_writer.partitions.claim_guards import ClaimGuards
+from stage_writer.partitions.flush_decision import FlushReason
+from stage_writer.partitions.partition import AssignedPartition, InFlightFlush
+from stage_writer.ports import (
+    FlushOutcome,
+    Incompatible,
+    LostClaim,
+    OtherTopic,
+    Outdated,
+    Postponed,
+    Sealed,
+    Workers,
+    WriterStage,
+)
+from stage_writer.runtime import POLL_S, Runtime
 
 
 class Flushes:

@@ -16,30 +16,25 @@ Rules:
 7. An unexpected exception affects only the partitions whose batches raised it.
 """
 
-from __future__ import annotations
-
 from collections import deque
-from typing import TYPE_CHECKING, TypeGuard
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TypeGuard
 
+from common.spans import Position, TopicPartition
+from stage_writer.assignment import AssignedPartitions
+from stage_writer.decode.batch import MessageBatch
+from stage_writer.decode.dependency import Dependency
 from stage_writer.outbox.records import with_dead_letters_sent
+from stage_writer.parquet.buffer import StagedRows
+from stage_writer.partitions.buffers import Buffers
+from stage_writer.partitions.dependency_wait import DependencyWaits
+from stage_writer.partitions.partition import AssignedPartition
+from stage_writer.partitions.pauses import Pauses
 from stage_writer.partitions.resume_points import breaks_rule
+from stage_writer.ports import Converter, Converts
+from stage_writer.runtime import Runtime
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from common.spans import Position, TopicPartition
-    from stage_writer.assignment import AssignedPartitions
-    from stage_writer.decode.batch import MessageBatch
-    from stage_writer.decode.dependency import Dependency
-    from stage_writer.parquet.buffer import StagedRows
-    from stage_writer.partitions.buffers import Buffers
-    from stage_writer.partitions.dependency_wait import DependencyWaits
-    from stage_writer.partitions.partition import AssignedPartition
-    from stage_writer.partitions.pauses import Pauses
-    from stage_writer.ports import Converter, Converts
-    from stage_writer.runtime import Runtime
-
-    Slice = Sequence[tuple[MessageBatch, StagedRows]]
+Slice = Sequence[tuple[MessageBatch, StagedRows]]
 
 SLICES_A_STEP = 4
 """Per poll and stream, so that they hold an eighth of `memory` at most (stage_writer/memory_shares.py)."""

@@ -3,47 +3,37 @@
 Each is a decoder around the next one, so a stream without one of them pays nothing for it.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 from common.errors import SchemaError
 from common.schema import Field, Primitive, StructType
+from common.settings import Stream
 from common.settings.envelopes import is_lenient
 from common.settings.formats import Forms, path_steps
 from common.settings.merging import merge_by_of, record_names
-from stage_writer.decode.binary.avro import AvroReader, make_avro_reader, no_avro_pass, parsed
+from stage_writer.decode.batch import Messages
+from stage_writer.decode.binary.avro import AvroReader, MakeAvroPass, make_avro_reader, no_avro_pass, parsed
 from stage_writer.decode.binary.json_schema import JsonSchemaReader
-from stage_writer.decode.binary.protobuf import ProtobufReader, make_protobuf_reader
-from stage_writer.decode.decode import Decoder
-from stage_writer.decode.decode_options import DecodeOptions, no_native_decoder
+from stage_writer.decode.binary.protobuf import Compile, ProtobufReader, make_protobuf_reader
+from stage_writer.decode.binary.texts import MakeRecordReader, RecordReader
+from stage_writer.decode.decode import Decoded, Decoder, Decodes
+from stage_writer.decode.decode_options import DecodeOptions, MakeNativeDecoder, no_native_decoder
 from stage_writer.decode.envelopes.debezium import DebeziumOpener
 from stage_writer.decode.envelopes.framing import (
+    Covers,
     FramedDecoder,
     HeaderFramedDecoder,
     KeyHeaderFramedDecoder,
+    SchemaTypes,
     UnframedDecoder,
 )
 from stage_writer.decode.envelopes.old_keys import old_keys_of
 from stage_writer.decode.envelopes.row_change_decoder import ENVELOPES, EnvelopeOpener, RowChangeDecoder
-from stage_writer.decode.unknown.evolving import EvolvingDecoder
+from stage_writer.decode.unknown.evolving import Additions, EvolvingDecoder
 from stage_writer.shape.jmespath.decoder import JmesPathDecoder
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from common.settings import Stream
-    from stage_writer.decode.batch import Messages
-    from stage_writer.decode.binary.avro import MakeAvroPass
-    from stage_writer.decode.binary.protobuf import Compile
-    from stage_writer.decode.binary.texts import MakeRecordReader, RecordReader
-    from stage_writer.decode.decode import Decoded, Decodes
-    from stage_writer.decode.decode_options import MakeNativeDecoder
-    from stage_writer.decode.envelopes.framing import Covers, SchemaTypes
-    from stage_writer.decode.unknown.evolving import Additions
 
 
 class PlainRecords:

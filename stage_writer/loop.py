@@ -14,12 +14,11 @@ On revoke a partition's buffer is flushed within a bounded time and dropped othe
 lost by that: the next owner reads from the chain's end.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Mapping
 
 from common.errors import StoreError
 from common.http.pages import Health, with_remedy
+from common.spans import Position, TopicPartition
 from stage_writer.assignment import AssignedPartitions
 from stage_writer.background import Background
 from stage_writer.backpressure import Backpressure
@@ -31,19 +30,13 @@ from stage_writer.partitions.claim_guards import ClaimGuards, TopicMonitor
 from stage_writer.partitions.dependency_wait import DependencyWaits
 from stage_writer.partitions.dependency_wait import problems as waited_for
 from stage_writer.partitions.flush_decision import FlushReason
+from stage_writer.partitions.partition import AssignedPartition
 from stage_writer.partitions.pauses import Pauses
 from stage_writer.partitions.resume_points import ResumePoints
 from stage_writer.partitions.startup import PartitionStartup
-from stage_writer.runtime import FAILING_REMEDY, POLL_S, Attachments, LoopSnapshot
+from stage_writer.ports import Converter, RecordSource, Sealed, Workers, WriterStage
+from stage_writer.runtime import FAILING_REMEDY, POLL_S, Attachments, LoopSnapshot, Runtime, WriterOptions
 from stage_writer.schemas import Schemas
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
-    from common.spans import Position, TopicPartition
-    from stage_writer.partitions.partition import AssignedPartition
-    from stage_writer.ports import Converter, RecordSource, Sealed, Workers, WriterStage
-    from stage_writer.runtime import Runtime, WriterOptions
 
 
 class StageWriter:

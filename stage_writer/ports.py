@@ -5,31 +5,26 @@ A simulation implements them without threads, and decides the order of events.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, BinaryIO, Protocol, TypeVar
+from typing import BinaryIO, Protocol, TypeVar
 
-from common.stage.markers import digest_of, marker_to_bytes
+from common.schema import StructType
+from common.settings import Start, Stream
+from common.spans import Position, Topic, TopicPartition
+from common.stage.chain_origins import ChainOrigin
+from common.stage.evolved import Evolved
+from common.stage.idle import HeldFact, IdleFact, StreamFact
+from common.stage.markers import LastRecord, Marker, digest_of, marker_to_bytes
+from common.stage.state_files import Change, MarkedState, StateFileName, StateFiles, StateKind
+from common.storage.chunks import ByteChunks
 from stage_writer.chain_end import Lineage, Tail
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-
-    from common.schema import StructType
-    from common.settings import Start, Stream
-    from common.spans import Position, Topic, TopicPartition
-    from common.stage.chain_origins import ChainOrigin
-    from common.stage.evolved import Evolved
-    from common.stage.idle import HeldFact, IdleFact, StreamFact
-    from common.stage.markers import LastRecord, Marker
-    from common.stage.state_files import Change, MarkedState, StateFileName, StateFiles, StateKind
-    from common.storage.chunks import ByteChunks
-    from stage_writer.chains import StagedChains
-    from stage_writer.decode.batch import MessageBatch
-    from stage_writer.decode.dependency import Dependency
-    from stage_writer.outbox.ports import Outlet
-    from stage_writer.parquet.buffer import Buffer, StagedRows, TableFormat
+from stage_writer.chains import StagedChains
+from stage_writer.decode.batch import MessageBatch
+from stage_writer.decode.dependency import Dependency
+from stage_writer.outbox.ports import Outlet
+from stage_writer.parquet.buffer import Buffer, StagedRows, TableFormat
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

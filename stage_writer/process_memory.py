@@ -11,8 +11,6 @@ Rules:
    `pyarrow.set_memory_pool`: `stage_writer/__init__.py` sets it.
 """
 
-from __future__ import annotations
-
 import ctypes
 import gc
 

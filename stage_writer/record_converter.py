@@ -1,17 +1,11 @@
 """The conversion of a stream without a topology: by one of two converters."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
+from common.settings import Stream
 from stage_writer.convert import StreamConverter
 from stage_writer.convert_by_table import TablesConverter
 from stage_writer.layers import NO_INPUTS, RecordInputs
+from stage_writer.shape.route import AppearingRoutes
 from stage_writer.shape.slicing import ExplodeLimits
-
-if TYPE_CHECKING:
-    from common.settings import Stream
-    from stage_writer.shape.route import AppearingRoutes
 
 RecordConverter = StreamConverter | TablesConverter
 

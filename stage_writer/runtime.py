@@ -1,36 +1,26 @@
 """What all parts of one writer share, the options that they run with, and the loop's state as its pages read it."""
 
-from __future__ import annotations
-
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from structlog.typing import FilteringBoundLogger
+
+from common.errors import KafkaDeltaExpressError
+from common.http.pausing import Pausing
+from common.metrics import Metrics
+from common.ports import Clock
 from common.remedies import CONFIG
-from stage_writer.changelog.ports import NO_WATCH
-from stage_writer.notifications.notifier import NO_NOTIFIER
-from stage_writer.outbox.ports import NO_OUTLETS
+from common.spans import TopicPartition
+from common.stage.paused_streams import PausedStreams
+from stage_writer.changelog.ports import NO_WATCH, TopicWatch
+from stage_writer.notifications.notifier import NO_NOTIFIER, Notifier
+from stage_writer.outbox.ports import NO_OUTLETS, Outlets
 from stage_writer.parquet.buffer import FilePolicy
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from structlog.typing import FilteringBoundLogger
-
-    from common.errors import KafkaDeltaExpressError
-    from common.http.pausing import Pausing
-    from common.metrics import Metrics
-    from common.ports import Clock
-    from common.spans import TopicPartition
-    from common.stage.paused_streams import PausedStreams
-    from stage_writer.changelog.ports import TopicWatch
-    from stage_writer.notifications.notifier import Notifier
-    from stage_writer.outbox.ports import Outlets
-    from stage_writer.partitions.flush_decision import BackpressureState, FlushLimits
-    from stage_writer.partitions.partition import AssignedPartition, HeldPartition, StartingPartition
-    from stage_writer.ports import FollowsColumns
-    from stage_writer.stopping import Stopping
-    from stage_writer.telemetry import WriterTelemetry
-
+from stage_writer.partitions.flush_decision import BackpressureState, FlushLimits
+from stage_writer.partitions.partition import AssignedPartition, HeldPartition, StartingPartition
+from stage_writer.ports import FollowsColumns
+from stage_writer.stopping import Stopping
+from stage_writer.telemetry import WriterTelemetry
 
 POLL_S = 0.2
 SESSION_S = 45.0

@@ -16,19 +16,24 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
 from common.errors import BrokerError
 from common.kafka.reader import KafkaReader
 from common.remedies import CONFIG
+from common.schema import StructType
 from common.schema.agreement import joined_offers
 from common.schema.evolution import NO_COLUMNS, joined_columns
+from common.settings import Settings, Stream
 from common.spans import Position, Span, TopicPartition
 from common.stage.markers import TableKind
 from common.stage.merged import topics_of
 from stage_writer.convert import StreamConverter
 from stage_writer.convert_by_table import TablesConverter
+from stage_writer.decode.batch import MessageBatch
+from stage_writer.decode.unknown.census import FieldCensus
 from stage_writer.fetch.consumer_properties import consumer_properties
 from stage_writer.fetch.fetched import batches_of
 from stage_writer.partitions.dead_letter_alarm import DeadLetterShare
@@ -36,12 +41,6 @@ from stage_writer.record_converter import RecordConverter
 from stage_writer.shape.opening import census_of, opener_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
-
-    from common.schema import StructType
-    from common.settings import Settings, Stream
-    from stage_writer.decode.batch import MessageBatch
-    from stage_writer.decode.unknown.census import FieldCensus
     from stage_writer.tasks.columns import ColumnsConverter
     from stage_writer.tasks.topology import SampledTasks, TopologyConverter
     from stage_writer.tasks.wiring import ConvertsTopology

@@ -16,27 +16,21 @@ Rules:
 5. Columns that a stream does not declare are found elsewhere (stage_writer/columns/); what it gains is in addition.
 """
 
-from __future__ import annotations
-
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+
+from structlog.typing import FilteringBoundLogger
 
 from common.backoff import Backoff
 from common.errors import KafkaDeltaExpressError, MarkerError, StoreError, StoreRefusedError
+from common.ports import Clock
 from common.schema import StructType
 from common.schema.evolution import NO_COLUMNS, additions, extended, joined_columns, restricted
+from common.settings import Stream
+from common.stage.evolved import Evolved
 from stage_writer.decode.dependency import Dependency
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
-    from structlog.typing import FilteringBoundLogger
-
-    from common.ports import Clock
-    from common.settings import Stream
-    from common.stage.evolved import Evolved
-    from stage_writer.ports import Converter, FollowsColumns, Running, Workers, WriterStage
+from stage_writer.ports import Converter, FollowsColumns, Running, Workers, WriterStage
 
 LOOK_AT_SCHEMAS_S = 30.0
 LATE_AFTER_S = 60.0

@@ -14,13 +14,10 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from structlog.typing import FilteringBoundLogger
+from structlog.typing import FilteringBoundLogger
 
 _STUCK_REMEDY = (
     "check whether the store answers, and what a topology's code waits for; nothing is lost, the next writer reads "

@@ -12,44 +12,36 @@ Rules:
    as it lacks one, each of its events is a reject; that is staged only once nothing more can be agreed on.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
 
 from common.errors import ExpressionError, SchemaError
 from common.schema import Field, StructType
 from common.schema.agreement import PublishedColumns
 from common.schema.evolution import NO_COLUMNS, joined_columns
+from common.settings import Stream
 from common.settings.envelopes import KEY_NAMES
 from common.settings.loading import LoadSetting
 from common.settings.merging import columns_of_rows
 from common.tables.changes import RESERVED
 from stage_writer.convert import RecordPipeline
+from stage_writer.decode.batch import Messages
 from stage_writer.decode.rejects import ErrorClass, Reject
-from stage_writer.decode.unknown.evolving import usable
+from stage_writer.decode.unknown.evolving import Additions, usable
 from stage_writer.decode.unknown.offers import Offers
+from stage_writer.layers import RecordInputs
 from stage_writer.shape.changes.events import deletes_by_tombstones
 from stage_writer.shape.changes.key_names import EventKeyNames, KeyNames, text_of
+from stage_writer.shape.rows import Rows
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import pyarrow as pa
-    from numpy.typing import NDArray
-
-    from common.settings import Stream
-    from stage_writer.decode.batch import Messages
-    from stage_writer.decode.unknown.evolving import Additions
-    from stage_writer.layers import RecordInputs
-    from stage_writer.shape.rows import Rows
-
-    Index = NDArray[np.int64]
-    KeysOf = Callable[[Messages], pa.BinaryArray | pa.LargeBinaryArray]
-    """Message keys as JSON."""
+Index = NDArray[np.int64]
+KeysOf = Callable[[Messages], pa.BinaryArray | pa.LargeBinaryArray]
+"""Message keys as JSON."""
 
 KEYS_READ = 100
 """Of how many message keys the names, or the types of key columns, are taken."""

@@ -1,38 +1,31 @@
 """The writer's metrics and log events about what was read and what was sealed."""
 
-from __future__ import annotations
-
 from collections import Counter, deque
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+
+import pyarrow as pa
+from structlog.typing import FilteringBoundLogger
 
 from common import metrics as catalogue
+from common.errors import ConfigError
 from common.http.pages import with_remedy
+from common.metrics import Metrics
 from common.pages.model import Event
+from common.pages.samples import Samples
+from common.ports import Clock
 from common.remedies import CONFIG
+from common.settings import Stream
 from common.settings.overlap import UnsubscribedTopics
 from common.stage import undeclared
-from common.stage.markers import TableKind
+from common.stage.markers import Manifest, TableKind
 from stage_writer.convert import StreamConverter
+from stage_writer.decode.batch import MessageBatch
+from stage_writer.decode.unknown.census import FieldCensus
+from stage_writer.parquet.buffer import StagedRows
 from stage_writer.partitions.dead_letter_alarm import AlarmChange, DeadLetterAlarms
+from stage_writer.partitions.flush_decision import FlushReason
+from stage_writer.ports import Converts, Sealed
 from stage_writer.shape.dropped import DroppedFields
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    import pyarrow as pa
-    from structlog.typing import FilteringBoundLogger
-
-    from common.errors import ConfigError
-    from common.metrics import Metrics
-    from common.pages.samples import Samples
-    from common.ports import Clock
-    from common.settings import Stream
-    from common.stage.markers import Manifest
-    from stage_writer.decode.batch import MessageBatch
-    from stage_writer.decode.unknown.census import FieldCensus
-    from stage_writer.parquet.buffer import StagedRows
-    from stage_writer.partitions.flush_decision import FlushReason
-    from stage_writer.ports import Converts, Sealed
 
 _FLUSHES = 50
 DEAD_LETTERS_REMEDY = (

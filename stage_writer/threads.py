@@ -1,15 +1,10 @@
 """Threads: for flush jobs, which release the GIL while they encode and upload, and for reads of the store."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TypeVar, cast
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
-
-    from stage_writer.ports import Flushing, FlushOutcome
+from stage_writer.ports import Flushing, FlushOutcome
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

@@ -5,20 +5,28 @@ from __future__ import annotations
 import os
 import socket
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from structlog.typing import FilteringBoundLogger
+
 from common import metrics as catalogue
+from common.errors import KafkaDeltaExpressError
 from common.http.pausing import Pausing
+from common.metrics import Metrics
 from common.pages.samples import Samples
 from common.pause_commands import paused_streams
+from common.ports import Clock, ObjectStore
+from common.settings import Settings
 from common.settings.overlap import UnsubscribedTopics
 from common.settings.stores import stage_store, table_stores
 from common.stage.paused import StreamPart
 from common.stage.topic_owners import StageTopicOwners
 from common.storage.store import prove_exclusive_create
-from stage_writer.changelog.ports import NO_CHANGELOG, NO_WATCH
+from stage_writer.changelog.ports import NO_CHANGELOG, NO_WATCH, Changelog, TopicWatch
 from stage_writer.columns.wiring import ColumnsOfStreams
 from stage_writer.converters import Passes, converters_of, plain_converter, with_topologies
 from stage_writer.fetch.consumer_properties import session_s
@@ -26,12 +34,13 @@ from stage_writer.fetch.kafka import KafkaSource
 from stage_writer.fetch.merged.groups import TopicGroup, TopicGroups
 from stage_writer.loop import StageWriter
 from stage_writer.memory_shares import MemoryShares
-from stage_writer.native.library import REMEDY, find_reader
+from stage_writer.native.library import REMEDY, NativeDecoders, find_reader
 from stage_writer.notifications.notifier import notifier_of
 from stage_writer.outbox.outlets import KafkaOutlets
 from stage_writer.parquet.buffer import FilePolicy
 from stage_writer.partitions.catching_up import undelivered
 from stage_writer.partitions.flush_decision import FlushLimits
+from stage_writer.ports import RecordSource
 from stage_writer.process_memory import keep_memory, rarely_collect
 from stage_writer.runtime import Attachments, Runtime, WriterOptions
 from stage_writer.stage.staging import ObjectStage
@@ -42,19 +51,7 @@ from stage_writer.threads import ThreadWorkers
 from stage_writer.web.serving import WriterServing
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from structlog.typing import FilteringBoundLogger
-
-    from common.errors import KafkaDeltaExpressError
-    from common.metrics import Metrics
-    from common.ports import Clock, ObjectStore
-    from common.settings import Settings
-    from stage_writer.changelog.ports import Changelog, TopicWatch
     from stage_writer.converters import AnyConverter
-    from stage_writer.native.library import NativeDecoders
-    from stage_writer.ports import RecordSource
     from stage_writer.tasks.look_ups import LookUps
 
 

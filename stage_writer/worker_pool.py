@@ -22,19 +22,16 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import IO, TYPE_CHECKING
+from types import FrameType
+from typing import IO
+
+from structlog.typing import FilteringBoundLogger
 
 from common.errors import ConfigError, ExitCode, HeldError, KafkaDeltaExpressError
+from common.settings import Settings
 from common.settings.values import AUTO
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from types import FrameType
-
-    from structlog.typing import FilteringBoundLogger
-
-    from common.settings import Settings
 
 LEAST_MEMORY_BYTES = 2**20
 _LOOK_EVERY_S = 0.1

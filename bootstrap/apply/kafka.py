@@ -3,10 +3,8 @@
 Rules: nothing is consumed, joined or committed; every request has a timeout, and its error names the servers.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
@@ -19,13 +17,9 @@ from common.kafka.client import QUIET, client_properties
 from common.kafka.errors import LastClientError, broker_error
 from common.kafka.properties import taking_properties
 from common.kafka.reader import require_allowed, topic_ids, topics_of
+from common.settings import Settings, Stream
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.merged import kafka_partition, kafka_topic
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-
-    from common.settings import Settings, Stream
 
 TIMEOUT_S = 10.0
 _GROUP = "kafka-delta-express-bootstrap"

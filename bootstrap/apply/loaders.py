@@ -1,23 +1,16 @@
 """Keeps rewinds and loads apart, by the rules of `common.stage.loading`, and new chains and loaders."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
+from bootstrap.plans.repair import RewindPlan
 from common.errors import UsageError
+from common.ports import Clock, ObjectStore
 from common.remedies import CONFIG, repair, replay
-from common.stage.leases import current_grants
+from common.spans import Position, Span
+from common.stage.leases import Epoch, Grant, current_grants
 from common.stage.loading import LoadNote, loading_folder
 from common.stage.merged import is_merged
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from bootstrap.plans.repair import RewindPlan
-    from common.ports import Clock, ObjectStore
-    from common.spans import Position, Span
-    from common.stage.leases import Epoch, Grant
 
 
 def require_not_loading(store: ObjectStore, plan: RewindPlan, table: Callable[[], Position | None]) -> None:

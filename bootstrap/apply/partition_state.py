@@ -1,30 +1,20 @@
 """One Kafka partition's current state: Kafka's ends, the chain in the stage, and the table's position for it."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from bootstrap.apply.stage import staged_markers
-from bootstrap.plans.state import PartitionState, without_emptied
+from bootstrap.plans.state import Ends, PartitionState, without_emptied
 from common.errors import UsageError
+from common.ports import ObjectStore
 from common.remedies import quoted
-from common.spans import Position, Span
-from common.stage.chain_origins import is_superseded, newest_origin
+from common.settings import Stream
+from common.spans import Position, Span, TopicPartition
+from common.stage.chain_origins import ChainOrigin, is_superseded, newest_origin
 from common.tables.deferred_ranges import deferred_of
-from common.tables.identity import NO_IDENTITY, overlap
+from common.tables.identity import NO_IDENTITY, TableChain, TableIdentity, overlap
+from common.tables.state import TableState
 from common.tables.transactions import TxnIds
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from bootstrap.plans.state import Ends
-    from common.ports import ObjectStore
-    from common.settings import Stream
-    from common.spans import TopicPartition
-    from common.stage.chain_origins import ChainOrigin
-    from common.tables.identity import TableChain, TableIdentity
-    from common.tables.state import TableState
 
 
 def partition_state(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, BinaryIO
 
+from bootstrap.plans.state import Author
 from common.errors import KafkaDeltaExpressError, StoreError
-from common.ports import AlreadyExists
+from common.ports import AlreadyExists, CreateOutcome, ObjectStore, StoredObject
+from common.spans import TopicPartition
 from common.stage.repair_lock import (
     LastRepair,
     RepairEntry,
@@ -18,11 +21,6 @@ from common.stage.repair_lock import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from bootstrap.plans.state import Author
-    from common.ports import CreateOutcome, ObjectStore, StoredObject
-    from common.spans import TopicPartition
     from common.storage.chunks import ByteChunks
 
 

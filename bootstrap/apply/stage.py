@@ -8,27 +8,18 @@ Rules:
    gets a number. A marker is deleted only after its copy exists.
 """
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from itertools import count
-from typing import TYPE_CHECKING
 
 from bootstrap.plans.repair import RewindPlan, replaces
+from bootstrap.plans.restart import Restart
 from bootstrap.plans.state import StagedMarker
 from common.errors import MarkerError, UsageError
-from common.ports import AlreadyExists
-from common.stage.chain_origins import SUPERSEDED, origin_path, origin_to_bytes
+from common.ports import AlreadyExists, ObjectStore
+from common.spans import TopicPartition
+from common.stage.chain_origins import SUPERSEDED, ChainOrigin, origin_path, origin_to_bytes
 from common.stage.loading import loading_folder
-from common.stage.markers import MarkerName, folder_of, marker_from_bytes, marker_to_bytes, stray_path
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from bootstrap.plans.restart import Restart
-    from common.ports import ObjectStore
-    from common.spans import TopicPartition
-    from common.stage.chain_origins import ChainOrigin
-    from common.stage.markers import Marker
+from common.stage.markers import Marker, MarkerName, folder_of, marker_from_bytes, marker_to_bytes, stray_path
 
 
 def staged_markers(store: ObjectStore, partition: TopicPartition) -> tuple[StagedMarker, ...]:

@@ -1,20 +1,14 @@
 """The tables of a config's streams, and how far they have a Kafka partition."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from bootstrap.apply.partition_state import lacking_in_others, table_position
+from common.ports import ObjectStore
+from common.settings import Settings, Stream
 from common.settings.stores import table_stores
+from common.spans import Position, Span, TopicPartition
 from common.tables.delta_log import read_table_state
 from common.tables.identity import NO_IDENTITY, TableIdentity
+from common.tables.state import TableState
 from common.tables.stream_history import read_identity
-
-if TYPE_CHECKING:
-    from common.ports import ObjectStore
-    from common.settings import Settings, Stream
-    from common.spans import Position, Span, TopicPartition
-    from common.tables.state import TableState
 
 
 class TableStates:

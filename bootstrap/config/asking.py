@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping
 
 from confluent_kafka import Consumer, KafkaException
 
@@ -14,12 +14,8 @@ from common.kafka.errors import LastClientError, broker_error
 from common.kafka.properties import taking_properties
 from common.kafka.reader import KafkaReader
 from common.kafka.reader import topics_of as metadata
+from common.settings.section import Option
 from common.spans import Position, Span
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from common.settings.section import Option
 
 _TIMEOUT_S = 10.0
 _AT_A_TIME = 500

@@ -1,11 +1,10 @@
 """The commands ``config init``, ``config schema`` and ``config show``."""
 
-from __future__ import annotations
-
 import json
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 import yaml
@@ -18,9 +17,6 @@ from common.settings.json_schema import settings_schema
 from common.settings.load import parse_settings, print_settings, substituted
 from common.tables.urls import require_url
 from common.terminal import is_interactive, progress
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 app = new_group("Draft a config from a topic, print the JSON Schema, or show the settings in force.")
 

@@ -7,24 +7,19 @@ Rules:
 3. A secret is never written: the value of a key that sounds secret becomes a reference to an environment variable.
 """
 
-from __future__ import annotations
-
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from textwrap import wrap
-from typing import TYPE_CHECKING
 
 import yaml
 
+from bootstrap.config.sample import TopicSample
 from common.schema import StructType, to_ddl
 from common.schema.inference import Alternative, Inferred, inferred, moments
 from common.schema.types import Primitive
 from common.settings.masking import MASK, mask
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from bootstrap.config.sample import TopicSample
 _WIDTH = 110
 _NAMES = ("event_time", "occurred_at", "timestamp", "time", "ts", "created_at", "created")
 """Of several times, the one with this name is when the event happened."""

@@ -4,17 +4,12 @@ Rule: a message is read as the writer would: one JSON object in UTF-8, with or w
 serializers, a change event of Debezium, Maxwell, Canal or AWS DMS, or none.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from common.schema.inference import JsonShape
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 _FRAME = 5
 _MAGIC = 0

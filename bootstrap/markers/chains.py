@@ -7,27 +7,19 @@ Rules:
    rewritten files, and the marker is kept for a while after it was loaded.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
+from bootstrap.plans.state import StagedMarker
 from common.remedies import repair
-from common.stage.chain import read_chain
-from common.stage.markers import MarkerName
+from common.spans import Position, Span, TopicPartition
+from common.stage.chain import Chain, read_chain
+from common.stage.chain_origins import ChainOrigin
+from common.stage.markers import Marker, MarkerName, StagedFile
 from common.stage.merged import is_merged
 from common.stage.stored import UPGRADE
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from bootstrap.plans.state import StagedMarker
-    from common.spans import Position, Span, TopicPartition
-    from common.stage.chain import Chain
-    from common.stage.chain_origins import ChainOrigin
-    from common.stage.markers import Marker, StagedFile
 
 
 class Severity(StrEnum):

@@ -1,24 +1,20 @@
 """The commands ``markers ls``, ``markers show`` and ``markers verify``."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from bootstrap.markers import view
 from bootstrap.markers.chains import PartitionChain, Severity
 from bootstrap.markers.inspection import ChainInspector, PartitionFilter, files_of
+from bootstrap.plans.state import StagedMarker
 from common.cli import ConfigArgument, JsonOption, echo, examples, new_group, settings_from
 from common.clock import SystemClock
 from common.errors import ExitCode, UsageError
 from common.remedies import CONFIG
 from common.stage.markers import MarkerName
 from common.terminal import progress
-
-if TYPE_CHECKING:
-    from bootstrap.plans.state import StagedMarker
 
 app = new_group("Inspect the chains of done markers: what is staged, and whether it is complete. Changes nothing.")
 

@@ -9,17 +9,16 @@ Rules:
    a person meant to make by hand is not there.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bootstrap.markers.chains import (
     Broken,
+    ChainFinding,
     Footer,
     InspectedFile,
     MissingFile,
@@ -29,24 +28,18 @@ from bootstrap.markers.chains import (
 )
 from bootstrap.plans.state import StagedMarker, without_emptied
 from common.errors import KafkaDeltaExpressError, MarkerError, NewerFormatError, UsageError
+from common.ports import ObjectStore, StoredObject
+from common.settings import Settings, Stream
 from common.settings.stores import stage_store, table_stores
+from common.spans import TopicPartition
 from common.stage.chain_origins import is_superseded, newest_origin
 from common.stage.data_files import STAGED
-from common.stage.markers import DONE, MarkerName, marker_from_bytes
+from common.stage.markers import DONE, Marker, MarkerName, StagedFile, marker_from_bytes
 from common.stage.topic_owners import StageTopicOwners
+from common.storage.store import FsspecStore
 from common.tables.delta_log import read_table_state
 from common.tables.stream_history import read_identity
 from common.tables.transactions import TxnIds
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from bootstrap.markers.chains import ChainFinding
-    from common.ports import ObjectStore, StoredObject
-    from common.settings import Settings, Stream
-    from common.spans import TopicPartition
-    from common.stage.markers import Marker, StagedFile
-    from common.storage.store import FsspecStore
 
 _THREADS = 32
 _OFFSET = "_kafka_offset"

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
-from bootstrap.markers.chains import Severity, link_findings
+from bootstrap.markers.chains import ChainFinding, PartitionChain, Severity, link_findings
+from bootstrap.plans.state import StagedMarker
 from common.printable import joined
 from common.sizes import counted, size_text
-from common.stage.markers import MarkerName, TableKind, manifest_to_bytes
+from common.stage.markers import Marker, MarkerName, TableKind, manifest_to_bytes
 from common.terminal import Tone, age_text, aligned, toned
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from bootstrap.markers.chains import ChainFinding, PartitionChain
-    from bootstrap.plans.state import StagedMarker
-    from common.stage.markers import Marker
 
 Record = dict[str, object]
 

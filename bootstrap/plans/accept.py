@@ -16,24 +16,17 @@ Rules:
    same command completes the rest.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from bootstrap.plans.repair import RewindPlan, plan_rewind
+from bootstrap.plans.state import Author, PartitionState
 from common.errors import UsageError
 from common.remedies import CONFIG, repair
-from common.spans import Span
+from common.spans import Position, Span, TopicPartition
+from common.stage.markers import Marker
 from common.tables.commit_metadata import Decision
 from common.tables.rollback import Rollback, RollbackKind
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from bootstrap.plans.state import Author, PartitionState
-    from common.spans import Position, TopicPartition
-    from common.stage.markers import Marker
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,24 +9,17 @@ Rules:
    refused; giving positions up is what ``bootstrap skip`` is for.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from bootstrap.plans.state import origin_at_zero
+from bootstrap.plans.state import Author, PartitionState, origin_at_zero
 from bootstrap.plans.task_states import TaskStates
 from common.errors import UsageError
 from common.remedies import repair
 from common.settings import FromOffsets, FromTimestamp, Start, StartAt
+from common.spans import Position, TopicPartition
 from common.stage.chain_origins import ChainOrigin, origin_path
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from bootstrap.plans.state import Author, PartitionState
-    from common.spans import Position, TopicPartition
-    from common.stage.markers import Marker
+from common.stage.markers import Marker
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,22 +28,16 @@ Rules:
    depended on timing, and would differ the next time.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
+from bootstrap.plans.state import Author, PartitionState, StagedMarker
 from bootstrap.plans.task_states import TaskStates
 from common.errors import UsageError
 from common.remedies import CONFIG, repair, replay
-from common.spans import Position, Span
+from common.spans import Position, Span, TopicPartition
 from common.stage.chain_origins import ChainOrigin
 from common.stage.markers import Marker, MarkerName, Origin
 from common.stage.merged import is_merged
-
-if TYPE_CHECKING:
-    from bootstrap.plans.state import Author, PartitionState, StagedMarker
-    from common.spans import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)

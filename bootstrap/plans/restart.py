@@ -22,21 +22,15 @@ Rules:
 6. What the old chain has for Kafka topics and has not delivered is delivered: the new origin names its outboxes.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from bootstrap.plans.state import PartitionState, StagedMarker
 from bootstrap.plans.task_states import TaskStates
 from common.errors import UsageError
 from common.remedies import CONFIG
-from common.spans import MAX_POSITION, Position
+from common.spans import MAX_POSITION, Position, TopicPartition
 from common.stage.chain_origins import ChainOrigin
 from common.stage.merged import is_merged
-
-if TYPE_CHECKING:
-    from bootstrap.plans.state import PartitionState, StagedMarker
-    from common.spans import TopicPartition
 
 _OTHER_STREAM = "start the stream again under another app_id, with tables of its own"
 

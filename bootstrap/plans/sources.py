@@ -9,10 +9,8 @@ Rules:
    pairs ``[[partition, offset], …]``, and any file behind ``seek_offsets:``, is kafka-delta-ingest's.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import yaml
 
@@ -21,9 +19,6 @@ from common.settings import FromTimestamp, StartAt
 from common.settings.strict_yaml import load_yaml, yaml_problem
 from common.settings.values import parse_timestamp_ms
 from common.spans import MAX_POSITION, Partition, Position, Topic, TopicPartition
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
 
 _GROUP = "group:"
 _SEEK_OFFSETS = "seek_offsets:"

@@ -1,9 +1,7 @@
 """The input of the tool's decisions: one Kafka partition in Kafka, in the stage, and in the table."""
 
-from __future__ import annotations
-
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from common.settings import FromOffsets, Start, StartAt
 from common.spans import MAX_POSITION, Position, Span, TopicPartition
@@ -11,12 +9,7 @@ from common.stage.chain import Chain, emptied, read_chain
 from common.stage.chain_origins import ChainOrigin
 from common.stage.markers import Manifest, Marker, MarkerName, Origin
 from common.stage.merged import kafka_topic
-from common.stage.state_files import MarkedState
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from common.stage.state_files import StateFiles
+from common.stage.state_files import MarkedState, StateFiles
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,20 +15,14 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from bootstrap.plans.state import TaskPoint
+from bootstrap.plans.state import PartitionState, TaskPoint
+from common.spans import Position
 from common.stage.markers import Origin
 from common.stage.outboxes import OutboxName
-from common.stage.state_files import EMPTY_STATE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from bootstrap.plans.state import PartitionState
-    from common.spans import Position
-    from common.stage.state_files import StateFiles
+from common.stage.state_files import EMPTY_STATE, StateFiles
 
 
 @dataclass(frozen=True, slots=True)

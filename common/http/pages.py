@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
@@ -11,8 +12,6 @@ from common.hints import unknown_stream
 from common.http.server import Page, json_page, text_page
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from common.http.pausing import Pausing
     from common.stage.paused_streams import PausedStreams
 

@@ -9,17 +9,11 @@ Rules:
    service, and so end the pause.
 """
 
-from __future__ import annotations
+from structlog.typing import FilteringBoundLogger
 
-from typing import TYPE_CHECKING
-
+from common.metrics import Metric, Metrics
+from common.ports import Clock
 from common.sizes import time_text
-
-if TYPE_CHECKING:
-    from structlog.typing import FilteringBoundLogger
-
-    from common.metrics import Metric, Metrics
-    from common.ports import Clock
 
 
 class Pausing:

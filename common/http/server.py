@@ -16,8 +16,6 @@ Rules:
    name, the name in the bound address, or one in the settings (`HostNames`).
 """
 
-from __future__ import annotations
-
 import gzip
 import hmac
 import io
@@ -26,19 +24,17 @@ import re
 import socket
 import threading
 import time
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 from urllib.parse import parse_qsl, urlsplit
 
 from common.errors import ConfigError
 from common.remedies import rendered
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
 
 _CLOSE_WITHIN_S = 0.1
 _RECEIVE_WITHIN_S = 10.0

@@ -10,19 +10,12 @@ Rules:
 3. An admin request is answered within its timeout. This does not rely on the client to enforce it.
 """
 
-from __future__ import annotations
+from concurrent.futures import Future, wait
+from typing import TypeVar
 
-from concurrent.futures import wait
-from typing import TYPE_CHECKING, TypeVar
-
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException
 
 from common.background import in_background
-
-if TYPE_CHECKING:
-    from concurrent.futures import Future
-
-    from confluent_kafka import Consumer
 
 CLOSE_WITHIN_S = 10.0
 _GRACE_S = 1.0

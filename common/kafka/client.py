@@ -1,18 +1,12 @@
 """The shared parts of the programs' Kafka clients. Imports no client: not every installation has one."""
 
-from __future__ import annotations
-
 import logging
 import re
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Mapping
+from typing import Protocol
 
 from common.errors import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from common.settings.section import Option
-
+from common.settings.section import Option
 
 QUIET = logging.getLogger("librdkafka")
 """Discards librdkafka's own output: what matters arrives as an error, or through ``error_cb``."""

@@ -3,19 +3,14 @@
 A delivery commits the chain's position together with its records, so each record is sent once.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+import pyarrow as pa
 
-    import pyarrow as pa
-
-    from common.settings.section import Option
-    from common.spans import Position, TopicPartition
+from common.settings.section import Option
+from common.spans import Position, TopicPartition
 
 REFUSED = "out:refused"
 REPLAYED = "out:replayed"

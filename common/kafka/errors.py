@@ -8,8 +8,6 @@ Rules:
 3. librdkafka's messages are shown without durations, so that equal messages have equal text.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from typing import Protocol

@@ -1,16 +1,11 @@
 """Errors of librdkafka on properties while a client is created."""
 
-from __future__ import annotations
-
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from confluent_kafka import KafkaException
 
 from common.kafka.client import refused_property
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @contextmanager

@@ -8,32 +8,22 @@ Rules:
    which names the servers.
 """
 
-from __future__ import annotations
-
 import time
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicCollection
 from confluent_kafka import TopicPartition as KafkaPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, TopicMetadata
 
 from common.errors import BrokerError
 from common.kafka.bounded import close_within, result_of
 from common.kafka.client import QUIET, client_properties, topic_id
 from common.kafka.errors import LastClientError, broker_error
 from common.kafka.properties import taking_properties
-from common.spans import Partition, Position, Topic, TopicPartition
+from common.settings.section import Option
+from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.stage.merged import kafka_topic
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
-
-    from confluent_kafka import Message
-    from confluent_kafka.admin import TopicMetadata
-
-    from common.settings.section import Option
-    from common.spans import Span
 
 _TIMEOUT_S = 30.0
 _POLL_S = 0.5

@@ -3,26 +3,18 @@
 The answer of a broker without an authorizer counts as all permissions. The check creates nothing.
 """
 
-from __future__ import annotations
-
+from collections.abc import Mapping
 from enum import Enum
-from typing import TYPE_CHECKING
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
-from confluent_kafka.admin import AclOperation, AdminClient
+from confluent_kafka.admin import AclOperation, AdminClient, TopicDescription
 
 from common.errors import ConfigError
 from common.kafka.bounded import result_of
 from common.kafka.client import QUIET, client_properties
 from common.kafka.errors import LastClientError, broker_error
 from common.kafka.properties import taking_properties
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from confluent_kafka.admin import TopicDescription
-
-    from common.settings.section import Option
+from common.settings.section import Option
 
 _TIMEOUT_S = 10.0
 

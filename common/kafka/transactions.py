@@ -6,28 +6,21 @@ reads the position.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from common.errors import BrokerError
 from common.kafka.bounded import close_within
 from common.kafka.client import QUIET, client_properties
-from common.kafka.delivering import Delivered, FencedError
-from common.spans import Position
+from common.kafka.delivering import Delivered, DeliveryIdentity, FencedError
+from common.settings.section import Option
+from common.spans import Position, TopicPartition
 from common.stage.merged import inputs_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    import pyarrow as pa
-
-    from common.kafka.delivering import DeliveryIdentity
-    from common.settings.section import Option
-    from common.spans import TopicPartition
 
 _TIMEOUT_S = 30.0
 _FENCED = {

@@ -9,15 +9,10 @@ Rules:
 3. A partition keeps a bounded number of samples: fewer of old ones.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Mapping
 
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
-    from common.spans import Position, TopicPartition
+from common.spans import Position, TopicPartition
 
 MOST = 64
 

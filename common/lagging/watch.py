@@ -8,30 +8,23 @@ Rules:
    succeeds again.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Mapping
+from collections.abc import Set as AbstractSet
 
 from confluent_kafka import IsolationLevel, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
+from structlog.typing import FilteringBoundLogger
 
 from common.background import BackgroundLoop
 from common.kafka.bounded import result_of
 from common.kafka.client import QUIET, client_properties
 from common.kafka.errors import words
+from common.lagging.history import EndHistory
+from common.ports import Clock
+from common.settings.section import Option
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.merged import inputs_of, with_chains
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
-    from collections.abc import Set as AbstractSet
-
-    from structlog.typing import FilteringBoundLogger
-
-    from common.lagging.history import EndHistory
-    from common.ports import Clock
-    from common.settings.section import Option
 
 EVERY_S = 10.0
 _TIMEOUT_S = 5.0

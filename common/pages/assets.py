@@ -1,16 +1,10 @@
 """The static files of the status page."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from importlib.resources import files
-from typing import TYPE_CHECKING
 
 from common.http.server import Page, json_page
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from common.pages.model import Status
+from common.pages.model import Status
 
 _TYPES = {"html": "text/html; charset=utf-8", "css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8"}
 

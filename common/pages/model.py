@@ -11,15 +11,15 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+from common.spans import Position, TopicPartition
 
+if TYPE_CHECKING:
     from common.lagging.history import EndHistory
-    from common.spans import Position, TopicPartition
 
 
 class ProblemLevel(StrEnum):

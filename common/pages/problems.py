@@ -1,16 +1,11 @@
 """Problems that both services report in the same words."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from collections.abc import Iterator, Mapping
+from typing import Protocol, TypeVar
 
 from common.pages.model import Problem, ProblemLevel
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from common.spans import TopicPartition
-    from common.stage.paused import Pause
+from common.spans import TopicPartition
+from common.stage.paused import Pause
 
 
 class Waiting(Protocol):

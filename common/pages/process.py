@@ -1,7 +1,5 @@
 """Data of the operating system on this process."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -7,16 +7,11 @@ Rules:
    not be a field name is masked too. The position identifies the record.
 """
 
-from __future__ import annotations
-
 import re
 from collections import deque
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 from common.pages.model import Sample
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 _MOST_CHARACTERS = 200
 _NAME = re.compile(r'(?<=[{,])(\s*"[A-Za-z_][A-Za-z0-9_]{0,40}"\s*:)')

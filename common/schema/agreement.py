@@ -10,19 +10,21 @@ Rules:
 3. The published columns have the table's types, where it has them.
 """
 
-from __future__ import annotations
-
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING
 
-from common.schema.evolution import NO_COLUMNS, additions, extended, joined_columns, restricted, with_additions, within
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
-
-    from common.schema import StructType
-    from common.schema.evolution import Addition
+from common.schema import StructType
+from common.schema.evolution import (
+    NO_COLUMNS,
+    Addition,
+    additions,
+    extended,
+    joined_columns,
+    restricted,
+    with_additions,
+    within,
+)
 
 
 @dataclass(frozen=True, slots=True)

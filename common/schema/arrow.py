@@ -7,8 +7,6 @@ Rules:
 2. The names inside of lists and maps (``element``, ``key``, ``value``) are those that Spark writes to Parquet.
 """
 
-from __future__ import annotations
-
 import pyarrow as pa
 
 from common.errors import SchemaError

@@ -11,12 +11,11 @@ Rules:
    column.
 """
 
-from __future__ import annotations
-
 import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from common.errors import SchemaError
 from common.schema.types import (
@@ -29,9 +28,6 @@ from common.schema.types import (
     Primitive,
     StructType,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 Schema = str | dict[str, object] | list[object]
 """A schema as `fastavro.parse_schema` returns it: names are full, and a named type is defined once."""

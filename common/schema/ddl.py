@@ -16,14 +16,12 @@ from __future__ import annotations
 import difflib
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from common.errors import SchemaError
 from common.schema.types import ArrayType, DataType, DecimalType, Field, MapType, Primitive, StructType
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _PRIMITIVES = {
     "BYTE": Primitive.BYTE,
@@ -57,15 +55,6 @@ _REFUSED = {
     "BOOL": "write BOOLEAN",
     "DATETIME": "write TIMESTAMP, or TIMESTAMP_NTZ for a time without a zone",
     "BLOB": "write BINARY",
-    "INT8": "write TINYINT",
-    "INT16": "write SMALLINT",
-    "INT32": "write INT",
-    "INT64": "write BIGINT",
-    "FLOAT32": "write FLOAT",
-    "FLOAT64": "write DOUBLE",
-    "UUID": "write STRING",
-    "TIME": "Delta has no time of day: write STRING",
-    "TIMESTAMPTZ": "write TIMESTAMP",
     "INTERVAL": "Delta has no intervals: write the number of seconds as a BIGINT, or the text as a STRING",
     "VOID": "give the column the type that its values will have",
 }

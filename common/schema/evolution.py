@@ -11,16 +11,11 @@ Rules:
    first by code points is used.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from common.schema.ddl import quote_name, type_to_ddl
 from common.schema.types import ArrayType, DataType, DecimalType, Field, MapType, Primitive, StructType
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 ELEMENT = "element"
 VALUE = "value"

@@ -16,18 +16,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 from common.errors import SchemaError
 from common.schema import parse_ddl, quote_name
 from common.schema.types import ArrayType, DataType, DecimalType, Field, MapType, Primitive, StructType
 from common.sizes import counted
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 _MOMENT = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:?[0-5]\d)?", re.ASCII)
 _DAY = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)

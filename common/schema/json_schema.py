@@ -18,8 +18,8 @@ Rules:
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from common.errors import SchemaError
@@ -27,11 +27,8 @@ from common.schema.ddl import quote_name
 from common.schema.inference import why_no_column
 from common.schema.types import ArrayType, DataType, DecimalType, Field, MapType, Primitive, StructType
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    Json = dict[str, object]
-    Path = tuple[str, ...]
+Json = dict[str, object]
+Path = tuple[str, ...]
 
 _LARGEST = 2**63 - 1
 _BIG = DecimalType(38, 0)

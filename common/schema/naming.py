@@ -13,15 +13,11 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from common.errors import SchemaError
 from common.schema.types import ArrayType, DataType, Field, MapType, StructType
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
 
 Steps = tuple[str, ...]
 

@@ -12,14 +12,13 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from common.errors import SchemaError
 from common.schema.types import ArrayType, DataType, DecimalType, Field, MapType, Primitive, StructType
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 _UINT64 = DecimalType(20, 0)

@@ -7,19 +7,14 @@ Rules:
 3. An unknown type is refused by name: a writer must never guess a column's type.
 """
 
-from __future__ import annotations
-
 import json
 import re
+from collections.abc import Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 from common.errors import SchemaError
-from common.json_value import Json  # noqa: TC001 - an alias of a union
+from common.json_value import Json
 from common.schema.types import ArrayType, DataType, DecimalType, Field, MapType, Primitive, StructType
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _DECIMAL = re.compile(r"decimal(?:\((\d{1,9}),\s*(-?\d{1,9})\))?")
 _REMEDY = "take the schema from the table's metaData action, or declare the columns in the settings"

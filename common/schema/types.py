@@ -11,14 +11,11 @@ Rules:
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 from common.errors import SchemaError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
 
 MAX_DECIMAL_PRECISION = 38
 CHAR_VARCHAR_KEY = "__CHAR_VARCHAR_TYPE_STRING"

@@ -1,7 +1,5 @@
 """The types that Delta widens a column to. Pure."""
 
-from __future__ import annotations
-
 from common.schema.types import INTEGER_BITS, MAX_DECIMAL_PRECISION, DataType, DecimalType, Primitive
 
 FRACTIONS = (Primitive.FLOAT, Primitive.DOUBLE)

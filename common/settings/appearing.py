@@ -8,18 +8,12 @@ Rules:
    follows, they are routes as if the config had named them.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from common.settings.route_tables import AppearedTable
 from common.settings.route_template import table_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from common.settings.stream import Stream
+from common.settings.stream import Stream
 
 
 def with_routes(

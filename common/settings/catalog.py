@@ -10,13 +10,10 @@ Rules:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from common.settings.refusing import refuse
 from common.tables.urls import comparable, is_catalog_name, require_url
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 def with_main_table(values: object) -> object:

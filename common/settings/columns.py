@@ -7,22 +7,17 @@ Rules:
 2. The type of a derived column is its expression's. It is not known here, and nothing here depends on it.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from common.errors import SchemaError
 from common.hints import did_you_mean
 from common.schema import ArrayType, Field, Primitive, StructType
 from common.schema.naming import Naming
 from common.settings.formats import path_steps
+from common.settings.stream import Stream
 
 CDC_COLUMN = "_cdc"
 """The description of a row's change in an event (`envelope`)."""
-
-if TYPE_CHECKING:
-    from common.settings.stream import Stream
 
 
 def naming_of(stream: Stream) -> Naming:

@@ -10,14 +10,9 @@ Rules:
    JSON Schema does not name all fields that its records may have: `unknown_fields` is then `rescue`.
 """
 
-from __future__ import annotations
-
 import re
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 class ColumnsFrom(StrEnum):

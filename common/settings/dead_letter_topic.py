@@ -1,7 +1,5 @@
 """The Kafka topic of a stream's dead letters, next to their table."""
 
-from __future__ import annotations
-
 from common.settings.refusing import refuse
 
 SCHEME = "kafka://"

@@ -1,13 +1,7 @@
 """What a stream's `envelope` says about its records: which operations delete, and how values are written."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from common.settings.columns_from import ColumnsFrom
-
-if TYPE_CHECKING:
-    from common.settings.stream import Stream
+from common.settings.stream import Stream
 
 DELETES = {"debezium": ("d",), "maxwell": ("delete",), "canal": ("DELETE",), "dms": ("delete",)}
 """The values of `_cdc.op` that delete, by envelope."""

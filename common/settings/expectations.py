@@ -3,21 +3,16 @@
 Rule: a record breaks a rule that is false for it, or that cannot be evaluated. Null is no break, as with SQL's CHECK.
 """
 
-from __future__ import annotations
-
 import re
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, GetJsonSchemaHandler, model_validator
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 from common.settings.refusing import refuse
 from common.settings.section import Section
-
-if TYPE_CHECKING:
-    from pydantic import GetJsonSchemaHandler
-    from pydantic.json_schema import JsonSchemaValue
-    from pydantic_core import CoreSchema
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 

@@ -10,16 +10,13 @@ Rules:
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 from common.hints import did_you_mean
 from common.schema import ArrayType, DataType, MapType, Primitive, StructType, quote_name, type_to_ddl
 from common.settings.refusing import refuse
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 class ValueFormat(StrEnum):

@@ -8,19 +8,12 @@ Rules:
    reference, ``${NAME}``. It cannot check relations between settings; ``stage-writer check`` does.
 """
 
-from __future__ import annotations
+from collections.abc import Mapping
 
-from typing import TYPE_CHECKING
-
-from pydantic.json_schema import GenerateJsonSchema
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core.core_schema import ModelSchema
 
 from common.settings.model import Settings
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from pydantic.json_schema import JsonSchemaValue
-    from pydantic_core.core_schema import ModelSchema
 
 Json = dict[str, object]
 

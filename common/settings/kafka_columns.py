@@ -1,14 +1,7 @@
 """A table's columns for what Kafka knows of a row's record."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from common.schema.types import ArrayType, Field, Primitive, StructType
-from common.settings.stream import INCLUDED_COLUMNS, KAFKA_COLUMNS, Included
-
-if TYPE_CHECKING:
-    from common.settings.stream import Stream
+from common.settings.stream import INCLUDED_COLUMNS, KAFKA_COLUMNS, Included, Stream
 
 KAFKA_FIELDS = tuple(
     Field(name, data_type)

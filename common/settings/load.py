@@ -16,30 +16,26 @@ import difflib
 import inspect
 import re
 import typing
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import yaml
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from common.errors import ConfigError
 from common.settings.masking import MASK, References, masked_urls, sounds_secret
 from common.settings.model import Settings
 from common.settings.section import fields_of, parts_of
 from common.settings.stream import Stream
-from common.settings.strict_yaml import load_yaml, yaml_problem, yaml_remedy
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from pydantic_core import ErrorDetails
+from common.settings.strict_yaml import load_yaml, yaml_problem
 
 _REFERENCE = re.compile(r"\$\$\{|\$\{(?P<file>file:)?(?P<name>[^}]*)(?P<end>\}?)")
 _WHOLE = "is not a whole number; write digits only, for example 1000"
 _EITHER = "is neither true nor false; write one of them"
 _TEXT = "is not text; put it in quotes"
 _MAP = "is not a map; write {{key: value}}, or one `key: value` on each line"
-_LIST = "is not a list; write [one, two], or one `- item` on each line"
+_LIST = "is not a list; write [one, two]"
 _EMPTY = "is empty; it needs a value"
 _EXPECTED = {
     "int_parsing": _WHOLE,
@@ -82,7 +78,11 @@ def parse_settings(text: str, environ: Mapping[str, str], source: str) -> Settin
         raw = load_yaml(text)
     except yaml.YAMLError as error:
         msg = f"{source} is not YAML: {yaml_problem(error)}"
-        raise ConfigError(msg, yaml_remedy(error)) from None
+        remedy = (
+            "fix that line, or the one before it: lines of one section need the same indentation in spaces, not tabs, "
+            "and values with special characters need quotes"
+        )
+        raise ConfigError(msg, remedy) from None
     except RecursionError:
         raise _too_deep(source) from None
     if not isinstance(raw, dict):
@@ -233,27 +233,9 @@ def _shown(path: tuple[int | str, ...], value: object, references: References) -
 
 def _unknown_key(path: tuple[int | str, ...]) -> str:
     known = _known_keys(path[:-1])
-    key = str(path[-1])
-    if sections := _sections_with(key):
-        return f"{_dotted(path)} is not a setting here; {key} is a key of {' and of '.join(sections)}"
-    close_matches = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+    close_matches = difflib.get_close_matches(str(path[-1]), known, n=1, cutoff=0.5)
     hint = f"did you mean {close_matches[0]}?" if close_matches else f"available here: {', '.join(sorted(known))}"
     return f"{_dotted(path)} is not a setting; {hint}"
-
-
-def _sections_with(key: str) -> list[str]:
-    """The sections that have this key: those of the top level, else those inside them."""
-    outer = _inner_sections(Settings)
-    inner = {f"{outside}.{name}": model for outside in outer for name, model in _inner_sections(outer[outside]).items()}
-    for sections in ({"the file's top level": Settings}, outer, inner):
-        if names := [name for name, model in sections.items() if key in dict(fields_of(model))]:
-            return names
-    return []
-
-
-def _inner_sections(section: type[BaseModel]) -> dict[str, type[BaseModel]]:
-    models = {name: _model_in(field.annotation) for name, field in fields_of(section)}
-    return {name: model for name, model in models.items() if model is not None}
 
 
 def _known_keys(path: tuple[int | str, ...]) -> list[str]:

@@ -1,7 +1,5 @@
 """How a stream's rows reach its tables: the setting, which the writer uses too."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 
 

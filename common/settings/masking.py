@@ -8,8 +8,6 @@ Rules:
    text appears in another value or in an error, the reference replaces it.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, field
 

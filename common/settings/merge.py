@@ -3,8 +3,6 @@
 Rule: keys, sequence and soft_delete are columns of the table, by their names there; ``operation`` sees the record.
 """
 
-from __future__ import annotations
-
 from pydantic import Field
 
 from common.settings.section import Section

@@ -1,9 +1,5 @@
 """What a stream's `merge` means for its rows: keys, order, operation, and the types that these may have."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from common.schema import DataType, DecimalType, Primitive, type_to_ddl
 from common.settings.columns import (
     columns_of_message,
@@ -14,10 +10,8 @@ from common.settings.columns import (
 )
 from common.settings.envelopes import DELETES, may_have_several_rows
 from common.settings.formats import path_steps
+from common.settings.stream import Stream
 from common.tables.changes import HISTORY_COLUMNS, ROW_COLUMN, TRUNCATE_COLUMN, MergeBy, identity_of_events
-
-if TYPE_CHECKING:
-    from common.settings.stream import Stream
 
 _WHOLE = (Primitive.BYTE, Primitive.SHORT, Primitive.INTEGER, Primitive.LONG)
 _ORDERED = (Primitive.STRING, *_WHOLE, Primitive.DATE, Primitive.TIMESTAMP, Primitive.TIMESTAMP_NTZ)

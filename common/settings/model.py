@@ -4,9 +4,7 @@ Rules: unknown keys are refused; a name in the file carries no unit, the attribu
 60s`` is ``flush_after_s``); settings that contradict each other are refused here and not at run time.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, PrivateAttr, field_validator, model_validator
 
@@ -35,10 +33,8 @@ from common.settings.values import (
     Workers,
     check_schedule,
 )
+from common.spans import Topic
 from common.tables.urls import require_url
-
-if TYPE_CHECKING:
-    from common.spans import Topic
 
 # Kafka properties that the program itself controls, and the key that sets them here.
 _RESERVED_KAFKA = {

@@ -1,7 +1,5 @@
 """Whether a writer uses its reader in C: the values of `writer.native`."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 from typing import Annotated
 

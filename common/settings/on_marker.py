@@ -6,20 +6,15 @@ Rules:
 2. It holds no records. A stream that included it in its topics would stage the writers' notifications.
 """
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Iterable
+from typing import Annotated
 
 from pydantic import AfterValidator
 
 from common.settings.refusing import refuse
+from common.settings.stream import Stream
 from common.settings.values import ON_MARKER
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from common.settings.stream import Stream
 
 RETENTION_ON_MARKER = "10m"
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")

@@ -10,20 +10,14 @@ Rules:
    topics, and nothing in a table says which of two streams a record's row is from.
 """
 
-from __future__ import annotations
-
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from itertools import combinations
-from typing import TYPE_CHECKING
 
 from common.errors import ConfigError
+from common.settings.stream import Stream
 from common.stage.merged import may_name_chain
 from common.tables.urls import comparable
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
-    from common.settings.stream import Stream
 
 APART = "put one of them into a config with a stage.url and a writer.group_id of its own"
 """What to do with two streams that cannot share a topic."""

@@ -6,17 +6,11 @@ stream's columns gain them together, under the main table's URL. So writers and 
 stream.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from common.schema.evolution import NO_COLUMNS
 from common.schema.types import Field, StructType
 from common.settings.route_tables import AppearedTable
+from common.settings.stream import Stream
 from common.tables.urls import comparable
-
-if TYPE_CHECKING:
-    from common.settings.stream import Stream
 
 
 def columns_at(stream: Stream, url: str, gained: StructType) -> StructType:

@@ -3,17 +3,11 @@
 Rule: a stream's key has the same name and meaning as the service's, which is its default.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
+from common.settings.model import LoaderSettings, Settings, WriterSettings
 from common.settings.on_marker import RETENTION_ON_MARKER
+from common.settings.stream import Stream
 from common.settings.values import ON_MARKER, parse_duration_s
 from common.stage.data_files import LONGEST_FLUSH_S
-
-if TYPE_CHECKING:
-    from common.settings.model import LoaderSettings, Settings, WriterSettings
-    from common.settings.stream import Stream
 
 RETRIES_S = 2 * LONGEST_FLUSH_S
 """More than the time from a flush's first file to its claim, however often a writer retries it."""

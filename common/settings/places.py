@@ -5,15 +5,10 @@ data files that wait in the stage, another table's files and log. A table may be
 that the stage reserves for itself.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterable
 from itertools import permutations
-from typing import TYPE_CHECKING
 
 from common.tables.urls import comparable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 STAGE_FOLDERS = frozenset(
     {

@@ -1,7 +1,5 @@
 """How settings are refused."""
 
-from __future__ import annotations
-
 from typing import NoReturn
 
 

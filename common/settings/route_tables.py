@@ -8,8 +8,6 @@ Rules:
 3. Everything else (`where`, Kafka's columns, dead letters, evolution) is the stream's.
 """
 
-from __future__ import annotations
-
 from enum import StrEnum
 from typing import Annotated
 

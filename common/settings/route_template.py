@@ -1,7 +1,5 @@
 """Templates of `route_table`: URLs with a place for a value of `route`."""
 
-from __future__ import annotations
-
 import re
 from typing import Annotated
 

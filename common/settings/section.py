@@ -4,10 +4,9 @@ A part is a section in the program and none in the file: its keys are those of t
 itself, and code that needs no more than a part takes no more.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -19,14 +18,9 @@ from pydantic import (
     model_serializer,
     model_validator,
 )
-from pydantic_core import PydanticKnownError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from pydantic.fields import FieldInfo
-    from pydantic.json_schema import JsonSchemaValue
-    from pydantic_core import CoreSchema
+from pydantic.fields import FieldInfo
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticKnownError
 
 Option = str | int | float | bool | None
 

@@ -8,13 +8,11 @@ Rules:
    (statistics, liquid clustering) are reported by the run.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
-from datetime import UTC, time
+from datetime import UTC, datetime, time, tzinfo
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import Annotated, Self
 from zoneinfo import ZoneInfo
 
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema, field_validator, model_validator
@@ -22,9 +20,6 @@ from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema, fi
 from common.settings.refusing import refuse
 from common.settings.section import Section
 from common.settings.values import DurationS, SizeBytes, check_schedule
-
-if TYPE_CHECKING:
-    from datetime import datetime, tzinfo
 
 OFF = "off"
 _WINDOW = re.compile(r"\s*(\d{1,2}):(\d{2})\s*-\s*(\d{1,2}):(\d{2})\s*")

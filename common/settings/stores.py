@@ -1,15 +1,9 @@
 """The object stores of a config: the stage's, and those of its tables."""
 
-from __future__ import annotations
+from collections.abc import Callable
 
-from typing import TYPE_CHECKING
-
+from common.settings.model import Settings
 from common.storage.store import FsspecStore, stores_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from common.settings.model import Settings
 
 
 def stage_store(settings: Settings) -> FsspecStore:

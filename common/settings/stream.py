@@ -6,7 +6,7 @@ Settings that contradict each other are refused by `common.settings.checks`, whe
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -21,16 +21,13 @@ from common.settings.parts.record import RecordSettings
 from common.settings.parts.routing import RoutingSettings
 from common.settings.parts.shaping import ShapingSettings
 from common.settings.refusing import refuse
-from common.settings.route_tables import AppearedTable
+from common.settings.route_tables import AppearedTable, RouteTable
 from common.settings.section import SectionOfParts
 from common.settings.services import StreamServices
 from common.settings.topic_reader import TopicReader
 from common.settings.values import DurationS, FromOffsets, StartAt, StartValue
 from common.stage.identity_columns import STAGED_IDENTITY, IdentityColumns
 from common.tables.urls import comparable
-
-if TYPE_CHECKING:
-    from common.settings.route_tables import RouteTable
 
 KAFKA_COLUMNS = ("_kafka_topic", "_kafka_partition", "_kafka_offset", "_kafka_timestamp")
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 from urllib.parse import quote
 
 from pydantic import BeforeValidator, Field, PrivateAttr, field_validator
@@ -13,10 +14,6 @@ from common.settings.refusing import refuse
 from common.settings.section import Section
 from common.spans import Topic, TopicPartition
 from common.stage.merged import kafka_topic, shared_chain, stream_of, topics_of
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 
 _LONGEST_APP_ID = 250
 """Bytes, percent-encoded: with an extension it is the name of a file, for which local disks allow 255."""

@@ -4,10 +4,8 @@ Rules: a parser raises ValueError with a sentence that ends in an example; forma
 value. Inside the program durations are seconds and sizes are bytes.
 """
 
-from __future__ import annotations
-
 import re
-from collections.abc import Mapping  # noqa: TC003 - pydantic resolves it at run time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -211,7 +209,7 @@ class FromOffsets:
 Start = StartAt | FromTimestamp | FromOffsets
 
 START_HELP = (
-    "is not a start; write earliest, latest, a time such as 2026-03-01T00:00:00Z (or its milliseconds since 1970), "
+    "is not a start; write earliest, latest, a moment such as 2026-03-01T00:00:00Z (or its milliseconds since 1970), "
     "or positions such as {0: 120, 1: 340} or {orders: {0: 120}}"
 )
 

@@ -14,15 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
-from common.ports import Created
+from common.ports import Created, ObjectStore
 from common.stage.stored import StoredSchema, read_object
 from common.stage.versions import newest, version_path, versions_folder
 from common.stored_types import StoredForm
-
-if TYPE_CHECKING:
-    from common.ports import ObjectStore
 
 COLUMNS = "columns"
 

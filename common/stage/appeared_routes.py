@@ -13,22 +13,16 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
-from common.ports import Created
+from common.ports import Created, ObjectStore
+from common.settings import Settings, Stream
 from common.settings.appearing import with_routes
 from common.stage.stored import read_object
 from common.stage.versions import newest, version_path, versions_folder
 from common.stored_types import StoredForm, lean
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from common.ports import ObjectStore
-    from common.settings import Settings, Stream
 
 ROUTES = "routes"
 

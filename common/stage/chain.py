@@ -14,18 +14,11 @@ Rules:
    records are not covered, and it is read as one that cannot be.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from common.stage.markers import Origin, digest_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from common.spans import Position, TopicPartition
-    from common.stage.markers import Manifest, Marker, MarkerName
+from common.spans import Position, TopicPartition
+from common.stage.markers import Manifest, Marker, MarkerName, Origin, digest_of
 
 _EMPTY = digest_of(b"")
 

@@ -32,28 +32,21 @@ Rules:
    too (common/tables/identity.py, rule 8).
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter
 
 from common.errors import MarkerError
-from common.spans import Position
+from common.ports import ObjectStore
+from common.spans import Position, TopicPartition
+from common.stage.markers import Marker
 from common.stage.merged import StoredInput, inputs_to_stored, position_from_stored
 from common.stage.outboxes import require_own_outboxes
 from common.stage.paths import ChainPaths
 from common.stage.state_files import EMPTY_STATE, StateFiles, require_own_state
 from common.stage.stored import Count, StoredOffset, reading, require_known_version
 from common.stored_types import lean
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from common.ports import ObjectStore
-    from common.spans import TopicPartition
-    from common.stage.markers import Marker
 
 BEGIN = "begin"
 _SUPERSEDED = 3

@@ -7,21 +7,17 @@ Rules:
 2. The content must be verified: the marker has the digest of all pieces, and the id of their topic.
 """
 
-from __future__ import annotations
-
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from pydantic import Field
 
 from common.spans import Position, Span, TopicPartition
 from common.stage.stored import Count
 from common.stored_types import StoredSpan, with_partition
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 _DIGEST_BYTES = 16
 _DIGEST = rf"^[0-9a-f]{{{2 * _DIGEST_BYTES}}}$"

@@ -25,15 +25,12 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
 from common.errors import MarkerError
 from common.spans import Partition, Position, Topic, TopicPartition
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 STAGED = "data"
 """The stage's folder for files that wait for Spark."""

@@ -14,20 +14,15 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
-from common.ports import Created
+from common.ports import Created, ObjectStore
 from common.schema import StructType
 from common.schema.evolution import NO_COLUMNS, additions, extended
 from common.stage.stored import StoredSchema, read_object
 from common.stage.versions import newest, version_path, versions_folder
 from common.stored_types import StoredForm, lean
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from common.ports import ObjectStore
 
 SCHEMA = "schema"
 

@@ -10,15 +10,12 @@ Rules:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from common.errors import ExitCode, KafkaDeltaExpressError
+from common.ports import ObjectStore
 from common.stage.stored import read_object
 from common.stored_types import StoredForm
-
-if TYPE_CHECKING:
-    from common.ports import ObjectStore
 
 FAILURES = "failures"
 

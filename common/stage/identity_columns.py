@@ -9,8 +9,6 @@ Rules:
 3. A marker without them is just as good: they are read only where a row was refused.
 """
 
-from __future__ import annotations
-
 from common.schema.types import Field, Primitive
 
 IdentityColumns = tuple[str, str, str]

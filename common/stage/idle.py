@@ -16,19 +16,14 @@ Rules:
    if they held them. A report that is three intervals older than theirs, by the store's clock, is one of such a writer.
 """
 
-from __future__ import annotations
-
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.data_files import escape, shortened
 from common.stage.stored import Count, StoredPosition, read_object
 from common.stored_types import StoredForm, lean, with_partition
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
 
 IDLE = "idle"
 MAX_PARTITION = 2**31 - 1

@@ -8,14 +8,11 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NewType
+from typing import NewType
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from common.ports import ObjectStore, StoredObject
-
+from common.ports import ObjectStore, StoredObject
 
 Epoch = NewType("Epoch", int)
 FOLDER = "lease/loader/"

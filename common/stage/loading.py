@@ -25,12 +25,8 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from common.spans import MAX_POSITION, Position
-
-if TYPE_CHECKING:
-    from common.spans import TopicPartition
+from common.spans import MAX_POSITION, Position, TopicPartition
 
 LOADING = "loading"
 

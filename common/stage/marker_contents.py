@@ -1,19 +1,13 @@
 """The markers that a stage lists, and what they say, where one that cannot be read is left out."""
 
-from __future__ import annotations
-
+from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from common.errors import MarkerError
+from common.ports import ObjectStore
+from common.settings import Stream
+from common.spans import Partition, TopicPartition
 from common.stage.markers import DONE, Manifest, MarkerName, marker_from_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from common.ports import ObjectStore
-    from common.settings import Stream
-    from common.spans import Partition, TopicPartition
 
 
 def listed_markers(store: ObjectStore, folder: str) -> Iterator[tuple[MarkerName, str]]:

@@ -17,20 +17,16 @@ Rules:
    own name: `topics_of`, `inputs_of`.
 """
 
-from __future__ import annotations
-
 import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from common.errors import MarkerError
 from common.remedies import repair
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.stored import Count, NotEmpty, StoredOffset
 from common.stored_types import lean
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
 
 AND = "+"
 OF = "@"

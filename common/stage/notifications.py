@@ -15,8 +15,6 @@ Rules:
    stream that the loader has.
 """
 
-from __future__ import annotations
-
 from common.stage.data_files import escape, shortened
 
 NOTIFICATIONS = "news"

@@ -10,14 +10,11 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from common.spans import Position, TopicPartition
 from common.stage.paths import ChainPaths
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 OUTBOX = "outbox"
 _PATHS = ChainPaths(OUTBOX, r"(?P<start>\d{20})-(?P<generation>\d{1,10})-(?P<unique>[0-9A-Za-z-]{1,64})\.records")

@@ -1,7 +1,5 @@
 """The objects that the stage has for each chain: ``<folder>/<topic>/<partition>/<name>``."""
 
-from __future__ import annotations
-
 import re
 
 from common.spans import MAX_POSITION, Partition, Topic, TopicPartition

@@ -8,22 +8,16 @@ Rules:
 2. An object that cannot be read still pauses: its presence is the pause.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from common.errors import MarkerError
-from common.ports import AlreadyExists
+from common.ports import AlreadyExists, ObjectStore
 from common.remedies import CONFIG, quoted
 from common.sizes import time_text
 from common.stage.stored import read_object
 from common.stored_types import StoredForm
-
-if TYPE_CHECKING:
-    from common.ports import ObjectStore
 
 FOLDER = "paused"
 

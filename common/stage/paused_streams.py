@@ -5,22 +5,15 @@ everything counts as paused, also where one stream is paused or resumed meanwhil
 was read last counts.
 """
 
-from __future__ import annotations
-
+from collections.abc import Collection, Mapping
 from threading import Lock
-from typing import TYPE_CHECKING
+
+from structlog.typing import FilteringBoundLogger
 
 from common.errors import StoreError
-from common.stage.paused import FOLDER, Pause, pause, pause_of, pause_path, resume
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
-    from structlog.typing import FilteringBoundLogger
-
-    from common.metrics import Metric, Metrics
-    from common.ports import Clock, ObjectStore
-    from common.stage.paused import StreamPart
+from common.metrics import Metric, Metrics
+from common.ports import Clock, ObjectStore
+from common.stage.paused import FOLDER, Pause, StreamPart, pause, pause_of, pause_path, resume
 
 REFRESH_EVERY_S = 5.0
 

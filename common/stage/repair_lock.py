@@ -20,15 +20,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 from common.errors import MarkerError, UsageError
+from common.ports import ObjectStore
+from common.spans import TopicPartition
 from common.stage.stored import read_object
 from common.stored_types import StoredForm
-
-if TYPE_CHECKING:
-    from common.ports import ObjectStore
-    from common.spans import TopicPartition
 
 REPAIR = "repair"
 _NUMBER = re.compile(r".*/(?P<number>\d{20})\.(?P<kind>repair|ended)", re.ASCII)

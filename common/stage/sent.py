@@ -10,6 +10,7 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import quote
@@ -20,8 +21,6 @@ from common.stage.stored import Count, StoredPosition, read_object
 from common.stored_types import StoredForm, with_partition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from common.ports import ObjectStore
 
 SENT = "sent"

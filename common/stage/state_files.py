@@ -15,17 +15,15 @@ Rules:
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from common.spans import Position, TopicPartition
 from common.stage.changelogs import StoredChanges, TopicChanges
 from common.stage.paths import ChainPaths
 from common.stored_types import StoredAs
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 STATE = "state"
 _PATHS = ChainPaths(

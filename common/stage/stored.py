@@ -10,11 +10,10 @@ Rules:
    an object keeps to the same bounds (`beyond_bounds`).
 """
 
-from __future__ import annotations
-
 import re
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import Annotated, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
 
@@ -25,9 +24,6 @@ from common.sizes import size_text
 from common.spans import MAX_POSITION, Position
 from common.storage.bounded import MOST_BYTES
 from common.stored_types import StoredAs, StoredForm
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _Value = TypeVar("_Value")
 

@@ -18,28 +18,22 @@ Rules:
    plain chains, whose markers name their stream: a loader holds those of another one (``other_stream``).
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from common.errors import ConfigError, MarkerError
+from common.ports import ObjectStore
+from common.settings import Settings, Stream
 from common.settings.overlap import owned_by_others, readers, shared_topics
 from common.stage.chain_origins import BEGIN
 from common.stage.marker_contents import listed_markers, manifest_of
-from common.stage.markers import DONE
+from common.stage.markers import DONE, Manifest, MarkerName
 from common.stage.merged import topics_of
 from common.stage.stored import read_object
 from common.stored_types import StoredForm
 from common.tables.urls import comparable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-
-    from common.ports import ObjectStore
-    from common.settings import Settings, Stream
-    from common.stage.markers import Manifest, MarkerName
 
 SHARED = "shared"
 _READ_AT_ONCE = 32

@@ -8,17 +8,11 @@ Rules:
    conversion.
 """
 
-from __future__ import annotations
-
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from common.stage.stored import Count
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 _MOST_NAMED = 10
 REMEDY = (

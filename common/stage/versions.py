@@ -3,16 +3,12 @@
 Each version is made by exclusive create, so that of two processes that make one, the other one knows.
 """
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable
+from typing import TypeVar
 from urllib.parse import quote
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from common.ports import ObjectStore
+from common.ports import ObjectStore
 
 T = TypeVar("T")
 _VERSION = re.compile(r"(\d{20})\.json", re.ASCII)

@@ -9,8 +9,6 @@ Rules:
 3. Logs of tables and files of state have no bound.
 """
 
-from __future__ import annotations
-
 MOST_BYTES = 64 * 2**20
 _BOUNDED = (
     "done/", "begin/", "stray/", "accept/", "schema/", "columns/", "idle/", "news/", "lease/", "repair/", "loading/",

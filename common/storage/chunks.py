@@ -6,14 +6,9 @@ Rules:
 2. A slice is a bytes object of its own, so a store's client can send a part, and only that part is copied.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
+from collections.abc import Iterable
 from itertools import accumulate
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 
 class ByteChunks:

@@ -10,16 +10,12 @@ Rules:
 3. An object whose name ends with a slash is a folder placeholder made by some tool, and not data.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from fsspec import AbstractFileSystem
+from fsspec import AbstractFileSystem
 
 # The results of S3's client have no static types.
 Answer = Any  # type: ignore[explicit-any,unused-ignore]

@@ -7,17 +7,13 @@ Rules:
 2. A store without multipart uploads has none.
 """
 
-from __future__ import annotations
-
 import os
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from datetime import datetime
+from typing import Any
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from datetime import datetime
-
-    from fsspec import AbstractFileSystem
+from fsspec import AbstractFileSystem
 
 # The results of fsspec's back ends and their SDKs have no static types.
 Answer = Any  # type: ignore[explicit-any,unused-ignore]

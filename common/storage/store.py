@@ -22,6 +22,7 @@ import re
 import shutil
 import uuid
 from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
 from datetime import UTC, datetime
@@ -41,8 +42,6 @@ from common.storage.listing_s3 import S3Listing
 from common.storage.scanning import Upload, abort, scan, uploads
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-
     from common.storage.chunks import ByteChunks
 
 T = TypeVar("T")

@@ -16,8 +16,6 @@ Rules:
    the record has none any more, one that deletes and has no element. All of them have the event's record identity.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated
 

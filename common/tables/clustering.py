@@ -1,16 +1,9 @@
 """By which columns Delta can cluster a table. Pure."""
 
-from __future__ import annotations
+from collections.abc import Iterator, Sequence
 
-from typing import TYPE_CHECKING
-
-from common.schema import DecimalType, Primitive, StructType, type_to_ddl
+from common.schema import DataType, DecimalType, Primitive, StructType, type_to_ddl
 from common.schema.evolution import type_at
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from common.schema import DataType
 
 INDEXED_COLUMNS = 32
 """Of how many columns Delta has statistics by default."""

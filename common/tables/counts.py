@@ -14,20 +14,12 @@ Rules:
    that it deleted.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from common.spans import Span
-from common.stage.markers import Origin, TableKind
+from common.spans import Position, Span
+from common.stage.markers import Marker, Origin, TableKind
 from common.stored_types import StoredSpan, lean
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from common.spans import Position
-    from common.stage.markers import Marker
 
 
 @dataclass(frozen=True, slots=True)

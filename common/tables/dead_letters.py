@@ -1,14 +1,9 @@
 """The columns of dead-letter tables, and the headers of dead letters in a Kafka topic. Both services write them."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
 
 from common.schema.types import Field, Primitive, StructType
 from common.settings.kafka_columns import KAFKA_FIELDS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 DEAD_LETTER_SCHEMA = StructType(
     (

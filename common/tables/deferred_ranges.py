@@ -15,17 +15,12 @@ Rules:
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from common.spans import Offset, Position, Span, position_after
+from common.spans import Offset, Position, Span, TopicPartition, position_after
+from common.tables.transactions import TxnIds
 from common.tables.urls import comparable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from common.spans import TopicPartition
-    from common.tables.transactions import TxnIds
 
 _DIGITS = 16
 _END = "to"

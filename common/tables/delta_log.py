@@ -13,23 +13,18 @@ Rules:
 4. With ``delta.setTransactionRetentionDuration`` an older txn action is ignored, as in Delta.
 """
 
-from __future__ import annotations
-
 import json
 import time
-from typing import TYPE_CHECKING, TypeVar, cast
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar, cast
 
 import pyarrow.parquet as pq
 
 from common.errors import TableError
+from common.ports import ObjectStore
 from common.tables.log_files import LOG, commits_after, newest_checkpoint
 from common.tables.properties import TXN_RETENTION, retention_ms
 from common.tables.state import TableState
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from common.ports import ObjectStore
 
 Content = TypeVar("Content")
 _READ_AGAIN = 5

@@ -11,21 +11,16 @@ Rules:
    count.
 """
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, cast
+from collections.abc import Iterable, Iterator
+from typing import cast
 from urllib.parse import unquote
 
 import pyarrow.parquet as pq
 
 from common.errors import TableError
+from common.ports import ObjectStore, StoredObject
 from common.tables.log_files import COMMIT, LOG, complete_checkpoints, is_torn
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from common.ports import ObjectStore, StoredObject
 
 _ACTIONS = ("add", "remove", "sidecar")
 _CHUNK_BYTES = 8 * 2**20

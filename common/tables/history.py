@@ -14,17 +14,13 @@ Rules:
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
+from common.ports import ObjectStore
 from common.tables.commit_metadata import CommitMetadata
 from common.tables.log_files import commit_path
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from common.ports import ObjectStore
 
 _RESTORE = "RESTORE"
 

@@ -24,24 +24,18 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
-from common.spans import Offset, Position, position_after
+from common.settings import Stream
+from common.spans import Offset, Position, TopicPartition, position_after
+from common.stage.chain_origins import ChainOrigin
 from common.stage.merged import stream_of, topics_of
-from common.tables.history import with_lineage
+from common.tables.changes import MergedBy
+from common.tables.commit_metadata import CommitMetadata
+from common.tables.history import LoggedCommit, with_lineage
 from common.tables.rollback import FARTHEST
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from common.settings import Stream
-    from common.spans import TopicPartition
-    from common.stage.chain_origins import ChainOrigin
-    from common.tables.changes import MergedBy
-    from common.tables.commit_metadata import CommitMetadata
-    from common.tables.history import LoggedCommit
-    from common.tables.transactions import TxnIds
+from common.tables.transactions import TxnIds
 
 MOST_OLDER = 2_000
 """How many commits are read, from the newest own one down, if there are commits of older releases."""

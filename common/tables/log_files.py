@@ -10,20 +10,15 @@ Rules:
    error says what is missing: it may be all that is left of the table.
 """
 
-from __future__ import annotations
-
 import json
 import re
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from io import SEEK_END
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from common.errors import TableError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from common.ports import ObjectStore, StoredObject
+from common.ports import ObjectStore, StoredObject
 
 LOG = "_delta_log"
 COMMIT = re.compile(r"_delta_log/(\d{20})\.json")

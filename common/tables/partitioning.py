@@ -1,13 +1,6 @@
 """By which types a table may be partitioned."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from common.schema import DecimalType, Primitive
-
-if TYPE_CHECKING:
-    from common.schema import DataType
+from common.schema import DataType, DecimalType, Primitive
 
 INSTEAD = "partition by a string, a whole number, a date or a timestamp, for example a derived column"
 _WITHOUT_TEXT = (Primitive.FLOAT, Primitive.DOUBLE, Primitive.BINARY, Primitive.VARIANT)

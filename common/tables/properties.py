@@ -4,8 +4,6 @@ Rule: an interval is numbers with units, such as ``interval 30 days`` or ``1 wee
 parsed is ignored; Delta itself would have refused it.
 """
 
-from __future__ import annotations
-
 TXN_RETENTION = "delta.setTransactionRetentionDuration"
 _UNITS_MS = {
     "week": 604_800_000.0,

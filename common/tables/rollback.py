@@ -47,25 +47,17 @@ Rules:
    its commits (rule 6): the table's position may be theirs.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 from common.sizes import time_text
-from common.spans import Position, Span
-from common.stage.markers import Marker, Origin
+from common.spans import Partition, Position, Span, TopicPartition
+from common.stage.markers import Manifest, Marker, Origin
 from common.tables.history import LoggedCommit, with_lineage
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Mapping
-
-    from common.spans import Partition, TopicPartition
-    from common.stage.markers import Manifest
-
-    Generation = tuple[TopicPartition, int]
-    """A Kafka partition's chain: the partition, and its generation."""
+Generation = tuple[TopicPartition, int]
+"""A Kafka partition's chain: the partition, and its generation."""
 
 MOST_COMMITS = 2_000
 """How far the log is read for the commit that loaded expired chains, and for searches shown to people."""

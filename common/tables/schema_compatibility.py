@@ -10,16 +10,11 @@ Rules:
    structures are never read as each other. A VARIANT is made from JSON text.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
 
 from common.schema.ddl import type_to_ddl
 from common.schema.types import INTEGER_BITS, ArrayType, DataType, DecimalType, MapType, Primitive, StructType
 from common.tables.changes import IS_CURRENT
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
 
 _FLOATS = (Primitive.FLOAT, Primitive.DOUBLE)
 _DAYS = frozenset({Primitive.DATE, Primitive.TIMESTAMP_NTZ})

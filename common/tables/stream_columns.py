@@ -15,14 +15,14 @@ Rules:
    overwrite them.
 """
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
 
 from common.errors import ConfigError, SchemaError
-from common.schema import StructType, schema_from_json, to_ddl
+from common.ports import ObjectStore
+from common.schema import Field, StructType, schema_from_json, to_ddl
 from common.schema.evolution import NO_COLUMNS, extended, restricted
+from common.settings import Stream
 from common.settings.checks import checked
 from common.settings.checks.columns_from import renaming_keys
 from common.settings.columns import CDC_COLUMN, made_columns
@@ -33,18 +33,10 @@ from common.settings.loading import Evolution
 from common.settings.merging import columns_of_merge
 from common.settings.parts.record import FIRST_MESSAGE
 from common.settings.stream import INCLUDED_COLUMNS, KAFKA_COLUMNS
-from common.stage.agreed_columns import agreed_columns
+from common.stage.agreed_columns import AgreedColumns, agreed_columns
 from common.tables.changes import HISTORY_COLUMNS
 from common.tables.delta_log import read_table_state
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from common.ports import ObjectStore
-    from common.schema import Field
-    from common.settings import Stream
-    from common.stage.agreed_columns import AgreedColumns
-    from common.tables.state import TableState
+from common.tables.state import TableState
 
 
 def found_columns(stream: Stream, stage: ObjectStore, open_table: Callable[[str], ObjectStore]) -> Stream | None:

@@ -3,25 +3,19 @@
 Rule: each commit is read once, and the log only as far down as a question requires.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property, partial
-from typing import TYPE_CHECKING
 
+from common.ports import ObjectStore
+from common.settings import Stream
+from common.spans import Position, TopicPartition
 from common.stage.marker_contents import partitions_of_other_topics
+from common.stage.markers import Marker
 from common.tables.history import LoggedCommit, ReadOnce, read_history, store_lines
 from common.tables.identity import NO_IDENTITY, TableIdentity, identity_of
 from common.tables.rollback import Rollback, find_rollback, own_past, unknown_positions, unknown_since, without_txn
+from common.tables.state import TableState
 from common.tables.transactions import TxnIds
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    from common.ports import ObjectStore
-    from common.settings import Stream
-    from common.spans import Position, TopicPartition
-    from common.stage.markers import Marker
-    from common.tables.state import TableState
 
 
 class StreamHistory:

@@ -9,13 +9,11 @@ For each feature that Delta 4.4 knows, its requirements are listed here. A table
 * Requires Delta's writer: it lays files out in another way.
 """
 
-from __future__ import annotations
-
 import json
 import re
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from itertools import chain
-from typing import TYPE_CHECKING
 
 from common.errors import SchemaError
 from common.schema.spark_json import schema_from_json
@@ -29,11 +27,7 @@ from common.schema.types import (
     Primitive,
     StructType,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from common.tables.state import TableState
+from common.tables.state import TableState
 
 _SCHEMAS = 256
 """Of which it is remembered what they ask for: those of many tables, which rarely change."""

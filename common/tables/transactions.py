@@ -16,14 +16,10 @@ Rules:
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from common.spans import Offset, Partition, Position, Topic, TopicPartition, position_after
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
 
 _ID = re.compile(r"(?:-(?P<topic>.+))?-(?P<partition>\d{1,10})(?:@(?P<generation>\d+))?", re.ASCII)
 

@@ -5,8 +5,6 @@ Writers open a URL with fsspec and the loader with Hadoop. Each interprets a mis
 `require_url` accepts only URLs that both interpret as the same location.
 """
 
-from __future__ import annotations
-
 import difflib
 import re
 

@@ -9,20 +9,15 @@ Rules:
 3. A table that was found correct is not checked again by this process, so a load costs nothing more.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from common.errors import ConfigError, KafkaDeltaExpressError
+from common.settings import Stream
 from common.settings.catalog import name_of_table
 from common.tables.urls import comparable
 from delta_loader.check_result import Check, Level
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from common.settings import Stream
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,15 +13,15 @@ Rules:
    belong to them; markers that do not name it, such as those made by hand, are ignored.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from common.errors import KafkaDeltaExpressError
 from common.remedies import CONFIG
-from common.stage.markers import DONE
+from common.settings import Stream
+from common.spans import TopicPartition
+from common.stage.markers import DONE, Manifest
 from common.stage.merged import topics_of
 from common.tables.deferred_ranges import DeferredRanges
 from common.tables.delta_log import read_table_state
@@ -29,16 +29,9 @@ from common.tables.identity import NO_IDENTITY
 from common.tables.stream_history import read_stream_history
 from common.tables.transactions import TxnIds
 from delta_loader.check_result import Check, Level
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from common.settings import Stream
-    from common.spans import TopicPartition
-    from common.stage.markers import Manifest
-    from delta_loader.ports import OpenStore
-    from delta_loader.stage.listed import Listed
-    from delta_loader.stage.reading import Stage
+from delta_loader.ports import OpenStore
+from delta_loader.stage.listed import Listed
+from delta_loader.stage.reading import Stage
 
 
 def abandoned_topics(

@@ -9,14 +9,14 @@ Rules:
    error that a person has to fix. Kafka only produces warnings, because loading does not need it.
 """
 
-from __future__ import annotations
-
 import uuid
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from common.errors import ExitCode, KafkaDeltaExpressError, StoreError, StoreRefusedError, TableError, UnsafeStoreError
+from common.ports import Clock, ObjectStore
 from common.remedies import CONFIG, quoted
+from common.settings import Settings, Stream
 from common.settings.pace import loader_of
 from common.sizes import counted
 from common.stage.merged import kafka_topic
@@ -25,6 +25,7 @@ from common.storage.store import PROBES, prove_exclusive_create
 from common.tables.delta_log import read_table_state
 from common.tables.identity import NO_IDENTITY
 from common.tables.rollback import described
+from common.tables.state import TableState
 from common.tables.stream_columns import before_agreement, found_columns
 from common.tables.stream_history import StreamHistory, read_stream_history
 from delta_loader.check_result import Check, Level
@@ -39,18 +40,11 @@ from delta_loader.checks.requirements import (
     vacuum_check,
 )
 from delta_loader.checks.side_by_side import SideBySide
+from delta_loader.ports import EndsOf, OpenStore
+from delta_loader.stage.reading import Stage
 from delta_loader.stage.waiting import oldest_waiting_ms
 
 _TABLE_PROBES = "_probe"  # readers of tables and VACUUM ignore names with this prefix
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from common.ports import Clock, ObjectStore
-    from common.settings import Settings, Stream
-    from common.tables.state import TableState
-    from delta_loader.ports import EndsOf, OpenStore
-    from delta_loader.stage.reading import Stage
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,24 +13,17 @@ Rules:
    at.
 """
 
-from __future__ import annotations
+from collections.abc import Callable, Iterable, Sequence
 
-from typing import TYPE_CHECKING
+from structlog.typing import FilteringBoundLogger
 
 from common import metrics as catalogue
 from common.backoff import Backoff
 from common.errors import ConfigError, StoreError, StoreRefusedError
 from common.http.pages import with_remedy
-from delta_loader.check_result import Level, fatal
+from common.metrics import Metrics
+from delta_loader.check_result import Check, Level, fatal
 from delta_loader.checks.side_by_side import SideBySide
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from structlog.typing import FilteringBoundLogger
-
-    from common.metrics import Metrics
-    from delta_loader.check_result import Check
 
 
 class ReadinessCheck:

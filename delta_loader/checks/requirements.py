@@ -1,25 +1,28 @@
 """What must be true before the loader may start, as pure functions: one line per check (check_result.py)."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from common.errors import SchemaError
 from common.remedies import delta_table, of_table
+from common.schema import StructType
 from common.schema.evolution import extended
 from common.schema.spark_json import schema_from_json, schema_to_json
+from common.settings import Stream
 from common.settings.columns import declared_columns_of_table, table_columns_of
 from common.settings.kafka_columns import kafka_fields_of
 from common.settings.loading import Evolution
 from common.settings.merging import merge_by_of, settings_of_columns
 from common.settings.overlap import shared_topics
 from common.tables.changes import made_fields
+from common.tables.identity import TableIdentity
 from common.tables.properties import TXN_RETENTION, retention_ms
+from common.tables.state import TableState
 from common.tables.urls import comparable
 from delta_loader.check_result import Check, Level
 from delta_loader.plan.plan import TableShape
 from delta_loader.tables.load_modes.compatibility import differences, remedy_for
 from delta_loader.tables.load_modes.load_mode import (
+    LoadMode,
     Refused,
     choose_load_mode,
     load_mode_name,
@@ -27,15 +30,6 @@ from delta_loader.tables.load_modes.load_mode import (
 )
 from delta_loader.tables.merging.merged_before import changed_sequence, has_one_row_for_each_key, how_merged
 from delta_loader.tables.vacuum import RETENTION, guarded_age_s, retention_s, vacuum_problem
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
-
-    from common.schema import StructType
-    from common.settings import Stream
-    from common.tables.identity import TableIdentity
-    from common.tables.state import TableState
-    from delta_loader.tables.load_modes.load_mode import LoadMode
 
 _HOUR_MS = 3_600_000
 _DAY_MS = 24 * _HOUR_MS

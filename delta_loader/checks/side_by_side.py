@@ -8,18 +8,13 @@ Rules:
    still hangs.
 """
 
-from __future__ import annotations
-
 import time
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from typing import TYPE_CHECKING
 
 from common.background import in_background
 from common.remedies import CONFIG
 from delta_loader.check_result import Check, Level
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
 
 MOST = 8
 WITHIN_S = 60.0

@@ -1,26 +1,20 @@
 """``delta-loader check``: checks everything that loading needs before it is needed."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
 
 import typer
 
 from common.cli import ConfigArgument, JsonOption, echo, settings_from
 from common.errors import KafkaDeltaExpressError
 from common.logs import set_up_logs
+from common.settings import Settings
 from common.settings.stores import table_stores
 from delta_loader.check_result import Check, Level, checks_as_json, checks_as_text, exit_code
 from delta_loader.checks.preflight import failed
 from delta_loader.commands.parts import parallel_requests, preflight_of, tables_of
 from delta_loader.scheduling.schedule import require_schedules
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from common.settings import Settings
 
 
 def check(config: ConfigArgument, *, as_json: JsonOption = False) -> None:

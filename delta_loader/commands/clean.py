@@ -1,7 +1,5 @@
 """``delta-loader clean``: removes unreferenced objects; a dry run unless ``--yes``. Needs no Spark."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

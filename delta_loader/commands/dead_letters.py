@@ -24,13 +24,13 @@ from common.cli import (
 )
 from common.errors import UsageError
 from common.remedies import CONFIG
+from common.settings import Settings
 from common.settings.stores import table_stores
 from common.terminal import progress
 from delta_loader.dead_letters.filters import DeadLetterFilter, as_json, as_text, moment_ms, selected
 from delta_loader.inspect.verify.verify import chosen
 
 if TYPE_CHECKING:
-    from common.settings import Settings
     from delta_loader.dead_letters.reading import StoredDeadLetters
 
 _OF_THE_WRITER = "duckdb"

@@ -1,14 +1,13 @@
 """``delta-loader explain``: what a table version loaded, and where a Kafka offset is. Needs no Spark."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from common.cli import ConfigArgument, JsonOption, echo, settings_from
 from common.errors import UsageError
+from common.settings import Settings, Stream
 from common.settings.stores import stage_store, table_stores
 from common.spans import Offset, Partition, Topic, TopicPartition
 from common.stage.topic_owners import StageTopicOwners
@@ -17,9 +16,6 @@ from delta_loader.inspect.explain.reading import Explainer
 from delta_loader.inspect.explain.view import offset_to_json, offset_to_text, version_to_json, version_to_text
 from delta_loader.stage.reading import Stage
 from delta_loader.status.kafka import BrokerEnds
-
-if TYPE_CHECKING:
-    from common.settings import Settings, Stream
 
 _ASK = "use --version N, or --topic T --partition P --offset O"
 

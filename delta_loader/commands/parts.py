@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from common.clock import SystemClock
 from common.kafka.rights import Right, require_topic
+from common.settings import Settings
 from common.settings.stores import stage_store, table_stores
 from common.stage.topic_owners import StageTopicOwners
 from common.tables.urls import comparable
 from delta_loader.checks.preflight import Preflight
+from delta_loader.ports import ParallelMap
 from delta_loader.stage.reading import Stage
 from delta_loader.status.kafka import BrokerEnds
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from common.settings import Settings
-    from delta_loader.ports import ParallelMap
 
 THREADS = 32  # concurrent requests to object stores: they wait and do not compute
 Item = TypeVar("Item")

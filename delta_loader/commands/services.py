@@ -13,19 +13,19 @@ from common.clock import SystemClock
 from common.errors import ExitCode, UsageError
 from common.logs import set_up_logs
 from common.metrics import Metrics
+from common.settings import Settings
 from common.settings.stores import table_stores
 from delta_loader.commands.parts import parallel_requests, stage_of, table_named
+from delta_loader.maintenance.services.due import MaintenanceTask
 from delta_loader.maintenance.services.facts import Service
 from delta_loader.maintenance.services.outcomes import TaskFailed
 from delta_loader.maintenance.services.reading import FactsReader, tables_of
 from delta_loader.maintenance.services.runs import TableServices, inspect_tables
 from delta_loader.maintenance.services.view import run_to_json, run_to_text, tables_to_json, tables_to_text
+from delta_loader.ports import ParallelMap
 
 if TYPE_CHECKING:
-    from common.settings import Settings
-    from delta_loader.maintenance.services.due import MaintenanceTask
     from delta_loader.maintenance.services.spark import SparkServices
-    from delta_loader.ports import ParallelMap
 
 
 def services(

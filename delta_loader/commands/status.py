@@ -1,11 +1,8 @@
 """``delta-loader status``: how far each partition is. Needs no Spark and no running loader."""
 
-from __future__ import annotations
-
 import json
 from contextlib import suppress
 from functools import cache
-from typing import TYPE_CHECKING
 
 import typer
 
@@ -13,6 +10,7 @@ from common.cli import ConfigArgument, JsonOption, PrintConfigOption, echo, sett
 from common.errors import KafkaDeltaExpressError
 from common.settings.stores import table_stores
 from common.stage.merged import kafka_topic
+from delta_loader.check_result import Check
 from delta_loader.checks.abandoned_topics import abandoned_topics
 from delta_loader.checks.requirements import shared_topic_checks
 from delta_loader.commands.parts import parallel_requests, stage_of
@@ -20,9 +18,6 @@ from delta_loader.lease.holder import lease_status
 from delta_loader.status.collecting import stream_status
 from delta_loader.status.kafka import BrokerEnds
 from delta_loader.status.values import exit_code, to_json, to_text
-
-if TYPE_CHECKING:
-    from delta_loader.check_result import Check
 
 
 def status(config: ConfigArgument, *, as_json: JsonOption = False, print_config: PrintConfigOption = False) -> None:

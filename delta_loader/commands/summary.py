@@ -1,16 +1,10 @@
 """The output of ``delta-loader run --once``: aligned text for people, JSON for programs."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from common.printable import joined
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from delta_loader.load.report import StreamReport
+from delta_loader.load.report import StreamReport
 
 
 def as_text(reports: Sequence[StreamReport], problems: Sequence[str]) -> str:

@@ -1,16 +1,15 @@
 """``delta-loader verify``: proves the tables from their logs, their offset columns and, with --kafka, Kafka."""
 
-from __future__ import annotations
-
 import json
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from common.cli import ConfigArgument, JsonOption, echo, settings_from
 from common.errors import ExitCode, StoreError
+from common.settings import Settings
 from common.settings.overlap import may_share
 from common.settings.stores import stage_store, table_stores
 from common.stage.topic_owners import StageTopicOwners
@@ -18,9 +17,6 @@ from common.terminal import progress
 from delta_loader.commands.parts import parallel_requests
 from delta_loader.inspect.verify.verify import chosen, verifier_of
 from delta_loader.inspect.verify.view import to_json, to_text
-
-if TYPE_CHECKING:
-    from common.settings import Settings
 
 
 def _learn_owners(settings: Settings) -> None:

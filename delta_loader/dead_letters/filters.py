@@ -4,23 +4,17 @@ Rule: a record's bytes are shown only on request. A reason quotes the value that
 shown, with quoted texts and numbers removed. That also makes reasons countable.
 """
 
-from __future__ import annotations
-
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from datetime import datetime
 
 from common.errors import UsageError
 from common.printable import joined, one_line
+from common.settings import Stream
 from common.settings.values import parse_timestamp_ms
 from common.stage.merged import kafka_topic, stream_of
 from common.terminal import Tone, aligned, toned
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from datetime import datetime
-
-    from common.settings import Stream
 
 QUOTED = r""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'"""
 NUMBER = r"-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?"

@@ -9,20 +9,18 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from common.errors import BrokerError
-from common.spans import Offset, Position, Span
+from common.kafka.reader import KafkaReader
+from common.settings import Settings
+from common.spans import Offset, Position, Span, TopicPartition
 from common.stage.merged import kafka_topic
 from delta_loader.load.ports import RawRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
-
     from common.kafka.delivering import DeliveryIdentity, Transactions
-    from common.kafka.reader import KafkaReader
-    from common.settings import Settings
-    from common.spans import TopicPartition
 
 _NEAR = 1000
 _AT_A_TIME = 1000

@@ -12,29 +12,22 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, TypedDict
+from typing import BinaryIO, TypedDict
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql import functions
+from pyspark.sql import DataFrame, SparkSession, functions
 
+from common.ports import ObjectStore
+from common.settings import Stream
 from common.tables.delta_log import read_table_state
-from delta_loader.dead_letters.filters import NUMBER, QUOTED, Group
+from delta_loader.dead_letters.filters import NUMBER, QUOTED, DeadLetterFilter, Group
 from delta_loader.spark.bridge import table_errors
 from delta_loader.spark.session_conf import spark_url
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-    from typing import BinaryIO
-
-    from pyspark.sql import DataFrame, SparkSession
-
-    from common.ports import ObjectStore
-    from common.settings import Stream
-    from delta_loader.dead_letters.filters import DeadLetterFilter
 
 PLACE = ("_kafka_topic", "_kafka_partition", "_kafka_offset")
 LETTERS = pa.schema(

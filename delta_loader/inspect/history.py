@@ -7,20 +7,14 @@ Rules:
    newest gap, because older commits cannot be followed.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterator
 from itertools import islice, takewhile
-from typing import TYPE_CHECKING
 
 from common.errors import TableError
+from common.ports import ObjectStore
 from common.tables.log_files import COMMIT, LOG, required_file
+from delta_loader.ports import ParallelMap
 from delta_loader.tables.history import TableVersion, parse_version
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from common.ports import ObjectStore
-    from delta_loader.ports import ParallelMap
 
 _AT_A_TIME = 64
 

@@ -8,25 +8,19 @@ Rules:
    Only this thread uses the store; others only call `held`, which reads one immutable value and the clock.
 """
 
-from __future__ import annotations
+from collections.abc import Iterable, Mapping
 
-from typing import TYPE_CHECKING
+from structlog.typing import FilteringBoundLogger
 
 from common import metrics as catalogue
 from common.background import BackgroundLoop
 from common.errors import StoreError
+from common.metrics import Metrics
+from common.ports import Clock, ObjectStore
 from common.remedies import CONFIG
 from common.stage.leases import FOLDER, Epoch, LeaseRecord, epoch_of, epoch_path, highest_epoch
 from delta_loader.lease.rules import Claim, LeaseState, next_step, observed, record_of, sending, stale
 from delta_loader.status.values import LeaseStatus
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from structlog.typing import FilteringBoundLogger
-
-    from common.metrics import Metrics
-    from common.ports import Clock, ObjectStore
 
 _TRIES = 5  # for an epoch that other loaders renew by, too
 _AFTER_A_BUG_S = 1.0

@@ -23,15 +23,10 @@ Rules:
    txn actions decide then (docs/internals/guarantees.md, G4). The lease saves work and conflicts.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from common.stage.leases import Epoch, Grant, LeaseRecord
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 _RENEWALS = 3  # per lease time: two may fail
 _CHECKS = 10  # per lease time

@@ -9,27 +9,20 @@ Rules:
    range is settled.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from common.errors import TableError
 from common.remedies import repair
+from common.spans import Position
 from common.stage.merged import is_merged
 from common.tables.commit_metadata import CommitMetadata
+from common.tables.deferred_ranges import DeferredRange
+from delta_loader.load.context import LoadContext
 from delta_loader.load.deferred import first_part, with_caught_up
 from delta_loader.plan.held import START_OVER
-from delta_loader.plan.plan import Overlap, Run, next_run, plan_load, require_splittable
+from delta_loader.plan.plan import Limits, Load, NextRun, Overlap, Run, next_run, plan_load, require_splittable
 from delta_loader.tables.commits import CommitNaming, TableCommit, side_commit
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from common.spans import Position
-    from common.tables.deferred_ranges import DeferredRange
-    from delta_loader.load.context import LoadContext
-    from delta_loader.plan.plan import Limits, Load, NextRun
 
 _WINDOW = 16
 

@@ -10,31 +10,20 @@ Rules:
    it is after a first commit by another loader, which may have had another topic.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
-from common.spans import MAX_POSITION, Position
-from delta_loader.load.committer import After
+from common.spans import MAX_POSITION, Position, TopicPartition
+from common.stage.markers import Marker
+from delta_loader.load.committer import After, Committer
+from delta_loader.load.context import LoadContext
+from delta_loader.load.merged import MergedLoads
 from delta_loader.load.refusals import Refusals
 from delta_loader.load.settle import IdleFacts, highest_timestamp_ms, valid_through_ms
-from delta_loader.plan.held import held, no_table
-from delta_loader.plan.plan import next_run
-from delta_loader.tables.commits import CommitNaming, rows_commit
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from common.spans import TopicPartition
-    from common.stage.markers import Marker
-    from delta_loader.load.committer import Committer
-    from delta_loader.load.context import LoadContext
-    from delta_loader.load.merged import MergedLoads
-    from delta_loader.plan.held import Held
-    from delta_loader.plan.plan import Load
-    from delta_loader.tables.commits import TableCommit
+from delta_loader.plan.held import Held, held, no_table
+from delta_loader.plan.plan import Load, next_run
+from delta_loader.tables.commits import CommitNaming, TableCommit, rows_commit
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,21 +7,16 @@ Rules:
 2. A commit whose outcome is unknown ends the pass over the stream: the next pass starts from what the table has.
 """
 
-from __future__ import annotations
-
 from enum import Enum
-from typing import TYPE_CHECKING, assert_never
+from typing import assert_never
 
 from common.errors import TableError
 from delta_loader.load.conflict_backoff import ConflictBackoff
+from delta_loader.load.context import LoadContext
+from delta_loader.load.merged import MergedLoads
 from delta_loader.plan.held import not_written
-from delta_loader.tables.commits import AlreadyLoaded, Committed, Conflicted, Failed, NotWritten, Unknown
+from delta_loader.tables.commits import AlreadyLoaded, Committed, Conflicted, Failed, NotWritten, TableCommit, Unknown
 from delta_loader.tables.load_modes.load_mode import through_spark
-
-if TYPE_CHECKING:
-    from delta_loader.load.context import LoadContext
-    from delta_loader.load.merged import MergedLoads
-    from delta_loader.tables.commits import TableCommit
 
 
 class After(Enum):

@@ -11,16 +11,11 @@ Rules:
 4. Randomness comes from unique names, so a simulation can control it.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 from zlib import crc32
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from common.ports import Clock
-    from delta_loader.ports import NewId
+from common.ports import Clock
+from delta_loader.ports import NewId
 
 CONFLICTS_TO_FAILURE = 10
 SECONDS_TO_FAILURE = 60.0

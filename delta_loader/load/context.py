@@ -9,11 +9,16 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from common.settings import LoaderSettings, Stream
+from common.spans import Position, TopicPartition
+from common.stage.chain_origins import ChainOrigin
+from common.stage.idle import IdleFact, StreamFact
 from common.tables.transactions import TxnIds
 from delta_loader.load.marker_window import MarkerWindow
-from delta_loader.load.report import LoadReporter
+from delta_loader.load.report import LoadReporter, StreamReport
 from delta_loader.load.rollback import ExaminedTables, RollbackDetector
 from delta_loader.load.secondary_tables import SecondaryTables
 from delta_loader.load.settle import newest_fact, unknown_partitions
@@ -21,19 +26,12 @@ from delta_loader.load.stream_tables import StreamTables
 from delta_loader.load.table_preparation import TablePreparation
 from delta_loader.load.vacuum_guard import VacuumGuard
 from delta_loader.plan.chain_positions import is_foreign
+from delta_loader.plan.plan import AnyMarker
 from delta_loader.stage.identity import StreamIdentity
+from delta_loader.stage.listed import Listing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from common.settings import LoaderSettings, Stream
-    from common.spans import Position, TopicPartition
-    from common.stage.chain_origins import ChainOrigin
-    from common.stage.idle import IdleFact, StreamFact
     from delta_loader.load.ports import Ports
-    from delta_loader.load.report import StreamReport
-    from delta_loader.plan.plan import AnyMarker
-    from delta_loader.stage.listed import Listing
 
 
 class LoadContext:

@@ -3,23 +3,17 @@
 The rules are those of tables/load_modes/layout.py. A stream without these settings gets tables with defaults.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from common.errors import NotCompatibleError
 from common.schema import schema_from_json
+from common.settings import Stream
 from common.settings.loading import Evolution
 from common.tables.clustering import clustering_problem
 from common.tables.state import TableState
+from delta_loader.plan.plan import TableShape
+from delta_loader.ports import DeltaTables, TableMaker
 from delta_loader.tables.load_modes.compatibility import differences
 from delta_loader.tables.load_modes.layout import Layout, layout_of, like, with_statistics
 from delta_loader.tables.load_modes.load_mode import choose_load_mode, require_loadable
-
-if TYPE_CHECKING:
-    from common.settings import Stream
-    from delta_loader.plan.plan import TableShape
-    from delta_loader.ports import DeltaTables, TableMaker
 
 
 class Creator:

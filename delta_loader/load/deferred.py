@@ -10,23 +10,14 @@ Rules:
    deferred range.
 """
 
-from __future__ import annotations
-
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from common.spans import Span
-from common.tables.deferred_ranges import DeferredIds
-from delta_loader.plan.plan import Load, Run, files_for
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
-
-    from common.spans import Position, TopicPartition
-    from common.tables.deferred_ranges import DeferredRange
-    from common.tables.transactions import TxnIds
-    from delta_loader.plan.plan import Loadable
-    from delta_loader.tables.commits import TableCommit
+from common.spans import Position, Span, TopicPartition
+from common.tables.deferred_ranges import DeferredIds, DeferredRange
+from common.tables.transactions import TxnIds
+from delta_loader.plan.plan import Load, Loadable, Run, files_for
+from delta_loader.tables.commits import TableCommit
 
 
 def without_sources(load: Load, partitions: Collection[TopicPartition]) -> Load | None:

@@ -4,19 +4,13 @@ Rule: a stream that loads costs one read in the life of a process, and a stream 
 A stage that fails to read or write the note changes nothing about the load.
 """
 
-from __future__ import annotations
+from collections.abc import Callable
 
-from typing import TYPE_CHECKING
+from structlog.typing import FilteringBoundLogger
 
 from common.errors import KafkaDeltaExpressError
+from common.ports import Clock, ObjectStore
 from common.stage.failures import LastFailure, failure_path, last_failure
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from structlog.typing import FilteringBoundLogger
-
-    from common.ports import Clock, ObjectStore
 
 _AGAIN_MS = 60_000
 

@@ -3,26 +3,19 @@
 The rules are those of delta_loader/load/rollback.py; a resolution that the stage has is carried out here.
 """
 
-from __future__ import annotations
+from collections.abc import Mapping, Sequence
 
-from typing import TYPE_CHECKING
-
-from common.tables.rollback import RollbackKind
+from common.spans import TopicPartition
+from common.stage.resolutions import Resolution
+from common.tables.rollback import Rollback, RollbackKind
+from delta_loader.load.committer import Committer
 from delta_loader.load.conflict_backoff import CONFLICTS_TO_FAILURE
+from delta_loader.load.context import LoadContext
 from delta_loader.load.rollback import held_by
 from delta_loader.plan.chain_positions import chains_that_wait, loadable_chains, placed_chains, unplaced_chains
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from common.spans import TopicPartition
-    from common.stage.resolutions import Resolution
-    from common.tables.rollback import Rollback
-    from delta_loader.load.committer import Committer
-    from delta_loader.load.context import LoadContext
-    from delta_loader.plan.held import Held
-    from delta_loader.plan.plan import AnyMarker
-    from delta_loader.tables.commits import Target
+from delta_loader.plan.held import Held
+from delta_loader.plan.plan import AnyMarker
+from delta_loader.tables.commits import Target
 
 
 class RollbackFence:

@@ -8,23 +8,17 @@ Rules:
 3. Chains of several topics are assembled by writers, so only writers know their partitions.
 """
 
-from __future__ import annotations
-
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from common.kafka.client import QUIET, client_properties
+from common.ports import Clock
+from common.settings import Settings, Stream
 from common.spans import Topic
 from common.stage.idle import StreamFact
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from common.ports import Clock
-    from common.settings import Settings, Stream
 
 _TIMEOUT_S = 3.0
 _GOOD_FOR_S = 5.0

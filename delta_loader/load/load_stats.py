@@ -4,21 +4,16 @@ Rule: the loader's thread writes it at the end of a pass and others read it at a
 changed, so a reader sees what one pass found.
 """
 
-from __future__ import annotations
-
 from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from common.errors import KafkaDeltaExpressError
-    from common.pages.model import Event
-    from common.spans import TopicPartition
-    from delta_loader.load.report import StreamReport
-    from delta_loader.plan.held import Held
-    from delta_loader.plan.partition_progress import PartitionProgress
+from common.errors import KafkaDeltaExpressError
+from common.pages.model import Event
+from common.spans import TopicPartition
+from delta_loader.load.report import StreamReport
+from delta_loader.plan.held import Held
+from delta_loader.plan.partition_progress import PartitionProgress
 
 _EVENTS = 50
 

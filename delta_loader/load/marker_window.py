@@ -7,20 +7,13 @@ What follows an empty marker may show that it was emptied (common/stage/chain.py
 waits for the next window.
 """
 
-from __future__ import annotations
+from collections.abc import Callable, Mapping
 
-from typing import TYPE_CHECKING
-
-from common.stage.markers import Marker
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from common.spans import Position, TopicPartition
-    from common.stage.markers import MarkerName
-    from delta_loader.plan.plan import AnyMarker
-    from delta_loader.stage.listed import Listing
-    from delta_loader.stage.reading import Stage
+from common.spans import Position, TopicPartition
+from common.stage.markers import Marker, MarkerName
+from delta_loader.plan.plan import AnyMarker
+from delta_loader.stage.listed import Listing
+from delta_loader.stage.reading import Stage
 
 _SMALLEST_WINDOW = 16
 

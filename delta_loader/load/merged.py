@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from common.errors import StoreError
+from common.ports import ObjectStore
+from common.spans import Position, TopicPartition
 from common.stage.chain_origins import newest_origin
 from common.stage.loading import LoadNote, loading_folder, loading_path
+from common.stage.markers import MarkerName
 from common.stage.merged import is_merged
 from common.stage.repair_lock import LastRepair, last_repair
-from delta_loader.plan.held import repaired, under_repair
+from delta_loader.plan.held import Held, repaired, under_repair
+from delta_loader.plan.plan import Load
 from delta_loader.stage.generations import unfinished_repair
-from delta_loader.tables.commits import Conflicted, Failed, NotWritten
+from delta_loader.tables.commits import CommitOutcome, Conflicted, Failed, NotWritten, TableCommit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from common.ports import ObjectStore
-    from common.spans import Position, TopicPartition
-    from common.stage.markers import MarkerName
     from delta_loader.load.ports import Ports
-    from delta_loader.plan.held import Held
-    from delta_loader.plan.plan import Load
-    from delta_loader.tables.commits import CommitOutcome, TableCommit
 
 
 class MergedLoads:

@@ -11,23 +11,17 @@ Rules:
 
 # ruff: noqa: S608 - every name in a statement is quoted, and a person runs it
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from common.errors import NotCompatibleError, SchemaError
 from common.remedies import delta_table
 from common.schema import backticks, schema_from_json
-from common.tables.changes import IS_CURRENT
+from common.tables.changes import IS_CURRENT, MergeBy, MergedBy
+from delta_loader.plan.plan import TableShape
+from delta_loader.tables.commits import Target
 from delta_loader.tables.merging.merged_before import changed_sequence, has_one_row_for_each_key, how_merged
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from common.tables.changes import MergeBy, MergedBy
-    from delta_loader.plan.plan import TableShape
-    from delta_loader.tables.commits import Target
 
 _ANOTHER_TABLE = "load into a new table (another table, app_id and stage)"
 _MOST_NAMED = 3

@@ -1,19 +1,22 @@
 """The next load of a stream: the runs of markers that can be loaded now, within one commit's limits."""
 
-from __future__ import annotations
+from collections.abc import Mapping
 
-from typing import TYPE_CHECKING
-
-from delta_loader.plan.held import MainTable, held, unknown_partition
-from delta_loader.plan.plan import MissingOrigin, Overlap, Run, has_mixed, next_run, plan_load, require_splittable
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from common.spans import TopicPartition
-    from delta_loader.load.context import LoadContext
-    from delta_loader.plan.held import Held
-    from delta_loader.plan.plan import Limits, Load, Loadable
+from common.spans import TopicPartition
+from delta_loader.load.context import LoadContext
+from delta_loader.plan.held import Held, MainTable, held, unknown_partition
+from delta_loader.plan.plan import (
+    Limits,
+    Load,
+    Loadable,
+    MissingOrigin,
+    Overlap,
+    Run,
+    has_mixed,
+    next_run,
+    plan_load,
+    require_splittable,
+)
 
 
 def plan(context: LoadContext, lost: Mapping[TopicPartition, Held], limits: Limits) -> Load | None:

@@ -3,15 +3,11 @@
 Rule: a store that hangs blocks the threads of the stream that uses it, and of no other stream.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Lock, local
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 from weakref import WeakSet
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

@@ -2,31 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from delta_loader.ports import run_in_order
+from structlog.typing import FilteringBoundLogger
+
+from common.metrics import Metrics
+from common.ports import Clock
+from common.settings import Stream
+from common.spans import Offset, Position, TopicPartition
+from common.stage.idle import StreamFact
+from common.tables.transactions import TxnIds
+from delta_loader.load.merged_keys import MergedKeys
+from delta_loader.ports import (
+    ColumnAdder,
+    DeltaTables,
+    NewId,
+    OpenStore,
+    ParallelMap,
+    RunsStreams,
+    TableMaker,
+    run_in_order,
+)
+from delta_loader.stage.reading import Stage
+from delta_loader.tables.commits import Target
+from delta_loader.tables.file_split import SparkWrite
+from delta_loader.tables.load_modes.refused import RefusedRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
-
-    from structlog.typing import FilteringBoundLogger
-
-    from common.metrics import Metrics
-    from common.ports import Clock
-    from common.settings import Stream
-    from common.spans import Offset, Position, TopicPartition
-    from common.stage.idle import StreamFact
-    from common.tables.transactions import TxnIds
     from delta_loader.catalog.registering import Registering
-    from delta_loader.load.merged_keys import MergedKeys
     from delta_loader.load.replace_ranges import Replacements
     from delta_loader.load.valid_through import ValidThrough
-    from delta_loader.ports import ColumnAdder, DeltaTables, NewId, OpenStore, ParallelMap, RunsStreams, TableMaker
-    from delta_loader.stage.reading import Stage
-    from delta_loader.tables.commits import Target
-    from delta_loader.tables.file_split import SparkWrite
-    from delta_loader.tables.load_modes.refused import RefusedRecord
 
 
 class RefusalReader(Protocol):

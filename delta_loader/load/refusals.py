@@ -6,16 +6,24 @@ checks costs a read of the columns that its checks use. Kafka is queried only fo
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from common.errors import KafkaDeltaExpressError, TableError
 from common.schema import schema_to_json
+from common.settings import Stream
+from common.spans import Offset, TopicPartition
 from common.stage.merged import ends_at, id_of_input
 from common.tables.dead_letters import DEAD_LETTER_SCHEMA
-from delta_loader.load.committer import After
+from common.tables.transactions import TxnIds
+from delta_loader.load.committer import After, Committer
+from delta_loader.load.context import LoadContext
+from delta_loader.load.stream_tables import StreamTables
+from delta_loader.plan.held import Held
 from delta_loader.plan.plan import TableShape
-from delta_loader.tables.commits import DeadLetterRow
+from delta_loader.ports import DeltaTables, NewId
+from delta_loader.tables.commits import DeadLetterRow, TableCommit
 from delta_loader.tables.load_modes.load_mode import Append, checks_rows
 from delta_loader.tables.load_modes.refused import (
     MOST_REFUSED,
@@ -30,18 +38,7 @@ from delta_loader.tables.load_modes.refused import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-
-    from common.settings import Stream
-    from common.spans import Offset, TopicPartition
-    from common.tables.transactions import TxnIds
-    from delta_loader.load.committer import Committer
-    from delta_loader.load.context import LoadContext
     from delta_loader.load.ports import RawRecord, RefusalPorts
-    from delta_loader.load.stream_tables import StreamTables
-    from delta_loader.plan.held import Held
-    from delta_loader.ports import DeltaTables, NewId
-    from delta_loader.tables.commits import TableCommit
 
 
 @dataclass(frozen=True, slots=True)

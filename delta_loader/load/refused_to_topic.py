@@ -24,6 +24,7 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
@@ -32,25 +33,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from common.errors import BrokerError
-from common.kafka.delivering import REFUSED, REPLAYED, DeliveryIdentity, FencedError
+from common.kafka.delivering import REFUSED, REPLAYED, DeliveryIdentity, FencedError, StartsDelivery, Transactions
+from common.ports import ObjectStore
+from common.settings import Stream
+from common.settings.section import Option
 from common.spans import Position, Span, TopicPartition
-from common.stage.merged import ends_at, inputs_of
+from common.stage.merged import InputEnd, ends_at, inputs_of
 from common.stage.sent import SentTo, read_sent, write_sent
 from common.tables.dead_letters import DEAD_LETTER_SCHEMA, dead_letter_headers
-from delta_loader.tables.commits import DeadLetterRow
+from common.tables.transactions import TxnIds
+from delta_loader.tables.commits import DeadLetterRow, Target
 from delta_loader.tables.load_modes.refused import RefusalIds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from common.kafka.delivering import StartsDelivery, Transactions
-    from common.ports import ObjectStore
-    from common.settings import Stream
-    from common.settings.section import Option
-    from common.stage.merged import InputEnd
-    from common.tables.transactions import TxnIds
     from delta_loader.load.replace_steps import Request
-    from delta_loader.tables.commits import Target
 
 _AT_A_TIME = 1000
 _NO_TIMESTAMP = -1

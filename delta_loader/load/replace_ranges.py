@@ -14,17 +14,24 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
+
+from structlog.typing import FilteringBoundLogger
 
 from common import metrics as catalogue
 from common.errors import BrokerError, MarkerError, SchemaError, TableError
 from common.metrics import Metrics
+from common.ports import ObjectStore
 from common.schema import schema_from_json
 from common.schema.evolution import additions
+from common.settings import Stream
 from common.settings.loading import Evolution
+from common.spans import Position, TopicPartition
 from common.stage.markers import TableKind
 from common.stage.replacements import REPLACE, ReplacementName, replacement_from_bytes
+from common.tables.history import LoggedCommit
 from common.tables.identity import identity_of
 from common.tables.table_features import is_append_only
 from common.tables.transactions import TxnIds
@@ -43,18 +50,8 @@ from delta_loader.load.replace_steps import (
 )
 from delta_loader.plan.held import Held
 from delta_loader.plan.plan import TableShape
+from delta_loader.ports import ColumnAdder, DeltaTables, NewId
 from delta_loader.tables.commits import Target
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from structlog.typing import FilteringBoundLogger
-
-    from common.ports import ObjectStore
-    from common.settings import Stream
-    from common.spans import Position, TopicPartition
-    from common.tables.history import LoggedCommit
-    from delta_loader.ports import ColumnAdder, DeltaTables, NewId
 
 
 class Replacer(Protocol):

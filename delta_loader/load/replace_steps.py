@@ -23,32 +23,25 @@ Rules:
    would stay next to the new ones. If a table has such rows, a request for records that no table names is refused.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from common.remedies import delta_table, replay
+from common.settings import Stream
+from common.spans import Position
 from common.stage.merged import kafka_topic
+from common.stage.replacements import Replacement, ReplacementName
 from common.tables.commit_metadata import CommitMetadata
 from common.tables.counts import Counts, Replaced
-from common.tables.history import with_lineage
+from common.tables.history import LoggedCommit, with_lineage
 from common.tables.rollback import MOST_COMMITS
 from common.tables.urls import comparable
 from delta_loader.plan.held import Held
 from delta_loader.plan.plan import TableShape
+from delta_loader.tables.commits import Target
 from delta_loader.tables.load_modes.compatibility import differences, remedy_for
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from common.settings import Stream
-    from common.spans import Position
-    from common.stage.replacements import Replacement, ReplacementName
-    from common.tables.history import LoggedCommit
-    from delta_loader.tables.commits import Target
 
 
 class RequestStep(IntEnum):

@@ -3,34 +3,34 @@
 Rule: code that does something reports it here and nowhere else, so every pass is reported in the same way.
 """
 
-from __future__ import annotations
-
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+
+from structlog.typing import FilteringBoundLogger
 
 from common import metrics as catalogue
-from common.errors import ExitCode
+from common.errors import ExitCode, KafkaDeltaExpressError
+from common.json_value import Json
+from common.metrics import Metrics
 from common.pages.model import Event
+from common.ports import Clock
+from common.spans import Position, TopicPartition
 from common.stage.markers import Marker
-from delta_loader.plan.held import staged_from
+from delta_loader.plan.held import Held, staged_from
 from delta_loader.plan.partition_progress import PartitionProgress, undeclared_of
-from delta_loader.tables.commits import AlreadyLoaded, CommitOutcome, Committed, Conflicted, Failed, NotWritten, Unknown
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from structlog.typing import FilteringBoundLogger
-
-    from common.errors import KafkaDeltaExpressError
-    from common.json_value import Json
-    from common.metrics import Metrics
-    from common.ports import Clock
-    from common.spans import Position, TopicPartition
-    from delta_loader.plan.held import Held
-    from delta_loader.plan.plan import AnyMarker, Load
-    from delta_loader.stage.listed import Listed
-    from delta_loader.tables.commits import TableCommit
+from delta_loader.plan.plan import AnyMarker, Load
+from delta_loader.stage.listed import Listed
+from delta_loader.tables.commits import (
+    AlreadyLoaded,
+    CommitOutcome,
+    Committed,
+    Conflicted,
+    Failed,
+    NotWritten,
+    TableCommit,
+    Unknown,
+)
 
 
 @dataclass(slots=True)

@@ -13,19 +13,20 @@ Rules:
    commit to, an idle stream reads only the new commits, not everything since its own last commit.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from common.remedies import CONFIG, delta_table, quoted, repair
+from common.settings import Stream
 from common.sizes import time_text
-from common.spans import Position
+from common.spans import Position, TopicPartition
 from common.stage.marker_contents import chains_of_other_topics, partitions_of_other_topics
+from common.stage.markers import Marker
 from common.stage.resolutions import Resolution, resolution_path
 from common.tables.commit_metadata import CommitMetadata, Resolved
+from common.tables.history import LoggedCommit
 from common.tables.identity import TableChain, TableIdentity, with_transactions
 from common.tables.rollback import (
     MOST_COMMITS,
@@ -38,20 +39,11 @@ from common.tables.rollback import (
     without_txn,
 )
 from common.tables.stream_history import StreamHistory
+from common.tables.transactions import TxnIds
 from delta_loader.plan.held import Held
-from delta_loader.tables.commits import TableCommit, with_identity
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from common.settings import Stream
-    from common.spans import TopicPartition
-    from common.stage.markers import Marker
-    from common.tables.history import LoggedCommit
-    from common.tables.transactions import TxnIds
-    from delta_loader.ports import DeltaTables, NewId
-    from delta_loader.stage.reading import Stage
-    from delta_loader.tables.commits import Target
+from delta_loader.ports import DeltaTables, NewId
+from delta_loader.stage.reading import Stage
+from delta_loader.tables.commits import TableCommit, Target, with_identity
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,33 +19,29 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
+
+from structlog.typing import FilteringBoundLogger
 
 from common import metrics as catalogue
 from common.errors import SchemaError, TableError
-from common.schema import schema_from_json
+from common.schema import StructType, schema_from_json
 from common.schema.agreement import PublishedColumns, agree, joined_offers
-from common.schema.evolution import NO_COLUMNS, additions, extended, restricted
+from common.schema.evolution import NO_COLUMNS, Addition, additions, extended, restricted
+from common.settings import Stream
 from common.settings.loading import Evolution
 from common.settings.own_columns import columns_at, with_columns_at
 from common.stage.agreed_columns import agreed_columns
 from common.stage.evolved import Evolved, latest, publish
-from delta_loader.tables.load_modes.casting import widenings
+from common.stage.markers import Marker
+from delta_loader.plan.plan import TableShape
+from delta_loader.ports import ColumnAdder
+from delta_loader.tables.commits import Target
+from delta_loader.tables.load_modes.casting import Widening, widenings
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from structlog.typing import FilteringBoundLogger
-
-    from common.schema import StructType
-    from common.schema.evolution import Addition
-    from common.settings import Stream
-    from common.stage.markers import Marker
     from delta_loader.load.ports import Ports
-    from delta_loader.plan.plan import TableShape
-    from delta_loader.ports import ColumnAdder
-    from delta_loader.tables.commits import Target
-    from delta_loader.tables.load_modes.casting import Widening
 
 _ROUNDS = 3
 

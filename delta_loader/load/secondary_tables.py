@@ -7,23 +7,15 @@ Rules:
    before that.
 """
 
-from __future__ import annotations
+from collections.abc import Iterable
 
-from typing import TYPE_CHECKING
-
-from common.tables.deferred_ranges import DeferredRanges
+from common.settings import Stream
+from common.spans import Position, TopicPartition
+from common.tables.deferred_ranges import DeferredRange, DeferredRanges
 from delta_loader.load.deferred import excluded_spans, with_deferred, without_sources
-from delta_loader.tables.commits import side_commit
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from common.settings import Stream
-    from common.spans import Position, TopicPartition
-    from common.tables.deferred_ranges import DeferredRange
-    from delta_loader.load.stream_tables import StreamTables
-    from delta_loader.plan.plan import Load
-    from delta_loader.tables.commits import CommitNaming, TableCommit, Target
+from delta_loader.load.stream_tables import StreamTables
+from delta_loader.plan.plan import Load
+from delta_loader.tables.commits import CommitNaming, TableCommit, Target, side_commit
 
 
 class SecondaryTables:

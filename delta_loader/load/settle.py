@@ -19,22 +19,14 @@ Rules:
 5. A partition that does not exist, and that only a marker made by hand names, is not counted and not loaded.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
-from typing import TYPE_CHECKING
 
-from common.stage.idle import MAX_PARTITION
-from common.stage.markers import Marker
+from common.spans import Position, TopicPartition
+from common.stage.idle import MAX_PARTITION, IdleFact, StreamFact
+from common.stage.markers import Marker, MarkerName
 from common.stage.merged import is_merged
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from common.spans import Position, TopicPartition
-    from common.stage.idle import IdleFact, StreamFact
-    from common.stage.markers import MarkerName
-    from delta_loader.plan.plan import AnyMarker
+from delta_loader.plan.plan import AnyMarker
 
 
 def settle_candidates(

@@ -12,21 +12,17 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from common.spans import Position, TopicPartition
+from common.stage.markers import MarkerName
 from common.storage.store import store_time_ms
 from delta_loader.load.settle import settle_candidates, settled
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from common.spans import Position, TopicPartition
-    from common.stage.markers import MarkerName
-    from delta_loader.plan.plan import AnyMarker
-    from delta_loader.stage.identity import StreamIdentity
-    from delta_loader.stage.listed import Listing
-    from delta_loader.stage.reading import Stage
+from delta_loader.plan.plan import AnyMarker
+from delta_loader.stage.identity import StreamIdentity
+from delta_loader.stage.listed import Listing
+from delta_loader.stage.reading import Stage
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,11 @@ and settling.py.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from common.settings import LoaderSettings, Stream
+from common.spans import Position, TopicPartition
 from common.stage.markers import Marker
 from delta_loader.load.catch_up import CatchUp
 from delta_loader.load.commit_load import LoadCommits
@@ -16,21 +19,16 @@ from delta_loader.load.context import LoadContext
 from delta_loader.load.fence import RollbackFence
 from delta_loader.load.merged import MergedLoads
 from delta_loader.load.planning import plan
+from delta_loader.load.report import StreamReport
+from delta_loader.load.rollback import ExaminedTables
 from delta_loader.load.settling import Settling
-from delta_loader.plan.plan import Limits
+from delta_loader.plan.plan import Limits, Load
 from delta_loader.stage.generations import put_older_aside
 from delta_loader.stage.strays import StrayKeeper
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from common.settings import LoaderSettings, Stream
-    from common.spans import Position, TopicPartition
     from delta_loader.load.ports import Ports
     from delta_loader.load.replace_ranges import Replacements
-    from delta_loader.load.report import StreamReport
-    from delta_loader.load.rollback import ExaminedTables
-    from delta_loader.plan.plan import Load
 
 
 class StreamLoad:

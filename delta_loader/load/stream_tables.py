@@ -10,40 +10,37 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from structlog.typing import FilteringBoundLogger
+
 from common.errors import KafkaDeltaExpressError
 from common.schema.evolution import NO_COLUMNS
+from common.settings import Stream
 from common.settings.merging import columns_of_rows
 from common.settings.own_columns import columns_at
+from common.spans import Position, TopicPartition
 from common.stage.agreed_columns import agreed_columns
 from common.stage.evolved import latest
 from common.tables.identity import TableChain
-from common.tables.rollback import RollbackKind
+from common.tables.rollback import Rollback, RollbackKind
+from common.tables.state import TableState
 from common.tables.stream_columns import with_columns_of_files
 from common.tables.table_features import may_have_refused_rows
+from common.tables.transactions import TxnIds
 from common.tables.urls import comparable
+from delta_loader.load.rollback import RollbackDetector
+from delta_loader.load.vacuum_guard import VacuumGuard
 from delta_loader.plan.plan import TableShape
 from delta_loader.tables.commits import Target
-from delta_loader.tables.load_modes.load_mode import Merge, choose_load_mode, require_loadable, through_spark
+from delta_loader.tables.load_modes.load_mode import LoadMode, Merge, choose_load_mode, require_loadable, through_spark
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from structlog.typing import FilteringBoundLogger
-
-    from common.settings import Stream
-    from common.spans import Position, TopicPartition
-    from common.tables.rollback import Rollback
-    from common.tables.state import TableState
-    from common.tables.transactions import TxnIds
     from delta_loader.load.ports import Ports
-    from delta_loader.load.rollback import RollbackDetector
-    from delta_loader.load.vacuum_guard import VacuumGuard
-    from delta_loader.tables.load_modes.load_mode import LoadMode
 
 
 class StreamTables:

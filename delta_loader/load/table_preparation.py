@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from structlog.typing import FilteringBoundLogger
+
+from common.settings import Stream
 from common.settings.loading import Evolution
 from common.settings.merging import settings_of_columns
+from common.stage.markers import Marker, StagedFile
 from delta_loader.load.creating import Creator
 from delta_loader.load.merged_keys import require_sequence
 from delta_loader.load.schema_evolution import SchemaEvolution
-from delta_loader.plan.held import missing_file, stage_again
-from delta_loader.plan.plan import shape_of, shapes_of
-from delta_loader.tables.commits import needed
+from delta_loader.load.stream_tables import StreamTables
+from delta_loader.load.vacuum_guard import VacuumGuard
+from delta_loader.plan.held import Held, missing_file, stage_again
+from delta_loader.plan.plan import Load, TableShape, shape_of, shapes_of
+from delta_loader.tables.commits import Target, needed
 from delta_loader.tables.load_modes.compatibility import require_compatible
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-
-    from structlog.typing import FilteringBoundLogger
-
-    from common.settings import Stream
-    from common.stage.markers import Marker, StagedFile
     from delta_loader.load.ports import Ports
-    from delta_loader.load.stream_tables import StreamTables
-    from delta_loader.load.vacuum_guard import VacuumGuard
-    from delta_loader.plan.held import Held
-    from delta_loader.plan.plan import Load, TableShape
-    from delta_loader.tables.commits import Target
 
 
 class TablePreparation:

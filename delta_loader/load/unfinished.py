@@ -1,20 +1,14 @@
 """The streams whose turns have begun and not ended: what they have done so far, and which of them hang."""
 
-from __future__ import annotations
-
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+from structlog.typing import FilteringBoundLogger
 
 from common import metrics as catalogue
+from common.metrics import Metrics
+from common.ports import Clock
 from delta_loader.load.report import StreamReport
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
-
-    from structlog.typing import FilteringBoundLogger
-
-    from common.metrics import Metrics
-    from common.ports import Clock
 
 STUCK_S = 900.0
 _LOG_EVERY_S = 30.0

@@ -13,20 +13,19 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from structlog.typing import FilteringBoundLogger
+
+from common.ports import ObjectStore
+from common.stage.markers import StagedFile
+from delta_loader.tables.commits import TableCommit
 from delta_loader.tables.vacuum import fresh_path, guarded_age_s, vacuum_problem
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from structlog.typing import FilteringBoundLogger
-
-    from common.ports import ObjectStore
-    from common.stage.markers import StagedFile
     from delta_loader.load.ports import Ports
-    from delta_loader.tables.commits import TableCommit
 
 
 class VacuumGuard:

@@ -10,21 +10,16 @@ Rules:
 3. The truth is the commits' user metadata. The property may lag behind it, and is never ahead.
 """
 
-from __future__ import annotations
+from collections.abc import Iterable
+from typing import Protocol
 
-from typing import TYPE_CHECKING, Protocol
+from structlog.typing import FilteringBoundLogger
 
 from common.errors import KafkaDeltaExpressError
+from common.ports import Clock
+from common.settings import Stream
+from delta_loader.load.report import StreamReport
 from delta_loader.tables.valid_through import PROPERTY, moment_text
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from structlog.typing import FilteringBoundLogger
-
-    from common.ports import Clock
-    from common.settings import Stream
-    from delta_loader.load.report import StreamReport
 
 
 class PropertySetter(Protocol):

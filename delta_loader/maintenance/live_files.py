@@ -11,22 +11,18 @@ Rules:
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, cast
+from collections.abc import Iterator, Mapping, Sequence
+from typing import cast
 from urllib.parse import unquote
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from common.ports import ObjectStore
 from common.tables.log_files import LOG, commits_after, newest_checkpoint, required_file
+from delta_loader.ports import ParallelMap
 from delta_loader.tables.live_files import LiveFile
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    import pyarrow as pa
-
-    from common.ports import ObjectStore
-    from delta_loader.ports import ParallelMap
 
 _ROWS = 50_000
 _AT_A_TIME = 64

@@ -1,20 +1,12 @@
 """Which chains have a position in the main table, and which are staged without one; which wait for a resolution."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from common.spans import Position, TopicPartition
 from common.stage.markers import Marker
-from common.tables.rollback import RollbackKind
-from delta_loader.plan.plan import ForeignMarker, MissingOrigin, Overlap, Run, next_run
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from common.spans import Position, TopicPartition
-    from common.tables.rollback import Rollback
-    from delta_loader.plan.plan import AnyMarker
+from common.tables.rollback import Rollback, RollbackKind
+from delta_loader.plan.plan import AnyMarker, ForeignMarker, MissingOrigin, Overlap, Run, next_run
 
 
 @dataclass(frozen=True, slots=True)

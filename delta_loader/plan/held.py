@@ -3,19 +3,20 @@
 Rule: each reason has a short name (for metrics), a sentence with the offsets in it, and the command that fixes it.
 """
 
-from __future__ import annotations
-
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, assert_never
+from typing import assert_never
 
+from common.json_value import Json
 from common.remedies import CONFIG, delta_table, repair, replay
-from common.spans import Position, Span
+from common.spans import Position, Span, TopicPartition
 from common.stage.markers import GONE, Marker
 from common.stage.merged import is_merged, known_as
 from common.stage.repair_lock import repair_path
 from common.stage.stored import UPGRADE
 from common.tables.urls import comparable
 from delta_loader.plan.plan import (
+    AnyMarker,
     ForeignMarker,
     Gap,
     MissingOrigin,
@@ -26,13 +27,6 @@ from delta_loader.plan.plan import (
     UnsplittableOverlap,
     UpToDate,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
-
-    from common.json_value import Json
-    from common.spans import TopicPartition
-    from delta_loader.plan.plan import AnyMarker
 
 START_OVER = "start the stream again under another app_id, with tables of its own"
 """The remedy for a chain of several topics that cannot be rewound: a table already has more of it, or nothing records

@@ -1,21 +1,13 @@
 """What a pass has seen of one Kafka partition."""
 
-from __future__ import annotations
-
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from common.stage.markers import Marker
-from common.stage.undeclared import together
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from common.spans import Position
-    from common.stage.markers import Manifest
-    from common.stage.undeclared import UndeclaredFields
-    from delta_loader.plan.plan import AnyMarker
+from common.spans import Position
+from common.stage.markers import Manifest, Marker
+from common.stage.undeclared import UndeclaredFields, together
+from delta_loader.plan.plan import AnyMarker
 
 
 @dataclass(frozen=True, slots=True)

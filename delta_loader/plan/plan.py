@@ -24,21 +24,17 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 from common.errors import SchemaError
 from common.schema.spark_json import schema_from_json
+from common.spans import Position, TopicPartition
 from common.stage.markers import Marker, MarkerName, Origin, StagedFile, StagedTable
 from common.stage.merged import is_merged
+from common.tables.changes import MergeBy
 from common.tables.urls import comparable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from common.spans import Position, TopicPartition
-    from common.tables.changes import MergeBy
 
 _SCHEMAS = 256
 """How many parsed schemas are remembered as valid: markers repeat only a few."""

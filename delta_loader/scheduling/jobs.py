@@ -20,22 +20,17 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 from apscheduler.executors.base import BaseExecutor, run_job
+from apscheduler.job import Job
 from apscheduler.schedulers.background import BackgroundScheduler
 from apscheduler.triggers.interval import IntervalTrigger
+from structlog.typing import FilteringBoundLogger
 
+from common.ports import Clock
 from common.remedies import CONFIG
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from apscheduler.job import Job
-    from structlog.typing import FilteringBoundLogger
-
-    from common.ports import Clock
 
 LONG_S = 900.0
 REMEDY = (

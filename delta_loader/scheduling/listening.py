@@ -14,35 +14,26 @@ Rules:
    recreated between two checks is read on, by an offset of its own or from its end.
 """
 
-from __future__ import annotations
-
 import threading
 import time
+from collections.abc import Collection, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
-from confluent_kafka import Consumer, KafkaException
+from confluent_kafka import Consumer, KafkaException, Message
 from confluent_kafka import TopicPartition as KafkaPartition
+from structlog.typing import FilteringBoundLogger
 
 from common import metrics as catalogue
 from common.backoff import Backoff
 from common.errors import BrokerError, ConfigError
 from common.kafka.bounded import close_within
 from common.kafka.client import QUIET, client_properties
-from common.kafka.errors import LastClientError, broker_error
+from common.kafka.errors import KafkaFault, LastClientError, broker_error
 from common.kafka.properties import taking_properties
 from common.kafka.reader import NO_GROUP, require_allowed
+from common.metrics import Metrics
+from common.settings.section import Option
 from common.stage.notifications import notified_stream
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
-    from confluent_kafka import Message
-    from structlog.typing import FilteringBoundLogger
-
-    from common.kafka.errors import KafkaFault
-    from common.metrics import Metrics
-    from common.settings.section import Option
 
 _TIMEOUT_S = 5.0
 _POLL_S = 0.5

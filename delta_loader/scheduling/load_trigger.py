@@ -13,25 +13,19 @@ Rules:
 4. While the loader is paused there is no turn; notifications stay in the stage until it resumes.
 """
 
-from __future__ import annotations
-
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 from common import metrics as catalogue
+from common.metrics import Metrics
+from common.ports import Clock
+from delta_loader.load.report import StreamReport
+from delta_loader.scheduling.notifications import Notifications
 from delta_loader.scheduling.pacing import Pace
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-
-    from common.metrics import Metrics
-    from common.ports import Clock
-    from delta_loader.load.report import StreamReport
-    from delta_loader.scheduling.notifications import Notifications
-    from delta_loader.scheduling.requests import LoadRequest, RequestQueue
-    from delta_loader.scheduling.schedule import Schedule
+from delta_loader.scheduling.requests import LoadRequest, RequestQueue
+from delta_loader.scheduling.schedule import Schedule
 
 _A_MINUTE_S = 60.0
 

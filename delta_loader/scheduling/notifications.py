@@ -5,20 +5,15 @@ not know of it. The stage is checked every second while the topic is not being r
 that cannot reach the topic notifies in the stage, too.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable, Collection
 from threading import Lock
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
+
+from structlog.typing import FilteringBoundLogger
 
 from common.errors import StoreError
+from common.ports import Clock, ObjectStore
 from common.stage.notifications import NOTIFICATIONS, notification_folder
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
-
-    from structlog.typing import FilteringBoundLogger
-
-    from common.ports import Clock, ObjectStore
 
 CHECK_EVERY_S = 1.0
 """How often the stage is checked."""

@@ -1,15 +1,10 @@
 """Requested loads (``POST /load``): a request, and its response when the load has ended."""
 
-from __future__ import annotations
-
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from delta_loader.load.report import StreamReport
+from delta_loader.load.report import StreamReport
 
 
 @dataclass(eq=False, slots=True)

@@ -3,20 +3,15 @@
 Rule: a run that takes longer than its interval delays the next one, and two never overlap; missed times are skipped.
 """
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
 
 from apscheduler.triggers.cron import CronTrigger
 from apscheduler.triggers.interval import IntervalTrigger
 
 from common.errors import ConfigError
+from common.settings import Settings
 from common.settings.services import OFF
 from common.settings.values import ON_MARKER, parse_duration_s
-
-if TYPE_CHECKING:
-    from common.settings import Settings
 
 _CRON_FIELDS = 5
 _ANY_MOMENT = datetime(2000, 1, 1, tzinfo=UTC)

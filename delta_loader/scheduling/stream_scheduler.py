@@ -14,20 +14,13 @@ Rules:
 5. Threads stay for the next pass: each Python thread has a JVM thread, with a connection of its own.
 """
 
-from __future__ import annotations
-
 import time
 from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from threading import Condition, Thread
-from typing import TYPE_CHECKING
 
-from delta_loader.ports import never
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from delta_loader.ports import Hurries, StreamWork
+from delta_loader.ports import Hurries, StreamWork, never
 
 PATIENCE_S = 30.0
 SLICE_S = 30.0

@@ -1,30 +1,28 @@
 """When a loader loads, by its settings; and the control topic, if they name one."""
 
-from __future__ import annotations
+from collections.abc import Callable
 
-from typing import TYPE_CHECKING
+from structlog.typing import FilteringBoundLogger
 
 from common.clock import SystemClock
+from common.metrics import Metrics
+from common.settings import Settings
 from common.settings.on_marker import streams_on_marker
 from common.settings.pace import loader_of
 from common.settings.stores import stage_store
 from common.settings.values import ON_MARKER
 from common.stage.notifications import NOTIFICATIONS
+from delta_loader.scheduling.jobs import Jobs
 from delta_loader.scheduling.listening import Listener
 from delta_loader.scheduling.load_trigger import LoadTrigger, StreamTrigger
-from delta_loader.scheduling.notifications import ControlTopicNotifications, PolledNotifications, StoredNotifications
+from delta_loader.scheduling.notifications import (
+    ControlTopicNotifications,
+    Notifications,
+    PolledNotifications,
+    StoredNotifications,
+)
+from delta_loader.scheduling.requests import RequestQueue
 from delta_loader.scheduling.schedule import Schedule, load_schedules
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from structlog.typing import FilteringBoundLogger
-
-    from common.metrics import Metrics
-    from common.settings import Settings
-    from delta_loader.scheduling.jobs import Jobs
-    from delta_loader.scheduling.notifications import Notifications
-    from delta_loader.scheduling.requests import RequestQueue
 
 
 def listener_of(settings: Settings, *, log: FilteringBoundLogger, metrics: Metrics) -> Listener | None:

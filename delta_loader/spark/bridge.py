@@ -10,28 +10,23 @@ Rules:
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from delta import exceptions
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from common.errors import TableError
 from common.stage.data_files import delta_path
+from common.stage.markers import StagedFile
 from common.tables.state import TableState
 from common.tables.table_features import COMMITS_OF_A_CATALOG
+from delta_loader.plan.plan import TableShape
 from delta_loader.spark.session_conf import LOCAL_STATE_PARTITIONS, spark_url
 from delta_loader.tables.commits import LoadedTotals
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-
-    from pyspark.sql import SparkSession
-
-    from common.stage.markers import StagedFile
-    from delta_loader.plan.plan import TableShape
 
 PROBLEM = "_kafka_delta_express_problem"
 """The column of `Bridge.violations` with the reason why a row is refused."""

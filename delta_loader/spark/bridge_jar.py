@@ -11,24 +11,19 @@ Rules:
 3. Apart from compiling, only Python's standard library is used: a wheel is built before anything is installed.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil
 import subprocess
 import tempfile
 import zipfile
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from common.downloads import cache_folder, ensure_jars
 from common.errors import BuildError
 from delta_loader.spark.pairs import LOCK, OLDER_LOCK, installed, is_release, locked_jars
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 NAME = "kafka-delta-express.jar"
 FOLDER = Path(__file__).parent.parent / "java"

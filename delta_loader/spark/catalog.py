@@ -3,23 +3,17 @@
 A name of two parts is in the session's default catalog, `spark_catalog` unless ``loader.spark`` says otherwise.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 
 from common.errors import ConfigError, TableError
 from common.schema import backticks, quote_text
 from delta_loader.catalog.registering import Entry, UnknownCatalogError
 from delta_loader.spark.bridge import first_line
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from pyspark.sql import SparkSession
 
 _PARTS_WITH_CATALOG = 3
 _FACTS = "# Detailed Table Information"

@@ -13,23 +13,19 @@ Rules:
    (common/tables/log_files.py); and, when a loader starts, those of a loader that died.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from threading import Condition, Thread
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
+
+from structlog.typing import FilteringBoundLogger
 
 from common import metrics as catalogue
 from common.errors import KafkaDeltaExpressError
-
-if TYPE_CHECKING:
-    from structlog.typing import FilteringBoundLogger
-
-    from common.metrics import Metrics
-    from common.ports import Clock
-    from delta_loader.ports import ParallelMap
+from common.metrics import Metrics
+from common.ports import Clock
+from delta_loader.ports import ParallelMap
 
 MOST_TRIES = 3
 """For one checkpoint, and for failures in a row before the health reports it (rule 4)."""

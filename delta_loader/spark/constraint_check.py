@@ -13,18 +13,17 @@ Rules:
    A row's record identity is read only for rows that are refused.
 """
 
-from __future__ import annotations
-
+from collections.abc import Mapping, Sequence
 from functools import partial, reduce
-from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame, functions
+from pyspark.sql import Column, DataFrame, SparkSession, functions
 
 from common.schema import quote_name, quote_text
 from common.settings.stream import KAFKA_COLUMNS
-from common.spans import Offset, Partition, Topic, TopicPartition
+from common.spans import Offset, Partition, Position, Span, Topic, TopicPartition
+from common.stage.identity_columns import IdentityColumns
 from common.stage.merged import ends_at, inputs_of
 from delta_loader.spark.bridge import PROBLEM, Bridge, table_errors
 from delta_loader.spark.merging.merge_writes import event_writes
@@ -32,21 +31,12 @@ from delta_loader.spark.merging.validation import MergeValidator
 from delta_loader.spark.session_conf import spark_url
 from delta_loader.spark.spark_writes import rows_of, staged_rows
 from delta_loader.spark.variants import with_variants
-from delta_loader.tables.commits import DeadLetterRow
+from delta_loader.tables.commits import DeadLetterRow, Target
+from delta_loader.tables.file_split import SparkWrite
 from delta_loader.tables.load_modes.load_mode import checks_rows
 from delta_loader.tables.load_modes.refused import REFUSED_BY_TABLE, RefusedRecord
 from delta_loader.tables.load_modes.variants import variants_of
 from delta_loader.tables.merging.unmatched_deletes import JUDGED_PLACE
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from pyspark.sql import SparkSession
-
-    from common.spans import Position, Span
-    from common.stage.identity_columns import IdentityColumns
-    from delta_loader.tables.commits import Target
-    from delta_loader.tables.file_split import SparkWrite
 
 
 class ConstraintChecker:

@@ -3,32 +3,23 @@
 Rule: each change is a commit that does nothing else.
 """
 
-from __future__ import annotations
-
 import uuid
+from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 
+from common.ports import Clock
 from common.schema import nullable_columns, quote_name, quote_text, schema_from_json, schema_to_json
-from common.schema.types import Primitive, uses
+from common.schema.evolution import Addition
+from common.schema.types import DataType, Primitive, uses
 from delta_loader.plan.plan import TableShape
 from delta_loader.spark.bridge import Bridge, metadata_line, table_errors
 from delta_loader.spark.session_conf import spark_url
-from delta_loader.tables.load_modes.layout import Template
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from pyspark.sql import SparkSession
-
-    from common.ports import Clock
-    from common.schema.evolution import Addition
-    from common.schema.types import DataType
-    from delta_loader.tables.load_modes.casting import Widening
-    from delta_loader.tables.load_modes.layout import Layout
+from delta_loader.tables.load_modes.casting import Widening
+from delta_loader.tables.load_modes.layout import Layout, Template
 
 REMEDY = "check the table, the store and Spark's rights to it; the log has more"
 _TYPE_WIDENING = "delta.enableTypeWidening"

@@ -23,20 +23,23 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 from delta import DeltaTable
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import SparkSession
 
+from common.ports import Clock
 from common.stage.data_files import ESCAPED, LONGEST_BYTES
 from common.tables.commit_metadata import CommitMetadata
-from common.tables.history import read_history
+from common.tables.history import LoggedCommit, read_history
 from common.tables.rollback import turning_points
+from common.tables.state import TableState
 from delta_loader.plan.plan import TableShape
-from delta_loader.spark.bridge import CONFLICTS, Bridge, add_lines, first_line, table_errors
-from delta_loader.spark.checkpoint_threads import DueCheckpoint
+from delta_loader.spark.bridge import CONFLICTS, Bridge, Line, LoadTransaction, add_lines, first_line, table_errors
+from delta_loader.spark.checkpoint_threads import Checkpoints, DueCheckpoint
 from delta_loader.spark.definitions import REMEDY, TableDefinitions
 from delta_loader.spark.merging.merge_writes import merge_within
 from delta_loader.spark.session_conf import spark_url
@@ -49,24 +52,12 @@ from delta_loader.tables.commits import (
     Failed,
     LoadedTotals,
     NotWritten,
+    TableCommit,
     Unknown,
 )
 from delta_loader.tables.load_modes.layout import Layout
 from delta_loader.tables.load_modes.load_mode import Refused, choose_load_mode, through_spark
 from delta_loader.tables.load_modes.variants import variants_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from pyspark.sql import SparkSession
-
-    from common.ports import Clock
-    from common.tables.history import LoggedCommit
-    from common.tables.state import TableState
-    from delta_loader.spark.bridge import Line, LoadTransaction
-    from delta_loader.spark.checkpoint_threads import Checkpoints
-    from delta_loader.tables.commits import TableCommit
-
 
 ABSENT = -1
 """Stands for an app id without a txn action."""

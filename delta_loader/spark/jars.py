@@ -4,18 +4,11 @@ They are passed to Spark as plain files (``spark.jars``): no resolver runs when 
 used once they are in the cache, and every session of one release runs on the same bytes.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from pathlib import Path
 
 from common import downloads
-from delta_loader.spark.pairs import installed, locked_jars
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
-    from delta_loader.spark.pairs import JarGroup
+from delta_loader.spark.pairs import JarGroup, installed, locked_jars
 
 
 def ensure_jars(groups: Iterable[JarGroup]) -> list[Path]:

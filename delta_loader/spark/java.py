@@ -8,20 +8,14 @@ Rules:
 3. An exception that PySpark logs before it raises it is not logged: the code that catches it reports it.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import sys
 import threading
-from typing import TYPE_CHECKING
 
-from pyspark import SparkContext
+from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.logger import PySparkLogger
-
-if TYPE_CHECKING:
-    from pyspark import SparkConf
 
 _OF_NO_CONCERN = b"WARNING: Using incubator modules:"
 _TWICE = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")

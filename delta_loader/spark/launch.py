@@ -12,14 +12,11 @@ from __future__ import annotations
 import os
 import shlex
 import tempfile
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from common.settings.masking import mask
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
 
 _JAVA_OPTIONS = ("spark.driver.defaultJavaOptions", "spark.driver.extraJavaOptions")
 _REPOSITORIES = "spark.jars.repositories"

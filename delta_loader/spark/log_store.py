@@ -12,24 +12,18 @@ Rules:
    start.
 """
 
-from __future__ import annotations
-
 import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 
 from common.errors import StoreError, StoreRefusedError, UnsafeStoreError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-
-    from pyspark.sql import SparkSession
-
-    from delta_loader.ports import OpenStore
+from delta_loader.ports import OpenStore
 
 CLASS = "io.github.kafkadeltaexpress.ConditionalCreateLogStore"
 LOCAL_CLASS = "io.github.kafkadeltaexpress.LinkedLocalLogStore"

@@ -16,22 +16,19 @@ Rules:
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, cast
 
-from pyspark.sql import functions
+from pyspark.sql import Column, DataFrame, functions
 
 from common.schema import backticks
 from common.stage.data_files import DIGEST, ESCAPED, LONGEST_BYTES, shortened
+from common.tables.state import TableState
 from common.tables.table_features import fields_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from pyspark.sql import Column, DataFrame
-
-    from common.tables.state import TableState
     from delta_loader.spark.bridge import Line
 
 _RANDOM_FOLDERS = "delta.randomizeFilePrefixes"

@@ -7,22 +7,18 @@ when an image is built or a loader first starts, and Java is given the path. Lib
 to Java as usual.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import platform
 import tempfile
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import pyspark
 
 from common.downloads import READABLE, cache_folder
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 class _Codec(NamedTuple):

@@ -4,19 +4,13 @@ Those of the release are in `delta_loader/jars.lock`, those of older pairs in `d
 installed delta-spark and pyspark say which it is.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterable, Mapping
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from common.downloads import read_lock
+from common.downloads import Jar, read_lock
 from common.errors import BuildError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from common.downloads import Jar
 
 JarGroup = Literal["delta", "s3"]
 

@@ -1,20 +1,13 @@
 """Finds keys that several rows of a table have: a `delta_loader.load.merged_keys.KeyReader` in one Spark session."""
 
-from __future__ import annotations
+from collections.abc import Sequence
 
-from typing import TYPE_CHECKING
-
-from pyspark.sql import functions
+from pyspark.sql import SparkSession, functions
 
 from common.schema import backticks
 from common.tables.changes import RESERVED
 from delta_loader.spark.bridge import table_errors
 from delta_loader.spark.session_conf import spark_url
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from pyspark.sql import SparkSession
 
 _MOST_KEYS = 2000
 _COUNT = f"{RESERVED}count"

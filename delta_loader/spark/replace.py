@@ -13,31 +13,22 @@ Rules:
 6. Values that cannot be folder names go to folders with random names (delta_loader/spark/long_values.py, rule 2).
 """
 
-from __future__ import annotations
-
 import json
+from collections.abc import Mapping, Sequence
 from functools import partial, reduce
-from typing import TYPE_CHECKING
 
-from pyspark.sql import functions
+from pyspark.sql import DataFrame, SparkSession, functions
 from pyspark.sql.types import StructType, VariantType
 
 from common.schema import schema_from_json
 from common.stage.data_files import ESCAPED, LONGEST_BYTES
+from common.stage.replacements import ReplacementTable
 from common.tables.table_features import IDENTITY, IDENTITY_TAKES_VALUES
-from delta_loader.load.replace_steps import RequestStep, txn_id
+from delta_loader.load.replace_steps import Request, RequestStep, txn_id
 from delta_loader.spark.bridge import CONFLICTS, Bridge, table_errors
 from delta_loader.spark.long_values import needs_other_folders
 from delta_loader.spark.session_conf import spark_url
 from delta_loader.spark.variants import with_variants
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from pyspark.sql import DataFrame, SparkSession
-
-    from common.stage.replacements import ReplacementTable
-    from delta_loader.load.replace_steps import Request
 
 _OFFSET = "_kafka_offset"
 

@@ -12,23 +12,25 @@ Rules:
 6. A local session listens on the loopback address only, shows no progress bars and no UI, and logs errors only.
 """
 
-from __future__ import annotations
-
 import os
 import pwd
+from collections.abc import Mapping, Sequence
 from importlib import resources
-from typing import TYPE_CHECKING, cast
+from pathlib import Path
+from typing import cast
 
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from common.errors import ConfigError, TableError
+from common.settings import Settings
 from delta_loader.spark.bridge_jar import ensure_bridge_jar
 from delta_loader.spark.jars import ensure_jars
 from delta_loader.spark.java import start_java
 from delta_loader.spark.launch import launch_options
 from delta_loader.spark.log_store import is_s3, log_store_options
 from delta_loader.spark.native_codecs import codec_options
+from delta_loader.spark.pairs import JarGroup
 from delta_loader.spark.session_conf import (
     LOCAL_STATE_PARTITIONS,
     MOST_TRANSACTIONS,
@@ -36,13 +38,6 @@ from delta_loader.spark.session_conf import (
     TRANSACTIONS_IN_CHECKSUM,
 )
 from delta_loader.spark.trust import authorities_of, trust
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    from common.settings import Settings
-    from delta_loader.spark.pairs import JarGroup
 
 _S3A = "spark.hadoop.fs.s3a."
 _CREDENTIALS = "org.apache.hadoop.fs.s3a."

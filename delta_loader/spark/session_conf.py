@@ -1,7 +1,5 @@
 """Spark's names for what more than one module of the loader needs: settings of a session, and a table's URL."""
 
-from __future__ import annotations
-
 STATE_PARTITIONS = "spark.databricks.delta.snapshotPartitions"
 LOCAL_STATE_PARTITIONS = "4"
 """Delta splits a table's state into 50 parts by default, which costs two seconds per commit on one machine."""

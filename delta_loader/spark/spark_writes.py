@@ -19,36 +19,25 @@ Rules:
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial, reduce
 from threading import Lock
-from typing import TYPE_CHECKING
 
-from pyspark.sql import DataFrame, functions
+from pyspark.sql import DataFrame, SparkSession, functions
 
 from common.schema import backticks, quote_text, schema_from_json, schema_to_json
-from common.stage.identity_columns import identity_fields
-from delta_loader.spark.bridge import Bridge
+from common.stage.identity_columns import IdentityColumns, identity_fields
+from common.tables.state import TableState
+from delta_loader.plan.plan import TableShape
+from delta_loader.spark.bridge import Bridge, Line, LoadTransaction
 from delta_loader.spark.long_values import digestible, needs_other_folders, with_digests, with_values
 from delta_loader.spark.variants import with_variants
-from delta_loader.tables.commits import LoadedTotals
-from delta_loader.tables.file_split import OFFSET_COLUMN
-from delta_loader.tables.load_modes.load_mode import through_spark
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
-
-    from pyspark.sql import SparkSession
-
-    from common.stage.identity_columns import IdentityColumns
-    from common.tables.state import TableState
-    from delta_loader.plan.plan import TableShape
-    from delta_loader.spark.bridge import Line, LoadTransaction
-    from delta_loader.tables.commits import DeadLetterRow, TableCommit
-    from delta_loader.tables.file_split import RecordPosition, SparkWrite
-    from delta_loader.tables.load_modes.casting import Cast
-    from delta_loader.tables.load_modes.load_mode import LoadMode
+from delta_loader.tables.commits import DeadLetterRow, LoadedTotals, TableCommit
+from delta_loader.tables.file_split import OFFSET_COLUMN, RecordPosition, SparkWrite
+from delta_loader.tables.load_modes.casting import Cast
+from delta_loader.tables.load_modes.load_mode import LoadMode, through_spark
 
 
 @dataclass(frozen=True, slots=True)

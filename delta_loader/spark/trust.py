@@ -15,6 +15,7 @@ import atexit
 import os
 import shutil
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,8 +24,6 @@ from py4j.protocol import Py4JError
 from common.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from delta_loader.spark.bridge import Java
 
 _STORE = "javax.net.ssl.trustStore"

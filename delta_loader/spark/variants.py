@@ -7,19 +7,12 @@ Rules:
 2. Numbers become what Spark makes of them: exact up to 38 digits, the nearest DOUBLE beyond.
 """
 
-from __future__ import annotations
+from collections.abc import Collection
 
-from typing import TYPE_CHECKING
-
-from pyspark.sql import functions
+from pyspark.sql import DataFrame, functions
 from pyspark.sql.types import StringType
 
 from common.schema.ddl import quote_name
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from pyspark.sql import DataFrame
 
 
 def with_variants(rows: DataFrame, names: Collection[str]) -> DataFrame:

@@ -15,25 +15,17 @@ Rules (common/stage/chain_origins.py has the others):
    its markers may have the very names that were listed. The next pass reads it.
 """
 
-from __future__ import annotations
+from collections.abc import Iterable, Mapping
 
-from typing import TYPE_CHECKING
-
-from common.stage.chain_origins import is_superseded
+from common.ports import ObjectStore
+from common.spans import TopicPartition
+from common.stage.chain_origins import ChainOrigin, is_superseded
 from common.stage.markers import Marker
 from common.stage.repair_lock import last_repair
-from delta_loader.plan.held import under_repair
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from common.ports import ObjectStore
-    from common.spans import TopicPartition
-    from common.stage.chain_origins import ChainOrigin
-    from delta_loader.plan.held import Held
-    from delta_loader.plan.plan import AnyMarker
-    from delta_loader.stage.listed import Listing
-    from delta_loader.stage.reading import Stage
+from delta_loader.plan.held import Held, under_repair
+from delta_loader.plan.plan import AnyMarker
+from delta_loader.stage.listed import Listing
+from delta_loader.stage.reading import Stage
 
 
 def put_older_aside(

@@ -14,28 +14,19 @@ Rules (common/tables/identity.py has the others):
    name alone.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from common.remedies import repair
+from common.settings import Stream
+from common.spans import Position, TopicPartition
 from common.stage.chain import emptied
-from common.stage.chain_origins import is_superseded
-from common.stage.markers import Marker
+from common.stage.chain_origins import ChainOrigin, is_superseded
+from common.stage.markers import Manifest, Marker, MarkerName
 from common.stage.merged import known_as
-from common.tables.identity import NO_IDENTITY
+from common.tables.identity import NO_IDENTITY, TableIdentity
+from common.tables.transactions import TxnIds
 from delta_loader.plan.plan import AnyMarker, ForeignMarker, UnreadableMarker
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from common.settings import Stream
-    from common.spans import Position, TopicPartition
-    from common.stage.chain_origins import ChainOrigin
-    from common.stage.markers import Manifest, MarkerName
-    from common.tables.identity import TableIdentity
-    from common.tables.transactions import TxnIds
 
 OTHER_STREAM = "other_stream"
 OTHER_TOPIC = "other_topic"

@@ -11,18 +11,13 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence, ValuesView
+from collections.abc import Iterable, Iterator, Mapping, Sequence, ValuesView
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, overload
+from typing import overload
 
-from common.spans import Position
+from common.ports import StoredObject
+from common.spans import Position, TopicPartition
 from common.stage.markers import MarkerName
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from common.ports import StoredObject
-    from common.spans import TopicPartition
 
 
 @dataclass(frozen=True, slots=True, eq=False)

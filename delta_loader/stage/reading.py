@@ -11,32 +11,41 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from common.errors import MarkerError, NewerFormatError
+from common.ports import ObjectStore, StoredObject
+from common.settings import Stream
+from common.spans import TopicPartition
 from common.stage.appeared_routes import appeared, with_appeared_of
-from common.stage.chain_origins import BEGIN, listed_origin, newest_paths
-from common.stage.idle import IDLE, facts_from_bytes, holds_of_running_writers
+from common.stage.chain_origins import BEGIN, ChainOrigin, listed_origin, newest_paths
+from common.stage.idle import (
+    IDLE,
+    HeldFact,
+    IdleFact,
+    StreamFact,
+    WriterFacts,
+    facts_from_bytes,
+    holds_of_running_writers,
+)
 from common.stage.marker_contents import manifest_of
-from common.stage.markers import DONE, STRAY, Marker, MarkerName, is_late_path, late_path, marker_from_bytes
+from common.stage.markers import (
+    DONE,
+    STRAY,
+    Manifest,
+    Marker,
+    MarkerName,
+    StagedFile,
+    is_late_path,
+    late_path,
+    marker_from_bytes,
+)
 from common.stage.merged import is_merged, kafka_topic
+from common.stage.topic_owners import StageTopicOwners
 from delta_loader.plan.plan import AnyMarker, UnreadableMarker, for_tables
-from delta_loader.stage.listed import listing_of, without
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-
-    from common.ports import ObjectStore, StoredObject
-    from common.settings import Stream
-    from common.spans import TopicPartition
-    from common.stage.chain_origins import ChainOrigin
-    from common.stage.idle import HeldFact, IdleFact, StreamFact, WriterFacts
-    from common.stage.markers import Manifest, StagedFile
-    from common.stage.topic_owners import StageTopicOwners
-    from delta_loader.ports import ParallelMap
-    from delta_loader.stage.listed import Listed, Listing
-
+from delta_loader.ports import ParallelMap
+from delta_loader.stage.listed import Listed, Listing, listing_of, without
 
 _IDLE_MS = 86_400_000
 

@@ -31,19 +31,13 @@ Rules:
    and a task's state there, which a rewind to the table's position needs.
 """
 
-from __future__ import annotations
-
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from common.spans import Position
 from common.stage.markers import Marker, MarkerName, Origin
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from collections.abc import Set as AbstractSet
-
-    from common.spans import Position
-    from delta_loader.plan.plan import AnyMarker
+from delta_loader.plan.plan import AnyMarker
 
 SKEW_MS = 60_000
 """The possible error between the store's times of two markers."""

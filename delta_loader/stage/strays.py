@@ -9,23 +9,15 @@ Rules:
 3. At most `_MOST` branches of a partition are moved in one pass; the rest in the next.
 """
 
-from __future__ import annotations
+from collections.abc import Iterable, Mapping
 
-from typing import TYPE_CHECKING
-
-from common.stage.markers import Marker
-from delta_loader.plan.plan import Run, next_run
+from common.spans import Position, TopicPartition
+from common.stage.markers import Marker, MarkerName
+from delta_loader.plan.plan import AnyMarker, Run, next_run
+from delta_loader.stage.identity import StreamIdentity
+from delta_loader.stage.listed import Listing
+from delta_loader.stage.reading import Stage
 from delta_loader.stage.stray_rules import LowEnd, MarkersToRead, StrayBranch, lowest_branch, may_be_late
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from common.spans import Position, TopicPartition
-    from common.stage.markers import MarkerName
-    from delta_loader.plan.plan import AnyMarker
-    from delta_loader.stage.identity import StreamIdentity
-    from delta_loader.stage.listed import Listing
-    from delta_loader.stage.reading import Stage
 
 _MOST = 16
 

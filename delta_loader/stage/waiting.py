@@ -1,18 +1,11 @@
 """How long staged markers have waited to be loaded, by the stage's listing and the tables' positions."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
+from common.settings import Stream
 from common.tables.deferred_ranges import DeferredRanges
-from common.tables.identity import NO_IDENTITY
+from common.tables.identity import NO_IDENTITY, TableIdentity
+from common.tables.state import TableState
 from common.tables.transactions import TxnIds
-
-if TYPE_CHECKING:
-    from common.settings import Stream
-    from common.tables.identity import TableIdentity
-    from common.tables.state import TableState
-    from delta_loader.stage.reading import Stage
+from delta_loader.stage.reading import Stage
 
 
 def oldest_waiting_ms(

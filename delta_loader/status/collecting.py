@@ -5,21 +5,27 @@ Rule: a stream whose table cannot be read, or a Kafka that does not answer in ti
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from common.errors import KafkaDeltaExpressError
+from common.ports import ObjectStore
+from common.settings import Stream
 from common.settings.catalog import name_of_table
-from common.stage.evolved import latest
-from common.stage.failures import last_failure
-from common.stage.idle import stream_fact
-from common.stage.markers import Marker
+from common.spans import Position, Topic, TopicPartition
+from common.stage.chain_origins import ChainOrigin
+from common.stage.evolved import Gained, latest
+from common.stage.failures import LastFailure, last_failure
+from common.stage.idle import HeldFact, IdleFact, stream_fact
+from common.stage.markers import Marker, MarkerName
 from common.stage.merged import ids_together, topics_of, with_chains
 from common.stage.paused import StreamPart, pause_of
 from common.tables.deferred_ranges import deferred_of
 from common.tables.delta_log import read_table_state
-from common.tables.identity import NO_IDENTITY
-from common.tables.stream_history import read_stream_history
+from common.tables.identity import NO_IDENTITY, TableIdentity
+from common.tables.state import TableState
+from common.tables.stream_history import StreamHistory, read_stream_history
 from common.tables.transactions import TxnIds
 from common.tables.urls import comparable
 from delta_loader.check_result import Check, Level
@@ -46,31 +52,15 @@ from delta_loader.plan.held import (
     unknown_partition,
 )
 from delta_loader.plan.partition_progress import undeclared_of, violations_of
-from delta_loader.plan.plan import MissingOrigin, Overlap, Run, next_run, require_splittable
+from delta_loader.plan.plan import AnyMarker, MissingOrigin, NextRun, Overlap, Run, next_run, require_splittable
+from delta_loader.ports import EndsOf, OpenStore
 from delta_loader.stage.generations import unfinished_repair
 from delta_loader.stage.identity import StreamIdentity
+from delta_loader.stage.listed import Listed, Listing
+from delta_loader.stage.reading import Stage
 from delta_loader.status.values import Aside, PartitionStatus, StreamStatus
 from delta_loader.tables.load_modes.load_mode import choose_load_mode
 from delta_loader.tables.valid_through import valid_through_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-
-    from common.ports import ObjectStore
-    from common.settings import Stream
-    from common.spans import Position, Topic, TopicPartition
-    from common.stage.chain_origins import ChainOrigin
-    from common.stage.evolved import Gained
-    from common.stage.failures import LastFailure
-    from common.stage.idle import HeldFact, IdleFact
-    from common.stage.markers import MarkerName
-    from common.tables.identity import TableIdentity
-    from common.tables.state import TableState
-    from common.tables.stream_history import StreamHistory
-    from delta_loader.plan.plan import AnyMarker, NextRun
-    from delta_loader.ports import EndsOf, OpenStore
-    from delta_loader.stage.listed import Listed, Listing
-    from delta_loader.stage.reading import Stage
 
 _WINDOW = 16  # unloaded markers read per Kafka partition: enough to determine why it does not move
 

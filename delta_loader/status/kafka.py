@@ -3,23 +3,17 @@
 Loading itself never queries Kafka.
 """
 
-from __future__ import annotations
-
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+
+from confluent_kafka.admin import AdminClient
 
 from common.kafka.client import QUIET, client_properties, topic_id
+from common.settings import Settings, Stream
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.merged import kafka_partition
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
-    from confluent_kafka.admin import AdminClient
-
-    from common.settings import Settings, Stream
 
 _TIMEOUT_S = 5.0
 _IDS_TIMEOUT_S = 2.0

@@ -8,31 +8,23 @@ Rules:
 3. Loading does not depend on it. An unanswered query leaves the value unknown, and is repeated.
 """
 
-from __future__ import annotations
-
+from collections.abc import Collection, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import OffsetSpec
+from structlog.typing import FilteringBoundLogger
 
 from common.errors import StoreError
 from common.lagging.history import EndHistory
 from common.lagging.watch import KafkaEnds
-from common.spans import Partition, TopicPartition
+from common.ports import Clock
+from common.settings import Settings
+from common.spans import Partition, Position, TopicPartition
 from common.stage.merged import is_merged, kafka_partition, topics_of, with_chains
+from delta_loader.stage.reading import Stage
 from delta_loader.status.kafka import described_ids
 from delta_loader.status.writers import IdleWriter, KafkaAnswers
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
-    from structlog.typing import FilteringBoundLogger
-
-    from common.ports import Clock
-    from common.settings import Settings
-    from common.spans import Position
-    from delta_loader.stage.reading import Stage
 
 EVERY_S = 60.0
 _TIMEOUT_S = 5.0

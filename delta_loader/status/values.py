@@ -6,30 +6,25 @@ the next ones wanted; a lag is a difference of positions, so holes in Kafka coun
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING
 
 from common.errors import ExitCode
-from common.json_value import Json  # noqa: TC001 - an alias of a union
+from common.json_value import Json
 from common.printable import joined, one_line
 from common.remedies import CONFIG
 from common.sizes import counted, time_text
+from common.spans import Position, TopicPartition
+from common.stage.evolved import Gained
+from common.stage.failures import LastFailure
+from common.stage.paused import Pause
 from common.stage.undeclared import REMEDY as UNDECLARED_REMEDY
-from delta_loader.tables.load_modes.load_mode import load_mode_name
+from common.stage.undeclared import UndeclaredFields
+from common.tables.deferred_ranges import DeferredRange
+from delta_loader.check_result import Check
+from delta_loader.plan.held import Held
+from delta_loader.tables.load_modes.load_mode import LoadMode, load_mode_name
 from delta_loader.tables.valid_through import moment_text
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from common.spans import Position, TopicPartition
-    from common.stage.evolved import Gained
-    from common.stage.failures import LastFailure
-    from common.stage.paused import Pause
-    from common.stage.undeclared import UndeclaredFields
-    from common.tables.deferred_ranges import DeferredRange
-    from delta_loader.check_result import Check
-    from delta_loader.plan.held import Held
-    from delta_loader.tables.load_modes.load_mode import LoadMode
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,23 +15,16 @@ Rules:
    report counts at any position.
 """
 
-from __future__ import annotations
-
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from common.lagging.history import EndHistory
+from common.settings import Stream
 from common.settings.values import StartAt
+from common.spans import Position, Topic, TopicPartition
 from common.stage.merged import ids_together, inputs_of, is_merged
-from delta_loader.plan.held import gone_from_kafka, topic_recreated
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
-
-    from common.lagging.history import EndHistory
-    from common.settings import Stream
-    from common.spans import Position, Topic, TopicPartition
-    from delta_loader.plan.held import Held
-    from delta_loader.plan.partition_progress import PartitionProgress
+from delta_loader.plan.held import Held, gone_from_kafka, topic_recreated
+from delta_loader.plan.partition_progress import PartitionProgress
 
 _FLUSHES = 2
 _RETRIES_S = 600.0

@@ -21,24 +21,19 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
-from common.spans import Span
+from common.spans import Offset, Position, Span, TopicPartition
+from common.stage.markers import Marker, StagedFile
+from common.tables.changes import MergedBy
 from common.tables.commit_metadata import CommitMetadata
 from common.tables.counts import counts_of
 from common.tables.identity import NO_IDENTITY, TableChain, TableIdentity
+from common.tables.transactions import TxnIds
+from delta_loader.plan.plan import Load, TableShape
 from delta_loader.tables.file_split import FileSplit, SparkWrite, split_files_at
 from delta_loader.tables.load_modes.load_mode import PLAIN, LoadMode, through_spark
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    from common.spans import Offset, Position, TopicPartition
-    from common.stage.markers import Marker, StagedFile
-    from common.tables.changes import MergedBy
-    from common.tables.transactions import TxnIds
-    from delta_loader.plan.plan import Load, TableShape
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,28 +10,20 @@ Rules:
 3. The statistics of the offset column are exact: an integer is never truncated, and the column always has statistics.
 """
 
-from __future__ import annotations
-
 import json
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 from common.errors import SchemaError
 from common.schema import schema_from_json
 from common.settings.stream import KAFKA_COLUMNS
+from common.spans import Offset, Position, TopicPartition
+from common.stage.identity_columns import IdentityColumns
+from common.stage.markers import Marker, StagedFile, StagedTable
 from common.tables.changes import DELETE_COLUMN, HISTORY_COLUMNS
-from delta_loader.plan.plan import shape_of
-from delta_loader.tables.load_modes.casting import casts_of, merged_schema
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from common.spans import Offset, Position, TopicPartition
-    from common.stage.identity_columns import IdentityColumns
-    from common.stage.markers import Marker, StagedFile, StagedTable
-    from delta_loader.plan.plan import TableShape
-    from delta_loader.tables.load_modes.casting import Cast
+from delta_loader.plan.plan import TableShape, shape_of
+from delta_loader.tables.load_modes.casting import Cast, casts_of, merged_schema
 
 OFFSET_COLUMN = "_kafka_offset"
 

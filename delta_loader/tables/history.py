@@ -12,17 +12,14 @@ Rules:
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import cast
 from urllib.parse import unquote
 
+from common.spans import Span, TopicPartition
 from common.stage.merged import kafka_topic
 from common.tables.commit_metadata import CommitMetadata
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from common.spans import Span, TopicPartition
 
 _TOPIC, _PARTITION, _OFFSET = "_kafka_topic", "_kafka_partition", "_kafka_offset"
 _PARAMETERS = ("predicate", "mode", "version", "timestamp")  # parameters that describe an operation

@@ -1,12 +1,7 @@
 """A data file of a table's newest version, as a value; `delta_loader.maintenance.live_files` reads them."""
 
-from __future__ import annotations
-
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,19 +13,14 @@ Rules:
 3. There is no guard for a retention of zero: then VACUUM deletes even a file that was copied a moment ago.
 """
 
-from __future__ import annotations
-
 import hashlib
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from common.errors import MarkerError
 from common.settings.values import duration_text
 from common.stage.data_files import DataFileName
 from common.tables.properties import retention_ms
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 RETENTION = "delta.deletedFileRetentionDuration"
 DEFAULT_RETENTION_S = 7 * 86_400.0

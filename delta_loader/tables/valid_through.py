@@ -7,19 +7,12 @@ Rules:
 2. The property is a time in ISO 8601, UTC, which sorts as text does.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from itertools import islice
-from typing import TYPE_CHECKING
 
-from common.tables.history import with_lineage
+from common.tables.history import LoggedCommit, with_lineage
 from common.tables.rollback import MOST_COMMITS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from common.tables.history import LoggedCommit
 
 PROPERTY = "kafka_delta_express.valid_through"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -1,19 +1,27 @@
 """The loader's pages and calls, from the moment at which its process starts Spark."""
 
-from __future__ import annotations
-
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+
+from structlog.typing import FilteringBoundLogger
 
 from common.clock import SystemClock
 from common.http.pages import Health, pausing_calls, service_pages, with_remedy
+from common.http.pausing import Pausing
 from common.http.server import HttpServer, Page, Routes, json_page, text_page
 from common.lagging.history import EndHistory
 from common.lagging.watch import EndWatch
+from common.metrics import Metrics
 from common.pages.assets import status_pages
 from common.pages.problems import held_problems
+from common.settings import Settings
 from common.settings.stores import stage_store
+from common.stage.paused_streams import PausedStreams
+from delta_loader.checks.readiness import ReadinessCheck
 from delta_loader.lease.holder import REMEDY as LEASE_REMEDY
+from delta_loader.load.report import StreamReport
+from delta_loader.loader import Loader
 from delta_loader.ports import in_turn
 from delta_loader.scheduling.jobs import REMEDY as JOB_REMEDY
 from delta_loader.scheduling.requests import RequestQueue
@@ -22,20 +30,6 @@ from delta_loader.stage.reading import Stage
 from delta_loader.status.kafka_watch import KafkaRefresher
 from delta_loader.web.view import LoaderView
 from delta_loader.web.writers import WritersView
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from contextlib import ExitStack
-
-    from structlog.typing import FilteringBoundLogger
-
-    from common.http.pausing import Pausing
-    from common.metrics import Metrics
-    from common.settings import Settings
-    from common.stage.paused_streams import PausedStreams
-    from delta_loader.checks.readiness import ReadinessCheck
-    from delta_loader.load.report import StreamReport
-    from delta_loader.loader import Loader
 
 _CONFLICT = 409
 WAIT_S = 600.0

@@ -6,10 +6,12 @@ others read; so a page costs no request to any store. Conclusions about writers 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from common import metrics as catalogue
 from common.http.pages import release
+from common.lagging.history import EndHistory
+from common.metrics import Metrics
 from common.pages.model import (
     DeadLetters,
     Figure,
@@ -26,28 +28,22 @@ from common.pages.model import (
 )
 from common.pages.problems import held_problems, paused_problem, stream_pauses
 from common.pages.process import resident_bytes
+from common.ports import Clock
 from common.remedies import CONFIG
+from common.settings import Stream
 from common.sizes import counted
+from common.spans import Position, TopicPartition
 from common.stage import undeclared
 from delta_loader.check_result import Level as CheckLevel
 from delta_loader.lease.holder import REMEDY as LEASE_REMEDY
+from delta_loader.load.load_stats import LoadStats, StreamStats
+from delta_loader.loader import Loader
+from delta_loader.plan.held import Held
+from delta_loader.plan.partition_progress import PartitionProgress
 from delta_loader.scheduling.jobs import REMEDY as JOB_REMEDY
 from delta_loader.service import FAILURES_TO_RED, STUCK_REMEDY
 from delta_loader.spark.checkpoint_threads import FAILING_REMEDY
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-
-    from common.lagging.history import EndHistory
-    from common.metrics import Metrics
-    from common.ports import Clock
-    from common.settings import Stream
-    from common.spans import Position, TopicPartition
-    from delta_loader.load.load_stats import LoadStats, StreamStats
-    from delta_loader.loader import Loader
-    from delta_loader.plan.held import Held
-    from delta_loader.plan.partition_progress import PartitionProgress
-    from delta_loader.web.writers import OfWriters, WritersView
+from delta_loader.web.writers import OfWriters, WritersView
 
 STOPS = ("Loaded", "Staged", "In Kafka")
 _KAFKA_IS_AWAY = "Kafka has not responded, so lag behind Kafka and the state of writers are unknown."

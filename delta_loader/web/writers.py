@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from common.lagging.history import EndHistory
 from common.pages.model import Problem, ProblemLevel
 from common.pages.problems import held_problems
 from common.remedies import CONFIG
+from common.settings import Stream
 from common.sizes import counted
-from delta_loader.status.writers import Chains, held_by_writers, late_after_s, unstaged, without_chain
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from common.lagging.history import EndHistory
-    from common.settings import Stream
-    from common.spans import TopicPartition
-    from delta_loader.load.load_stats import StreamStats
-    from delta_loader.plan.held import Held
-    from delta_loader.status.writers import KafkaAnswers, Unstaged
+from common.spans import TopicPartition
+from delta_loader.load.load_stats import StreamStats
+from delta_loader.plan.held import Held
+from delta_loader.status.writers import (
+    Chains,
+    KafkaAnswers,
+    Unstaged,
+    held_by_writers,
+    late_after_s,
+    unstaged,
+    without_chain,
+)
 
 
 @dataclass(frozen=True, slots=True)

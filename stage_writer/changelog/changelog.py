@@ -15,26 +15,20 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 from zlib import crc32
 
 from common import metrics as catalogue
 from common.errors import BrokerError, ConfigError, StateError
+from common.metrics import Metrics
+from common.ports import Clock
+from common.spans import Position, Topic, TopicPartition
 from common.stage.changelogs import TopicChanges, changes_digest, spans_of
-from stage_writer.changelog.ports import ChangelogMessage, iterate
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
-
-    from common.metrics import Metrics
-    from common.ports import Clock
-    from common.spans import Position, Topic, TopicPartition
-    from common.stage.state_files import StateFileName
-    from common.storage.chunks import ByteChunks
-    from stage_writer.changelog.ports import ChangelogReader, ChangelogTopics
-
+from common.stage.state_files import StateFileName
+from common.storage.chunks import ByteChunks
+from stage_writer.changelog.ports import ChangelogMessage, ChangelogReader, ChangelogTopics, iterate
 
 MESSAGE_BYTES = 256 * 2**10
 APP, TASK, FLUSH, PIECE, CHECKSUM = "kdx.app", "kdx.task", "kdx.flush", "kdx.piece", "kdx.crc32"

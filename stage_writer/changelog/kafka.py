@@ -15,10 +15,10 @@ Rules:
 from __future__ import annotations
 
 import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from threading import Lock
-from typing import TYPE_CHECKING
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
@@ -31,18 +31,13 @@ from common.kafka.client import QUIET, client_properties
 from common.kafka.errors import LastClientError, broker_error
 from common.kafka.properties import taking_properties
 from common.kafka.reader import topic_ids
-from common.spans import Partition, Position, TopicPartition
+from common.kafka.rights import Right
+from common.settings.section import Option
+from common.spans import Partition, Position, Topic, TopicPartition
 from stage_writer.changelog.changelog import MESSAGE_BYTES
 from stage_writer.changelog.ports import Appended, ChangelogMessage, missing_messages
 from stage_writer.changelog.topic import LEAST_MESSAGE_BYTES, partitions_of, require_suitable
 from stage_writer.partitions.claim_guards import TopicMonitor
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
-
-    from common.kafka.rights import Right
-    from common.settings.section import Option
-    from common.spans import Topic
 
 _TIMEOUT_S = 30.0
 _DELIVERY_S = 60

@@ -5,20 +5,16 @@ A simulation provides its own; production provides Kafka's clients.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from common.errors import StateError
-from common.spans import Position
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from contextlib import AbstractContextManager
-
-    from common.spans import Topic, TopicPartition
-    from common.stage.changelogs import TopicChanges
-    from common.stage.state_files import StateFileName
-    from common.storage.chunks import ByteChunks
+from common.spans import Position, Topic, TopicPartition
+from common.stage.changelogs import TopicChanges
+from common.stage.state_files import StateFileName
+from common.storage.chunks import ByteChunks
 
 
 @dataclass(frozen=True, slots=True)

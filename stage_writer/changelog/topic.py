@@ -9,25 +9,16 @@ Rules:
    ``writer.state_keep``, so that writers may be stopped, and markers that were put aside may be put back, meanwhile.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Mapping
 
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import ConfigResource, ResourceType
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from common.errors import ConfigError
 from common.kafka.bounded import result_of
 from common.kafka.rights import Right, described, require_right
+from common.spans import Topic
 from stage_writer.changelog.changelog import MESSAGE_BYTES
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
-    from confluent_kafka.admin import AdminClient
-
-    from common.spans import Topic
-
 
 _LEAST_KEEP_S = 60.0
 

@@ -8,24 +8,17 @@ Rules:
 2. A failed check proves nothing about a topic. The next one follows a minute later.
 """
 
-from __future__ import annotations
+from collections.abc import Collection
 
-from typing import TYPE_CHECKING
+from structlog.typing import FilteringBoundLogger
 
 from common import metrics as catalogue
 from common.errors import BrokerError, ConfigError
-from stage_writer.changelog.ports import TopicWatch
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from structlog.typing import FilteringBoundLogger
-
-    from common.metrics import Metrics
-    from common.ports import Clock
-    from common.spans import Topic
-    from stage_writer.changelog.ports import ChecksTopics
-    from stage_writer.ports import Running, Workers
+from common.metrics import Metrics
+from common.ports import Clock
+from common.spans import Topic
+from stage_writer.changelog.ports import ChecksTopics, TopicWatch
+from stage_writer.ports import Running, Workers
 
 CHECK_EVERY_S = 60.0
 

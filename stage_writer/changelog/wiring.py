@@ -6,28 +6,22 @@ If Kafka is unreachable then, it is checked again before the first write; and al
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterator
+
+from structlog.typing import FilteringBoundLogger
 
 from common.errors import BrokerError
 from common.kafka.rights import Right
+from common.metrics import Metrics
+from common.ports import Clock
+from common.settings import Settings
 from common.sizes import counted
 from common.spans import Topic
 from stage_writer.changelog.changelog import TopicChangelog
 from stage_writer.changelog.kafka import KafkaChangelogs
-from stage_writer.changelog.ports import NO_WATCH
+from stage_writer.changelog.ports import NO_WATCH, TopicWatch
 from stage_writer.changelog.watch import ChangelogWatch
 from stage_writer.threads import ThreadWorkers
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
-
-    from structlog.typing import FilteringBoundLogger
-
-    from common.metrics import Metrics
-    from common.ports import Clock
-    from common.settings import Settings
-    from stage_writer.changelog.ports import TopicWatch
-
 
 _RIGHTS = (Right.WRITE, Right.READ)
 

@@ -5,25 +5,20 @@ that nothing is agreed on that no writer can use; then they are proposed to the 
 whose proposal comes second takes the first one's.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from common.errors import BrokerError, ConfigError
+from common.ports import Clock, ObjectStore
+from common.schema.inference import JsonShape
+from common.settings import Stream
 from common.settings.columns_from import ColumnsFrom
 from common.settings.envelopes import DEBEZIUM, is_envelope_open
 from common.stage.agreed_columns import AgreedColumns, agree_on
 from common.tables.stream_columns import columns_as_agreed, found_columns, state_of, table_columns, with_envelope
 from stage_writer.columns.proposing import are_events, proposed
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from common.ports import Clock, ObjectStore
-    from common.schema.inference import JsonShape
-    from common.settings import Stream
-    from stage_writer.decode.envelopes.framing import SchemaKey
+from stage_writer.decode.envelopes.framing import SchemaKey
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,33 +16,27 @@ Rules:
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+
+from structlog.typing import FilteringBoundLogger
 
 from common.backoff import Backoff
 from common.errors import ConfigError, KafkaDeltaExpressError, RegistryError
+from common.ports import Clock
+from common.schema import StructType
+from common.settings import Stream
 from common.settings.columns_from import ColumnsFrom
-from stage_writer.columns.finding import DiscoveredColumns
+from stage_writer.columns.finding import DiscoveredColumns, FindsColumns
+from stage_writer.decode.batch import MessageBatch
 from stage_writer.decode.dependency import Dependency
-from stage_writer.decode.envelopes.framing import schema_keys
+from stage_writer.decode.envelopes.framing import SchemaKey, schema_keys
+from stage_writer.parquet.buffer import TableFormat
+from stage_writer.ports import Converter
 from stage_writer.shape.slicing import WithoutTasks
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
-
-    from structlog.typing import FilteringBoundLogger
-
-    from common.ports import Clock
-    from common.schema import StructType
-    from common.settings import Stream
-    from stage_writer.columns.finding import FindsColumns
-    from stage_writer.decode.batch import MessageBatch
-    from stage_writer.decode.envelopes.framing import SchemaKey
-    from stage_writer.parquet.buffer import TableFormat
-    from stage_writer.ports import Converter
-
-    MakeConverter = Callable[[Stream, "CoveredSchemas | None"], Converter]
+MakeConverter = Callable[[Stream, "CoveredSchemas | None"], Converter]
 
 LOOK_AT_TABLES_S = 30.0
 

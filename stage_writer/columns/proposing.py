@@ -10,23 +10,16 @@ Rules:
 3. At most `evolve_limit` fields are inferred; further ones are handled as `unknown_fields` says.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from common.schema import Primitive, StructType
 from common.schema.evolution import additions, type_at, with_additions, within
-from common.schema.inference import inferred
+from common.schema.inference import JsonShape, inferred
+from common.settings import Stream
 from common.settings.columns import made_columns
 from common.settings.formats import path_steps
 from common.settings.merging import columns_of_merge
 from stage_writer.decode.unknown.offers import RESERVED
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from common.schema.inference import JsonShape
-    from common.settings import Stream
 
 
 def proposed(stream: Stream, table: StructType, records: JsonShape) -> tuple[StructType, dict[str, str]]:

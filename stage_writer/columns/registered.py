@@ -11,37 +11,30 @@ Rules:
 4. Writers agree on each step in the stage, by exclusive create of the next version (common/stage/agreed_columns.py).
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from common.errors import ConfigError, RegistryError, SchemaError
-from common.schema import ArrayType, MapType, StructType
+from common.ports import Clock, ObjectStore
+from common.schema import ArrayType, DataType, MapType, StructType
 from common.schema.avro import avro_columns, parse_avro
 from common.schema.evolution import NO_COLUMNS, extended, restricted, type_at
 from common.schema.json_schema import json_schema_columns
 from common.schema.protobuf import find_message, protobuf_columns
 from common.schema.widening import widened
+from common.settings import Stream
 from common.settings.columns_from import ColumnsFrom
 from common.settings.formats import path_steps
 from common.stage.agreed_columns import AgreedColumns, agree_on, agreed_columns
 from common.stage.evolved import latest
 from common.tables.stream_columns import columns_as_agreed, found_columns, state_of
 from stage_writer.columns.finding import DiscoveredColumns
+from stage_writer.decode.binary.protobuf import Compile
+from stage_writer.decode.envelopes.framing import RegisteredSchema, SchemaKey
+from stage_writer.fetch.schema_registry import SchemaRegistry
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from common.ports import Clock, ObjectStore
-    from common.schema import DataType
-    from common.settings import Stream
-    from stage_writer.decode.binary.protobuf import Compile
-    from stage_writer.decode.envelopes.framing import RegisteredSchema, SchemaKey
-    from stage_writer.fetch.schema_registry import SchemaRegistry
-
-    Columns = tuple[StructType, Mapping[str, str]]
-    """Columns, and the forms of values that their types leave open, by path."""
+Columns = tuple[StructType, Mapping[str, str]]
+"""Columns, and the forms of values that their types leave open, by path."""
 
 _IMAGE = "after"
 

@@ -6,22 +6,15 @@ Rules:
 2. A message that is not a record (a frame that cannot be read, no JSON object) is left out: it becomes a dead letter.
 """
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
 from common.kafka.reader import KafkaReader
 from common.schema.inference import JsonShape
-from common.spans import Position, Span
+from common.settings import Settings, Stream
+from common.spans import Position, Span, TopicPartition
 from stage_writer.fetch.consumer_properties import consumer_properties
 from stage_writer.shape.opening import opener_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from common.settings import Settings, Stream
-    from common.spans import TopicPartition
 
 SAMPLE_RECORDS = 1_000
 """Of each topic and end, approximately."""

@@ -1,34 +1,25 @@
 """The columns of a writer's streams: those that are known now, and followers for the others."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 from structlog import get_logger
+from structlog.typing import FilteringBoundLogger
 
+from common.ports import Clock
 from common.protoc import compile_protobuf
+from common.settings import Settings, Stream
 from common.settings.columns_from import ColumnsFrom
 from common.settings.stores import stage_store, table_stores
 from common.stage.markers import TableKind
 from common.tables.dead_letters import DEAD_LETTER_SCHEMA
-from stage_writer.columns.finding import ColumnFinder, columns_text, require_known
-from stage_writer.columns.following import FollowedColumns, PendingConverter
+from stage_writer.columns.finding import ColumnFinder, FindsColumns, columns_text, require_known
+from stage_writer.columns.following import FollowedColumns, MakeConverter, PendingConverter
 from stage_writer.columns.registered import RegistryFinder
 from stage_writer.columns.sampling import sample_records
 from stage_writer.convert import table_format
 from stage_writer.fetch.schema_registry import SchemaRegistry
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from structlog.typing import FilteringBoundLogger
-
-    from common.ports import Clock
-    from common.settings import Settings, Stream
-    from stage_writer.columns.finding import FindsColumns
-    from stage_writer.columns.following import MakeConverter
-    from stage_writer.ports import Converter
+from stage_writer.ports import Converter
 
 
 class ColumnsOfStreams:

@@ -10,23 +10,17 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from common.spans import Offset, Position, position_after
+from common.spans import Offset, Position, TopicPartition, position_after
 from common.stage.markers import LastRecord
 from common.stage.merged import kafka_topic
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from numpy.typing import NDArray
-
-    from common.spans import TopicPartition
-
 
 Headers = list[tuple[str, bytes | None]]
 HEADERS = pa.list_(pa.struct([pa.field("key", pa.binary(), nullable=False), pa.field("value", pa.binary())]))

@@ -14,30 +14,22 @@ Rules:
    which Arrow's writers and casts refuse.
 """
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from common.schema import StructType, nullable_columns, to_arrow_field, to_arrow_schema
-from stage_writer.decode.batch import BLOCK_BYTES, blocks
-from stage_writer.decode.decode_options import STRICT, DecodeOptions, no_native_decoder
+from stage_writer.decode.batch import BLOCK_BYTES, Messages, blocks
+from stage_writer.decode.decode_options import STRICT, DecodeOptions, MakeNativeDecoder, no_native_decoder
 from stage_writer.decode.rejects import Refusal, Reject
 from stage_writer.decode.strict import Row, StrictDecoder
 from stage_writer.decode.unknown.leftovers import Rescuer
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from stage_writer.decode.batch import Messages
-    from stage_writer.decode.decode_options import MakeNativeDecoder
-
-    Index = NDArray[np.int64]
+Index = NDArray[np.int64]
 
 _STRICT_MESSAGES = 256
 """So many rows are Python objects at a time."""

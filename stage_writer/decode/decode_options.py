@@ -12,16 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from common.schema import StructType
 from common.settings.formats import EPOCH_DECIMALS, NO_FORMS, Forms, ValueFormat
-
-if TYPE_CHECKING:
-    import numpy as np
-    import pyarrow as pa
-    from numpy.typing import NDArray
-
-    from common.schema import StructType
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,8 @@
 """What messages wait for before they can be converted."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from common.errors import KafkaDeltaExpressError
+from common.errors import KafkaDeltaExpressError
 
 
 class Dependency(ABC):

@@ -10,23 +10,18 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from common.spans import Position
+from common.spans import Position, TopicPartition
+from common.stage.markers import LastRecord
 from common.stage.merged import InputEnd, merged_position
 from stage_writer.decode.batch import MessageBatch, concatenated, headers_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from common.spans import TopicPartition
-    from common.stage.markers import LastRecord
 
 
 @dataclass(frozen=True, slots=True)

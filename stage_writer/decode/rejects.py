@@ -3,8 +3,6 @@
 Operators count, alert on and query by the class in the dead-letter table; the error names the field and the value.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import StrEnum
 

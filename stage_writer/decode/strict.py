@@ -30,6 +30,7 @@ import json
 import math
 import re
 import struct
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from decimal import Decimal
 from typing import TYPE_CHECKING, NamedTuple, NoReturn, assert_never
@@ -58,9 +59,6 @@ from stage_writer.decode.json_document import (
     parse_document,
 )
 from stage_writer.decode.rejects import ErrorClass, Refusal
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
 
 Row = dict[str, object]
 """A row as `pyarrow.array` accepts it, with the columns' Arrow types."""

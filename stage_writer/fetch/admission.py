@@ -9,18 +9,12 @@ Rules:
 3. librdkafka reports each failed attempt, many times per second. The same message is logged once per `AGAIN_AFTER_S`.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from confluent_kafka import KafkaError
+from structlog.typing import FilteringBoundLogger
 
 from common.errors import BrokerError
 from common.kafka.errors import LastClientError, remedy, words
-
-if TYPE_CHECKING:
-    from confluent_kafka import KafkaError
-    from structlog.typing import FilteringBoundLogger
-
-    from common.ports import Clock
+from common.ports import Clock
 
 PATIENCE_S = 15.0
 AGAIN_AFTER_S = 60.0

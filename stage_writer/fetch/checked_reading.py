@@ -9,36 +9,29 @@ Rules:
 3. An error of the group, or of the whole client, is raised.
 """
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Mapping
 
 from confluent_kafka import IsolationLevel, KafkaError
+from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import OffsetSpec
+from structlog.typing import FilteringBoundLogger
 
 from common.errors import BrokerError
 from common.kafka.errors import member_error
+from common.ports import Clock
 from common.remedies import repair
 from common.spans import Position, TopicPartition
+from common.stage.markers import LastRecord
 from stage_writer.decode.batch import MessageBatch
 from stage_writer.fetch import truncation
+from stage_writer.fetch.connection import KafkaConnection
+from stage_writer.fetch.fetched import ClientEvent, Fetched
+from stage_writer.fetch.metadata import BrokerMetadata
 from stage_writer.fetch.partitions import from_kafka, to_kafka
+from stage_writer.fetch.reading import ReadPositions
 from stage_writer.fetch.truncation import Doubt, TruncationChecks, ends_before, truncated
 from stage_writer.ports import OUT_OF_RANGE, PartitionFault, Polled
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
-    from confluent_kafka import TopicPartition as KafkaPartition
-    from structlog.typing import FilteringBoundLogger
-
-    from common.ports import Clock
-    from common.stage.markers import LastRecord
-    from stage_writer.fetch.connection import KafkaConnection
-    from stage_writer.fetch.fetched import ClientEvent, Fetched
-    from stage_writer.fetch.metadata import BrokerMetadata
-    from stage_writer.fetch.reading import ReadPositions
 
 # librdkafka's own codes begin with an underscore.
 _RESET = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001

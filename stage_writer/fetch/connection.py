@@ -1,26 +1,19 @@
 """The clients of one group member: the consumer that it reads with, an admin client, and what their errors mean."""
 
-from __future__ import annotations
-
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
+from structlog.typing import FilteringBoundLogger
 
 from common.kafka.bounded import CLOSE_WITHIN_S, close_within
 from common.kafka.client import QUIET, client_properties, refused_property
 from common.kafka.errors import broker_error
+from common.ports import Clock
+from common.settings import Settings
+from common.settings.section import Option
 from stage_writer.fetch.admission import Admission
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from structlog.typing import FilteringBoundLogger
-
-    from common.ports import Clock
-    from common.settings import Settings
-    from common.settings.section import Option
 
 _ALL_AWAY = KafkaError._ALL_BROKERS_DOWN  # noqa: SLF001 - librdkafka's own codes begin with an underscore
 

@@ -9,18 +9,12 @@ Rules:
    they have.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from common.errors import ConfigError
+from common.settings import Settings
+from common.settings.section import Option
 from stage_writer.memory_shares import MemoryShares
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from common.settings import Settings
-    from common.settings.section import Option
 
 TOPICS_EVERY_S = 30.0
 """How soon an added topic or partition is seen; librdkafka's default is five minutes."""

@@ -11,26 +11,21 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from types import NoneType
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import numpy as np
 import pyarrow as pa
-from confluent_kafka import Message
+from confluent_kafka import KafkaError, Message
+from numpy.typing import NDArray
 
+from common.spans import TopicPartition
 from stage_writer.decode.batch import Headers, MessageBatch, headers_column, timestamps_of
 from stage_writer.fetch.partitions import from_kafka
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from confluent_kafka import KafkaError
-    from numpy.typing import NDArray
-
-    from common.spans import TopicPartition
-    from stage_writer.native.fetching import FetchedMessages
+from stage_writer.native.fetching import FetchedMessages
 
 _second = itemgetter(1)
 _LONG_RUN = 64

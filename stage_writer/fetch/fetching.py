@@ -14,20 +14,13 @@ Rules:
 4. Messages are not held here longer than needed: they may be most of a writer's memory.
 """
 
-from __future__ import annotations
+from collections.abc import Iterable
 
-from typing import TYPE_CHECKING
+from confluent_kafka import Consumer, Message
+from confluent_kafka import TopicPartition as KafkaPartition
 
-from stage_writer.fetch.fetched import fetched_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from confluent_kafka import Consumer, Message
-    from confluent_kafka import TopicPartition as KafkaPartition
-
-    from common.ports import Clock
-    from stage_writer.fetch.fetched import Fetched
+from common.ports import Clock
+from stage_writer.fetch.fetched import Fetched, fetched_of
 
 _INITIAL_BYTES = 64 * 1024
 """The assumed size of a message before any was seen."""

@@ -12,37 +12,31 @@ Rules:
    is dropped: a batch, which its next owner reads from the chain's end, and an end or a fault of the position before.
 """
 
-from __future__ import annotations
-
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from pathlib import Path
+from typing import cast
+
+from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as KafkaPartition
+from structlog.typing import FilteringBoundLogger
 
 from common.errors import BrokerError
+from common.ports import Clock
+from common.settings import Settings, Stream
 from common.settings.overlap import UnsubscribedTopics, shared_topics
 from common.spans import Position, TopicPartition
+from common.stage.markers import LastRecord
 from stage_writer.fetch.checked_reading import CheckedReading
 from stage_writer.fetch.connection import KafkaConnection
 from stage_writer.fetch.consumer_properties import consumer_properties, is_cooperative
-from stage_writer.fetch.metadata import BrokerMetadata
+from stage_writer.fetch.metadata import BrokerMetadata, TopicSharing
 from stage_writer.fetch.native_fetching import fetcher_of
 from stage_writer.fetch.partitions import all_from_kafka, from_kafka, to_kafka
 from stage_writer.fetch.reading import ReadPositions
 from stage_writer.fetch.subscription import TopicSubscription
 from stage_writer.memory_shares import MemoryShares
 from stage_writer.ports import GroupListener, Polled
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-    from pathlib import Path
-
-    from confluent_kafka import Consumer
-    from confluent_kafka import TopicPartition as KafkaPartition
-    from structlog.typing import FilteringBoundLogger
-
-    from common.ports import Clock
-    from common.settings import Settings, Stream
-    from common.stage.markers import LastRecord
-    from stage_writer.fetch.metadata import TopicSharing
 
 
 class KafkaSource:

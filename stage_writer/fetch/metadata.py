@@ -3,10 +3,8 @@
 A partition that is electing its leader is asked again for a while; any other failure is a BrokerError.
 """
 
-from __future__ import annotations
-
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Mapping
 
 from confluent_kafka import ConsumerGroupState, IsolationLevel, KafkaError, KafkaException
 from confluent_kafka.admin import OffsetSpec
@@ -14,21 +12,16 @@ from confluent_kafka.admin import OffsetSpec
 from common.errors import ConfigError
 from common.kafka.bounded import result_of
 from common.kafka.reader import require_allowed, topic_ids, topics_of
-from common.settings import FromOffsets, FromTimestamp, Start, StartAt
+from common.settings import FromOffsets, FromTimestamp, Start, StartAt, Stream
 from common.spans import Position, Topic, TopicPartition
+from stage_writer.fetch.connection import KafkaConnection
 from stage_writer.fetch.partitions import from_kafka, to_kafka
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+TopicSharing = Callable[[Collection[str]], Mapping[str, ConfigError]]
+"""Agrees on the owners of topics that several streams read; returns those that they cannot share.
 
-    from common.settings import Stream
-    from stage_writer.fetch.connection import KafkaConnection
-
-    TopicSharing = Callable[[Collection[str]], Mapping[str, ConfigError]]
-    """Agrees on the owners of topics that several streams read; returns those that they cannot share.
-
-    May raise StoreError and MarkerError.
-    """
+May raise StoreError and MarkerError.
+"""
 
 TIMEOUT_S = 10.0
 _ELECTING = {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE}  # transient errors

@@ -9,24 +9,18 @@ Rules:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
 
-from confluent_kafka import KafkaError
+from confluent_kafka import Consumer, KafkaError, Message
+from confluent_kafka import TopicPartition as KafkaPartition
+from structlog.typing import FilteringBoundLogger
 
+from common.ports import Clock
+from common.settings import Stream
 from stage_writer.fetch.fetched import ClientEvent, Fetched, batches_of_fetched, fetched_of
 from stage_writer.fetch.fetching import Fetcher
 from stage_writer.native.fetching import NativeFetch
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
-    from pathlib import Path
-
-    from confluent_kafka import Consumer, Message
-    from confluent_kafka import TopicPartition as KafkaPartition
-    from structlog.typing import FilteringBoundLogger
-
-    from common.ports import Clock
-    from common.settings import Stream
 
 _LONGEST_WAIT_S = 0.05
 _FORWARD_EVERY_S = 0.1

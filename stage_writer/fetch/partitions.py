@@ -1,7 +1,5 @@
 """Kafka partitions as librdkafka has them, and as the writer does."""
 
-from __future__ import annotations
-
 from confluent_kafka import OFFSET_INVALID
 from confluent_kafka import TopicPartition as KafkaPartition
 

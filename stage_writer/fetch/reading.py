@@ -8,22 +8,14 @@ Rules:
    where they were read to, and paused as they were. What was fetched and not read of these is fetched again.
 """
 
-from __future__ import annotations
+from collections.abc import Collection, Iterable
 
-from typing import TYPE_CHECKING
-
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
+from common.spans import TopicPartition
+from stage_writer.decode.batch import MessageBatch
 from stage_writer.fetch.partitions import from_kafka, to_kafka
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
-
-    from confluent_kafka import Consumer
-
-    from common.spans import TopicPartition
-    from stage_writer.decode.batch import MessageBatch
 
 _STATE = KafkaError._STATE  # noqa: SLF001 - librdkafka's own codes begin with an underscore
 

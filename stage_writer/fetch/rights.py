@@ -4,27 +4,19 @@ Rule: a writer needs READ on its topics and READ on its group (docs/security.md)
 answer of a broker without an authorizer counts as all permissions.
 """
 
-from __future__ import annotations
-
 import time
+from collections.abc import Collection, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
-from confluent_kafka.admin import AclOperation, AdminClient
+from confluent_kafka.admin import AclOperation, AdminClient, ConsumerGroupDescription, TopicDescription
 
 from common.errors import ConfigError
 from common.kafka.bounded import result_of
 from common.kafka.client import QUIET, client_properties
 from common.kafka.errors import broker_error, remedy
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
-    from concurrent.futures import Future
-
-    from confluent_kafka.admin import ConsumerGroupDescription, TopicDescription
-
-    from common.settings import Settings
+from common.settings import Settings
 
 _TIMEOUT_S = 10.0
 _AGAIN_S = 0.2

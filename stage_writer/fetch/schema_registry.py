@@ -16,26 +16,21 @@ Rules:
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from structlog import get_logger
+from structlog.typing import FilteringBoundLogger
 
 from common.backoff import Backoff
 from common.clock import SystemClock
 from common.errors import ConfigError, RegistryError
+from common.ports import Clock
+from common.settings import Settings
 from common.settings.masking import mask
-from stage_writer.decode.envelopes.framing import RegisteredSchema
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
-
-    from structlog.typing import FilteringBoundLogger
-
-    from common.ports import Clock
-    from common.settings import Settings
-    from common.settings.section import Option
-    from stage_writer.decode.envelopes.framing import SchemaKey
+from common.settings.section import Option
+from stage_writer.decode.envelopes.framing import RegisteredSchema, SchemaKey
 
 GIVE_UP_AFTER_S = 240.0
 _PATIENCE_S = 1.0

@@ -4,23 +4,16 @@ Topics that are given as a regular expression are matched here, by the same rule
 periodically; librdkafka gets names only. The writer waits for a named topic that does not exist, and reports it.
 """
 
-from __future__ import annotations
+from collections.abc import Callable, Collection
 
-from typing import TYPE_CHECKING
+from structlog.typing import FilteringBoundLogger
 
 from common.errors import BrokerError, MarkerError, StoreError
+from common.ports import Clock
+from common.settings import Stream
+from common.settings.overlap import UnsubscribedTopics
 from stage_writer.fetch.consumer_properties import TOPICS_EVERY_S
-from stage_writer.fetch.metadata import require_shareable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
-
-    from structlog.typing import FilteringBoundLogger
-
-    from common.ports import Clock
-    from common.settings import Stream
-    from common.settings.overlap import UnsubscribedTopics
-    from stage_writer.fetch.metadata import BrokerMetadata, TopicSharing
+from stage_writer.fetch.metadata import BrokerMetadata, TopicSharing, require_shareable
 
 
 class TopicSubscription:

@@ -18,24 +18,17 @@ Rules:
    times.
 """
 
-from __future__ import annotations
-
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from common.remedies import CONFIG, repair
-from common.spans import Position
+from common.spans import Position, TopicPartition
+from common.stage.markers import LastRecord
+from stage_writer.decode.batch import MessageBatch
 from stage_writer.ports import TRUNCATED, PartitionFault
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
-
-    from common.spans import TopicPartition
-    from common.stage.markers import LastRecord
-    from stage_writer.decode.batch import MessageBatch
 
 OVERDUE_S = 60.0
 """How often a source looks for checks that wait (`TruncationChecks.overdue`): the second look finds one overdue."""

@@ -3,8 +3,6 @@
 A failure is not an error: the writer works without it, at many times the cost of a message.
 """
 
-from __future__ import annotations
-
 import sys
 
 from stage_writer.native.compiler import CompileError, compile_library

@@ -12,22 +12,16 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from stage_writer.decode.binary.avro_plan import AvroKind
+from stage_writer.decode.binary.avro_plan import AvroKind, AvroNode
 from stage_writer.decode.binary.texts import quoted
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
-    from stage_writer.decode.binary.avro_plan import AvroNode
 
 _TEXT = len(AvroKind)
 """The kind of an enum's symbol."""

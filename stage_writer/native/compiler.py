@@ -8,8 +8,6 @@ Rules:
 3. Only Python's standard library is used: building a wheel needs this before anything of ours is installed.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil
@@ -17,11 +15,8 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
 
 FOLDER = Path(__file__).parent
 SOURCES = tuple(FOLDER / name for name in ("json_reader.c", "avro_reader.c", "taker.c"))

@@ -17,21 +17,16 @@ from __future__ import annotations
 import ctypes
 import sys
 import weakref
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from confluent_kafka import cimpl
+from confluent_kafka import Consumer, cimpl
+from numpy.typing import NDArray
 
 from stage_writer.decode.batch import HEADERS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from pathlib import Path
-
-    from confluent_kafka import Consumer
-    from numpy.typing import NDArray
 
 _CONSUMER = 1
 _LOOKED_AT_BYTES = 4096

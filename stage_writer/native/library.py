@@ -8,11 +8,10 @@ Rules:
 3. A library that reads a test record wrongly is not used.
 """
 
-from __future__ import annotations
-
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pyarrow as pa
 
@@ -20,20 +19,13 @@ from common.downloads import cache_folder
 from common.errors import ConfigError
 from common.schema import parse_ddl
 from common.settings import Native
-from stage_writer.decode.binary.avro import no_avro_pass
+from stage_writer.decode.binary.avro import MakeAvroPass, no_avro_pass
 from stage_writer.decode.binary.avro_plan import AvroKind, AvroNode
 from stage_writer.decode.binary.texts import quoted
-from stage_writer.decode.decode_options import STRICT, no_native_decoder
+from stage_writer.decode.decode_options import STRICT, MakeNativeDecoder, no_native_decoder
 from stage_writer.native.avro import AvroLibrary
 from stage_writer.native.compiler import FOLDER, NAME, fingerprint
 from stage_writer.native.reader import Library
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from stage_writer.decode.binary.avro import MakeAvroPass
-    from stage_writer.decode.decode_options import MakeNativeDecoder
 
 REMEDY = "run `python -m stage_writer.native` to compile it"
 _RECORD = b'{"a":[1.5,null],"b":"\\u00e9"}'

@@ -11,18 +11,14 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from common.schema import ArrayType, DataType, DecimalType, MapType, Primitive, StructType, to_arrow_type
 from common.settings.formats import ValueFormat
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from stage_writer.decode.decode_options import DecodeOptions
+from stage_writer.decode.decode_options import DecodeOptions
 
 _MOST_DIGITS = 38
 _DEEPEST = 100

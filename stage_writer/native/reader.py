@@ -14,22 +14,15 @@ from __future__ import annotations
 import ctypes
 import weakref
 from functools import cache
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from stage_writer.decode.decode_options import DecodedBlock
-from stage_writer.native.plan import plan_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
-    from common.schema import StructType
-    from stage_writer.decode.decode_options import DecodeOptions
-    from stage_writer.native.plan import Node, Plan
+from common.schema import StructType
+from stage_writer.decode.decode_options import DecodedBlock, DecodeOptions
+from stage_writer.native.plan import Node, Plan, plan_of
 
 LEAST_POWER, MOST_POWER = -342, 308
 _LEAST_ROUNDED_UP = -27

@@ -10,25 +10,20 @@ Rules:
    fail does not delay the writer.
 """
 
-from __future__ import annotations
+from collections.abc import Collection
+from typing import Protocol
 
-from typing import TYPE_CHECKING, Protocol
+from structlog.typing import FilteringBoundLogger
 
 from common import metrics as catalogue
 from common.errors import StoreError
+from common.metrics import Metrics
+from common.ports import Clock
+from common.settings import Settings
 from common.settings.on_marker import streams_on_marker
 from common.stage.notifications import NOTIFY_EVERY_S
 from stage_writer.notifications.topic import KafkaControlTopic
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from structlog.typing import FilteringBoundLogger
-
-    from common.metrics import Metrics
-    from common.ports import Clock
-    from common.settings import Settings
-    from stage_writer.ports import WriterStage
+from stage_writer.ports import WriterStage
 
 
 class Notifier:

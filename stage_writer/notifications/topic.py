@@ -7,29 +7,21 @@ Rules:
 2. A failure of the topic is logged once, and so is its recovery.
 """
 
-from __future__ import annotations
-
 from collections import Counter
+from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING
 
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from structlog.typing import FilteringBoundLogger
 
 from common import metrics as catalogue
 from common.kafka.client import QUIET, client_properties
 from common.kafka.errors import LastClientError, words
 from common.kafka.properties import taking_properties
+from common.metrics import Metrics
 from common.remedies import CONFIG
+from common.settings.section import Option
 from common.stage.notifications import MESSAGE, notification_key
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from confluent_kafka import Message
-    from structlog.typing import FilteringBoundLogger
-
-    from common.metrics import Metrics
-    from common.settings.section import Option
 
 _GIVE_UP_AFTER_S = 5.0
 _MOST_WAITING = 10_000

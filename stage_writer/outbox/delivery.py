@@ -17,29 +17,19 @@ Rules:
    corrected name. The position counts whichever topic they went to, so none is sent twice.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 
 from common.errors import BrokerError
-from common.kafka.delivering import FencedError
+from common.kafka.delivering import DeliveryIdentity, FencedError, StartsDelivery, Transactions
 from common.kafka.transactions import KafkaTransactions
-from common.spans import Position
+from common.ports import ObjectStore
+from common.spans import Position, TopicPartition
 from common.stage.merged import inputs_of
-from stage_writer.outbox.records import outgoing_from_bytes, undelivered, with_dead_letters_to
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    import pyarrow as pa
-
-    from common.kafka.delivering import DeliveryIdentity, StartsDelivery, Transactions
-    from common.ports import ObjectStore
-    from common.spans import TopicPartition
-    from stage_writer.outbox.records import Outgoing
+from stage_writer.outbox.records import Outgoing, outgoing_from_bytes, undelivered, with_dead_letters_to
 
 _MOST_RECORDS = 50_000
 _MOST_BYTES = 32 * 2**20

@@ -16,31 +16,25 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+
+from structlog.typing import FilteringBoundLogger
 
 from common import metrics as catalogue
 from common.backoff import Backoff
 from common.errors import BrokerError, KafkaDeltaExpressError, StateError, StoreError
-from common.kafka.delivering import DeliveryIdentity, FencedError
+from common.kafka.delivering import DeliveryIdentity, FencedError, StartsDelivery
 from common.kafka.transactions import KafkaTransactions
+from common.metrics import Metrics
+from common.ports import ObjectStore
+from common.settings import Stream
+from common.settings.section import Option
+from common.spans import TopicPartition
 from stage_writer.outbox.delivery import Delivery
-from stage_writer.outbox.ports import Outlets
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
-
-    from structlog.typing import FilteringBoundLogger
-
-    from common.kafka.delivering import StartsDelivery
-    from common.metrics import Metrics
-    from common.ports import ObjectStore
-    from common.settings import Stream
-    from common.settings.section import Option
-    from common.spans import TopicPartition
-    from stage_writer.outbox.ports import BackgroundRunner
+from stage_writer.outbox.ports import BackgroundRunner, Outlets
 
 MOST_PENDING = 64
 _THREADS = 4

@@ -3,16 +3,12 @@
 A simulation provides its own; production provides Kafka's transactions (common/kafka/delivering.py) and a few threads.
 """
 
-from __future__ import annotations
+from collections.abc import Callable
+from typing import Protocol
 
-from typing import TYPE_CHECKING, Protocol
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from common.errors import KafkaDeltaExpressError
-    from common.settings import Stream
-    from common.spans import TopicPartition
+from common.errors import KafkaDeltaExpressError
+from common.settings import Stream
+from common.spans import TopicPartition
 
 
 class Outlet(Protocol):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -19,21 +20,18 @@ import numpy as np
 import pyarrow as pa
 
 from common.errors import StateError
+from common.kafka.delivering import DeliveryIdentity
+from common.settings import Stream
 from common.spans import Position, TopicPartition
 from common.stage.markers import TableKind
 from common.stage.merged import InputEnd, inputs_of, position_from_stored
 from common.storage.chunks import ByteChunks
 from common.tables.dead_letters import dead_letter_headers, is_dead_letter
-from stage_writer.decode.batch import NO_TIMESTAMP
+from stage_writer.decode.batch import NO_TIMESTAMP, MessageBatch
 from stage_writer.decode.merged_batch import MergedBatch
+from stage_writer.parquet.buffer import StagedRows, TableFormat
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from common.kafka.delivering import DeliveryIdentity
-    from common.settings import Stream
-    from stage_writer.decode.batch import MessageBatch
-    from stage_writer.parquet.buffer import StagedRows, TableFormat
     from stage_writer.topologies.records import TopicRecord
 
 

@@ -19,33 +19,28 @@ Rules:
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
+from common.schema import StructType
 from common.schema.evolution import MOST_OFFERED, NO_COLUMNS, joined_within
 from common.spans import Position
 from common.stage.data_files import CODECS
+from common.stage.identity_columns import IdentityColumns
+from common.stage.markers import LastRecord, TableKind
 from common.storage.chunks import ByteChunks
+from common.tables.changes import MergeBy
+from stage_writer.decode.batch import MessageBatch
+from stage_writer.decode.unknown.census import FieldCensus
 from stage_writer.parquet.encodings import all_leaves, choose_encodings
 from stage_writer.parquet.partitioning import Groups, Values
 from stage_writer.parquet.statistics import Path, delta_statistics, floating_point_paths
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from common.schema import StructType
-    from common.stage.identity_columns import IdentityColumns
-    from common.stage.markers import LastRecord, TableKind
-    from common.tables.changes import MergeBy
-    from stage_writer.decode.batch import MessageBatch
-    from stage_writer.decode.unknown.census import FieldCensus
 
 INITIAL_RATIO = 0.25
 """Parquet bytes per Arrow byte, until something was encoded."""

@@ -10,20 +10,14 @@ Rules:
    column is always among them, because `delta-loader verify` reads it.
 """
 
-from __future__ import annotations
-
 import json
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
-
-    import pyarrow.parquet as pq
+import pyarrow.parquet as pq
 
 INDEXED_COLUMNS = 32
 STRING_PREFIX = 32

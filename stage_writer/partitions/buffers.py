@@ -1,21 +1,15 @@
 """New buffers: the columns that they get or lack, and the size that their rows are expected to have as Parquet."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from common.schema import StructType
+from common.spans import Position
 from common.stage.markers import MarkerName
-from stage_writer.parquet.buffer import INITIAL_RATIO, Buffer
-
-if TYPE_CHECKING:
-    from common.schema import StructType
-    from common.spans import Position
-    from stage_writer.decode.dependency import Dependency
-    from stage_writer.parquet.buffer import FilePolicy
-    from stage_writer.partitions.partition import AssignedPartition
-    from stage_writer.ports import Converter
-    from stage_writer.schemas import Schemas
+from stage_writer.decode.dependency import Dependency
+from stage_writer.parquet.buffer import INITIAL_RATIO, Buffer, FilePolicy
+from stage_writer.partitions.partition import AssignedPartition
+from stage_writer.ports import Converter
+from stage_writer.schemas import Schemas
 
 
 class Buffers:

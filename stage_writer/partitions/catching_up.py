@@ -12,9 +12,7 @@ Rules:
    rebalancing become errors after a while. Each error names what it waited for.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterable, Sequence
 
 from common.errors import (
     BrokerError,
@@ -24,17 +22,12 @@ from common.errors import (
     MarkerError,
     StoreError,
 )
-from common.spans import Position
+from common.ports import Clock
+from common.settings import Stream
+from common.spans import Position, TopicPartition
 from common.stage.merged import has_reached, topics_of
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
-
-    from common.ports import Clock
-    from common.settings import Stream
-    from common.spans import TopicPartition
-    from stage_writer.partitions.partition import AssignedPartition
-    from stage_writer.ports import KafkaMetadata, WriterStage
+from stage_writer.partitions.partition import AssignedPartition
+from stage_writer.ports import KafkaMetadata, WriterStage
 
 ASK_EVERY_S = 2.0
 NO_OWNER_AFTER_S = 60.0

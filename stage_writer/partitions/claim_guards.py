@@ -13,20 +13,15 @@ Rules:
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Mapping
 
+from common.ports import Clock
+from common.spans import Topic, TopicPartition
+from stage_writer.chain_end import Lineage
 from stage_writer.partitions.freshness import Freshness
+from stage_writer.partitions.partition import AssignedPartition
 from stage_writer.partitions.resume_points import is_other
-from stage_writer.ports import ClaimVerdict, OtherTopic
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
-
-    from common.ports import Clock
-    from common.spans import Topic, TopicPartition
-    from stage_writer.chain_end import Lineage
-    from stage_writer.partitions.partition import AssignedPartition
-    from stage_writer.ports import ClaimGuard
+from stage_writer.ports import ClaimGuard, ClaimVerdict, OtherTopic
 
 
 class TopicMonitor:

@@ -9,15 +9,10 @@ Rules:
 3. An alarm ends when the share has fallen to half of what raises it, so a share near the limit is reported once.
 """
 
-from __future__ import annotations
-
 from collections import Counter, deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 WINDOW_RECORDS = 10_000
 LEAST = 10

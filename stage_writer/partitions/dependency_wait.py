@@ -14,20 +14,16 @@ Rules:
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Collection
+
+from structlog.typing import FilteringBoundLogger
 
 from common.http.pages import with_remedy
+from common.ports import Clock
 from common.sizes import counted
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from structlog.typing import FilteringBoundLogger
-
-    from common.ports import Clock
-    from stage_writer.decode.dependency import Dependency
-    from stage_writer.partitions.partition import AssignedPartition
-    from stage_writer.ports import RecordSource
+from stage_writer.decode.dependency import Dependency
+from stage_writer.partitions.partition import AssignedPartition
+from stage_writer.ports import RecordSource
 
 GIVE_UP_AFTER_S = 240.0
 

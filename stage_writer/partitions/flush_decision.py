@@ -19,15 +19,12 @@ Rules:
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from common.settings import Stream
-    from common.spans import TopicPartition
+from common.settings import Stream
+from common.spans import TopicPartition
 
 SHORT_SHARE = 0.8
 """Memory is short above this share of the bound; reading that was stopped at the bound then resumes."""

@@ -12,8 +12,6 @@ Rules:
 It holds no clock: the caller passes the time. Flush threads read it; only the loop changes it.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 _HEARD_AFTER = 1 / 3

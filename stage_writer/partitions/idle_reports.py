@@ -12,25 +12,18 @@ Rules:
 6. So are the partitions that this writer holds, as soon as they change, for ``delta-loader status``.
 """
 
-from __future__ import annotations
+from collections.abc import Collection, Mapping
 
-from typing import TYPE_CHECKING
+from structlog.typing import FilteringBoundLogger
 
 from common.errors import BrokerError, ConfigError, StoreError
-from common.stage.idle import MARGIN_MS, REPORT_EVERY_S, HeldFact, IdleFact, stream_fact
+from common.ports import Clock
+from common.settings import Stream
+from common.spans import TopicPartition
+from common.stage.idle import MARGIN_MS, REPORT_EVERY_S, HeldFact, IdleFact, StreamFact, stream_fact
+from stage_writer.partitions.partition import AssignedPartition, HeldPartition
 from stage_writer.partitions.resume_points import is_other
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
-    from structlog.typing import FilteringBoundLogger
-
-    from common.ports import Clock
-    from common.settings import Stream
-    from common.spans import TopicPartition
-    from common.stage.idle import StreamFact
-    from stage_writer.partitions.partition import AssignedPartition, HeldPartition
-    from stage_writer.ports import KafkaMetadata, WriterStage
+from stage_writer.ports import KafkaMetadata, WriterStage
 
 
 class IdleReporter:

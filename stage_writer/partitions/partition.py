@@ -3,33 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from common.backoff import Backoff
 from common.http.pages import with_remedy
-from common.spans import Position
-from stage_writer.partitions.flush_decision import BufferStats
+from common.spans import Position, TopicPartition
+from stage_writer.chain_end import Lineage, Tail
+from stage_writer.decode.dependency import Dependency
+from stage_writer.outbox.ports import Outlet
+from stage_writer.parquet.buffer import Buffer
+from stage_writer.partitions.flush_decision import BufferStats, FlushLimits, FlushReason
 from stage_writer.partitions.resume_points import ResumePoint
-from stage_writer.ports import FlushIdentity
-
-if TYPE_CHECKING:
-    from common.spans import TopicPartition
-    from stage_writer.chain_end import Lineage, Tail
-    from stage_writer.decode.dependency import Dependency
-    from stage_writer.outbox.ports import Outlet
-    from stage_writer.parquet.buffer import Buffer
-    from stage_writer.partitions.flush_decision import FlushLimits, FlushReason
-    from stage_writer.ports import (
-        ClaimGuard,
-        Converter,
-        Flushing,
-        FlushJob,
-        Incompatible,
-        PartitionFault,
-        PartitionTask,
-        Running,
-        WriterStage,
-    )
+from stage_writer.ports import (
+    ClaimGuard,
+    Converter,
+    FlushIdentity,
+    Flushing,
+    FlushJob,
+    Incompatible,
+    PartitionFault,
+    PartitionTask,
+    Running,
+    WriterStage,
+)
 
 
 @dataclass(slots=True)

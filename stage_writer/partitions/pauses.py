@@ -10,22 +10,15 @@ Rules:
    partition does not count.
 """
 
-from __future__ import annotations
+from collections.abc import Iterable
 
-from typing import TYPE_CHECKING
-
-from common.stage.paused_streams import REFRESH_EVERY_S
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from common.http.pausing import Pausing
-    from common.ports import Clock
-    from common.settings import Stream
-    from common.spans import TopicPartition
-    from common.stage.paused_streams import PausedStreams
-    from stage_writer.partitions.partition import AssignedPartition
-    from stage_writer.ports import RecordSource, Running, Workers
+from common.http.pausing import Pausing
+from common.ports import Clock
+from common.settings import Stream
+from common.spans import TopicPartition
+from common.stage.paused_streams import REFRESH_EVERY_S, PausedStreams
+from stage_writer.partitions.partition import AssignedPartition
+from stage_writer.ports import RecordSource, Running, Workers
 
 
 class Pauses:

@@ -14,26 +14,18 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from common.errors import BrokerError, MarkerError, StoreError
 from common.remedies import CONFIG, repair
-from common.settings import StartAt
+from common.settings import Start, StartAt, Stream
 from common.spans import Partition, Position, TopicPartition
 from common.stage.chain_origins import ChainOrigin
 from common.stage.merged import is_merged, known_as, require_inputs
-from common.stage.state_files import EMPTY_STATE
-from stage_writer.chain_end import Lineage
-from stage_writer.ports import OUT_OF_RANGE, TRUNCATED, UNEXPECTED, PartitionFault
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from common.settings import Start, Stream
-    from common.stage.state_files import StateFiles
-    from stage_writer.chain_end import Tail
-    from stage_writer.ports import KafkaMetadata, Workers, WriterStage
+from common.stage.state_files import EMPTY_STATE, StateFiles
+from stage_writer.chain_end import Lineage, Tail
+from stage_writer.ports import OUT_OF_RANGE, TRUNCATED, UNEXPECTED, KafkaMetadata, PartitionFault, Workers, WriterStage
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,27 +12,19 @@ Rules:
    would share files on disk.
 """
 
-from __future__ import annotations
-
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+
+from structlog.typing import FilteringBoundLogger
 
 from common.errors import BrokerError, KafkaDeltaExpressError, MarkerError, NewerFormatError, StateError, StoreError
+from common.ports import Clock
+from common.spans import Topic, TopicPartition
 from stage_writer.partitions.partition import Restoring, StartingPartition
-from stage_writer.partitions.resume_points import ResumeOutcome, ResumePoint, is_other, other_topic
-from stage_writer.ports import PartitionFault
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
-    from structlog.typing import FilteringBoundLogger
-
-    from common.ports import Clock
-    from common.spans import Topic, TopicPartition
-    from stage_writer.partitions.resume_points import ResumePoints
-    from stage_writer.ports import Converter, KafkaMetadata, PartitionTask, Running, Workers, WriterStage
-    from stage_writer.schemas import Schemas
+from stage_writer.partitions.resume_points import ResumeOutcome, ResumePoint, ResumePoints, is_other, other_topic
+from stage_writer.ports import Converter, KafkaMetadata, PartitionFault, PartitionTask, Running, Workers, WriterStage
+from stage_writer.schemas import Schemas
 
 
 @dataclass(frozen=True, slots=True)

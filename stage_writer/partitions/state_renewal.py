@@ -8,23 +8,17 @@ Rules:
    after the other partitions, a minute later: the topic keeps its messages for much longer.
 """
 
-from __future__ import annotations
-
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+from structlog.typing import FilteringBoundLogger
 
 from common.errors import KafkaDeltaExpressError
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from structlog.typing import FilteringBoundLogger
-
-    from common.ports import Clock
-    from common.spans import TopicPartition
-    from common.stage.state_files import StateFiles
-    from stage_writer.partitions.partition import AssignedPartition
-    from stage_writer.ports import PartitionTask, Running, Workers, WriterStage
+from common.ports import Clock
+from common.spans import TopicPartition
+from common.stage.state_files import StateFiles
+from stage_writer.partitions.partition import AssignedPartition
+from stage_writer.ports import PartitionTask, Running, Workers, WriterStage
 
 CHECK_EVERY_S = 60.0
 

@@ -14,28 +14,22 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from common.errors import UsageError
 from common.remedies import CONFIG
 from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.stage.merged import kafka_topic
 from stage_writer.decode.batch import NO_TIMESTAMP, MessageBatch
-from stage_writer.replay.records import Range
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
-    from stage_writer.replay.records import Replayed
+from stage_writer.replay.records import Range, Replayed
 
 MOST_OFFSETS = 5_000
 MOST_REQUESTS = 1_000

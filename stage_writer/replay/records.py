@@ -14,15 +14,18 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from common.errors import StoreError, UsageError
 from common.kafka.reader import KafkaReader
-from common.ports import AlreadyExists
+from common.ports import AlreadyExists, Clock, ObjectStore
 from common.remedies import CONFIG
+from common.settings import Settings, Stream
 from common.settings.values import duration_text, parse_timestamp_ms
 from common.spans import Position, Span, Topic, TopicPartition
 from common.stage.data_files import DataFileName, waiting_path
@@ -35,21 +38,11 @@ from common.stage.replacements import (
     replacement_to_bytes,
 )
 from common.stage.stored import beyond_bounds
+from stage_writer.decode.batch import MessageBatch
 from stage_writer.fetch.consumer_properties import consumer_properties
 from stage_writer.fetch.fetched import batch_of
-from stage_writer.parquet.buffer import Buffer
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from numpy.typing import NDArray
-
-    from common.ports import Clock, ObjectStore
-    from common.settings import Settings, Stream
-    from common.spans import TopicPartition
-    from stage_writer.decode.batch import MessageBatch
-    from stage_writer.parquet.buffer import EncodedFile, StagedRows, TableFormat
-    from stage_writer.record_converter import RecordConverter
+from stage_writer.parquet.buffer import Buffer, EncodedFile, StagedRows, TableFormat
+from stage_writer.record_converter import RecordConverter
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,19 +9,12 @@ Rules:
    code knows.
 """
 
-from __future__ import annotations
+import pyarrow as pa
 
-from typing import TYPE_CHECKING
-
+from common.settings import Stream
 from common.settings.parts.record import UnknownFields
 from stage_writer.decode.unknown.census import FieldCensus
-from stage_writer.shape.opening import census_of, opener_of
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from common.settings import Stream
-    from stage_writer.shape.opening import Opens
+from stage_writer.shape.opening import Opens, census_of, opener_of
 
 FIRST = 20
 EVERY = 1_000

@@ -13,6 +13,7 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -20,9 +21,11 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from common.errors import ExpressionError, SchemaError
 from common.schema import (
+    DataType,
     Field,
     Primitive,
     StructType,
@@ -32,22 +35,17 @@ from common.schema import (
     to_arrow_type,
     type_to_ddl,
 )
-from stage_writer.decode.batch import NO_TIMESTAMP
+from stage_writer.decode.batch import NO_TIMESTAMP, Messages
 from stage_writer.decode.rejects import ErrorClass, Reject
 from stage_writer.shape.expressions import FAULTS, KAFKA, CheckedExpression, ExpressionChecker, connect, refused
 from stage_writer.shape.headers import HEADER_MAP, header_maps, with_readable_headers
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from common.schema import DataType, StructType
-    from stage_writer.decode.batch import Messages
     from stage_writer.shape.rows import Rows
 
-    Index = NDArray[np.int64]
-    Mask = NDArray[np.bool_]
+
+Index = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 
 _KAFKA_PARTS: dict[str, pa.DataType] = {
     "topic": pa.string(),

@@ -10,33 +10,25 @@ Rules:
 4. A delete of a merge is not checked: it makes no row, and without it the table would keep a row that is gone.
 """
 
-from __future__ import annotations
-
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from common.schema import Primitive, StructType, type_to_ddl
+from common.settings import Stream
 from common.settings.expectations import OnFail
 from common.tables.changes import DELETE_COLUMN
+from stage_writer.decode.batch import Messages
 from stage_writer.decode.rejects import ErrorClass, Reject
 from stage_writer.shape.evaluation import Evaluator
 from stage_writer.shape.expressions import refused
 from stage_writer.shape.headers import with_readable_headers
-from stage_writer.shape.rows import Stop
+from stage_writer.shape.rows import Rows, Stop
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from numpy.typing import NDArray
-
-    from common.settings import Stream
-    from stage_writer.decode.batch import Messages
-    from stage_writer.shape.rows import Rows
-
-    Mask = NDArray[np.bool_]
+Mask = NDArray[np.bool_]
 
 
 class Expectations:

@@ -10,29 +10,21 @@ Rules:
    they are made (`Exploder.sizes`), so a batch can be processed in slices (see `slicing`).
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
-from common.schema import to_arrow_field
+from common.schema import StructType, to_arrow_field
 from common.settings.columns import exploded
+from stage_writer.decode.batch import Messages
+from stage_writer.shape.rows import Rows
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
-
-    from common.schema import StructType
-    from stage_writer.decode.batch import Messages
-    from stage_writer.shape.rows import Rows
-
-    Index = NDArray[np.int64]
-    Sizes = NDArray[np.int64]
+Index = NDArray[np.int64]
+Sizes = NDArray[np.int64]
 
 
 _BLOCK_BYTES = 256 << 20

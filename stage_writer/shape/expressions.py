@@ -9,22 +9,16 @@ Rules:
 3. Every name is a declared field, ``kafka``, or a lambda's own. (``current_date`` looks like a name; refused here.)
 """
 
-from __future__ import annotations
-
 import difflib
 import json
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
 
 import duckdb
 
 from common.errors import ExpressionError
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
-
-    from common.json_value import Json
+from common.json_value import Json
 
 KAFKA = "kafka"
 _ALLOWED = frozenset(

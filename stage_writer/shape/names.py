@@ -7,19 +7,14 @@ Rules:
 2. A value that is null stays null, even where only nulls were kept of it.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, assert_never
+from typing import assert_never
 
 import pyarrow as pa
 
-from common.schema import to_arrow_schema
+from common.schema import StructType, to_arrow_schema
 from common.schema.naming import Inside, Parts, Plan
-
-if TYPE_CHECKING:
-    from common.schema import StructType
-    from stage_writer.decode.batch import Messages
-    from stage_writer.shape.rows import Rows
+from stage_writer.decode.batch import Messages
+from stage_writer.shape.rows import Rows
 
 
 class Names:

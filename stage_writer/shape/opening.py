@@ -10,8 +10,9 @@ Rules:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
+from common.settings import Stream
 from common.settings.formats import path_steps
 from stage_writer.decode.envelopes.debezium import open_strictly
 from stage_writer.decode.envelopes.framing import body_of
@@ -22,12 +23,7 @@ from stage_writer.decode.strict import document_of
 from stage_writer.decode.unknown.census import FieldCensus, paths_of
 from stage_writer.shape.jmespath.expressions import fields_of
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from common.settings import Stream
-
-    Opens = Callable[[bytes], bytes | None]
+Opens = Callable[[bytes], bytes | None]
 
 
 def census_of(stream: Stream) -> FieldCensus | None:

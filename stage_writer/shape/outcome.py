@@ -7,32 +7,23 @@ Rules:
 2. A batch's rows keep no other batch's rows in memory while they wait: a small part of many is copied.
 """
 
-from __future__ import annotations
-
 from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from operator import attrgetter
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from stage_writer.decode.batch import NO_TIMESTAMP
-from stage_writer.parquet.buffer import StagedRows
+from stage_writer.decode.batch import NO_TIMESTAMP, Messages
+from stage_writer.decode.rejects import Reject
+from stage_writer.parquet.buffer import StagedRows, TableFormat
 from stage_writer.shape.route import OWN
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from stage_writer.decode.batch import Messages
-    from stage_writer.decode.rejects import Reject
-    from stage_writer.parquet.buffer import TableFormat
-
-    Index = NDArray[np.int64]
-    Mask = NDArray[np.bool_]
+Index = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 
 _NOTHING = np.zeros(0, np.int64)
 

@@ -17,42 +17,34 @@ Rules:
    whose table should have keys of its own, and has none yet, counts as new until there are.
 """
 
-from __future__ import annotations
-
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from common.errors import ExpressionError
-from common.schema import ArrayType, Primitive, StructType, type_to_ddl
+from common.schema import ArrayType, Field, Primitive, StructType, type_to_ddl
+from common.settings import Stream
 from common.settings.appearing import with_routes
 from common.settings.columns import CDC_COLUMN
 from common.settings.merging import element_keys_of, record_names
 from common.settings.own_columns import routes_without_keys
 from common.tables.urls import comparable
+from stage_writer.decode.batch import Messages
+from stage_writer.decode.dependency import Dependency
 from stage_writer.decode.rejects import ErrorClass, Reject
 from stage_writer.shape.evaluation import Evaluator
 from stage_writer.shape.expressions import refused
-from stage_writer.shape.rows import Destinations
+from stage_writer.shape.rows import Destinations, Rows
 
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from common.schema import Field
-    from common.settings import Stream
-    from stage_writer.decode.batch import Messages
-    from stage_writer.decode.dependency import Dependency
-    from stage_writer.shape.rows import Rows
-
-    Index = NDArray[np.int64]
-    Mask = NDArray[np.bool_]
+Index = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 
 SETTING = "route"
 OWN = 0

@@ -11,24 +11,21 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+from common.schema import StructType
+from stage_writer.decode.batch import Messages
+from stage_writer.decode.decode import Decoded
+from stage_writer.decode.rejects import Reject
 
-    from numpy.typing import NDArray
-
-    from common.schema import StructType
-    from stage_writer.decode.batch import Messages
-    from stage_writer.decode.decode import Decoded
-    from stage_writer.decode.rejects import Reject
-
-    Index = NDArray[np.int64]
-    Mask = NDArray[np.bool_]
+Index = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 
 
 def _none() -> Index:

@@ -10,28 +10,22 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
-from common.spans import Position
+from common.spans import Position, TopicPartition
+from stage_writer.decode.batch import MessageBatch, Messages
 from stage_writer.decode.rejects import ErrorClass, Reject
 from stage_writer.parquet.buffer import StagedRows
-from stage_writer.shape.explode import runs
+from stage_writer.shape.explode import Exploder, runs
+from stage_writer.shape.rows import Rows, Stop
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
-
-    from numpy.typing import NDArray
-
-    from common.spans import TopicPartition
-    from stage_writer.decode.batch import MessageBatch, Messages
-    from stage_writer.shape.explode import Exploder
-    from stage_writer.shape.rows import Rows, Stop
-
-    Index = NDArray[np.int64]
+Index = NDArray[np.int64]
 
 
 _MIB = 2**20

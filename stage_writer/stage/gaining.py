@@ -12,26 +12,20 @@ Rules:
    field makes it null, and without the column it would leave the row's former value.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import reduce
-from typing import TYPE_CHECKING
 
 from common.errors import StoreError, StoreRefusedError
+from common.ports import Clock, ObjectStore
 from common.schema import StructType, schema_from_json
 from common.schema.agreement import PublishedColumns, agree, joined_offers
 from common.schema.evolution import NO_COLUMNS, additions, extended, joined_columns, restricted
+from common.settings import Stream
 from common.settings.own_columns import columns_at, name_of_part, tables_by_part, with_columns_at
 from common.stage.appeared_routes import with_appeared_of
 from common.stage.evolved import Evolved, latest, publish
 from common.tables.delta_log import read_table_state
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from common.ports import Clock, ObjectStore
-    from common.settings import Stream
 
 _ATTEMPTS = 20
 

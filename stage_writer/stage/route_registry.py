@@ -11,30 +11,26 @@ Rules:
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from structlog import get_logger
+from structlog.typing import FilteringBoundLogger
 
 from common.backoff import Backoff
 from common.clock import SystemClock
 from common.errors import KafkaDeltaExpressError, MarkerError, StoreError
+from common.ports import Clock, ObjectStore
+from common.settings import Settings, Stream
 from common.settings.own_columns import has_keys_of_messages
 from common.settings.route_template import NAMES, is_name, table_of
 from common.settings.stores import stage_store
 from common.stage.appeared_routes import AppearedRoutes, agree_on, appeared
 from common.tables.urls import comparable
 from stage_writer.decode.dependency import Dependency
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
-
-    from structlog.typing import FilteringBoundLogger
-
-    from common.ports import Clock, ObjectStore
-    from common.settings import Settings, Stream
 
 _PATIENCE_S = 1.0
 

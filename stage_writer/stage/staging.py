@@ -17,17 +17,20 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from common.errors import StoreError
-from common.schema import schema_to_json
-from common.spans import Span
+from common.ports import Clock, ObjectStore
+from common.schema import StructType, schema_to_json
+from common.settings import Stream
+from common.spans import Position, Span, TopicPartition
+from common.stage.chain_origins import ChainOrigin
 from common.stage.data_files import LONGEST_FLUSH_S, DataFileName, waiting_path
-from common.stage.evolved import latest
-from common.stage.idle import facts_to_bytes, idle_path
+from common.stage.evolved import Evolved, latest
+from common.stage.idle import HeldFact, IdleFact, StreamFact, facts_to_bytes, idle_path
 from common.stage.markers import (
     Manifest,
     Marker,
@@ -40,12 +43,14 @@ from common.stage.markers import (
 from common.stage.merged import ends_at
 from common.stage.notifications import notification_path
 from common.stage.outboxes import OutboxName
-from common.stage.state_files import EMPTY_STATE, StateFileName
+from common.stage.state_files import EMPTY_STATE, MarkedState, StateFileName, StateFiles, StateKind
 from common.stage.stored import beyond_bounds
 from common.storage.chunks import ByteChunks
+from stage_writer.chain_end import Tail
 from stage_writer.chains import StagedChains
-from stage_writer.changelog.ports import NO_CHANGELOG
+from stage_writer.changelog.ports import NO_CHANGELOG, Changelog
 from stage_writer.outbox.records import Outgoing, outgoing_to_chunks
+from stage_writer.parquet.buffer import Buffer, EncodedFile, TableFormat
 from stage_writer.ports import (
     ClaimGuard,
     ClaimVerdict,
@@ -57,27 +62,12 @@ from stage_writer.ports import (
     Outdated,
     Postponed,
     Sealed,
+    StateChange,
 )
 from stage_writer.stage.gaining import continued_columns, gain_columns
 from stage_writer.stage.state_cleaning import KEEP_S, StateCleaning
 from stage_writer.stage.state_files import StageState, state_at, state_of_origin
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
-
-    from common.ports import Clock, ObjectStore
-    from common.schema import StructType
-    from common.settings import Stream
-    from common.spans import Position, TopicPartition
-    from common.stage.chain_origins import ChainOrigin
-    from common.stage.evolved import Evolved
-    from common.stage.idle import HeldFact, IdleFact, StreamFact
-    from common.stage.state_files import MarkedState, StateFiles, StateKind
-    from stage_writer.chain_end import Tail
-    from stage_writer.changelog.ports import Changelog
-    from stage_writer.parquet.buffer import Buffer, EncodedFile, TableFormat
-    from stage_writer.ports import StateChange
-    from stage_writer.stage.table_compatibility import TableCompatibility
+from stage_writer.stage.table_compatibility import TableCompatibility
 
 _NOTHING = ByteChunks()
 

@@ -5,20 +5,15 @@ that claims is the owner, and the newest file is as new as the flush, so ages co
 left for the next time.
 """
 
-from __future__ import annotations
-
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from common.errors import MarkerError, StoreError
+from common.ports import ObjectStore
+from common.spans import TopicPartition
 from common.stage.chain_origins import newest_origin
 from common.stage.markers import MarkerName, folder_of, marker_from_bytes
 from common.stage.state_files import state_folder
 from stage_writer.stage.superseded import superseded
-
-if TYPE_CHECKING:
-    from common.ports import ObjectStore
-    from common.spans import TopicPartition
 
 KEEP_S = 86_400.0
 

@@ -15,28 +15,20 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 from common.errors import ConfigError, StateError, StoreError
-from common.spans import Topic
-from common.stage.chain_origins import origin_path
-from common.stage.markers import MarkerName, Origin, folder_of, marker_from_bytes
-from common.stage.state_files import EMPTY_STATE, StateFileName, StateFiles, StateKind, state_folder, stood_in
-from stage_writer.changelog.ports import NO_CHANGELOG
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from common.ports import ObjectStore
-    from common.settings import Stream
-    from common.spans import Position, TopicPartition
-    from common.stage.chain_origins import ChainOrigin
-    from common.stage.markers import Marker
-    from common.stage.state_files import Change
-    from common.storage.chunks import ByteChunks
-    from stage_writer.chain_end import Tail
-    from stage_writer.changelog.ports import Changelog
+from common.ports import ObjectStore
+from common.settings import Stream
+from common.spans import Position, Topic, TopicPartition
+from common.stage.chain_origins import ChainOrigin, origin_path
+from common.stage.markers import Marker, MarkerName, Origin, folder_of, marker_from_bytes
+from common.stage.state_files import EMPTY_STATE, Change, StateFileName, StateFiles, StateKind, state_folder, stood_in
+from common.storage.chunks import ByteChunks
+from stage_writer.chain_end import Tail
+from stage_writer.changelog.ports import NO_CHANGELOG, Changelog
 
 
 class StageState:

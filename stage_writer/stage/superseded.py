@@ -11,18 +11,12 @@ Rules:
    knows its state nothing is known, and everything stays.
 """
 
-from __future__ import annotations
+from collections.abc import Iterable
 
-from typing import TYPE_CHECKING
-
+from common.ports import StoredObject
+from common.stage.chain_origins import ChainOrigin
+from common.stage.markers import Marker
 from common.stage.state_files import MarkedState, StateFileName
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from common.ports import StoredObject
-    from common.stage.chain_origins import ChainOrigin
-    from common.stage.markers import Marker
 
 
 def superseded(files: Iterable[StoredObject], lowest: Marker, origin: ChainOrigin | None, before_ms: int) -> list[str]:

@@ -11,30 +11,25 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING
+
+from structlog.typing import FilteringBoundLogger
 
 from common.errors import StoreError
+from common.ports import Clock, ObjectStore
 from common.remedies import CONFIG, quoted
 from common.schema.spark_json import schema_from_json
+from common.settings import Settings
 from common.storage.store import prove_writable
 from common.tables.delta_log import read_table_state
 from common.tables.schema_compatibility import columns_setting, partitioning_problem, type_problems
+from common.tables.state import TableState
 from common.tables.table_features import appended_for
 from common.tables.urls import comparable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from structlog.typing import FilteringBoundLogger
-
-    from common.ports import Clock, ObjectStore
-    from common.settings import Settings
-    from common.tables.state import TableState
-    from stage_writer.parquet.buffer import TableFormat
-
+from stage_writer.parquet.buffer import TableFormat
 
 CHECK_AGAIN_S = 600.0
 """After the check was inconclusive."""

@@ -10,40 +10,31 @@ Rules:
    refuses is refused as a whole, and further rows, over all tables, are counted.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from operator import attrgetter
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from common.schema import to_arrow_schema
+from common.settings import Stream
 from common.tables.urls import comparable
-from stage_writer.decode.batch import Messages
+from stage_writer.decode.batch import MessageBatch, Messages
+from stage_writer.decode.decode_options import MakeNativeDecoder
 from stage_writer.decode.rejects import ErrorClass, Reject
+from stage_writer.parquet.buffer import StagedRows, TableFormat
 from stage_writer.shape.kafka_columns import AddIdentityColumns, KafkaColumns
 from stage_writer.shape.outcome import Outcome, Part, staged_of, together
-from stage_writer.shape.rows import Rows
+from stage_writer.shape.rows import Rows, Step
 from stage_writer.shape.slicing import WithoutTasks
 from stage_writer.tasks.tables import OfTopology, decoders_of, formats_of, row_format
+from stage_writer.topologies.built import BuiltTopology
 from stage_writer.topologies.nodes import TableSink
 from stage_writer.topologies.task.writing import RowWriter
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from numpy.typing import NDArray
-
-    from common.settings import Stream
-    from stage_writer.decode.batch import MessageBatch
-    from stage_writer.decode.decode_options import MakeNativeDecoder
-    from stage_writer.parquet.buffer import StagedRows, TableFormat
-    from stage_writer.shape.rows import Step
-    from stage_writer.topologies.built import BuiltTopology
-
-    Index = NDArray[np.int64]
+Index = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

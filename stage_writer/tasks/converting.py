@@ -14,40 +14,37 @@ Rules:
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from operator import attrgetter
+from threading import Lock
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from common.settings.kafka_columns import kafka_fields_of
-from stage_writer.decode.batch import Messages
+from common.spans import TopicPartition
+from common.stage.state_files import StateFiles
+from stage_writer.decode.batch import MessageBatch, Messages
 from stage_writer.decode.merged_batch import MergedBatch
+from stage_writer.decode.rejects import Reject
 from stage_writer.outbox.records import outgoing_table
-from stage_writer.parquet.buffer import StagedRows
+from stage_writer.parquet.buffer import StagedRows, TableFormat
+from stage_writer.ports import Restores, StateStore
 from stage_writer.shape.kafka_columns import made_of
 from stage_writer.shape.outcome import dead_letters_of, kafka_columns_of
 from stage_writer.tasks.tables import OfTopology
 
+Index = NDArray[np.int64]
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from threading import Lock
-
-    from numpy.typing import NDArray
-
-    from common.spans import TopicPartition
-    from common.stage.state_files import StateFiles
-    from stage_writer.decode.batch import MessageBatch
-    from stage_writer.decode.rejects import Reject
-    from stage_writer.parquet.buffer import TableFormat
-    from stage_writer.ports import Restores, StateStore
     from stage_writer.tasks.shared import StreamTasks
     from stage_writer.topologies.task.inputs import Input, Output
     from stage_writer.topologies.task.task import Task
 
-    Index = NDArray[np.int64]
     Decoded = tuple[Input, list[Reject], Index]
     """The messages of one topic for its task, those that are refused, and the tombstones."""
 

@@ -7,23 +7,16 @@ Rules:
 2. The disk is a copy: without it a task is restored from the stage.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterable
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from common import metrics as catalogue
 from common.errors import ConfigError
-from stage_writer.topologies.stores import MemoryBackend, TaskStores
+from common.metrics import Metrics
+from common.spans import TopicPartition
+from stage_writer.topologies.stores import Backend, MemoryBackend, StoreBuilder, TaskStores
 from stage_writer.topologies.stores.disk import MOST_STORES, open_backend
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from common.metrics import Metrics
-    from common.spans import TopicPartition
-    from stage_writer.topologies.stores import Backend, StoreBuilder, TaskStores
 
 _GAUGES = (catalogue.WRITER_STATE_BYTES, catalogue.WRITER_STATE_ENTRIES)
 _LONGEST_NAME = 255

@@ -8,28 +8,22 @@ Rules:
 3. What the topology needs from the stream (its topics, the tables of its sinks) is checked before anything is read.
 """
 
-from __future__ import annotations
-
 import difflib
 import importlib
 import sys
 import traceback
+from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import ModuleType
 
 from common.errors import ConfigError, KafkaDeltaExpressError
 from common.remedies import CONFIG
+from common.settings import Stream
 from stage_writer.tasks.own_packages import own_name, shadowed_by, use_own
 from stage_writer.tasks.tables import declared_of
+from stage_writer.topologies.built import BuiltTopology
 from stage_writer.topologies.tables import check_tables
 from stage_writer.topologies.topology import Topology
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
-    from types import ModuleType
-
-    from common.settings import Stream
-    from stage_writer.topologies.built import BuiltTopology
 
 
 def topology_of(stream: Stream) -> BuiltTopology:

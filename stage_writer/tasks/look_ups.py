@@ -8,28 +8,23 @@ Rules:
 3. It covers only this process's tasks: to look up a key, query all writers.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from threading import Lock
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from stage_writer.topologies.stores import StoreKind, TaskStores
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from common.spans import TopicPartition
-    from stage_writer.topologies.stores import (
-        Key,
-        KeyValueStore,
-        SessionStore,
-        StoreBuilder,
-        TaskStores,
-        Value,
-        WindowStore,
-    )
+from common.spans import TopicPartition
+from stage_writer.topologies.stores import (
+    Key,
+    KeyValueStore,
+    SessionStore,
+    StoreBuilder,
+    StoreKind,
+    TaskStores,
+    Value,
+    WindowStore,
+)
 
 MOST_ENTRIES = 10_000
 EARLIEST_MS, LATEST_MS = -(1 << 61), 1 << 61

@@ -8,20 +8,15 @@ Rules:
 3. Without the setting, the error of an import that fails because this program's package was found names the setting.
 """
 
-from __future__ import annotations
-
 import builtins
 import importlib.util
 import sys
+from collections.abc import Collection, Mapping, Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from common.errors import ConfigError
 from common.settings.checks.topology import PACKAGES_OF_THIS_PROGRAM
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
 
 _HERE = Path(__file__).resolve().parents[2]
 _import = builtins.__import__

@@ -7,6 +7,7 @@ accepts any JSON value, which the task parses.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import inf
@@ -14,32 +15,28 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from common import metrics as catalogue
-from stage_writer.decode.batch import Messages, header_lists
-from stage_writer.decode.decode_options import no_native_decoder
+from common.metrics import Metrics
+from common.settings import Stream
+from common.spans import TopicPartition
+from common.stage.state_files import StateFiles
+from stage_writer.decode.batch import MessageBatch, Messages, header_lists
+from stage_writer.decode.decode_options import MakeNativeDecoder, no_native_decoder
+from stage_writer.decode.rejects import Reject
+from stage_writer.ports import Restores, StateStore
 from stage_writer.stopping import NEVER_STOPPING, Stopping
 from stage_writer.tasks.keeping import Keeping
 from stage_writer.tasks.tables import decoders_of, formats_of, row_format
+from stage_writer.topologies.built import BuiltTopology
 from stage_writer.topologies.task.inputs import Input
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from common.metrics import Metrics
-    from common.settings import Stream
-    from common.spans import TopicPartition
-    from common.stage.state_files import StateFiles
-    from stage_writer.decode.batch import MessageBatch
-    from stage_writer.decode.decode_options import MakeNativeDecoder
-    from stage_writer.decode.rejects import Reject
-    from stage_writer.ports import Restores, StateStore
     from stage_writer.tasks.look_ups import LookUps
-    from stage_writer.topologies.built import BuiltTopology
 
-    Index = NDArray[np.int64]
+
+Index = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

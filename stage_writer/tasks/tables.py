@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self
 
-from common.schema import nullable_columns
+from common.schema import StructType, nullable_columns
+from common.settings import Stream
 from common.settings.kafka_columns import kafka_fields_of
 from common.stage.identity_columns import identity_fields
 from stage_writer.convert import dead_letters_format, require_can_partition, rows_format
+from stage_writer.decode.batch import MessageBatch
 from stage_writer.decode.decode import Decoder
-from stage_writer.decode.decode_options import DecodeOptions
+from stage_writer.decode.decode_options import DecodeOptions, MakeNativeDecoder
+from stage_writer.parquet.buffer import TableFormat
 
 if TYPE_CHECKING:
-    from common.schema import StructType
-    from common.settings import Stream
-    from stage_writer.decode.batch import MessageBatch
-    from stage_writer.decode.decode_options import MakeNativeDecoder
-    from stage_writer.parquet.buffer import TableFormat
     from stage_writer.topologies.built import BuiltTopology
 
 

@@ -8,34 +8,26 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from threading import Lock
-from typing import TYPE_CHECKING
 
 from common.schema import to_arrow_schema
-from common.spans import Topic
-from common.stage.state_files import EMPTY_STATE
+from common.settings import Stream
+from common.spans import Topic, TopicPartition
+from common.stage.state_files import EMPTY_STATE, StateFiles
+from stage_writer.decode.batch import MessageBatch
+from stage_writer.parquet.buffer import StagedRows
+from stage_writer.ports import StateStore
 from stage_writer.tasks.converting import TaskConverter
 from stage_writer.tasks.kept import KeptTask
-from stage_writer.tasks.shared import StreamTasks
+from stage_writer.tasks.shared import StreamTasks, Surroundings
 from stage_writer.tasks.tables import OfTopology, declared_of
 from stage_writer.tasks.together import Together
-from stage_writer.topologies.stores import MemoryBackend, TaskStores
+from stage_writer.topologies.built import BuiltTopology
+from stage_writer.topologies.stores import Changes, MemoryBackend, TaskStores
 from stage_writer.topologies.stores.files import changes_from_bytes, snapshot_from_file
 from stage_writer.topologies.task.task import Task, TaskId
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from common.settings import Stream
-    from common.spans import TopicPartition
-    from common.stage.state_files import StateFiles
-    from stage_writer.decode.batch import MessageBatch
-    from stage_writer.parquet.buffer import StagedRows
-    from stage_writer.ports import StateStore
-    from stage_writer.tasks.shared import Surroundings
-    from stage_writer.topologies.built import BuiltTopology
-    from stage_writer.topologies.stores import Changes
 
 
 class TopologyConverter(OfTopology, StreamTasks):

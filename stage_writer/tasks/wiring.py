@@ -6,20 +6,19 @@ startup cost. A topology that works on columns only has no tasks, and imports no
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from common.clock import SystemClock
 from common.errors import ConfigError
 from common.metrics import Metrics
+from common.settings import Settings, Stream
 from stage_writer.changelog.topic import snapshot_after_s
+from stage_writer.decode.decode_options import MakeNativeDecoder
+from stage_writer.stopping import Stopping
 from stage_writer.tasks.loading import topology_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from common.settings import Settings, Stream
-    from stage_writer.decode.decode_options import MakeNativeDecoder
-    from stage_writer.stopping import Stopping
     from stage_writer.tasks.columns import ColumnsConverter
     from stage_writer.tasks.look_ups import LookUps
     from stage_writer.tasks.topology import TopologyConverter

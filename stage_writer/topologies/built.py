@@ -11,20 +11,17 @@ Rules:
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from common.errors import ConfigError, SchemaError
-from common.schema import Primitive, type_to_ddl
-from stage_writer.topologies.nodes import ProcessorNode, SourceNode, StepNode, TableSink, TopicSink
+from common.schema import Primitive, StructType, type_to_ddl
+from stage_writer.topologies.nodes import Node, ProcessorNode, SourceNode, StepNode, TableSink, TopicSink
+from stage_writer.topologies.stores import StoreBuilder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from common.schema import StructType
     from stage_writer.shape.rows import Step
-    from stage_writer.topologies.nodes import Node
-    from stage_writer.topologies.stores import StoreBuilder
 
 
 @dataclass(frozen=True, slots=True)

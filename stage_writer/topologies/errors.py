@@ -1,13 +1,7 @@
 """Errors that end a topology's work."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from common.errors import ExitCode, KafkaDeltaExpressError
-
-if TYPE_CHECKING:
-    from stage_writer.decode.rejects import Reject
+from stage_writer.decode.rejects import Reject
 
 _MOST_CHARACTERS = 4_000
 """The maximum length of an error's text: it may quote all of a record."""

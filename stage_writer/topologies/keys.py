@@ -3,23 +3,18 @@
 Rule: reading any bytes gives a value or a ValueError, and text that was read can be written.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import struct
+from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from operator import index
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from stage_writer.decode.json_document import SURROGATE_ESCAPE
 from stage_writer.topologies.nodes import KeyType, ValueType
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from stage_writer.topologies.records import Headers, Key, Value
+from stage_writer.topologies.records import Headers, Key, Value
 
 _LATEST_MS = 2**63 - 1
 _NUMBERS = {KeyType.INT: struct.Struct(">i"), KeyType.BIGINT: struct.Struct(">q"), KeyType.DOUBLE: struct.Struct(">d")}

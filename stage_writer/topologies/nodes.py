@@ -1,17 +1,13 @@
 """The kinds of nodes."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from common.schema import StructType
-    from stage_writer.topologies.processors import Processor
-    from stage_writer.topologies.steps import BatchStep
+from common.schema import StructType
+from stage_writer.topologies.processors import Processor
+from stage_writer.topologies.steps import BatchStep
 
 
 class KeyType(StrEnum):

@@ -10,18 +10,14 @@ Rules:
    scheduled later is lost at a restart.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable
+from datetime import timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from datetime import timedelta
+from stage_writer.topologies.records import Headers, Record
 
-    from stage_writer.topologies.records import Headers, Record
-
-    Punctuator = Callable[[int], None]
+Punctuator = Callable[[int], None]
 
 
 class PunctuationType(StrEnum):

@@ -10,6 +10,7 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -17,13 +18,11 @@ import pyarrow as pa
 
 from common.errors import SchemaError
 from common.schema import Field, StructType, parse_ddl, to_arrow_field, to_arrow_schema
+from stage_writer.decode.batch import Messages
 from stage_writer.shape.evaluation import Condition, Deriver, Evaluator
 from stage_writer.topologies.errors import TopologyError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from stage_writer.decode.batch import Messages
     from stage_writer.shape.rows import Rows, Step
 
 

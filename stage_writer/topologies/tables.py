@@ -7,20 +7,13 @@ Rules:
    explicitly.
 """
 
-from __future__ import annotations
-
 import difflib
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from common.errors import SchemaError
-from common.schema import INTEGER_BITS, Primitive, quote_name, type_to_ddl
+from common.schema import INTEGER_BITS, DataType, Primitive, StructType, quote_name, type_to_ddl
+from stage_writer.topologies.built import BuiltTopology
 from stage_writer.topologies.nodes import TableSink
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from common.schema import DataType, StructType
-    from stage_writer.topologies.built import BuiltTopology
 
 
 def check_tables(topology: BuiltTopology, tables: Mapping[str, StructType]) -> None:

@@ -19,33 +19,27 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict, deque
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
 
-from common.schema import parse_ddl, to_arrow_schema
+from common.schema import StructType, parse_ddl, to_arrow_schema
 from common.spans import Partition, Topic
 from stage_writer.decode.decode import Decoder
+from stage_writer.decode.rejects import Reject
+from stage_writer.topologies.built import BuiltTopology
 from stage_writer.topologies.keys import key_encoder
-from stage_writer.topologies.stores import MemoryBackend, TaskStores
+from stage_writer.topologies.nodes import SourceNode
+from stage_writer.topologies.records import Headers, Key, TopicRecord, Value
+from stage_writer.topologies.stores import Changes, MemoryBackend, TaskStores
 from stage_writer.topologies.tables import check_tables
-from stage_writer.topologies.task.inputs import Input
+from stage_writer.topologies.task.inputs import Input, Output
 from stage_writer.topologies.task.reading import dicts_of
 from stage_writer.topologies.task.task import Task, TaskId
 from stage_writer.topologies.task.writing import Problems, Row, RowWriter
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from datetime import timedelta
-
-    from common.schema import StructType
-    from stage_writer.decode.rejects import Reject
-    from stage_writer.topologies.built import BuiltTopology
-    from stage_writer.topologies.nodes import SourceNode
-    from stage_writer.topologies.records import Headers, Key, TopicRecord, Value
-    from stage_writer.topologies.stores import Changes
-    from stage_writer.topologies.task.inputs import Output
 
 
 class Checkable(Protocol):

@@ -17,11 +17,12 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from common.errors import ConfigError, SchemaError
-from common.schema import parse_ddl
+from common.schema import StructType, parse_ddl
 from stage_writer.topologies.built import BuiltTopology, build
 from stage_writer.topologies.nodes import (
     KeyType,
@@ -33,14 +34,9 @@ from stage_writer.topologies.nodes import (
     TopicSink,
     ValueType,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from common.schema import StructType
-    from stage_writer.topologies.processors import Processor
-    from stage_writer.topologies.steps import BatchStep
-    from stage_writer.topologies.stores import StoreBuilder
+from stage_writer.topologies.processors import Processor
+from stage_writer.topologies.steps import BatchStep
+from stage_writer.topologies.stores import StoreBuilder
 
 Choice = TypeVar("Choice", bound=StrEnum)
 

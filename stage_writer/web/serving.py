@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+from structlog.typing import FilteringBoundLogger
+
 from common.http.pages import pausing_calls, service_pages
-from common.http.server import HttpServer, Routes
+from common.http.pausing import Pausing
+from common.http.server import HttpServer, Page, Routes
 from common.lagging.history import EndHistory
 from common.lagging.watch import EndWatch, KafkaEnds
+from common.metrics import Metrics
 from common.pages.assets import status_pages
+from common.ports import Clock
+from common.settings import Settings
 from common.settings.pace import writer_of
+from common.stage.paused_streams import PausedStreams
+from stage_writer.loop import StageWriter
 from stage_writer.web.view import WriterView
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from structlog.typing import FilteringBoundLogger
-
-    from common.http.pausing import Pausing
-    from common.http.server import Page
-    from common.metrics import Metrics
-    from common.ports import Clock
-    from common.settings import Settings
-    from common.stage.paused_streams import PausedStreams
-    from stage_writer.loop import StageWriter
     from stage_writer.tasks.look_ups import LookUps
 
 

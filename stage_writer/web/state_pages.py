@@ -18,20 +18,14 @@ from __future__ import annotations
 import base64
 import json
 import math
+from collections.abc import Callable, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from common.http.server import json_page, text_page
-from stage_writer.tasks.look_ups import EARLIEST_MS, LATEST_MS, StoreQuery
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from common.http.server import Page
-    from stage_writer.tasks.look_ups import LookUps, StoreEntry
-    from stage_writer.topologies.stores import Key, StoreKind
+from common.http.server import Page, json_page, text_page
+from stage_writer.tasks.look_ups import EARLIEST_MS, LATEST_MS, LookUps, StoreEntry, StoreQuery
+from stage_writer.topologies.stores import Key, StoreKind
 
 _KNOWN = frozenset({"key_type", "low", "high", "prefix", "from", "to", "limit"})
 _STORE_PARTS, _KEY_PARTS = 2, 3

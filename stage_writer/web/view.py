@@ -7,11 +7,14 @@ partitions may be from slightly different times, and this module must not change
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from common import metrics as catalogue
 from common.http.pages import release
+from common.http.pausing import Pausing
+from common.lagging.history import EndHistory
+from common.metrics import Metrics
 from common.pages.model import (
     DeadLetters,
     Figure,
@@ -29,24 +32,16 @@ from common.pages.model import (
 )
 from common.pages.problems import held_problems, paused_problem, stream_pauses
 from common.pages.process import resident_bytes
+from common.ports import Clock
 from common.remedies import CONFIG
 from common.sizes import counted
+from common.spans import Position, TopicPartition
 from common.stage import undeclared
-from stage_writer.runtime import FAILING_REMEDY
+from common.stage.paused_streams import PausedStreams
+from stage_writer.partitions.flush_decision import BackpressureState
+from stage_writer.partitions.partition import AssignedPartition
+from stage_writer.runtime import FAILING_REMEDY, LoopSnapshot
 from stage_writer.telemetry import DEAD_LETTERS_REMEDY
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from common.http.pausing import Pausing
-    from common.lagging.history import EndHistory
-    from common.metrics import Metrics
-    from common.ports import Clock
-    from common.spans import Position, TopicPartition
-    from common.stage.paused_streams import PausedStreams
-    from stage_writer.partitions.flush_decision import BackpressureState
-    from stage_writer.partitions.partition import AssignedPartition
-    from stage_writer.runtime import LoopSnapshot
 
 _BEHIND_S = 60.0
 STOPS = ("Staged", "Read", "In Kafka")

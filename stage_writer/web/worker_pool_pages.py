@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from http.client import HTTPConnection, HTTPException
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlencode
 
 from prometheus_client import generate_latest
@@ -21,14 +22,9 @@ from common.http.pages import Health, release, service_pages
 from common.http.server import Page, Routes, json_page, text_page
 from common.pages.assets import status_pages
 from common.pages.model import DeadLetters, Figure, FlowStep, Status, StreamFlow, Unit, Violations, added
+from common.ports import Clock
 from common.sizes import counted
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from common.ports import Clock
-    from stage_writer.worker_pool import Worker, WorkerPool
-
+from stage_writer.worker_pool import Worker, WorkerPool
 
 _TIMEOUT_S = 5.0
 _OK = 200

@@ -22,11 +22,17 @@ def _run(*arguments: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_bootstrap_tool_loads_no_service_and_no_java_library() -> None:
-    needless = {"pyspark", "py4j", "delta", "stage_writer", "delta_loader", "duckdb"}
+@pytest.mark.parametrize(
+    ("program", "needless"),
+    [
+        ("bootstrap", {"pyspark", "py4j", "delta", "stage_writer", "delta_loader", "duckdb", "structlog"}),
+        ("delta_loader", {"pyspark", "py4j", "delta", "stage_writer", "bootstrap", "duckdb", "tenacity"}),
+    ],
+)
+def test_a_program_starts_without_what_few_of_its_commands_need(program: str, needless: set[str]) -> None:
     loaded_modules = f"sorted({needless} & set(sys.modules))"
     _run(
-        "-c", f"import sys, bootstrap.__main__; found = {loaded_modules}; sys.exit(f'{{found}} loaded' if found else 0)"
+        "-c", f"import sys, {program}.__main__; found = {loaded_modules}; sys.exit(f'{{found}} loaded' if found else 0)"
     )
 
 

@@ -1,9 +1,5 @@
 """Checks across the sections of a stream's settings; each section, and the stream itself, checks what is its own."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from common.settings.checks.catalog import check_catalog_tables
 from common.settings.checks.columns import check_columns
 from common.settings.checks.columns_from import check_columns_from, check_evolving
@@ -13,9 +9,7 @@ from common.settings.checks.route_tables import check_route_tables
 from common.settings.checks.route_template import check_own_columns, check_template
 from common.settings.checks.routes import check_routes
 from common.settings.checks.topology import check_topology
-
-if TYPE_CHECKING:
-    from common.settings.stream import Stream
+from common.settings.stream import Stream
 
 
 def checked(stream: Stream) -> Stream:

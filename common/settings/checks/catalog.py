@@ -1,15 +1,10 @@
 """Checks of a stream's `catalog_tables`: names that a catalog does not allow, or that have no effect."""
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING
 
 from common.settings.catalog import require_location
+from common.settings.stream import Stream
 from common.tables.urls import comparable
-
-if TYPE_CHECKING:
-    from common.settings.stream import Stream
 
 _NAME = re.compile(r"[^\s./:\\`\"']+(\.[^\s./:\\`\"']+){1,2}")
 

@@ -3,25 +3,18 @@
 Rule: column names are case-insensitive, as in Spark and Delta.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 from common.errors import SchemaError
 from common.hints import did_you_mean
-from common.schema import Field, Primitive, StructType, type_to_ddl
+from common.schema import DataType, Field, Primitive, StructType, type_to_ddl
 from common.settings.checks.creation import check_creation
 from common.settings.columns import CDC_COLUMN, made_columns, table_columns_of
 from common.settings.kafka_columns import kafka_fields_of
 from common.settings.refusing import refuse
+from common.settings.stream import Stream
 from common.tables.changes import HISTORY_COLUMNS, IS_CURRENT
 from common.tables.partitioning import INSTEAD, can_partition
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from common.schema import DataType
-    from common.settings.stream import Stream
 
 
 def check_columns(stream: Stream) -> None:

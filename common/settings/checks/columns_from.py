@@ -4,15 +4,9 @@ Rule: settings that give columns other names or places than their fields have ca
 where columns are read from the table, or added to it.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from common.settings.columns_from import ColumnsFrom
 from common.settings.refusing import refuse
-
-if TYPE_CHECKING:
-    from common.settings.stream import Stream
+from common.settings.stream import Stream
 
 
 def check_evolving(stream: Stream) -> None:

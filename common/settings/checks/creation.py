@@ -1,19 +1,13 @@
 """Checks a stream's settings for new tables, which the loader creates."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Collection
 
 from common.hints import did_you_mean
+from common.schema import StructType
 from common.settings.refusing import refuse
+from common.settings.stream import Stream
 from common.tables.clustering import clustering_problem
 from common.tables.urls import comparable
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from common.schema import StructType
-    from common.settings.stream import Stream
 
 # Table properties that Delta itself writes, and that are specific to one table.
 OF_ONE_TABLE = (

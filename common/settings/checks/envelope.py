@@ -1,15 +1,9 @@
 """A stream's `envelope`, and what its messages cannot be made into."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from common.settings.envelopes import UPDATE, may_have_several_rows
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from common.settings.stream import Stream
+from common.settings.stream import Stream
 
 
 def check_envelope(stream: Stream) -> None:

@@ -3,15 +3,14 @@
 Rule: meaningless combinations are refused here. With `explode`, each row needs a key of its own: one of its element.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 from common.hints import did_you_mean
 from common.schema.types import StructType
 from common.settings.columns import declared_columns_of_table, table_columns_of
 from common.settings.envelopes import TRUNCATES
 from common.settings.loading import LoadSetting
+from common.settings.merge import MergeSettings
 from common.settings.merging import (
     element_column_of,
     element_keys_of,
@@ -20,13 +19,8 @@ from common.settings.merging import (
     require_sequence_type,
 )
 from common.settings.refusing import refuse
+from common.settings.stream import Stream
 from common.tables.changes import HISTORY_COLUMNS, RESERVED
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from common.settings.merge import MergeSettings
-    from common.settings.stream import Stream
 
 
 def check_merge(stream: Stream) -> None:

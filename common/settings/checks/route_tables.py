@@ -7,9 +7,7 @@ Rules:
    refused where tables have different ones.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from common.hints import did_you_mean
 from common.settings.checks.columns import check_columns
@@ -19,14 +17,9 @@ from common.settings.formats import forms_of
 from common.settings.loading import LoadSetting
 from common.settings.own_columns import tables_by_part
 from common.settings.refusing import refuse
-from common.settings.route_tables import MAKING
+from common.settings.route_tables import MAKING, RouteTable
+from common.settings.stream import Stream
 from common.tables.urls import comparable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from common.settings.route_tables import RouteTable
-    from common.settings.stream import Stream
 
 
 def check_route_tables(stream: Stream) -> None:

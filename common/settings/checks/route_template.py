@@ -4,23 +4,17 @@ Rule: no value of `route` makes a table that is another one's place, or around s
 table of another stream, or of the stream's dead letters.
 """
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from common.hints import did_you_mean
 from common.settings.envelopes import WITHOUT_KEY_NAMES
+from common.settings.merge import MergeSettings
 from common.settings.places import STAGE_FOLDERS
 from common.settings.refusing import refuse
 from common.settings.route_template import NAME, ROUTE_LIMIT, VALUE
+from common.settings.stream import Stream
 from common.tables.urls import comparable
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from common.settings.merge import MergeSettings
-    from common.settings.stream import Stream
 
 
 def check_template(stream: Stream) -> None:

@@ -9,15 +9,9 @@ Rules:
    txn actions distinguish them, as long as no app_id is a prefix of another.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from common.settings.refusing import refuse
+from common.settings.stream import Stream
 from common.tables.urls import comparable
-
-if TYPE_CHECKING:
-    from common.settings.stream import Stream
 
 
 def check_routes(stream: Stream) -> None:

@@ -7,17 +7,11 @@ Rules:
 2. Only writers import the user's module. The other programs use the settings, which is why tables are named here.
 """
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
 from common.settings.refusing import refuse
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from common.settings.stream import Stream
+from common.settings.stream import Stream
 
 _FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 

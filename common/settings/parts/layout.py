@@ -1,7 +1,5 @@
 """The part of a stream's settings that says how tables are made that the loader creates."""
 
-from __future__ import annotations
-
 from pydantic import Field
 
 from common.settings.section import SectionPart

@@ -3,8 +3,6 @@
 Rule: a key has the same name and meaning as the service's, which is its default (common/settings/pace.py).
 """
 
-from __future__ import annotations
-
 from pydantic import Field
 
 from common.settings.section import SectionPart

@@ -1,9 +1,8 @@
 """The part of a stream's settings that says how its records are written, and what their fields are."""
 
-from __future__ import annotations
-
+from collections.abc import Iterator
 from enum import StrEnum
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -14,10 +13,6 @@ from common.settings.formats import Forms, ValueFormat, forms_of
 from common.settings.refusing import refuse
 from common.settings.route_tables import require_columns
 from common.settings.section import SectionPart
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 FIRST_MESSAGE = ""
 """The `message` of a stream whose columns turned out to be those of a schema's first one."""

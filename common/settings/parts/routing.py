@@ -1,7 +1,5 @@
 """The part of a stream's settings that says which of its tables a row goes to."""
 
-from __future__ import annotations
-
 from pydantic import Field
 
 from common.settings.route_tables import Routes, RouteTable, TableOrUrl

@@ -1,7 +1,5 @@
 """The part of a stream's settings that says which rows its records become."""
 
-from __future__ import annotations
-
 from typing import Self
 
 from pydantic import Field, model_validator

@@ -12,19 +12,12 @@ Rules:
    reported as such.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from common.tables.history import with_lineage
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from common.spans import Offset, Position, TopicPartition
-    from common.tables.commit_metadata import CommitMetadata
-    from common.tables.history import LoggedCommit
+from common.spans import Offset, Position, TopicPartition
+from common.tables.commit_metadata import CommitMetadata
+from common.tables.history import LoggedCommit, with_lineage
 
 
 @dataclass(frozen=True, slots=True)

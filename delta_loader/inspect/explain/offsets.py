@@ -10,19 +10,13 @@ Rules:
 3. Information that the log no longer has is reported as unknown, never guessed.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
-from common.stage.markers import Origin
-
-if TYPE_CHECKING:
-    from common.spans import Position
-    from common.stage.markers import Marker
-    from delta_loader.inspect.explain.loaded import LoadedRange, RecordQuery
-    from delta_loader.plan.held import Held
+from common.spans import Position
+from common.stage.markers import Marker, Origin
+from delta_loader.inspect.explain.loaded import LoadedRange, RecordQuery
+from delta_loader.plan.held import Held
 
 
 class OffsetLocation(StrEnum):

@@ -10,19 +10,24 @@ Rules:
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from common.errors import StoreError, UsageError
-from common.spans import Position, Span
+from common.ports import ObjectStore
+from common.settings import Stream
+from common.spans import Offset, Position, Span, TopicPartition
 from common.stage.markers import Marker
 from common.stage.merged import kafka_topic
 from common.tables.delta_log import read_table_state
-from common.tables.history import read_history
+from common.tables.history import CommitLines, read_history
 from common.tables.log_files import COMMIT, LOG, commit_path, required_file
+from common.tables.state import TableState
 from common.tables.stream_history import read_identity
 from common.tables.transactions import TxnIds
 from common.tables.urls import comparable
@@ -30,24 +35,12 @@ from delta_loader.inspect.explain.loaded import RecordQuery, find_loading_commit
 from delta_loader.inspect.explain.offsets import Holder, OffsetStory
 from delta_loader.inspect.explain.versions import VersionStory, markers_of, since
 from delta_loader.maintenance.live_files import live_files
+from delta_loader.ports import EndsOf, OpenStore, ParallelMap
+from delta_loader.stage.listed import Listed
+from delta_loader.stage.reading import Stage
 from delta_loader.status.collecting import stream_status
-from delta_loader.tables.history import parse_version, reach_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    import pyarrow as pa
-
-    from common.ports import ObjectStore
-    from common.settings import Stream
-    from common.spans import Offset, TopicPartition
-    from common.tables.history import CommitLines
-    from common.tables.state import TableState
-    from delta_loader.ports import EndsOf, OpenStore, ParallelMap
-    from delta_loader.stage.listed import Listed
-    from delta_loader.stage.reading import Stage
-    from delta_loader.tables.history import TableVersion
-    from delta_loader.tables.live_files import LiveFile
+from delta_loader.tables.history import TableVersion, parse_version, reach_of
+from delta_loader.tables.live_files import LiveFile
 
 _MOST_FILES = 20
 _AT_A_TIME = 64

@@ -1,20 +1,13 @@
 """What one version of a table added, and what happened to it since."""
 
-from __future__ import annotations
-
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from common.errors import MarkerError
-from common.spans import TopicPartition
+from common.spans import Topic, TopicPartition
 from common.stage.data_files import DataFileName, shortened
 from common.stage.markers import MarkerName
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from common.spans import Topic
-    from delta_loader.tables.history import DataFile, TableVersion
+from delta_loader.tables.history import DataFile, TableVersion
 
 
 @dataclass(frozen=True, slots=True)

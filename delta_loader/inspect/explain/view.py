@@ -1,25 +1,18 @@
 """What ``delta-loader explain`` prints, for people and for machines. JSON keys are only ever added."""
 
-from __future__ import annotations
-
+from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
-from common.json_value import Json  # noqa: TC001 - an alias of a union
+from common.json_value import Json
 from common.printable import joined
 from common.remedies import CONFIG, quoted
-from delta_loader.inspect.explain.offsets import OffsetLocation
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from common.tables.commit_metadata import CommitMetadata
-    from common.tables.counts import Counts
-    from common.tables.history import LoggedCommit
-    from delta_loader.inspect.explain.loaded import LoadedRange
-    from delta_loader.inspect.explain.offsets import Holder, OffsetStory
-    from delta_loader.inspect.explain.versions import VersionStory
-    from delta_loader.tables.history import TableVersion
+from common.tables.commit_metadata import CommitMetadata
+from common.tables.counts import Counts
+from common.tables.history import LoggedCommit
+from delta_loader.inspect.explain.loaded import LoadedRange
+from delta_loader.inspect.explain.offsets import Holder, OffsetLocation, OffsetStory
+from delta_loader.inspect.explain.versions import VersionStory
+from delta_loader.tables.history import TableVersion
 
 _SHOWN = 10
 

@@ -9,17 +9,11 @@ Rules:
 3. Where a commit does not count, or rows were deleted legitimately, nothing is claimed.
 """
 
-from __future__ import annotations
+from collections.abc import Iterator, Sequence
 
-from typing import TYPE_CHECKING
-
+from common.spans import Span, TopicPartition
 from delta_loader.inspect.verify.findings import Finding, Verdict
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from common.spans import Span, TopicPartition
-    from delta_loader.inspect.verify.reconcile_facts import FilteredRecords, Tables
+from delta_loader.inspect.verify.reconcile_facts import FilteredRecords, Tables
 
 
 def filtered_findings(

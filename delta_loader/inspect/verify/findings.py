@@ -4,16 +4,11 @@ Rule: a finding states what is proved, what is only noted or cannot be proved, o
 version and the file. Only a fault fails the verification.
 """
 
-from __future__ import annotations
-
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from common.spans import Position, Span, TopicPartition
+from common.spans import Position, Span, TopicPartition
 
 
 class Verdict(StrEnum):

@@ -7,25 +7,16 @@ Rules:
 2. Records are read and dropped: only a bucket of offsets and timestamps is kept, and it is returned when it is full.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import numpy as np
-from confluent_kafka import TIMESTAMP_NOT_AVAILABLE
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message
+from numpy.typing import NDArray
 
 from common.kafka.reader import KafkaReader
-from common.spans import Position, Span
+from common.settings import Settings
+from common.spans import Position, Span, TopicPartition
 from delta_loader.inspect.verify.offsets import BUCKET, NO_STAMPS, STAMP_DIGITS, STAMP_PRIME, Bucket, Stamps
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from confluent_kafka import Message
-    from numpy.typing import NDArray
-
-    from common.settings import Settings
-    from common.spans import TopicPartition
 
 _AT_A_TIME = 10_000
 

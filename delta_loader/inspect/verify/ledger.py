@@ -18,23 +18,17 @@ Rules:
 7. Where the log has been cleaned up, nothing is claimed: the ledger starts with the oldest existing version.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from common.spans import Offset, Position, Span, TopicPartition, position_after
+from common.stage.markers import TableKind
+from common.tables.commit_metadata import CommitMetadata, Resolved
+from common.tables.counts import Counts, Replaced
 from common.tables.identity import plain_of
+from common.tables.transactions import TxnIds
 from delta_loader.inspect.verify.findings import Finding, Verdict
 from delta_loader.tables.history import DataFile, TableVersion, total_rows
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from common.stage.markers import TableKind
-    from common.tables.commit_metadata import CommitMetadata, Resolved
-    from common.tables.counts import Counts, Replaced
-    from common.tables.transactions import TxnIds
 
 _BY_RIGHT = frozenset({"DELETE", "UPDATE", "MERGE", "TRUNCATE"})
 _COPIES = ("CLONE", "CONVERT")  # operations whose rows have a history in another table

@@ -8,19 +8,12 @@ Rules:
    can be counted only without replacements, or when the last one replaced all of it; otherwise nothing is claimed.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from common.spans import Span
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from common.spans import TopicPartition
-    from common.tables.counts import Counts
-    from delta_loader.inspect.verify.ledger import Ledger, LoadedSpan, ReplacedSpan
+from common.spans import Span, TopicPartition
+from common.tables.counts import Counts
+from delta_loader.inspect.verify.ledger import Ledger, LoadedSpan, ReplacedSpan
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,14 +13,11 @@ Rules:
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from common.spans import Position, Span
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 BUCKET = 32_768  # the capacity of one bitmap of Spark's bitmap functions
 STAMP_DIGITS = 24

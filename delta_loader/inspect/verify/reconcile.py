@@ -21,12 +21,14 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from functools import reduce
-from typing import TYPE_CHECKING
 
 from common.spans import Position, Span, TopicPartition
 from delta_loader.inspect.verify.count_findings import filtered_findings
 from delta_loader.inspect.verify.findings import Finding, PartitionReport, Verdict
+from delta_loader.inspect.verify.ledger import Ledger
+from delta_loader.inspect.verify.offset_ranges import OffsetRange
 from delta_loader.inspect.verify.offsets import NO_STAMPS, Bucket, Ranges, SpanTally, Stamps, between, in_step, ranges
 from delta_loader.inspect.verify.reconcile_facts import (
     MOST_RANGES,
@@ -37,12 +39,6 @@ from delta_loader.inspect.verify.reconcile_facts import (
     meets,
 )
 from delta_loader.inspect.verify.same_records import compared
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from delta_loader.inspect.verify.ledger import Ledger
-    from delta_loader.inspect.verify.offset_ranges import OffsetRange
 
 
 def walk(

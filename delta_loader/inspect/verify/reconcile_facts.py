@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from common.spans import Position, Span, TopicPartition
+from common.tables.deferred_ranges import DeferredRange
 from delta_loader.inspect.verify.findings import Finding, Verdict
-from delta_loader.inspect.verify.offset_ranges import offset_ranges
+from delta_loader.inspect.verify.ledger import Ledger, Removal
+from delta_loader.inspect.verify.offset_ranges import OffsetRange, offset_ranges
 from delta_loader.inspect.verify.offsets import Bucket, Ranges, SpanTally, between
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from common.spans import Position, Span, TopicPartition
-    from common.tables.deferred_ranges import DeferredRange
-    from delta_loader.inspect.verify.ledger import Ledger, Removal
-    from delta_loader.inspect.verify.offset_ranges import OffsetRange
 
 MOST_RANGES = 1000  # of each kind, named in a report
 

@@ -12,21 +12,14 @@ Rules:
    that differs, and says that the ones before it are not proved.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 from common.remedies import CONFIG, repair
-from common.spans import Span
+from common.spans import Span, TopicPartition
 from delta_loader.inspect.verify.findings import Finding, Verdict
+from delta_loader.inspect.verify.offset_ranges import OffsetRange
+from delta_loader.inspect.verify.reconcile_facts import BucketTotals, Tables
 from delta_loader.tables.valid_through import moment_text
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from common.spans import TopicPartition
-    from delta_loader.inspect.verify.offset_ranges import OffsetRange
-    from delta_loader.inspect.verify.reconcile_facts import BucketTotals, Tables
 
 
 def staged_spans(ranges: Iterable[OffsetRange]) -> list[Span]:

@@ -11,14 +11,12 @@ Rules:
    (delta_loader/inspect/verify/offsets.py). A table whose column is not a timestamp has none.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterator, Sequence
 from functools import partial, reduce
-from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from pyspark import StorageLevel
-from pyspark.sql import functions
+from pyspark.sql import Column, DataFrame, SparkSession, functions
 from pyspark.sql.types import TimestampType
 
 from common.errors import TableError
@@ -30,11 +28,6 @@ from delta_loader.inspect.verify.offsets import BUCKET, NO_STAMPS, STAMP_DIGITS,
 from delta_loader.spark.bridge import table_errors
 from delta_loader.spark.repeated_keys import RepeatedKeys
 from delta_loader.spark.session_conf import spark_url
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from pyspark.sql import Column, DataFrame, SparkSession
 
 _PLACE = KAFKA_COLUMNS[:3]
 _TIME = KAFKA_COLUMNS[3]

@@ -18,20 +18,23 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from common.errors import KafkaDeltaExpressError, StoreError, UsageError
 from common.remedies import CONFIG, delta_table, quoted
 from common.schema import schema_from_json
 from common.schema.ddl import backticks
+from common.settings import Settings, Stream
 from common.settings.envelopes import is_envelope_open, may_have_several_rows
 from common.settings.merging import merge_by_of
-from common.spans import Position, Span
+from common.spans import Position, Span, Topic, TopicPartition
 from common.stage.markers import TableKind
 from common.stage.merged import ids_together, inputs_of, is_merged, topics_of
 from common.tables.changes import IS_CURRENT, MergeBy
-from common.tables.deferred_ranges import deferred_of
+from common.tables.deferred_ranges import DeferredRange, deferred_of
 from common.tables.delta_log import read_table_state
 from common.tables.stream_history import read_identity
 from common.tables.transactions import TxnIds
@@ -40,23 +43,14 @@ from delta_loader.inspect.history import read_history
 from delta_loader.inspect.verify.count_findings import exploded_findings
 from delta_loader.inspect.verify.findings import Finding, PartitionReport, Verdict, VerifiedStream
 from delta_loader.inspect.verify.ledger import Ledger
-from delta_loader.inspect.verify.offsets import Ranges
+from delta_loader.inspect.verify.offsets import Bucket, Ranges
 from delta_loader.inspect.verify.reconcile import kafka_findings, reconcile, walk
 from delta_loader.inspect.verify.reconcile_facts import BucketTotals, Explained, FilteredRecords, Shape, Tables
 from delta_loader.inspect.verify.same_records import other_records, other_topic, staged_spans
 from delta_loader.load.merged_keys import KeyReader
+from delta_loader.ports import OpenScannedStore, ParallelMap
+from delta_loader.tables.history import TableVersion
 from delta_loader.tables.merging.merged_before import how_merged
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-    from contextlib import ExitStack
-
-    from common.settings import Settings, Stream
-    from common.spans import Topic, TopicPartition
-    from common.tables.deferred_ranges import DeferredRange
-    from delta_loader.inspect.verify.offsets import Bucket
-    from delta_loader.ports import OpenScannedStore, ParallelMap
-    from delta_loader.tables.history import TableVersion
 
 _NAMED = 8  # files and ranges named in one sentence
 

@@ -4,15 +4,10 @@ Rule: the first line of a stream is the result; faults come before everything el
 version and files behind it.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
 from common.printable import joined
 from delta_loader.inspect.verify.findings import Finding, PartitionReport, Verdict, VerifiedStream
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 _ORDER = (Verdict.FAULT, Verdict.UNPROVED, Verdict.NOTED, Verdict.PROVED)
 _FILES = 5

@@ -3,16 +3,11 @@
 Rule: a file is identified by its name, which is unique; any reference to that name excludes it, in any folder.
 """
 
-from __future__ import annotations
-
 import sqlite3
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
 
 from common.ports import StoredObject
 from common.stage.data_files import shortened
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 
 class Candidates:

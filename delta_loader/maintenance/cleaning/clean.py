@@ -13,34 +13,27 @@ Rules:
 5. Ages are by the store's own clock: the time of an object that was just written.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from functools import cache
 from itertools import islice
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from common.errors import StoreError, TableError
+from common.ports import StoredObject
+from common.settings import Settings
 from common.stage.appeared_routes import with_appeared
 from common.stage.markers import DONE, STRAY, MarkerName, is_late_path
 from common.stage.replacements import REPLACE
+from common.storage.scanning import Upload
 from common.storage.store import store_time_ms
 from common.tables.files import spoken_of
-from common.tables.history import read_history, store_lines
+from common.tables.history import LoggedCommit, read_history, store_lines
 from common.tables.log_files import COMMIT, LOG
 from delta_loader.maintenance.cleaning.candidates import Candidates
 from delta_loader.maintenance.cleaning.rules import Area, Tally, areas, file_names_in, other_stage, require_safe
 from delta_loader.maintenance.cleaning.settled_outboxes import settled_outboxes
-from delta_loader.ports import ScannedStore
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from common.ports import StoredObject
-    from common.settings import Settings
-    from common.storage.scanning import Upload
-    from common.tables.history import LoggedCommit
-    from delta_loader.ports import ParallelMap
+from delta_loader.ports import ParallelMap, ScannedStore
 
 Item = TypeVar("Item")
 _AT_A_TIME = 1000

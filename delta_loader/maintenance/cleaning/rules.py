@@ -12,23 +12,19 @@ Rules:
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from common.errors import MarkerError, UsageError
 from common.printable import joined
+from common.settings import Settings, Stream
 from common.settings.pace import least_safe_age_s
 from common.settings.values import duration_text
 from common.sizes import time_text
 from common.stage.data_files import DataFileName, shortened
+from common.tables.history import LoggedCommit
 from common.tables.rollback import MOST_COMMITS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from common.settings import Settings, Stream
-    from common.tables.history import LoggedCommit
 
 _EXAMPLES = 5
 

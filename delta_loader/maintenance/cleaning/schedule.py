@@ -3,24 +3,18 @@
 Rule: it never makes a load fail. An error is logged, and the next scheduled time is the next try.
 """
 
-from __future__ import annotations
+from datetime import datetime
 
-from typing import TYPE_CHECKING
+from structlog.typing import FilteringBoundLogger
 
 from common import metrics as catalogue
 from common.errors import KafkaDeltaExpressError
+from common.metrics import Metrics
+from common.settings import Settings
 from common.settings.services import OFF
+from delta_loader.maintenance.cleaning.clean import CleanUp
 from delta_loader.maintenance.cleaning.rules import require_safe
 from delta_loader.scheduling.schedule import Schedule
-
-if TYPE_CHECKING:
-    from datetime import datetime
-
-    from structlog.typing import FilteringBoundLogger
-
-    from common.metrics import Metrics
-    from common.settings import Settings
-    from delta_loader.maintenance.cleaning.clean import CleanUp
 
 
 class ScheduledCleanUp:

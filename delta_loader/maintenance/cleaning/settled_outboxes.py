@@ -10,19 +10,13 @@ Rules:
 3. An object that is not named like an outbox is left alone.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from common.errors import MarkerError
+from common.ports import ObjectStore, StoredObject
+from common.spans import TopicPartition
 from common.stage.chain_origins import newest_origin
 from common.stage.markers import MarkerName, folder_of, marker_from_bytes
 from common.stage.outboxes import OUTBOX, OutboxName
-
-if TYPE_CHECKING:
-    from common.ports import ObjectStore, StoredObject
-    from common.spans import TopicPartition
-    from delta_loader.ports import ParallelMap, ScannedStore
+from delta_loader.ports import ParallelMap, ScannedStore
 
 
 def settled_outboxes(stage: ScannedStore, parallel: ParallelMap, before_ms: int) -> list[StoredObject]:

@@ -18,21 +18,15 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from common.remedies import CONFIG
-from common.settings.services import VacuumMode
+from common.settings.services import TableServicesSettings, VacuumMode
 from common.settings.values import duration_text
 from common.sizes import counted, size_text
-from delta_loader.maintenance.services.facts import PartitionFacts, PartitionValues, Service
+from delta_loader.maintenance.services.facts import PartitionFacts, PartitionValues, Service, TableFacts
 from delta_loader.tables.vacuum import guarded_age_s, retention_s, vacuum_problem
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from common.settings.services import TableServicesSettings
-    from delta_loader.maintenance.services.facts import TableFacts
 
 _MOST_PARTITIONS = 200
 _CUBE_BYTES = 100 * 2**30  # liquid clustering leaves cubes of this size alone

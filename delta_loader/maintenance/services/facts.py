@@ -7,17 +7,13 @@ Rules:
    another program counts like one of this loader's.
 """
 
-from __future__ import annotations
-
 import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from delta_loader.tables.live_files import LiveFile
+from delta_loader.tables.live_files import LiveFile
 
 PartitionValues = tuple[tuple[str, str | None], ...]
 """Partition columns with their values as Delta writes them; empty for a table without partitions."""

@@ -1,15 +1,9 @@
 """What a run of the table services sees and does, as values; the results of a task are a closed set."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from delta_loader.maintenance.services.due import NOTHING
-
-if TYPE_CHECKING:
-    from delta_loader.maintenance.services.due import Due, MaintenanceTask, TableRules
-    from delta_loader.maintenance.services.facts import TableFacts
+from delta_loader.maintenance.services.due import NOTHING, Due, MaintenanceTask, TableRules
+from delta_loader.maintenance.services.facts import TableFacts
 
 
 @dataclass(frozen=True, slots=True)

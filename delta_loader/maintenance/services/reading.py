@@ -7,16 +7,18 @@ Rules:
 2. A table of several streams is left alone when one of them disables services, and is quiet when it is for all.
 """
 
-from __future__ import annotations
-
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
+from common.ports import Clock, ObjectStore, StoredObject
+from common.settings import Settings, Stream
 from common.settings.pace import RETRIES_S, longest_flush_after_s
 from common.stage.appeared_routes import with_appeared
 from common.tables.delta_log import clustering_columns, read_table_state
 from common.tables.log_files import COMMIT, LOG, commit_path, newest_checkpoint
+from common.tables.state import TableState
 from common.tables.stream_history import read_identity
 from common.tables.urls import comparable
 from delta_loader.maintenance.live_files import live_files
@@ -25,21 +27,14 @@ from delta_loader.maintenance.services.facts import (
     LogFacts,
     PartitionTotals,
     Service,
+    ServiceRun,
     TableFacts,
     joined_vacuums,
     run_of,
 )
+from delta_loader.ports import OpenStore, ParallelMap
+from delta_loader.stage.reading import Stage
 from delta_loader.stage.waiting import oldest_waiting_ms
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from common.ports import Clock, ObjectStore, StoredObject
-    from common.settings import Settings, Stream
-    from common.tables.state import TableState
-    from delta_loader.maintenance.services.facts import ServiceRun
-    from delta_loader.ports import OpenStore, ParallelMap
-    from delta_loader.stage.reading import Stage
 
 _MOST_COMMITS = 2_000
 _AT_A_TIME = 64

@@ -10,18 +10,23 @@ Rules:
    skipped.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Protocol, assert_never
+from typing import Protocol, assert_never
+
+from structlog.typing import FilteringBoundLogger
 
 from common import metrics as catalogue
 from common.errors import KafkaDeltaExpressError
-from delta_loader.maintenance.services.due import NOTHING, due
-from delta_loader.maintenance.services.facts import Service
+from common.metrics import Metrics
+from common.ports import Clock
+from common.settings import Settings
+from delta_loader.maintenance.services.due import NOTHING, MaintenanceTask, TableRules, due
+from delta_loader.maintenance.services.facts import Service, TableFacts
 from delta_loader.maintenance.services.outcomes import (
     Done,
+    Outcome,
     RunReport,
     TableSnapshot,
     TaskAborted,
@@ -29,18 +34,6 @@ from delta_loader.maintenance.services.outcomes import (
     TaskReport,
 )
 from delta_loader.maintenance.services.reading import first_stream_of, rules_of, tables_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from structlog.typing import FilteringBoundLogger
-
-    from common.metrics import Metrics
-    from common.ports import Clock
-    from common.settings import Settings
-    from delta_loader.maintenance.services.due import MaintenanceTask, TableRules
-    from delta_loader.maintenance.services.facts import TableFacts
-    from delta_loader.maintenance.services.outcomes import Outcome
 
 
 class ServiceWork(Protocol):

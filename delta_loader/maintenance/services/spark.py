@@ -12,27 +12,22 @@ Rules:
 5. Statistics are added by `DeltaBridge.java`.
 """
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, assert_never
+from typing import assert_never
 
 from delta import DeltaTable
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
+from pyspark.sql import Row, SparkSession
 
 from common.schema import quote_name, schema_from_json
 from common.settings.services import VacuumMode
+from delta_loader.maintenance.services.due import MaintenanceTask, TableRules
 from delta_loader.maintenance.services.facts import Service
 from delta_loader.maintenance.services.outcomes import Done, Outcome, TaskAborted, TaskFailed
 from delta_loader.maintenance.services.sql import where, z_order_by
 from delta_loader.spark.bridge import CONFLICTS, Bridge, first_line, table_errors
 from delta_loader.spark.session_conf import spark_url
-
-if TYPE_CHECKING:
-    from pyspark.sql import Row, SparkSession
-
-    from delta_loader.maintenance.services.due import MaintenanceTask, TableRules
 
 POOL = "table_services"
 _GROUP = "kafka-delta-express-table-services"

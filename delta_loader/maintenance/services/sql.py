@@ -4,16 +4,10 @@ Rule: a value is compared with its column's type, by casting Delta's own text of
 matched.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 from common.schema import DataType, Primitive, quote_name, quote_text, type_to_ddl
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from delta_loader.maintenance.services.facts import PartitionValues
+from delta_loader.maintenance.services.facts import PartitionValues
 
 
 def where(partitions: Sequence[PartitionValues], types: Mapping[str, DataType]) -> str:

@@ -12,21 +12,15 @@ Rules:
 4. An error is logged, and the next scheduled time is the next try.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from threading import Event
-from typing import TYPE_CHECKING
 
+from common.settings.services import TableServicesSettings
 from common.settings.values import CRON_FIELDS
+from delta_loader.maintenance.services.runs import TableServices
 from delta_loader.scheduling.schedule import Schedule
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from common.settings.services import TableServicesSettings
-    from delta_loader.maintenance.services.runs import TableServices
 
 _LOAD_LOOK_S = 0.1
 

@@ -3,21 +3,22 @@
 Rule: JSON keys are only ever added. Figures are those of the tables' own logs.
 """
 
-from __future__ import annotations
+from collections.abc import Iterator, Sequence
+from typing import assert_never
 
-from typing import TYPE_CHECKING, assert_never
-
-from common.json_value import Json  # noqa: TC001 - an alias of a union
+from common.json_value import Json
 from common.sizes import size_text, time_text
-from delta_loader.maintenance.services.facts import Service, ServiceRun
-from delta_loader.maintenance.services.outcomes import Done, TaskAborted, TaskFailed
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from delta_loader.maintenance.services.due import MaintenanceTask
-    from delta_loader.maintenance.services.facts import TableFacts
-    from delta_loader.maintenance.services.outcomes import Outcome, RunReport, TableSnapshot, TaskReport
+from delta_loader.maintenance.services.due import MaintenanceTask
+from delta_loader.maintenance.services.facts import Service, ServiceRun, TableFacts
+from delta_loader.maintenance.services.outcomes import (
+    Done,
+    Outcome,
+    RunReport,
+    TableSnapshot,
+    TaskAborted,
+    TaskFailed,
+    TaskReport,
+)
 
 
 def tables_to_json(snapshots: Sequence[TableSnapshot]) -> Json:

@@ -14,34 +14,25 @@ Rules:
 3. The staged files are read as those of any load are (`delta_loader.spark.spark_writes`).
 """
 
-from __future__ import annotations
-
 import uuid
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from pyspark.sql import functions
+from pyspark.sql import DataFrame, functions
 
 from common.schema import backticks, quote_name, schema_from_json, schema_to_json
 from common.tables.changes import MergeBy, staged_columns
+from delta_loader.spark.bridge import Bridge, LoadTransaction
 from delta_loader.spark.long_values import needs_other_folders
 from delta_loader.spark.session_conf import spark_url
-from delta_loader.spark.spark_writes import codec_of, rows_of
+from delta_loader.spark.spark_writes import WriteInputs, WriteSessions, codec_of, rows_of
 from delta_loader.spark.variants import with_variants
+from delta_loader.tables.commits import TableCommit
+from delta_loader.tables.file_split import SparkWrite
 from delta_loader.tables.merging.bounds import bounded_keys, key_bounds
 from delta_loader.tables.merging.elements import element_statement
 from delta_loader.tables.merging.history import HistoryStatement
 from delta_loader.tables.merging.statement import MergeStatement
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from pyspark.sql import DataFrame
-
-    from delta_loader.spark.bridge import Bridge, LoadTransaction
-    from delta_loader.spark.spark_writes import WriteInputs, WriteSessions
-    from delta_loader.tables.commits import TableCommit
-    from delta_loader.tables.file_split import SparkWrite
 
 
 def merge_within(

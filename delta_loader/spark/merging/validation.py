@@ -4,22 +4,22 @@ It costs one scan of the staged events if the checks use staged columns only. Ch
 require a join with the table; so do soft deletes, where the table would not accept the row of a delete alone.
 """
 
-from __future__ import annotations
-
 import uuid
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import reduce
-from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame, functions
 
 from common.schema import backticks, quote_name, schema_from_json
-from common.tables.changes import DELETE_COLUMN, RESERVED
+from common.tables.changes import DELETE_COLUMN, RESERVED, MergeBy
 from common.tables.table_features import GENERATED
-from delta_loader.spark.bridge import PROBLEM
+from delta_loader.spark.bridge import PROBLEM, Bridge
 from delta_loader.spark.merging.merge_writes import events_of
 from delta_loader.spark.session_conf import spark_url
 from delta_loader.spark.variants import with_variants
+from delta_loader.tables.commits import Target
+from delta_loader.tables.file_split import SparkWrite
 from delta_loader.tables.load_modes.variants import variants_of
 from delta_loader.tables.merging.bounds import bounded_keys, key_bounds
 from delta_loader.tables.merging.unmatched_deletes import (
@@ -28,14 +28,6 @@ from delta_loader.tables.merging.unmatched_deletes import (
     judged_order,
     kept_columns_needed,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
-
-    from common.tables.changes import MergeBy
-    from delta_loader.spark.bridge import Bridge
-    from delta_loader.tables.commits import Target
-    from delta_loader.tables.file_split import SparkWrite
 
 
 class MergeValidator:

@@ -12,11 +12,9 @@ Rules:
    alternate.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 from common.errors import SchemaError
 from common.schema.ddl import quote_name, type_to_ddl
@@ -35,9 +33,6 @@ from common.schema.types import (
 from common.schema.widening import FRACTIONS, widened
 from common.tables.table_features import GENERATED, IDENTITY
 from delta_loader.tables.load_modes.variants import staged_form
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ELEMENT, KEY, VALUE = "element", "key", "value"
 """Digits before the decimal point of the narrowest DECIMAL that Delta widens an integer to."""

@@ -18,11 +18,9 @@ Rules:
    columns, and its owner would have to look their types up.
 """
 
-from __future__ import annotations
-
 import json
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from common.errors import NotCompatibleError, SchemaError
 from common.remedies import delta_table
@@ -33,14 +31,10 @@ from common.settings.stream import INCLUDED_COLUMNS, KAFKA_COLUMNS
 from common.tables.changes import HISTORY_COLUMNS
 from common.tables.schema_compatibility import columns_setting, partitioning_problem, type_problems
 from common.tables.table_features import DEFAULT, GENERATED, IDENTITY, IDENTITY_TAKES_VALUES
+from delta_loader.plan.plan import TableShape
 from delta_loader.tables.load_modes.casting import cast_type
 from delta_loader.tables.load_modes.load_mode import PLAIN, LoadMode, through_spark
 from delta_loader.tables.load_modes.variants import staged_form
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from delta_loader.plan.plan import TableShape
 
 _MADE_BY_DELTA = frozenset({GENERATED, IDENTITY, DEFAULT})
 

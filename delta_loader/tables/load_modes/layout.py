@@ -14,20 +14,16 @@ Rules:
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from common.schema.spark_json import schema_from_json, schema_to_json
 from common.schema.types import ArrayType, DataType, DecimalType, MapType, Primitive, StructType
+from common.settings import Stream
 from common.settings.checks.creation import OF_ONE_TABLE
 from common.tables.clustering import INDEXED_COLUMNS, columns_with_statistics
+from common.tables.state import TableState
 from delta_loader.plan.plan import TableShape
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from common.settings import Stream
-    from common.tables.state import TableState
 
 _INDEXED, _WITH_STATISTICS = "delta.dataSkippingNumIndexedCols", "delta.dataSkippingStatsColumns"
 _OF_ONE_COLUMN = ("delta.columnMapping.", "delta.identity.highWaterMark", "delta.typeChanges")

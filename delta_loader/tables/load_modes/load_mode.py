@@ -11,19 +11,15 @@ Rules:
    on.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, assert_never
+from typing import assert_never
 
 from common.errors import NotCompatibleError
 from common.remedies import TABLE, of_table
 from common.schema.ddl import backticks
 from common.settings.loading import LoadSetting
+from common.tables.state import TableState
 from common.tables.table_features import appended_for, is_append_only, may_refuse_rows, padded_column, refused_for
-
-if TYPE_CHECKING:
-    from common.tables.state import TableState
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,23 +20,18 @@ Rules:
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from common.remedies import delta_table
+from common.spans import Offset, Position, Span, TopicPartition
 from common.stage.merged import inputs_of, is_merged
 from common.tables.commit_metadata import CommitMetadata
+from common.tables.counts import Counts
+from common.tables.transactions import TxnIds
 from delta_loader.plan.held import Held, stage_again
-from delta_loader.tables.commits import TableCommit
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from common.spans import Offset, Position, Span, TopicPartition
-    from common.tables.counts import Counts
-    from common.tables.transactions import TxnIds
-    from delta_loader.tables.commits import DeadLetterRow, Target
-    from delta_loader.tables.file_split import RecordPosition, SparkWrite
+from delta_loader.tables.commits import DeadLetterRow, TableCommit, Target
+from delta_loader.tables.file_split import RecordPosition, SparkWrite
 
 REFUSED_BY_TABLE = "refused_by_table"
 """The error class of their dead letters."""

@@ -7,8 +7,6 @@ Rules:
    text or becomes a VARIANT depends on the table, so it is decided when rows are loaded.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from common.schema.spark_json import schema_from_json

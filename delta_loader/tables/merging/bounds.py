@@ -9,19 +9,12 @@ Rules:
    partition than the event's.
 """
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Sequence
 
-from common.schema.types import Primitive
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from common.schema.types import StructType
-    from common.stage.markers import StagedFile
-    from common.tables.changes import MergeBy
+from common.schema.types import Primitive, StructType
+from common.stage.markers import StagedFile
+from common.tables.changes import MergeBy
 
 _WHOLE = (Primitive.BYTE, Primitive.SHORT, Primitive.INTEGER, Primitive.LONG)
 _PLAIN_TEXT_END = 0x7F

@@ -20,19 +20,15 @@ The text is run by Spark, and by DuckDB in tests, like that of the other merges.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from common.schema import backticks
-from common.tables.changes import DELETE_COLUMN, RESERVED
+from common.tables.changes import DELETE_COLUMN, RESERVED, MergeBy
 from delta_loader.tables.merging.inputs import MergeInputs
 from delta_loader.tables.merging.last_events import RUNNING
 from delta_loader.tables.merging.statement import MergeStatement
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from common.tables.changes import MergeBy
 
 _IS_THERE = f"{RESERVED}is_there"
 _HIGHEST = f"{RESERVED}highest"

@@ -21,16 +21,11 @@ The text is run by Spark, and by DuckDB in tests, like that of the other merge.
 
 # ruff: noqa: S608 - every name is quoted, and no value of a record is in a text but as `bounds` writes it
 
-from __future__ import annotations
-
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from common.tables.changes import DELETE_COLUMN, HISTORY_COLUMNS, IS_CURRENT, RESERVED, VALID_FROM, VALID_TO
 from delta_loader.tables.merging.inputs import MergeInputs
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 _AT = f"{RESERVED}at"
 _NEXT = f"{RESERVED}next"

@@ -9,18 +9,12 @@ Rules:
 
 # ruff: noqa: S608 - every name is quoted, and no value of a record is in a text but as `bounds` writes it
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from common.schema import backticks
-from common.tables.changes import DELETE_COLUMN
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from common.tables.changes import MergeBy
+from common.tables.changes import DELETE_COLUMN, MergeBy
 
 
 @dataclass(frozen=True, slots=True)

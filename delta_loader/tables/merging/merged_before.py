@@ -1,11 +1,6 @@
 """How a table's rows were merged so far, by the rules of load/merged_keys.py. Pure."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from common.tables.changes import MergeBy, MergedBy
+from common.tables.changes import MergeBy, MergedBy
 
 
 def has_one_row_for_each_key(before: MergedBy | None, merge: MergeBy) -> bool:

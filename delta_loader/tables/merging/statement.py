@@ -24,10 +24,8 @@ Rules:
 The text is run by Spark, and by DuckDB in tests: both parse it in the same way except for quotes and IGNORE NULLS.
 """
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from common.tables.changes import DELETE_COLUMN
 from delta_loader.tables.merging.inputs import MergeInputs
@@ -42,9 +40,6 @@ from delta_loader.tables.merging.last_events import (
     came_with,
     last_events,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 @dataclass(frozen=True, slots=True)

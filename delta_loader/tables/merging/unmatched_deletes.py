@@ -18,22 +18,15 @@ The text is run by Spark, and by DuckDB in tests, like that of the merge.
 
 # ruff: noqa: S608 - every name is quoted, and no value of a record is in a text but as `bounds` writes it
 
-from __future__ import annotations
-
 import json
 import re
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from common.schema import backticks, schema_from_json
-from common.tables.changes import RESERVED
+from common.stage.identity_columns import IdentityColumns
+from common.tables.changes import RESERVED, MergeBy
 from common.tables.table_features import GENERATED
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
-
-    from common.stage.identity_columns import IdentityColumns
-    from common.tables.changes import MergeBy
 
 JUDGED_PLACE: IdentityColumns = (f"{RESERVED}of_topic", f"{RESERVED}of_partition", f"{RESERVED}of_offset")
 """An event's record identity next to its row: the row of a soft delete has Kafka's columns empty."""

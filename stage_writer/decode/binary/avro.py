@@ -14,12 +14,13 @@ Rules:
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from io import BytesIO
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import Protocol, cast
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from common.errors import ConfigError, SchemaError
 from common.schema import StructType
@@ -27,16 +28,9 @@ from common.schema.avro import AvroSchema, Schema, member_names, parse_avro, pro
 from stage_writer.decode.binary.avro_bytes import DamagedError, end_of
 from stage_writer.decode.binary.avro_plan import AvroNode, Planner, plain_name
 from stage_writer.decode.binary.avro_resolution import plain_default, require_same_units
-from stage_writer.decode.binary.texts import RefusedBody, Texts
+from stage_writer.decode.binary.texts import MakeRecordReader, RefusedBody, Texts
+from stage_writer.decode.decode_options import DecodeOptions
 from stage_writer.decode.rejects import ErrorClass, Refusal
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from stage_writer.decode.binary.texts import MakeRecordReader
-    from stage_writer.decode.decode_options import DecodeOptions
 
 _EXTRA = "pip install 'kafka-delta-express[avro]'"
 _NO_COLUMNS = StructType(())

@@ -5,17 +5,12 @@ as a truth value: a record whose bytes are damaged could become another one. So 
 bounds the depth of its records, too, by Python's limit: fastavro itself has none.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from stage_writer.decode.binary.avro_plan import AvroKind, AvroNode
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    Walk = Callable[[bytes, int], int]
-    """The end of a value in bytes, from its start. Raises DamagedError, and IndexError where the bytes end early."""
+Walk = Callable[[bytes, int], int]
+"""The end of a value in bytes, from its start. Raises DamagedError, and IndexError where the bytes end early."""
 
 _LONGEST = 10
 _WORD = 1 << 64

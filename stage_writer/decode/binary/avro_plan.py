@@ -10,12 +10,13 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from common.errors import SchemaError
-from common.schema import ArrayType, MapType, StructType
+from common.schema import ArrayType, DataType, MapType, StructType
 from common.schema.avro import (
     AvroSchema,
     Schema,
@@ -29,12 +30,7 @@ from common.schema.avro import (
 )
 from stage_writer.decode.binary import texts
 from stage_writer.decode.binary.texts import quoted
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from common.schema import DataType
-    from stage_writer.decode.decode_options import DecodeOptions
+from stage_writer.decode.decode_options import DecodeOptions
 
 _TIMES = {"millis": 3, "micros": 6, "nanos": 9}
 _UUID_BYTES = 16

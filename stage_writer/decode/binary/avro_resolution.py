@@ -1,17 +1,13 @@
 """Records that are resolved to a reader's schema: what fastavro leaves to its caller, units and defaults' values."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Iterator
+from typing import Any, cast
 
 from common.errors import SchemaError
 from common.schema.avro import AvroSchema, Schema, decimal_of, logical_type, member_names, part_of, promoted, type_name
 from stage_writer.decode.binary.avro_plan import plain_name
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    Fields = list[dict[str, Any]]
+Fields = list[dict[str, Any]]
 
 _WHOLE = {"int", "long"}
 

@@ -12,6 +12,7 @@ Rules:
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -21,8 +22,6 @@ from stage_writer.decode.binary.texts import Texts
 from stage_writer.decode.rejects import ErrorClass, Refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from jsonschema.protocols import Validator
 
 _EXTRA = "pip install 'kafka-delta-express[json-schema]'"

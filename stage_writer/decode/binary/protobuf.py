@@ -16,31 +16,28 @@ Rules:
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from common.errors import SchemaError
-from common.schema import ArrayType, MapType, Primitive, StructType
+from common.schema import ArrayType, DataType, MapType, Primitive, StructType
 from common.schema.protobuf import JSON_TYPES, TIMESTAMP, WRAPPERS, find_message, is_map
 from common.settings.formats import ValueFormat
 from stage_writer.decode.binary import texts
-from stage_writer.decode.binary.texts import RefusedBody, Texts, quoted
+from stage_writer.decode.binary.texts import MakeRecordReader, RecordReader, RefusedBody, Texts, quoted
+from stage_writer.decode.decode_options import DecodeOptions
 from stage_writer.decode.rejects import ErrorClass, Refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
     from google.protobuf.descriptor import Descriptor, FieldDescriptor
     from google.protobuf.message import Message
 
-    from common.schema import DataType
-    from stage_writer.decode.binary.texts import MakeRecordReader, RecordReader
-    from stage_writer.decode.decode_options import DecodeOptions
 
-    Text = Callable[[Any], str]
-    Compile = Callable[[str | bytes, Mapping[str, str]], bytes]
-    """`common.protoc.compile_protobuf`."""
+Text = Callable[[Any], str]
+Compile = Callable[[str | bytes, Mapping[str, str]], bytes]
+"""`common.protoc.compile_protobuf`."""
 
 _FLOATS, _BOOLEAN, _STRING, _BYTES, _ENUM = (1, 2), 8, 9, 12, 14
 _MOST_INDEXES = 100

@@ -19,17 +19,14 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from json.encoder import encode_basestring
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import Protocol, cast
 
-from common.schema import DecimalType, Primitive
+import pyarrow as pa
+
+from common.schema import DataType, DecimalType, Primitive
 from common.settings.formats import ValueFormat
+from stage_writer.decode.decode_options import DecodeOptions
 from stage_writer.decode.rejects import ErrorClass, Refusal
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from common.schema import DataType
-    from stage_writer.decode.decode_options import DecodeOptions
 
 quoted = cast("Callable[[object], str]", encode_basestring)
 """A string."""

@@ -9,15 +9,16 @@ Rules:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from common.schema import parse_ddl
+from stage_writer.decode.decode import Decoded
 from stage_writer.decode.envelopes.row_changes import (
     Images,
+    Opened,
     about_of,
     column_of,
     is_object,
@@ -26,16 +27,10 @@ from stage_writer.decode.envelopes.row_changes import (
     not_a_change,
     opened,
 )
+from stage_writer.decode.json_document import Object
 from stage_writer.decode.rejects import ErrorClass, Refusal, truncated
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from stage_writer.decode.decode import Decoded
-    from stage_writer.decode.envelopes.row_changes import Opened
-    from stage_writer.decode.json_document import Object
-
-    Index = NDArray[np.int64]
+Index = NDArray[np.int64]
 
 _ROWS = ("INSERT", "UPDATE", "DELETE")
 _TRUNCATE = "TRUNCATE"

@@ -14,35 +14,26 @@ Rules:
    connector's prefix, so a pattern that matches its tables matches them too.
 """
 
-from __future__ import annotations
-
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from common.schema import Field, Primitive, nullable_columns, parse_ddl
 from common.settings.formats import forms_of
 from stage_writer.decode.batch import blocks
 from stage_writer.decode.decode import Decoder
-from stage_writer.decode.decode_options import DecodeOptions, no_native_decoder
+from stage_writer.decode.decode_options import DecodeOptions, MakeNativeDecoder, no_native_decoder
 from stage_writer.decode.envelopes.row_changes import Images, Opened, about_of, is_object, is_one_of, no_image
-from stage_writer.decode.json_document import Members, Object, end_of, space_end
+from stage_writer.decode.json_document import Json, Members, Object, end_of, space_end
 from stage_writer.decode.rejects import ErrorClass, Refusal, Reject, truncated
 from stage_writer.decode.strict import document_of
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from numpy.typing import NDArray
-
-    from stage_writer.decode.decode_options import MakeNativeDecoder
-    from stage_writer.decode.json_document import Json
-
-    Index = NDArray[np.int64]
-    Mask = NDArray[np.bool_]
+Index = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 
 _ABOUT = parse_ddl(
     "op STRING NOT NULL, ts_ms TIMESTAMP, "

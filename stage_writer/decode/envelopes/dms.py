@@ -5,13 +5,13 @@ Control records, about tables and columns of the source, are passed over.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from common.schema import parse_ddl
+from stage_writer.decode.decode import Decoded
 from stage_writer.decode.envelopes.row_changes import (
+    Opened,
     about_of,
     column_of,
     is_one_of,
@@ -21,13 +21,8 @@ from stage_writer.decode.envelopes.row_changes import (
     opened,
     single_images,
 )
-from stage_writer.decode.rejects import truncated
-
-if TYPE_CHECKING:
-    from stage_writer.decode.decode import Decoded
-    from stage_writer.decode.envelopes.row_changes import Opened
-    from stage_writer.decode.json_document import Object
-    from stage_writer.decode.rejects import Refusal
+from stage_writer.decode.json_document import Object
+from stage_writer.decode.rejects import Refusal, truncated
 
 _ROWS = ("load", "insert", "update", "delete")
 _RECORD_TYPES = ("data", "control")

@@ -12,33 +12,26 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
-from common.errors import SchemaError
-from stage_writer.decode.batch import in_place
-from stage_writer.decode.binary.texts import uuid_of
+from common.errors import RegistryError, SchemaError
+from stage_writer.decode.batch import MessageBatch, Messages, in_place
+from stage_writer.decode.binary.texts import MakeRecordReader, RecordReader, uuid_of
+from stage_writer.decode.decode import Decoded, Decodes
 from stage_writer.decode.dependency import Dependency
 from stage_writer.decode.rejects import ErrorClass, Reject
 
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from common.errors import RegistryError
-    from stage_writer.decode.batch import MessageBatch, Messages
-    from stage_writer.decode.binary.texts import MakeRecordReader, RecordReader
-    from stage_writer.decode.decode import Decoded, Decodes
-
-    SchemaKey = int | str
-    """A schema's id, or its GUID."""
-    Numbers = NDArray[np.int64]
-    Mask = NDArray[np.bool_]
+SchemaKey = int | str
+"""A schema's id, or its GUID."""
+Numbers = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 
 _FRAME_BYTES = 5
 _NO_SCHEMA = -1

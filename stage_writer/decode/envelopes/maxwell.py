@@ -5,14 +5,14 @@ The records that begin and end a bootstrap, and the schema changes of `output_dd
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from common.schema import parse_ddl, to_arrow_type
 from common.schema.types import Primitive
+from stage_writer.decode.decode import Decoded
 from stage_writer.decode.envelopes.row_changes import (
+    Opened,
     about_of,
     column_of,
     is_one_of,
@@ -21,12 +21,8 @@ from stage_writer.decode.envelopes.row_changes import (
     opened,
     single_images,
 )
-
-if TYPE_CHECKING:
-    from stage_writer.decode.decode import Decoded
-    from stage_writer.decode.envelopes.row_changes import Opened
-    from stage_writer.decode.json_document import Object
-    from stage_writer.decode.rejects import Refusal
+from stage_writer.decode.json_document import Object
+from stage_writer.decode.rejects import Refusal
 
 _ROWS = ("insert", "update", "delete", "bootstrap-insert")
 _PASSED_OVER = (

@@ -10,26 +10,21 @@ Rules:
 3. An old key that is null deletes nothing: no row has it.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from common.settings import Stream
 from common.settings.columns import declared_columns_of_table
 from common.settings.envelopes import DELETES, UPDATE
 from common.settings.formats import path_steps
 from common.settings.merging import record_names
 from stage_writer.decode.envelopes.row_changes import Images
 from stage_writer.decode.json_document import Object, json_text, parse_document
-
-if TYPE_CHECKING:
-    from common.settings import Stream
 
 
 @dataclass(frozen=True, slots=True)

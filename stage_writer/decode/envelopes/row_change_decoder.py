@@ -12,36 +12,27 @@ Rules:
    one event for both. Its ``old`` image says so (`stage_writer.decode.envelopes.old_keys`).
 """
 
-from __future__ import annotations
-
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from common.schema import Field, parse_ddl, to_arrow_type
 from common.settings.columns import CDC_COLUMN
 from common.settings.formats import forms_of
-from stage_writer.decode.decode import Decoder
-from stage_writer.decode.decode_options import DecodeOptions, no_native_decoder
+from stage_writer.decode.batch import Messages
+from stage_writer.decode.decode import Decoded, Decoder, Decodes
+from stage_writer.decode.decode_options import DecodeOptions, MakeNativeDecoder, no_native_decoder
 from stage_writer.decode.envelopes.canal import Canal
 from stage_writer.decode.envelopes.dms import Dms
 from stage_writer.decode.envelopes.maxwell import Maxwell
+from stage_writer.decode.envelopes.old_keys import OldKeys
+from stage_writer.decode.envelopes.row_changes import Envelope, Opened, Opener
+from stage_writer.decode.rejects import Reject
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from numpy.typing import NDArray
-
-    from stage_writer.decode.batch import Messages
-    from stage_writer.decode.decode import Decoded, Decodes
-    from stage_writer.decode.decode_options import MakeNativeDecoder
-    from stage_writer.decode.envelopes.old_keys import OldKeys
-    from stage_writer.decode.envelopes.row_changes import Envelope, Opened, Opener
-    from stage_writer.decode.rejects import Reject
-
-    Index = NDArray[np.int64]
+Index = NDArray[np.int64]
 
 
 CDC_FIELD = Field(CDC_COLUMN, parse_ddl("op STRING, ts TIMESTAMP, source STRING, source_ts TIMESTAMP"))

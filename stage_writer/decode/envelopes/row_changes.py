@@ -4,28 +4,22 @@ Rule: a message has images, or is passed over, or is refused. It is passed over 
 no row (a schema change, the start of a snapshot).
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
+from common.schema import StructType
+from stage_writer.decode.decode import Decoded
+from stage_writer.decode.json_document import Object
 from stage_writer.decode.rejects import ErrorClass, Refusal, Reject
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
-
-    from numpy.typing import NDArray
-
-    from common.schema import StructType
-    from stage_writer.decode.decode import Decoded
-    from stage_writer.decode.json_document import Object
-
-    Index = NDArray[np.int64]
-    Mask = NDArray[np.bool_]
+Index = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 
 _SHOWN_CHARACTERS = 40
 

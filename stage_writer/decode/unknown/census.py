@@ -12,14 +12,11 @@ from __future__ import annotations
 import difflib
 import json
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from common.schema import ArrayType, DataType, MapType, StructType
 from common.stage.undeclared import UndeclaredFields
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 MOST_NAMES = 50
 _LONGEST_NAME = 100

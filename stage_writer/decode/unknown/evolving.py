@@ -18,28 +18,24 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from common.errors import SchemaError
 from common.schema import ArrayType, DataType, Field, MapType, Primitive, StructType, to_arrow_schema
 from common.schema.evolution import Addition, additions, with_additions
+from stage_writer.decode.decode import Decoded
 from stage_writer.decode.rejects import Refusal
 from stage_writer.decode.strict import StrictDecoder, check_decodable
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from numpy.typing import NDArray
-
-    from stage_writer.decode.decode import Decoded
-
-    Index = NDArray[np.int64]
-    Mask = NDArray[np.bool_]
+Index = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 
 Additions = tuple[Addition, ...]
 """Sets of gained columns, in addition to the declared ones, that some messages are decoded into."""

@@ -10,21 +10,16 @@ Rules:
 3. The message is one that the strict decoder accepts; its grammar is not checked again.
 """
 
-from __future__ import annotations
-
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from common.schema import ArrayType, DataType, Field, MapType, Primitive, StructType
 from stage_writer.decode.json_document import Members, end_of, space_end
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from numpy.typing import NDArray
 
 
 class Leftovers:

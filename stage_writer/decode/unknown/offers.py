@@ -11,17 +11,13 @@ Rules:
 4. An offer has at most as many fields as the limit, in the order of their names, and its depth is limited for readers.
 """
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING, cast
+from collections.abc import Iterable
+from typing import cast
 
 from common.schema import ArrayType, DataType, Field, Primitive, StructType
 from common.schema.evolution import MOST_OFFERED, NO_COLUMNS, joined, joined_within
 from stage_writer.decode.json_document import Json, Number, Object, parse_document
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 RESERVED = ("kafka", "_metadata", "_change_type", "_commit_version", "_commit_timestamp")
 """Names with a meaning of their own in expressions, Spark or Delta's change data feed."""

@@ -9,20 +9,14 @@ Rules:
 3. A chain's end is reported once, and again after a pause: it may have moved since it was read.
 """
 
-from __future__ import annotations
-
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from common.spans import Position, TopicPartition
 from common.stage.merged import InputEnd, inputs_at, inputs_of, is_merged, merged_position
+from stage_writer.decode.merged_batch import MergedBatch
+from stage_writer.fetch.merged.groups import TopicGroups
 from stage_writer.fetch.merged.order import MergeInput, next_messages, pass_holes
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
-
-    from stage_writer.decode.merged_batch import MergedBatch
-    from stage_writer.fetch.merged.groups import TopicGroups
 
 CHECK_AGAIN_S = 1.0
 """After a longer pause, the end that an input was read to may be outdated."""

@@ -1,18 +1,11 @@
 """Which topics are merged, and whether their partitions in Kafka allow it."""
 
-from __future__ import annotations
-
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from common.errors import ConfigError
-from common.spans import TopicPartition
+from common.spans import Position, TopicPartition
 from common.stage.merged import LONGEST, InputEnd, chain_topic, inputs_of, is_merged, merged_position
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from common.spans import Position
 
 
 @dataclass(frozen=True, slots=True)

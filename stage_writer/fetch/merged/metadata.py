@@ -1,18 +1,12 @@
 """What the brokers answer about merged chains: their inputs' answers, combined."""
 
-from __future__ import annotations
+from collections.abc import Collection, Iterable, Mapping
 
-from typing import TYPE_CHECKING
-
+from common.settings import Start, Stream
+from common.spans import Position, Topic, TopicPartition
 from common.stage.merged import InputEnd, ids_together, inputs_of, is_merged, merged_position, topics_of
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
-
-    from common.settings import Start, Stream
-    from common.spans import Position, Topic, TopicPartition
-    from stage_writer.fetch.merged.groups import TopicGroups
-    from stage_writer.ports import KafkaMetadata
+from stage_writer.fetch.merged.groups import TopicGroups
+from stage_writer.ports import KafkaMetadata
 
 
 class MergedMetadata:

@@ -11,22 +11,15 @@ Rules:
    (Record times, raised to the highest before them in their input, give the same order as rule 1, and can be sorted.)
 """
 
-from __future__ import annotations
-
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from common.spans import Position
+from common.spans import Position, TopicPartition
+from stage_writer.decode.batch import MessageBatch
 from stage_writer.decode.merged_batch import MergedBatch, merged_batch
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from common.spans import TopicPartition
-    from stage_writer.decode.batch import MessageBatch
 
 
 @dataclass(slots=True)

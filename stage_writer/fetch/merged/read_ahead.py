@@ -6,12 +6,12 @@ bounded, and every chain makes progress.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+from common.spans import TopicPartition
 
-    from common.spans import TopicPartition
+if TYPE_CHECKING:
     from stage_writer.fetch.merged.order import MergeInput
 
 

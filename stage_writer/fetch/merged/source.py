@@ -11,29 +11,23 @@ Rules:
    those that have lost their chain, is done after them.
 """
 
-from __future__ import annotations
-
+from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
+from structlog.typing import FilteringBoundLogger
+
+from common.ports import Clock
+from common.settings import Stream
+from common.spans import Position, TopicPartition
+from common.stage.markers import LastRecord
 from common.stage.merged import inputs_at
+from stage_writer.decode.batch import MessageBatch
 from stage_writer.fetch.merged.chains import MergedChains
+from stage_writer.fetch.merged.groups import TopicGroups
 from stage_writer.fetch.merged.metadata import MergedMetadata, spread
 from stage_writer.fetch.merged.read_ahead import ReadAhead
-from stage_writer.ports import Polled
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
-    from structlog.typing import FilteringBoundLogger
-
-    from common.ports import Clock
-    from common.settings import Stream
-    from common.spans import Position, TopicPartition
-    from common.stage.markers import LastRecord
-    from stage_writer.decode.batch import MessageBatch
-    from stage_writer.fetch.merged.groups import TopicGroups
-    from stage_writer.ports import GroupListener, PartitionFault, RecordSource
+from stage_writer.ports import GroupListener, PartitionFault, Polled, RecordSource
 
 INCOMPLETE_S = 120.0
 """How long to wait for the other inputs of a chain before their topics' partitions are counted."""

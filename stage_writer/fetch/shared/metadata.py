@@ -1,21 +1,14 @@
 """What the brokers answer about the chains of shared topics: what they answer about its topic."""
 
-from __future__ import annotations
+from collections.abc import Callable, Collection, Mapping, Sequence
 
-from typing import TYPE_CHECKING
-
-from common.spans import TopicPartition
+from common.settings import Start, Stream
+from common.spans import Position, Topic, TopicPartition
 from common.stage.merged import kafka_partition, kafka_topic
+from stage_writer.ports import KafkaMetadata
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
-
-    from common.settings import Start, Stream
-    from common.spans import Position, Topic
-    from stage_writer.ports import KafkaMetadata
-
-    ChainsOf = Callable[[Topic], Sequence[Topic]]
-    """The topics of the chains that read a Kafka topic, always the same."""
+ChainsOf = Callable[[Topic], Sequence[Topic]]
+"""The topics of the chains that read a Kafka topic, always the same."""
 
 
 class SharedMetadata:

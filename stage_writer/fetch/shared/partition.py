@@ -18,21 +18,15 @@ Rules:
    librdkafka may report a fault of the previous position after a move, so one that follows a move must repeat itself.
 """
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from common.spans import Position, TopicPartition
+from common.stage.markers import LastRecord
+from stage_writer.decode.batch import MessageBatch
 from stage_writer.fetch.truncation import OVERDUE_S
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from common.spans import Position, TopicPartition
-    from common.stage.markers import LastRecord
-    from stage_writer.decode.batch import MessageBatch
 
 SLICE_S = 2.0
 AHEAD_SLICE_S = 0.5

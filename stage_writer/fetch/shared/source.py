@@ -9,26 +9,19 @@ Rules:
 4. A position is committed to the group for monitoring tools: the lowest of the chains.
 """
 
-from __future__ import annotations
-
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
+from common.ports import Clock
 from common.remedies import of_chain
-from stage_writer.fetch.shared.metadata import SharedMetadata, chains_in
+from common.settings import Stream
+from common.spans import Position, TopicPartition
+from common.stage.markers import LastRecord
+from stage_writer.decode.batch import MessageBatch
+from stage_writer.fetch.shared.metadata import ChainsOf, SharedMetadata, chains_in
 from stage_writer.fetch.shared.partition import ChainReader, SharedPartition
-from stage_writer.ports import Polled
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
-
-    from common.ports import Clock
-    from common.settings import Stream
-    from common.spans import Position, TopicPartition
-    from common.stage.markers import LastRecord
-    from stage_writer.decode.batch import MessageBatch
-    from stage_writer.fetch.shared.metadata import ChainsOf
-    from stage_writer.ports import GroupListener, PartitionFault, RecordSource
+from stage_writer.ports import GroupListener, PartitionFault, Polled, RecordSource
 
 
 class SharedTopicSource:

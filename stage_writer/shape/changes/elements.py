@@ -10,33 +10,25 @@ Rules:
 4. Where keys are of the element alone, an event without elements changes no row, and counts as filtered.
 """
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from common.errors import SchemaError
+from common.schema import StructType
+from common.settings import Stream
 from common.settings.columns import exploded, made_columns, naming_of
-from common.tables.changes import DELETE_COLUMN
+from common.tables.changes import DELETE_COLUMN, MergeBy
+from stage_writer.decode.batch import Messages
 from stage_writer.decode.rejects import ErrorClass, Reject
+from stage_writer.shape.rows import Rows
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from common.schema import StructType
-    from common.settings import Stream
-    from common.tables.changes import MergeBy
-    from stage_writer.decode.batch import Messages
-    from stage_writer.shape.rows import Rows
-
-    Index = NDArray[np.int64]
-    Mask = NDArray[np.bool_]
+Index = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 
 _RECORD = "record"
 

@@ -13,17 +13,15 @@ Rules:
 6. With ``truncates: apply`` a message that the decoder refuses because it truncates the table is a row without a key.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from common.errors import SchemaError
-from common.schema import to_arrow_schema
+from common.schema import StructType, to_arrow_schema
+from common.settings import Stream
 from common.settings.envelopes import is_lenient
 from common.settings.merging import record_names, require_key_type, require_sequence_type
 from common.tables.changes import (
@@ -31,24 +29,19 @@ from common.tables.changes import (
     IS_CURRENT,
     TIME_COLUMN,
     VALID_FROM,
+    MergeBy,
     made_fields,
     staged_columns,
     table_columns,
 )
+from stage_writer.decode.batch import Messages
 from stage_writer.decode.decode_options import DecodeOptions
+from stage_writer.decode.envelopes.framing import FramedDecoder
 from stage_writer.decode.rejects import ErrorClass, Reject
 from stage_writer.shape.changes.message_keys import MessageKeys
 from stage_writer.shape.outcome import kafka_columns_of
-from stage_writer.shape.route import Router
+from stage_writer.shape.route import Router, Routing
 from stage_writer.shape.rows import Rows
-
-if TYPE_CHECKING:
-    from common.schema import StructType
-    from common.settings import Stream
-    from common.tables.changes import MergeBy
-    from stage_writer.decode.batch import Messages
-    from stage_writer.decode.envelopes.framing import FramedDecoder
-    from stage_writer.shape.route import Routing
 
 
 class Events:

@@ -10,29 +10,21 @@ Rules:
    matter. A message that changes no row has no names to compare.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from common.schema import ArrayType, Field, Primitive, StructType
 from common.settings.formats import Forms, ValueFormat
 from common.tables.changes import RESERVED
 from stage_writer.decode.decode import Decoder
-from stage_writer.decode.decode_options import DecodeOptions, no_native_decoder
+from stage_writer.decode.decode_options import DecodeOptions, MakeNativeDecoder, no_native_decoder
 from stage_writer.decode.json_document import Object, json_text, parse_document
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from stage_writer.decode.decode_options import MakeNativeDecoder
-
-    Mask = NDArray[np.bool_]
+Mask = NDArray[np.bool_]
 
 _SCHEMA, _PAYLOAD = "schema", "payload"
 _REST = f"{RESERVED}rest"

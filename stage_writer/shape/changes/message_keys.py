@@ -12,12 +12,13 @@ Rules:
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from common.schema import Field, Primitive, StructType, to_arrow_schema
 from common.settings.formats import Forms
@@ -26,13 +27,8 @@ from stage_writer.decode.decode_options import DecodeOptions
 from stage_writer.decode.envelopes.framing import without_frames
 from stage_writer.decode.rejects import ErrorClass, Reject
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    Index = NDArray[np.int64]
-    Mask = NDArray[np.bool_]
+Index = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 
 _CONNECT = r'^\s*\{\s*"schema"\s*:'
 _OBJECT = r"^\s*\{"

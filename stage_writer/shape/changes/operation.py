@@ -7,23 +7,15 @@ Rules:
 2. A record whose expression fails is a reject: its effect is unknown.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from common.schema import Field, Primitive
+from common.schema import Field, Primitive, StructType
 from common.settings.columns import CDC_COLUMN
 from common.tables.changes import DELETE_COLUMN, TIME_COLUMN
+from stage_writer.decode.batch import Messages
 from stage_writer.shape.evaluation import Evaluator
-
-if TYPE_CHECKING:
-    from common.schema import StructType
-    from stage_writer.decode.batch import Messages
-    from stage_writer.shape.rows import Rows
-
+from stage_writer.shape.rows import Rows
 
 SETTING = "merge.operation"
 

@@ -13,39 +13,30 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from common.errors import SchemaError
 from common.schema import DataType, Field, Primitive, StructType, to_arrow_schema, to_arrow_type
-from common.schema.naming import Naming
+from common.schema.naming import Naming, Parts
 from common.stage.merged import kafka_topic
-from stage_writer.decode.batch import NO_TIMESTAMP
+from stage_writer.decode.batch import NO_TIMESTAMP, Messages
 from stage_writer.decode.decode import Decoded, Decoder
-from stage_writer.decode.decode_options import STRICT, DecodeOptions, no_native_decoder
+from stage_writer.decode.decode_options import STRICT, DecodeOptions, MakeNativeDecoder, no_native_decoder
 from stage_writer.decode.rejects import Refusal, Reject
 from stage_writer.shape.expressions import refused
-from stage_writer.shape.jmespath.expressions import OfMessage, Path, Substring, assignments_of
+from stage_writer.shape.jmespath.expressions import Assignment, Goal, OfMessage, Path, Plain, Substring, assignments_of
 from stage_writer.shape.jmespath.rewriting import MessageRewriter
 from stage_writer.shape.names import remade
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from common.schema.naming import Parts
-    from stage_writer.decode.batch import Messages
-    from stage_writer.decode.decode_options import MakeNativeDecoder
-    from stage_writer.shape.jmespath.expressions import Assignment, Goal, Plain
-
-    Index = NDArray[np.int64]
-    Mask = NDArray[np.bool_]
-    Steps = tuple[str, ...]
+Index = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+Steps = tuple[str, ...]
 
 
 class JmesPathDecoder:

@@ -10,13 +10,11 @@ Rules:
    be evaluated on whole batches (`stage_writer.shape.jmespath.decoder`).
 """
 
-from __future__ import annotations
-
 import datetime as dt
 import difflib
 import math
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import jmespath
 from jmespath import functions
@@ -26,10 +24,7 @@ from common.schema import DataType, Primitive, StructType, type_to_ddl
 from common.settings.formats import path_steps
 from stage_writer.shape.expressions import refused
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    Steps = tuple[str, ...]
+Steps = tuple[str, ...]
 
 OF_MESSAGE = {
     "kafka.topic": (Primitive.STRING,),

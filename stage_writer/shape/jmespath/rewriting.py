@@ -9,11 +9,9 @@ Rules:
    value for functions, but can be copied.
 """
 
-from __future__ import annotations
-
 import json
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 from common.schema import Primitive
 from stage_writer.decode.json_document import (
@@ -28,12 +26,7 @@ from stage_writer.decode.json_document import (
     parse_document,
 )
 from stage_writer.decode.rejects import ErrorClass, Refusal
-from stage_writer.shape.jmespath.expressions import FailedExpressionError, OfMessage, iso8601
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from stage_writer.shape.jmespath.expressions import Assignment
+from stage_writer.shape.jmespath.expressions import Assignment, FailedExpressionError, OfMessage, iso8601
 
 _MOST_DIGITS = 4000  # Python refuses longer integers
 _TOO_DEEP = "jmespath: the message is nested too deeply"

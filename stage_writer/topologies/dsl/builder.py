@@ -6,18 +6,12 @@ STRING") clicks.group_by(lambda user, click: click["page"], keeps_partition=True
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from stage_writer.topologies.built import BuiltTopology
 from stage_writer.topologies.dsl.graph import BuilderGraph, Materialized, TopicSource
-from stage_writer.topologies.dsl.streams import KStream
+from stage_writer.topologies.dsl.streams import KStream, KTable
 from stage_writer.topologies.nodes import KeyType
-from stage_writer.topologies.topology import Late, OnError
-
-if TYPE_CHECKING:
-    from stage_writer.topologies.built import BuiltTopology
-    from stage_writer.topologies.dsl.streams import KTable
-    from stage_writer.topologies.stores import StoreBuilder
-    from stage_writer.topologies.topology import Topology
+from stage_writer.topologies.stores import StoreBuilder
+from stage_writer.topologies.topology import Late, OnError, Topology
 
 
 class StreamsBuilder:

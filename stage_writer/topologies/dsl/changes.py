@@ -9,18 +9,12 @@ Rules:
 3. A store of a table holds ``[value, timestamp_ms]``, so a join can give its results their time.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
-from stage_writer.topologies.processors import Processor
-from stage_writer.topologies.records import Key, Value, new_tuple
-
-if TYPE_CHECKING:
-    from stage_writer.topologies.processors import ProcessorContext
-    from stage_writer.topologies.records import Record
+from stage_writer.topologies.processors import Processor, ProcessorContext
+from stage_writer.topologies.records import Key, Record, Value, new_tuple
 
 
 class Change(NamedTuple):

@@ -8,25 +8,18 @@ Rules:
    built, and unused ones are left out.
 """
 
-from __future__ import annotations
-
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 from common.errors import ConfigError
-from stage_writer.topologies.stores import Stores
+from stage_writer.topologies.processors import Processor
+from stage_writer.topologies.stores import StoreBuilder, Stores
 from stage_writer.topologies.topology import Late, OnError, Topology
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from stage_writer.topologies.processors import Processor
-    from stage_writer.topologies.stores import StoreBuilder
-
-    Adding = Callable[[Topology], object]
-    Connecting = Callable[[], tuple[str, ...]]
+Adding = Callable[[Topology], object]
+Connecting = Callable[[], tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)

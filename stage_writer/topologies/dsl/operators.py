@@ -3,38 +3,32 @@
 Each returns the node that forwards its records, and the table where it makes one.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import Any
 
 from stage_writer.topologies.dsl.aggregates import (
     AggregateByKey,
     AggregateBySession,
     AggregateByWindow,
+    Fold,
+    SessionFold,
     SessionTable,
     WindowTable,
     time_store,
 )
 from stage_writer.topologies.dsl.changes import StoredTable
-from stage_writer.topologies.dsl.graph import Materialized, span
+from stage_writer.topologies.dsl.graph import BuilderGraph, Materialized, span
 from stage_writer.topologies.dsl.joins.streams import JoinSide, StreamJoin
 from stage_writer.topologies.dsl.joins.tables import JoinedTable, MergeSides, TableJoinSide
 from stage_writer.topologies.dsl.stateless import PassThrough
 from stage_writer.topologies.dsl.suppress import HoldBack, SuppressedTable
 from stage_writer.topologies.dsl.tables import SourceProcessor, SourceTable
+from stage_writer.topologies.dsl.windows import SessionWindows, TimeWindows
+from stage_writer.topologies.processors import Processor
+from stage_writer.topologies.records import Value
 from stage_writer.topologies.stores import Stores
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from stage_writer.topologies.dsl.aggregates import Fold, SessionFold
-    from stage_writer.topologies.dsl.graph import BuilderGraph
-    from stage_writer.topologies.dsl.windows import SessionWindows, TimeWindows
-    from stage_writer.topologies.processors import Processor
-    from stage_writer.topologies.records import Value
-
-    Joiner = Callable[[Any, Any], Value]
+Joiner = Callable[[Any, Any], Value]
 
 
 def last_values(graph: BuilderGraph, node: str, parent: str, how: Materialized) -> SourceTable:

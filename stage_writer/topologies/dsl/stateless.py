@@ -3,18 +3,12 @@
 Each calls the user's function and forwards; a record is never changed in place (records.py, rule 1).
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Sequence
 
 from stage_writer.topologies.processors import Processor
+from stage_writer.topologies.records import Key, Record, Value
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from stage_writer.topologies.records import Key, Record, Value
-
-    Predicate = Callable[[Key, Value], object]
+Predicate = Callable[[Key, Value], object]
 
 
 class Filter(Processor):

@@ -13,15 +13,26 @@ Rules:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
 
 from common.errors import ConfigError
 from stage_writer.topologies.dsl import operators, stateless
-from stage_writer.topologies.dsl.aggregates import SessionFold, fold_of_aggregator, fold_of_reducer, merge_of_reducer
-from stage_writer.topologies.dsl.changes import StoredTable, ToStream
-from stage_writer.topologies.dsl.graph import Materialized, TopicSource
+from stage_writer.topologies.dsl.aggregates import (
+    Fold,
+    Merge,
+    SessionFold,
+    fold_of_aggregator,
+    fold_of_reducer,
+    merge_of_reducer,
+)
+from stage_writer.topologies.dsl.changes import StoredTable, Table, ToStream
+from stage_writer.topologies.dsl.graph import BuilderGraph, Materialized, TopicSource
 from stage_writer.topologies.dsl.joins.streams import StreamJoin
 from stage_writer.topologies.dsl.joins.tables import JoinedTable, JoinKind, LookUp, Previous
+from stage_writer.topologies.dsl.stateless import Predicate
 from stage_writer.topologies.dsl.suppress import Suppressed, SuppressedTable
 from stage_writer.topologies.dsl.tables import (
     AggregateRows,
@@ -31,25 +42,15 @@ from stage_writer.topologies.dsl.tables import (
     MapRows,
     Regroup,
 )
+from stage_writer.topologies.dsl.windows import JoinWindows, SessionWindows, TimeWindows
 from stage_writer.topologies.nodes import KeyType, ValueType
+from stage_writer.topologies.processors import Processor
+from stage_writer.topologies.records import Key, Value
 from stage_writer.topologies.steps import BatchStep, Derive, MapBatches, Select, Where
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    import pyarrow as pa
-
-    from stage_writer.topologies.dsl.aggregates import Fold, Merge
-    from stage_writer.topologies.dsl.changes import Table
-    from stage_writer.topologies.dsl.graph import BuilderGraph
-    from stage_writer.topologies.dsl.stateless import Predicate
-    from stage_writer.topologies.dsl.windows import JoinWindows, SessionWindows, TimeWindows
-    from stage_writer.topologies.processors import Processor
-    from stage_writer.topologies.records import Key, Value
-
-    Joiner = Callable[[Any, Any], Value]
-    Aggregator = Callable[[Any, Any, Any], Value]
-    Reducer = Callable[[Any, Any], Value]
+Joiner = Callable[[Any, Any], Value]
+Aggregator = Callable[[Any, Any, Any], Value]
+Reducer = Callable[[Any, Any], Value]
 
 
 class KStream:

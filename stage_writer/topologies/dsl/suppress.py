@@ -14,22 +14,15 @@ Rules:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from stage_writer.topologies.dsl.aggregates import StreamTime
-from stage_writer.topologies.dsl.changes import Change, Table, stamped
+from stage_writer.topologies.dsl.changes import Change, Getter, Stamped, Table, stamped
 from stage_writer.topologies.dsl.windows import milliseconds
-from stage_writer.topologies.processors import Processor
-from stage_writer.topologies.records import Record
+from stage_writer.topologies.processors import Processor, ProcessorContext
+from stage_writer.topologies.records import Key, Record
 from stage_writer.topologies.stores.keys import NEVER_MS
-
-if TYPE_CHECKING:
-    from datetime import timedelta
-
-    from stage_writer.topologies.dsl.changes import Getter, Stamped
-    from stage_writer.topologies.processors import ProcessorContext
-    from stage_writer.topologies.records import Key
 
 _COUNT, _EARLIEST = "count", "earliest"  # next to the keys' positions, which are tuples
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from stage_writer.topologies.dsl.changes import (
     Change,
+    Getter,
+    Stamped,
     StoredTable,
     Table,
     TableProcessor,
@@ -13,14 +15,8 @@ from stage_writer.topologies.dsl.changes import (
     stamped,
     value_of,
 )
-from stage_writer.topologies.processors import Processor
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from stage_writer.topologies.dsl.changes import Getter, Stamped
-    from stage_writer.topologies.processors import ProcessorContext
-    from stage_writer.topologies.records import Key, Record, Value
+from stage_writer.topologies.processors import Processor, ProcessorContext
+from stage_writer.topologies.records import Key, Record, Value
 
 NULL_KEY = "null_key"
 

@@ -4,8 +4,6 @@ A topology declares them with `Stores.key_value`, `Stores.window` and `Stores.se
 (see task_stores.py).
 """
 
-from __future__ import annotations
-
 from stage_writer.topologies.stores.backend import Backend, Changes, MemoryBackend
 from stage_writer.topologies.stores.builders import StoreBuilder, StoreKind, Stores
 from stage_writer.topologies.stores.key_value import KeyValueStore

@@ -7,23 +7,17 @@ Rules:
    shape is refused when it is restored; a retention may change.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 from common.errors import ConfigError
 from stage_writer.topologies.stores import session, window
 from stage_writer.topologies.stores.key_value import KeyValueStore
-from stage_writer.topologies.stores.layers import Index
+from stage_writer.topologies.stores.layers import Index, Layers
 from stage_writer.topologies.stores.session import SessionStore
 from stage_writer.topologies.stores.window import WindowStore
-
-if TYPE_CHECKING:
-    from stage_writer.topologies.stores.layers import Layers
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
 _MILLISECOND = timedelta(milliseconds=1)

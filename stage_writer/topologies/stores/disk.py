@@ -19,20 +19,17 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import lmdb
 import msgpack
 
 from common.errors import StateError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from stage_writer.topologies.stores.backend import Space
+from stage_writer.topologies.stores.backend import Space
 
 _MARK, _MACHINE, _CLOSED = b"mark", b"machine", b"closed"
 _LONG_BYTES = 500

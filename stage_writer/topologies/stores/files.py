@@ -19,11 +19,10 @@ Rules:
 3. A writer holds compressed data, never an uncompressed copy of everything; a reader holds one block.
 """
 
-from __future__ import annotations
-
 import struct
+from collections.abc import Iterable, Iterator, Mapping
 from io import BytesIO
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 from zlib import crc32
 
 import msgpack
@@ -31,13 +30,8 @@ import pyarrow as pa
 
 from common.errors import StateError
 from common.storage.chunks import ByteChunks
-from stage_writer.topologies.stores.backend import Changes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    from stage_writer.topologies.stores.backend import Space, SpaceChanges
-    from stage_writer.topologies.stores.task_stores import Snapshot
+from stage_writer.topologies.stores.backend import Changes, Space, SpaceChanges
+from stage_writer.topologies.stores.task_stores import Snapshot
 
 MAGIC = b"KDXSTATE"
 VERSION = 1

@@ -1,17 +1,10 @@
 """The key-value store."""
 
-from __future__ import annotations
+from collections.abc import Iterable, Iterator
 
-from typing import TYPE_CHECKING
-
-from stage_writer.topologies.stores.keys import key_from_bytes, key_to_bytes, prefix_bounds
+from stage_writer.topologies.stores.keys import Key, key_from_bytes, key_to_bytes, prefix_bounds
+from stage_writer.topologies.stores.layers import Layers, Rising
 from stage_writer.topologies.stores.values import Value, value_from_bytes, value_to_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from stage_writer.topologies.stores.keys import Key
-    from stage_writer.topologies.stores.layers import Layers, Rising
 
 FIRST_KEY = b"\x01"
 """Keys below it are the store's internal entries."""

@@ -14,20 +14,18 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from itertools import chain
-from typing import TYPE_CHECKING, Final, NamedTuple, cast
+from typing import Final, NamedTuple, cast
 
 from sortedcontainers import SortedList
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+from stage_writer.topologies.stores.backend import Backend, Space, SpaceChanges
 
-    from stage_writer.topologies.stores.backend import Backend, Space, SpaceChanges
-
-    IndexKeyOf = Callable[[bytes], "bytes | None"]
-    """Where a key stands in an order; None when it is not in it."""
-    NumberCodec = tuple[Callable[[int], bytes], Callable[[bytes], int]]
+IndexKeyOf = Callable[[bytes], "bytes | None"]
+"""Where a key stands in an order; None when it is not in it."""
+NumberCodec = tuple[Callable[[int], bytes], Callable[[bytes], int]]
 
 
 class Missing(Enum):

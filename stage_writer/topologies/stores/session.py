@@ -7,15 +7,14 @@ Rules:
 2. Sessions expire by their ends; see timed.py for when.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from stage_writer.topologies.stores.key_value import FIRST_KEY
 from stage_writer.topologies.stores.keys import (
     FOREVER_MS,
     NEVER_MS,
     TIME_BYTES,
+    Key,
     Windowed,
     after_key,
     bound_to_bytes,
@@ -26,11 +25,6 @@ from stage_writer.topologies.stores.keys import (
 )
 from stage_writer.topologies.stores.timed import TimedStore
 from stage_writer.topologies.stores.values import Value, value_from_bytes, value_to_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from stage_writer.topologies.stores.keys import Key
 
 
 class SessionStore(TimedStore):

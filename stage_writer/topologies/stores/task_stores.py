@@ -21,21 +21,14 @@ Rules:
 5. A backend that held the stores of another topology is not reused, even with a matching mark: it is restored.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from common.errors import ConfigError, StateError
-from stage_writer.topologies.stores.backend import Changes
+from stage_writer.topologies.stores.backend import Backend, Changes, Space
 from stage_writer.topologies.stores.builders import AnyStore, StoreBuilder, StoreKind
-from stage_writer.topologies.stores.layers import Journal, Layers
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-
-    from stage_writer.topologies.stores.backend import Backend, Space
-    from stage_writer.topologies.stores.layers import Entry, Index
+from stage_writer.topologies.stores.layers import Entry, Index, Journal, Layers
 
 TASK_STORE = "__task"
 """A key-value store that each task has for the engine's use."""

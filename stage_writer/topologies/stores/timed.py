@@ -9,14 +9,8 @@ Rules:
 3. The highest time is part of the state. Undoing a record restores the time before it.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from stage_writer.topologies.stores.keys import NEVER_MS, TIME_CODEC, bound_to_bytes
-
-if TYPE_CHECKING:
-    from stage_writer.topologies.stores.layers import Layers
+from stage_writer.topologies.stores.layers import Layers
 
 HIGHEST_TIME = b"\x00highest_time"
 

@@ -9,8 +9,6 @@ Rules:
 3. The form is MessagePack, with the extensions below. They are part of the stored format: their codes are never reused.
 """
 
-from __future__ import annotations
-
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any, TypeAlias

@@ -8,15 +8,14 @@ Rules:
 3. To fold a record into a window, a processor fetches it and then puts it: its encoded key is cached in between.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from stage_writer.topologies.stores.key_value import FIRST_KEY
 from stage_writer.topologies.stores.keys import (
     FOREVER_MS,
     NEVER_MS,
     TIME_BYTES,
+    Key,
     Windowed,
     after_prefix,
     bound_to_bytes,
@@ -25,14 +24,9 @@ from stage_writer.topologies.stores.keys import (
     time_at,
     time_to_bytes,
 )
+from stage_writer.topologies.stores.layers import Layers
 from stage_writer.topologies.stores.timed import TimedStore
 from stage_writer.topologies.stores.values import Value, value_from_bytes, value_to_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from stage_writer.topologies.stores.keys import Key
-    from stage_writer.topologies.stores.layers import Layers
 
 _SEQUENCE = b"\x00sequence"
 _SEQUENCE_BYTES = 8

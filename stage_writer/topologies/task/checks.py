@@ -10,19 +10,15 @@ Rules:
 4. Types are checked for a whole column at once: a check per value costs some 20 nanoseconds.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime
 from decimal import Decimal
 from itertools import chain
 from types import NoneType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
 
 _SHOWN_CHARACTERS = 100
 

@@ -9,23 +9,19 @@ Rules:
 4. `Timers.times` is enough to resume: punctuations are identified by their node and their number there.
 """
 
-from __future__ import annotations
-
 import heapq
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+from stage_writer.topologies.processors import Punctuator
+from stage_writer.topologies.stores import TaskStores
 
-    from stage_writer.topologies.processors import Punctuator
-    from stage_writer.topologies.stores import TaskStores
-
-    Heap = list[tuple[int, int, "Timer"]]
-    Journal = list[tuple["Timer", bool]]
-    Saved = tuple[Heap, list[bool]]
-    Name = tuple[str, int]
-    """A node, and the how-maniest punctuation of it."""
+Heap = list[tuple[int, int, "Timer"]]
+Journal = list[tuple["Timer", bool]]
+Saved = tuple[Heap, list[bool]]
+Name = tuple[str, int]
+"""A node, and the how-maniest punctuation of it."""
 
 
 NEVER_MS = 2**63

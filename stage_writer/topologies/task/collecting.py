@@ -7,17 +7,13 @@ Rules:
 2. A punctuation's output is identified by its index: it belongs to no record, and so cannot be refused with one.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from stage_writer.topologies.records import TopicRecord
+from stage_writer.topologies.records import TopicRecord
 
 
 @dataclass(slots=True)

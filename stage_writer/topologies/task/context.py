@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
 from common.errors import ConfigError
 from stage_writer.topologies.errors import TopologyError
-from stage_writer.topologies.processors import PunctuationType
-from stage_writer.topologies.task.clock import NO_TIME_MS
+from stage_writer.topologies.processors import Cancellable, Processor, PunctuationType, Punctuator
+from stage_writer.topologies.records import Headers, Record
+from stage_writer.topologies.task.clock import NO_TIME_MS, TaskClock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from datetime import timedelta
-
-    from stage_writer.topologies.processors import Cancellable, Processor, Punctuator
-    from stage_writer.topologies.records import Headers, Record
-    from stage_writer.topologies.task.clock import TaskClock
     from stage_writer.topologies.task.collecting import Outbox
     from stage_writer.topologies.task.inputs import Input
 
-    Target = Callable[[Record], None]
+
+Target = Callable[[Record], None]
 
 LATE = "late"
 """The reason for which a record may go to the dead letters."""

@@ -9,26 +9,25 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from stage_writer.decode.batch import MessageBatch, Messages, headers_column
+from stage_writer.decode.rejects import Reject
 from stage_writer.shape.rows import Rows
+from stage_writer.topologies.built import BuiltTopology
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from numpy.typing import NDArray
-
-    from stage_writer.decode.rejects import Reject
-    from stage_writer.topologies.built import BuiltTopology
     from stage_writer.topologies.task.inputs import Input
 
-    Index = NDArray[np.int64]
+
+Index = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,34 +7,34 @@ message by message: all functions for one message, in topology order, and then t
 from __future__ import annotations
 
 import heapq
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
+from stage_writer.decode.rejects import Reject
+from stage_writer.topologies.built import BuiltTopology
 from stage_writer.topologies.records import Record
 from stage_writer.topologies.task.clock import NO_TIME_MS
 from stage_writer.topologies.task.reading import InputReader
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
-
-    from numpy.typing import NDArray
-
-    from stage_writer.decode.rejects import Reject
-    from stage_writer.topologies.built import BuiltTopology
     from stage_writer.topologies.task.context import Target
     from stage_writer.topologies.task.early import Early, Exit
     from stage_writer.topologies.task.graph import Graph
     from stage_writer.topologies.task.inputs import Input
 
-    Index = NDArray[np.int64]
-    Timed = tuple[int, int, int, int, Record]
-    """The message's number, its place in the input, its time, the highest time of those left out before, the record."""
     Step = tuple[int, int, int, int, Input, Target, Record]
     """The message's number, the feed's, its place in the input, its time, the input, and what is called with what."""
+
+
+Index = NDArray[np.int64]
+Timed = tuple[int, int, int, int, Record]
+"""The message's number, its place in the input, its time, the highest time of those left out before, the record."""
 
 
 def _no_target(record: Record) -> None:

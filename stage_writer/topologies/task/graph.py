@@ -9,28 +9,20 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import count
-from typing import TYPE_CHECKING
 
 from common.errors import ConfigError, KafkaDeltaExpressError
+from stage_writer.topologies.built import BuiltTopology, TaskGroup
 from stage_writer.topologies.errors import error_text
 from stage_writer.topologies.keys import kafka_headers, kafka_time, key_encoder, value_encoder
-from stage_writer.topologies.nodes import ProcessorNode, SourceNode, StepNode, TableSink, TopicSink
-from stage_writer.topologies.records import TopicRecord
-from stage_writer.topologies.task.collecting import Collected
-from stage_writer.topologies.task.context import NodeContext, forward_to
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from stage_writer.topologies.built import BuiltTopology, TaskGroup
-    from stage_writer.topologies.nodes import Node
-    from stage_writer.topologies.processors import Processor
-    from stage_writer.topologies.records import Record
-    from stage_writer.topologies.task.clock import TaskClock
-    from stage_writer.topologies.task.collecting import Outbox
-    from stage_writer.topologies.task.context import Current, Target
+from stage_writer.topologies.nodes import Node, ProcessorNode, SourceNode, StepNode, TableSink, TopicSink
+from stage_writer.topologies.processors import Processor
+from stage_writer.topologies.records import Record, TopicRecord
+from stage_writer.topologies.task.clock import TaskClock
+from stage_writer.topologies.task.collecting import Collected, Outbox
+from stage_writer.topologies.task.context import Current, NodeContext, Target, forward_to
 
 
 @dataclass(frozen=True, slots=True)

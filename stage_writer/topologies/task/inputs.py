@@ -1,26 +1,20 @@
 """A task's input and output."""
 
-from __future__ import annotations
-
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
 
 from common.spans import Partition, Topic, TopicPartition
+from stage_writer.decode.batch import Headers as KafkaHeaders
+from stage_writer.decode.rejects import Reject
+from stage_writer.topologies.records import TopicRecord
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import numpy as np
-    import pyarrow as pa
-    from numpy.typing import NDArray
-
-    from stage_writer.decode.batch import Headers as KafkaHeaders
-    from stage_writer.decode.rejects import Reject
-    from stage_writer.topologies.records import TopicRecord
-
-    Index = NDArray[np.int64]
-    Mask = NDArray[np.bool_]
+Index = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)

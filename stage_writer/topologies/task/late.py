@@ -9,11 +9,13 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from common.schema import to_arrow_schema
 from common.spans import Partition, Topic, TopicPartition
@@ -21,19 +23,16 @@ from stage_writer.decode.batch import MessageBatch, Messages
 from stage_writer.decode.rejects import ErrorClass, Reject
 from stage_writer.shape.outcome import Part, joined
 from stage_writer.shape.rows import Rows
+from stage_writer.topologies.built import BuiltTopology, TaskGroup
 from stage_writer.topologies.errors import TopologyError
 from stage_writer.topologies.nodes import StepNode, TableSink
 from stage_writer.topologies.task.writing import RowWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from numpy.typing import NDArray
-
-    from stage_writer.topologies.built import BuiltTopology, TaskGroup
     from stage_writer.topologies.task.collecting import Collected, Outbox
 
-    Index = NDArray[np.int64]
+
+Index = NDArray[np.int64]
 
 
 @dataclass(slots=True)

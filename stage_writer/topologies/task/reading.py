@@ -10,29 +10,27 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from datetime import UTC
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from stage_writer.decode.batch import NO_TIMESTAMP
+from stage_writer.decode.batch import Headers as KafkaHeaders
 from stage_writer.decode.rejects import ErrorClass, Reject
 from stage_writer.topologies.keys import any_json, key_decoder
-from stage_writer.topologies.nodes import KeyType
+from stage_writer.topologies.nodes import KeyType, SourceNode
+from stage_writer.topologies.records import Headers, Key, Value
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from numpy.typing import NDArray
-
-    from stage_writer.decode.batch import Headers as KafkaHeaders
-    from stage_writer.topologies.nodes import SourceNode
-    from stage_writer.topologies.records import Headers, Key, Value
     from stage_writer.topologies.task.inputs import Input
 
-    Index = NDArray[np.int64]
+
+Index = NDArray[np.int64]
 
 
 def values_of(column: pa.ChunkedArray) -> list[Any]:

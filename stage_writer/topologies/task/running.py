@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from common.errors import KafkaDeltaExpressError
 from stage_writer.decode.rejects import ErrorClass, Reject
+from stage_writer.stopping import Stopping
 from stage_writer.topologies.errors import RowRefusedError, TopologyError, error_text
-from stage_writer.topologies.task.context import PUNCTUATING, LateRecordError
-from stage_writer.topologies.task.feeds import in_order
+from stage_writer.topologies.stores import TaskStores
+from stage_writer.topologies.task.clock import TaskClock, Timers
+from stage_writer.topologies.task.context import PUNCTUATING, Current, LateRecordError
+from stage_writer.topologies.task.feeds import Feed, in_order
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from stage_writer.stopping import Stopping
-    from stage_writer.topologies.stores import TaskStores
-    from stage_writer.topologies.task.clock import TaskClock, Timers
     from stage_writer.topologies.task.collecting import Outbox
-    from stage_writer.topologies.task.context import Current
-    from stage_writer.topologies.task.feeds import Feed
     from stage_writer.topologies.task.graph import Graph
 
-    Rejects = dict[int, Reject]
+
+Rejects = dict[int, Reject]
 
 _WITH_LEFT_OUT = 2
 """Feeds: one to process, and one of which only the times count."""

@@ -12,43 +12,33 @@ Rules:
 4. Stream time and the punctuations' next times are kept in a store, and so are part of the state.
 """
 
-from __future__ import annotations
-
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 import numpy as np
+import pyarrow as pa
 
 from common.spans import TopicPartition
+from stage_writer.decode.rejects import Reject
 from stage_writer.shape.outcome import Part, joined
-from stage_writer.stopping import NEVER_STOPPING
+from stage_writer.stopping import NEVER_STOPPING, Stopping
+from stage_writer.topologies.built import BuiltTopology
 from stage_writer.topologies.nodes import TableSink
+from stage_writer.topologies.stores import TaskStores
 from stage_writer.topologies.task.clock import ClockMemory, TaskClock
 from stage_writer.topologies.task.collecting import Outbox
 from stage_writer.topologies.task.context import Current
-from stage_writer.topologies.task.early import early_of
+from stage_writer.topologies.task.early import Early, early_of
 from stage_writer.topologies.task.feeds import feeds_of
 from stage_writer.topologies.task.graph import GraphMaker
-from stage_writer.topologies.task.inputs import Output
+from stage_writer.topologies.task.inputs import Input, Output
 from stage_writer.topologies.task.late import RowMaker
 from stage_writer.topologies.task.row_checks import RowChecks
 from stage_writer.topologies.task.running import Runner
 from stage_writer.topologies.task.writing import RowWriter
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    import pyarrow as pa
-
-    from stage_writer.decode.rejects import Reject
-    from stage_writer.stopping import Stopping
-    from stage_writer.topologies.built import BuiltTopology
-    from stage_writer.topologies.stores import TaskStores
-    from stage_writer.topologies.task.early import Early
-    from stage_writer.topologies.task.inputs import Input
-
-    Tables = list[tuple[str, Part]]
-    Rejects = dict[int, Reject]
+Tables = list[tuple[str, Part]]
+Rejects = dict[int, Reject]
 
 TaskId = TopicPartition
 """A task's chain: the group's name as topic, and the partition."""

@@ -8,18 +8,14 @@ Rules:
 3. A time without a zone is UTC's.
 """
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from stage_writer.topologies.task.checks import check_values
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 Row = dict[str, Any]
 

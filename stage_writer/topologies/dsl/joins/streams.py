@@ -14,21 +14,14 @@ Rules:
 5. A prior join only matches records older than the record itself.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from stage_writer.topologies.dsl.aggregates import BEFORE_1970, StreamTime
 from stage_writer.topologies.dsl.tables import NULL_KEY
-from stage_writer.topologies.processors import Processor
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from stage_writer.topologies.dsl.windows import JoinWindows
-    from stage_writer.topologies.processors import ProcessorContext
-    from stage_writer.topologies.records import Key, Record, Value
+from stage_writer.topologies.dsl.windows import JoinWindows
+from stage_writer.topologies.processors import Processor, ProcessorContext
+from stage_writer.topologies.records import Key, Record, Value
 
 _WAITING = "waiting"
 _NULL_VALUE = "null_value"

@@ -9,21 +9,24 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum, auto
-from typing import TYPE_CHECKING
 
-from stage_writer.topologies.dsl.changes import Change, Table, TableProcessor, stamped, stored_rows, value_of
+from stage_writer.topologies.dsl.changes import (
+    Change,
+    Getter,
+    Stamped,
+    Table,
+    TableProcessor,
+    stamped,
+    stored_rows,
+    value_of,
+)
 from stage_writer.topologies.dsl.tables import NULL_KEY
-from stage_writer.topologies.processors import Processor
+from stage_writer.topologies.processors import Processor, ProcessorContext
+from stage_writer.topologies.records import Key, Record, Value
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from stage_writer.topologies.dsl.changes import Getter, Stamped
-    from stage_writer.topologies.processors import ProcessorContext
-    from stage_writer.topologies.records import Key, Record, Value
-
-    Joiner = Callable[[Value, Value], Value]
+Joiner = Callable[[Value, Value], Value]
 
 
 class LookUp(Processor):
