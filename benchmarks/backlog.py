@@ -6,16 +6,15 @@ What is checked: every staged file is in the table's log once and nothing else i
 marker ends, and of a small backlog every record is read back once. Exit code 1 when that is not so.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import duckdb
 import typer
@@ -25,9 +24,6 @@ from benchmarks.loader_process import Used, run_loader
 from benchmarks.staged import Backlog, added_paths, build, write_config
 from common.storage.store import FsspecStore
 from devservices.s3 import running_s3
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _READ_BACK = 5_000
 """Files that are read back, too."""

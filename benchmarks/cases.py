@@ -1,19 +1,12 @@
 """What the sides are given: topics of one kind of record, and how many partitions, bad messages and writers."""
 
-from __future__ import annotations
-
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from benchmarks.change_events import EVENTS
-from benchmarks.messages import AVRO, KINDS
+from benchmarks.messages import AVRO, KINDS, Kind
 from benchmarks.producing import produce
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from benchmarks.messages import Kind
-    from devservices.kafka import KafkaCluster
+from devservices.kafka import KafkaCluster
 
 _BAD_OF = 100
 PARTITIONS = 16

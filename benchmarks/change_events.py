@@ -1,13 +1,8 @@
 """The same rows of a table in the change events of each envelope, as `benchmarks.messages` has its records."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from benchmarks.messages import Kind, json_bytes, words_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _ROW = (
     "id BIGINT, created STRING, customer STRING, city STRING, status STRING, amount DOUBLE, quantity INT, note STRING"

@@ -5,12 +5,10 @@ reader in C and without it; without bad ones, and with 1 % and 50 % that are bad
 three runs counts; compare ratios.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
@@ -19,9 +17,6 @@ from common.settings import Native
 from stage_writer.decode.decode import Decoder
 from stage_writer.decode.decode_options import no_native_decoder
 from stage_writer.native.library import find_reader
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 _MESSAGES = 100_000
 _BATCH = 10_000

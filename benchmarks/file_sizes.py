@@ -6,25 +6,18 @@ flushed when that reaches the target, with the proportions of the default settin
 flush knows nothing of its records, those after it what the one before came to.
 """
 
-from __future__ import annotations
-
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
 
-from benchmarks.messages import KINDS
+from benchmarks.messages import KINDS, Kind
 from common.settings import Settings
 from common.spans import Partition, Position, Topic, TopicPartition
 from stage_writer.convert import StreamConverter
 from stage_writer.decode.batch import MessageBatch
 from stage_writer.parquet.buffer import INITIAL_RATIO, Buffer, FilePolicy
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from benchmarks.messages import Kind
 
 _MIB = 2**20
 _TARGET_BYTES = 16 * _MIB

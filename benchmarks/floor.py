@@ -4,8 +4,6 @@
 writes them as Parquet; it knows no offsets, proves nothing, and an odd message would end it.
 """
 
-from __future__ import annotations
-
 import sys
 
 import pyarrow as pa

@@ -3,8 +3,6 @@
 Each stream has a table of its own, some Kafka partitions, and markers that are all loaded and kept.
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 from contextlib import ExitStack

@@ -3,19 +3,14 @@
 It is a checkpoint as Delta writes it, in version 1 of the table, or commits that no checkpoint has.
 """
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.staged import SCHEMA
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
 _AT_A_TIME = 100_000
 _TIME_MS = 1_767_225_600_000

@@ -14,12 +14,13 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from threading import Event, Thread
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import Annotated, Self
 
 import numpy as np
 import pyarrow.compute as pc
@@ -30,17 +31,11 @@ from confluent_kafka import Producer
 from pyspark.sql import functions
 
 from benchmarks.loader_process import processes_below
-from benchmarks.measure import Meter
+from benchmarks.measure import Cost, Meter
 from benchmarks.page import put
 from benchmarks.spark import meter_of, start
 from devservices import processes
-from devservices.kafka import running_kafka
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from benchmarks.measure import Cost
-    from devservices.kafka import KafkaCluster
+from devservices.kafka import KafkaCluster, running_kafka
 
 _PARTITIONS = 4
 _TICK_S = 0.01

@@ -24,14 +24,13 @@ import typer
 from benchmarks import loader_report
 from benchmarks.loader_report import Measured
 from benchmarks.loading import load_once
+from benchmarks.measure import Cost
 from benchmarks.merging import merge_both
 from benchmarks.spark import meter_of, start
 from benchmarks.staged import Backlog, build, write_config
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-    from benchmarks.measure import Cost
 
 _SECTIONS = ("files", "bytes", "merges", "explodes")
 _FILES = (10, 100, 1_000, 10_000)

@@ -1,22 +1,17 @@
 """One run of the real loader as a process of its own, and what it and its JVM use."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
 import sys
 import time
 from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from benchmarks.measure import cpu_s, peak_resident_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 _LOOK_EVERY_S = 0.05
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from common.clock import SystemClock
@@ -16,9 +18,6 @@ from delta_loader.spark.delta import SparkDeltaTables
 from delta_loader.wiring import spark_ports
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from pathlib import Path
-
     from pyspark.sql import SparkSession
 
 Item = TypeVar("Item")

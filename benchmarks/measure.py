@@ -10,13 +10,10 @@ import os
 import subprocess
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 _LOOK_EVERY_S = 0.02
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")

@@ -12,25 +12,22 @@ from __future__ import annotations
 import random
 import sys
 import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 import yaml
 
 from benchmarks import measure
+from benchmarks.measure import Cost
 from benchmarks.producing import LARGEST_MESSAGE_BYTES, produce
 from common.stage.markers import MarkerName, marker_from_bytes
 from common.storage.store import FsspecStore
 from devservices.kafka import KafkaOptions, running_kafka
 from devservices.s3 import running_s3
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from benchmarks.measure import Cost
 
 ALLOWED_SHARE = 1.25
 _MIB = 2**20

@@ -10,6 +10,7 @@ import random
 import shutil
 import tempfile
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ from delta import DeltaTable
 from pyspark.sql import Window, functions
 
 from benchmarks.loading import load_once
+from benchmarks.measure import Cost
 from benchmarks.spark import meter_of
 from common.clock import SystemClock
 from common.settings import Settings
@@ -33,11 +35,7 @@ from stage_writer.ports import ClaimVerdict, FlushIdentity, Sealed
 from stage_writer.stage.staging import ObjectStage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from pyspark.sql import SparkSession
-
-    from benchmarks.measure import Cost
 
 _PARTITIONS = 4
 _CREATED_MS = 1_767_225_600_000

@@ -1,16 +1,11 @@
 """The records that the benchmarks read: four kinds of JSON, and Avro; each the same bytes at every run."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from io import BytesIO
-from typing import TYPE_CHECKING
 
 import fastavro
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _WORDS = (
     *("lorem", "ipsum", "dolor", "sit", "amet", "consectetur", "adipiscing", "elit"),

@@ -1,7 +1,5 @@
 """Figures on the page: what stands between two lines of it is made by a benchmark."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 DOCS = Path(__file__).parent.parent / "docs"

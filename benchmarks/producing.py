@@ -1,13 +1,8 @@
 """Messages into topics, as many as it takes."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 from confluent_kafka import Producer
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 _MIB = 2**20
 _QUEUED = 500_000

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks import results
+from benchmarks.results import Result
 from benchmarks.sides import CONSUME, FROM_START, LOADING, OURS, PIPELINE, SPARK, WITHOUT_C, WRITING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from matplotlib.axes import Axes
-
-    from benchmarks.results import Result
 
 _DOCS = Path(__file__).parent.parent / "docs"
 _PICTURE = _DOCS / "images" / "benchmark.svg"

@@ -1,7 +1,5 @@
 """What was measured, as it is kept in ``benchmarks/results.json`` and shown."""
 
-from __future__ import annotations
-
 import json
 import statistics
 from dataclasses import asdict, dataclass

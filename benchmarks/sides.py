@@ -10,28 +10,26 @@ from __future__ import annotations
 
 import shutil
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import add
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import yaml
 
 from benchmarks import measure, spark
+from benchmarks.cases import Case
 from benchmarks.loading import load_once
 from benchmarks.measure import Cost
 from benchmarks.warm import Warm
+from devservices.kafka import KafkaCluster
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
     from pyspark.sql import SparkSession
-
-    from benchmarks.cases import Case
-    from devservices.kafka import KafkaCluster
 
 OURS, WRITING, LOADING = "ours", "ours: writing", "ours: loading"
 WITHOUT_C = "ours: writing, without the reader in C"

@@ -10,14 +10,13 @@ from pyspark.sql import functions
 from pyspark.sql.avro.functions import from_avro
 
 from benchmarks.measure import Cost, Meter
+from benchmarks.messages import Kind
 from common.downloads import ensure_jars, read_lock
 from common.settings import Settings
 from delta_loader.spark.session import build_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-    from benchmarks.messages import Kind
 
 LOCK = Path(__file__).parent / "jars.lock"
 _THREADS = 2

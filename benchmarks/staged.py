@@ -11,11 +11,11 @@ import os
 import random
 import time
 from base64 import b85encode
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -27,9 +27,6 @@ from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.stage.data_files import DataFileName
 from common.stage.markers import Manifest, MarkerName, Origin, StagedFile, StagedTable, TableKind, manifest_to_bytes
 from common.storage.store import FsspecStore
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 TOPIC = "backlog"
 DAY = "2026-01-01"

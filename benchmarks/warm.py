@@ -13,12 +13,9 @@ import os
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 from benchmarks.measure import Cost, as_installed, peak_resident_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 PROGRAMS = ("writer", "floor")
 

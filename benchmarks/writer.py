@@ -7,26 +7,21 @@ not. ``--keep`` puts them into ``benchmarks/results.json``, from which `benchmar
 pictures.
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from benchmarks import results, spark
-from benchmarks.cases import SECTIONS, cases, fill
+from benchmarks.cases import SECTIONS, Case, cases, fill
+from benchmarks.measure import Cost
 from benchmarks.report import table
 from benchmarks.results import Result
 from benchmarks.sides import CONSUME, FROM_START, OURS, PIPELINE, SPARK, WITHOUT_C, WRITING, Bench
 from devservices.kafka import KafkaOptions, running_kafka
-
-if TYPE_CHECKING:
-    from benchmarks.cases import Case
-    from benchmarks.measure import Cost
 
 _SIDES = {
     "kinds": (CONSUME, PIPELINE, OURS, FROM_START, WITHOUT_C, SPARK),

@@ -12,14 +12,15 @@ import shutil
 import signal
 import sys
 import time
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, Message, Producer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
 from common.errors import KafkaDeltaExpressError
 from common.settings import load_settings
@@ -28,15 +29,7 @@ from demo.report import Produced, report
 from demo.watch import Watch
 from devservices import processes
 from devservices.kafka import KafkaOptions, running_kafka
-from devservices.s3 import running_s3, why_not
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from confluent_kafka import KafkaError, Message
-    from rich.progress import TaskID
-
-    from devservices.s3 import S3Server
+from devservices.s3 import S3Server, running_s3, why_not
 
 HERE = Path(__file__).parent
 RUN = HERE / ".run"

@@ -4,19 +4,14 @@ Keyed by carrier, so that one carrier's flights stay in order in one Kafka parti
 departure of a flight that was cancelled) is null.
 """
 
-from __future__ import annotations
-
 import json
 import zipfile
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.csv
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 CHUNK = 4_000
 

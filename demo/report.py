@@ -1,24 +1,18 @@
 """What is in the table, as readers other than ours see it: delta-rs for the log, DuckDB for the rows."""
 
-from __future__ import annotations
-
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import deltalake
 import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
+from rich.console import Console
 from rich.table import Table
 
+from common.settings import Settings
 from common.tables.commit_metadata import CommitMetadata
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from rich.console import Console
-
-    from common.settings import Settings
 
 COMMITS_SHOWN = 8
 _SAMPLE = """

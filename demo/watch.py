@@ -1,19 +1,13 @@
 """How far the pipeline is, from the two truths alone: the chains of done markers, and the table's txn actions."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
+from common.settings import Settings
 from common.settings.stores import stage_store
+from common.spans import TopicPartition
 from common.stage.chain import by_partition, read_chain
 from common.stage.markers import MarkerName, marker_from_bytes
 from common.storage.store import FsspecStore
 from common.tables.delta_log import read_table_state
 from common.tables.transactions import TxnIds
-
-if TYPE_CHECKING:
-    from common.settings import Settings
-    from common.spans import TopicPartition
 
 
 class Watch:

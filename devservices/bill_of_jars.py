@@ -4,20 +4,13 @@ What makes such bills of Python packages knows nothing of jars. Spark's own come
 the bill as one package.
 """
 
-from __future__ import annotations
-
 import json
 import sys
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from common.downloads import read_lock
+from common.downloads import Jar, read_lock
 from delta_loader.spark.pairs import LOCK
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from common.downloads import Jar
 
 
 def with_jars(bill: Mapping[str, object], jars: Iterable[Jar]) -> dict[str, object]:

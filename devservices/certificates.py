@@ -3,10 +3,8 @@
 Rule: files are PEM as each side reads it. Java wants the key in PKCS #8, and in the same file as the certificate.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import trustme
 from cryptography.hazmat.primitives.serialization import (
@@ -16,9 +14,6 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
     load_pem_private_key,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,25 +8,21 @@ both are there, the suite of the object store's contract runs on them too. ``pyt
 emulators into the cache, with Go and npm.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import fsspec
 
 from common.downloads import cache_folder
 from devservices import processes
 from devservices.ports import HOST, free_ports, is_open
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 CloudKind = Literal["gcs", "azure"]
 

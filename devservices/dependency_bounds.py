@@ -4,8 +4,6 @@ Beside the locked packages of this environment, which stay as they are: the othe
 before them. Needs uv (``make bounds`` installs it).
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -6,8 +6,6 @@ CRD, and that of compose files) come out of the Go modules of the programs that 
 comes in seconds is fetched by the tests themselves (`quickly`).
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

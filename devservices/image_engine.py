@@ -12,8 +12,6 @@ Rules:
    too.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os
@@ -25,16 +23,14 @@ import tempfile
 import urllib.error
 import urllib.request
 import uuid
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from common.downloads import MAVEN_URL, cache_folder
 from devservices import processes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
 
 PROGRAMS = ("buildah", "runc", "debootstrap")
 BASE = "docker.io/library/python:3.11-slim-bookworm"

@@ -2,18 +2,17 @@
 
 The check stands between the Dockerfiles and compose's confinement, which is read from `deploy/compose/compose.yaml`:
 both programs check their config, the writer stages, and the loader loads by add and by append from a broker and an S3
-server. The loader's check starts Spark as a user that the image does not know.
+server; then the loader runs as a user that the image does not know.
 """
-
-from __future__ import annotations
 
 import os
 import tempfile
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 import yaml
@@ -35,14 +34,8 @@ from devservices.image_engine import (
     runc_template,
     store_folder,
 )
-from devservices.java import SHORT_LIVED
 from devservices.kafka import running_kafka
-from devservices.s3 import running_s3
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from devservices.s3 import S3Server
+from devservices.s3 import S3Server, running_s3
 
 IMAGES = ("stage-writer", "delta-loader")
 RECORDS = 500
@@ -148,8 +141,9 @@ def _check(engine: Engine, folder: Path) -> None:
             stand.run("stage-writer", writer, "check")
             stand.run("stage-writer", writer, "run", "--until-caught-up")
         with engine.container("delta-loader") as loader:
-            stand.run("delta-loader", loader, "check", user=_STRANGER)
+            stand.run("delta-loader", loader, "check")
             stand.run("delta-loader", loader, "run", "--once")
+            stand.run("delta-loader", loader, "run", "--once", user=_STRANGER)
             stand.run("delta-loader", loader, "status")
         for topic in _LOADS:
             _require_table(f"{lake}/tables/{topic}", s3)
@@ -161,15 +155,7 @@ def pipeline(servers: str, lake: str) -> dict[str, object]:
         "kafka": {"bootstrap.servers": servers},
         "stage": {"url": f"{lake}/stage"},
         "writer": {"http": None},
-        "loader": {
-            "http": None,
-            "lease": "0s",
-            "spark": {
-                "spark.master": "local[1]",
-                "spark.driver.memory": "800m",
-                "spark.driver.extraJavaOptions": SHORT_LIVED,
-            },
-        },
+        "loader": {"http": None, "lease": "0s", "spark": {"spark.master": "local[1]", "spark.driver.memory": "800m"}},
         "streams": [
             {
                 "app_id": topic,

@@ -4,8 +4,6 @@ A cluster's brokers are controllers as well. They listen on free ports of the lo
 temporary folder, and are ready when this returns: an admin client has seen every one of them.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import shutil
@@ -13,11 +11,11 @@ import subprocess
 import tempfile
 import time
 import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
@@ -26,9 +24,6 @@ from common.downloads import cache_folder, ensure_jars, read_lock
 from devservices import processes
 from devservices.java import java
 from devservices.ports import HOST, free_ports, wait_until_closed
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 LOCK = Path(__file__).parent / "kafka.lock"
 

@@ -4,8 +4,6 @@ Maven resolves the runtime dependencies of the roots below. Left out is what pys
 version: two versions of a library on one class path is a fault that shows late.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 import subprocess

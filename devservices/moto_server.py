@@ -6,14 +6,12 @@ moto looks whether an object is there, and then writes it; between the two anoth
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from moto.s3.responses import S3Response
 from moto.server import main
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _WRITES = ("_key_response_put", "_key_response_post")
 _lock = threading.Lock()

@@ -5,8 +5,6 @@ killed would find such a port taken now and then when it comes back: by any clie
 own, which while it tries to reconnect to a port of that range can be connected to itself.
 """
 
-from __future__ import annotations
-
 import random
 import socket
 import time

@@ -8,22 +8,18 @@ Rules:
 3. Every request is kept with the status that the *server* gave, whatever became of the answer.
 """
 
-from __future__ import annotations
-
 import hashlib
 import http.client
 import socket
 import threading
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, assert_never
+from typing import assert_never
 from urllib.parse import urlsplit
 
 from devservices.ports import HOST
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
 
 _TIMEOUT_S = 120
 _HOP_BY_HOP = frozenset({"connection", "keep-alive", "transfer-encoding", "expect"})

@@ -12,8 +12,6 @@ Three kinds, for what each is good at:
 The latter two keep their objects when they are killed, and can be started again at the same address.
 """
 
-from __future__ import annotations
-
 import http.client
 import os
 import shutil
@@ -21,21 +19,18 @@ import ssl
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, assert_never
+from typing import Literal, assert_never
 
 import s3fs
 
 from common.downloads import cache_folder
 from devservices import processes
+from devservices.certificates import Certificate
 from devservices.ports import HOST, free_ports, is_open, wait_until_closed
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from devservices.certificates import Certificate
 
 S3Kind = Literal["moto", "versitygw", "minio"]
 

@@ -4,24 +4,20 @@
 call needs a signature and a right.
 """
 
-from __future__ import annotations
-
 import http.client
 import json
 import ssl
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import boto3
 
 from devservices.certificates import Authority
 from devservices.ports import HOST
 from devservices.s3 import S3Server, running_s3
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 _ANYBODY = {
     "Version": "2012-10-17",

@@ -5,24 +5,20 @@ and versions. Compatibility is not checked and nothing is kept. It can be stoppe
 with the same schemas.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import threading
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, cast
+from typing import cast
 from urllib.parse import unquote
 from uuid import NAMESPACE_URL, uuid5
 
 from devservices.ports import HOST, free_ports
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    Json = Mapping[str, object] | list[str]
+Json = Mapping[str, object] | list[str]
 _ID_PARTS = 3
 _VERSION_PARTS = 4
 _NO_SUBJECT, _NO_SCHEMA = 40401, 40403

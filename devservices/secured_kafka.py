@@ -9,11 +9,11 @@ One broker, three ways in:
 Kafka's StandardAuthorizer is in force: who is allowed nothing may do nothing.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, assert_never
+from pathlib import Path
+from typing import Literal, assert_never
 
 from confluent_kafka.admin import (
     AclBinding,
@@ -30,10 +30,6 @@ from devservices.certificates import Authority, Certificate
 from devservices.kafka import PATIENT, KafkaCluster, KafkaOptions, Listener, running_kafka
 from devservices.ports import HOST
 from devservices.tokens import AUDIENCE, ISSUER, Tokens, running_tokens
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
 Way = Literal["PLAIN", "SCRAM-SHA-512", "OAUTHBEARER", "mutual TLS"]
 

@@ -1,20 +1,15 @@
 """A standalone Spark cluster of real processes: a master and workers, from pyspark's own jars."""
 
-from __future__ import annotations
-
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pyspark
 
 from devservices import processes
 from devservices.java import java
 from devservices.ports import free_ports, is_open
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _HOST = "127.0.0.1"
 _HOME = Path(pyspark.__file__).parent

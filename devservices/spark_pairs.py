@@ -4,8 +4,6 @@ A pair comes before the packages of the running environment, by PYTHONPATH: all 
 loader's own business (`delta_loader/older_jars.lock`).
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

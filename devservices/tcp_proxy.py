@@ -9,19 +9,15 @@ Rules:
 3. All of a group's proxies run in one thread; their methods may be called from any.
 """
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import struct
 import threading
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from devservices.ports import HOST, free_ports
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _CHUNK_BYTES = 1 << 16
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER of no time: close says RST

@@ -11,21 +11,17 @@ import json
 import ssl
 import threading
 import time
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from joserfc import jwt
 from joserfc.jwk import KeySet, RSAKey
 
+from devservices.certificates import Authority
 from devservices.ports import HOST
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-
-    from devservices.certificates import Authority
 
 AUDIENCE = "kafka"
 ISSUER = "devservices"

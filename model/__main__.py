@@ -1,7 +1,5 @@
 """``python -m model``: check every world, break every rule, and print how many states were visited."""
 
-from __future__ import annotations
-
 import sys
 import time
 from typing import Annotated

@@ -8,8 +8,6 @@ Rules:
 3. A broken rule has to be found. A model in which it does no harm would prove nothing by its silence.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

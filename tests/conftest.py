@@ -15,33 +15,28 @@ import random
 import re
 import sys
 import uuid
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 import structlog
 from hypothesis import HealthCheck, Phase, settings
+from pyspark.sql import SparkSession
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
+from xdist.workermanage import WorkerController
 
 from common.remedies import show_config
-from devservices.java import SHORT_LIVED
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Mapping
-    from pathlib import Path
-
-    from pyspark.sql import SparkSession
-    from xdist.remote import Producer
-    from xdist.scheduler import LoadFileScheduling
-    from xdist.workermanage import WorkerController
-
-    from devservices.kafka import KafkaCluster
-    from devservices.s3 import S3Kind, S3Server
+from devservices.kafka import KafkaCluster
+from devservices.s3 import S3Kind, S3Server
+from tests.spark_archive import JAVA_OPTIONS
 
 # Servers and Spark are imported by who starts them: a unit test pays for none of it.
 
-os.environ.setdefault("SPARK_SUBMIT_OPTS", SHORT_LIVED)
+os.environ.setdefault("SPARK_SUBMIT_OPTS", JAVA_OPTIONS)
 
 _COMMON = settings(deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("few", _COMMON, derandomize=True, max_examples=10)

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from confluent_kafka import KafkaError, KafkaException
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from devservices.kafka import KafkaCluster
+from devservices.kafka import KafkaCluster
 
 
 def until(condition: Callable[[], object], what: str = "it", within_s: float = 600.0) -> None:

@@ -8,17 +8,16 @@ change is kept in the stage and in a changelog topic. ``--keep``
 writes the figures into docs/internals/performance.md.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import pyarrow.dataset as pads
 import typer
@@ -26,20 +25,15 @@ import yaml
 from confluent_kafka import Producer
 
 from benchmarks import measure
+from benchmarks.measure import Cost
 from benchmarks.topologies import plans
 from benchmarks.topologies.changes import changes_table, measured_changes
 from benchmarks.topologies.report import Measured, keep, table
 from benchmarks.topologies.restores import measured_restores, restore_table
 from common.downloads import ensure_jars, read_lock
-from devservices.kafka import KafkaOptions, running_kafka
+from devservices.kafka import KafkaCluster, KafkaOptions, running_kafka
 from devservices.lock_jars import STREAMS_LOCK
 from devservices.s3 import running_s3
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from benchmarks.measure import Cost
-    from devservices.kafka import KafkaCluster
 
 _PROGRAM = Path(__file__).parent / "BesideStreams.java"
 _JAVA = ("-Xmx1g", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error")

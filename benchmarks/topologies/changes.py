@@ -4,14 +4,12 @@ By the clock on the wall, for one flush after the other, and for a restore of a 
 broker are on this machine: of a store that is further away, each PUT takes tens of milliseconds.
 """
 
-from __future__ import annotations
-
 import random
 import statistics
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 from common.clock import SystemClock
 from common.metrics import Metrics
@@ -19,15 +17,11 @@ from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.state_files import EMPTY_STATE, StateFileName, StateFiles, StateKind
 from common.storage.chunks import ByteChunks
 from common.storage.store import FsspecStore
+from devservices.kafka import KafkaCluster
+from devservices.s3 import S3Server
 from stage_writer.changelog.changelog import TopicChangelog
 from stage_writer.changelog.kafka import KafkaChangelogs
 from stage_writer.stage.state_files import StageState
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from devservices.kafka import KafkaCluster
-    from devservices.s3 import S3Server
 
 _SIZES = (1_000, 100_000, 1_000_000)
 _FLUSHES = 100

@@ -1,14 +1,9 @@
 """The work that is measured: `topology` settings of the benchmark's streams, and how they read without one."""
 
-from __future__ import annotations
-
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from stage_writer.topologies.dsl import StreamsBuilder, TimeWindows
-
-if TYPE_CHECKING:
-    from stage_writer.topologies.dsl import Windowed
+from stage_writer.topologies.dsl import StreamsBuilder, TimeWindows, Windowed
 
 TOPIC = "requests"
 COLUMNS = "session_id STRING, status INT, url STRING"

@@ -1,14 +1,9 @@
 """The figures of topologies beside Kafka Streams: as a table, and on the page."""
 
-from __future__ import annotations
-
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from benchmarks.page import put
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 _BEGIN, _END = "<!-- topologies: made by `python -m benchmarks.topologies --keep` -->", "<!-- end of the topologies -->"
 _MIB = 2**20

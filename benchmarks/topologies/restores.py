@@ -4,26 +4,19 @@ Both by the clock on the wall, from where reading begins until the store is whol
 Streams' in memory, of one partition with one thread, over the same entries.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from confluent_kafka import Producer
 
-from stage_writer.topologies.stores import MemoryBackend, Stores, TaskStores
+from devservices.kafka import KafkaCluster
+from stage_writer.topologies.stores import Backend, MemoryBackend, Stores, TaskStores
 from stage_writer.topologies.stores.disk import open_backend
 from stage_writer.topologies.stores.files import snapshot_from_bytes, snapshot_to_chunks
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from devservices.kafka import KafkaCluster
-    from stage_writer.topologies.stores import Backend
 
 _PROGRAM = Path(__file__).parent / "RestoreStreams.java"
 _SIZES = (10_000, 100_000, 1_000_000)

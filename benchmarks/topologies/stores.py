@@ -15,14 +15,12 @@ import random
 import sqlite3
 import tempfile
 import time
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from stage_writer.topologies.stores.disk import open_backend
 from stage_writer.topologies.stores.keys import key_to_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
 
 BATCH = 10_000
 GETS = 100_000

@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast, get_args
+from typing import Annotated, cast, get_args
 
 import typer
 
@@ -27,10 +27,7 @@ from tests.chaos.producer import record_of
 from tests.chaos.services import bugs, counted
 from tests.chaos.stateful import TOPIC, State
 from tests.chaos.world import APP_ID, CHANGES, World, running_world
-from tests.verifier import read_kafka
-
-if TYPE_CHECKING:
-    from tests.verifier import Sent
+from tests.verifier import Sent, read_kafka
 
 _CAUGHT_UP_WITHIN_S = 1800
 _END_WITHIN_S = 120

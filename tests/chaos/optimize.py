@@ -3,8 +3,6 @@
 delta-rs creates its commits under a condition too, so it may write to a table on S3 beside Delta's own drivers.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 

@@ -8,15 +8,10 @@ Rules:
    goes on as a zombie.
 """
 
-from __future__ import annotations
-
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 SESSION_S = 6.0
 LEASE_S = 5.0

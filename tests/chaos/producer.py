@@ -14,20 +14,15 @@ import itertools
 import signal
 import sys
 import time
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from tests.chaos.events import event
-from tests.chaos.records import record
+from tests.chaos.records import Record, record
 from tests.chaos.stateful import State
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from tests.chaos.records import Record
 
 BLOCK = 60
 KEPT, ABORTED, UNKNOWN = "kept", "aborted", "unknown"

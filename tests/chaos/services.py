@@ -9,23 +9,18 @@ Rules:
 3. `Services.end` leaves no process behind, whatever happened before.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from devservices import processes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
 _START_AGAIN_AFTER_S = 1.0
 _GROUP_GONE_WITHIN_S = 20

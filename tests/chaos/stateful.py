@@ -4,17 +4,11 @@ Each good record of a Kafka partition is counted, by its kind. The judge counts 
 (`tests.chaos.records.numbered`); it knows nothing of state.
 """
 
-from __future__ import annotations
-
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
-from stage_writer.topologies import Processor, Topology
+from stage_writer.topologies import Processor, ProcessorContext, Record, Topology
 from stage_writer.topologies.stores import Stores
 from tests.chaos.records import COLUMNS
-
-if TYPE_CHECKING:
-    from stage_writer.topologies import ProcessorContext, Record
 
 TOPIC = "orders"
 SEEN = "seen BIGINT"

@@ -1,17 +1,12 @@
 """The HTTP proxy's policy: for a while answers are lost, or creates are late."""
 
-from __future__ import annotations
-
+import random
 import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from devservices.proxy import LoseAnswer, Pass, Request, Verdict
-
-if TYPE_CHECKING:
-    import random
 
 _LOST_SHARE = 0.4
 _LONGEST_DELAY_S = 2.0

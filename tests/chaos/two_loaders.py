@@ -6,8 +6,6 @@ not only likely. In the end every commit that either was told it has made is in 
 the table once, as two readers say that know nothing of the loaders.
 """
 
-from __future__ import annotations
-
 import random
 import re
 import shutil
@@ -19,21 +17,18 @@ from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import Annotated, cast
 
 import typer
 import yaml
 
 from devservices import processes
 from devservices.proxy import Pass, Request, Verdict, running_proxy
-from devservices.s3 import S3Kind, running_s3
+from devservices.s3 import S3Kind, S3Server, running_s3
 from tests.chaos import books
 from tests.chaos.services import Services, bugs, counted
 from tests.fakes.staging import DECLARED, Staging
 from tests.verifier import delta_rs_reader, duckdb_reader
-
-if TYPE_CHECKING:
-    from devservices.s3 import S3Server
 
 _COMMIT = re.compile(r"/_delta_log/(\d{20})\.json$")
 _HELD_SHARE = 0.5

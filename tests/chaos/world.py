@@ -13,35 +13,28 @@ import os
 import random
 import time
 from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, assert_never
+from pathlib import Path
+from typing import assert_never
 
 import typer
 import yaml
 
 from common.storage.store import FsspecStore
 from devservices import processes
-from devservices.kafka import KafkaOptions, running_kafka
+from devservices.kafka import Broker, KafkaCluster, KafkaOptions, running_kafka
 from devservices.ports import HOST
 from devservices.proxy import running_proxy
-from devservices.s3 import running_s3
-from devservices.tcp_proxy import running_tcp_proxies
+from devservices.s3 import S3Kind, S3Server, running_s3
+from devservices.tcp_proxy import TcpProxies, TcpProxy, running_tcp_proxies
 from tests.chaos import events
 from tests.chaos.plan import LEASE_S, SESSION_S, Fault, Kind
 from tests.chaos.records import COLUMNS, PARTITION_BY, PARTITIONS
-from tests.chaos.services import Services
+from tests.chaos.services import Service, Services
 from tests.chaos.stateful import SEEN, TOPIC, State
 from tests.chaos.troubles import Troubles
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from devservices.kafka import Broker, KafkaCluster
-    from devservices.s3 import S3Kind, S3Server
-    from devservices.tcp_proxy import TcpProxies, TcpProxy
-    from tests.chaos.services import Service
 
 CHANGES = "orders-changes"
 APP_ID = "orders"

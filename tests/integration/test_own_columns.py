@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
@@ -11,21 +12,15 @@ from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from deltalake import DeltaTable
+from pyspark.sql import SparkSession
 
 from delta_loader.inspect.verify.findings import Verdict
+from devservices.kafka import KafkaCluster
 from devservices.schema_registry import running_registry
+from tests.conftest import Lake
 from tests.integration import in_process
+from tests.integration.conftest import Programs
 from tests.reading import delta_rs_options, rows_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from pyspark.sql import SparkSession
-
-    from devservices.kafka import KafkaCluster
-    from tests.conftest import Lake
-    from tests.integration.conftest import Programs
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.s3]
 

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import fastavro
 import pytest
@@ -32,6 +32,7 @@ from stage_writer.decode.envelopes.framing import SchemaWait
 from stage_writer.fetch.schema_registry import SchemaRegistry
 from stage_writer.layers import RecordInputs
 from stage_writer.parquet.buffer import StagedRows
+from stage_writer.ports import WriterStage
 from stage_writer.record_converter import converter_of
 from stage_writer.sample import StreamSample
 from stage_writer.schemas import Schemas
@@ -41,9 +42,6 @@ from tests.fakes.answering import route_registry, schema_registry
 from tests.fakes.group import InTurn
 from tests.fakes.native import native_decoders
 from tests.fakes.streams import batch_of, stream_of
-
-if TYPE_CHECKING:
-    from stage_writer.ports import WriterStage
 
 ROUTE = "regexp_extract(_cdc.source, '[^.]+$')"
 MERGED: dict[str, Any] = {"load": "merge", "merge": {"tombstones": "ignore"}, "envelope": "debezium"}
