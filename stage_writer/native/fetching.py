@@ -3,7 +3,9 @@
 Rules:
 
 1. The group, its rebalances, errors and closing are confluent-kafka's, on the consumer's own queue. Only the queues of
-   partitions are forwarded to one of our own, which has messages, errors and ends, and no callbacks.
+   partitions are forwarded to one of our own, which has messages, errors and ends. An error that librdkafka reports by
+   callback from there (a partition that its topic no longer has) is dropped in C (`taker.c`, rule 6): confluent-kafka's
+   callback would abort the process. The group's metadata shows such a partition, too.
 2. librdkafka removes a partition's forwarding when it stops the partition, possibly after it was assigned again, and
    then does not replace ours with its own. So assigned partitions are forwarded again periodically; messages that
    waited in their own queue follow, in order.
@@ -43,6 +45,7 @@ _CALLS = (
     "rd_kafka_header_get_all",
 )
 _POINTER, _NUMBER, _TEXT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_char_p
+_ADDRESS_CHARACTERS = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +97,9 @@ class _Kafka:
         self.queue_of = _typed(kafka.rd_kafka_queue_get_partition, _POINTER, _POINTER, _TEXT, ctypes.c_int32)
         self.forward = _typed(kafka.rd_kafka_queue_forward, None, _POINTER, _POINTER)
         self.queue_destroy = _typed(kafka.rd_kafka_queue_destroy, None, _POINTER)
+        self.properties = _typed(kafka.rd_kafka_conf, _POINTER, _POINTER)
+        self.property = _typed(kafka.rd_kafka_conf_get, ctypes.c_int, _POINTER, _TEXT, _POINTER, _POINTER)
+        self.call_for_errors = _typed(kafka.rd_kafka_conf_set_error_cb, None, _POINTER, _POINTER)
 
 
 class _Own:
@@ -108,6 +114,7 @@ class _Own:
         self.sizes = _typed(own.kde_taker_sizes, None, _POINTER, _POINTER)
         self.give = _typed(own.kde_taker_give, _POINTER, _POINTER, _POINTER)
         self.bytes_free = _typed(own.kde_bytes_free, None, _POINTER)
+        self.guard_errors = _typed(own.kde_guard_errors, _POINTER, _POINTER)
 
 
 def _typed(function: ctypes._NamedFuncPointer, result: type | None, *arguments: type) -> ctypes._NamedFuncPointer:
@@ -131,6 +138,10 @@ class QueueReader:
             msg = "no memory to consume messages"
             raise MemoryError(msg)
         self.free = weakref.finalize(self, self._own.free, self._reader_of_queues)
+
+    def guard_errors(self, callback: int) -> int:
+        """The address of a callback for errors that calls ``callback``, but not in a thread that takes."""
+        return int(self._own.guard_errors(callback))
 
     def read_headers(self, topic: str) -> None:
         """Read the headers of this topic's messages, too."""
@@ -220,8 +231,11 @@ class NativeFetch:
             msg = f"confluent-kafka does not export the functions of librdkafka: {error}"
             raise OSError(msg) from error
         self._kafka = _handle_of(consumer, self._functions)
+        properties = self._functions.properties(self._kafka)
+        callback = _error_callback(properties, self._functions)
         self._queue = self._functions.queue_new(self._kafka)
         self._reader = QueueReader(path, self._functions.calls, self._queue)
+        self._functions.call_for_errors(properties, self._reader.guard_errors(callback))
         self.take, self.give = self._reader.take, self._reader.give
         self._with_headers = with_headers
         self._partitions: dict[tuple[str, int], int] = {}
@@ -270,6 +284,17 @@ class _LibraryBytes:
 
     def buffer(self, size_bytes: int) -> pa.Buffer:
         return pa.foreign_buffer(self._address, size_bytes, self)
+
+
+def _error_callback(properties: int, functions: _Kafka) -> int:
+    """The address of a client's callback for errors, 0 for none; raises OSError when it is not known (rule 4)."""
+    text, size = ctypes.create_string_buffer(_ADDRESS_CHARACTERS), ctypes.c_size_t(_ADDRESS_CHARACTERS)
+    functions.property(properties, b"error_cb", text, ctypes.byref(size))
+    try:
+        return int(text.value or b"0", 16)
+    except ValueError:
+        msg = f"librdkafka's callback for errors has an unknown form: {text.value!r}"
+        raise OSError(msg) from None
 
 
 def _handle_of(consumer: Consumer, functions: _Kafka) -> int:

@@ -8,7 +8,10 @@
    3. Offsets are of 32 bits (`columns.h`): beyond 2^31 - 1 bytes the taking fails, as it does without memory.
    4. Errors and ends of partitions come through the queue as messages do, and are kept apart.
    5. Headers are read for the topics that want them only: librdkafka does not even parse the others. Headers that it
-      cannot parse become one with a name that is not UTF-8, so that what reads the names refuses the message. */
+      cannot parse become one with a name that is not UTF-8, so that what reads the names refuses the message.
+   6. A partition that its topic no longer has is reported by an error in its queue that is no message: librdkafka calls
+      the client's error callback, in the thread that takes. Whose callback it is ends the process outside of calls of
+      its own, so while a thread takes, errors are not passed on to it. */
 
 #include "columns.h"
 
@@ -56,6 +59,25 @@ typedef struct {
     int64_t guess_bytes, last_topic, last_partition, last_epoch;
     bool reads_headers; /* of the last topic */
 } taker;
+
+typedef void error_callback(void *client, int error, const char *reason, void *opaque);
+
+static error_callback *guarded;
+static _Thread_local bool is_taking;
+
+static void report_error(void *client, int error, const char *reason, void *opaque) {
+    if (!is_taking && guarded != NULL) {
+        guarded(client, error, reason, opaque);
+    }
+}
+
+/* The callback that a client is to have in place of the given one (rule 6), which is the same for all clients. */
+PUBLIC error_callback *kde_guard_errors(error_callback *callback) {
+    if (callback != report_error) {
+        guarded = callback;
+    }
+    return report_error;
+}
 
 static void empty(taker *self) {
     for (int column = 0; column < COLUMNS; column++) {
@@ -245,7 +267,9 @@ PUBLIC int64_t kde_taker_take(taker *self, int64_t most, int64_t most_bytes, int
             break;
         }
         wanted = wanted > left ? left : wanted;
+        is_taking = true;
         const int64_t count = self->calls.consume(self->queue, timeout_ms, found, (size_t)wanted);
+        is_taking = false;
         if (count <= 0) {
             break;
         }

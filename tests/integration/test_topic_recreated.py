@@ -135,6 +135,21 @@ def test_a_topic_that_is_created_again_while_a_writer_runs_is_never_mixed(
     assert (partition["staged_to"], partition["loaded_to"], partition["held"]) == (30, 30, None)
 
 
+def test_a_topic_that_is_deleted_does_not_end_a_writer(
+    kafka: KafkaCluster, new_topic: Callable[..., str], programs: Programs, tmp_path: Path
+) -> None:
+    topic = new_topic(1)
+    config = programs.config(settings(kafka, tmp_path, topic))
+    produce(kafka, topic, "old", 10)
+    writer = programs.start("stage-writer", "run", config)
+    writer.wait_until(lambda: ends(tmp_path, topic) == {0: 10}, "the old topic is staged")
+    kafka.delete_topic(topic)
+    wait_for(writer, "topic does not exist in Kafka")
+    recreated(kafka, topic)
+    wait_for(writer, "was deleted and created again")
+    writer.stop()
+
+
 @pytest.mark.parametrize("records", [0, 30])
 def test_a_topic_that_was_created_again_while_no_writer_ran_is_held(
     kafka: KafkaCluster, new_topic: Callable[..., str], programs: Programs, tmp_path: Path, records: int

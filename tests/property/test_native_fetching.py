@@ -1,6 +1,7 @@
 """What C takes from a queue of librdkafka's is what the messages are: against the messages themselves."""
 
 import ctypes
+from collections.abc import Callable
 from typing import NamedTuple
 
 import pytest
@@ -79,6 +80,7 @@ class Queue:
             for message in sent
         ]
         self._epochs = [-1 if message.epoch is None else message.epoch for message in sent]
+        self.before_take: Callable[[], object] = lambda: None
         self.given = 0
         self.freed: list[int] = []
         pointer, number, message = ctypes.c_void_p, ctypes.c_int64, ctypes.POINTER(_Message)
@@ -109,6 +111,7 @@ class Queue:
         return 0
 
     def _take(self, _queue: int, _timeout_ms: int, messages: "ctypes._Pointer[ctypes.c_void_p]", most: int) -> int:
+        self.before_take()
         chosen = self._messages[self.given : self.given + most]
         for place, message in enumerate(chosen):
             messages[place] = ctypes.addressof(message)
@@ -122,6 +125,24 @@ def _buffer(value: bytes | None) -> ctypes.Array[ctypes.c_char] | None:
 
 def _address(buffer: ctypes.Array[ctypes.c_char] | None) -> int | None:
     return None if buffer is None else ctypes.addressof(buffer)
+
+
+REPORTED: list[int] = []
+ErrorCallback = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
+CALLBACK = ErrorCallback(lambda _client, error, _reason, _opaque: REPORTED.append(error))
+"""As confluent-kafka's, which aborts the process outside of its own calls; the library keeps its address."""
+
+
+def test_an_error_is_reported_except_by_a_thread_that_takes() -> None:
+    queue = Queue([Sent("a", 0, b"{}")])
+    reader = QueueReader(library_path(), queue.calls, 1)
+    guarded = ErrorCallback(reader.guard_errors(ctypes.cast(CALLBACK, ctypes.c_void_p).value or 0))
+    queue.before_take = lambda: guarded(None, 3, b"the topic no longer has the partition", None)
+    assert reader.take(1, 1000, 0.0)[0] == 1
+    assert REPORTED == []
+    guarded(None, 7, b"a broker is away", None)
+    assert REPORTED == [7]
+    reader.free()
 
 
 VALUES = st.none() | st.binary(max_size=40) | st.binary(min_size=5000, max_size=5001)
