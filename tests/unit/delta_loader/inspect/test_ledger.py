@@ -118,8 +118,8 @@ def test_spans_follow_one_another() -> None:
     history = History((0, 10, 10), (10, 15, 5))
     assert history.faults() == []
     assert judged(history, range(15)) == []
-    history.load(17, 20, 3)
-    history.load(18, 25, 7)
+    history.load(16, 20, 4)
+    history.load(19, 25, 6)
     assert history.faults() == [("gap", 2), ("overlap", 3)]
 
 

@@ -261,6 +261,8 @@ def test_status_says_who_loads() -> None:
         },
         "streams": [],
     }
+    assert lease.unheld(["orders", "payments"]) == ["payments"]
+    assert replace(lease, grants=(("of an older release", None),)).unheld(["payments"]) == []
     streams = [StreamStatus(app_id, "s3://lake/t", None, None, ()) for app_id in ("orders", "payments")]
     text = to_text(streams, replace(lease, grants=grants))
     assert "  host-1 loads orders\n  host-2 loads returns\n  no loader holds the lease of payments → " in text

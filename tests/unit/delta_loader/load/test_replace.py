@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import structlog
 
-from common.errors import BrokerError, TableError
+from common.errors import BrokerError, StoreError, TableError
 from common.metrics import Metrics
 from common.remedies import replay
 from common.schema import StructType, parse_ddl, schema_from_json, schema_to_json
@@ -46,6 +46,7 @@ from delta_loader.tables.commits import TableCommit, Target
 from tests.builders import required
 from tests.fakes.loading import routed_settings_for, settings_for
 from tests.fakes.staging import DEAD_LETTERS, Staging, _schema
+from tests.fakes.stores import TrappedStore, failing
 from tests.unit.delta_loader.load.test_interplay import Restorable
 
 RANGE = frozenset(range(10))
@@ -214,6 +215,15 @@ def test_a_replacement_is_carried_out_and_its_request_goes(world: World) -> None
     assert world.run() == []
     assert (world.now(), world.requests()) == ((ODD, EVEN), [])
     assert list(world.store.list("data/")) == []
+
+
+def test_a_request_that_cannot_be_deleted_keeps_its_files(world: World) -> None:
+    away = failing("delete", StoreError("it is away"), below="replace/")
+    world.ask("1", ODD, EVEN)
+    world.store = TrappedStore(world.store.url, before=away)
+    with pytest.raises(StoreError, match="it is away"):
+        world.run()
+    assert list(world.store.list("data/")) != [], "it would be refused, because they are gone"
 
 
 def test_a_request_stays_until_its_dead_letters_are_sent_and_holds_nothing_else(world: World) -> None:

@@ -8,15 +8,15 @@ import pytest
 from common.errors import StoreError, TableError
 from common.spans import Position, Span
 from common.tables.state import TableState
-from delta_loader.load.deferred import excluded_spans
+from delta_loader.load.deferred import excluded_spans, first_part
 from delta_loader.load.report import StreamReport
-from delta_loader.plan.plan import Load, Overlap, TableShape
+from delta_loader.plan.plan import Load, Overlap, Run, TableShape
 from delta_loader.tables.commits import CommitOutcome, TableCommit
 from tests.builders import required, settings_of
 from tests.fakes.clock import IdleClock
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.loading import loader_for, routed_settings_for
-from tests.fakes.markers import put
+from tests.fakes.markers import chain_of, put
 from tests.fakes.staging import Staging
 
 AWAY = StoreError("it is away", "wait")
@@ -295,3 +295,9 @@ def test_a_table_that_is_left_out_lacks_nothing_below_the_tables_position(stagin
     partition = marker.name.topic_partition
     load = Load({partition: Overlap(Position(12), marker)})
     assert excluded_spans(load, staging.table, [partition]) == {partition: Span(Position(12), Position(20))}
+
+
+@pytest.mark.parametrize(("end", "markers"), [(1, 1), (10, 1), (11, 2), (20, 2), (99, 3), (0, 1)])
+def test_of_a_run_a_table_catches_up_what_begins_before_the_end_of_what_it_lacks(end: int, markers: int) -> None:
+    run = Run(tuple(chain_of(0, 10, 20, 30)))
+    assert first_part(run, Position(end)) == Run(run.markers[:markers])
