@@ -338,8 +338,9 @@ class Ticks(Processor):
             raise ValueError
 
 
-def ticking(processor: type[Processor]) -> TopologyTestDriver:
-    return TopologyTestDriver(numbers().add_processor("ticks", processor, "numbers").add_sink("rows", "ticks"))
+def ticking(processor: type[Processor], columns: str | None = None, wall_clock_ms: int = 0) -> TopologyTestDriver:
+    topology = numbers().add_processor("ticks", processor, "numbers").add_sink("rows", "ticks")
+    return TopologyTestDriver(topology, columns=columns, wall_clock_ms=wall_clock_ms)
 
 
 def ticks(driver: TopologyTestDriver) -> list[tuple[int, int]]:
@@ -401,8 +402,9 @@ class WallTicks(Ticks):
     intervals = (1000,)
 
 
-def test_wall_clock_punctuations_come_with_the_next_input_and_outlive_a_restart() -> None:
-    driver = ticking(WallTicks)
+@pytest.mark.parametrize("began_ms", [0, 5_300])
+def test_wall_clock_punctuations_come_with_the_next_input_and_outlive_a_restart(began_ms: int) -> None:
+    driver = ticking(WallTicks, wall_clock_ms=began_ms)
     driver.pipe_input("numbers", "k", {"n": 1}, 1)
     driver.advance_wall_clock(SECOND * 0.6)
     driver.pipe_input("numbers", "k", {"n": 1}, 1)
@@ -410,7 +412,7 @@ def test_wall_clock_punctuations_come_with_the_next_input_and_outlive_a_restart(
     driver.advance_wall_clock(SECOND * 0.6)
     assert ticks(driver) == []
     driver.pipe_input("numbers", "k", {"n": 1}, 1)
-    assert ticks(driver) == [(1000, 1200)]
+    assert ticks(driver) == [(1000, began_ms + 1200)]
 
 
 def test_a_wall_clock_punctuation_waits_when_all_messages_are_refused() -> None:
@@ -441,6 +443,37 @@ def test_a_cancelled_punctuation_is_called_no_more_unless_that_is_undone() -> No
     driver = ticking(Cancels)
     driver.pipe_inputs(given([("k", 1, 1), ("k", -1, 5), ("k", 1, 10), ("k", 0, 11), ("k", 1, 100)]))
     assert ticks(driver) == [(10, 1), (10, 10)]
+
+
+def test_a_punctuation_that_a_failing_message_began_and_cancelled_is_never_called() -> None:
+    class Begins(Processor):
+        def process(self, record: Record) -> None:
+            if record.value["n"] < 0:
+                self.context.schedule(timedelta(milliseconds=10), PunctuationType.STREAM_TIME).cancel()
+                raise ValueError
+
+        def punctuate(self, timestamp_ms: int) -> None:
+            self.context.forward(Record(None, {"every": 10, "at": timestamp_ms}, timestamp_ms))
+
+    driver = ticking(Begins)
+    driver.pipe_inputs(given([("k", -1, 1), ("k", 1, 20), ("k", 1, 40)]))
+    assert ticks(driver) == []
+
+
+class TicksAndRows(Ticks):
+    def process(self, record: Record) -> None:
+        super().process(record)
+        self.context.forward(record.with_value({"every": record.value["n"], "at": 0}))
+
+
+def test_punctuations_come_as_if_a_message_whose_row_does_not_fit_had_failed() -> None:
+    def made(refused: int) -> list[tuple[int, int]]:
+        driver = ticking(TicksAndRows, "every TINYINT, at BIGINT")
+        driver.pipe_inputs(given([("k", 1, 1), ("k", refused, 12), ("k", 2, 30)]))
+        assert len(driver.dead_letters()) == 1
+        return ticks(driver)
+
+    assert made(1_000) == made(-1) == [(1, 0), (10, 1), (25, 1), (2, 0), (10, 30), (25, 30)]
 
 
 def test_a_punctuation_that_raises_ends_the_work() -> None:
