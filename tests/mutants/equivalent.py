@@ -6,6 +6,12 @@ _ONCE = "in a message that gives each field once, none is found twice"
 _AGAIN = "what is remembered is made again"
 
 EQUIVALENT: dict[str, dict[str, str]] = {
+    "common.stage.chain_origins": {
+        "_position: None if stored is None else Position(stored) → None if False else Position(stored)": (
+            "a position is a number of its own to the type checker alone"
+        ),
+        "newest_paths: 1 → 2": "no number is below zero",
+    },
     "common.stage.chain": {"read_chain: if marker.previous is not None: → if True:": "no segment ends at no marker"},
     "delta_loader.lease.holder": {
         "LoaderLease._observe: if highest >= before.next_epoch: → if True:": (

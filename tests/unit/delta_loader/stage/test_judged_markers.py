@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from common.spans import Partition, Topic, TopicPartition
+from common.spans import Partition, Position, Topic, TopicPartition
+from common.stage.chain_origins import ChainOrigin
 from common.stage.markers import Marker
-from common.tables.identity import TableIdentity
+from common.tables.identity import TableChain, TableIdentity
 from common.tables.transactions import TxnIds
 from delta_loader.plan.plan import AnyMarker, ForeignMarker, UnreadableMarker
 from delta_loader.stage.identity import StreamIdentity
@@ -19,11 +20,17 @@ STREAM = stream_of()
 
 
 def judged(
-    *markers: AnyMarker, table: TableIdentity | None = None, transactions: Mapping[str, int] | None = None
+    *markers: AnyMarker,
+    table: TableIdentity | None = None,
+    transactions: Mapping[str, int] | None = None,
+    url: str = STREAM.table,
+    origin: ChainOrigin | None = None,
 ) -> list[AnyMarker]:
-    tables = {} if table is None else {STREAM.table: table}
-    ids = TxnIds("orders", several_topics=False)
-    return StreamIdentity(STREAM, ids, {}, tables, transactions or {}).judged(ORDERS, markers)
+    tables = {} if table is None else {url: table}
+    origins = {} if origin is None else {ORDERS: origin}
+    generations = {} if origin is None else {ORDERS: origin.generation}
+    ids = TxnIds("orders", several_topics=False, generations=generations)
+    return StreamIdentity(STREAM, ids, origins, tables, transactions or {}).judged(ORDERS, markers)
 
 
 def of(marker: Marker, **said: object) -> Marker:
@@ -68,7 +75,7 @@ def test_a_chain_whose_start_another_app_id_has_loaded_is_that_one_s(
     if isinstance(found, ForeignMarker):
         assert found.reason == "other_stream"
         assert "continues a chain that was loaded under the app_id before, but this stream's" in found.problem
-        assert "app_id is orders" in found.problem
+        assert found.problem.endswith("app_id is orders")
         (placed,) = judged(first, table=LOADED, transactions={"before-0": 9})
         assert "has orders/0 up to 10 under that app_id" in instance(ForeignMarker, placed).problem
 
@@ -102,3 +109,17 @@ def test_a_table_that_another_stream_of_the_topic_has_loaded_gets_what_comes_aft
 def test_a_marker_of_another_stream_is_not_asked_about_anything_else() -> None:
     (found,) = judged(of(flush(0, 10), app_id="other"), table=replace(SHARED, plain_topic=""))
     assert "was staged for the app_id other" in instance(ForeignMarker, found).problem
+
+
+@pytest.mark.parametrize(
+    ("url", "position", "is_foreign"), [(STREAM.table, 9, True), (STREAM.table, 5, False), ("/other", 9, False)]
+)
+def test_only_the_main_table_says_that_another_stage_has_loaded_the_former_generation_on(
+    url: str, position: int, *, is_foreign: bool
+) -> None:
+    origin = ChainOrigin(Position(0), 1, "same", loaded_before=Position(5))
+    table = TableIdentity(chains={ORDERS: TableChain(0, Position(position), "same")})
+    (found,) = judged(of(flush(0, 10), generation=1, topic_id="same"), table=table, url=url, origin=origin)
+    assert isinstance(found, ForeignMarker) is is_foreign
+    if isinstance(found, ForeignMarker):
+        assert "the table has got records of it up to 9 by generation 0" in found.problem.replace(f" {url}", "")
