@@ -160,6 +160,16 @@ def test_the_rows_of_all_tables_together_are_those_that_were_staged(logs: Logs) 
     assert report.routed == {logs.route("a"): 0, logs.route("b"): 0}
 
 
+def test_a_file_that_is_gone_from_any_table_is_a_fault_of_it(logs: Logs) -> None:
+    logs.load(logs.staging.dead_letters, 0, 10, here=0, rows=10)
+    for url in (logs.route("b"), logs.staging.dead_letters):
+        store = FsspecStore(url)
+        store.delete(["f0.parquet"])
+        report = logs.verify(Contents(**WHOLE))
+        assert kinds(report, Verdict.FAULT) == [("files_gone", url.rpartition("/")[2])]
+        store.write("f0.parquet", b"rows")
+
+
 def test_a_record_in_two_tables_is_a_fault(logs: Logs) -> None:
     report = logs.verify(Contents(**{**WHOLE, "orders_b": [7, 8, 9, 0]}))
     assert ("rows_twice", "orders") in kinds(report, Verdict.FAULT)
