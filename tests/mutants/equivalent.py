@@ -11,6 +11,10 @@ EQUIVALENT: dict[str, dict[str, str]] = {
             "a position is a number of its own to the type checker alone"
         ),
         "newest_paths: 1 → 2": "no number is below zero",
+        "origin_to_bytes: True → False": "no part of an origin has an alias",
+        "listed_origin: _newest_path(store, partition) or path → _newest_path(store, partition) or False": (
+            "an origin that was read is listed, too: it is never deleted"
+        ),
     },
     "common.stage.chain": {"read_chain: if marker.previous is not None: → if True:": "no segment ends at no marker"},
     "delta_loader.lease.holder": {

@@ -17,13 +17,14 @@ from common.settings import Settings
 from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.stage.appeared_routes import agree_on
 from common.stage.chain_origins import ChainOrigin, origin_path, origin_to_bytes
+from common.stage.data_files import DataFileName
 from common.stage.markers import Marker, marker_to_bytes
 from common.stage.outboxes import OutboxName
 from common.storage.scanning import Upload
 from common.storage.store import FsspecStore
 from common.tables.commit_metadata import CommitMetadata
 from delta_loader.maintenance.cleaning.clean import CleanUp
-from delta_loader.maintenance.cleaning.rules import Tally, as_json, as_text, file_names_in, require_safe
+from delta_loader.maintenance.cleaning.rules import Area, Tally, as_json, as_text, file_names_in, require_safe
 from delta_loader.maintenance.cleaning.schedule import ScheduledCleanUp
 from delta_loader.ports import in_turn
 from tests.builders import required, settings_of
@@ -191,6 +192,16 @@ def test_an_unreadable_object_keeps_the_files_of_a_topic_with_a_long_name(tmp_pa
     stage.delete([torn])
     clean(staging)
     assert files(staging) == set()
+
+
+@pytest.mark.parametrize("topics", [["payments", "o" * 120], ["^o+$"], ["o"]])
+def test_files_are_a_stream_s_by_any_of_its_topics(topics: list[str]) -> None:
+    area = Area("u", "", settings_of({"topics": topics}).streams, has_log=True)
+    names = [
+        DataFileName(TopicPartition(Topic(topic), Partition(0)), Position(0), "1") for topic in ("o" * 120, "o", "p")
+    ]
+    ours = [area.file(name.path) is not None for name in names]
+    assert ours == [len(topics) == 2, len(topics) == 1, False], "a digest does not say whether a pattern matches"
 
 
 def test_tables_that_appear_are_cleaned_too(staging: Staging) -> None:
