@@ -395,7 +395,7 @@ def to_text(stream: Stream, replayed: Sequence[Replayed], *, done: bool) -> str:
         lines.append("Nothing was written.")
     elif done:
         lines.append(
-            f"The loader replaces the rows of these offsets at its next pass (`delta-loader run {CONFIG} --once`)."
+            f"The loader replaces the rows of these offsets in its next load (`delta-loader run {CONFIG} --once`)."
         )
         lines.append("To cancel a request before that, delete its object.")
     else:
