@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from common.errors import SchemaError
 from common.schema import StructType, from_arrow_type, schema_to_json, to_arrow_schema, type_to_ddl
 from common.schema.agreement import PublishedColumns
+from common.schema.evolution import NO_COLUMNS
 from common.settings import Stream
 from common.settings.columns import made_columns, naming_of
 from common.settings.kafka_columns import kafka_fields_of
@@ -240,8 +241,12 @@ class StreamConverter(WithoutTasks):
         if begun.rows.stops:
             yield from until_stops(begun.messages, begun.rows.stops, self.slices)
             return
+        is_more = False
         for cut in (begun,) if exploder is None else sliced(begun, exploder, self._limits):
             staged = self._finished(cut)
+            if is_more:  # of a record that may be in a buffer already, and that has made its offer
+                staged = [replace(part, offered=NO_COLUMNS) for part in staged]
+            is_more = not cut.is_last
             if not cut.is_last:
                 staged = [part.as_segment(batch) for batch, part in zip(cut.messages.batches, staged, strict=True)]
             yield list(zip(cut.messages.batches, staged, strict=True))
@@ -270,7 +275,11 @@ class StreamConverter(WithoutTasks):
         texts = rows.table[self.stream.record.rescue_column]
         if texts.null_count == len(texts):
             return staged
-        parts = pairwise(messages.bounds(rows.index).tolist())
+        index = rows.index
+        if self._pipeline.exploder is not None:  # all rows of a message have one text
+            index, firsts = np.unique(index, return_index=True)
+            texts = texts.take(pa.array(firsts))
+        parts = pairwise(messages.bounds(index).tolist())
         offered = [offers.of(texts.slice(start, end - start).drop_null().to_pylist()) for start, end in parts]
         return [replace(rows, offered=offer) for rows, offer in zip(staged, offered, strict=True)]
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from common.errors import SchemaError
 from common.hints import did_you_mean
 from common.schema import ArrayType, Field, Primitive, StructType
+from common.schema.evolution import Addition
 from common.schema.naming import Naming
 from common.settings.formats import path_steps
 from common.settings.stream import Stream
@@ -58,12 +59,35 @@ def exploded(columns: StructType, name: str) -> StructType:
     return StructType(tuple(element if field is exploded_field else field for field in columns))
 
 
+def as_in_records(stream: Stream, columns: StructType) -> StructType:
+    """A table's columns as its records have them: of an exploded field the table has the element."""
+    name = _exploded_field(stream)
+    return StructType(
+        tuple(replace(field, type=ArrayType(field.type)) if field.name == name else field for field in columns)
+    )
+
+
+def as_in_table(stream: Stream, addition: Addition) -> Addition:
+    """A field that records have more, as the table lacks it: the inverse."""
+    first, *rest = addition.path
+    if first != _exploded_field(stream):
+        return addition
+    if not rest and isinstance(addition.type, ArrayType):
+        return replace(addition, type=addition.type.element)
+    return replace(addition, path=(first, *rest[1:]))
+
+
+def _exploded_field(stream: Stream) -> str | None:
+    """The field of the record that is exploded; None for a derived column."""
+    return None if stream.shaping.explode in stream.shaping.derive else stream.shaping.explode
+
+
 def table_columns_of(stream: Stream) -> StructType:
     """The table's columns except Kafka's; computed ones have any type. Raises SchemaError."""
     made = made_columns(stream)
     columns = stream.record.schema_of_columns.with_fields(Field(name, Primitive.STRING) for name in made)
-    if stream.shaping.explode is not None and stream.shaping.explode not in stream.shaping.derive:
-        columns = exploded(columns, stream.shaping.explode)
+    if (field := _exploded_field(stream)) is not None:
+        columns = exploded(columns, field)
     # The content of computed ones is not known here (rule 2).
     naming = naming_of(stream)
     drop = frozenset(path for path in naming.drop if len(path) == 1 or path[0] not in made)

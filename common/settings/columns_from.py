@@ -39,7 +39,7 @@ def columns_from(columns: str) -> ColumnsFrom | None:
     return ColumnsFrom(text)
 
 
-_NOT_WITH_EVOLVE = ("jmespath", "explode", "rename", "field_names")
+_NOT_WITH_EVOLVE = ("jmespath", "rename", "field_names")
 
 
 def with_implied(values: object) -> object:

@@ -30,6 +30,7 @@ from common.schema import StructType, schema_from_json
 from common.schema.agreement import PublishedColumns, agree, joined_offers
 from common.schema.evolution import NO_COLUMNS, Addition, additions, extended, restricted
 from common.settings import Stream
+from common.settings.columns import as_in_records, as_in_table
 from common.settings.loading import Evolution
 from common.settings.own_columns import columns_at, with_columns_at
 from common.stage.agreed_columns import agreed_columns
@@ -76,7 +77,7 @@ class SchemaEvolution:
             return False
         offers = self._offers(markers)
         offered = columns_at(self._stream, table.url, joined_offers(offers.values()))
-        columns, staged = schema_from_json(table.shape.schema), schema_from_json(shape.schema)
+        columns, staged = self._as_in_records(table.shape.schema), self._as_in_records(shape.schema)
         if not offered.fields and restricted(columns, staged) == restricted(staged, staged):
             return False
         declared = self._declared_at(table.url)
@@ -113,11 +114,14 @@ class SchemaEvolution:
 
     def _columns(self, url: str) -> StructType:
         state = self._tables.state(url)
-        return NO_COLUMNS if state is None else schema_from_json(state.schema)
+        return NO_COLUMNS if state is None else self._as_in_records(state.schema)
+
+    def _as_in_records(self, schema: str) -> StructType:
+        return as_in_records(self._stream, schema_from_json(schema))
 
     def _gain(self, url: str, added: Sequence[Addition]) -> None:
         """Add columns; those that the table does not take are reported one by one (rule 5)."""
-        error = self._add(url, added)
+        error = self._add(url, [as_in_table(self._stream, addition) for addition in added])
         if error is not None and len(added) == 1:
             self._refused.add(added[0])
             self._log.error("column not added", table=url, column=str(added[0]), problem=error.problem)

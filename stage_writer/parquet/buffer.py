@@ -455,7 +455,7 @@ class StagedRows:
         """Rows of the only message of ``batch``, with more to follow."""
         first = Position(int(batch.offsets[0]))
         rows = sum(len(rows) for rows in (self.rows[0], *(rows for _, rows in self.routed)))
-        return StagedRows(first, 0, 0, {}, None, self.rows, exploded=rows, routed=self.routed)
+        return StagedRows(first, 0, 0, {}, None, self.rows, exploded=rows, routed=self.routed, offered=self.offered)
 
     @property
     def filtered(self) -> int:

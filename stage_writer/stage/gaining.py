@@ -22,6 +22,7 @@ from common.schema import StructType, schema_from_json
 from common.schema.agreement import PublishedColumns, agree, joined_offers
 from common.schema.evolution import NO_COLUMNS, additions, extended, joined_columns, restricted
 from common.settings import Stream
+from common.settings.columns import as_in_records
 from common.settings.own_columns import columns_at, name_of_part, tables_by_part, with_columns_at
 from common.stage.appeared_routes import with_appeared_of
 from common.stage.evolved import Evolved, latest, publish
@@ -65,7 +66,7 @@ def _continued(stream: Stream, open_table: Callable[[str], ObjectStore], last: E
         if other.version == last.continues and (not part or name_of_part(known, part) in known.names):
             continue
         declared = stream.at(urls[0]).record.schema_of_columns
-        has = restricted(reduce(extended, (_columns_of(url, open_table) for url in urls), NO_COLUMNS), earlier)
+        has = restricted(reduce(extended, (_columns_of(stream, url, open_table) for url in urls), NO_COLUMNS), earlier)
         gained = StructType(tuple(field for field in has if additions(declared, StructType((field,)))))
         before = columns_at(stream, urls[0], known)
         known = with_columns_at(stream, urls[0], known, extended(before, gained))
@@ -109,7 +110,7 @@ def _tables(stream: Stream, offered: StructType, open_table: Callable[[str], Obj
     parts = tables_by_part(stream)
     wanted = {*map(str.casefold, offered.names if stream.gains_by_table else parts)}
     return {
-        urls[0]: reduce(extended, (_columns_of(url, open_table) for url in urls), NO_COLUMNS)
+        urls[0]: reduce(extended, (_columns_of(stream, url, open_table) for url in urls), NO_COLUMNS)
         for part, urls in parts.items()
         if part.casefold() in wanted
     }
@@ -124,10 +125,10 @@ def _agreed(stream: Stream, tables: Mapping[str, StructType], known: StructType,
     return known
 
 
-def _columns_of(url: str, open_table: Callable[[str], ObjectStore]) -> StructType:
-    """The columns of a table as it is now; none where they are unknown (rule 2)."""
+def _columns_of(stream: Stream, url: str, open_table: Callable[[str], ObjectStore]) -> StructType:
+    """The columns of a table as it is now, as in records; none where they are unknown (rule 2)."""
     try:
         state = read_table_state(open_table(url))
-        return NO_COLUMNS if state is None else schema_from_json(state.schema)
+        return NO_COLUMNS if state is None else as_in_records(stream, schema_from_json(state.schema))
     except Exception:  # noqa: BLE001 - a broken log costs staging nothing, and the loader reports it
         return NO_COLUMNS

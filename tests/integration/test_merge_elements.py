@@ -2,6 +2,9 @@
 
 import json
 import random
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -193,3 +196,44 @@ def check(orders: Topic, folder: Path, config: Path, spark: SparkSession) -> Non
         report = in_process.verify(config, spark, app_id)
         assert (report.failure, report.is_clean) == (None, True)
         assert {"merged"} == {one.kind for one in report.findings if one.verdict is Verdict.UNPROVED}
+
+
+def test_elements_gain_fields_while_a_writer_dies(
+    kafka: KafkaCluster, new_topic: Callable[..., str], programs: Programs, tmp_path: Path, spark: SparkSession
+) -> None:
+    """With columns of the records, which evolve."""
+    topic, table = new_topic(1), f"{tmp_path}/orders"
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    stream = {"app_id": "orders", "topics": [topic], "table": table, "explode": "items", "load": "merge"}
+    settings = {
+        "kafka": {"bootstrap.servers": kafka.bootstrap_servers},
+        "stage": {"url": f"{tmp_path}/stage"},
+        "loader": {"http": None, "spark": {"spark.master": "local[2]"}},
+        "streams": [{**stream, "merge": {"keys": ["order", "items.sku"]}}],
+    }
+    # What dies is in a group of its own, so that nothing waits until Kafka knows of its death.
+    config, of_dying = (
+        programs.config({**settings, "writer": {"group_id": f"{topic}-{name}", "http": None}}, f"{name}.yaml")
+        for name in ("staging", "dying")
+    )
+
+    def loaded(*records: dict[str, object]) -> None:
+        for record in records:
+            producer.produce(topic, json.dumps(record), partition=0)
+        assert producer.flush(120) == 0
+        dying = [sys.executable, "-m", "tests.integration.dying_writer", "0", "run", str(of_dying), "--until-caught-up"]
+        assert subprocess.run(dying, check=False).returncode == -signal.SIGKILL
+        programs.succeed("stage-writer", "run", config, "--until-caught-up")
+        report = in_process.load(config, spark)
+        assert (report.failure, report.held) == (None, {})
+
+    loaded({"order": 1, "items": [{"sku": "a", "n": 1}, {"sku": "b", "n": 1}]})
+    more = {"order": 1, "items": [{"sku": "a", "n": 2, "gift": True}, {"sku": "c", "n": 3}], "city": "Ulm"}
+    loaded({"order": 2, "items": [{"sku": "a", "n": 9}]}, more)
+    rows = [(row["order"], row["items"], row["city"]) for row in rows_of(table)]
+    assert sorted(rows, key=repr) == [
+        (1, {"sku": "a", "n": 2, "gift": True}, "Ulm"),
+        (1, {"sku": "c", "n": 3, "gift": None}, "Ulm"),
+        (2, {"sku": "a", "n": 9, "gift": None}, None),
+    ]
+    assert in_process.verify(config, spark).is_clean

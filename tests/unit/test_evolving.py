@@ -17,7 +17,7 @@ from common.errors import ConfigError, StoreError, StoreRefusedError, TableError
 from common.metrics import Metrics
 from common.schema import StructType, parse_ddl, schema_from_json, schema_to_json, to_ddl
 from common.schema.agreement import PublishedColumns, agree
-from common.schema.evolution import Addition
+from common.schema.evolution import NO_COLUMNS, Addition
 from common.settings import Settings
 from common.settings.own_columns import columns_at
 from common.spans import Partition, Topic, TopicPartition
@@ -27,10 +27,13 @@ from delta_loader.load.ports import Ports
 from delta_loader.ports import in_turn
 from delta_loader.service import LoaderService
 from delta_loader.stage.reading import Stage
+from stage_writer.convert import StreamConverter
 from stage_writer.decode.batch import MessageBatch
+from stage_writer.decode.unknown.offers import Offers
 from stage_writer.loop import StageWriter
 from stage_writer.record_converter import converter_of
 from stage_writer.schemas import LATE_AFTER_S, LOOK_AT_SCHEMAS_S
+from stage_writer.shape.slicing import ExplodeLimits
 from stage_writer.stage.gaining import continued_columns, gain_columns
 from stage_writer.stage.staging import ObjectStage
 from tests.builders import required
@@ -38,6 +41,7 @@ from tests.fakes.answering import route_registry
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.group import HandClock, LonelyMember
 from tests.fakes.stores import TrappedStore, acting, failing
+from tests.fakes.streams import batch_of
 from tests.fakes.writers import new_writer, runtime_of
 from tests.staged import manifests
 from tests.unit.stage_writer.stage.test_table_compatibility import write_log
@@ -390,9 +394,7 @@ def test_published_columns_are_read_as_they_were_written(tmp_path: Path) -> None
     assert folder_of("a/b") == "schema/a%2Fb/"
 
 
-@pytest.mark.parametrize(
-    "more", [{"explode": "items"}, {"rename": {"id": "number"}}, {"field_names": "snake_case"}, {"drop": ["_rescued"]}]
-)
+@pytest.mark.parametrize("more", [{"rename": {"id": "number"}}, {"field_names": "snake_case"}, {"drop": ["_rescued"]}])
 def test_settings_that_give_columns_other_names_are_refused(more: dict[str, object]) -> None:
     with pytest.raises((ConfigError, ValueError), match="evolve"):
         settings_of("/x", columns="id BIGINT, items ARRAY<BIGINT>", **more)
@@ -639,3 +641,82 @@ def test_partitions_wait_until_what_was_gained_before_is_known(tmp_path: Path) -
     for _ in range(60):
         writer.step(0.5)
     assert [columns for columns, _ in world.staged(second)] == ["id BIGINT, x BIGINT, _rescued STRING"]
+
+
+ITEMS: dict[str, Any] = {"columns": "id BIGINT, items ARRAY<STRUCT<sku: STRING>>", "explode": "items"}
+
+
+def test_rows_of_elements_gain_columns(tmp_path: Path) -> None:
+    """Those of the record, and those of the element, which is a column of the table."""
+    world, (first, second) = World(tmp_path, **ITEMS), SOURCES
+    writer, group = world.writer(first)
+    produce(writer, group, first, {"id": 1, "items": [{"sku": "a"}, {"sku": "b", "n": 2}], "x": True})
+    columns = "id BIGINT, items STRUCT<sku: STRING, n: BIGINT>, x BOOLEAN, _rescued STRING"
+    assert world.staged(first) == [(columns, None)]
+    assert to_ddl(world.published.columns) == "items ARRAY<STRUCT<n: BIGINT>>, x BOOLEAN"
+    assert [(row["items"], row["x"]) for row in world.rows(first)] == [
+        ({"sku": "a", "n": None}, True),
+        ({"sku": "b", "n": 2}, True),
+    ]
+    world.load()
+    refused = world.writer(second, refusing(tmp_path))
+    produce(*refused, second, {"id": 2, "items": [{"sku": "c", "n": "text", "w": 0.5}]}, {"id": 3, "y": 1})
+    assert world.staged(second)[-1][1] == "items ARRAY<STRUCT<w: DOUBLE>>, y BIGINT"
+    world.load()
+    assert world.columns == (
+        "id BIGINT, items STRUCT<sku: STRING, n: BIGINT, w: DOUBLE>, x BOOLEAN, _rescued STRING, y BIGINT"
+    )
+    assert to_ddl(world.published.columns) == "items ARRAY<STRUCT<n: BIGINT, w: DOUBLE>>, x BOOLEAN, y BIGINT"
+    world.clock.now_s += LOOK_AT_SCHEMAS_S
+    produce(writer, group, first, {"id": 4, "items": [{"sku": "d", "w": 1}], "y": 2})
+    assert world.staged(first)[-1] == (
+        "id BIGINT, items STRUCT<sku: STRING, n: BIGINT, w: DOUBLE>, x BOOLEAN, y BIGINT, _rescued STRING",
+        None,
+    )
+    world.load()
+
+
+def test_the_type_of_an_element_s_field_that_the_table_has_counts(tmp_path: Path) -> None:
+    world = World(tmp_path, **ITEMS)
+    write_log(world.table, "id BIGINT, items STRUCT<sku: STRING, n: DOUBLE>, _rescued STRING")
+    writer, group = world.writer(SOURCES[0])
+    produce(writer, group, SOURCES[0], {"id": 1, "items": [{"sku": "a", "n": 2}]})
+    assert to_ddl(world.published.columns) == "items ARRAY<STRUCT<n: DOUBLE>>"
+
+
+def test_a_derived_array_is_no_field_that_gains(tmp_path: Path) -> None:
+    derive = {"part": "string_split(names, ',')"}
+    world = World(tmp_path, columns="id BIGINT, names STRING", derive=derive, explode="part")
+    writer, group = world.writer(SOURCES[0])
+    produce(writer, group, SOURCES[0], {"id": 1, "names": "a,b", "part": ["c"], "x": 1})
+    assert world.rows(SOURCES[0]) == [
+        {"id": 1, "names": "a,b", "part": part, "x": 1, "_rescued": '{"part":["c"]}'} for part in "ab"
+    ]
+    world.load()
+    assert world.columns == "id BIGINT, names STRING, x BIGINT, _rescued STRING, part STRING"
+
+
+def test_the_first_piece_of_a_record_offers_its_fields(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before a row of it is in a buffer: from there it is not read again."""
+    world, (first, _) = World(tmp_path, **ITEMS), SOURCES
+    converter = StreamConverter(world.stream, limits=ExplodeLimits(slice_bytes=200))
+    items = [{"sku": f"{number}", "n": number} for number in range(30)]
+    values = [json.dumps({"id": number, "items": items, "x": 1}).encode() for number in range(2)]
+    batch = replace(batch_of(values), partition=first)
+    pieces = [staged for each in converter.slices([batch]) for _, staged in each]
+    offers = [to_ddl(piece.offered) for piece in pieces]
+    offer = "items ARRAY<STRUCT<n: BIGINT>>, x BIGINT"
+    assert (offers.count(offer), {*offers}) == (2, {offer, ""})
+    assert [offers[0], offers[len(offers) // 2]] == [offer, offer]
+    later = converter.at(pieces[0].offered)
+    rows = [row for each in later.slices([batch]) for _, staged in each for row in staged.rows[0]["items"].to_pylist()]
+    assert rows == items * 2
+    texts: list[int] = []
+
+    def count(_: Offers, some: list[str]) -> StructType:
+        texts.append(len(some))
+        return NO_COLUMNS
+
+    monkeypatch.setattr(Offers, "of", count)
+    assert len(list(StreamConverter(world.stream).slices([batch]))) == 1
+    assert texts == [2], "one of each message, and not of each row"

@@ -1,7 +1,7 @@
 """Checks of a stream whose columns are not declared, or whose table gains columns (`unknown_fields: evolve`).
 
-Rule: settings that give columns other names or places than their fields have cannot be reversed, so they are refused
-where columns are read from the table, or added to it.
+Rule: settings that give columns other names than their fields have cannot be reversed, so they are refused where
+columns are read from the table, or added to it. `explode` can be, where they are added (`as_in_records`).
 """
 
 from common.settings.columns_from import ColumnsFrom
@@ -12,9 +12,10 @@ from common.settings.stream import Stream
 def check_evolving(stream: Stream) -> None:
     if not stream.record.evolves:
         return
+    if stream.record.has_own_columns and stream.shaping.explode is not None:
+        refuse("route_columns is own, so explode cannot be set; remove explode, or write route_columns: shared")
     renames = {
         "jmespath": stream.record.jmespath,
-        "explode": stream.shaping.explode,
         "rename": stream.shaping.rename,
         "field_names": stream.shaping.field_names != "as_is",
     }
