@@ -7,7 +7,8 @@ Rules:
 2. Columns from records are a sample's, so nothing else may be dropped unasked: `unknown_fields` is then `evolve` unless
    it is given, or `rescue` together with a setting that `evolve` cannot work with.
 3. Columns from a registry grow with its schemas, so the table does too: `evolution` is then `add` unless it is given. A
-   JSON Schema does not name all fields that its records may have: `unknown_fields` is then `rescue`.
+   JSON Schema does not name all fields that its records may have: `unknown_fields` is then `rescue`. Avro and Protobuf
+   do, so there it is the default.
 """
 
 import re
@@ -46,6 +47,8 @@ def with_implied(values: object) -> object:
     """A stream's values with those that its `columns` imply (rules 2 and 3)."""
     if not isinstance(values, dict):
         return values
+    if "columns" not in values and _has_registered_columns(values):
+        values = {"columns": ColumnsFrom.REGISTRY.value, **values}
     match str(values.get("columns", ColumnsFrom.RECORDS)).strip():
         case ColumnsFrom.RECORDS:
             own = {"unrouted": "dead_letters"} if values.get("route_columns") == "own" else {}
@@ -57,6 +60,12 @@ def with_implied(values: object) -> object:
             return {"evolution": "add", **rescue, **values}
         case _:
             return values
+
+
+def _has_registered_columns(values: Mapping[str, object]) -> bool:
+    """Whether records name a schema that all of them have, and whose fields are their tables' columns."""
+    is_binary = str(values.get("format", "json")) in {"avro", "protobuf"} and not values.get("schema_file")
+    return is_binary and values.get("framing", "none") != "none" and values.get("route_columns") != "own"
 
 
 def _tables_with_columns(values: Mapping[str, object]) -> bool:

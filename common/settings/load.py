@@ -208,6 +208,8 @@ def _sentence(path: tuple[int | str, ...], detail: ErrorDetails, references: Ref
     if kind == "string_pattern_mismatch":
         choices = str(context.get("pattern", "")).strip("^$()").replace("|", ", ")
         return f"{_dotted(path)}: {shown} is not one of {choices}"
+    if kind == "tuple_type" and isinstance(detail["input"], str) and shown != MASK:
+        return f"{_dotted(path)}: {shown} is not a list; write {_in_line([detail['input']])}"
     reason = _EXPECTED.get(kind, "").format(**context) or f"is refused: {detail['msg'][0].lower()}{detail['msg'][1:]}"
     return f"{_dotted(path)}: {shown or 'the value'} {reason}"
 
@@ -226,9 +228,13 @@ def _shown(path: tuple[int | str, ...], value: object, references: References) -
         return ""
     masked = references.masked(value, tuple(map(str, path)))
     if isinstance(value, (dict, list)):
-        plain = yaml.safe_dump(masked, default_flow_style=True, width=10_000).strip()
+        plain = _in_line(masked)
         return plain if len(plain) <= _SHOWN_CHARACTERS else ""
     return MASK if masked == MASK else repr(masked)
+
+
+def _in_line(value: object) -> str:
+    return yaml.safe_dump(value, default_flow_style=True, width=10_000, allow_unicode=True).strip()
 
 
 def _unknown_key(path: tuple[int | str, ...]) -> str:

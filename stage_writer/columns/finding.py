@@ -124,7 +124,10 @@ def columns_text(stream: Stream, new: Stream | None) -> str:
     """What `check` shows of a stream's columns."""
     source = "" if stream.record.columns_from is None else stream.record.columns_from.value
     if new is None:
-        return f"ok: {stream.app_id}: {source}: none yet; they are inferred from the first records"
+        later = "inferred from the first records"
+        if stream.record.columns_from is ColumnsFrom.REGISTRY:
+            later = "those of the schemas that the first records name"
+        return f"ok: {stream.app_id}: {source}: none yet; they are {later}"
     if new.record.envelope != stream.record.envelope:
         source += f", envelope: {new.record.envelope}"
     return f"ok: {stream.app_id}: {source}: {new.record.columns}"

@@ -551,6 +551,29 @@ def test_absent_columns_are_from_records() -> None:
     assert stream.record.unknown_fields == "ignore"
 
 
+@pytest.mark.parametrize(
+    ("stream", "columns"),
+    [
+        ({"format": "avro"}, "from_registry"),
+        ({"format": "protobuf", "framing": "confluent_header"}, "from_registry"),
+        ({"format": "json"}, "from_records"),
+        ({"format": "avro", "columns": "id BIGINT"}, "id BIGINT"),
+        (
+            {
+                "format": "avro",
+                "route_columns": "own",
+                "route": "kafka.topic",
+                "route_table": "/y/{route}",
+            },
+            "from_records",
+        ),
+    ],
+)
+def test_columns_of_records_that_name_a_schema_are_from_the_registry(stream: dict[str, object], columns: str) -> None:
+    raw = {"app_id": "orders", "topics": ["orders"], "table": "/x", "framing": "confluent", **stream}
+    assert Stream.model_validate(raw).record.columns == columns
+
+
 @pytest.mark.parametrize("stream", [{"jmespath": {"a": "b"}}, {"rename": {"a": "b"}}, {"field_names": "snake_case"}])
 def test_where_columns_cannot_evolve_what_the_sample_lacks_is_rescued(stream: dict[str, object]) -> None:
     (found,) = settings_of("/x", columns=" from_records ", **stream).streams
@@ -585,7 +608,7 @@ def test_headers_that_rows_will_need_are_read_from_the_start(stream: dict[str, o
     ("stream", "words"),
     [
         (
-            {"format": "avro", "framing": "confluent"},
+            {"columns": "from_records", "format": "avro", "framing": "confluent"},
             "reads JSON only, but format is avro; write columns: from_registry",
         ),
         ({"format": "avro", "schema_file": "x"}, "reads JSON only, but format is avro; write columns: from_table"),

@@ -58,9 +58,10 @@ def check_columns_from(stream: Stream) -> None:
 
 def _check_inferred(stream: Stream) -> None:
     if stream.record.format != "json":
-        instead = "from_table" if stream.record.framing == "none" else "from_registry"
+        is_registered = stream.record.framing != "none" and stream.record.schema_file is None
+        instead, default = ("from_registry", "") if is_registered else ("from_table", " (the default)")
         refuse(
-            f"columns is from_records (the default), which reads JSON only, but format is {stream.record.format}; "
+            f"columns is from_records{default}, which reads JSON only, but format is {stream.record.format}; "
             f"write columns: {instead}, or the columns as in CREATE TABLE"
         )
 

@@ -486,6 +486,7 @@ WRONG = {
     "a property that is a map": (with_kafka("x", {"y": 1}), ["kafka.x", "not a single value"]),
     "a property of the program's own": (with_kafka("group.id", "x"), ["group.id", "writer.group_id"]),
     "topics that are text": (with_stream(topics="orders"), ["streams[0].topics", "'orders'", "[orders]"]),
+    "a list that is one text": (with_stream(include="key"), ["streams[0].include: 'key' is not a list; write [key]"]),
     "no topics": (with_stream(topics=[]), ["streams[0].topics", "is empty"]),
     "no topic's name": (with_stream(topics=["or ders"]), ["streams[0].topics", "'or ders'", "letters"]),
     "no regular expression": (with_stream(topics=["^a("]), ["streams[0].topics", "'^a('", "fix"]),
