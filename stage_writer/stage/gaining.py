@@ -66,7 +66,8 @@ def _continued(stream: Stream, open_table: Callable[[str], ObjectStore], last: E
         if other.version == last.continues and (not part or name_of_part(known, part) in known.names):
             continue
         declared = stream.at(urls[0]).record.schema_of_columns
-        has = restricted(reduce(extended, (_columns_of(stream, url, open_table) for url in urls), NO_COLUMNS), earlier)
+        tables = (_columns_of(stream, url, open_table, strictly=True) for url in urls)
+        has = restricted(reduce(extended, tables, NO_COLUMNS), earlier)
         gained = StructType(tuple(field for field in has if additions(declared, StructType((field,)))))
         before = columns_at(stream, urls[0], known)
         known = with_columns_at(stream, urls[0], known, extended(before, gained))
@@ -125,10 +126,17 @@ def _agreed(stream: Stream, tables: Mapping[str, StructType], known: StructType,
     return known
 
 
-def _columns_of(stream: Stream, url: str, open_table: Callable[[str], ObjectStore]) -> StructType:
-    """The columns of a table as it is now, as in records; none where they are unknown (rule 2)."""
+def _columns_of(
+    stream: Stream, url: str, open_table: Callable[[str], ObjectStore], *, strictly: bool = False
+) -> StructType:
+    """The columns of a table as it is now, as in records; none where they are unknown (rule 2).
+
+    ``strictly``: raises StoreError where that may pass.
+    """
     try:
         state = read_table_state(open_table(url))
         return NO_COLUMNS if state is None else as_in_records(stream, schema_from_json(state.schema))
-    except Exception:  # noqa: BLE001 - a broken log costs staging nothing, and the loader reports it
+    except Exception as error:  # a broken log costs staging nothing, and the loader reports it
+        if strictly and isinstance(error, StoreError) and not isinstance(error, StoreRefusedError):
+            raise
         return NO_COLUMNS

@@ -611,17 +611,21 @@ def test_a_merging_stream_reads_its_tables_once_for_an_edit(tmp_path: Path) -> N
     write_log(FsspecStore(url), "id BIGINT, kind STRING, n BIGINT")
     sections = World(tmp_path, **merged, routes={"a": {"table": url, "columns": "id BIGINT, kind STRING"}})
 
-    def continued(stage: FsspecStore) -> tuple[StructType | None, list[str]]:
+    def continued(stage: FsspecStore, error: Exception | None = None) -> tuple[StructType | None, list[str]]:
         opened: list[str] = []
 
         def open_table(at: str) -> FsspecStore:
             opened.append(at)
+            if error is not None:
+                raise error
             return FsspecStore(at)
 
         evolved = continued_columns(stage, open_table, sections.clock, sections.stream)
         return (None if evolved is None else evolved.columns), opened
 
     assert continued(refusing(tmp_path)) == (None, [sections.stream.table, url])
+    with pytest.raises(StoreError, match="away"):
+        continued(sections.store, StoreError("away", "wait"))  # it is tried again
     (columns, _), (again, opened) = continued(sections.store), continued(sections.store)
     assert (columns, opened) == (again, [sections.stream.table]), "the main table has gained nothing yet"
     assert to_ddl(required(columns)) == "a STRUCT<n: BIGINT>"
