@@ -86,7 +86,7 @@ def table_columns_of(stream: Stream) -> StructType:
     """The table's columns except Kafka's; computed ones have any type. Raises SchemaError."""
     made = made_columns(stream)
     columns = stream.record.schema_of_columns.with_fields(Field(name, Primitive.STRING) for name in made)
-    if (field := _exploded_field(stream)) is not None:
+    if (field := _exploded_field(stream)) is not None and stream.record.columns_from is None:
         columns = exploded(columns, field)
     # The content of computed ones is not known here (rule 2).
     naming = naming_of(stream)

@@ -88,6 +88,12 @@ def test_keys_and_sequence_are_the_table_s_names_and_may_be_made() -> None:
     assert merge_by_of(stream_of(columns="id INT")) is None
 
 
+def test_keys_of_an_element_are_known_before_the_columns_are() -> None:
+    merge = {"keys": ["items.sku", "order_id"]}
+    by = required(merge_by_of(stream_of(load="merge", columns="from_records", merge=merge, explode="items")))
+    assert (by.keys, by.element) == (("order_id", "items.sku"), (("items", "sku"),))
+
+
 def test_keys_of_an_exploded_element_come_after_those_of_its_record() -> None:
     columns = "orderID BIGINT, items ARRAY<STRUCT<SKU: STRING>>, tags ARRAY<STRING>"
     of = {"columns": columns, "load": "merge", "field_names": "snake_case"}
