@@ -17,6 +17,11 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         ),
     },
     "common.stage.chain": {"read_chain: if marker.previous is not None: → if True:": "no segment ends at no marker"},
+    "delta_loader.maintenance.cleaning.rules": {
+        "_lines: tally.oldest_ms or 0 → tally.oldest_ms or False": "what is counted has an age",
+        "_lines: 0 → 1": "what is counted has an age",
+        "as_json: 2 → 3": "it is the same JSON",
+    },
     "delta_loader.lease.holder": {
         "LoaderLease._observe: if highest >= before.next_epoch: → if True:": (
             "an epoch that is known is read once more, and changes nothing"

@@ -320,8 +320,11 @@ def test_only_markers_of_the_window_are_held_in_memory(staging: Staging, tables:
 
 def test_dead_letters_alone_are_loaded_too(staging: Staging, tables: MemoryDeltaTables) -> None:
     staging.flush(0, 0, 3, dead=(0, 1, 2))
-    (report,) = loader_for(staging, tables).run_pass()
+    metrics = Metrics()
+    (report,) = loader_for(staging, tables, metrics=metrics).run_pass()
     assert not report.held
+    of_class = {labels: value for (name, labels), value in values(metrics).items() if "dead_letters_total" in name}
+    assert [(dict(labels)["app_id"], value) for labels, value in of_class.items()] == [("orders", 3)]
     assert tables.tables[staging.table].transactions == {"orders-0": 2}
     assert len(tables.tables[staging.dead_letters].paths) == 1
 

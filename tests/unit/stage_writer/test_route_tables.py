@@ -4,6 +4,7 @@ import io
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from random import Random
 
 import fastavro
@@ -88,6 +89,15 @@ def test_tables_have_columns_of_their_own_of_json_with_a_schema_in_a_header() ->
         staged = convert(stream, values, RecordInputs(schemas), headers_column([header, header, None]))
     assert rows(staged) == {"/tables/views": [{"page": None, "ms": 3, "_kafka_offset": 100}]}
     assert dict(staged.dead_letters) == {"against_schema": 1, "not_framed": 1}
+
+
+def test_tables_with_the_same_columns_have_their_own_formats() -> None:
+    units = ("epoch_s", "epoch_ms")
+    sections = {
+        unit: {"table": f"/tables/{unit}", "columns": "at TIMESTAMP", "formats": {"at": unit}} for unit in units
+    }
+    staged = convert(sectioned(routes=sections), [{"kind": "epoch_s", "at": 7}, {"kind": "epoch_ms", "at": 7_000}])
+    assert {row["at"] for made in rows(staged).values() for row in made} == {datetime.fromtimestamp(7, UTC)}
 
 
 def test_a_record_is_decoded_by_the_columns_of_its_route() -> None:
