@@ -30,13 +30,13 @@ from xdist.scheduler import LoadFileScheduling
 from xdist.workermanage import WorkerController
 
 from common.remedies import show_config
+from devservices.java import SHORT_LIVED
 from devservices.kafka import KafkaCluster
 from devservices.s3 import S3Kind, S3Server
-from tests.spark_archive import JAVA_OPTIONS
 
 # Servers and Spark are imported by who starts them: a unit test pays for none of it.
 
-os.environ.setdefault("SPARK_SUBMIT_OPTS", JAVA_OPTIONS)
+os.environ.setdefault("SPARK_SUBMIT_OPTS", SHORT_LIVED)
 
 _COMMON = settings(deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("few", _COMMON, derandomize=True, max_examples=10)

@@ -17,22 +17,16 @@ import tempfile
 from importlib import metadata
 from pathlib import Path
 
-from devservices.java import java
+from devservices.java import SHORT_LIVED, java
 
-# What the second compiler makes of a process that lives for seconds does not pay in that time, nor does a small heap.
-# Without that compiler, Java keeps little room for code, and would look through it for what it can drop.
-JAVA_OPTIONS = (
-    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:InitialRAMPercentage=100 -XX:NewRatio=1 -XX:MetaspaceSize=256m"
-    " -XX:ReservedCodeCacheSize=240m -XX:-UseCodeCacheFlushing"
-)
 _VARIABLE = "SPARK_SUBMIT_OPTS"
 _SILENT = "-Xlog:disable"  # what Java has to say of archives, it would say on standard output
 
 
 def use_spark_archive() -> None:
     """Have the Java processes that this process starts use the archive, which the first one to ask makes."""
-    given = os.environ.setdefault(_VARIABLE, JAVA_OPTIONS)
-    os.environ.setdefault("SPARK_LAUNCHER_OPTS", JAVA_OPTIONS)  # the process that makes spark-submit's command line
+    given = os.environ.setdefault(_VARIABLE, SHORT_LIVED)
+    os.environ.setdefault("SPARK_LAUNCHER_OPTS", SHORT_LIVED)  # the process that makes spark-submit's command line
     if _SILENT in given:
         return
     version = subprocess.run([java(), "-version"], check=True, capture_output=True).stderr
