@@ -93,7 +93,7 @@ The URL of the stage or of a table is an absolute path (`/data/orders`, `file://
 refused with the URL that was probably meant.
 
 Durations are a number and a unit (`ms`, `s`, `m`, `h`, `d`, `w`), sizes a number and a unit (`kB`, `MB`, `GB`, `TB`,
-`KiB`, `MiB`, `GiB`, `TiB`). A start is `earliest`, `latest`, a moment such as `2026-03-01T00:00:00Z` or `1772323200000`
+`KiB`, `MiB`, `GiB`, `TiB`). A start is `earliest`, `latest`, a time such as `2026-03-01T00:00:00Z` or `1772323200000`
 (milliseconds since 1970), or positions such as `{{0: 120, 1: 340}}` or `{{orders: {{0: 120}}}}`; a position is the next
 offset wanted.
 """

@@ -28,14 +28,14 @@ from common.settings.masking import MASK, References, masked_urls, sounds_secret
 from common.settings.model import Settings
 from common.settings.section import fields_of, parts_of
 from common.settings.stream import Stream
-from common.settings.strict_yaml import load_yaml, yaml_problem
+from common.settings.strict_yaml import load_yaml, yaml_problem, yaml_remedy
 
 _REFERENCE = re.compile(r"\$\$\{|\$\{(?P<file>file:)?(?P<name>[^}]*)(?P<end>\}?)")
 _WHOLE = "is not a whole number; write digits only, for example 1000"
 _EITHER = "is neither true nor false; write one of them"
 _TEXT = "is not text; put it in quotes"
 _MAP = "is not a map; write {{key: value}}, or one `key: value` on each line"
-_LIST = "is not a list; write [one, two]"
+_LIST = "is not a list; write [one, two], or one `- item` on each line"
 _EMPTY = "is empty; it needs a value"
 _EXPECTED = {
     "int_parsing": _WHOLE,
@@ -78,11 +78,7 @@ def parse_settings(text: str, environ: Mapping[str, str], source: str) -> Settin
         raw = load_yaml(text)
     except yaml.YAMLError as error:
         msg = f"{source} is not YAML: {yaml_problem(error)}"
-        remedy = (
-            "fix that line, or the one before it: lines of one section need the same indentation in spaces, not tabs, "
-            "and values with special characters need quotes"
-        )
-        raise ConfigError(msg, remedy) from None
+        raise ConfigError(msg, yaml_remedy(error)) from None
     except RecursionError:
         raise _too_deep(source) from None
     if not isinstance(raw, dict):
@@ -239,9 +235,27 @@ def _in_line(value: object) -> str:
 
 def _unknown_key(path: tuple[int | str, ...]) -> str:
     known = _known_keys(path[:-1])
-    close_matches = difflib.get_close_matches(str(path[-1]), known, n=1, cutoff=0.5)
+    key = str(path[-1])
+    if sections := _sections_with(key):
+        return f"{_dotted(path)} is not a setting here; {key} is a key of {' and of '.join(sections)}"
+    close_matches = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
     hint = f"did you mean {close_matches[0]}?" if close_matches else f"available here: {', '.join(sorted(known))}"
     return f"{_dotted(path)} is not a setting; {hint}"
+
+
+def _sections_with(key: str) -> list[str]:
+    """The sections that have this key: those of the top level, else those inside them."""
+    outer = _inner_sections(Settings)
+    inner = {f"{outside}.{name}": model for outside in outer for name, model in _inner_sections(outer[outside]).items()}
+    for sections in ({"the file's top level": Settings}, outer, inner):
+        if names := [name for name, model in sections.items() if key in dict(fields_of(model))]:
+            return names
+    return []
+
+
+def _inner_sections(section: type[BaseModel]) -> dict[str, type[BaseModel]]:
+    models = {name: _model_in(field.annotation) for name, field in fields_of(section)}
+    return {name: model for name, model in models.items() if model is not None}
 
 
 def _known_keys(path: tuple[int | str, ...]) -> list[str]:

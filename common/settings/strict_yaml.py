@@ -36,8 +36,17 @@ def yaml_problem(error: yaml.YAMLError) -> str:
     return f"{problem} at line {mark.line + 1}, column {mark.column + 1}"
 
 
+def yaml_remedy(error: yaml.YAMLError) -> str:
+    if isinstance(error, _RefusedError):
+        return "fix that line"
+    return (
+        "fix that line, or the one before it: lines of one section need the same indentation in spaces, not tabs, "
+        "and values with special characters need quotes"
+    )
+
+
 class _RefusedError(yaml.constructor.ConstructorError):
-    """A refusal of our own."""
+    """A refusal of our own, which says what is wrong with the line."""
 
 
 class _StrictLoader(yaml.SafeLoader):

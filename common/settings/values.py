@@ -209,7 +209,7 @@ class FromOffsets:
 Start = StartAt | FromTimestamp | FromOffsets
 
 START_HELP = (
-    "is not a start; write earliest, latest, a moment such as 2026-03-01T00:00:00Z (or its milliseconds since 1970), "
+    "is not a start; write earliest, latest, a time such as 2026-03-01T00:00:00Z (or its milliseconds since 1970), "
     "or positions such as {0: 120, 1: 340} or {orders: {0: 120}}"
 )
 

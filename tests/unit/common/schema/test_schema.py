@@ -65,6 +65,7 @@ def test_every_spelling_of_a_type_is_known(written: str, meant: object) -> None:
         ("a INT, A STRING", ["`A`", "also as `a`"]),
         ("s STRUCT<x: INT, X: INT>", ["`X`", "declared twice"]),
         ("a VARCHAR(10)", ["VARCHAR", "write STRING"]),
+        ("a INT64", ["INT64", "write BIGINT"]),
         ("a INT DEFAULT 5", ["DEFAULT", "create the table in Spark"]),
         ("a DECIMAL(39,2)", ["DECIMAL(39,2)", "1 to 38"]),
         ("a ARRAY<INT", ["`>`", "the end of the text"]),

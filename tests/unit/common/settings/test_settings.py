@@ -392,6 +392,19 @@ WRONG = {
     "a catalog's name": (with_stream(table="main.shop.orders"), ["table", "DESCRIBE DETAIL main.shop.orders"]),
     "an unknown section": (with_section(steams=[]), ["steams is not a setting", "did you mean streams?"]),
     "an unknown key": (with_section(writer={"flush_afer": "60s"}), ["writer.flush_afer", "did you mean flush_after?"]),
+    "a key of two other sections": (
+        "flush_after: 60s\n" + MINIMAL,
+        ["flush_after is not a setting here; flush_after is a key of writer and of streams"],
+    ),
+    "a key of a section inside": (with_stream(keys=["id"]), ["streams[0].keys", "keys is a key of streams.merge"]),
+    "a section inside another": (
+        with_section(writer={"stage": {"url": "x"}}),
+        ["writer.stage", "stage is a key of the file's top level"],
+    ),
+    "a section that should be a list": (
+        with_section(streams={"app_id": "a"}),
+        ["streams", "one `- item` on each line"],
+    ),
     "the program's own name of a key": (with_section(writer={"flush_after_s": 60}), ["did you mean flush_after?"]),
     "records whose schema is nowhere": (
         with_stream(format="avro"),
@@ -423,7 +436,7 @@ WRONG = {
         with_stream(rescue_column="rest", on_fail="count"),
         ["2 settings are wrong", "streams[0] rescue_column is given", "streams[0] on_fail is count"],
     ),
-    "a key given twice": (MINIMAL + "stage: {url: x}\n", ["'stage' is given twice", "line 6"]),
+    "a key given twice": (MINIMAL + "stage: {url: x}\n", ["'stage' is given twice", "line 6", "→ fix that line\n"]),
     "a key given twice in what another map takes over": (
         MINIMAL + "logs: {<<: &logs {level: info, level: debug}}\n",
         ["'level' is given twice"],
