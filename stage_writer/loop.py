@@ -185,20 +185,18 @@ class StageWriter:
         if self._options.report_positions and not sealed.chain_moved:
             self._source.report({assigned.partition: sealed.tail.end})
 
-    def _flush_rest(self) -> None:
-        """Seal everything at the end of the service."""
+    def _flush_rest(self) -> bool:
+        """Seal everything at the end of the service. False if it takes longer: the group wants a poll meanwhile."""
         reason = FlushReason.STOPPING if self._runtime.stopping.is_on else FlushReason.CAUGHT_UP
         assigned = self.assignment.by_partition
-        while True:
-            self._flushes.flush_within(list(assigned.values()), reason, self._options.revoke_timeout_s)
-            unsealed = [each.partition for each in assigned.values() if each.in_flight or not each.buffer.is_empty]
-            if not unsealed:
-                return
-            if self._runtime.stopping.is_on:
-                self.assignment.drop(unsealed, "stopped")
-                seconds = self._options.revoke_timeout_s
-                msg = f"{len(unsealed)} partitions could not be flushed within {seconds:g} s"
-                raise StoreError(msg, "nothing is lost: the next writer reads them again from Kafka")
+        self._flushes.flush_within(list(assigned.values()), reason, self._options.revoke_timeout_s)
+        unsealed = [each.partition for each in assigned.values() if each.in_flight or not each.buffer.is_empty]
+        if unsealed and self._runtime.stopping.is_on:
+            self.assignment.drop(unsealed, "stopped")
+            seconds = self._options.revoke_timeout_s
+            msg = f"{len(unsealed)} partitions could not be flushed within {seconds:g} s"
+            raise StoreError(msg, "nothing is lost: the next writer reads them again from Kafka")
+        return not unsealed
 
     def _ends(self) -> bool:
         """Whether all is done, and everything of ours is sealed; other members may wait for that."""
@@ -206,15 +204,15 @@ class StageWriter:
         if not self._is_done():
             return False
         if goal is not None and not self._runtime.stopping.is_on:
-            if any(
+            is_left = any(
                 each.in_flight or not goal.is_reached(each.partition, each.buffer.start) for each in assigned.values()
-            ):
-                self._flush_rest()
+            )
+            if is_left and not self._flush_rest():
+                return False
             ours = {*assigned, *self.assignment.held, *self.assignment.starting}
             if not self._is_done() or not goal.others_have_staged(ours):
                 return False
-        self._flush_rest()
-        return self._is_done()  # not if a claim was lost: there may be more to stage
+        return self._flush_rest() and self._is_done()  # not if a claim was lost: there may be more to stage
 
     def _is_done(self) -> bool:
         return self._runtime.stopping.is_on or self._all_caught_up()

@@ -554,6 +554,20 @@ def test_a_partition_without_a_record_is_caught_up_at_its_end(tmp_path: Path, mo
     assert world.spans() == []
 
 
+def test_a_silence_before_the_last_flush_is_ended_by_a_poll(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def poll(group: LonelyMember, timeout_s: float) -> Polled:
+        polled = poll_at_once(group, timeout_s)
+        group.clock.sleep_s(SESSION_S + 1 if polled.batches else 0)  # as of a machine that was suspended
+        return polled
+
+    poll_at_once = LonelyMember.poll
+    monkeypatch.setattr(LonelyMember, "poll", poll)
+    world = World(tmp_path, {FIRST: 5})
+    must_end(world, monkeypatch)
+    world.writer.run(until_caught_up=True)
+    assert world.spans() == [(0, 5)]
+
+
 def test_a_partition_whose_owner_has_died_is_staged_before_it_ends(tmp_path: Path) -> None:
     world = World(tmp_path, {FIRST: 5, SECOND: 3})
     world.group.others = {SECOND: world.clock.now_s + SESSION_S}  # then the group notices

@@ -102,9 +102,9 @@ def test_the_loop_is_in_a_step_only_while_it_is(tmp_path: Path, monkeypatch: pyt
     told: list[bool] = []
     real = StageWriter._flush_rest
 
-    def flush_rest(self: StageWriter) -> None:
+    def flush_rest(self: StageWriter) -> bool:
         told.append(self._runtime.stopping.is_stepping)
-        real(self)
+        return real(self)
 
     monkeypatch.setattr(StageWriter, "_flush_rest", flush_rest)
     process = counts_slowly(world, monkeypatch, stop_at=3, seconds=0.0)
