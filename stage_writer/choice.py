@@ -6,14 +6,13 @@ from functools import partial
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from common.schema import Field, Primitive, StructType, to_arrow_type, to_ddl
 from common.settings import Stream
 from common.settings.columns import CDC_COLUMN, made_columns
 from common.settings.formats import ValueFormat, path_steps
 from common.settings.parts.record import UnknownFields
-from stage_writer.decode.batch import MessageBatch, Messages
+from stage_writer.decode.batch import Index, MessageBatch, Messages
 from stage_writer.decode.decode import Decoded, Decodes
 from stage_writer.layers import RecordInputs, decoder_of
 from stage_writer.parquet.buffer import StagedRows
@@ -25,7 +24,6 @@ from stage_writer.shape.route import AppearingRoutes, Router, routing_of
 from stage_writer.shape.rows import Rows, Step
 from stage_writer.shape.slicing import Staged, until_stops
 
-Index = NDArray[np.int64]
 Stage = Callable[[Messages, Rows, Index], list[StagedRows]]
 
 

@@ -23,7 +23,6 @@ from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from common.errors import SchemaError
 from common.schema import StructType, from_arrow_type, schema_to_json, to_arrow_schema, type_to_ddl
@@ -59,9 +58,6 @@ from stage_writer.shape.outcome import Outcome, Part, index_of, staged_of
 from stage_writer.shape.route import AppearingRoutes, Router, Routing, ToAllTables, parted, routing_of
 from stage_writer.shape.rows import Rows, Step
 from stage_writer.shape.slicing import ExplodeLimits, Slice, WithoutTasks, sliced, until_stops
-
-Index = NDArray[np.int64]
-Mask = NDArray[np.bool_]
 
 _NOTHING = np.zeros(0, np.int64)
 

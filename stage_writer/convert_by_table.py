@@ -24,7 +24,6 @@ from types import MappingProxyType
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from common.schema import StructType
 from common.schema.evolution import NO_COLUMNS, joined_columns
@@ -40,7 +39,7 @@ from common.settings.own_columns import (
 )
 from stage_writer.choice import RecordChoice
 from stage_writer.convert import dead_letters_format, require_can_partition, rows_format, to_route
-from stage_writer.decode.batch import MessageBatch, Messages
+from stage_writer.decode.batch import Index, MessageBatch, Messages
 from stage_writer.decode.dependency import Dependency
 from stage_writer.decode.envelopes.framing import FramedDecoder, without_frames
 from stage_writer.decode.rejects import Reject
@@ -52,8 +51,6 @@ from stage_writer.shape.route import OWN, AppearingRoutes, parted
 from stage_writer.shape.rows import Destinations, Rows
 from stage_writer.shape.slicing import Staged, WithoutTasks
 from stage_writer.table_group import KEYS_READ, TableGroup
-
-Index = NDArray[np.int64]
 
 
 class TablesConverter(WithoutTasks):

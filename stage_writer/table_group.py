@@ -18,7 +18,6 @@ from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from common.errors import ExpressionError, SchemaError
 from common.schema import Field, StructType
@@ -30,7 +29,7 @@ from common.settings.loading import LoadSetting
 from common.settings.merging import columns_of_rows
 from common.tables.changes import RESERVED
 from stage_writer.convert import RecordPipeline
-from stage_writer.decode.batch import Messages
+from stage_writer.decode.batch import Index, Messages
 from stage_writer.decode.rejects import ErrorClass, Reject
 from stage_writer.decode.unknown.evolving import Additions, usable
 from stage_writer.decode.unknown.offers import Offers
@@ -39,7 +38,6 @@ from stage_writer.shape.changes.events import deletes_by_tombstones
 from stage_writer.shape.changes.key_names import EventKeyNames, KeyNames, text_of
 from stage_writer.shape.rows import Rows
 
-Index = NDArray[np.int64]
 KeysOf = Callable[[Messages], pa.BinaryArray | pa.LargeBinaryArray]
 """Message keys as JSON."""
 

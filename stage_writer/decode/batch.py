@@ -22,6 +22,9 @@ from common.spans import Offset, Position, TopicPartition, position_after
 from common.stage.markers import LastRecord
 from common.stage.merged import kafka_topic
 
+Index = NDArray[np.int64]
+"""Which messages, or which rows, by number."""
+Mask = NDArray[np.bool_]
 Headers = list[tuple[str, bytes | None]]
 HEADERS = pa.list_(pa.struct([pa.field("key", pa.binary(), nullable=False), pa.field("value", pa.binary())]))
 """Messages' headers, in Kafka's order; null for a message without any. Keys are bytes that may not be UTF-8."""

@@ -23,13 +23,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from common.schema import StructType, nullable_columns, to_arrow_field, to_arrow_schema
-from stage_writer.decode.batch import BLOCK_BYTES, Messages, blocks
+from stage_writer.decode.batch import BLOCK_BYTES, Index, Messages, blocks
 from stage_writer.decode.decode_options import STRICT, DecodeOptions, MakeNativeDecoder, no_native_decoder
 from stage_writer.decode.rejects import Refusal, Reject
 from stage_writer.decode.strict import Row, StrictDecoder
 from stage_writer.decode.unknown.leftovers import Rescuer
-
-Index = NDArray[np.int64]
 
 _STRICT_MESSAGES = 256
 """So many rows are Python objects at a time."""

@@ -21,7 +21,6 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from common.errors import ExpressionError, SchemaError
 from common.schema import (
@@ -35,7 +34,7 @@ from common.schema import (
     to_arrow_type,
     type_to_ddl,
 )
-from stage_writer.decode.batch import NO_TIMESTAMP, Messages
+from stage_writer.decode.batch import NO_TIMESTAMP, Index, Mask, Messages
 from stage_writer.decode.rejects import ErrorClass, Reject
 from stage_writer.shape.expressions import FAULTS, KAFKA, CheckedExpression, ExpressionChecker, connect, refused
 from stage_writer.shape.headers import HEADER_MAP, header_maps, with_readable_headers
@@ -43,9 +42,6 @@ from stage_writer.shape.headers import HEADER_MAP, header_maps, with_readable_he
 if TYPE_CHECKING:
     from stage_writer.shape.rows import Rows
 
-
-Index = NDArray[np.int64]
-Mask = NDArray[np.bool_]
 
 _KAFKA_PARTS: dict[str, pa.DataType] = {
     "topic": pa.string(),

@@ -15,7 +15,6 @@ from dataclasses import replace
 
 import numpy as np
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from common.schema import Primitive, StructType, type_to_ddl
 from common.settings import Stream
@@ -27,8 +26,6 @@ from stage_writer.shape.evaluation import Evaluator
 from stage_writer.shape.expressions import refused
 from stage_writer.shape.headers import with_readable_headers
 from stage_writer.shape.rows import Rows, Stop
-
-Mask = NDArray[np.bool_]
 
 
 class Expectations:

@@ -20,10 +20,9 @@ from numpy.typing import NDArray
 
 from common.schema import StructType, to_arrow_field
 from common.settings.columns import exploded
-from stage_writer.decode.batch import Messages
+from stage_writer.decode.batch import Index, Messages
 from stage_writer.shape.rows import Rows
 
-Index = NDArray[np.int64]
 Sizes = NDArray[np.int64]
 
 

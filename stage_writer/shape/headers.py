@@ -15,16 +15,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
-from stage_writer.decode.batch import HEADERS, Messages
+from stage_writer.decode.batch import HEADERS, Index, Messages
 from stage_writer.decode.rejects import ErrorClass, Reject
 
 if TYPE_CHECKING:
     from stage_writer.shape.rows import Rows
 
-
-Index = NDArray[np.int64]
 
 _NOT_UTF8 = "the key of a header is not UTF-8"
 HEADER_MAP = pa.map_(pa.string(), pa.binary())

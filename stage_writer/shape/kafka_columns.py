@@ -3,21 +3,16 @@
 Rule: a record whose headers are asked for and cannot be represented is refused (headers.py); nothing else is.
 """
 
-import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from common.schema import StructType, to_arrow_type
 from common.settings import Stream
 from common.settings.kafka_columns import INCLUDED_FIELDS, kafka_fields_of
 from common.stage.identity_columns import IdentityColumns, identity_fields
-from stage_writer.decode.batch import Messages
+from stage_writer.decode.batch import Index, Messages
 from stage_writer.shape.headers import headers_as, with_readable_headers
 from stage_writer.shape.outcome import kafka_columns_of
 from stage_writer.shape.rows import Rows
-
-Index = NDArray[np.int64]
-
 
 _KEY, _HEADERS = INCLUDED_FIELDS
 _HEADERS_TYPE = to_arrow_type(_HEADERS.type)

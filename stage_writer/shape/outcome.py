@@ -15,15 +15,11 @@ from operator import attrgetter
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
-from stage_writer.decode.batch import NO_TIMESTAMP, Messages
+from stage_writer.decode.batch import NO_TIMESTAMP, Index, Mask, Messages
 from stage_writer.decode.rejects import Reject
 from stage_writer.parquet.buffer import StagedRows, TableFormat
 from stage_writer.shape.route import OWN
-
-Index = NDArray[np.int64]
-Mask = NDArray[np.bool_]
 
 _NOTHING = np.zeros(0, np.int64)
 

@@ -26,7 +26,6 @@ from typing import Protocol, TypeAlias
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from common.errors import ExpressionError
 from common.schema import ArrayType, Field, Primitive, StructType, type_to_ddl
@@ -36,15 +35,12 @@ from common.settings.columns import CDC_COLUMN
 from common.settings.merging import element_keys_of, record_names
 from common.settings.own_columns import routes_without_keys
 from common.tables.urls import comparable
-from stage_writer.decode.batch import Messages
+from stage_writer.decode.batch import Index, Mask, Messages
 from stage_writer.decode.dependency import Dependency
 from stage_writer.decode.rejects import ErrorClass, Reject
 from stage_writer.shape.evaluation import Evaluator
 from stage_writer.shape.expressions import refused
 from stage_writer.shape.rows import Destinations, Rows
-
-Index = NDArray[np.int64]
-Mask = NDArray[np.bool_]
 
 SETTING = "route"
 OWN = 0

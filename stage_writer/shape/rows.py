@@ -17,15 +17,11 @@ from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from common.schema import StructType
-from stage_writer.decode.batch import Messages
+from stage_writer.decode.batch import Index, Mask, Messages
 from stage_writer.decode.decode import Decoded
 from stage_writer.decode.rejects import Reject
-
-Index = NDArray[np.int64]
-Mask = NDArray[np.bool_]
 
 
 def _none() -> Index:

@@ -16,17 +16,13 @@ from itertools import pairwise
 from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from common.spans import Position, TopicPartition
-from stage_writer.decode.batch import MessageBatch, Messages
+from stage_writer.decode.batch import Index, MessageBatch, Messages
 from stage_writer.decode.rejects import ErrorClass, Reject
 from stage_writer.parquet.buffer import StagedRows
 from stage_writer.shape.explode import Exploder, runs
 from stage_writer.shape.rows import Rows, Stop
-
-Index = NDArray[np.int64]
-
 
 _MIB = 2**20
 

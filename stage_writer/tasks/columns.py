@@ -16,7 +16,6 @@ from itertools import chain
 from operator import attrgetter
 
 import numpy as np
-from numpy.typing import NDArray
 
 from common.schema import to_arrow_schema
 from common.settings import Stream
@@ -33,8 +32,6 @@ from stage_writer.tasks.tables import OfTopology, decoders_of, formats_of, row_f
 from stage_writer.topologies.built import BuiltTopology
 from stage_writer.topologies.nodes import TableSink
 from stage_writer.topologies.task.writing import RowWriter
-
-Index = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

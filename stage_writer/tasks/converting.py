@@ -23,12 +23,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from common.settings.kafka_columns import kafka_fields_of
 from common.spans import TopicPartition
 from common.stage.state_files import StateFiles
-from stage_writer.decode.batch import MessageBatch, Messages
+from stage_writer.decode.batch import Index, MessageBatch, Messages
 from stage_writer.decode.merged_batch import MergedBatch
 from stage_writer.decode.rejects import Reject
 from stage_writer.outbox.records import outgoing_table
@@ -37,8 +36,6 @@ from stage_writer.ports import Restores, StateStore
 from stage_writer.shape.kafka_columns import made_of
 from stage_writer.shape.outcome import dead_letters_of, kafka_columns_of
 from stage_writer.tasks.tables import OfTopology
-
-Index = NDArray[np.int64]
 
 if TYPE_CHECKING:
     from stage_writer.tasks.shared import StreamTasks

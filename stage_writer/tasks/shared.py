@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from common import metrics as catalogue
 from common.metrics import Metrics
 from common.settings import Stream
 from common.spans import TopicPartition
 from common.stage.state_files import StateFiles
-from stage_writer.decode.batch import MessageBatch, Messages, header_lists
+from stage_writer.decode.batch import Index, MessageBatch, Messages, header_lists
 from stage_writer.decode.decode_options import MakeNativeDecoder, no_native_decoder
 from stage_writer.decode.rejects import Reject
 from stage_writer.ports import Restores, StateStore
@@ -34,9 +33,6 @@ from stage_writer.topologies.task.inputs import Input
 
 if TYPE_CHECKING:
     from stage_writer.tasks.look_ups import LookUps
-
-
-Index = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,9 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from common.schema import parse_ddl
+from stage_writer.decode.batch import Index
 from stage_writer.decode.decode import Decoded
 from stage_writer.decode.envelopes.row_changes import (
     Images,
@@ -29,8 +29,6 @@ from stage_writer.decode.envelopes.row_changes import (
 )
 from stage_writer.decode.json_document import Object
 from stage_writer.decode.rejects import ErrorClass, Refusal, truncated
-
-Index = NDArray[np.int64]
 
 _ROWS = ("INSERT", "UPDATE", "DELETE")
 _TRUNCATE = "TRUNCATE"

@@ -20,20 +20,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from common.schema import Field, Primitive, nullable_columns, parse_ddl
 from common.settings.formats import forms_of
-from stage_writer.decode.batch import blocks
+from stage_writer.decode.batch import Index, Mask, blocks
 from stage_writer.decode.decode import Decoder
 from stage_writer.decode.decode_options import DecodeOptions, MakeNativeDecoder, no_native_decoder
 from stage_writer.decode.envelopes.row_changes import Images, Opened, about_of, is_object, is_one_of, no_image
 from stage_writer.decode.json_document import Json, Members, Object, end_of, space_end
 from stage_writer.decode.rejects import ErrorClass, Refusal, Reject, truncated
 from stage_writer.decode.strict import document_of
-
-Index = NDArray[np.int64]
-Mask = NDArray[np.bool_]
 
 _ABOUT = parse_ddl(
     "op STRING NOT NULL, ts_ms TIMESTAMP, "

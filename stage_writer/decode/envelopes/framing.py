@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from common.errors import RegistryError, SchemaError
-from stage_writer.decode.batch import MessageBatch, Messages, in_place
+from stage_writer.decode.batch import Mask, MessageBatch, Messages, in_place
 from stage_writer.decode.binary.texts import MakeRecordReader, RecordReader, uuid_of
 from stage_writer.decode.decode import Decoded, Decodes
 from stage_writer.decode.dependency import Dependency
@@ -31,7 +31,6 @@ from stage_writer.decode.rejects import ErrorClass, Reject
 SchemaKey = int | str
 """A schema's id, or its GUID."""
 Numbers = NDArray[np.int64]
-Mask = NDArray[np.bool_]
 
 _FRAME_BYTES = 5
 _NO_SCHEMA = -1

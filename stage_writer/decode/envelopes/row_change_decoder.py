@@ -17,12 +17,11 @@ from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from common.schema import Field, parse_ddl, to_arrow_type
 from common.settings.columns import CDC_COLUMN
 from common.settings.formats import forms_of
-from stage_writer.decode.batch import Messages
+from stage_writer.decode.batch import Index, Messages
 from stage_writer.decode.decode import Decoded, Decoder, Decodes
 from stage_writer.decode.decode_options import DecodeOptions, MakeNativeDecoder, no_native_decoder
 from stage_writer.decode.envelopes.canal import Canal
@@ -31,9 +30,6 @@ from stage_writer.decode.envelopes.maxwell import Maxwell
 from stage_writer.decode.envelopes.old_keys import OldKeys
 from stage_writer.decode.envelopes.row_changes import Envelope, Opened, Opener
 from stage_writer.decode.rejects import Reject
-
-Index = NDArray[np.int64]
-
 
 CDC_FIELD = Field(CDC_COLUMN, parse_ddl("op STRING, ts TIMESTAMP, source STRING, source_ts TIMESTAMP"))
 

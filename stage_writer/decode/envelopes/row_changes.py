@@ -11,15 +11,12 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from common.schema import StructType
+from stage_writer.decode.batch import Index, Mask
 from stage_writer.decode.decode import Decoded
 from stage_writer.decode.json_document import Object
 from stage_writer.decode.rejects import ErrorClass, Refusal, Reject
-
-Index = NDArray[np.int64]
-Mask = NDArray[np.bool_]
 
 _SHOWN_CHARACTERS = 40
 

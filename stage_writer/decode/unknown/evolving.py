@@ -25,17 +25,14 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from common.errors import SchemaError
 from common.schema import ArrayType, DataType, Field, MapType, Primitive, StructType, to_arrow_schema
 from common.schema.evolution import Addition, additions, with_additions
+from stage_writer.decode.batch import Index, Mask
 from stage_writer.decode.decode import Decoded
 from stage_writer.decode.rejects import Refusal
 from stage_writer.decode.strict import StrictDecoder, check_decodable
-
-Index = NDArray[np.int64]
-Mask = NDArray[np.bool_]
 
 Additions = tuple[Addition, ...]
 """Sets of gained columns, in addition to the declared ones, that some messages are decoded into."""

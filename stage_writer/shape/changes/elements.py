@@ -16,19 +16,15 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from common.errors import SchemaError
 from common.schema import StructType
 from common.settings import Stream
 from common.settings.columns import exploded, made_columns, naming_of
 from common.tables.changes import DELETE_COLUMN, MergeBy
-from stage_writer.decode.batch import Messages
+from stage_writer.decode.batch import Index, Mask, Messages
 from stage_writer.decode.rejects import ErrorClass, Reject
 from stage_writer.shape.rows import Rows
-
-Index = NDArray[np.int64]
-Mask = NDArray[np.bool_]
 
 _RECORD = "record"
 

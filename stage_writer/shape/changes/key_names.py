@@ -20,11 +20,10 @@ from numpy.typing import NDArray
 from common.schema import ArrayType, Field, Primitive, StructType
 from common.settings.formats import Forms, ValueFormat
 from common.tables.changes import RESERVED
+from stage_writer.decode.batch import Mask
 from stage_writer.decode.decode import Decoder
 from stage_writer.decode.decode_options import DecodeOptions, MakeNativeDecoder, no_native_decoder
 from stage_writer.decode.json_document import Object, json_text, parse_document
-
-Mask = NDArray[np.bool_]
 
 _SCHEMA, _PAYLOAD = "schema", "payload"
 _REST = f"{RESERVED}rest"

@@ -18,17 +18,14 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from common.schema import Field, Primitive, StructType, to_arrow_schema
 from common.settings.formats import Forms
+from stage_writer.decode.batch import Index, Mask
 from stage_writer.decode.decode import Decoder
 from stage_writer.decode.decode_options import DecodeOptions
 from stage_writer.decode.envelopes.framing import without_frames
 from stage_writer.decode.rejects import ErrorClass, Reject
-
-Index = NDArray[np.int64]
-Mask = NDArray[np.bool_]
 
 _CONNECT = r'^\s*\{\s*"schema"\s*:'
 _OBJECT = r"^\s*\{"

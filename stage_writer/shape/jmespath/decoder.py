@@ -19,13 +19,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from common.errors import SchemaError
 from common.schema import DataType, Field, Primitive, StructType, to_arrow_schema, to_arrow_type
 from common.schema.naming import Naming, Parts
 from common.stage.merged import kafka_topic
-from stage_writer.decode.batch import NO_TIMESTAMP, Messages
+from stage_writer.decode.batch import NO_TIMESTAMP, Index, Messages
 from stage_writer.decode.decode import Decoded, Decoder
 from stage_writer.decode.decode_options import STRICT, DecodeOptions, MakeNativeDecoder, no_native_decoder
 from stage_writer.decode.rejects import Refusal, Reject
@@ -34,8 +33,6 @@ from stage_writer.shape.jmespath.expressions import Assignment, Goal, OfMessage,
 from stage_writer.shape.jmespath.rewriting import MessageRewriter
 from stage_writer.shape.names import remade
 
-Index = NDArray[np.int64]
-Mask = NDArray[np.bool_]
 Steps = tuple[str, ...]
 
 

@@ -18,16 +18,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from stage_writer.decode.batch import MessageBatch, Messages, headers_column
+from stage_writer.decode.batch import Index, MessageBatch, Messages, headers_column
 from stage_writer.decode.rejects import Reject
 from stage_writer.shape.rows import Rows
 from stage_writer.topologies.built import BuiltTopology
 
 if TYPE_CHECKING:
     from stage_writer.topologies.task.inputs import Input
-
-
-Index = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
+from stage_writer.decode.batch import Index
 from stage_writer.decode.rejects import Reject
 from stage_writer.topologies.built import BuiltTopology
 from stage_writer.topologies.records import Record
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     """The message's number, the feed's, its place in the input, its time, the input, and what is called with what."""
 
 
-Index = NDArray[np.int64]
 Timed = tuple[int, int, int, int, Record]
 """The message's number, its place in the input, its time, the highest time of those left out before, the record."""
 

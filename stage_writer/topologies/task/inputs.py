@@ -4,17 +4,13 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from common.spans import Partition, Topic, TopicPartition
 from stage_writer.decode.batch import Headers as KafkaHeaders
+from stage_writer.decode.batch import Index, Mask
 from stage_writer.decode.rejects import Reject
 from stage_writer.topologies.records import TopicRecord
-
-Index = NDArray[np.int64]
-Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from common.schema import to_arrow_schema
 from common.spans import Partition, Topic, TopicPartition
@@ -30,9 +29,6 @@ from stage_writer.topologies.task.writing import RowWriter
 
 if TYPE_CHECKING:
     from stage_writer.topologies.task.collecting import Collected, Outbox
-
-
-Index = NDArray[np.int64]
 
 
 @dataclass(slots=True)

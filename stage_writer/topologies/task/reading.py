@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
-from stage_writer.decode.batch import NO_TIMESTAMP
+from stage_writer.decode.batch import NO_TIMESTAMP, Index
 from stage_writer.decode.batch import Headers as KafkaHeaders
 from stage_writer.decode.rejects import ErrorClass, Reject
 from stage_writer.topologies.keys import any_json, key_decoder
@@ -28,9 +27,6 @@ from stage_writer.topologies.records import Headers, Key, Value
 
 if TYPE_CHECKING:
     from stage_writer.topologies.task.inputs import Input
-
-
-Index = NDArray[np.int64]
 
 
 def values_of(column: pa.ChunkedArray) -> list[Any]:
