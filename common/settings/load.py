@@ -44,6 +44,7 @@ _EXPECTED = {
     "bool_parsing": _EITHER,
     "bool_type": _EITHER,
     "string_type": _TEXT,
+    "text_in_place": "is not text; write one text in its place",
     "dict_type": _MAP,
     "model_type": _MAP,
     "tuple_type": _LIST,
@@ -206,6 +207,8 @@ def _sentence(path: tuple[int | str, ...], detail: ErrorDetails, references: Ref
         return f"{_dotted(path)}: {shown} is not one of {choices}"
     if kind == "tuple_type" and isinstance(detail["input"], str) and shown != MASK:
         return f"{_dotted(path)}: {shown} is not a list; write {_in_line([detail['input']])}"
+    if kind == "string_type" and isinstance(detail["input"], (dict, list)):
+        kind = "text_in_place"
     reason = _EXPECTED.get(kind, "").format(**context) or f"is refused: {detail['msg'][0].lower()}{detail['msg'][1:]}"
     return f"{_dotted(path)}: {shown or 'the value'} {reason}"
 

@@ -14,14 +14,14 @@ from common.settings.checks.routes import check_shared
 from common.settings.checks.topology import check_changelogs
 from common.settings.masking import References
 from common.settings.native import Native, NativeChoice
-from common.settings.on_marker import ControlTopic, fill_loading, require_no_source, require_waiting
+from common.settings.on_marker import fill_loading, require_no_source, require_waiting
 from common.settings.overlap import may_share, shared_topics
 from common.settings.places import nested
 from common.settings.refusing import refuse
 from common.settings.section import Option, Section
 from common.settings.services import TableServicesSettings
 from common.settings.stream import Stream
-from common.settings.topic_reader import TopicOwners
+from common.settings.topic_reader import TopicName, TopicOwners
 from common.settings.values import (
     CODECS,
     Address,
@@ -221,7 +221,7 @@ class LoaderSettings(Section):
         "`on-marker`: on notification by the writers, so that records are readable seconds after "
         "their flush (schedules.md).",
     )
-    control_topic: ControlTopic | None = Field(
+    control_topic: TopicName | None = Field(
         default=None,
         description="With `on-marker`: a Kafka topic through which writers notify the loader of new markers, "
         "instead of objects in the stage: no requests to the store, and milliseconds instead of a "

@@ -6,18 +6,13 @@ Rules:
 2. It holds no records. A stream that included it in its topics would stage the writers' notifications.
 """
 
-import re
 from collections.abc import Iterable
-from typing import Annotated
-
-from pydantic import AfterValidator
 
 from common.settings.refusing import refuse
 from common.settings.stream import Stream
 from common.settings.values import ON_MARKER
 
 RETENTION_ON_MARKER = "10m"
-_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
 def fill_loading(value: object) -> object:
@@ -27,15 +22,6 @@ def fill_loading(value: object) -> object:
     if value.keys() & {"marker_retention", "marker_retention_s"}:
         return value
     return {**value, "marker_retention": RETENTION_ON_MARKER}
-
-
-def _check_topic(value: str) -> str:
-    if _TOPIC.fullmatch(value) is None or value in {".", ".."}:
-        refuse(f"{value!r} is not a valid topic name; use 1 to 249 letters, digits, dots, underscores and hyphens")
-    return value
-
-
-ControlTopic = Annotated[str, AfterValidator(_check_topic)]
 
 
 def streams_on_marker(schedule: str, streams: Iterable[Stream]) -> tuple[Stream, ...]:

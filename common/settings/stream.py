@@ -24,7 +24,7 @@ from common.settings.refusing import refuse
 from common.settings.route_tables import AppearedTable, RouteTable
 from common.settings.section import SectionOfParts
 from common.settings.services import StreamServices
-from common.settings.topic_reader import TopicReader
+from common.settings.topic_reader import TopicName, TopicReader
 from common.settings.values import DurationS, FromOffsets, StartAt, StartValue
 from common.stage.identity_columns import STAGED_IDENTITY, IdentityColumns
 from common.tables.urls import comparable
@@ -68,9 +68,8 @@ class Stream(TopicReader, SectionOfParts):
         "all topologies of the writer.",
         examples=[["common"]],
     )
-    state_changelog: str | None = Field(
+    state_changelog: TopicName | None = Field(
         default=None,
-        pattern=r"^[A-Za-z0-9._-]{1,249}$",
         description="A Kafka topic for the changes that flushes make to the state of the topology's tasks; "
         "without one they are files in the stage, as snapshots always are. Markers name its messages "
         "by offset, so it must not be compacted, and must retain them for at least twice "
@@ -97,9 +96,8 @@ class Stream(TopicReader, SectionOfParts):
         description="URL of the table for dead letters; by default the table's URL followed by `_dead_letters`. "
         "`kafka://topic` is the default with that `dead_letters_topic`.",
     )
-    dead_letters_topic: str | None = Field(
+    dead_letters_topic: TopicName | None = Field(
         default=None,
-        pattern=r"^[A-Za-z0-9._-]{1,249}$",
         description=TOPIC_DESCRIPTION,
     )
     routing: RoutingSettings = Field(default_factory=RoutingSettings, alias="(routing)")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Annotated
 from urllib.parse import quote
 
-from pydantic import BeforeValidator, Field, PrivateAttr, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, WithJsonSchema, field_validator
 
 from common.settings.refusing import refuse
 from common.settings.section import Section
@@ -18,6 +18,21 @@ from common.stage.merged import kafka_topic, shared_chain, stream_of, topics_of
 _LONGEST_APP_ID = 250
 """Bytes, percent-encoded: with an extension it is the name of a file, for which local disks allow 255."""
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
+
+
+def _is_name(topic: str) -> bool:
+    return _NAME.fullmatch(topic) is not None and topic not in {".", ".."}
+
+
+def _require_name(topic: str) -> str:
+    if not _is_name(topic):
+        refuse("is not a topic name; use 1 to 249 letters, digits, dots, underscores and hyphens")
+    return topic
+
+
+TopicName = Annotated[
+    str, AfterValidator(_require_name), WithJsonSchema({"type": "string", "pattern": f"^{_NAME.pattern}$"})
+]
 
 
 def require_topics(value: object) -> object:
@@ -30,7 +45,7 @@ def require_topics(value: object) -> object:
     for topic in value:
         if topic.startswith("^"):
             _compile(topic)
-        elif not _NAME.fullmatch(topic) or topic in {".", ".."}:
+        elif not _is_name(topic):
             refuse(f"holds {topic!r}, which is not a topic name; letters, digits, '.', '_' and '-' are allowed")
     if len(set(value)) < len(value):
         refuse("names a topic twice; name each once")

@@ -422,6 +422,11 @@ WRONG = {
     ),
     "a message of no schema": (with_stream(message="shop.Order"), ["message only applies to format: protobuf"]),
     "dead letters that come back": (with_stream(dead_letters_topic="orders"), ["which the stream itself reads"]),
+    "dead letters in no topic": (
+        with_stream(dead_letters="kafka://two words"),
+        ["dead_letters_topic: 'two words' is not a topic name; use 1 to 249 letters"],
+    ),
+    "a list of columns": (with_stream(columns=["id BIGINT"]), ["columns: [id BIGINT] is not text; write one text"]),
     "a part as if it were a section": (with_stream(record={"format": "json"}), ["streams[0].record is not a setting"]),
     "a part by its alias": (with_stream(**{"(record)": {"format": "json"}}), ["is not a setting"]),
     "the program's own name of a key of a part": (
