@@ -66,7 +66,7 @@ def test_a_released_lease_goes_to_the_next_at_its_next_look(lake: Lake, clock: H
     assert second.held()
 
 
-def test_a_folder_that_somebody_emptied_is_filled_again(lake: Lake, clock: HandClock) -> None:
+def test_an_emptied_folder_is_filled_again(lake: Lake, clock: HandClock) -> None:
     first, second = contender(lake, clock, "first"), contender(lake, clock, "second")
     store = FsspecStore(f"{lake.url}/stage", lake.storage_options)
     store.delete([item.path for item in store.list("lease/")])
@@ -78,7 +78,7 @@ def test_a_folder_that_somebody_emptied_is_filled_again(lake: Lake, clock: HandC
     assert held(first, second) == ["orders", ""]
 
 
-def test_nobody_ever_held_it(lake: Lake) -> None:
+def test_it_was_never_held(lake: Lake) -> None:
     assert lease_status(FsspecStore(f"{lake.url}/stage", lake.storage_options)) is None
 
 

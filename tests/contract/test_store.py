@@ -86,7 +86,7 @@ def test_a_root_with_nothing_in_it_is_empty(store: ObjectStore) -> None:
 
 
 @pytest.mark.parametrize("sizes", [(3, 0, 4), (2 * PART_BYTES - 7, 5), (PART_BYTES, PART_BYTES + 3, 1, 7)])
-def test_a_file_in_pieces_arrives_whole_whatever_its_size(store: ObjectStore, sizes: tuple[int, ...]) -> None:
+def test_a_file_of_any_size_arrives_whole_in_pieces(store: ObjectStore, sizes: tuple[int, ...]) -> None:
     pieces = [bytes([number + 1]) * size for number, size in enumerate(sizes)]
     store.upload("data/one.parquet", ByteChunks(pieces))
     assert store.read("data/one.parquet") == b"".join(pieces)

@@ -140,7 +140,7 @@ def test_a_topic_that_was_made_again_is_told_by_its_id(written: Written) -> None
         written.read(changes)
 
 
-def test_others_transactions_keep_nobody_back(written: Written) -> None:
+def test_transactions_of_others_hold_nothing_back(written: Written) -> None:
     producer = Producer({"bootstrap.servers": written.kafka.bootstrap_servers, "transactional.id": uuid.uuid4().hex})
     producer.init_transactions(180)
     producer.begin_transaction()

@@ -55,7 +55,7 @@ def heard(listener: Listener) -> set[str]:
     return app_ids
 
 
-def test_signs_are_heard_and_whatever_else_is_said_is_not(kafka: KafkaCluster, new_topic: Callable[..., str]) -> None:
+def test_notifications_are_heard_and_other_messages_are_not(kafka: KafkaCluster, new_topic: Callable[..., str]) -> None:
     topic = new_topic(3)
     sign = (notification_key("orders"), MESSAGE)
     say(kafka, topic, *[sign] * 50)
@@ -99,7 +99,7 @@ def test_a_topic_that_goes_and_comes_is_told_of_once_each(kafka: KafkaCluster) -
     assert "create the topic" in str(logs[0]["remedy"])
 
 
-def test_brokers_that_are_away_keep_nobody_waiting() -> None:
+def test_brokers_that_are_away_delay_no_caller() -> None:
     with capture_logs() as logs:
         listener = listen(dict(NOWHERE), "control")
         waits = KafkaControlTopic(dict(NOWHERE), "control", structlog.get_logger(), Metrics(), give_up_after_s=3600)

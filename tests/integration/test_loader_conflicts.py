@@ -80,7 +80,7 @@ DEEDS = {
     [*((deed, None) for deed in DEEDS), *((deed, "Serializable") for deed in DEEDS if deed.startswith("DELETE"))],
     ids=["optimize", "delete", "merge", "properties", "columns", "delete-serializable"],
 )
-def test_a_load_beside_a_foreign_commit(
+def test_a_load_with_a_foreign_commit_in_between(
     staging: Staging, spark: SparkSession, deed: str, isolation: str | None
 ) -> None:
     tables, table = SparkDeltaTables(spark, SystemClock()), f"delta.`{staging.table}`"

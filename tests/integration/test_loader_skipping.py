@@ -129,7 +129,7 @@ def test_spark_opens_the_one_file_that_can_hold_a_value(column: str, view: str, 
 
 
 @pytest.mark.parametrize("column", INEXACT)
-def test_what_has_no_faithful_bounds_is_found_all_the_same(column: str, view: str, spark: SparkSession) -> None:
+def test_rows_without_faithful_bounds_are_found(column: str, view: str, spark: SparkSession) -> None:
     query = spark.sql(f"SELECT DISTINCT _kafka_offset FROM {view} WHERE {column} = {INEXACT[column]}")  # noqa: S608
     assert [row[0] for row in query.collect()] == [23]
 

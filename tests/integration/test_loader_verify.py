@@ -179,7 +179,7 @@ def test_a_file_that_a_vacuum_took_is_named_with_what_mends_it(staging: Staging,
     assert "TO VERSION AS OF 1" in fault.text
 
 
-def test_rows_of_nobody_are_noted(staging: Staging, spark: SparkSession) -> None:
+def test_rows_without_a_known_writer_are_noted(staging: Staging, spark: SparkSession) -> None:
     spark.sql("SELECT 1L AS id, 'a' AS day").write.format("delta").mode("append").save(staging.table)
     verified = report(staging, spark)
     assert (verified.faults, kinds(verified, Verdict.NOTED)) == (

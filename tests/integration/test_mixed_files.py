@@ -32,7 +32,7 @@ def load(staging: Staging, spark: SparkSession) -> StreamReport:
 
 
 @pytest.mark.parametrize("lake", ["file", "moto"], indirect=True)
-def test_mixed_files_are_parted_and_arrive_once_beside_files_that_are_added(lake: Lake, spark: SparkSession) -> None:
+def test_mixed_files_are_split_and_arrive_once_with_files_that_are_added(lake: Lake, spark: SparkSession) -> None:
     staging = Staging(lake.url, storage_options=dict(lake.storage_options))
     staging.flush(0, 0, 100, days=[*DAYS, None], mixed=True)
     staging.flush(1, 0, 100, days=[*DAYS, None], mixed=True, dead=[7])

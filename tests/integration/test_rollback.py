@@ -122,7 +122,7 @@ def test_going_on_leaves_what_is_lost_and_loads_what_comes(staging: Staging, loa
     assert reason_of(staging, report) == "table_restored"
 
 
-def test_a_restore_that_takes_nothing_of_ours_back_is_nobodys_business(staging: Staging, loader: LoaderService) -> None:
+def test_a_restore_that_takes_nothing_of_ours_back_changes_nothing(staging: Staging, loader: LoaderService) -> None:
     deltalake.DeltaTable(staging.table).delete("_kafka_offset < 5")
     restore(staging, 2)
     restore(staging, 1)

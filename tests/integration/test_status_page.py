@@ -185,7 +185,7 @@ def is_at_the_end(page: Page) -> bool:
     return page.is_visible("#window .row[aria-rowindex='1005']")
 
 
-def test_the_page_follows_the_service_and_keeps_what_somebody_looks_at(browser: Browser) -> None:
+def test_the_page_follows_the_service_and_keeps_what_is_open(browser: Browser) -> None:
     with opened(browser, "thousand") as (page, site):
         page.fill("#filter", "orders/7")
         page.focus("#filter")

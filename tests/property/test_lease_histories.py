@@ -147,7 +147,7 @@ def contest(seed: int, streams: Sequence[str], turns: int) -> Contest:
     streams=st.lists(st.sampled_from(["a", "b", "ab", "bc", "abc"]), min_size=2, max_size=3),
     turns=st.integers(50, 1500),
 )
-def test_one_holds_at_a_time_and_somebody_always_takes_over(seed: int, streams: list[str], turns: int) -> None:
+def test_one_holds_at_a_time_and_another_always_takes_over(seed: int, streams: list[str], turns: int) -> None:
     run = contest(seed, streams, turns)
     run.heal()
     run.somebody_takes_over()

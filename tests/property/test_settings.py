@@ -76,7 +76,7 @@ def settings_or_one_error(text: str) -> None:
 
 
 @given(st.text())
-def test_whatever_a_file_holds_the_answer_is_settings_or_one_error(text: str) -> None:
+def test_any_file_gives_settings_or_one_error(text: str) -> None:
     settings_or_one_error(text)
 
 
@@ -88,7 +88,7 @@ json = st.recursive(
 
 
 @given(st.sampled_from(["kafka", "stage", "writer", "loader", "logs", "streams"]), json)
-def test_whatever_a_section_holds_the_answer_is_settings_or_one_error(section: str, value: object) -> None:
+def test_any_section_gives_settings_or_one_error(section: str, value: object) -> None:
     content = {**yaml.safe_load(config("x")), section: value}
     settings_or_one_error(yaml.safe_dump(content, allow_unicode=True))
 
@@ -99,7 +99,7 @@ keys = st.sampled_from(
 
 
 @given(keys, json)
-def test_whatever_a_stream_s_key_holds_the_answer_is_settings_or_one_error(key: str, value: object) -> None:
+def test_any_value_of_a_stream_s_key_gives_settings_or_one_error(key: str, value: object) -> None:
     content = yaml.safe_load(config("x"))
     content["streams"][0][key] = value
     settings_or_one_error(yaml.safe_dump(content, allow_unicode=True))

@@ -136,7 +136,7 @@ def test_each_place_that_a_chain_can_be_rewound_to_keeps_its_state(steps: list[s
         assert history.stood_in_for <= history.files, "a topic may have forgotten what these stand in for"
 
 
-def test_what_nobody_needs_goes_when_it_is_old_enough() -> None:
+def test_what_is_not_needed_is_deleted_when_it_is_old_enough() -> None:
     history = History()
     for step in ("changes", "changes", "lost claim", "snapshot", "changes"):
         history.step(step)

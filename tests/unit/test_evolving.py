@@ -367,7 +367,7 @@ def test_there_is_a_limit(tmp_path: Path) -> None:
     assert [offered for partition in SOURCES for _, offered in world.staged(partition)] == [None, None]
 
 
-def test_the_columns_of_a_table_that_somebody_has_altered_are_used_as_they_are() -> None:
+def test_the_columns_of_an_altered_table_are_used_as_they_are() -> None:
     table = parse_ddl("id BIGINT, day DATE, _rescued STRING")
     known = PublishedColumns(parse_ddl("id BIGINT"), parse_ddl("old STRING"), 10)
     agreement = agree(table, known, parse_ddl("day STRING, ID BIGINT"), table)

@@ -246,7 +246,7 @@ def test_of_a_topic_that_has_lost_records_an_operator_says_where_the_new_chain_b
         plan_restart(replace(short, table=Position(15)), give_up=False, at=Position(8))
 
 
-def test_where_nobody_knows_the_ids_the_plan_says_what_may_happen() -> None:
+def test_with_unknown_ids_the_plan_says_what_may_happen() -> None:
     plan = instance(Restart, plan_restart(state(*chain_of(0, 10), table=10, now=None), give_up=False))
     assert "a second time" in plan.notes[0]
 
@@ -354,7 +354,7 @@ def stage_again(staging: Staging, start: int, end: int, previous: int | None, ge
     put(staging.store(staging.stage_url), marker)
 
 
-def test_both_topics_are_in_the_table_and_an_old_marker_is_in_nobody_s_way() -> None:
+def test_both_topics_are_in_the_table_and_an_old_marker_blocks_nothing() -> None:
     staging, tables = Staging(f"memory://{uuid.uuid4().hex}"), MemoryDeltaTables()
     staging.flush(0, 0, 10)
     staging.flush(0, 10, 20)

@@ -387,7 +387,7 @@ def test_a_chain_whose_beginning_is_lost_is_held(staging: Staging, tables: Memor
     assert not tables.tables
 
 
-def test_markers_of_other_topics_are_nobodys_business(staging: Staging, tables: MemoryDeltaTables) -> None:
+def test_markers_of_other_topics_are_ignored(staging: Staging, tables: MemoryDeltaTables) -> None:
     Staging(staging.root, topic="others").flush(0, 0, 10)
     staging.flush(0, 0, 10)
     loader_for(staging, tables).run_pass()

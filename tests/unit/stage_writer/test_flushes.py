@@ -271,7 +271,7 @@ def test_rows_for_a_table_that_cannot_take_them_are_not_written(world: World, ta
     assert isinstance(refusing.flush_job(flush_of(world, only_letters), always).run(), Sealed)
 
 
-def test_files_that_are_written_are_claimed_whatever_becomes_of_the_table(world: World, tables: Tables) -> None:
+def test_files_that_are_written_are_claimed_even_if_the_table_changes(world: World, tables: Tables) -> None:
     tables.failures = 1
     refused: list[str] = []
     job = stage_of(world, tables, refused).flush_job(flush_of(world, buffer_of(format_of(world))), always)

@@ -112,7 +112,7 @@ def test_a_store_that_takes_no_sign_stops_nothing(tmp_path: Path, monkeypatch: p
     assert world.signs() == ["news/orders/w.news"]
 
 
-def test_nothing_is_told_where_nobody_listens(tmp_path: Path) -> None:
+def test_nothing_is_sent_without_listeners(tmp_path: Path) -> None:
     world = World(tmp_path, {FIRST: 10})
     world.steps(20)
     assert list(world.store.list("news/")) == []

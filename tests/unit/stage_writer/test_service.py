@@ -492,7 +492,7 @@ def test_a_chain_that_begins_at_a_moment_begins_there_after_a_restart_too(tmp_pa
     assert world.spans() == [(5, 9)]
 
 
-def test_a_beginning_that_somebody_else_wrote_wins(tmp_path: Path) -> None:
+def test_a_beginning_that_another_process_wrote_wins(tmp_path: Path) -> None:
     world = World(tmp_path, {FIRST: 5}, "latest")
     write_beginning(world, FIRST, ChainOrigin(Position(2)))
     world.steps()

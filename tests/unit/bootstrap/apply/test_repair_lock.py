@@ -147,7 +147,7 @@ def test_a_repair_whose_requests_may_still_be_under_way_has_not_ended(store: Fss
     Operator(store, "ann", 20).act()  # the turn that was taken over has ended with its successor's
 
 
-def test_a_turn_that_cannot_be_read_is_a_turn_all_the_same(store: FsspecStore) -> None:
+def test_a_turn_that_cannot_be_read_is_a_turn(store: FsspecStore) -> None:
     put(store, *chain_of(10, 20, 30))
     store.write(repair_path(ORDERS, 7), b"{")
     with pytest.raises(UsageError, match="another repair"):

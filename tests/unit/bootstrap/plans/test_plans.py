@@ -567,7 +567,7 @@ def found_in(store: FsspecStore, **more: int) -> PartitionState:
     return state(stage.staged_markers(store, ORDERS), **more)  # type: ignore[arg-type]
 
 
-def test_markers_are_read_by_position_whatever_their_spelling(store: FsspecStore) -> None:
+def test_markers_are_read_by_position_in_any_spelling(store: FsspecStore) -> None:
     put(store, *chain_of(0, 10, 20))
     store.write("done/orders/0/9.done", b"")
     store.write("done/orders/0/00000000000000000020.done", b"{")
@@ -583,7 +583,7 @@ def test_markers_are_read_by_position_whatever_their_spelling(store: FsspecStore
     assert staged[1].path == "done/orders/0/9.done"
 
 
-def test_a_marker_that_somebody_made_meanwhile_is_not_overwritten(store: FsspecStore) -> None:
+def test_a_marker_that_was_made_meanwhile_is_not_overwritten(store: FsspecStore) -> None:
     put(store, by_hand(41))
     with pytest.raises(UsageError, match="another process"):
         stage.make(store, AUTHOR.begin_at(state(), Position(42)))

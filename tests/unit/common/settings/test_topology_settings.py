@@ -46,7 +46,7 @@ def test_what_is_no_topology_s_is_refused(settings: dict[str, object], told: str
         ("formats", {"city": "json"}, "source"),
     ],
 )
-def test_what_makes_rows_of_a_record_is_refused_beside_it(key: str, value: object, instead: str) -> None:
+def test_other_makers_of_rows_are_refused_with_it(key: str, value: object, instead: str) -> None:
     columns = "id ARRAY<INT>, city STRING" if key == "explode" else "id BIGINT, city STRING"
     with pytest.raises(ConfigError, match=rf"{key} cannot be set; remove {key}, and .*{instead}"):
         parse(with_stream(topology="shop:build", columns=columns, **{key: value}))

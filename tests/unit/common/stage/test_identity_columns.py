@@ -25,7 +25,7 @@ FILE = StagedFile(waiting_path("/t", DataFileName(ORDERS, Position(0), "0")), No
 TABLE = StagedTable("/t", TableKind.ROWS, schema_to_json(parse_ddl("id INT")), (), (FILE,), place=STAGED_IDENTITY)
 
 
-def test_rows_that_wait_for_spark_without_kafkas_columns_have_their_place_beside_the_table_s_columns() -> None:
+def test_rows_that_wait_for_spark_without_kafkas_columns_have_their_place_as_a_column() -> None:
     stream = stream_of(columns="id INT, many ARRAY<INT>", load="append", kafka_columns=False, explode="many")
     converter = StreamConverter(stream)
     own = converter.formats[0]
@@ -82,7 +82,7 @@ def test_what_is_held_because_a_row_cannot_be_tied_names_the_way_out() -> None:
     assert "load: append" not in not_written(ORDERS, Position(7), "id is null", "/t").remedy
 
 
-def test_a_check_is_about_columns_that_nobody_stages_where_it_names_them() -> None:
+def test_a_check_is_about_unstaged_columns_where_it_names_them() -> None:
     schema = schema_to_json(parse_ddl("id INT, value STRING, mine STRING, `my own` INT, other INT"))
     texts = ["(value <> MINE)", "`my own` > 3"]
     assert kept_columns_needed(texts, schema, ("id", "value")) == ("mine", "my own")

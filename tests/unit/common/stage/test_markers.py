@@ -246,7 +246,7 @@ def test_a_file_of_another_place_flush_or_program_is_refused(key: str, value: ob
 
 @pytest.mark.parametrize("topic", ["orders", "a-1-00000000000000000041-b", "x" * 249, "orders+payments"])
 @pytest.mark.parametrize("url", ["s3://lake/orders", "/", "s3://lake/" + "t" * 200, "memory://a b%:c/"])
-def test_a_marker_may_have_whatever_file_a_writer_names_for_it(topic: str, url: str) -> None:
+def test_a_marker_may_name_any_file_that_is_named_for_it(topic: str, url: str) -> None:
     partition = TopicPartition(Topic(topic), Partition(7))
     inputs = [InputEnd(TopicPartition(part, Partition(7)), Position(41)) for part in topics_of(topic)]
     start = merged_position(inputs) if is_merged(topic) else Position(41)
@@ -313,7 +313,7 @@ def test_texts_of_any_size_count_for_one() -> None:
 
 
 @pytest.mark.usefixtures("few")
-def test_a_marker_that_nobody_could_read_is_not_written() -> None:
+def test_a_marker_that_could_not_be_read_is_not_written() -> None:
     (table,) = MANIFEST.tables
     with pytest.raises(StoreError, match=r"was not written, because it has more than 100 objects"):
         sealed(NAME, replace(MANIFEST, tables=(replace(table, files=table.files * (OBJECTS // 2)),)))

@@ -39,7 +39,7 @@ def test_a_name_stands_for_its_location_wherever_a_table_is_named() -> None:
     assert table_named(known, "shop.others", tables_of(known)) is None
 
 
-def test_dead_letters_lie_beside_the_location() -> None:
+def test_dead_letters_are_next_to_the_location() -> None:
     assert settings(catalog_tables={NAME: "/lake/orders"}).streams[0].dead_letters == "/lake/orders_dead_letters"
 
 
@@ -127,7 +127,7 @@ def test_a_name_of_something_else_keeps_the_stream_from_being_loaded(
     assert (exit_code(checks), fatal(checks)) == (2, ()), "other streams are loaded"
 
 
-def test_a_catalog_that_is_away_is_told_apart_from_one_that_nobody_knows() -> None:
+def test_a_catalog_that_is_away_differs_from_an_unknown_one() -> None:
     stream: Stream = settings(catalog_tables={NAME: "/lake/orders"}).streams[0]
     away = list(Registering(Known(fails=TableError("gone", "wait"))).checks(stream))
     assert (exit_code(away), fatal(away)) == (1, ())

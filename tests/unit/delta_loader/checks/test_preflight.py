@@ -332,9 +332,7 @@ def test_a_silent_kafka_and_a_missing_topic_are_told_apart(
 
 
 @pytest.mark.parametrize(("kind", "away"), [(StoreRefusedError, False), (UnsafeStoreError, False), (StoreError, True)])
-def test_a_stage_that_fails_is_everybodys_error_and_a_silent_kafka_a_warning(
-    kind: type[StoreError], *, away: bool
-) -> None:
+def test_a_stage_that_fails_is_an_error_and_a_silent_kafka_a_warning(kind: type[StoreError], *, away: bool) -> None:
     found = preflight(Staging(f"memory://{uuid.uuid4().hex}"), {}, kind)
     by_name = {check.name: check for check in found}
     assert (by_name["stage"].level, by_name["stage"].app_id, by_name["stage"].away) == (Level.ERROR, None, away)

@@ -199,12 +199,12 @@ def test_single_offsets_that_were_replaced_are_no_whole_range() -> None:
     assert [kind for _, kind, _ in kinds(judged(history, [0, 1, 2, 3, 4, 5, 6, 8]))] == ["rows_missing"]
 
 
-def test_spans_that_nobody_counted_are_not_proved() -> None:
+def test_spans_without_counts_are_not_proved() -> None:
     history = History((0, 10, None))
     assert kinds(judged(history, range(7))) == [("not proved", "not_counted", None)]
 
 
-def test_rows_that_nobody_loaded_are_a_fault() -> None:
+def test_rows_that_no_load_explains_are_a_fault() -> None:
     history = History((0, 10, 10))
     assert kinds(judged(history, range(12))) == [("fault", "unknown_rows", None)]
 
@@ -379,7 +379,7 @@ def merge(history: History, start: int, end: int, rows: int, *actions: dict[str,
     history.commit(add(f"m{start}", start, end - 1, rows), *actions, txn(end - 1), ours=metadata)
 
 
-def test_of_events_that_were_merged_no_rows_are_expected_whatever_the_stream_does_now() -> None:
+def test_no_rows_are_expected_of_merged_events_in_any_load_mode() -> None:
     history = History()
     merge(history, 0, 10, 4)
     merge(history, 10, 20, 6, remove("m0"))

@@ -58,7 +58,7 @@ def test_as_many_rows_as_the_commits_loaded_are_proved_and_no_more_is_claimed(st
     assert unproved.verdict is Verdict.UNPROVED
 
 
-def test_rows_that_nobody_took_or_loaded_are_a_fault(stream: Stream) -> None:
+def test_rows_that_were_neither_staged_nor_loaded_are_a_fault(stream: Stream) -> None:
     for rows in (9, 11):
         report = verified(stream, rows)
         assert (told(report), report.is_clean) == ([("rows_differ", Verdict.FAULT)], False)

@@ -47,7 +47,7 @@ def step(state: LeaseState, now_s: float, *, contending: bool = True) -> Wait | 
     return next_step(state, now_s, contending=contending)
 
 
-def test_a_lease_that_nobody_ever_held_is_taken_at_once() -> None:
+def test_a_lease_that_was_never_held_is_taken_at_once() -> None:
     assert step(NEW, 0.0) == Claim(Epoch(1))
 
 
@@ -90,7 +90,7 @@ def test_a_request_that_was_sent_twice_counts_from_the_first_time() -> None:
     assert not observed(state, Epoch(2), record(grant("me", 2)), 113.5).held(120.0)
 
 
-def test_a_holder_whose_time_is_over_takes_the_next_epoch_if_nobody_else_has() -> None:
+def test_a_holder_whose_time_is_over_takes_the_next_epoch_if_it_is_free() -> None:
     state = holding(sent_s=100.0)
     assert step(state, 500.0) == Claim(Epoch(2))
 
@@ -228,7 +228,7 @@ def test_a_record_is_read_as_it_was_written() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b"null", b'{"holder": "a"}', b"\xff"])
-def test_what_cannot_be_read_is_somebody_s(data: bytes) -> None:
+def test_an_unreadable_lease_counts_as_held(data: bytes) -> None:
     found = LeaseRecord.from_bytes(data, 15.0)
     assert found == LeaseRecord("unknown", released=False, lease_s=15.0, created_ms=0)
 

@@ -218,7 +218,7 @@ def test_a_stray_across_where_the_table_stands_is_not_the_marker_that_stays() ->
     assert world.would_rewind(held.remedy).position == 10
 
 
-def test_a_table_that_lacks_what_nobody_has_any_more_is_told_with_what_is_left_to_do() -> None:
+def test_a_table_that_lacks_what_exists_nowhere_is_reported_with_what_can_be_done() -> None:
     """No rewind is: the own table has it."""
     world = World()
     settings = routed_settings_for(world.staging, ("aside",))

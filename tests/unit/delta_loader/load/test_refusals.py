@@ -35,7 +35,7 @@ def test_a_refused_record_is_a_dead_letter_and_no_row(world: RefusingTables) -> 
     assert [len(commit.files) for commit in letters] == [1, 0], "what writers staged, and what the table refused"
 
 
-def test_a_loader_that_dies_in_between_buries_nobody_twice(world: RefusingTables) -> None:
+def test_a_loader_that_dies_in_between_makes_no_dead_letter_twice(world: RefusingTables) -> None:
     world.refuses, world.dies = {5, 7}, True
     world.staging.flush(0, 4, 10)
     assert world.run().failure is not None
@@ -141,7 +141,7 @@ def test_while_the_dead_letters_cannot_be_read_a_table_that_may_have_refused_row
     assert world.buried == [5, 7] == world.left_out
 
 
-def test_a_dead_letter_that_may_have_been_written_all_the_same_is_no_row(world: RefusingTables) -> None:
+def test_a_dead_letter_whose_commit_has_an_unknown_end_is_no_row(world: RefusingTables) -> None:
     """A commit that failed as far as the loader knows, and a check that is dropped before it plans again."""
     world.refuses = {5}
     world.staging.flush(0, 4, 10, dead=[6])

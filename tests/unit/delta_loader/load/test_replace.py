@@ -444,7 +444,7 @@ def counted(world: World) -> tuple[int, int, int]:
     return conflicts, done, left
 
 
-def test_a_request_beside_one_that_was_stopped_goes_its_way(world: World) -> None:
+def test_a_request_goes_on_after_another_was_stopped(world: World) -> None:
     world.ask("1", {1}, {0}, end=2)
     world.ask("2", {9}, {8}, start=8)
     world.replacer.before["1" * 32, TableKind.ROWS, RequestStep.ROWS] = in_the_way

@@ -246,7 +246,7 @@ def test_a_crash_between_two_tables_is_mended_by_the_next_loader() -> None:
         assert counted(fresh, dying) == WHOLE
 
 
-def test_what_a_table_lacks_and_nobody_has_staged_any_more_is_told_with_the_way_to_get_it(
+def test_what_a_table_lacks_and_is_no_longer_staged_is_reported_with_its_remedy(
     staging: Staging, tables: Broken
 ) -> None:
     tables.commits.add(staging.route("a"))

@@ -111,7 +111,7 @@ def test_a_dead_letter_table_within_a_marker_gets_what_lies_beyond() -> None:
     assert rows_commit(ROWS, NAMING, load, None).written == ()
 
 
-def test_metadata_of_others_is_nobodys() -> None:
+def test_metadata_of_others_is_ignored() -> None:
     assert CommitMetadata.from_json("") is None
     assert CommitMetadata.from_json('{"x": 1}') is None
 

@@ -116,7 +116,7 @@ def test_the_stage_is_looked_at_once_a_second() -> None:
     assert stage.looks == 10
 
 
-def test_everything_is_looked_at_once_a_minute_though_nobody_told_of_it() -> None:
+def test_all_streams_are_checked_once_a_minute_without_any_message() -> None:
     world = World()
     assert [world.look(1) for _ in range(130)].count("all") == 3
 
@@ -370,7 +370,7 @@ def test_signs_of_a_stream_that_another_loader_loads_stay_for_it() -> None:
     assert StoredNotifications(store, STREAMS, structlog.get_logger()).take() == {"a/b=c"}
 
 
-def test_news_are_looked_for_by_another_thread_and_only_while_somebody_takes_them() -> None:
+def test_another_thread_looks_for_news_only_while_it_is_taken() -> None:
     said, clock, asked = Said(), HandClock(0.0), 0
 
     def ask() -> None:

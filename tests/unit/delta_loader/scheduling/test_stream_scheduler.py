@@ -117,7 +117,7 @@ def test_who_has_much_to_load_gives_way_to_who_waits() -> None:
     turns.close(LONG_S)
 
 
-def test_a_pass_that_somebody_waits_for_ends_before_its_streams_do() -> None:
+def test_a_requested_pass_ends_before_its_streams_do() -> None:
     turns, hang, seen = StreamScheduler(2, patience_s=LONG_S), Event(), list[frozenset[str]]()
     watched = Watched({"slow": hang})
 

@@ -52,7 +52,7 @@ def test_a_session_is_as_the_user_says_and_else_as_it_has_to_be(
     assert session_options(settings(says), [], {}).get(key) == value
 
 
-def test_the_users_jars_come_beside_ours() -> None:
+def test_the_users_jars_are_added_to_ours() -> None:
     options = session_options(settings({"spark.jars": "/opt/mine.jar"}), [Path("/cache/delta.jar")], {})
     assert options["spark.jars"] == "file:///cache/delta.jar,/opt/mine.jar"
 

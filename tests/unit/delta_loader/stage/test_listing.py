@@ -32,7 +32,7 @@ def _name(start: int) -> MarkerName:
     return MarkerName(SOURCE, Position(start))
 
 
-def test_names_come_by_position_in_whatever_spelling_and_order_they_were_listed() -> None:
+def test_names_come_by_position_in_any_spelling_and_order() -> None:
     padded = _name(7).path
     listed = _listing((_name(40).path, 4), ("done/orders/3/9.done", 2), (padded, 1), ("done/orders/3/7.done", 1))[
         SOURCE

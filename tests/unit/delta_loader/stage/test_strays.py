@@ -102,7 +102,7 @@ def test_late_claims_are_put_aside_as_a_whole_or_stay(
     assert (report.strays, starts(staging)) == (1 + len(claims) - len(left), left)
 
 
-def test_a_branch_beside_which_the_chain_has_gone_on_is_put_aside_with_its_far_end(
+def test_a_branch_that_the_chain_has_passed_is_put_aside_with_its_far_end(
     staging: Staging, loader: LoaderService, tables: MemoryDeltaTables
 ) -> None:
     """A zombie that knows no rules goes on from its own end; the living writer passes it by."""

@@ -89,7 +89,7 @@ def test_messages_wait_for_the_schemas_that_they_name_and_for_no_others() -> Non
     assert (wait.ids, wait.is_over()) == ((7, 666), False)
 
 
-def test_nothing_framed_asks_nobody() -> None:
+def test_without_framed_messages_no_registry_is_asked() -> None:
     types = Types()
     decoder = FramedDecoder(PlainRecords(Decoder(parse_ddl("i INT"))), types)
     assert decoder.decode(messages_of(pa.array([None, None], pa.binary()))).tombstones.tolist() == [0, 1]
@@ -187,7 +187,7 @@ def test_a_registry_that_is_away_is_waited_for() -> None:
         assert clock.pauses == [0.5, 1.0, 2.0]
 
 
-def test_nobody_waits_for_a_registry_that_is_away() -> None:
+def test_a_registry_that_is_away_delays_no_caller() -> None:
     with running_registry() as server:
         number = server.register("{}")
         server.stop()

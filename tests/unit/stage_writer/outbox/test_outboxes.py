@@ -101,7 +101,7 @@ def test_a_marker_names_its_chains_outboxes_and_no_others() -> None:
             marker_from_bytes(name, wrong)
 
 
-def test_dead_letters_are_sent_as_they_came_beside_what_a_topology_sends() -> None:
+def test_dead_letters_are_sent_as_they_came_with_what_a_topology_sends() -> None:
     stream = stream_of(columns="id INT NOT NULL", dead_letters="kafka://errors")
     found = batch_of([b"{", None, b'{"id": 1}', b"{}"], keys=[b"k", None, None, None])
     converter = StreamConverter(stream)

@@ -137,7 +137,7 @@ def test_a_large_one_is_read_again_when_its_flush_has_landed_or_there_is_room() 
     assert sources(decide([filling(0), filling(1, memory_bytes=5900)], LIMITS, 0.0, before))[1] == set()
 
 
-def test_whatever_fills_the_memory_goes_out() -> None:
+def test_anything_that_fills_the_memory_is_flushed() -> None:
     """Or reading would stay paused until the buffers are old."""
     for count in (1, 2, 3, 7, 100):
         buffer_stats = [filling(number, first_record_at_s=0.0, memory_bytes=10_100 // count) for number in range(count)]

@@ -164,7 +164,7 @@ def test_a_column_that_an_expression_fills_is_not_missing_in_a_sample() -> None:
     ]
 
 
-def test_of_a_topology_nobody_else_knows_what_it_takes(tmp_path: Path) -> None:
+def test_only_a_topology_knows_what_it_takes(tmp_path: Path) -> None:
     stream = stream_of(columns="id INT").model_copy(update={"topology": f"{tmp_path}/shop.py:build"})
     assert census_of(stream) is None
 

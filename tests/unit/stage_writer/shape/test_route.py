@@ -49,7 +49,7 @@ def test_what_has_no_route_is_a_dead_letter_where_that_is_asked_for() -> None:
     assert staged.rows[1].column("value").to_pylist() == values("a", "c", None)[1:]
 
 
-def test_a_route_that_fails_is_a_dead_letter_whatever_becomes_of_the_unrouted() -> None:
+def test_a_route_that_fails_is_a_dead_letter_in_any_mode_of_unrouted() -> None:
     (staged,) = StreamConverter(routed("CAST(kind AS INT)::VARCHAR", routes={"1": "/one"})).convert(
         [batch_of(values("1", "x", "2"))]
     )

@@ -134,7 +134,7 @@ def test_a_lost_answer_is_our_own_marker(world: World) -> None:
     assert len(world.files()) == 1
 
 
-def test_a_zombie_takes_a_freed_position_and_nobody_goes_on_from_there(world: World) -> None:
+def test_a_zombie_takes_a_freed_position_and_no_writer_continues_it(world: World) -> None:
     """The loader has settled a marker, a late writer claims the freed position again with a longer span."""
     first = world.seal(0, 10, None)
     zombie = world.job(10, 90, first.tail)

@@ -105,7 +105,7 @@ def test_the_remedy_is_the_setting_that_makes_the_column(stream: dict[str, Any],
         ("qty STRUCT<a: INT>", "qty STRUCT<b: STRING>"),
     ],
 )
-def test_what_somebody_can_mend_in_the_table_is_staged(table: str, staged: str) -> None:
+def test_what_can_be_fixed_in_the_table_is_staged(table: str, staged: str) -> None:
     assert found({"columns": staged}, state_of(table + KAFKA)) is None
 
 

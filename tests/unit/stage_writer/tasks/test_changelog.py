@@ -72,7 +72,7 @@ def offsets(span: Span) -> range:
     return range(span.start, span.end)
 
 
-def test_what_a_lost_claim_has_written_is_nobody_s(tmp_path: Path) -> None:
+def test_what_a_lost_claim_has_written_belongs_to_no_flush(tmp_path: Path) -> None:
     world = flushed(tmp_path, 10)
     world.group.ends[FIRST] = 14
     world.writer.step(0.2)  # read and counted, and not flushed

@@ -95,7 +95,7 @@ def test_markers_made_by_hand_right_above_change_nothing_of_it() -> None:
     assert state_of([*stateful(0, 5, 9), skip, by_hand(12)], files(0, 5)) == files(0, 5)
 
 
-def test_above_a_gap_nobody_knows_it() -> None:
+def test_above_a_gap_it_is_unknown() -> None:
     skip = flush(11, 12, origin=Origin.SKIP)
     with pytest.raises(StateError, match="the state of orders/0 at 11 is unknown") as refused:
         state_of([*stateful(0, 5, 9), skip], files(0, 5))
@@ -161,7 +161,7 @@ def test_a_rewind_goes_to_where_the_state_is_known_and_keeps_it() -> None:
     assert required(plan.marker.manifest).state == MarkedState(files(0, 5), files(0, 5))
 
 
-def test_a_rewind_to_where_nobody_knows_the_state_says_what_will_come_of_it() -> None:
+def test_a_rewind_to_an_unknown_state_says_what_will_happen() -> None:
     plan = plan_rewind(partition(stateful(0, 5, 9, 20)[2:], table=20), Position(7), AUTHOR, below_table=True)
     assert plan.position == 7
     assert any("--to 0 --below-table rebuilds it" in note for note in plan.notes)

@@ -85,7 +85,7 @@ def told(staged: StagedRows) -> list[object]:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_it_does_not_matter_who_is_converted_beside(seed: int) -> None:
+def test_other_streams_do_not_change_a_conversion(seed: int) -> None:
     dice = random.Random(seed)  # noqa: S311 - a test's dice
     beside, alone = tasks(4), tasks(4)
     for start in range(0, 100, 10):
@@ -116,7 +116,7 @@ def test_a_task_that_is_gone_converts_nothing_and_the_others_do() -> None:
     assert [batch.partition for portion in slices for batch, _ in portion] == [source(1)]
 
 
-def test_nobody_looks_into_a_task_while_it_converts() -> None:
+def test_a_task_is_not_read_while_it_converts() -> None:
     dice = random.Random(2)  # noqa: S311 - a test's dice
     (made,) = tasks(1)
     converter = instance(TaskConverter, made.converter)

@@ -185,7 +185,7 @@ def test_an_exception_takes_back_what_its_record_did() -> None:
     assert driver.store("counts").fetch("ada", 10_000_000) == [1, 10_000_000]
 
 
-def test_operators_on_columns_stand_beside_those_on_records() -> None:
+def test_operators_on_columns_go_with_those_on_records() -> None:
     builder = StreamsBuilder()
     clicks = builder.stream("clicks", columns="page STRING, ms BIGINT").where("ms > 10").derive({"s": "ms / 1000.0"})
     clicks.map_values(lambda click: {"page": click["page"].upper(), "s": float(click["s"])}).to()

@@ -166,7 +166,7 @@ def test_a_message_whose_row_does_not_fit_costs_its_own_undo_and_no_other() -> N
     assert [row["n"] for row in driver.rows()] == [8, 9, 1, 2]
 
 
-def test_a_row_that_does_not_fit_refuses_its_message_whatever_the_code_catches() -> None:
+def test_a_row_that_does_not_fit_refuses_its_message_even_if_the_code_catches() -> None:
     def catch(context: ProcessorContext, record: Record) -> None:
         try:
             context.forward(record.with_value({"n": record.value["n"]}))
@@ -666,7 +666,7 @@ class UnsayableError(Exception):
         (UnsayableError(), "UnsayableError: its text raises LookupError"),
     ],
 )
-def test_whatever_an_error_says_is_text_of_a_dead_letter(error: Exception, said: str) -> None:
+def test_any_error_s_message_is_text_of_a_dead_letter(error: Exception, said: str) -> None:
     def fail(_context: ProcessorContext, _record: Record) -> None:
         raise error
 
