@@ -3,9 +3,10 @@
 import errno
 import json
 import os
+import stat
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Lock
@@ -348,6 +349,33 @@ def test_on_a_local_disk_no_temporary_file_is_seen_or_left(tmp_path: Path) -> No
     assert sorted(item.path for item in store.list("")) == ["a", "done/t/0/1.done"]
     left = [path.name for path in tmp_path.rglob("*") if path.is_file()]
     assert sorted(left) == [".0123.kde-tmp", "1.done", "a"]
+
+
+@pytest.mark.parametrize(
+    ("change", "steps"),
+    [
+        (lambda store: store.create("b", b"two"), ["file", "link", "folder"]),
+        (lambda store: store.write("b", b"two"), ["file", "replace", "folder"]),
+        (lambda store: store.copy("a", "b"), ["file", "file", "replace", "folder"]),
+    ],
+    ids=["create", "write", "copy"],
+)
+def test_on_a_local_disk_the_bytes_are_synced_before_the_name_and_the_name_before_the_answer(
+    change: Callable[[FsspecStore], object], steps: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, seen = FsspecStore(str(tmp_path)), list[str]()
+    store.write("a", b"one")
+    fsync, link, replace = os.fsync, os.link, os.replace
+
+    def synced(handle: int) -> None:
+        seen.append("folder" if stat.S_ISDIR(os.fstat(handle).st_mode) else "file")
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "link", lambda *names: (seen.append("link"), link(*names)))
+    monkeypatch.setattr(os, "replace", lambda *names: (seen.append("replace"), replace(*names)))
+    change(store)
+    assert seen == steps
 
 
 def test_a_full_disk_is_no_fuller_after_a_try_and_its_error_says_what_to_do(
