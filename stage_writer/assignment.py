@@ -158,7 +158,6 @@ class AssignedPartitions:
 
     def restart(self, assigned: AssignedPartition) -> None:
         """Drop the partition with everything it holds; `resume` starts it again from its chain's end (rule 1)."""
-        self._metrics.add(catalogue.WRITER_DROPPED, reason="chain")
         self.drop([assigned.partition], "chain")
         self._source.pause([assigned.partition])
         self._startup.add(assigned.partition, assigned.converter)
