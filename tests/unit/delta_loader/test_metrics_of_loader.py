@@ -1,0 +1,73 @@
+"""What a loader's metrics say of its loads."""
+
+from common.errors import TableError
+from common.metrics import Metrics
+from delta_loader.tables.commits import CommitOutcome, TableCommit
+from tests.fakes.delta_tables import MemoryDeltaTables
+from tests.fakes.group import HandClock
+from tests.fakes.loading import loader_for
+from tests.fakes.staging import Staging
+from tests.unit.common.test_metrics import values
+
+
+def seen(metrics: Metrics) -> dict[str, float]:
+    return {
+        f"{name.removeprefix('delta_loader_')}{{{', '.join(f'{key}={value}' for key, value in labels)}}}": number
+        for (name, labels), number in values(metrics).items()
+        if not name.endswith("_bucket")
+    }
+
+
+def test_a_load_and_a_failed_one_in_numbers(staging: Staging) -> None:
+    files = [
+        file
+        for marker in (staging.flush(0, 0, 10, dead=[3, 4]), staging.flush(1, 0, 5))
+        for table in marker.tables
+        for file in table.files
+    ]
+    staging.flush(0, 12, 15)
+    tables, metrics, clock = MemoryDeltaTables(), Metrics(), HandClock()
+    loader = loader_for(staging, tables, clock=clock, metrics=metrics)
+    loader.run_pass()
+    numbers = {
+        "loading{}": 0,
+        "commits_total{app_id=orders, outcome=committed}": 2,
+        "commit_seconds_count{}": 2,
+        "commit_seconds_sum{}": 0,
+        "files_total{app_id=orders}": 3,
+        "rows_total{app_id=orders}": 15,
+        "bytes_total{app_id=orders}": sum(file.size_bytes for file in files),
+        "valid_through_timestamp_seconds{app_id=orders}": 1767225600.004,
+        "dead_letters_total{app_id=orders, error_class=not_json}": 2,
+        "loaded_position{partition=0, topic=orders}": 10,
+        "loaded_position{partition=1, topic=orders}": 5,
+        "staged_position{partition=0, topic=orders}": 15,
+        "staged_position{partition=1, topic=orders}": 5,
+        "lag_positions{partition=0, topic=orders}": 5,
+        "lag_positions{partition=1, topic=orders}": 0,
+        "markers{app_id=orders}": 3,
+        "waiting_markers{app_id=orders}": 1,
+        "tables_left_out{app_id=orders}": 0,
+        "runs_total{outcome=success}": 1,
+        "run_seconds_count{}": 1,
+        "run_seconds_sum{}": 0,
+        "consecutive_failures{app_id=orders}": 0,
+        "last_success_timestamp_seconds{}": 1000,
+        "held_partitions{app_id=orders, reason=gap}": 1,
+        "unfinished_streams{}": 0,
+    }
+    assert seen(metrics) == numbers
+    staging.flush(1, 5, 7)
+    tables.meanwhile = failing
+    clock.sleep_s(60)
+    loader.run_pass()
+    changed = {name: number for name, number in seen(metrics).items() if numbers.get(name) != number}
+    assert changed == {
+        "runs_total{outcome=failure}": 1,
+        "run_seconds_count{}": 2,
+        "consecutive_failures{app_id=orders}": 1,
+    }
+
+
+def failing(_commit: TableCommit) -> CommitOutcome:
+    raise TableError("the table is away")
