@@ -365,15 +365,24 @@ def test_on_a_local_disk_the_bytes_are_synced_before_the_name_and_the_name_befor
 ) -> None:
     store, seen = FsspecStore(str(tmp_path)), list[str]()
     store.write("a", b"one")
-    fsync, link, replace = os.fsync, os.link, os.replace
+    fsync = os.fsync
 
     def synced(handle: int) -> None:
         seen.append("folder" if stat.S_ISDIR(os.fstat(handle).st_mode) else "file")
         fsync(handle)
 
+    def watched(step: str) -> Callable[[str, str], None]:
+        real: Callable[[str, str], None] = getattr(os, step)
+
+        def named(source: str, target: str) -> None:
+            seen.append(step)
+            real(source, target)
+
+        return named
+
     monkeypatch.setattr(os, "fsync", synced)
-    monkeypatch.setattr(os, "link", lambda *names: (seen.append("link"), link(*names)))
-    monkeypatch.setattr(os, "replace", lambda *names: (seen.append("replace"), replace(*names)))
+    for step in ("link", "replace"):
+        monkeypatch.setattr(os, step, watched(step))
     change(store)
     assert seen == steps
 

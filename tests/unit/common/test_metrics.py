@@ -15,6 +15,15 @@ def values(metrics: Metrics) -> dict[tuple[str, tuple[tuple[str, str], ...]], fl
     }
 
 
+def numbers(metrics: Metrics) -> dict[str, float]:
+    """The same as text, such as ``files_total{app_id=orders}``; no buckets of histograms."""
+    return {
+        f"{name.partition('_')[2].partition('_')[2]}{{{', '.join('='.join(label) for label in labels)}}}": number
+        for (name, labels), number in values(metrics).items()
+        if not name.endswith("_bucket")
+    }
+
+
 def test_each_metric_is_declared_once_and_named_as_prometheus_wants() -> None:
     assert len({metric.name for metric in CATALOGUE}) == len(CATALOGUE)
     for metric in CATALOGUE:

@@ -7,15 +7,7 @@ from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.group import HandClock
 from tests.fakes.loading import loader_for
 from tests.fakes.staging import Staging
-from tests.unit.common.test_metrics import values
-
-
-def seen(metrics: Metrics) -> dict[str, float]:
-    return {
-        f"{name.removeprefix('delta_loader_')}{{{', '.join(f'{key}={value}' for key, value in labels)}}}": number
-        for (name, labels), number in values(metrics).items()
-        if not name.endswith("_bucket")
-    }
+from tests.unit.common.test_metrics import numbers
 
 
 def test_a_load_and_a_failed_one_in_numbers(staging: Staging) -> None:
@@ -29,7 +21,7 @@ def test_a_load_and_a_failed_one_in_numbers(staging: Staging) -> None:
     tables, metrics, clock = MemoryDeltaTables(), Metrics(), HandClock()
     loader = loader_for(staging, tables, clock=clock, metrics=metrics)
     loader.run_pass()
-    numbers = {
+    expected = {
         "loading{}": 0,
         "commits_total{app_id=orders, outcome=committed}": 2,
         "commit_seconds_count{}": 2,
@@ -56,12 +48,12 @@ def test_a_load_and_a_failed_one_in_numbers(staging: Staging) -> None:
         "held_partitions{app_id=orders, reason=gap}": 1,
         "unfinished_streams{}": 0,
     }
-    assert seen(metrics) == numbers
+    assert numbers(metrics) == expected
     staging.flush(1, 5, 7)
     tables.meanwhile = failing
     clock.sleep_s(60)
     loader.run_pass()
-    changed = {name: number for name, number in seen(metrics).items() if numbers.get(name) != number}
+    changed = {name: number for name, number in numbers(metrics).items() if expected.get(name) != number}
     assert changed == {
         "runs_total{outcome=failure}": 1,
         "run_seconds_count{}": 2,

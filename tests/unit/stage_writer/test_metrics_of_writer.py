@@ -10,19 +10,10 @@ from stage_writer.decode.batch import MessageBatch
 from tests.fakes.group import LonelyMember
 from tests.fakes.markers import chain_of, put
 from tests.staged import manifests
-from tests.unit.common.test_metrics import values
+from tests.unit.common.test_metrics import numbers
 from tests.unit.stage_writer.test_service import FIRST, SECOND, World
 
 SENT = (b'{"id": 1, "x": 1}', b'{"id": 2}', None, b"no JSON", b'{"id": 9}', b'{"id": 3}', b'{"id": 4}')
-
-
-def seen(world: World, prefix: str = "stage_writer") -> dict[str, float]:
-    """By name and labels; no buckets of histograms."""
-    return {
-        f"{name.removeprefix(f'{prefix}_')}{{{', '.join(f'{key}={value}' for key, value in labels)}}}": number
-        for (name, labels), number in values(world.metrics).items()
-        if not name.endswith("_bucket")
-    }
 
 
 def test_a_flush_in_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,7 +28,7 @@ def test_a_flush_in_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     world.steps()
     (manifest,) = manifests(world.store, "done")
     size_bytes = sum(file.size_bytes for table in manifest.tables for file in table.files)
-    assert seen(world) == {
+    assert numbers(world.metrics) == {
         "assigned_partitions{}": 1,
         "records_total{topic=orders}": 7,
         "value_bytes_total{topic=orders}": pa.array(SENT, pa.binary()).nbytes,
@@ -73,8 +64,8 @@ def test_records_that_are_read_again_are_counted(tmp_path: Path) -> None:
     world.group.positions[FIRST] = 2
     world.group.ends[FIRST] = 6
     world.steps()
-    numbers = seen(world)
-    assert (numbers["records_total{topic=orders}"], numbers["repeated_records_total{topic=orders}"]) == (9, 3)
+    counted = numbers(world.metrics)
+    assert (counted["records_total{topic=orders}"], counted["repeated_records_total{topic=orders}"]) == (9, 3)
     assert world.spans() == [(0, 6)]
 
 
@@ -85,9 +76,9 @@ def test_a_buffer_is_dropped_once(tmp_path: Path) -> None:
     put(world.store, *chain_of(0, 5, partition=FIRST))
     world.writer.lost([SECOND])
     world.steps()
-    numbers = seen(world)
-    assert numbers["lost_claims_total{topic=orders}"] == 1
-    assert {key: number for key, number in numbers.items() if key.startswith("dropped")} == {
+    counted = numbers(world.metrics)
+    assert counted["lost_claims_total{topic=orders}"] == 1
+    assert {key: number for key, number in counted.items() if key.startswith("dropped")} == {
         "dropped_buffers_total{reason=chain}": 1,
         "dropped_buffers_total{reason=lost}": 1,
     }
@@ -97,8 +88,8 @@ def test_pauses_for_memory_are_counted(tmp_path: Path) -> None:
     world = World(tmp_path, {FIRST: 5, SECOND: 5})
     world.writer = world.new_writer(memory_bytes=1)
     world.steps(1)
-    numbers = seen(world)
-    assert (numbers["paused{}"], numbers["pauses_total{}"]) == (2, 2)
-    assert numbers["buffered_bytes{}"] > 0
+    counted = numbers(world.metrics)
+    assert (counted["paused{}"], counted["pauses_total{}"]) == (2, 2)
+    assert counted["buffered_bytes{}"] > 0
     world.steps()
-    assert seen(world)["paused{}"] == 0
+    assert numbers(world.metrics)["paused{}"] == 0

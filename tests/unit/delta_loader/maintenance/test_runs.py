@@ -24,6 +24,7 @@ from delta_loader.maintenance.services.view import run_to_json, run_to_text, tab
 from delta_loader.scheduling.jobs import Jobs
 from delta_loader.scheduling.stream_scheduler import StreamScheduler
 from tests.builders import settings_of
+from tests.unit.common.test_metrics import numbers
 
 NIGHT_MS = int(datetime(2026, 3, 1, 2, 0, tzinfo=UTC).timestamp() * 1000)
 HOUR_MS = 3_600_000
@@ -149,6 +150,16 @@ def test_tables_of_streams_that_another_loader_loads_are_left_to_it() -> None:
     assert set(world.done) == {wanted.streams[1].table}
 
 
+_SERVED = {
+    "seconds_count": 3,
+    "seconds_sum": 1800,
+    "files_removed_total": 20,
+    "files_added_total": 1,
+    "bytes_removed_total": 100,
+    "bytes_added_total": 90,
+}
+
+
 def test_a_table_that_fails_costs_the_others_nothing_and_comes_last_the_next_time() -> None:
     world = World(
         broken={"memory://a": TaskFailed("no room"), "memory://b": TaskAborted("a MERGE")}, unreadable={"memory://d"}
@@ -158,9 +169,10 @@ def test_a_table_that_fails_costs_the_others_nothing_and_comes_last_the_next_tim
     report = services.run()
     assert world.done == ["memory://a", "memory://b", "memory://c"]
     assert [look.failure for look in report.snapshots if look.failure] == ["its log is torn"]
-    text = metrics.exposition().decode()
-    assert 'delta_loader_services_pieces_total{outcome="failed",service="optimize"} 1.0' in text
-    assert 'delta_loader_services_files_removed_total{service="optimize"} 20.0' in text
+    of_all = {f"services_{name}{{service=optimize}}": number for name, number in _SERVED.items()}
+    ends = {f"services_pieces_total{{outcome={end}, service=optimize}}": 1 for end in ("done", "failed", "given_up")}
+    counted = {name: number for name, number in numbers(metrics).items() if "pieces_left" not in name}
+    assert counted == {**of_all, **ends, "services_last_run_timestamp_seconds{}": NIGHT_MS / 1000 + 1800}
     world.done.clear()
     services.run()
     assert world.done == ["memory://b", "memory://c", "memory://a"]
