@@ -21,7 +21,7 @@ from common.schema.evolution import NO_COLUMNS, Addition
 from common.settings import Settings
 from common.settings.own_columns import columns_at
 from common.spans import Partition, Topic, TopicPartition
-from common.stage.evolved import Evolved, folder_of, latest, publish
+from common.stage.evolved import Evolved, Gained, folder_of, latest, publish
 from common.storage.store import FsspecStore
 from delta_loader.load.ports import Ports
 from delta_loader.ports import in_turn
@@ -44,6 +44,7 @@ from tests.fakes.stores import TrappedStore, acting, failing
 from tests.fakes.streams import batch_of
 from tests.fakes.writers import new_writer, runtime_of
 from tests.staged import manifests
+from tests.unit.common.test_metrics import numbers
 from tests.unit.stage_writer.stage.test_table_compatibility import write_log
 
 SOURCES = [TopicPartition(Topic("orders"), Partition(number)) for number in range(2)]
@@ -78,7 +79,7 @@ class World:
     def __init__(self, folder: Path, tables: MemoryDeltaTables | None = None, **stream: object) -> None:
         self.store, self.table = FsspecStore(f"{folder}/stage"), FsspecStore(f"{folder}/table")
         self.tables = tables or MemoryDeltaTables()
-        self.clock = HandClock()
+        self.clock, self.metrics = HandClock(), Metrics()
         self.settings = settings_of(f"{folder}", **stream)
         self.stream = self.settings.streams[0]
 
@@ -109,7 +110,7 @@ class World:
             clock=self.clock,
             new_id=lambda: "load",
             log=structlog.get_logger(),
-            metrics=Metrics(),
+            metrics=self.metrics,
             columns=self.tables,
         )
         (report,) = LoaderService(self.settings.streams, self.settings.loader, ports).run_pass()
@@ -183,6 +184,7 @@ def test_a_field_is_in_its_column_from_its_first_record(tmp_path: Path) -> None:
     world.load()
     assert world.columns == f"{older[:-1]}, new: STRING>, _rescued STRING, x BIGINT"
     assert (world.published.version, len(world.tables.tables[world.stream.table].paths)) == (1, 3)
+    assert numbers(world.metrics)["columns_gained_total{app_id=orders}"] == 2
 
 
 def test_of_two_writers_that_infer_differently_the_first_counts(tmp_path: Path) -> None:
@@ -199,6 +201,13 @@ def test_of_two_writers_that_infer_differently_the_first_counts(tmp_path: Path) 
     world.load()
     assert world.columns == "id BIGINT, a BIGINT, x BIGINT, _rescued STRING, y BOOLEAN"
     assert world.published.version == 2
+
+
+def test_a_column_is_said_to_be_of_the_first_marker_that_offers_it() -> None:
+    offers = {path: parse_ddl(columns) for path, columns in {"1": "x INT", "2": "x INT, y INT", "3": "y INT"}.items()}
+    columns = parse_ddl("x INT, y INT, z INT")
+    gained = Evolved.nothing("orders", by_route=False).with_columns(columns, parse_ddl("id INT"), offers, 5).gained
+    assert gained == (Gained("x INT", "1", 5), Gained("y INT", "2", 5), Gained("z INT", "", 5))
 
 
 def test_partitions_of_one_writer_offer_together(tmp_path: Path) -> None:

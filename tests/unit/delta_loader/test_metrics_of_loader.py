@@ -5,7 +5,7 @@ from common.metrics import Metrics
 from delta_loader.tables.commits import CommitOutcome, TableCommit
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.group import HandClock
-from tests.fakes.loading import loader_for
+from tests.fakes.loading import loader_for, settings_for
 from tests.fakes.staging import Staging
 from tests.unit.common.test_metrics import numbers
 
@@ -59,6 +59,22 @@ def test_a_load_and_a_failed_one_in_numbers(staging: Staging) -> None:
         "run_seconds_count{}": 2,
         "consecutive_failures{app_id=orders}": 1,
     }
+
+
+def test_markers_that_were_settled_and_late_claims_are_counted(staging: Staging) -> None:
+    metrics = Metrics()
+    loader = loader_for(staging, MemoryDeltaTables(), settings_for(staging, marker_retention="0s"), metrics=metrics)
+    for start in range(0, 30, 10):
+        staging.flush(0, start, start + 10)
+    loader.run_pass()
+    settled, strays = "settled_markers_total{app_id=orders}", "strays_total{app_id=orders}"
+    counted = numbers(metrics)
+    assert (counted[settled], counted.get(strays)) == (2, None)
+    for start in (0, 10):
+        staging.flush(0, start, start + 5, previous=None)
+    loader.run_pass()
+    counted = numbers(metrics)
+    assert (counted[settled], counted[strays]) == (2, 2)
 
 
 def failing(_commit: TableCommit) -> CommitOutcome:

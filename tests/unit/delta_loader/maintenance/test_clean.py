@@ -31,6 +31,7 @@ from tests.builders import required, settings_of
 from tests.fakes.loading import settings_for
 from tests.fakes.staging import Staging
 from tests.fakes.stores import TrappedStore, acting, failing
+from tests.unit.common.test_metrics import numbers
 
 DAY_S = 86_400
 WEEK_S = 7 * DAY_S
@@ -343,20 +344,21 @@ def test_the_schedule_is_off_unless_asked_for_and_an_unsafe_age_is_told_at_the_s
 
     orphan(staging, 0, 10)
     grow_old(staging)
-    start = datetime.now(UTC)
+    start, metrics = datetime.now(UTC), Metrics()
 
     def scheduled(**loader: object) -> ScheduledCleanUp:
         settings = settings_for(staging, **loader)
-        return ScheduledCleanUp(settings, CleanUp(settings, FsspecStore, in_turn), structlog.get_logger(), Metrics())
+        return ScheduledCleanUp(settings, CleanUp(settings, FsspecStore, in_turn), structlog.get_logger(), metrics)
 
     off, daily = scheduled(), scheduled(clean_up="1d")
     for moment in (start, start + timedelta(hours=23)):
         off.run_due(moment)
         daily.run_due(moment)
     off.run_due(start + timedelta(days=9))
-    assert len(files(staging)) == 1
+    assert (len(files(staging)), numbers(metrics)) == (1, {})
     daily.run_due(start + timedelta(hours=25))
     assert len(files(staging)) == 0
+    assert numbers(metrics) == {"cleaned_total{what=data_files}": 1}
     with pytest.raises(UsageError):
         scheduled(clean_up="1d", clean_up_older_than="2h")
 

@@ -13,6 +13,7 @@ from common.spans import Partition, Topic, TopicPartition
 from stage_writer.tasks.keeping import Keeping
 from stage_writer.tasks.kept import _Readers
 from stage_writer.topologies.stores import MemoryBackend, Stores, TaskStores
+from tests.unit.common.test_metrics import numbers
 
 SOURCE = TopicPartition(Topic("orders"), Partition(3))
 OTHER = TopicPartition(Topic("orders"), Partition(4))
@@ -89,12 +90,15 @@ def test_metrics_tell_of_each_task_while_it_is_there() -> None:
     stores.store("counts").put("a", 1)
     stores.seal()
     stores.sealed("marker")
+    assert stores.size_bytes > stores.entries
     keeping.report(SOURCE, stores)
     keeping.report(OTHER, stores)
     keeping.report_restored(7, 0.5)
+    assert sum("partition=4" in name for name in numbers(metrics)) == 2
     keeping.forget(OTHER)
     keeping.forget(OTHER)
     text = metrics.exposition().decode()
+    assert f'stage_writer_state_bytes{{app_id="app",partition="3",topic="orders"}} {stores.size_bytes}.0' in text
     assert 'stage_writer_state_entries{app_id="app",partition="3",topic="orders"} 1.0' in text
     assert 'partition="4"' not in text
     assert 'stage_writer_state_restored_bytes_total{app_id="app"} 7.0' in text
