@@ -4,7 +4,7 @@ A simulation hands the service its own; production hands it Spark, a thread pool
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Protocol, TypeAlias, TypeVar
+from typing import Protocol, TypeVar
 
 from common.ports import ObjectStore, StoredObject
 from common.schema.evolution import Addition
@@ -138,7 +138,7 @@ OpenStore = Callable[[str], ObjectStore]
 """Opens the object store below a table's URL."""
 NewId = Callable[[], str]
 """Makes unique names."""
-EndsOf: TypeAlias = "Callable[[Stream], Mapping[TopicPartition, Position] | None]"
+EndsOf = Callable[[Stream], Mapping[TopicPartition, Position] | None]
 """By partition, the position that the next record will have; None when Kafka does not answer in time.
 
 Empty when Kafka has none of the stream's topics.

@@ -1,7 +1,5 @@
 """Formats chains: aligned text for people, JSON for programs."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from datetime import UTC, datetime

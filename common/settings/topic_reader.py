@@ -1,7 +1,5 @@
 """Which topics, and which chains of the stage, are a stream's."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -21,7 +21,6 @@ Rules:
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import TypeAlias
 
 from common.errors import ConfigError, MarkerError
 from common.ports import ObjectStore
@@ -51,7 +50,7 @@ def owner_path(topic: str) -> str:
     return f"{SHARED}/{topic}.json"
 
 
-ReadsMarkers: TypeAlias = "Callable[[Callable[[str], bytes | None], Sequence[str]], Sequence[bytes | None]]"
+ReadsMarkers = Callable[[Callable[[str], bytes | None], Sequence[str]], Sequence[bytes | None]]
 
 
 def _in_turn(read: Callable[[str], bytes | None], paths: Sequence[str]) -> Sequence[bytes | None]:

@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -61,7 +61,7 @@ _SCHEMA = pa.schema(
 )
 
 
-ReadsDeadLetters: TypeAlias = "Callable[[str, TopicPartition, Span, int], list[DeadLetterRow]]"
+ReadsDeadLetters = Callable[[str, TopicPartition, Span, int], list[DeadLetterRow]]
 """The first of the dead letters of a Kafka partition's refused records, by offset, each once. Raises TableError.
 
 One offset may have several, of topics that were deleted.

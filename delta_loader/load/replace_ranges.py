@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 from structlog.typing import FilteringBoundLogger
 
@@ -70,7 +70,7 @@ class Replacer(Protocol):
         """Whether a step deletes rows; with `RequestStep.DROP`, others than the request's."""
 
 
-SendsReplayed: TypeAlias = "Callable[[Stream, Request], int]"
+SendsReplayed = Callable[[Stream, Request], int]
 """Sends the dead letters of a request that was carried out, each once; returns how many. Raises BrokerError."""
 
 

@@ -3,11 +3,8 @@
 Rule: a stream whose table cannot be read, or a Kafka that does not answer in time, never hides the other streams.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
 
 from common.errors import KafkaDeltaExpressError
 from common.ports import ObjectStore
@@ -65,13 +62,13 @@ from delta_loader.tables.valid_through import valid_through_of
 _WINDOW = 16  # unloaded markers read per Kafka partition: enough to determine why it does not move
 
 
-TopicIds: TypeAlias = "Callable[[Collection[Topic]], Mapping[Topic, str | None]]"
+TopicIds = Callable[[Collection[Topic]], Mapping[Topic, str | None]]
 """The ids of the topics that the broker has; empty when Kafka does not answer in time."""
-Firsts: TypeAlias = "Callable[[Collection[TopicPartition]], Mapping[TopicPartition, Position]]"
+Firsts = Callable[[Collection[TopicPartition]], Mapping[TopicPartition, Position]]
 """The positions of the first records that Kafka still has, for the partitions where that is known."""
 
 
-WriterReports: TypeAlias = "Callable[[], tuple[Mapping[TopicPartition, HeldFact], Sequence[IdleFact]]]"
+WriterReports = Callable[[], tuple[Mapping[TopicPartition, HeldFact], Sequence[IdleFact]]]
 
 
 def _no_topic_ids(_topics: Collection[Topic]) -> Mapping[Topic, str | None]:

@@ -4,8 +4,6 @@ Rule: every figure comes from the stage, the table's own log, or Kafka; a runnin
 the next ones wanted; a lag is a difference of positions, so holes in Kafka count as records.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 

@@ -27,8 +27,7 @@ from delta_loader.tables.load_modes.casting import Cast, casts_of, merged_schema
 
 OFFSET_COLUMN = "_kafka_offset"
 
-
-RecordPosition = tuple["TopicPartition", "Offset"]
+RecordPosition = tuple[TopicPartition, Offset]
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,6 @@ Rule: all of it comes from what passes found (delta_loader/load/load_stats.py), 
 others read; so a page costs no request to any store. Conclusions about writers are in delta_loader/web/writers.py.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from common import metrics as catalogue

@@ -1,7 +1,5 @@
 """What the loader's pages say about writers (delta_loader/status/writers.py), from passes and Kafka's answers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 

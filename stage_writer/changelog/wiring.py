@@ -4,8 +4,6 @@ Rule: topics that are written to are checked before anything is read, so that an
 If Kafka is unreachable then, it is checked again before the first write; and all of them every minute (watch.py).
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator
 
 from structlog.typing import FilteringBoundLogger

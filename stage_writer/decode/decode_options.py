@@ -76,7 +76,7 @@ class NativeDecoder(Protocol):
         """The messages that it takes; none of the input is null."""
 
 
-MakeNativeDecoder = Callable[["StructType", DecodeOptions], NativeDecoder | None]
+MakeNativeDecoder = Callable[[StructType, DecodeOptions], NativeDecoder | None]
 """Makes a native decoder for columns, or None if there is none (rule 3)."""
 
 

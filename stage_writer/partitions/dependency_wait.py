@@ -11,8 +11,6 @@ Rules:
 4. All rows of a file have the same columns. Where messages wait for other columns, what is buffered is flushed first.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TypeAlias
 
 import numpy as np
 
@@ -118,7 +117,7 @@ class WithoutTasks:
         """There is no state."""
 
 
-Staged: TypeAlias = list[tuple["MessageBatch", "StagedRows"]]
+Staged = list[tuple[MessageBatch, StagedRows]]
 
 
 def until_stops(

@@ -4,8 +4,6 @@ Rule: all of it is read from another thread than the loop's, from copies of its 
 partitions may be from slightly different times, and this module must not change what it reads.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A marker says of a simulated data file what it says of one in Parquet."""
 
-from __future__ import annotations
-
 from datetime import UTC, date, datetime
 
 import pyarrow as pa

@@ -1,7 +1,5 @@
 """Small worlds of the model, whole, and the rules whose breach shows in them; `make model` checks larger ones."""
 
-from __future__ import annotations
-
 import pytest
 
 from model.checker import BROKEN_RULES, SMALL, SMALL_REWOUND, BrokenRule, Properties, World, check

@@ -16,8 +16,6 @@ Rules:
    file has waited almost that long, unless VACUUM reads the log instead of the folder (lite), which never contains one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 

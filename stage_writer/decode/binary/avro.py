@@ -44,7 +44,7 @@ class AvroPass(Protocol):
         """The JSON of those that it takes, one after the other; and for each body whether it is taken."""
 
 
-MakeAvroPass = Callable[["AvroNode"], AvroPass | None]
+MakeAvroPass = Callable[[AvroNode], AvroPass | None]
 """Makes one for records of a plan; None where there is none."""
 
 

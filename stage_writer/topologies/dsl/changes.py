@@ -25,7 +25,7 @@ class Change(NamedTuple):
 
 
 Stamped: TypeAlias = list[Any]
-Getter: TypeAlias = Callable[[Key], "Stamped | None"]
+Getter: TypeAlias = Callable[[Key], Stamped | None]
 
 
 class Table(ABC):

@@ -34,7 +34,7 @@ TASK_STORE = "__task"
 """A key-value store that each task has for the engine's use."""
 _SHAPE = "\n"
 """Separates a mark from the stores that it was made with."""
-SnapshotEntry = tuple["Space", bytes, bytes]
+SnapshotEntry = tuple[Space, bytes, bytes]
 
 
 class Snapshot:
