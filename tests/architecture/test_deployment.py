@@ -139,7 +139,7 @@ def test_an_image_asks_itself_how_it_is_without_a_proxy(image: str, port: int) -
 
 
 @pytest.mark.parametrize("image", IMAGES)
-def test_an_image_runs_as_nobody_special_and_says_whether_it_lives(image: str) -> None:
+def test_an_image_runs_without_privileges_and_says_whether_it_lives(image: str) -> None:
     text = (DEPLOY / f"images/{image}.Dockerfile").read_text("utf-8")
     final = text.rpartition("\nFROM ")[2]
     assert "USER 10001:10001" in final

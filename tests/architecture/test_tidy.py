@@ -98,7 +98,7 @@ def test_functions_constructors_and_classes_of_the_product_are_small() -> None:
     assert over == {}, "split it by subject"
 
 
-def test_nothing_names_a_folder_of_somebodys_machine() -> None:
+def test_nothing_names_a_folder_of_a_developers_machine() -> None:
     tops = [path for path in ROOT.iterdir() if path.is_file() and path.name != ".git"]
     files = [*tops, *(path for folder in _OURS for path in (ROOT / folder).rglob("*") if path.is_file())]
     for path in files:

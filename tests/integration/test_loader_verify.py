@@ -170,7 +170,7 @@ def test_what_was_cleaned_up_is_not_claimed(staging: Staging, spark: SparkSessio
     assert kinds(verified, Verdict.UNPROVED) == ["history_cleaned", "older_than_history"]
 
 
-def test_a_file_that_a_vacuum_took_is_named_with_what_mends_it(staging: Staging, spark: SparkSession) -> None:
+def test_a_file_that_a_vacuum_took_is_named_with_its_remedy(staging: Staging, spark: SparkSession) -> None:
     (add,) = [added_file for added_file in adds(staging.table, 2) if "orders-1-" in str(added_file["path"])]
     (Path(staging.table) / str(add["path"])).unlink()
     verified = report(staging, spark)

@@ -204,7 +204,7 @@ def alive() -> int:
     ("setting", "too_little", "enough"),
     [("max.message.bytes", "200", "100000"), ("message.timestamp.before.max.ms", "60000", str(2**63 - 1))],
 )
-def test_what_a_topic_does_not_take_is_told_with_the_setting_that_mends_it(  # noqa: PLR0917 - fixtures
+def test_what_a_topic_does_not_take_is_reported_with_the_setting_that_fixes_it(  # noqa: PLR0917 - fixtures
     kafka: KafkaCluster, new_topic: Callable[..., str], tmp_path: Path, setting: str, too_little: str, enough: str
 ) -> None:
     partition, to = TopicPartition(Topic(new_topic(1)), Partition(0)), new_topic(1, {setting: too_little})

@@ -126,7 +126,7 @@ def pipeline(
     return made
 
 
-def test_a_mended_expression_mends_exactly_the_range(pipeline: Pipeline) -> None:
+def test_a_fixed_expression_fixes_exactly_the_range(pipeline: Pipeline) -> None:
     before, letters, version = pipeline.rows(), pipeline.rows("orders_dead_letters"), pipeline.version()
     config = pipeline.config("b", DAY)
     ask = ("replay", config, "--topic", pipeline.topic, "--partition", "0", "--from", "50", "--to", "150")

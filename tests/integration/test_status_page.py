@@ -116,7 +116,7 @@ def test_one_look_says_that_all_is_well_and_nothing_comes_from_elsewhere(browser
         assert site.complaints == []
 
 
-def test_each_problem_has_the_command_that_mends_it_by_keyboard_too(browser: Browser) -> None:
+def test_each_problem_has_the_command_that_fixes_it_by_keyboard_too(browser: Browser) -> None:
     with opened(browser, "broken") as (page, site):
         assert page.inner_text("h1") == "One problem to fix"
         assert page.title() == "(3) delta-loader"

@@ -53,7 +53,7 @@ class Silent:
 
 
 @pytest.mark.parametrize("look_s", [0.0003, 0.0007])
-def test_kafka_is_never_asked_for_less_than_no_time_which_would_be_for_ever(
+def test_kafka_is_never_asked_for_less_than_no_time_which_would_be_forever(
     monkeypatch: pytest.MonkeyPatch, look_s: float
 ) -> None:
     consumer = Silent(look_s)

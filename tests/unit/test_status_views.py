@@ -126,7 +126,7 @@ def test_a_writer_tells_what_it_has_read_and_staged_and_what_it_lacks(tmp_path: 
     assert gauges(page.metrics, "stage_writer_kafka_end_position") == {"0": 25, "1": 0}
 
 
-def test_a_writer_tells_why_a_partition_is_held_and_what_mends_it(tmp_path: Path) -> None:
+def test_a_writer_tells_why_a_partition_is_held_and_what_fixes_it(tmp_path: Path) -> None:
     page = WriterPage(tmp_path, {FIRST: 10})
     page.world.steps()
     page.world.store.write("done/orders/0/00000000000000000010.done", b'{"version": 99}')
@@ -330,7 +330,7 @@ def test_a_loader_tells_of_the_fields_that_no_column_takes(tmp_path: Path) -> No
     assert problem.problem == "of 40 sampled records, fields that no column takes: sku (40)"
 
 
-def test_a_loader_tells_what_its_writers_hold_and_what_mends_it(tmp_path: Path) -> None:
+def test_a_loader_tells_what_its_writers_hold_and_what_fixes_it(tmp_path: Path) -> None:
     """Kafka had lost the records before the stage was looked at; the other topic is another one than was staged."""
     clock = HandClock()
     page = LoaderPage(tmp_path, clock=clock)
@@ -506,7 +506,7 @@ def test_a_loader_whom_kafka_does_not_answer_says_what_it_does_not_know(tmp_path
     assert "Kafka has not responded" in page.look().verdict
 
 
-def test_the_health_of_a_loader_names_what_is_held_with_the_command_that_mends_it(tmp_path: Path) -> None:
+def test_the_health_of_a_loader_names_what_is_held_with_the_command_that_fixes_it(tmp_path: Path) -> None:
     page = LoaderPage(tmp_path)
     page.staging.flush(1, 5, 8)
     page.staging.flush(1, 20, 22)

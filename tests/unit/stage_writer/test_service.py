@@ -512,7 +512,7 @@ def must_end(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(HandClock, "sleep_s", sleep)
 
 
-def test_the_group_is_asked_now_and_then_and_not_for_ever(tmp_path: Path) -> None:
+def test_the_group_is_asked_now_and_then_and_not_forever(tmp_path: Path) -> None:
     world = World(tmp_path, {FIRST: 5})
     world.group.unowned = {SECOND}
     with pytest.raises(BrokerError, match="no member of the consumer group has read orders/1 for 6"):

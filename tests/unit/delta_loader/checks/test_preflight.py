@@ -256,7 +256,7 @@ def test_status_tells_a_table_of_a_shape_of_its_own_that_does_not_fit(staging: S
     )
 
 
-def test_a_log_that_cannot_be_read_has_to_be_mended_and_stops_no_other_stream(staging: Staging) -> None:
+def test_a_log_that_cannot_be_read_has_to_be_fixed_and_stops_no_other_stream(staging: Staging) -> None:
     staging.store(staging.table).write(f"_delta_log/{0:020d}.json", b'{"protocol":{"minReaderVersion":99}}')
     found = preflight(staging, {})
     assert [(check.name, check.away) for check in found if check.level is Level.ERROR] == [("table", False)]

@@ -83,7 +83,7 @@ def test_who_asked_for_one_pass_gets_the_error() -> None:
 
 
 @pytest.mark.parametrize("once", [True, False])
-def test_what_a_person_has_to_mend_ends_the_start_with_2(*, once: bool) -> None:
+def test_what_a_person_has_to_fix_ends_the_start_with_2(*, once: bool) -> None:
     refused = Check("stage", Level.ERROR, "may not create", "check the credentials")
     for world in (
         World([refused]),

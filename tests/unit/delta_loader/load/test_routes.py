@@ -224,7 +224,7 @@ def test_what_a_table_lacks_is_noted_under_the_name_that_the_first_commit_has_gi
     assert rows(tables, staging.dead_letters) == 2
 
 
-def test_a_crash_between_two_tables_is_mended_by_the_next_loader() -> None:
+def test_a_crash_between_two_tables_is_fixed_by_the_next_loader() -> None:
     for dies_after in range(1, 5):
 
         class Dying(Broken):

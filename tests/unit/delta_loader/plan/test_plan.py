@@ -123,7 +123,7 @@ def test_a_chain_whose_origin_was_moved_down_has_a_gap_before_its_first_marker()
         ),
     ],
 )
-def test_what_is_held_names_the_command_that_mends_it(
+def test_what_is_held_names_the_command_that_fixes_it(
     position: int | None, chain: list[Marker | UnreadableMarker], reason: str, command: str
 ) -> None:
     outcome = next_run(None if position is None else Position(position), chain)
@@ -131,7 +131,7 @@ def test_what_is_held_names_the_command_that_mends_it(
     assert (found.reason, command in found.remedy) == (reason, True)
 
 
-def test_a_straddle_without_offsets_is_held_and_names_the_command_that_mends_it() -> None:
+def test_a_straddle_without_offsets_is_held_and_names_the_command_that_fixes_it() -> None:
     found = required(held(SOURCE, UnsplittableOverlap(Position(10), marker(5, 30))))
     assert found.reason == "straddle"
     assert "kafka_columns" in found.problem

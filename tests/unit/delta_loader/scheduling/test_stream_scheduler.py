@@ -145,7 +145,7 @@ def test_a_pass_to_the_end_waits_for_who_is_late(turns: Patient) -> None:
     assert turns(watched, ["stream0"], to_the_end=True) == frozenset()
 
 
-def test_the_end_waits_for_what_is_under_way_but_not_for_ever(turns: Patient) -> None:
+def test_the_end_waits_for_what_is_under_way_but_not_forever(turns: Patient) -> None:
     hang = Event()
     turns.hangs = {"stream0": hang}
     turns(Watched({"stream0": hang}), ["stream0"])

@@ -138,7 +138,7 @@ def test_what_operators_make_is_no_stray(staging: Staging, loader: LoaderService
     assert (report.strays, starts(staging)) == (0, [41, 42, 60])
 
 
-def test_a_crash_between_copy_and_deletion_is_mended_by_the_next_pass(
+def test_a_crash_between_copy_and_deletion_is_fixed_by_the_next_pass(
     staging: Staging, tables: MemoryDeltaTables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loader = loader_for(staging, tables)

@@ -115,7 +115,7 @@ def test_how_records_come_in_batches_does_not_change_the_sample(batches: int) ->
     assert required(dropped.census).records == FIRST + (6_000 - FIRST) // EVERY
 
 
-def test_nothing_that_cannot_be_read_is_looked_at_for_ever() -> None:
+def test_nothing_that_cannot_be_read_is_read_forever() -> None:
     dropped = DroppedFields(stream_of(columns="id INT"))
     large = b'{"x":"' + b"y" * 2**20 + b'"}'
     assert dropped.sample(batch_of([b"{", None, b"[]", large] * FIRST).values) is None
