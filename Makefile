@@ -55,7 +55,7 @@ $(STAMP): $(LOCKS)
 	@echo "Setting up $(VENV) with $(PYTHON)"
 	@test -x $(BIN)/python && $(BIN)/python -m pip --version >/dev/null 2>&1 || { rm -rf $(VENV) && "$(PYTHON)" -m venv $(VENV); }
 	@sed -n '/^pip==/,/[^\\]$$/p' requirements.lock | $(PIP) --require-hashes --no-deps -r /dev/stdin # Python's own pip is slow
-	@# By two processes, which install other packages: pip unpacks with one core.
+	@# Two processes install half of the packages each: pip unpacks on one core.
 	@sed -n '$(FIRST_HALF)p' requirements.lock | $(PIP) --require-hashes --no-deps -r /dev/stdin & \
 	sed '$(FIRST_HALF)d' requirements.lock | $(PIP) --require-hashes --no-deps -r /dev/stdin; \
 	code=$$?; wait $$! && exit $$code

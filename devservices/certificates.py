@@ -27,7 +27,7 @@ class Certificate:
 
 
 class Authority:
-    """Signs certificates; nobody else knows it."""
+    """Signs certificates; only this process knows it."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)

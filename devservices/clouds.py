@@ -3,7 +3,7 @@
 - ``gcs`` is Google Cloud Storage by fake-gcs-server (Go).
 - ``azure`` is Azure's by Azurite (npm): its blob service, which knows no hierarchical namespace and speaks no ABFS.
 
-Nobody needs them: neither they nor fsspec's back ends for them (``gcsfs``, ``adlfs``) come with `make setup`. Where
+They are optional: neither they nor fsspec's back ends for them (``gcsfs``, ``adlfs``) come with `make setup`. Where
 both are there, the suite of the object store's contract runs on them too. ``python -m devservices.clouds`` puts the
 emulators into the cache, with Go and npm.
 """

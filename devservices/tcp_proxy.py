@@ -2,8 +2,8 @@
 
 Rules:
 
-1. Bytes pass unchanged and in order. What they mean is nobody's business here: devservices/proxy.py is the one that
-   knows HTTP.
+1. Bytes pass unchanged and in order. They are not interpreted here: devservices/proxy.py is the proxy that knows
+   HTTP.
 2. `TcpProxy.cut` resets every connection that is there now; new ones are welcome. `TcpProxy.stall` lets connections
    live and nothing pass, in both directions, as a network that is gone; `TcpProxy.resume` lets what waited pass.
 3. All of a group's proxies run in one thread; their methods may be called from any.
