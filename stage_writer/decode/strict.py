@@ -33,7 +33,7 @@ import struct
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from decimal import Decimal
-from typing import TYPE_CHECKING, NamedTuple, NoReturn, assert_never
+from typing import NamedTuple, NoReturn, assert_never
 
 from common.errors import SchemaError
 from common.schema import (
@@ -169,8 +169,7 @@ class _RefusedError(Exception):
         return Refusal(self.error_class, f"{path}: {self}")
 
 
-if TYPE_CHECKING:
-    Converter = Callable[[Json], object]
+Converter = Callable[[Json], object]
 
 
 def _shown(text: str) -> str:
