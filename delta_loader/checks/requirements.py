@@ -83,7 +83,7 @@ def merge_checks(stream: Stream, url: str, identity: TableIdentity) -> Iterator[
 
 def columns_from_check(stream: Stream, resolved: Stream | None) -> Check:
     """The columns of a stream that does not declare them; ``resolved`` is the stream with them, None if unknown."""
-    columns = "none yet; its writer infers them" if resolved is None else resolved.record.columns
+    columns = "none yet; its writer finds them" if resolved is None else resolved.record.columns
     return Check("columns", Level.OK, f"{stream.app_id}: {stream.record.columns}: {columns}", app_id=stream.app_id)
 
 

@@ -115,7 +115,7 @@ def require_known(finder: FindsColumns) -> Stream:
     known = finder.known()
     if known is None:
         app_id = finder.stream.app_id
-        msg = f"the columns of {app_id} are not known yet: its writer infers them from the first records"
+        msg = f"the columns of {app_id} are not known yet: its writer finds them with the first records"
         raise ConfigError(msg, "run the writer first")
     return known
 
