@@ -86,14 +86,23 @@ class StreamIdentity:
         return None
 
     def _loaded_under(self, partition: TopicPartition, ordered: Sequence[AnyMarker]) -> str | None:
-        """The app_id of the other stream that loaded a chain's settled start; None where this stream loaded it."""
-        first = ordered[0] if ordered else None
-        if not isinstance(first, Marker) or first.previous is None:
-            return None
+        """The app_id of the other stream that loaded a chain's settled start; None where this stream loaded it.
+
+        A late claim may have taken the name of a settled marker: it is not the one that the next marker continues.
+        """
         if self.ids.position(self.transactions, partition) is not None:
             return None
         known = self.tables.get(self.stream.table, NO_IDENTITY)
-        return known.other_stream(partition, self.ids.generation_of(partition))
+        other = known.other_stream(partition, self.ids.generation_of(partition))
+        by_start = {} if other is None else {marker.name.start: marker for marker in ordered}
+        if all(
+            not isinstance(marker, Marker)
+            or marker.previous is None
+            or _continues(marker, by_start.get(marker.previous))
+            for marker in by_start.values()
+        ):
+            return None
+        return other
 
     def _other_stream(self, marker: AnyMarker, loaded_under: str | None) -> ForeignMarker | None:
         staged_for = _staged_for(marker)
@@ -215,6 +224,12 @@ class StreamIdentity:
 
 def _is_by_hand(marker: AnyMarker) -> bool:
     return isinstance(marker, Marker) and marker.manifest is None
+
+
+def _continues(marker: Marker, before: AnyMarker | None) -> bool:
+    if isinstance(before, Marker) and before.span.end != marker.span.start:
+        return False
+    return before is not None and not _differ(_staged_for(before), _staged_for(marker))
 
 
 def _staged_for(marker: AnyMarker) -> str | None:

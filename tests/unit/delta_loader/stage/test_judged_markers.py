@@ -81,6 +81,25 @@ def test_a_chain_whose_start_another_app_id_has_loaded_is_that_one_s(
 
 
 AUDIT = TopicPartition(Topic("orders@audit"), Partition(0))
+
+
+@pytest.mark.parametrize(
+    ("late", "after", "is_foreign"),
+    [
+        (flush(0, 1), flush(7, 14, 0), True),  # the next marker continues one that ended at 7
+        (flush(0, 7), of(flush(7, 14, 0), app_id="before"), True),  # or one that was staged for its own stream
+        (flush(0, 7), flush(7, 14, 0), False),
+        (of(flush(0, 7), app_id=None), flush(7, 14, 0), False),
+    ],
+)
+def test_a_late_claim_of_a_settled_name_is_no_start_of_a_chain_that_another_app_id_has_loaded(
+    late: Marker, after: Marker, *, is_foreign: bool
+) -> None:
+    found = judged(late, after, table=LOADED)
+    assert isinstance(found[0], ForeignMarker) is is_foreign
+    assert judged(late, after) == [late, *judged(after)], "another app_id has loaded nothing"
+
+
 SHARED = TableIdentity(loaded_under={(AUDIT, 0): "audit"})
 """A table that another stream of the same topic has loaded."""
 
