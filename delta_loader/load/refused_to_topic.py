@@ -60,7 +60,6 @@ _SCHEMA = pa.schema(
     ]
 )
 
-
 ReadsDeadLetters = Callable[[str, TopicPartition, Span, int], list[DeadLetterRow]]
 """The first of the dead letters of a Kafka partition's refused records, by offset, each once. Raises TableError.
 

@@ -34,7 +34,6 @@ from stage_writer.parquet.buffer import StagedRows, TableFormat
 if TYPE_CHECKING:
     from stage_writer.topologies.records import TopicRecord
 
-
 _MAGIC = b"KDXOUTBX"
 _VERSION = 1
 _DIGEST_BYTES = 32

@@ -42,7 +42,6 @@ from stage_writer.shape.headers import HEADER_MAP, header_maps, with_readable_he
 if TYPE_CHECKING:
     from stage_writer.shape.rows import Rows
 
-
 _KAFKA_PARTS: dict[str, pa.DataType] = {
     "topic": pa.string(),
     "partition": pa.int32(),

@@ -22,7 +22,6 @@ from stage_writer.decode.rejects import ErrorClass, Reject
 if TYPE_CHECKING:
     from stage_writer.shape.rows import Rows
 
-
 _NOT_UTF8 = "the key of a header is not UTF-8"
 HEADER_MAP = pa.map_(pa.string(), pa.binary())
 

@@ -29,7 +29,6 @@ from stage_writer.topologies.task.task import process_together
 if TYPE_CHECKING:
     from stage_writer.tasks.shared import StreamTasks
 
-
 Work = tuple[TaskConverter, MessageBatch]
 Decoded = tuple[list[Input], list[Reject], NDArray[np.int64]]
 

@@ -116,7 +116,6 @@ if TYPE_CHECKING:
     from stage_writer.topologies.stores import Changes, TaskStores
     from tests.simulation.outgoing import SimulatedTransactions
 
-
 CEILING = 50
 """Histories within which each broken rule is found."""
 MEDIAN = 10

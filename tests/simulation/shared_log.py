@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from tests.simulation.store import Bucket
     from tests.simulation.world import World
 
-
 _SKEW_MS = 3_600_000
 """How far clocks may differ."""
 

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from tests.simulation.invariants import Objects
     from tests.simulation.world import World
 
-
 _PAGE = 4
 
 

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     from delta_loader.tables.commits import CommitOutcome, TableCommit
 
-
 _TIMED_OUT = "the connection timed out"
 
 

@@ -19,7 +19,6 @@ OF_ONE_TABLE = (
     "io.unitycatalog.",
 )
 
-
 _CLUSTERED = 4
 """By how many columns Delta clusters at most."""
 

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor, FieldDescriptor
     from google.protobuf.message import Message
 
-
 Text = Callable[[Any], str]
 Compile = Callable[[str | bytes, Mapping[str, str]], bytes]
 """`common.protoc.compile_protobuf`."""

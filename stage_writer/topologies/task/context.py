@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from stage_writer.topologies.task.collecting import Outbox
     from stage_writer.topologies.task.inputs import Input
 
-
 Target = Callable[[Record], None]
 
 LATE = "late"

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from stage_writer.topologies.task.collecting import Outbox
     from stage_writer.topologies.task.graph import Graph
 
-
 Rejects = dict[int, Reject]
 
 _WITH_LEFT_OUT = 2
