@@ -80,9 +80,6 @@ def test_a_chain_whose_start_another_app_id_has_loaded_is_that_one_s(
         assert "has orders/0 up to 10 under that app_id" in instance(ForeignMarker, placed).problem
 
 
-AUDIT = TopicPartition(Topic("orders@audit"), Partition(0))
-
-
 @pytest.mark.parametrize(
     ("late", "after", "is_foreign"),
     [
@@ -100,6 +97,7 @@ def test_a_late_claim_of_a_settled_name_is_no_start_of_a_chain_that_another_app_
     assert judged(late, after) == [late, *judged(after)], "another app_id has loaded nothing"
 
 
+AUDIT = TopicPartition(Topic("orders@audit"), Partition(0))
 SHARED = TableIdentity(loaded_under={(AUDIT, 0): "audit"})
 """A table that another stream of the same topic has loaded."""
 
