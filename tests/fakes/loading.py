@@ -77,6 +77,7 @@ def loader_for(
     registering: Registering | None = None,
     partitions: Callable[[Stream], StreamFact | None] | None = None,
     metrics: Metrics | None = None,
+    may_load: Callable[[str], bool] = lambda _app_id: True,
 ) -> LoaderService:
     settings = settings or settings_for(staging)
     numbers = itertools.count(1)
@@ -95,5 +96,6 @@ def loader_for(
         maker=maker,
         registering=registering,
         partitions=partitions or (lambda stream: as_staged(staging, stream)),
+        may_load=may_load,
     )
     return LoaderService(settings.streams, settings.loader, ports)

@@ -1,5 +1,6 @@
 """The loop over real markers and files in memory, and tables in memory: what happens when others interfere."""
 
+import itertools
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,6 +19,7 @@ from common.stage.idle import IdleFact, StreamFact, facts_to_bytes, idle_path
 from common.stage.markers import GONE, VERSION, MarkerName, manifest_to_bytes
 from common.stage.undeclared import UndeclaredFields
 from common.tables.urls import comparable
+from delta_loader.load.conflict_backoff import CONFLICTS_TO_FAILURE, SECONDS_TO_FAILURE
 from delta_loader.load.failures import FailureNotes
 from delta_loader.plan.held import MainTable, missing_file
 from delta_loader.plan.held import held as held_by_plan
@@ -253,6 +255,35 @@ def test_a_foreign_writer_that_wins_ten_times_running_does_not_make_a_stream_fai
     assert values(metrics)["delta_loader_conflicts_total", (("app_id", "orders"),)] == 14
 
 
+def test_conflicts_from_before_a_commit_that_was_made_are_forgotten(staging: Staging) -> None:
+    clock, tries = IdleClock(), itertools.count()
+
+    def meanwhile(_commit: TableCommit) -> CommitOutcome | None:
+        number = next(tries)
+        if number == CONFLICTS_TO_FAILURE:
+            clock.sleep_s(SECONDS_TO_FAILURE)
+        return None if number in (CONFLICTS_TO_FAILURE, CONFLICTS_TO_FAILURE + 2) else Conflicted("as ever")
+
+    for start in (0, 10):
+        staging.flush(0, start, start + 10)
+    tables = MemoryDeltaTables(meanwhile)
+    (report,) = loader_for(staging, tables, settings_for(staging, max_files=1), clock).run_pass()
+    assert (report.failure, report.commits) == (None, 2)
+
+
+def test_conflicts_with_a_table_that_is_left_out_are_none_of_the_others(staging: Staging) -> None:
+    own = iter([Conflicted("its properties were changed")])
+
+    def meanwhile(commit: TableCommit) -> CommitOutcome | None:
+        return Conflicted("as ever") if commit.target.url == staging.dead_letters else next(own, None)
+
+    staging.flush(0, 0, 10, dead=[4])
+    tables = MemoryDeltaTables(meanwhile)
+    (report,) = loader_for(staging, tables, clock=IdleClock()).run_pass()
+    assert f"{staging.dead_letters} is skipped" in str(report.failure)
+    assert tables.tables[staging.table].transactions["orders-0"] == 9
+
+
 def test_a_missing_file_holds_its_partition_and_no_other(staging: Staging, tables: MemoryDeltaTables) -> None:
     staging.flush(0, 0, 10)
     gone = staging.flush(0, 10, 20)
@@ -300,6 +331,18 @@ def test_a_stop_between_two_commits_is_obeyed(staging: Staging, tables: MemoryDe
     assert report.commits == 1
     (report,) = loader.run_pass()
     assert report.commits == 1
+
+
+def test_a_loader_that_may_load_a_stream_no_longer_ends_its_turn_between_two_commits(
+    staging: Staging, tables: MemoryDeltaTables
+) -> None:
+    def may_load(app_id: str) -> bool:
+        return app_id == "orders" and not (staging.table in tables.tables and tables.tables[staging.table].commits)
+
+    for start in (0, 10):
+        staging.flush(0, start, start + 10)
+    (report,) = loader_for(staging, tables, settings_for(staging, max_files=1), may_load=may_load).run_pass()
+    assert (report.commits, report.failure) == (1, None)
 
 
 def test_a_stop_before_the_first_commit_loads_nothing(staging: Staging, tables: MemoryDeltaTables) -> None:

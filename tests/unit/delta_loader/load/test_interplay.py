@@ -201,6 +201,33 @@ def test_nothing_is_loaded_over_a_restore_that_is_seen_when_a_table_is_made(stag
     assert [held.reason for held in report.held.values()] == ["table_restored"]
 
 
+def test_nothing_is_loaded_over_a_restore_right_before_a_commit(staging: Staging) -> None:
+    class Meddled(Restorable):
+        now = False
+        unseen = -1
+
+        def history(self, url: str, newest: int) -> Iterator[LoggedCommit]:
+            for commit in super().history(url, newest):
+                late = commit.version == self.unseen + 1
+                yield replace(commit, read_version=self.unseen - 1) if late else commit
+
+        def commit(self, commit: TableCommit) -> CommitOutcome:
+            if self.now:
+                self.now = False
+                self.unseen = self.restore(staging.table, 1)
+            return super().commit(commit)
+
+    tables = Meddled()
+    for start in (0, 10, 20, 30):
+        staging.flush(0, start, start + 10)
+        if start < 20:
+            loader_for(staging, tables).run_pass()
+    tables.now = True
+    (report,) = loader_for(staging, tables, settings_for(staging, max_files=1)).run_pass()
+    assert [held.reason for held in report.held.values()] == ["table_restored"]
+    assert report.commits == 1, "the one that another program was faster than"
+
+
 def test_a_marker_of_a_newer_topic_is_neither_loaded_nor_settled_as_one_of_the_old(staging: Staging) -> None:
     """A topic gets a new chain while a pass goes on, and its markers have the names of those that were listed."""
 

@@ -7,7 +7,7 @@ import pytest
 from common.errors import TableError
 from common.remedies import CONFIG
 from common.spans import Position, Span
-from delta_loader.tables.commits import Conflicted, TableCommit
+from delta_loader.tables.commits import Conflicted, Failed, NotWritten, TableCommit
 from tests.fakes.loading import routed_settings_for, settings_for
 from tests.fakes.refusals import CHECK, SOURCE, RefusingTables
 from tests.fakes.staging import JoinedStaging, Staging
@@ -234,6 +234,36 @@ def test_a_dead_letter_table_that_breaks_right_after_its_commit_holds_the_partit
     world.unreadable.clear()
     assert not world.run().held
     assert (world.buried, world.left_out) == ([5], [5])
+
+
+def test_what_a_table_has_refused_is_known_although_its_dead_letters_cannot_be_added_to(world: RefusingTables) -> None:
+    world.refuses, world.dies = {5}, True
+    world.staging.flush(0, 4, 10)
+    world.run()
+    world.dies, world.refuses = False, set()
+    world.staging.flush(0, 10, 14, dead=[11])
+    dead_letters = world.staging.dead_letters
+    world.meanwhile = lambda commit: Failed("it is full") if commit.target.url == dead_letters else None
+    assert f"{dead_letters} is skipped, the stream's other tables continue" in str(world.run().failure)
+    assert world.tables[world.staging.table].transactions["orders-0"] == 13
+    assert (world.buried, {*world.left_out}) == ([5], {5})
+
+
+def test_a_partition_that_one_table_holds_while_it_catches_up_waits_in_all(world: RefusingTables) -> None:
+    settings, (a, b) = routed_settings_for(world.staging, ["a", "b"]), map(world.staging.route, "ab")
+    world.staging.flush(0, 4, 6, routed={"a": [4], "b": [5]})
+    world.run(settings)
+    world.unreadable = {a, b}
+    world.staging.flush(0, 6, 8, routed={"a": [6], "b": [7]})
+    assert world.run(settings).failure is not None
+    world.unreadable = set()
+    world.tables[a].properties = dict(CHECK)
+    outcomes = iter([NotWritten("no value for a column")])
+    world.meanwhile = lambda commit: next(outcomes, None) if commit.target.url == a else None
+    assert "no value for a column" in world.run(settings).held[SOURCE].problem
+    assert [world.tables[url].transactions["orders-0"] for url in (a, b)] == [5, 5]
+    assert world.run(settings).held == {}
+    assert [world.tables[url].transactions["orders-0"] for url in (a, b)] == [7, 7]
 
 
 def test_a_dead_letter_beyond_what_is_loaded_now_is_left_to_the_load_of_its_record(world: RefusingTables) -> None:

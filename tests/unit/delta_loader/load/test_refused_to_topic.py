@@ -220,6 +220,18 @@ def test_what_a_table_that_was_left_out_refuses_later_is_sent_too(world: World) 
     assert (world.tables.buried, world.topic.values()) == ([7, 8], [b"sent 7", b"sent 8"])
 
 
+def test_a_table_that_is_left_out_is_told_also_when_kafka_is_away(world: World) -> None:
+    world.routes = ["a"]
+    staging = world.tables.staging
+    world.tables.refuses, world.topic.answers = {5}, ["error", "error"]
+    staging.flush(0, 4, 6, routed={"a": [4]})
+    run = world.loader()
+    assert "Kafka is away" in str(run())
+    world.tables.unreadable = {staging.route("a")}
+    assert "the log is away" in str(run())
+    assert world.topic.answers == [], "it was tried"
+
+
 def test_a_chain_of_several_topics_has_a_position_in_each() -> None:
     world = begun(JoinedStaging(f"memory://{uuid.uuid4().hex}"))
     world.tables.refuses = {2}
