@@ -8,6 +8,7 @@ from tests.fakes.group import HandClock
 from tests.fakes.loading import loader_for, settings_for
 from tests.fakes.staging import Staging
 from tests.unit.common.test_metrics import numbers
+from tests.unit.delta_loader.test_service import Later
 
 
 def test_a_load_and_a_failed_one_in_numbers(staging: Staging) -> None:
@@ -63,7 +64,8 @@ def test_a_load_and_a_failed_one_in_numbers(staging: Staging) -> None:
 
 def test_markers_that_were_settled_and_late_claims_are_counted(staging: Staging) -> None:
     metrics = Metrics()
-    loader = loader_for(staging, MemoryDeltaTables(), settings_for(staging, marker_retention="0s"), metrics=metrics)
+    settings = settings_for(staging, marker_retention=0)
+    loader = loader_for(staging, MemoryDeltaTables(), settings, Later(1), metrics=metrics)
     for start in range(0, 30, 10):
         staging.flush(0, start, start + 10)
     loader.run_pass()
