@@ -280,6 +280,13 @@ def test_tombstones_go_to_all_tables_of_a_stream_without_routes(store: FsspecSto
     }
 
 
+@pytest.mark.parametrize("tables", [{}, {"route": None, "routes": {}, "tables": [CLICK]}])
+def test_a_tombstone_that_deletes_nothing_is_counted_once(store: FsspecStore, tables: dict[str, object]) -> None:
+    writer = Writer(store, **{name: value for name, value in (EVOLVING | tables).items() if value})
+    staged = writer.convert([None, {"id": "1", "kind": "click"}, None, {"id": "2", "kind": "plain"}])
+    assert staged.tombstones == 2
+
+
 def test_a_route_may_use_the_fields_that_are_keys_of_all_sections(store: FsspecStore) -> None:
     settings: dict[str, Any] = {
         **MERGED,
