@@ -94,15 +94,15 @@ class StreamIdentity:
             return None
         known = self.tables.get(self.stream.table, NO_IDENTITY)
         other = known.other_stream(partition, self.ids.generation_of(partition))
-        by_start = {} if other is None else {marker.name.start: marker for marker in ordered}
-        if all(
-            not isinstance(marker, Marker)
-            or marker.previous is None
-            or _continues(marker, by_start.get(marker.previous))
-            for marker in by_start.values()
-        ):
+        if other is None:
             return None
-        return other
+        by_start = {marker.name.start: marker for marker in ordered}
+        is_cut_off = any(
+            marker.previous is not None and not _continues(marker, by_start.get(marker.previous))
+            for marker in ordered
+            if isinstance(marker, Marker)
+        )
+        return other if is_cut_off else None
 
     def _other_stream(self, marker: AnyMarker, loaded_under: str | None) -> ForeignMarker | None:
         staged_for = _staged_for(marker)

@@ -97,8 +97,8 @@ class RegistryFinder:
         registry, kind = self.open_registry(), self.stream.record.format.upper()
         schemas: dict[SchemaKey, RegisteredSchema] = {}
         if agreed is None and self.stream.pattern is None:
-            latest = (registry.latest_of(f"{topic}-value") for topic in self.stream.topics)
-            schemas = {version[0]: version[1] for version in latest if version is not None and version[1].type == kind}
+            newest = (registry.latest_of(f"{topic}-value") for topic in self.stream.topics)
+            schemas = {version[0]: version[1] for version in newest if version is not None and version[1].type == kind}
         more = sorted(ids.difference(() if agreed is None else agreed.schema_ids, schemas), key=str)
         types = registry.types_of(more) if more else {}
         return {**schemas, **{schema: registry.schema_of(schema) for schema in more if types[schema] == kind}}
