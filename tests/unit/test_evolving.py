@@ -40,11 +40,11 @@ from tests.builders import required
 from tests.fakes.answering import route_registry
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.group import HandClock, LonelyMember
+from tests.fakes.metrics import numbers
 from tests.fakes.stores import TrappedStore, acting, failing
 from tests.fakes.streams import batch_of
 from tests.fakes.writers import new_writer, runtime_of
 from tests.staged import manifests
-from tests.unit.common.test_metrics import numbers
 from tests.unit.stage_writer.stage.test_table_compatibility import write_log
 
 SOURCES = [TopicPartition(Topic("orders"), Partition(number)) for number in range(2)]

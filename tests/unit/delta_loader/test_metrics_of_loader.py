@@ -6,8 +6,8 @@ from delta_loader.tables.commits import CommitOutcome, TableCommit
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.group import HandClock
 from tests.fakes.loading import loader_for, settings_for
+from tests.fakes.metrics import numbers
 from tests.fakes.staging import Staging
-from tests.unit.common.test_metrics import numbers
 from tests.unit.delta_loader.test_service import Later
 
 

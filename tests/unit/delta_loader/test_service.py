@@ -32,9 +32,9 @@ from tests.builders import required
 from tests.fakes.clock import IdleClock
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.loading import loader_for, settings_for, status_of
+from tests.fakes.metrics import values
 from tests.fakes.staging import Staging
 from tests.fakes.stores import TrappedStore
-from tests.unit.common.test_metrics import values
 
 HOUR_MS = 3_600_000
 

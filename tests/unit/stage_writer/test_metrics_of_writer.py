@@ -9,8 +9,8 @@ from common.spans import TopicPartition
 from stage_writer.decode.batch import MessageBatch
 from tests.fakes.group import LonelyMember
 from tests.fakes.markers import chain_of, put
+from tests.fakes.metrics import numbers
 from tests.staged import manifests
-from tests.unit.common.test_metrics import numbers
 from tests.unit.stage_writer.test_service import FIRST, SECOND, World
 
 SENT = (b'{"id": 1, "x": 1}', b'{"id": 2}', None, b"no JSON", b'{"id": 9}', b'{"id": 3}', b'{"id": 4}')

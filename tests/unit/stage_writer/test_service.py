@@ -33,9 +33,9 @@ from stage_writer.stage.table_compatibility import TableCompatibility
 from tests.builders import settings_of
 from tests.fakes.group import HandClock, LonelyMember
 from tests.fakes.markers import chain_of, put
+from tests.fakes.metrics import values
 from tests.fakes.writers import limits_with, new_writer, runtime_of
 from tests.staged import manifests
-from tests.unit.common.test_metrics import values
 
 ORDERS = Topic("orders")
 FIRST, SECOND, THIRD = (TopicPartition(ORDERS, Partition(number)) for number in range(3))

@@ -29,9 +29,9 @@ from delta_loader.maintenance.cleaning.schedule import ScheduledCleanUp
 from delta_loader.ports import in_turn
 from tests.builders import required, settings_of
 from tests.fakes.loading import settings_for
+from tests.fakes.metrics import numbers
 from tests.fakes.staging import Staging
 from tests.fakes.stores import TrappedStore, acting, failing
-from tests.unit.common.test_metrics import numbers
 
 DAY_S = 86_400
 WEEK_S = 7 * DAY_S

@@ -24,7 +24,7 @@ from delta_loader.maintenance.services.view import run_to_json, run_to_text, tab
 from delta_loader.scheduling.jobs import Jobs
 from delta_loader.scheduling.stream_scheduler import StreamScheduler
 from tests.builders import settings_of
-from tests.unit.common.test_metrics import numbers
+from tests.fakes.metrics import numbers
 
 NIGHT_MS = int(datetime(2026, 3, 1, 2, 0, tzinfo=UTC).timestamp() * 1000)
 HOUR_MS = 3_600_000

@@ -17,8 +17,8 @@ from common.stage.outboxes import OutboxName
 from common.storage.store import FsspecStore
 from stage_writer.outbox.outlets import MOST_PENDING, KafkaOutlets
 from stage_writer.outbox.records import SCHEMA, Outgoing, outgoing_to_chunks
+from tests.fakes.metrics import values
 from tests.fakes.streams import stream_of
-from tests.unit.common.test_metrics import values
 
 ORDERS = TopicPartition(Topic("orders"), Partition(0))
 

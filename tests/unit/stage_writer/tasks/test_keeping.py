@@ -13,7 +13,7 @@ from common.spans import Partition, Topic, TopicPartition
 from stage_writer.tasks.keeping import Keeping
 from stage_writer.tasks.kept import _Readers
 from stage_writer.topologies.stores import MemoryBackend, Stores, TaskStores
-from tests.unit.common.test_metrics import numbers
+from tests.fakes.metrics import numbers
 
 SOURCE = TopicPartition(Topic("orders"), Partition(3))
 OTHER = TopicPartition(Topic("orders"), Partition(4))
