@@ -29,7 +29,6 @@ SECTIONS ?=
 KEEP_BYTECODE := PYTHONDONTWRITEBYTECODE=
 # What is installed is compiled where it is imported: a fifth of it.
 PIP := $(KEEP_BYTECODE) $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
-FIRST_HALF := /^[a-m][^ ]*==/,/[^\\]$$/
 # Clones share what mypy has found in files of the same content.
 export MYPY_CACHE_DIR ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/kafka-delta-express/mypy
 # What is drawn each time, where SEED=… does not say: each use is another number, and is printed with what it is for.
@@ -55,10 +54,7 @@ $(STAMP): $(LOCKS)
 	@echo "Setting up $(VENV) with $(PYTHON)"
 	@test -x $(BIN)/python && $(BIN)/python -m pip --version >/dev/null 2>&1 || { rm -rf $(VENV) && "$(PYTHON)" -m venv $(VENV); }
 	@sed -n '/^pip==/,/[^\\]$$/p' requirements.lock | $(PIP) --require-hashes --no-deps -r /dev/stdin # Python's own pip is slow
-	@# Two processes install half of the packages each: pip unpacks on one core.
-	@sed -n '$(FIRST_HALF)p' requirements.lock | $(PIP) --require-hashes --no-deps -r /dev/stdin & \
-	sed '$(FIRST_HALF)d' requirements.lock | $(PIP) --require-hashes --no-deps -r /dev/stdin; \
-	code=$$?; wait $$! && exit $$code
+	@$(PIP) --require-hashes --no-deps -r requirements.lock
 	@$(PIP) --no-build-isolation --no-deps --editable .
 	@echo "Fetching the jars of Delta, Hadoop's S3 client and Kafka, and compiling the loader's Java classes"
 	@$(BIN)/python -m delta_loader.spark.jars
