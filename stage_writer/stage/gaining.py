@@ -12,7 +12,7 @@ Rules:
    field makes it null, and without the column it would leave the row's former value.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 
@@ -66,8 +66,7 @@ def _continued(stream: Stream, open_table: Callable[[str], ObjectStore], last: E
         if other.version == last.continues and (not part or name_of_part(known, part) in known.names):
             continue
         declared = stream.at(urls[0]).record.schema_of_columns
-        tables = (_columns_of(stream, url, open_table, strictly=True) for url in urls)
-        has = restricted(reduce(extended, tables, NO_COLUMNS), earlier)
+        has = restricted(_columns_of(stream, urls, open_table, strictly=True), earlier)
         gained = StructType(tuple(field for field in has if additions(declared, StructType((field,)))))
         before = columns_at(stream, urls[0], known)
         known = with_columns_at(stream, urls[0], known, extended(before, gained))
@@ -110,11 +109,7 @@ def _tables(stream: Stream, offered: StructType, open_table: Callable[[str], Obj
     """The columns of the tables that these fields are for, by the URL of the first one that gains them."""
     parts = tables_by_part(stream)
     wanted = {*map(str.casefold, offered.names if stream.gains_by_table else parts)}
-    return {
-        urls[0]: reduce(extended, (_columns_of(stream, url, open_table) for url in urls), NO_COLUMNS)
-        for part, urls in parts.items()
-        if part.casefold() in wanted
-    }
+    return {urls[0]: _columns_of(stream, urls, open_table) for part, urls in parts.items() if part.casefold() in wanted}
 
 
 def _agreed(stream: Stream, tables: Mapping[str, StructType], known: StructType, offered: StructType) -> StructType:
@@ -127,16 +122,20 @@ def _agreed(stream: Stream, tables: Mapping[str, StructType], known: StructType,
 
 
 def _columns_of(
-    stream: Stream, url: str, open_table: Callable[[str], ObjectStore], *, strictly: bool = False
+    stream: Stream, urls: Sequence[str], open_table: Callable[[str], ObjectStore], *, strictly: bool = False
 ) -> StructType:
-    """The columns of a table as it is now, as in records; none where they are unknown (rule 2).
+    """The columns that tables have together now, as in records; none of those that are unknown (rule 2).
 
     ``strictly``: raises StoreError where that may pass.
     """
-    try:
-        state = read_table_state(open_table(url))
-        return NO_COLUMNS if state is None else as_in_records(stream, schema_from_json(state.schema))
-    except Exception as error:  # a broken log costs staging nothing, and the loader reports it
-        if strictly and isinstance(error, StoreError) and not isinstance(error, StoreRefusedError):
-            raise
-        return NO_COLUMNS
+    columns = NO_COLUMNS
+    for url in urls:
+        try:
+            state = read_table_state(open_table(url))
+            table = NO_COLUMNS if state is None else as_in_records(stream, schema_from_json(state.schema))
+        except Exception as error:  # a broken log costs staging nothing, and the loader reports it
+            if strictly and isinstance(error, StoreError) and not isinstance(error, StoreRefusedError):
+                raise
+        else:
+            columns = extended(columns, table)
+    return columns
