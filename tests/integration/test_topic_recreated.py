@@ -98,15 +98,21 @@ def wait_for(child: Child, text: str, within_s: float = 180.0) -> None:
     child.wait_until(lambda: text in child.log.read_text("utf-8"), f"“{text}”", within_s)
 
 
+def writer_of_old_topic(kafka: KafkaCluster, topic: str, programs: Programs, config: Path, folder: Path) -> Child:
+    """A running writer that has staged the topic's first records."""
+    produce(kafka, topic, "old", 10)
+    writer = programs.start("stage-writer", "run", config)
+    writer.wait_until(lambda: ends(folder, topic) == {0: 10}, "the old topic is staged")
+    return writer
+
+
 @pytest.mark.spark
 def test_a_topic_that_is_created_again_while_a_writer_runs_is_never_mixed(
     kafka: KafkaCluster, new_topic: Callable[..., str], programs: Programs, spark: SparkSession, tmp_path: Path
 ) -> None:
     topic = new_topic(1)
     config = programs.config(settings(kafka, tmp_path, topic))
-    produce(kafka, topic, "old", 10)
-    writer = programs.start("stage-writer", "run", config)
-    writer.wait_until(lambda: ends(tmp_path, topic) == {0: 10}, "the old topic is staged")
+    writer = writer_of_old_topic(kafka, topic, programs, config, tmp_path)
     create_again(kafka, topic, "new", 30)  # so many that there is a position 10 again
     wait_for(writer, "was deleted and created again")
     assert ends(tmp_path, topic) == {0: 10}, "not one record of the new topic is in the old one's chain"
@@ -140,9 +146,7 @@ def test_a_topic_that_is_deleted_does_not_end_a_writer(
 ) -> None:
     topic = new_topic(1)
     config = programs.config(settings(kafka, tmp_path, topic))
-    produce(kafka, topic, "old", 10)
-    writer = programs.start("stage-writer", "run", config)
-    writer.wait_until(lambda: ends(tmp_path, topic) == {0: 10}, "the old topic is staged")
+    writer = writer_of_old_topic(kafka, topic, programs, config, tmp_path)
     kafka.delete_topic(topic)
     wait_for(writer, "topic does not exist in Kafka")
     recreated(kafka, topic)
