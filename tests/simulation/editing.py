@@ -294,8 +294,7 @@ class EditedHistory:
                 break
             if step % _STEPS_A_LOOK == _STEPS_A_LOOK - 1 and not (problems := self.problems()):
                 break
-        for process in [process for pipeline in self._pipelines for process, _ in pipeline.running.values()]:
-            self.world.crash(process)
+        self.world.close()
         records = sum(len(log) for logs in self._clusters for log in logs.values())
         crashed = bool(self.world.crashes)
         return Verdict(self.seed, problems, self.world.faults, records, tuple(self.world.story), crashed)

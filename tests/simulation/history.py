@@ -125,8 +125,7 @@ class History:
             is_mended = self.world.chances.operator or self.broker.past or self.kind.is_mended
             if is_mended and step % _STEPS_A_REPAIR == _STEPS_A_REPAIR - 1:
                 self._mend()
-        for process in self._running.values():
-            self.world.crash(process)
+        self.world.close()
         self.kind.close()
         records = sum(len(log) for log in self.broker.logs.values())
         return Verdict(

@@ -347,6 +347,13 @@ class World:
                 del self._by_strand[task.strand]
         self._tasks = [task for task in self._tasks if not task.ended]
 
+    def close(self) -> None:
+        """End what still runs: an unfinished strand would keep its whole world in memory."""
+        for task in self._tasks:
+            self._end(task)
+        self._tasks.clear()
+        self._by_strand.clear()
+
     def wake_all(self) -> None:
         """Nothing stalls any more."""
         for task in self._tasks:
