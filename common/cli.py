@@ -6,6 +6,7 @@ never a stack trace.
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import threading
@@ -116,6 +117,9 @@ def settings_from(config: Path, *, print_config: bool = False, as_written: bool 
 
 def run(app: typer.Typer, arguments: Sequence[str] | None = None) -> int:
     """Run a command and turn its result into an exit code; a command raises `typer.Exit` for one of its own."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        # A character that the encoding lacks (the locale's, or PYTHONIOENCODING) is escaped, as on standard error.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         app(args=arguments)
     except KafkaDeltaExpressError as error:

@@ -6,7 +6,7 @@ import pytest
 import typer
 
 from bootstrap.__main__ import app as bootstrap
-from common.cli import new_app, run
+from common.cli import echo, new_app, run
 from common.errors import BrokerError, ConfigError, KafkaDeltaExpressError, UnsafeStoreError, UsageError
 from common.http.pages import release
 from common.terminal import aligned, has_colours, progress
@@ -29,6 +29,12 @@ def code(number: int) -> None:
 
 @app.command()
 def nothing() -> None: ...
+
+
+@app.command()
+def say(text: str) -> None:
+    """Print."""
+    echo(text)
 
 
 @pytest.mark.parametrize(("kind", "expected"), [("config", 2), ("usage", 2), ("unfit", 2), ("broker", 1)])
@@ -58,6 +64,16 @@ def test_help_and_version_are_0(capfd: pytest.CaptureFixture[str]) -> None:
     assert "Try things." in capfd.readouterr().out
     assert run(app, ["--version"]) == 0
     assert capfd.readouterr().out == f"{release()}\n"
+
+
+def test_a_character_that_standard_output_cannot_encode_is_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="iso-8859-1"))
+
+    assert run(app, ["say", "é – 日"]) == 0
+
+    sys.stdout.flush()
+    assert written.getvalue() == b"\xe9 \\u2013 \\u65e5\n"
 
 
 def test_a_bug_is_not_hidden() -> None:
