@@ -1,15 +1,16 @@
-"""The loader's scheduled and requested background work, as APScheduler jobs, so its main loop does no I/O.
+"""The loader's periodic and requested background work, as jobs, so its main loop does no I/O.
 
 Rules:
 
 1. Each run of a job has its own thread. A run that hangs, as when its store does not answer, delays no other job, no
    load, and not the main loop.
 2. A job never runs twice at a time. A time that passes while it runs is skipped.
-3. An exception fails the run and is logged; the next scheduled time is the next try.
+3. An exception fails the run and is logged; the next time is the next try.
 4. Threads are daemons: one that hangs does not keep the process from ending, and `close` waits for a bounded time.
 5. A job that runs for longer than `LONG_S`, or the limit given for it, is reported with its name and time
    (`long_running`).
-6. Other kinds of loops have their own threads: the lease, whose steps decide when the next is due, before the jobs
+6. Intervals are by the monotonic clock: a date that is set back delays no job.
+7. Other kinds of loops have their own threads: the lease, whose steps decide when the next is due, before the jobs
    start and after they end; the listener of the control topic, which is always in a poll; the watch of Kafka's ends,
    which the writer, without jobs, has as well; the streams' turns and checkpoints, whose threads keep Spark's
    thread-local state.
@@ -17,18 +18,14 @@ Rules:
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
+from dataclasses import dataclass
 
-from apscheduler.executors.base import BaseExecutor, run_job
-from apscheduler.job import Job
-from apscheduler.schedulers.background import BackgroundScheduler
-from apscheduler.triggers.interval import IntervalTrigger
 from structlog.typing import FilteringBoundLogger
 
+from common.background import BackgroundLoop
 from common.ports import Clock
 from common.remedies import CONFIG
 
@@ -38,70 +35,64 @@ REMEDY = (
 )
 _CLOSE_WITHIN_S = 10.0
 _POLL_S = 0.05
+_AFTER_A_BUG_S = 1.0
+_IDLE_S = 3600.0
 
 
-class _OwnThreads(BaseExecutor):  # type: ignore[misc,unused-ignore]
-    """A daemon thread for each run: APScheduler's own pool has threads that Python waits for when it exits."""
-
-    def _do_submit_job(self, job: Job, run_times: list[datetime]) -> None:
-        def run() -> None:
-            self._run_job_success(job.id, run_job(job, job._jobstore_alias, run_times, self._logger.name))  # noqa: SLF001 - as APScheduler's executors do
-
-        threading.Thread(target=run, name=f"job-{job.id}", daemon=True).start()
+@dataclass(slots=True)
+class _Job:
+    run: Callable[[], None]
+    every_s: float | None
+    long_s: float
+    due_s: float | None = None
+    """None until it is requested."""
+    since_s: float | None = None
+    """When the run in progress began."""
 
 
 class Jobs:
     def __init__(self, clock: Clock, log: FilteringBoundLogger) -> None:
         self._clock = clock
         self._log = log
-        self._running: dict[str, float] = {}
-        self._long_s: dict[str, float] = {}
-        quiet = logging.getLogger(
-            "delta_loader.scheduling.jobs"
-        )  # APScheduler warns each time that a job is still running
-        quiet.disabled = True
-        self._scheduler = BackgroundScheduler(
-            timezone=UTC,
-            logger=quiet,
-            executors={"default": _OwnThreads()},
-            job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None},
-        )
+        self._jobs: dict[str, _Job] = {}
+        self._loop: BackgroundLoop | None = None
 
     def add(self, name: str, work: Callable[[], None], *, every_s: float | None = None, long_s: float = LONG_S) -> None:
         """Run ``work`` at intervals, the first time after one; without an interval whenever `soon` is called.
 
         A run of more than ``long_s`` is reported (rule 5).
         """
-        self._long_s[name] = long_s
 
         def run() -> None:
-            self._running[name] = self._clock.monotonic_s()
             try:
                 work()
             except Exception:  # noqa: BLE001 - a bug, or a dependency's: it costs this run, and nothing else
                 self._log.exception("unexpected exception", part=name)
             finally:
-                del self._running[name]
+                self._jobs[name].since_s = None
 
-        trigger = IntervalTrigger(seconds=every_s or _NEVER_S, timezone=UTC)
-        self._scheduler.add_job(run, trigger, id=name)
+        self._jobs[name] = _Job(run, every_s, long_s)
 
     def soon(self, name: str) -> None:
         """Run a job now; does nothing while it runs, before `start` or after `close`."""
-        if self._scheduler.running and name not in self._running:
-            self._scheduler.modify_job(name, next_run_time=datetime.now(UTC))
+        if self._loop is not None and self._jobs[name].since_s is None:
+            self._jobs[name].due_s = self._clock.monotonic_s()
+            self._loop.wake()
 
     def start(self) -> None:
-        self._scheduler.start()
+        now_s = self._clock.monotonic_s()
+        for job in self._jobs.values():
+            job.due_s = None if job.every_s is None else now_s + job.every_s
+        self._loop = BackgroundLoop("jobs", self._begin_due, self._log, after_a_bug_s=_AFTER_A_BUG_S)
 
     def close(self, last_wait_s: float = _CLOSE_WITHIN_S) -> None:
         """Start no more runs; wait for those in progress, but not for long. May be called twice."""
-        if self._scheduler.running:
-            self._scheduler.shutdown(wait=False)
         end_s = time.monotonic() + last_wait_s
-        while self._running and time.monotonic() < end_s:
+        if self._loop is not None:
+            self._loop.close(_CLOSE_WITHIN_S)
+        while self._running() and time.monotonic() < end_s:
             time.sleep(_POLL_S)
-        for name in sorted(self._running):
+        for name in sorted(self._running()):
             self._log.warning("stopping although a job hangs", job=name)
 
     @property
@@ -110,10 +101,22 @@ class Jobs:
         now_s = self._clock.monotonic_s()
         return tuple(
             f"the job {name!r} has been running for {now_s - since_s:.0f} s"
-            for name, since_s in sorted(self._running.copy().items())
-            if now_s - since_s > self._long_s[name]
+            for name, since_s in sorted(self._running().items())
+            if now_s - since_s > self._jobs[name].long_s
         )
 
+    def _running(self) -> dict[str, float]:
+        since = ((name, job.since_s) for name, job in self._jobs.items())
+        return {name: since_s for name, since_s in since if since_s is not None}
 
-_NEVER_S = 10 * 365 * 86_400.0
-"""The interval of jobs that run only on request."""
+    def _begin_due(self) -> float:
+        """A step of the loop: starts what is due; returns the seconds until something is."""
+        now_s = self._clock.monotonic_s()
+        for name, job in self._jobs.items():
+            if job.due_s is None or job.due_s > now_s:
+                continue
+            job.due_s = None if job.every_s is None else now_s + job.every_s
+            if job.since_s is None:
+                job.since_s = now_s
+                threading.Thread(target=job.run, name=f"job-{name}", daemon=True).start()
+        return min((job.due_s - now_s for job in self._jobs.values() if job.due_s is not None), default=_IDLE_S)

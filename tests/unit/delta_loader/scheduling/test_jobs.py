@@ -7,8 +7,8 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
+from common.clock import SystemClock
 from delta_loader.scheduling.jobs import LONG_S, Jobs
-from tests.fakes.group import HandClock
 
 PATIENCE_S = 60.0
 
@@ -27,19 +27,26 @@ class Store:
         return self.asked.acquire(timeout=PATIENCE_S)
 
 
-@pytest.fixture
-def clock() -> HandClock:
-    return HandClock(0.0)
+class Clock(SystemClock):
+    ahead_s = 0.0
+
+    def monotonic_s(self) -> float:
+        return super().monotonic_s() + self.ahead_s
 
 
 @pytest.fixture
-def jobs(clock: HandClock) -> Iterator[Jobs]:
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def jobs(clock: Clock) -> Iterator[Jobs]:
     jobs = Jobs(clock, structlog.get_logger())
     yield jobs
     jobs.close()
 
 
-def test_one_that_hangs_delays_no_other_and_is_told_and_not_waited_for(jobs: Jobs, clock: HandClock) -> None:
+def test_one_that_hangs_delays_no_other_and_is_told_and_not_waited_for(jobs: Jobs, clock: Clock) -> None:
     hanging, well = Store(), Store()
     well.answers.set()
     jobs.add("clean-up", hanging.ask)
@@ -49,8 +56,8 @@ def test_one_that_hangs_delays_no_other_and_is_told_and_not_waited_for(jobs: Job
     assert hanging.is_asked()
     assert all(well.is_asked() for _ in range(3))
     assert list(jobs.long_running) == []
-    clock.now_s += LONG_S + 1
-    assert list(jobs.long_running) == ["the job 'clean-up' has been running for 901 s"]
+    clock.ahead_s += LONG_S + 1
+    assert [text.partition(" for ")[0] for text in jobs.long_running] == ["the job 'clean-up' has been running"]
     with capture_logs() as logs:
         jobs.close(last_wait_s=0.0)
     assert [one["job"] for one in logs if one["event"] == "stopping although a job hangs"] == ["clean-up"]
@@ -97,3 +104,16 @@ def test_nothing_is_done_before_the_start_and_after_the_end(jobs: Jobs) -> None:
     jobs.soon("checks")
     jobs.close()
     assert store.threads == set()
+
+
+def test_intervals_are_by_the_monotonic_clock_whatever_the_date(jobs: Jobs, clock: Clock) -> None:
+    hourly, requested = Store(), Store()
+    hourly.answers.set()
+    requested.answers.set()
+    jobs.add("checks", hourly.ask, every_s=3600.0)
+    jobs.add("news", requested.ask)
+    jobs.start()
+    clock.ahead_s += 3600.0
+    jobs.soon("news")
+    assert requested.is_asked()
+    assert hourly.is_asked()
