@@ -56,6 +56,11 @@ class LoggedCommit:
         """Whether what the table has does not stem from the commit right before this one."""
         return self.is_restore or self.is_replace
 
+    @property
+    def seen_version(self) -> int:
+        """The version that its transaction had read; the one before it where that is not known."""
+        return self.version - 1 if self.read_version is None else self.read_version
+
     def moves_positions_of(self, app_id: str) -> bool:
         """Whether a stream made it, and not only to replace a range: then it had seen the table's positions."""
         return self.metadata is not None and self.metadata.app_id == app_id and not self.metadata.replaced

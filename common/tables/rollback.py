@@ -25,8 +25,8 @@ Rules:
 3. An own commit that moves positions saw everything up to its ``read_version``: below the read version of a commit on
    the lineage nothing is checked. A commit that replaces a range (load/replace_ranges.py) moves no positions
    and saw nothing. It did not see the commits between its read version and itself: rows may have been loaded *over* a
-   RESTORE by a transaction that had started before it. An own commit that ``answers`` has seen the event that it
-   resolves.
+   RESTORE by a transaction that had started before it, also over one below the RESTORE that was read first. An own
+   commit that ``answers`` has seen the event that it resolves.
 4. DELETE, UPDATE, MERGE, TRUNCATE and an overwrite change rows that were loaded. That is their owner's right, and no
    reason to load them again.
 5. A recreated topic (common/tables/transactions.py) has another generation, whose positions say nothing about those of
@@ -104,15 +104,18 @@ class _Lineage:
     """The table's lineage, collected while its commits are read from the newest down."""
 
     cause: LoggedCommit | None = None
-    over: tuple[int, ...] = ()
     floor: int | None = None
     """Versions up to here were seen by an own commit on the lineage; None while none was found."""
+    turned: int = 0
+    """The lowest turning point on the lineage that no own commit above it had seen."""
+    kept: list[int] = field(default_factory=list)
+    """The own commits on the lineage."""
     here: dict[Generation, Position] = field(default_factory=dict)
     """By chain, the end position in the newest own commit on the lineage that names it."""
     lost: dict[Generation, tuple[Position, Position]] = field(default_factory=dict)
     """By chain, the lowest start and the newest end, over the own commits off the lineage."""
     replaced: list[tuple[int, TopicPartition, Position]] = field(default_factory=list)
-    """The ends of ranges that were replaced after the cause, with the version of the replacement."""
+    """The ends of ranges that were replaced on the lineage, with the version of the replacement."""
 
     def step(self, commit: LoggedCommit, app_id: str, *, on_line: bool) -> None:
         if on_line and commit.is_turning_point:
@@ -121,24 +124,28 @@ class _Lineage:
         if commit.metadata is None or commit.metadata.app_id != app_id:
             return
         if commit.metadata.replaced:
-            self._note_replaced(commit)
+            if on_line:
+                self.replaced += [
+                    (commit.version, partition, replaced.span.end)
+                    for partition, replaced in commit.metadata.replaced.items()
+                ]
         elif on_line:
             self._keep(commit)
         elif self.floor is None or commit.version > self.floor:
             self._lose(commit)
 
     def _turn(self, commit: LoggedCommit) -> None:
-        if self.cause is None:
-            self.cause = commit
-            # Everything on the lineage so far came after the cause.
+        self.cause = self.cause or commit
+        if self.floor is None or commit.version > self.floor:
+            # What is on the lineage so far came after it, and had not seen it.
+            self.turned = commit.version
             self.floor = None
             self.here.clear()
 
     def _keep(self, commit: LoggedCommit) -> None:
         if self.floor is None:
-            self.floor = commit.version - 1 if commit.read_version is None else commit.read_version
-        if self.cause is None:
-            self.over += (commit.version,)
+            self.floor = commit.seen_version
+        self.kept.append(commit.version)
         for chain, (_, end) in _loaded_ranges(commit).items():
             self.here.setdefault(chain, end)
 
@@ -147,21 +154,14 @@ class _Lineage:
             lowest, newest = self.lost.get(chain, (start, end))
             self.lost[chain] = min(lowest, start), newest
 
-    def _note_replaced(self, commit: LoggedCommit) -> None:
-        if self.cause is None and commit.metadata is not None:
-            self.replaced += [
-                (commit.version, partition, replaced.span.end)
-                for partition, replaced in commit.metadata.replaced.items()
-            ]
-
     def rows_again(self, positions: Mapping[TopicPartition, Position]) -> tuple[int, ...]:
-        """The versions after the cause with rows that loading from these positions on would load again."""
+        """The versions above a turning point that they had not seen, whose rows a load from there would load again."""
         beyond = {
             version
             for version, partition, end in self.replaced
             if partition in positions and end > positions[partition]
         }
-        return tuple(sorted(beyond.union(self.over), reverse=True))
+        return tuple(sorted((v for v in beyond.union(self.kept) if v > self.turned), reverse=True))
 
     def done(self, version: int) -> bool:
         """Whether nothing below a version can matter anymore (rule 3)."""

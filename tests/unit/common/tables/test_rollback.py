@@ -163,6 +163,20 @@ def test_rows_that_a_commit_under_way_put_over_a_restore_are_told() -> None:
     assert (fixed.positions, fixed.over) == ({P0: 10}, ())
 
 
+def test_a_restore_to_rows_that_were_put_over_another_restore_does_not_hide_that_one() -> None:
+    late = own(4, (P0, 20, 30), read=2)
+    history = (CREATED, FIRST, SECOND, restore(3, 1), late)
+    found = required(find_rollback(newest_first(*history, other(5), restore(6, 5)), "orders"))
+    assert (found.cause.version, found.positions, found.over) == (6, {P0: 10}, (4,))
+    found = required(find_rollback(newest_first(*history, replaced(5, 5, 15), restore(6, 5)), "orders"))
+    assert (found.positions, found.over) == ({P0: 10}, (5, 4))
+    taken_back = (CREATED, FIRST, SECOND, restore(3, 1), replaced(4, 5, 15), restore(5, 3))
+    assert required(find_rollback(newest_first(*taken_back), "orders")).over == ()
+    # One that saw it has put it right.
+    seen = (CREATED, FIRST, SECOND, restore(3, 1), answer(4, 3, p0=10), own(5, (P0, 10, 20)), other(6), restore(7, 6))
+    assert positions(*seen) == {}
+
+
 def replaced(version: int, start: int, end: int) -> LoggedCommit:
     found = {P0: Replaced(Span(Position(start), Position(end)), "a" * 32, Counts(0, 0, 0, 0))}
     metadata = CommitMetadata(f"c{version}", "orders", {}, None, replaced=found)
