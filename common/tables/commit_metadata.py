@@ -95,6 +95,11 @@ class CommitMetadata:
 
     _without_defaults = lean()
 
+    @property
+    def moves_positions(self) -> bool:
+        """Whether it is of a load or a resolution; others replace a range, or note that a deferred one is complete."""
+        return bool(self.spans) or self.answers is not None
+
     def generation(self, partition: TopicPartition) -> int:
         """The generation of a Kafka partition's chain in this commit (rule 7)."""
         return self.generations.get(partition, 0)

@@ -62,8 +62,8 @@ class LoggedCommit:
         return self.version - 1 if self.read_version is None else self.read_version
 
     def moves_positions_of(self, app_id: str) -> bool:
-        """Whether a stream made it, and not only to replace a range: then it had seen the table's positions."""
-        return self.metadata is not None and self.metadata.app_id == app_id and not self.metadata.replaced
+        """Whether a stream made it to move the table's positions: then it had seen them."""
+        return self.metadata is not None and self.metadata.app_id == app_id and self.metadata.moves_positions
 
 
 CommitLines = Callable[[int], Iterable[str] | None]

@@ -32,13 +32,14 @@ Rules:
 5. A recreated topic (common/tables/transactions.py) has another generation, whose positions say nothing about those of
    the old one. A rollback is reported for the newest generation that lost something; the losses of an older one belong
    to a topic that is gone, and are reported separately.
-6. The log is read down to the newest own commit that moves positions or answers, past any number of other commits.
-   (`FARTHEST` bounds it.) Where the log ends before one is found, it is *unknown* whether the table was rolled back
-   since the last load, and a chain is held as soon as there is something to load; so are the others, because a load of
-   theirs would be such a commit, and the log would seem to have all loads since. The exception is that the missing
-   commits loaded nothing: everything staged below the table's position, except for what an operator made, is younger
-   than the oldest existing commit. The position is another program's then. But where the stage has a chain of another
-   topic for the same app_id, it may be that topic's: this is held at once. While it is unknown, nothing is settled.
+6. The log is read down to the newest own commit that moves positions or answers, past any number of other commits, and
+   to the version that it had read. (`FARTHEST` bounds it.) One that notes that a deferred range is complete
+   (load/catch_up.py) moves none. Where the log ends before that, it is *unknown* whether the table was rolled back
+   since, and a chain is held as soon as there is something to load; so are the others, because a load of theirs would
+   be such a commit, and the log would seem to have all loads since. The exception is that the missing commits loaded
+   nothing: everything staged below the table's position, except for what an operator made, is younger than the oldest
+   existing commit. The position is another program's then. But where the stage has a chain of another topic for the
+   same app_id, it may be that topic's: this is held at once. While it is unknown, nothing is settled.
 7. A chain without a txn action is new only if that is proved: the newest own commit names all chains that the table has
    (common/tables/commit_metadata.py) and not this one, or all of the log exists, or the chain's first marker is younger
    than the oldest existing commit, or than the newest `MOST_COMMITS`. (A stage that is younger than all that is left of
@@ -297,10 +298,13 @@ def own_past(
 
 
 def unknown_since(history: Iterable[LoggedCommit], app_id: str) -> LoggedCommit | None:
-    """The oldest commit of a log that ends before rule 6's own commit is found; None if it is, or none is gone."""
+    """The oldest commit of a log that ends before all of rule 6's commits are found; None if they are there."""
     oldest: LoggedCommit | None = None
+    seen: int | None = None
     for number, commit in enumerate(history, 1):
-        if commit.version == 0 or commit.moves_positions_of(app_id):
+        if seen is None and commit.moves_positions_of(app_id):
+            seen = commit.seen_version
+        if commit.version == 0 or (seen is not None and commit.version <= seen + 1):
             return None
         oldest = commit
         if number >= FARTHEST:
@@ -435,7 +439,7 @@ def described(url: str, back: Rollback) -> str:
             )
         case RollbackKind.UNKNOWN:
             return (
-                f"the log of {url} begins with version {cause.version}, after this stream's last load: whether the "
-                "table was restored since (RESTORE), or the topic renamed in the config, is unknown; its txn actions "
-                f"say that it has {positions}"
+                f"the log of {url} begins with version {cause.version}, after this stream's last load began: whether "
+                "the table was restored since (RESTORE), or the topic renamed in the config, is unknown; its txn "
+                f"actions say that it has {positions}"
             )

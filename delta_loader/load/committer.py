@@ -73,7 +73,7 @@ class Committer:
             commit.target.load_mode
         ):  # Delta's writer may have changed more: identity columns
             tables.targets[url] = commit.target.after(commit, version)
-            self._context.rollbacks.record_commit(tables.targets[url])
+            self._context.rollbacks.record_commit(tables.targets[url], commit.metadata)
         else:
             tables.refresh()
 

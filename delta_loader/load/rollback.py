@@ -108,10 +108,13 @@ class RollbackDetector:
                 return False
         return False
 
-    def record_commit(self, target: Target) -> None:
+    def record_commit(self, target: Target, metadata: CommitMetadata) -> None:
         """Record that our commit is in the table, right after the examined version."""
+        key = self._app_id, target.url
+        known = None if metadata.moves_positions else self._examined.get(key)
         if target.version is not None:
-            self._examined[self._app_id, target.url] = Examined(target.table_id, target.version, target.identity)
+            unknown = None if known is None else known.unknown
+            self._examined[key] = Examined(target.table_id, target.version, target.identity, unknown)
 
     def without_txn(
         self,

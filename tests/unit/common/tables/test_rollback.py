@@ -195,8 +195,24 @@ def test_a_replacement_has_not_seen_what_came_before_it() -> None:
 
 @pytest.mark.parametrize(
     ("newest", "oldest"),
-    [(replaced(7, 2, 5), 5), (other(7), 5), (own(7, (P0, 10, 20)), None), (answer(7, 4, p0=10), None)],
-    ids=["a replaced range", "others alone", "a load", "an answer"],
+    [
+        (replaced(7, 2, 5), 5),
+        (other(7), 5),
+        (own(7), 5),
+        (own(7, (P0, 10, 20)), None),
+        (own(7, (P0, 10, 20), read=4), None),
+        (own(7, (P0, 10, 20), read=3), 5),
+        (answer(7, 4, p0=10), None),
+    ],
+    ids=[
+        "a replaced range",
+        "others alone",
+        "a deferred range that is complete",
+        "a load",
+        "a load that saw all that is gone",
+        "a load, and a commit is gone that it had not seen",
+        "an answer",
+    ],
 )
 def test_only_a_commit_that_saw_the_positions_makes_a_history_known(newest: LoggedCommit, oldest: int | None) -> None:
     """Where the log begins at version 5."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from common.errors import TableError
 from common.remedies import CONFIG
 from common.settings import Settings
 from common.sizes import time_text
@@ -16,6 +17,7 @@ from common.tables.commit_metadata import CommitMetadata, Decision
 from common.tables.counts import Counts, Replaced
 from common.tables.history import LoggedCommit
 from common.tables.rollback import FARTHEST, MOST_COMMITS, find_rollback, own_past
+from common.tables.state import TableState
 from delta_loader.load.report import StreamReport
 from delta_loader.plan.plan import TableShape
 from delta_loader.service import LoaderService
@@ -36,9 +38,16 @@ class Logged(MemoryDeltaTables):
     restored: dict[int, int] = field(default_factory=dict)
     read: int = 0
     """How many commits were read."""
+    away: set[str] = field(default_factory=set)
+    """The tables that cannot be read."""
 
     def __post_init__(self) -> None:
         super().__init__()
+
+    def state(self, url: str) -> TableState | None:
+        if url in self.away:
+            raise TableError("it is away", "wait")
+        return super().state(url)
 
     def replace(self, url: str) -> None:
         """A commit of the stream that replaces a range, and moves no position."""
@@ -81,14 +90,14 @@ class World:
     def url(self) -> str:
         return self.staging.table
 
-    def load(self, *, again: bool = True) -> dict[str, str]:
+    def load(self, *, again: bool = True, failing: bool = False) -> dict[str, str]:
         """A pass, by a loader that was started just now or by the one that runs; why partitions are held."""
         if again or self.running is None:
             given = settings_for(self.staging, marker_retention="1ms").model_dump(mode="json", exclude_unset=True)
             given["streams"][0]["topics"] = [self.staging.topic, *self.more]
             self.running = loader_for(self.staging, self.tables, Settings.model_validate(given))
         (report,) = self.running.run_pass()
-        assert report.failure is None, report.failure
+        assert (report.failure is not None) == failing, report.failure
         self.report: StreamReport = report
         return {str(partition): held.reason for partition, held in report.held.items()}
 
@@ -193,6 +202,25 @@ def test_a_replaced_range_does_not_make_an_unknown_history_known(world: World, *
     assert world.begun(0) == [0]
     world.go_on(15)
     assert world.load(again=again) == {}
+
+
+@pytest.mark.parametrize("again", [True, False], ids=["a new loader", "the one that did"])
+def test_a_range_that_a_table_got_later_does_not_make_an_unknown_history_known(world: World, *, again: bool) -> None:
+    """The dead-letter table failed at first; the main table's note that it is complete moves no position."""
+    world.tables.away = {world.staging.dead_letters}
+    world.staging.flush(0, 0, 10, dead=[3])
+    world.load(failing=True)
+    world.tables.others(world.url, 10, restores=0)
+    world.tables.others(world.url, 10)
+    world.tables.begins = 15
+    world.tables.away = set()
+    assert world.load() == {}
+    world.staging.flush(0, 10, 20)
+    assert world.load(again=again) == {"orders/0": "history_unknown"}
+    assert world.begun(0) == [0]
+    world.go_on(15)
+    assert world.load(again=again) == {}
+    assert world.begun(0) == [0, 10]
 
 
 def test_a_loader_that_saw_it_all_goes_on_after_a_replaced_range_too(world: World) -> None:
