@@ -4,10 +4,13 @@ Rules:
 
 1. The packages of this program are those beside this file, whatever folder or `PYTHONPATH` has one of the same name.
 2. A command whose extra is not installed says which one to install, and ends with 2.
+3. A standard stream that is closed leads nowhere. Otherwise a file or a socket of ours would get its number, and what
+   libraries in C write there.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
 from importlib.abc import MetaPathFinder
@@ -51,7 +54,14 @@ def tools() -> None:
     _run("kafka-delta-express", "bootstrap.tools", "bootstrap")
 
 
+def _open_closed_streams() -> None:
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: PTH123, SIM115 - stays open
+
+
 def _run(command: str, module: str, extra: str) -> None:
+    _open_closed_streams()
     sys.meta_path.insert(0, _OwnPackages())
     try:
         main = import_module(module).main

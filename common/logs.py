@@ -1,13 +1,18 @@
 """Structured logs: JSON lines for machines, colored text for people, both on standard error.
 
-Rules: an event's name is a constant sentence in lower case, and variable parts are in its fields, so that logs can be
-searched; record bytes and secrets are never among the fields.
+Rules:
+
+1. An event's name is a constant sentence in lower case, and variable parts are in its fields, so that logs can be
+   searched; record bytes and secrets are never among the fields.
+2. A line that standard error does not take (its disk is full, its reader is gone) is dropped: work goes on without it.
 """
 
 from __future__ import annotations
 
 import logging
 import sys
+from contextlib import suppress
+from typing import TextIO, cast
 
 import structlog
 from structlog.typing import FilteringBoundLogger
@@ -15,6 +20,18 @@ from structlog.typing import FilteringBoundLogger
 from common.printable import one_line, printable
 from common.remedies import rendered
 from common.settings import LogSettings
+
+
+class _Lines:
+    """Standard error (rule 2)."""
+
+    def write(self, text: str) -> None:
+        with suppress(OSError):
+            sys.stderr.write(text)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            sys.stderr.flush()
 
 
 def _with_config_path(renderer: structlog.typing.Processor) -> structlog.typing.Processor:
@@ -56,7 +73,7 @@ def set_up_logs(settings: LogSettings, service: str) -> FilteringBoundLogger:
             _with_config_path(renderer),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(cast("TextIO", _Lines())),
         cache_logger_on_first_use=False,
     )
     logger: FilteringBoundLogger = structlog.get_logger(service=service)

@@ -1,5 +1,6 @@
-"""The services' processes end, even if a store hangs."""
+"""The services' processes end as they should, even if a store hangs, or standard error takes no more lines."""
 
+import os
 import subprocess
 import sys
 
@@ -32,3 +33,24 @@ def test_threads_that_wait_for_a_store_that_hangs_do_not_keep_the_process_from_e
     command = [sys.executable, "-c", _HANGING, program]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, done.stdout) == (3, "stopped\n"), done.stderr
+
+
+_LOGGING = """
+from common.cli import end_process
+from common.logs import set_up_logs
+from common.settings import LogSettings
+
+set_up_logs(LogSettings(), "stage-writer").info("a line")
+print("went on", flush=True)
+end_process(3)
+"""
+
+
+def test_lines_that_standard_error_does_not_take_are_dropped() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as gone:
+        done = subprocess.run(
+            [sys.executable, "-c", _LOGGING], stdout=subprocess.PIPE, stderr=gone, text=True, timeout=300, check=False
+        )
+    assert (done.returncode, done.stdout) == (3, "went on\n")

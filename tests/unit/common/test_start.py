@@ -71,3 +71,9 @@ def test_packages_of_the_same_name_are_passed_over(tmp_path: Path) -> None:
     done = run(*arguments, "--help", folder=tmp_path, environ=path)
     assert (done.returncode, done.stderr) == (0, "")
     assert "Usage: stage-writer" in done.stdout
+
+
+def test_standard_streams_that_are_closed_change_no_exit_code(tmp_path: Path) -> None:
+    command = [sys.executable, *stage_writer_command()[1:], "check", str(tmp_path / "none.yaml")]
+    closed = ["/bin/sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *command]
+    assert subprocess.run(closed, timeout=300, check=False).returncode == 2
