@@ -4,11 +4,11 @@ Rules:
 
 1. One mutant is one small change of a function's syntax tree (`tests.mutants.changes`).
 2. Each module has one process that collects its tests once. Each mutant has a forked process in which the changed
-   function's code is put into the functions that are already loaded, and the tests that run the changed
-   statement run, the quickest first, up to the first failure (`tests.mutants.sweep`). The project's files stay as they
-   are.
-3. A mutant is bounded by CPU time and by a time on the clock, both much longer than what its tests need without it: one
-   that never ends is killed, too.
+   function's code is put into the functions that are already loaded, and the tests that run the changed statement run
+   up to the first failure: those that killed other mutants, then the quickest (`tests.mutants.sweep`). The project's
+   files stay as they are.
+3. A mutant has much more CPU time than its tests need without it, so one that never ends is killed, too. So is one that
+   waits, using none, for a minute. A machine that does other work makes a mutant slow, but never kills it.
 4. A mutant that is the same program is named in `tests.mutants.equivalent` with a reason, and is not run. An entry
    there that fits no mutant ends the run.
 """

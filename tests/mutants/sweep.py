@@ -3,9 +3,9 @@
 import gc
 import importlib
 import json
+import mmap
 import os
 import resource
-import signal
 import sys
 import tempfile
 import threading
@@ -24,9 +24,10 @@ if TYPE_CHECKING:
     from _typeshed import TraceFunction  # of type checkers alone
 
 _OK, _FAILED, _NO_TESTS = 0, 1, 5
-_CPU_S, _WALL_S = 10, 15
-"""In addition to `_PATIENCE` times what the tests took without a mutant."""
-_PATIENCE = 5
+_CPU_S, _PATIENCE = 10, 5
+"""CPU time of a mutant: so much, and so many times what the tests took without it."""
+_STUCK_S, _IDLE = 60, 0.01
+"""A mutant is stuck when it computes for less than this part of so many seconds: it waits for what never comes."""
 _MEMORY_BYTES = 4 << 30
 _OPTIONS = (
     "-q",
@@ -60,7 +61,7 @@ def survivors_of(module: str, mutants: Sequence[Mutant], tests: Sequence[str]) -
     return survivors
 
 
-def _forked(work: Callable[[], object], cpu_s: float | None = None, wall_s: float = _WALL_S) -> tuple[object, int]:
+def _forked(work: Callable[[], object], cpu_s: float | None = None) -> tuple[object, int]:
     """What a forked process makes of it, or None, and its exit code."""
     reading, writing = os.pipe()
     process = os.fork()
@@ -75,7 +76,7 @@ def _forked(work: Callable[[], object], cpu_s: float | None = None, wall_s: floa
                 resource.setrlimit(resource.RLIMIT_CPU, (int(cpu_s), int(cpu_s)))
                 resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY_BYTES, _MEMORY_BYTES))
                 resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-                signal.alarm(int(wall_s))
+                threading.Thread(target=_end_when_stuck, daemon=True).start()
             with os.fdopen(writing, "w") as answer:
                 json.dump(work(), answer)
             code = _OK
@@ -88,10 +89,20 @@ def _forked(work: Callable[[], object], cpu_s: float | None = None, wall_s: floa
     return json.loads(said) if said else None, os.waitstatus_to_exitcode(status)
 
 
+def _end_when_stuck() -> None:
+    """A loaded machine makes a process slow, but does not keep it from computing at all."""
+    before_s = time.process_time()
+    while True:
+        time.sleep(_STUCK_S)
+        after_s = time.process_time()
+        if after_s - before_s < _IDLE * _STUCK_S:
+            os._exit(_FAILED)
+        before_s = after_s
+
+
 @dataclass(frozen=True, slots=True)
 class _Ran:
     cpu_s: float
-    wall_s: float
     lines: frozenset[int]
     """Those of the module's functions that it ran."""
 
@@ -116,25 +127,26 @@ class _Sweep:
         if code != _OK or not isinstance(observed, list):
             return True
         ran = {
-            item: _Ran(cpu_s, wall_s, frozenset(lines))
-            for item, (cpu_s, wall_s, lines) in zip(session.items, observed, strict=True)
+            item: _Ran(cpu_s, frozenset(lines)) for item, (cpu_s, lines) in zip(session.items, observed, strict=True)
         }
         quickest = sorted(session.items, key=lambda item: ran[item].cpu_s)
-        survivors = []
+        survivors, last_run = [], mmap.mmap(-1, 8)  # of both processes
         for mutant in self._mutants:
             seeing = [item for item in quickest if not ran[item].lines.isdisjoint(mutant.lines)]
             cpu_s = _CPU_S + _PATIENCE * sum(ran[item].cpu_s for item in seeing)
-            wall_s = _WALL_S + _PATIENCE * sum(ran[item].wall_s for item in seeing)
             changed = compile(mutant.tree, path, "exec", dont_inherit=True)
 
             def work(changed: CodeType = changed, seeing: list[pytest.Item] = seeing) -> None:
                 _put(changed, functions)
                 for item in seeing:
+                    last_run[:] = quickest.index(item).to_bytes(8)
                     _run(item)
 
-            if not seeing or _forked(work, cpu_s, wall_s)[1] == _OK:
+            if not seeing or _forked(work, cpu_s)[1] == _OK:
                 survivors.append(mutant.what)
                 self._tell(mutant.what)
+            else:  # what kills one mutant soon kills the next
+                quickest.insert(0, quickest.pop(int.from_bytes(last_run[:])))
         self.survivors = survivors
         return True
 
@@ -154,8 +166,8 @@ def _run(item: pytest.Item) -> None:
     plugins.unregister(ends)
 
 
-def _observed(item: pytest.Item, path: str) -> tuple[float, float, list[int]]:
-    """Run a test; its CPU time, its time on the clock, and which lines of a file it ran."""
+def _observed(item: pytest.Item, path: str) -> tuple[float, list[int]]:
+    """Run a test; its CPU time, and which lines of a file it ran."""
     lines: set[int] = set()
 
     def ran(frame: FrameType, _: str, __: object) -> "TraceFunction":
@@ -165,13 +177,13 @@ def _observed(item: pytest.Item, path: str) -> tuple[float, float, list[int]]:
     def call(frame: FrameType, _: str, __: object) -> "TraceFunction | None":
         return ran if frame.f_code.co_filename == path else None
 
-    began_cpu_s, began_s = time.process_time(), time.monotonic()
+    began_s = time.process_time()
     threading.settrace(call)
     sys.settrace(call)
     _run(item)
     sys.settrace(None)
     threading.settrace(None)
-    return time.process_time() - began_cpu_s, time.monotonic() - began_s, sorted(lines)
+    return time.process_time() - began_s, sorted(lines)
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:
