@@ -630,6 +630,10 @@ def test_keys_in_avro_name_the_keys_of_their_tables(store: FsspecStore, framing:
         waiting = Writer(store, cast("SchemaRegistry", OnlySchema(1)), **settings).converter
         batch = replace(batch_of(framed.values, keys=framed.keys), headers=headers_column(framed.headers))
         assert isinstance(waiting.waits(batch), SchemaWait), "of the keys of events"
+        for tombstones, waits in (("delete", True), ("ignore", False)):
+            given = {**settings, "merge": {"keys": ["id", "at"], "tombstones": tombstones}}
+            waiting = Writer(store, cast("SchemaRegistry", OnlySchema(1)), app_id=tombstones, **given).converter
+            assert isinstance(waiting.waits(batch.part(0, 1)), SchemaWait) == waits, "keys offer columns that they name"
         staged = framed.convert(Writer(store, framed.schemas, **settings))
     first, second = "1970-01-01T00:00:01.000Z", "1970-01-01T00:00:02.000Z"
     assert rows_at(staged, "orders", "id", "at", "x") == [

@@ -170,6 +170,14 @@ def test_a_file_that_is_gone_from_any_table_is_a_fault_of_it(logs: Logs) -> None
         store.write("f0.parquet", b"rows")
 
 
+def test_a_file_that_is_gone_from_a_former_table_is_a_fault_of_it(edited: Logs) -> None:
+    for url in (edited.route("b"), edited.staging.dead_letters):
+        store = FsspecStore(url)
+        store.delete(["f0.parquet"])
+        assert kinds(edited.verify(contents_of(edited)), Verdict.FAULT) == [("files_gone", url.rpartition("/")[2])]
+        store.write("f0.parquet", b"rows")
+
+
 def test_a_record_in_two_tables_is_a_fault(logs: Logs) -> None:
     report = logs.verify(Contents(**{**WHOLE, "orders_b": [7, 8, 9, 0]}))
     assert ("rows_twice", "orders") in kinds(report, Verdict.FAULT)
@@ -232,6 +240,20 @@ def test_what_a_table_is_owed_is_not_proved_and_no_fault(logs: Logs) -> None:
     # Rows that were never deferred are a fault.
     report = logs.verify(Contents(**{**rows, "orders_a": [4, 5]}))
     assert kinds(report, Verdict.FAULT) == [("rows_missing", "orders")]
+
+
+def test_what_a_table_is_owed_by_a_commit_that_was_cleaned_up_is_no_fault(logs: Logs) -> None:
+    ids = DeferredIds.of(TxnIds("orders", several_topics=False), SOURCE, logs.route("b"))
+    owed = {ids.start: 9, ids.end: 19}
+    logs.load(logs.own, 10, 20, here=5, rows=10, txns=owed)
+    logs.load(logs.own, 20, 30, here=10, rows=10)
+    store, txns = FsspecStore(logs.own), (_txn(name, last) for name, last in {"orders-0": 19, **owed}.items())
+    checkpoint = "\n".join(map(json.dumps, ({"checkpointMetadata": {}}, *_made(logs.own), *txns))).encode()
+    store.write(f"_delta_log/{1:020d}.checkpoint.0b4a5dbe-8d61-4bb7-9e0e-2f8f0b0e3c11.json", checkpoint)
+    store.delete([f"_delta_log/{version:020d}.json" for version in (0, 1)])
+    report = logs.verify(Contents(**{**WHOLE, "orders": [0, 1, 2, 3, *range(10, 15), *range(20, 30)]}))
+    assert (kinds(report, Verdict.FAULT), report.first_version) == ([], 2)
+    assert ("owed", "orders_b") in kinds(report, Verdict.UNPROVED)
 
 
 def test_what_has_not_reached_the_own_table_yet_is_left_out(logs: Logs) -> None:

@@ -11,6 +11,7 @@ from stage_writer.tasks.shared import SnapshotsWhen
 from stage_writer.topologies.stores import StoreKind
 from tests.builders import required
 from tests.fakes.counting import FIRST, World, counted
+from tests.fakes.metrics import numbers
 
 
 def test_a_new_owner_counts_on(tmp_path: Path) -> None:
@@ -48,6 +49,15 @@ def test_a_snapshot_comes_when_all_changes_are_larger_than_the_state(tmp_path: P
         world.grow(end)
     changes_above = [len(state.files.changes) for state in world.states()]
     assert (changes_above.count(0), max(changes_above)) == (2, 7), "of seven keys, one in each flush"
+
+
+def test_metrics_say_nothing_more_of_a_task_whose_partition_has_left(tmp_path: Path) -> None:
+    world = World(tmp_path, 10)
+    world.steps()
+    size = "state_entries{app_id=orders, partition=0, topic=orders}"
+    assert numbers(world.metrics)[size] == 3, "two counts, and a position"
+    world.writer.revoked([FIRST])
+    assert size not in numbers(world.metrics)
 
 
 def test_a_lost_claim_takes_the_state_with_the_rows(tmp_path: Path) -> None:
