@@ -162,11 +162,9 @@ class Refusals:
         self, partition: TopicPartition, offsets: Collection[Offset], commit: TableCommit
     ) -> Mapping[Offset, RawRecord]:
         chain = chains_of(commit.metadata.spans)[partition]
-        ids = {write.topic_id for write in commit.written if write.partition == chain}
-        named = {id_of_input(chain.topic, partition.topic, input_partition) for input_partition in ids} - {None}
-        if len(named) > 1:
-            return {}  # the rows do not say which topic these belong to
-        return self.refusing.raw_records(partition, offsets, next(iter(named), None))
+        ids = (write.topic_id for write in commit.written if write.partition == chain)  # one, where it is known
+        known = (id_of_input(chain.topic, partition.topic, topic_id) for topic_id in ids if topic_id is not None)
+        return self.refusing.raw_records(partition, offsets, next(known, None))
 
     def _hold_all(self, fresh: Iterable[RefusedRecord], commit: TableCommit, why: str) -> None:
         chains = chains_of(commit.metadata.spans)
