@@ -29,11 +29,11 @@ from common.schema import StructType, from_arrow_type, schema_to_json, to_arrow_
 from common.schema.agreement import PublishedColumns
 from common.schema.evolution import NO_COLUMNS
 from common.settings import Stream
-from common.settings.columns import made_columns, naming_of
+from common.settings.columns import made_columns, naming_of, rescue_column_of_table
 from common.settings.kafka_columns import kafka_fields_of
 from common.settings.merging import merge_by_of, operation_of, settings_of_columns
 from common.stage.markers import TableKind
-from common.tables.changes import RESERVED, MergeBy, table_columns
+from common.tables.changes import MergeBy, table_columns
 from common.tables.clustering import clustering_problem
 from common.tables.dead_letters import DEAD_LETTER_SCHEMA
 from common.tables.partitioning import INSTEAD, can_partition
@@ -41,6 +41,7 @@ from stage_writer.choice import RecordChoice
 from stage_writer.decode.batch import MessageBatch, Messages
 from stage_writer.decode.dependency import Dependency
 from stage_writer.decode.envelopes.framing import FramedDecoder, OpeningDecoder
+from stage_writer.decode.unknown.column_names import ColumnNames
 from stage_writer.decode.unknown.evolving import Additions, usable
 from stage_writer.decode.unknown.offers import Offers
 from stage_writer.layers import NO_INPUTS, RecordInputs, decoder_of, keys_decoder_of
@@ -51,6 +52,7 @@ from stage_writer.shape.changes.operation import ChangeTime, Operation
 from stage_writer.shape.evaluation import Condition, Deriver
 from stage_writer.shape.expectations import Expectations
 from stage_writer.shape.explode import Exploder
+from stage_writer.shape.jmespath.expressions import fields_of
 from stage_writer.shape.kafka_columns import AddIdentityColumns, KafkaColumns
 from stage_writer.shape.names import Names
 from stage_writer.shape.opening import Opens
@@ -145,15 +147,15 @@ class StreamConverter(WithoutTasks):
         *,
         gained: Additions = (),
         room: int | None = None,
-        taken: frozenset[str] = frozenset(),
+        names: ColumnNames | None = None,
         limits: ExplodeLimits = ExplodeLimits(),  # noqa: B008 - frozen
         appearing: AppearingRoutes | None = None,
     ) -> None:
         """``appearing`` are the routes of a template.
 
         ``limits`` bound the rows that are made of one message (`slices`). ``gained`` are columns in addition to the
-        declared ones, ``taken`` the names that they cannot have: see `at`. ``room`` is how many more fields the stream
-        may gain; None for all of `evolve_limit`.
+        declared ones, ``names`` those that they can have: see `at`. ``room`` is how many more fields the stream may
+        gain; None for all of `evolve_limit`.
         """
         self.stream = stream
         self._inputs = inputs
@@ -167,22 +169,21 @@ class StreamConverter(WithoutTasks):
             require_can_partition(rows)
         self.formats = (self._row_formats[0], dead_letters_format(stream))
         """The stream's main table, and the one for dead letters. Those of its routes appear with their rows."""
-        self._taken = taken or frozenset({*schema.names, *stream.record.schema_of_columns.names})
+        self._names = names or ColumnNames(stream, schema.names)
         self._offers = None
         if stream.record.evolves:
-            kept = StructType(tuple(field for field in self._pipeline.record_columns if schema.field(field.name)))
             room = stream.record.evolve_limit if room is None else room
-            self._offers = Offers(kept, self._taken, room, reserved="" if stream.merge is None else RESERVED)
+            self._offers = offers_of(stream, self._pipeline, self._names, room)
 
     def at(self, gained: StructType) -> StreamConverter:
         """The conversion once the stream has gained columns; ignores columns that are not for it."""
-        additions = usable(self.stream.record.schema_of_columns, gained, self._taken)
+        additions = usable(self.stream.record.schema_of_columns, gained, self._names)
         return StreamConverter(
             self.stream,
             self._inputs,
             gained=additions,
             room=PublishedColumns(self.stream.record.schema_of_columns, gained, self.stream.record.evolve_limit).room,
-            taken=self._taken,
+            names=self._names,
             limits=self._limits,
             appearing=self._appearing,
         )
@@ -266,9 +267,7 @@ class StreamConverter(WithoutTasks):
         self, offers: Offers, staged: list[StagedRows], rows: Rows, messages: Messages
     ) -> list[StagedRows]:
         """The content of each batch's rescue column, as an offer; filtered rows offer nothing."""
-        if self.stream.record.rescue_column not in rows.table.column_names:
-            return staged
-        texts = rows.table[self.stream.record.rescue_column]
+        texts = rows.table[rescue_column_of_table(self.stream)]
         if texts.null_count == len(texts):
             return staged
         index = rows.index
@@ -278,6 +277,12 @@ class StreamConverter(WithoutTasks):
         parts = pairwise(messages.bounds(index).tolist())
         offered = [offers.of(texts.slice(start, end - start).drop_null().to_pylist()) for start, end in parts]
         return [replace(rows, offered=offer) for rows, offer in zip(staged, offered, strict=True)]
+
+
+def offers_of(stream: Stream, pipeline: RecordPipeline, names: ColumnNames, room: int) -> Offers:
+    """What the stream's rows offer, at most ``room`` fields."""
+    kept = (field for field in pipeline.record_columns if (field.name,) not in naming_of(stream).drop)
+    return Offers(StructType(tuple(kept)), names, room, consumed=fields_of(stream.record.jmespath.values()))
 
 
 def to_route(stream: Stream) -> Stream:

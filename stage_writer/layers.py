@@ -71,14 +71,14 @@ def decoder_of(stream: Stream, inputs: RecordInputs = NO_INPUTS, gained: Additio
     columns, native_decoder = stream.record.schema_of_columns, inputs.native_decoder
     rescue_column = stream.record.rescue_column if stream.record.rescues else None
     reading = DecodeOptions(stream.record.forms, lenient=is_lenient(stream), non_finite=stream.record.format != "json")
-    decoder: Decodes
+    make = partial(Decoder, reading=reading, rescue_column=rescue_column, native_decoder=native_decoder)
+    records = EvolvingDecoder(columns, gained, make) if gained else make(columns)
+    decoder: Decodes = PlainRecords(records)
     if stream.record.jmespath:
+        rescuing = None if rescue_column is None else records
         decoder = JmesPathDecoder(
-            columns, stream.record.jmespath, reading, rescue_column=rescue_column, native_decoder=native_decoder
+            columns, stream.record.jmespath, reading, rescuing=rescuing, native_decoder=native_decoder
         )
-    else:
-        make = partial(Decoder, reading=reading, rescue_column=rescue_column, native_decoder=native_decoder)
-        decoder = PlainRecords(EvolvingDecoder(columns, gained, make) if gained else make(columns))
     if stream.record.has_events:
         envelope = ENVELOPES.get(stream.record.envelope)
         opener = DebeziumOpener(native_decoder) if envelope is None else EnvelopeOpener(envelope, native_decoder)

@@ -22,17 +22,17 @@ import pyarrow as pa
 from common.errors import ExpressionError, SchemaError
 from common.schema import Field, StructType
 from common.schema.agreement import PublishedColumns
-from common.schema.evolution import NO_COLUMNS, joined_columns
+from common.schema.evolution import NO_COLUMNS, joined_columns, with_additions
 from common.settings import Stream
+from common.settings.columns import as_in_table, rescue_column_of_table
 from common.settings.envelopes import KEY_NAMES
 from common.settings.loading import LoadSetting
 from common.settings.merging import columns_of_rows
-from common.tables.changes import RESERVED
-from stage_writer.convert import RecordPipeline
+from stage_writer.convert import RecordPipeline, offers_of
 from stage_writer.decode.batch import Index, Messages
 from stage_writer.decode.rejects import ErrorClass, Reject
+from stage_writer.decode.unknown.column_names import ColumnNames
 from stage_writer.decode.unknown.evolving import Additions, usable
-from stage_writer.decode.unknown.offers import Offers
 from stage_writer.layers import RecordInputs
 from stage_writer.shape.changes.events import deletes_by_tombstones
 from stage_writer.shape.changes.key_names import EventKeyNames, KeyNames, text_of
@@ -84,18 +84,17 @@ class TableGroup:
             EventKeyNames(field, inputs.native_decoder) if named and self._keys and field is not None else None
         )
         declared = stream.record.schema_of_columns
-        taken = {*columns_of_rows(stream), *declared.names}
-        added = usable(declared, gained, taken)
+        names = ColumnNames(stream, columns_of_rows(stream))
+        added = usable(declared, gained, names)
         self.has_no_keys = stream.merge is not None and not self._keys
-        self.problem = self._lacking({*taken, *(addition.path[0] for addition in added)})
+        fields = as_in_table(stream, with_additions(declared, added))
+        self.problem = self._lacking({*columns_of_rows(stream), *fields.names})
         """Why events cannot be merged into its tables."""
         self.pipeline = self._pipeline(added, inputs)
         self._offers = None
         if stream.record.evolves:
             room = PublishedColumns(declared, gained, stream.record.evolve_limit).room
-            reserved = "" if stream.merge is None else RESERVED
-            kept = (field for field in self.pipeline.record_columns if self.pipeline.columns.field(field.name))
-            self._offers = Offers(StructType(tuple(kept)), taken, room, reserved=reserved)
+            self._offers = offers_of(stream, self.pipeline, names, room)
 
     def _lacking(self, known: set[str]) -> str:
         route = self.name.removeprefix("routes.")
@@ -151,8 +150,7 @@ class TableGroup:
 
     def _offered(self, messages: Messages, rows: Rows) -> list[StructType]:
         """The content of the rescue column as offers."""
-        name = self._stream.record.rescue_column
-        texts = None if self._offers is None or name not in rows.table.column_names else rows.table[name]
+        texts = None if self._offers is None else rows.table[rescue_column_of_table(self._stream)]
         if self._offers is None or texts is None or texts.null_count == len(texts):
             return [NO_COLUMNS] * len(messages.batches)
         parts = pairwise(messages.bounds(rows.index).tolist())

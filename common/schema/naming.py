@@ -5,7 +5,9 @@ Rules:
 1. A field is named by the steps of its path: ``meta.producer.name``; a field in an array is ``items.element.price``, in
    a map ``props.value.x``. A path that names no field is refused.
 2. A renamed field stays where it is; new names are not renamed again, so two fields can swap names.
-3. The result is columns and a plan of what to keep. The plan is None where nothing changes, so unchanged columns cost
+3. Of fields that become one column, unknown ones that records may have, the first one has it. Of known ones, that is
+   refused.
+4. The result is columns and a plan of what to keep. The plan is None where nothing changes, so unchanged columns cost
    nothing.
 """
 
@@ -13,10 +15,11 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from common.errors import SchemaError
+from common.schema.evolution import nullable
 from common.schema.types import ArrayType, DataType, Field, MapType, StructType
 
 Steps = tuple[str, ...]
@@ -52,6 +55,13 @@ class Naming:
     drop: frozenset[Steps] = frozenset()
     rename: Mapping[Steps, str] = field(default_factory=dict)
     snake_case: bool = False
+    is_open: bool = False
+    """Whether records may have more fields than those that are known, so that `rename` may name another one."""
+
+    @property
+    def renames(self) -> bool:
+        """Whether a field may have a column of another name."""
+        return self.snake_case or bool(self.rename)
 
     def of(self, columns: StructType, derived: Collection[str] = ()) -> Named:
         """The table's columns; ``derived`` ones keep the name given in the settings. Raises SchemaError."""
@@ -66,6 +76,20 @@ class Naming:
     def name_of(self, path: Steps, derived: Collection[str] = ()) -> str | None:
         """What the table calls the field of this path; None for one that it does not have."""
         return None if path in self.drop else _Walk(self, frozenset(derived)).name(path[-1], path)
+
+    def columns_of(self, fields: StructType, derived: Collection[str] = ()) -> StructType:
+        """Fields as the table has them; of several whose columns have one name, the first one (rule 3)."""
+        return _Walk(self, frozenset(derived)).columns(fields, ())
+
+    def distinct(self, fields: StructType, derived: Collection[str] = ()) -> StructType:
+        """The fields that have columns, as the record has them."""
+        return _Walk(self, frozenset(derived), in_records=True).columns(fields, ())
+
+    def fields_in(
+        self, table: StructType, fields: StructType, derived: Collection[str] = (), *, keep: bool = False
+    ) -> StructType:
+        """The fields that a table has, with its types; to ``keep`` those that it lacks, they are as given."""
+        return _Walk(self, frozenset(derived), in_records=True).fields_in(table, fields, (), keep=keep)
 
     def origin(self, columns: StructType, steps: Steps, derived: Collection[str] = ()) -> Steps | None:
         """The steps to the field that the table has at ``steps``, by the names in ``columns``; None for none."""
@@ -88,9 +112,11 @@ def snake_case(name: str) -> str:
 
 
 class _Walk:
-    def __init__(self, naming: Naming, derived: frozenset[str]) -> None:
+    def __init__(self, naming: Naming, derived: frozenset[str], *, in_records: bool = False) -> None:
+        """``in_records``: fields keep their names."""
         self._naming = naming
         self._derived = derived
+        self._in_records = in_records
         self._paths: set[Steps] = set()
 
     def struct(self, struct: StructType, prefix: Steps) -> tuple[StructType, Parts] | None:
@@ -133,11 +159,63 @@ class _Walk:
             case _:
                 return None
 
+    def _named(self, fields: StructType, prefix: Steps) -> Iterator[tuple[Field, str, Steps]]:
+        """The fields with a column of their own, its name, and the fields' paths."""
+        taken: set[str] = set()
+        for part in fields:
+            path = (*prefix, part.name)
+            name = self.name(part.name, path)
+            if path not in self._naming.drop and name.casefold() not in taken:
+                taken.add(name.casefold())
+                yield part, name, path
+
+    def columns(self, fields: StructType, prefix: Steps) -> StructType:
+        return StructType(
+            tuple(
+                replace(part, name=part.name if self._in_records else name, type=self._columns(part.type, path))
+                for part, name, path in self._named(fields, prefix)
+            )
+        )
+
+    def _columns(self, data_type: DataType, path: Steps) -> DataType:
+        match data_type:
+            case StructType():
+                return self.columns(data_type, path)
+            case ArrayType():
+                return replace(data_type, element=self._columns(data_type.element, (*path, "element")))
+            case MapType():
+                return replace(data_type, value=self._columns(data_type.value, (*path, "value")))
+            case _:
+                return data_type
+
+    def fields_in(self, table: StructType, fields: StructType, prefix: Steps, *, keep: bool) -> StructType:
+        types: dict[str, DataType] = {part.name: part.type for part in fields} if keep else {}
+        for part, name, path in self._named(fields, prefix):
+            there = table.field(name)
+            data_type = None if there is None else self._field_in(there.type, part.type, path, keep=keep)
+            if data_type is not None:
+                types[part.name] = data_type
+        return StructType(tuple(Field(part.name, types[part.name]) for part in fields if part.name in types))
+
+    def _field_in(self, table: DataType, wanted: DataType, path: Steps, *, keep: bool) -> DataType | None:
+        match table, wanted:
+            case StructType(), StructType():
+                inner = self.fields_in(table, wanted, path, keep=keep)
+                return inner if inner.fields else None
+            case ArrayType(), ArrayType():
+                element = self._field_in(table.element, wanted.element, (*path, "element"), keep=keep)
+                return None if element is None else ArrayType(element)
+            case MapType(), MapType():
+                value = self._field_in(table.value, wanted.value, (*path, "value"), keep=keep)
+                return None if value is None else MapType(table.key, value)
+            case _:
+                return nullable(table)
+
     def require_all_used(self) -> None:
         """Refuse paths that match nothing (rule 1)."""
         for setting, paths in (("drop", sorted(self._naming.drop)), ("rename", list(self._naming.rename))):
             for path in paths:
-                if path in self._paths:
+                if path in self._paths or (setting == "rename" and self._may_come(path)):
                     continue
                 known = [".".join(path) for path in self._paths]
                 close_matches = difflib.get_close_matches(".".join(path), known, 1)
@@ -146,3 +224,8 @@ class _Walk:
                 )
                 msg = f"{setting} names {'.'.join(path)!r}, which is neither a field of the record nor a derived column"
                 raise SchemaError(msg, hint)
+
+    def _may_come(self, path: Steps) -> bool:
+        """Whether records may have this field; one whose name differs from a known one's in case only is none."""
+        folded = [*map(str.casefold, path)]
+        return self._naming.is_open and all([*map(str.casefold, known)] != folded for known in self._paths)

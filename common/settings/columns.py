@@ -12,7 +12,6 @@ from dataclasses import replace
 from common.errors import SchemaError
 from common.hints import did_you_mean
 from common.schema import ArrayType, Field, Primitive, StructType
-from common.schema.evolution import Addition
 from common.schema.naming import Naming
 from common.settings.formats import path_steps
 from common.settings.stream import Stream
@@ -25,7 +24,7 @@ def naming_of(stream: Stream) -> Naming:
     """Which fields the table leaves out, and the names of the others."""
     drop = frozenset(map(path_steps, stream.shaping.drop))
     rename = {path_steps(path): name for path, name in stream.shaping.rename.items()}
-    return Naming(drop, rename, stream.shaping.field_names == "snake_case")
+    return Naming(drop, rename, stream.shaping.field_names == "snake_case", is_open=stream.record.evolves)
 
 
 def made_columns(stream: Stream) -> tuple[str, ...]:
@@ -37,6 +36,11 @@ def columns_of_message(stream: Stream) -> tuple[str, ...]:
     """Those of them that describe the message: what else it has, and its change of a row."""
     rescue = (stream.record.rescue_column,) if stream.record.rescues else ()
     return (*rescue, *((CDC_COLUMN,) if stream.record.has_events else ()))
+
+
+def rescue_column_of_table(stream: Stream) -> str | None:
+    """The table's name of the rescue column."""
+    return naming_of(stream).name_of((stream.record.rescue_column,), made_columns(stream))
 
 
 def declared_columns_of_table(stream: Stream) -> StructType:
@@ -59,22 +63,44 @@ def exploded(columns: StructType, name: str) -> StructType:
     return StructType(tuple(element if field is exploded_field else field for field in columns))
 
 
-def as_in_records(stream: Stream, columns: StructType) -> StructType:
-    """A table's columns as its records have them: of an exploded field the table has the element."""
+def as_in_table(stream: Stream, fields: StructType) -> StructType:
+    """Fields of records as the table has them: of an exploded one it has the element.
+
+    Of several fields that become one column, the first one has it; the others have none.
+    """
+    return naming_of(stream).columns_of(_elements_of(stream, fields), made_columns(stream))
+
+
+def as_in_records(stream: Stream, columns: StructType, fields: StructType, *, keep: bool = False) -> StructType:
+    """The fields of records that a table has, with its types; to ``keep`` those that it lacks, they are as given."""
+    known = naming_of(stream).fields_in(columns, _elements_of(stream, fields), made_columns(stream), keep=keep)
+    return _arrays_of(stream, known)
+
+
+def having_columns(stream: Stream, fields: StructType) -> StructType:
+    """The fields that have a column of their own in the table."""
+    own = naming_of(stream).distinct(_elements_of(stream, fields), made_columns(stream))
+    return _arrays_of(stream, own)
+
+
+def _elements_of(stream: Stream, fields: StructType) -> StructType:
     name = _exploded_field(stream)
     return StructType(
-        tuple(replace(field, type=ArrayType(field.type)) if field.name == name else field for field in columns)
+        tuple(
+            replace(field, type=field.type.element)
+            if field.name == name and isinstance(field.type, ArrayType)
+            else field
+            for field in fields
+        )
     )
 
 
-def as_in_table(stream: Stream, addition: Addition) -> Addition:
-    """A field that records have more, as the table lacks it: the inverse."""
-    first, *rest = addition.path
-    if first != _exploded_field(stream):
-        return addition
-    if not rest and isinstance(addition.type, ArrayType):
-        return replace(addition, type=addition.type.element)
-    return replace(addition, path=(first, *rest[1:]))
+def _arrays_of(stream: Stream, fields: StructType) -> StructType:
+    """The inverse."""
+    name = _exploded_field(stream)
+    return StructType(
+        tuple(replace(field, type=ArrayType(field.type)) if field.name == name else field for field in fields)
+    )
 
 
 def _exploded_field(stream: Stream) -> str | None:

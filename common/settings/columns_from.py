@@ -5,7 +5,7 @@ Rules:
 1. Such a stream has no columns in its settings. They are found at run time, and `common.settings.with_columns` makes
    the stream that has them, with every check that a declared stream passes when the file is read.
 2. Columns from records are a sample's, so nothing else may be dropped unasked: `unknown_fields` is then `evolve` unless
-   it is given, or `rescue` together with a setting that `evolve` cannot work with.
+   it is given, or `rescue` where tables have columns of their own, whose owner has declared them.
 3. Columns from a registry grow with its schemas, so the table does too: `evolution` is then `add` unless it is given. A
    JSON Schema does not name all fields that its records may have: `unknown_fields` is then `rescue`. Avro and Protobuf
    do, so there it is the default.
@@ -40,9 +40,6 @@ def columns_from(columns: str) -> ColumnsFrom | None:
     return ColumnsFrom(text)
 
 
-_NOT_WITH_EVOLVE = ("jmespath", "rename", "field_names")
-
-
 def with_implied(values: object) -> object:
     """A stream's values with those that its `columns` imply (rules 2 and 3)."""
     if not isinstance(values, dict):
@@ -52,8 +49,7 @@ def with_implied(values: object) -> object:
     match str(values.get("columns", ColumnsFrom.RECORDS)).strip():
         case ColumnsFrom.RECORDS:
             own = {"unrouted": "dead_letters"} if values.get("route_columns") == "own" else {}
-            can_evolve = not any(values.get(key) for key in _NOT_WITH_EVOLVE)
-            can_evolve = can_evolve and (bool(own) or not _tables_with_columns(values))
+            can_evolve = bool(own) or not _tables_with_columns(values)
             return {"unknown_fields": "evolve" if can_evolve else "rescue", **own, **values}
         case ColumnsFrom.REGISTRY:
             rescue = {"unknown_fields": "rescue"} if values.get("format", "json") == "json" else {}

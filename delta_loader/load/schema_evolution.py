@@ -27,10 +27,11 @@ from structlog.typing import FilteringBoundLogger
 from common import metrics as catalogue
 from common.errors import SchemaError, TableError
 from common.schema import StructType, schema_from_json
-from common.schema.agreement import PublishedColumns, agree, joined_offers
+from common.schema.agreement import PublishedColumns, joined_offers
 from common.schema.evolution import NO_COLUMNS, Addition, additions, extended, restricted
 from common.settings import Stream
-from common.settings.columns import as_in_records, as_in_table
+from common.settings.columns import as_in_records
+from common.settings.gained_columns import agree_in_table
 from common.settings.loading import Evolution
 from common.settings.own_columns import columns_at, with_columns_at
 from common.stage.agreed_columns import agreed_columns
@@ -77,22 +78,21 @@ class SchemaEvolution:
             return False
         offers = self._offers(markers)
         offered = columns_at(self._stream, table.url, joined_offers(offers.values()))
-        columns, staged = self._as_in_records(table.shape.schema), self._as_in_records(shape.schema)
+        columns, staged = schema_from_json(table.shape.schema), schema_from_json(shape.schema)
         if not offered.fields and restricted(columns, staged) == restricted(staged, staged):
             return False
-        declared = self._declared_at(table.url)
-        changed = False
+        stream, declared, changed = self._stream.at(table.url), self._declared_at(table.url), False
         for _ in range(_ROUNDS):
             published = latest(self._stage, self._stream.app_id, by_route=self._by_route)
             before = NO_COLUMNS if published is None else published.columns
             known = PublishedColumns(
                 declared, columns_at(self._stream, table.url, before), self._stream.record.evolve_limit
             )
-            agreement = agree(columns, known, offered, staged, self._refused)
+            agreement = agree_in_table(stream, columns, known, offered, staged, refused=self._refused)
             if agreement.added:
                 self._gain(table.url, agreement.added)
                 changed, columns = True, self._columns(table.url)
-                offered = restricted(columns, offered)  # the limit is for all rounds together
+                offered = as_in_records(stream, columns, offered)  # the limit is for all rounds together
             elif self._publish(
                 published, with_columns_at(self._stream, table.url, before, agreement.columns), declared, offers
             ):
@@ -114,14 +114,11 @@ class SchemaEvolution:
 
     def _columns(self, url: str) -> StructType:
         state = self._tables.state(url)
-        return NO_COLUMNS if state is None else self._as_in_records(state.schema)
-
-    def _as_in_records(self, schema: str) -> StructType:
-        return as_in_records(self._stream, schema_from_json(schema))
+        return NO_COLUMNS if state is None else schema_from_json(state.schema)
 
     def _gain(self, url: str, added: Sequence[Addition]) -> None:
         """Add columns; those that the table does not take are reported one by one (rule 5)."""
-        error = self._add(url, [as_in_table(self._stream, addition) for addition in added])
+        error = self._add(url, added)
         if error is not None and len(added) == 1:
             self._refused.add(added[0])
             self._log.error("column not added", table=url, column=str(added[0]), problem=error.problem)

@@ -21,6 +21,7 @@ from structlog.typing import FilteringBoundLogger
 from common.errors import KafkaDeltaExpressError
 from common.schema.evolution import NO_COLUMNS
 from common.settings import Stream
+from common.settings.columns import as_in_table
 from common.settings.merging import columns_of_rows
 from common.settings.own_columns import columns_at
 from common.spans import Position, TopicPartition
@@ -158,7 +159,7 @@ class StreamTables:
         main = state.schema if self.own is None else self.own.shape.schema
         stream = with_columns_of_files(self._stream.at(url), main, partial(agreed_columns, store))
         own = NO_COLUMNS if gained is None else columns_at(self._stream, url, gained.columns)
-        return frozenset((*columns_of_rows(stream), *own.names))
+        return frozenset((*columns_of_rows(stream), *as_in_table(stream, own).names))
 
     def position(self, url: str, partition: TopicPartition) -> Position | None:
         target = self.targets.get(url)

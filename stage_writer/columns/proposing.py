@@ -19,7 +19,7 @@ from common.settings import Stream
 from common.settings.columns import made_columns
 from common.settings.formats import path_steps
 from common.settings.merging import columns_of_merge
-from stage_writer.decode.unknown.offers import RESERVED
+from stage_writer.decode.unknown.column_names import RESERVED
 
 
 def proposed(stream: Stream, table: StructType, records: JsonShape) -> tuple[StructType, dict[str, str]]:

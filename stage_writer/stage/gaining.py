@@ -19,10 +19,11 @@ from functools import reduce
 from common.errors import StoreError, StoreRefusedError
 from common.ports import Clock, ObjectStore
 from common.schema import StructType, schema_from_json
-from common.schema.agreement import PublishedColumns, agree, joined_offers
-from common.schema.evolution import NO_COLUMNS, additions, extended, joined_columns, restricted
+from common.schema.agreement import PublishedColumns, joined_offers
+from common.schema.evolution import NO_COLUMNS, additions, extended, joined_columns
 from common.settings import Stream
-from common.settings.columns import as_in_records
+from common.settings.columns import as_in_records, as_in_table
+from common.settings.gained_columns import agree_in_table
 from common.settings.own_columns import columns_at, name_of_part, tables_by_part, with_columns_at
 from common.stage.appeared_routes import with_appeared_of
 from common.stage.evolved import Evolved, latest, publish
@@ -66,7 +67,7 @@ def _continued(stream: Stream, open_table: Callable[[str], ObjectStore], last: E
         if other.version == last.continues and (not part or name_of_part(known, part) in known.names):
             continue
         declared = stream.at(urls[0]).record.schema_of_columns
-        has = restricted(_columns_of(stream, urls, open_table, strictly=True), earlier)
+        has = as_in_records(stream.at(urls[0]), _columns_of(urls, open_table, strictly=True), earlier)
         gained = StructType(tuple(field for field in has if additions(declared, StructType((field,)))))
         before = columns_at(stream, urls[0], known)
         known = with_columns_at(stream, urls[0], known, extended(before, gained))
@@ -109,22 +110,22 @@ def _tables(stream: Stream, offered: StructType, open_table: Callable[[str], Obj
     """The columns of the tables that these fields are for, by the URL of the first one that gains them."""
     parts = tables_by_part(stream)
     wanted = {*map(str.casefold, offered.names if stream.gains_by_table else parts)}
-    return {urls[0]: _columns_of(stream, urls, open_table) for part, urls in parts.items() if part.casefold() in wanted}
+    return {urls[0]: _columns_of(urls, open_table) for part, urls in parts.items() if part.casefold() in wanted}
 
 
 def _agreed(stream: Stream, tables: Mapping[str, StructType], known: StructType, offered: StructType) -> StructType:
     for url, table in tables.items():
-        declared = stream.at(url).record.schema_of_columns
+        own = stream.at(url)
+        declared = own.record.schema_of_columns
         before = PublishedColumns(declared, columns_at(stream, url, known), stream.record.evolve_limit)
-        gained = agree(table, before, columns_at(stream, url, offered), declared).columns
+        wanted, staged = columns_at(stream, url, offered), as_in_table(own, declared)
+        gained = agree_in_table(own, table, before, wanted, staged).columns
         known = with_columns_at(stream, url, known, gained)
     return known
 
 
-def _columns_of(
-    stream: Stream, urls: Sequence[str], open_table: Callable[[str], ObjectStore], *, strictly: bool = False
-) -> StructType:
-    """The columns that tables have together now, as in records; none of those that are unknown (rule 2).
+def _columns_of(urls: Sequence[str], open_table: Callable[[str], ObjectStore], *, strictly: bool = False) -> StructType:
+    """The columns that tables have together now; none of those that are unknown (rule 2).
 
     ``strictly``: raises StoreError where that may pass.
     """
@@ -132,7 +133,7 @@ def _columns_of(
     for url in urls:
         try:
             state = read_table_state(open_table(url))
-            table = NO_COLUMNS if state is None else as_in_records(stream, schema_from_json(state.schema))
+            table = NO_COLUMNS if state is None else schema_from_json(state.schema)
         except Exception as error:  # a broken log costs staging nothing, and the loader reports it
             if strictly and isinstance(error, StoreError) and not isinstance(error, StoreRefusedError):
                 raise

@@ -7,15 +7,17 @@ from itertools import starmap
 import pyarrow as pa
 from hypothesis import example, given, settings
 
-from common.schema import ArrayType, DataType, MapType, StructType, parse_ddl
+from common.schema import ArrayType, DataType, MapType, StructType, parse_ddl, to_ddl
 from stage_writer.decode.decode import Decoder
 from stage_writer.decode.json_document import Json, Object, parse_document
 from stage_writer.decode.rejects import Refusal
 from stage_writer.decode.strict import StrictDecoder
+from stage_writer.decode.unknown.column_names import ColumnNames
 from stage_writer.decode.unknown.evolving import EvolvingDecoder, only, rounds, usable
 from tests.builders import instance, required
 from tests.conftest import examples
 from tests.fakes.native import native_decoders
+from tests.fakes.streams import stream_of
 from tests.property.test_decode_agrees import MAPS, NESTED, PLAIN, PLAIN_MAPS, batches
 
 
@@ -123,7 +125,8 @@ WIDE = parse_ddl(
     "v ARRAY<DOUBLE>"
 )
 DECLARED = parse_ddl("i INT, m STRUCT<a: INT>")
-WAY = usable(DECLARED, GAINED, ())
+NAMES = ColumnNames(stream_of(columns=to_ddl(DECLARED), unknown_fields="evolve"), ())
+WAY = usable(DECLARED, GAINED, NAMES)
 RESCUING = [partial(Decoder, rescue_column="rest", block_bytes=400, native_decoder=one) for one in native_decoders()]
 NARROW = RESCUING[0](DECLARED)
 

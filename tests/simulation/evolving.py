@@ -17,7 +17,9 @@ from common.schema import Field, Primitive, StructType, parse_ddl, schema_from_j
 from common.schema.evolution import NO_COLUMNS
 from common.settings.kafka_columns import KAFKA_FIELDS
 from stage_writer.decode.json_document import parse_document
+from stage_writer.decode.unknown.column_names import ColumnNames
 from stage_writer.decode.unknown.offers import Offers, type_of
+from tests.fakes.streams import stream_of
 from tests.simulation.converter import GOOD, PlainConverter
 from tests.simulation.delta_log import place_of
 from tests.simulation.files import rows_in
@@ -60,7 +62,9 @@ def _schema(columns: str, rescue_column: str, gained: StructType) -> tuple[str, 
 @lru_cache(maxsize=1000)
 def _offers(columns: str, rescue_column: str, limit: int, gained: StructType) -> Offers:
     known = StructType((*parse_ddl(columns).fields, *gained.fields))
-    return Offers(known, {rescue_column, *(field.name for field in KAFKA_FIELDS)}, limit - len(gained.fields))
+    made = {rescue_column, *(field.name for field in KAFKA_FIELDS)}
+    names = ColumnNames(stream_of(columns=columns, unknown_fields="evolve", rescue_column=rescue_column), made)
+    return Offers(known, names, limit - len(gained.fields))
 
 
 class EvolvingConverter(PlainConverter):

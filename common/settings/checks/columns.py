@@ -9,7 +9,7 @@ from common.errors import SchemaError
 from common.hints import did_you_mean
 from common.schema import DataType, Field, Primitive, StructType, type_to_ddl
 from common.settings.checks.creation import check_creation
-from common.settings.columns import CDC_COLUMN, made_columns, table_columns_of
+from common.settings.columns import CDC_COLUMN, made_columns, naming_of, table_columns_of
 from common.settings.kafka_columns import kafka_fields_of
 from common.settings.refusing import refuse
 from common.settings.stream import Stream
@@ -31,8 +31,12 @@ def check_columns(stream: Stream) -> None:
         raise ValueError(msg) from None
     # the place of a staged row is no column of the table, and none of its columns may have such a name
     added = {"kafka_columns": stream.kafka_column_names, "include": stream.included_column_names}
+    identity = stream.staged_identity or ()
     history = HISTORY_COLUMNS if stream.merge is not None and stream.merge.history else ()
-    _require_new(columns.names, {**added, "load": stream.staged_identity or (), "merge.history": history})
+    fields = {*stream.record.schema_of_columns.names, *made_columns(stream)}
+    naming = naming_of(stream)
+    rename = tuple(name for path, name in naming.rename.items() if len(path) == 1 and path[0] not in fields)
+    _require_new(columns.names, {**added, "rename": rename, "load": identity, "merge.history": history})
     known = [*columns.names, *stream.kafka_column_names, *stream.included_column_names, *history]
     for name in stream.layout.partition_by:
         if name not in known:

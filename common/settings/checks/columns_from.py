@@ -1,7 +1,7 @@
 """Checks of a stream whose columns are not declared, or whose table gains columns (`unknown_fields: evolve`).
 
 Rule: settings that give columns other names than their fields have cannot be reversed, so they are refused where
-columns are read from the table, or added to it. `explode` can be, where they are added (`as_in_records`).
+columns are read from the table. Where they are added, the records' names are known (common/settings/gained_columns.py).
 """
 
 from common.settings.columns_from import ColumnsFrom
@@ -14,16 +14,12 @@ def check_evolving(stream: Stream) -> None:
         return
     if stream.record.has_own_columns and stream.shaping.explode is not None:
         refuse("route_columns is own, so explode cannot be set; remove explode, or write route_columns: shared")
-    renames = {
-        "jmespath": stream.record.jmespath,
-        "rename": stream.shaping.rename,
-        "field_names": stream.shaping.field_names != "as_is",
-    }
-    for key in (key for key, value in renames.items() if value):
-        refuse(
-            f"{key} renames or moves fields, so unknown_fields cannot be evolve; remove {key}, or write "
-            "unknown_fields: rescue"
-        )
+    if stream.record.has_own_columns and stream.merge is not None:
+        for key in renaming_keys(stream):
+            refuse(
+                f"{key} gives columns other names than message keys have, and route_columns is own; remove {key}, or "
+                "write route_columns: shared"
+            )
     for path in (path for path in stream.shaping.drop if "." in path or path == stream.record.rescue_column):
         refuse(f"drop names {path!r}, which unknown_fields: evolve needs; drop whole fields, or write rescue")
 

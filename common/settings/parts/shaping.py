@@ -55,7 +55,8 @@ class ShapingSettings(SectionPart):
     rename: dict[str, str] = Field(
         default_factory=dict,
         description="Fields, by path as in `drop`, and their names in the table; a field keeps its place. "
-        "Expressions, `explode` and `drop` use the record's names, `partition_by` the table's.",
+        "Expressions, `explode` and `drop` use the record's names, `partition_by` the table's. With "
+        "`unknown_fields: evolve` also fields that records do not have yet.",
         examples=[{"userID": "user"}],
     )
     field_names: FieldNames = Field(

@@ -18,7 +18,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -33,6 +33,7 @@ from stage_writer.decode.batch import Index, Mask
 from stage_writer.decode.decode import Decoded
 from stage_writer.decode.rejects import Refusal
 from stage_writer.decode.strict import StrictDecoder, check_decodable
+from stage_writer.decode.unknown.column_names import ColumnNames
 
 Additions = tuple[Addition, ...]
 """Sets of gained columns, in addition to the declared ones, that some messages are decoded into."""
@@ -41,18 +42,14 @@ EXACT_BELOW = float(1 << 53)
 _MOST_WAYS = 8
 
 
-def usable(declared: StructType, gained: StructType, taken: Iterable[str]) -> Additions:
+def usable(declared: StructType, gained: StructType, names: ColumnNames) -> Additions:
     """The gained columns of a stream that can be decoded in addition to the declared ones.
 
     The settings win: a name that they have given to another column since is not used. Nor is a type that cannot hold a
     value exactly, or one that another writer gave to the table and JSON lacks.
     """
-    others = {name.casefold() for name in taken} - {name.casefold() for name in declared.names}
-    return tuple(
-        addition
-        for addition in additions(declared, gained)
-        if addition.path[0].casefold() not in others and _is_usable(declared, addition)
-    )
+    free = names.free(declared, gained)
+    return tuple(addition for addition in additions(declared, free) if _is_usable(declared, addition))
 
 
 def _is_usable(declared: StructType, addition: Addition) -> bool:

@@ -6,21 +6,21 @@ Rules:
    numbers with point or exponent DOUBLE, and so on. Null, an empty object, an empty array and a whole number of more
    than 64 bits have no type. Types of several values are joined (common/schema/evolution.py).
 2. Nothing is offered for a known field: its value is in the rescue column because it is incompatible with the type.
-3. A name that Delta or Parquet refuse, or that differs from a known one in case only, stays in the rescue column; and
-   so do fields in the values of a map.
+3. A name that Delta or Parquet refuse, or that differs from a known one in case only, stays in the rescue column; so do
+   fields whose column would have another one's name (`ColumnNames`), and fields in the values of a map.
 4. An offer has at most as many fields as the limit, in the order of their names, and its depth is limited for readers.
+5. What `jmespath` reads has its column already: nothing is offered for fields that an expression names.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import cast
 
 from common.schema import ArrayType, DataType, Field, Primitive, StructType
 from common.schema.evolution import MOST_OFFERED, NO_COLUMNS, joined, joined_within
 from stage_writer.decode.json_document import Json, Number, Object, parse_document
+from stage_writer.decode.unknown.column_names import ColumnNames
 
-RESERVED = ("kafka", "_metadata", "_change_type", "_commit_version", "_commit_timestamp")
-"""Names with a meaning of their own in expressions, Spark or Delta's change data feed."""
 _REFUSED = re.compile(r"[ ,;{}()=`\x00-\x1f\x7f-\x9f]")
 _LONGEST_NAME = 255
 _DEEPEST = 10
@@ -30,16 +30,17 @@ _LONG_BITS = 63
 
 
 class Offers:
-    def __init__(self, columns: StructType, taken: Iterable[str], room: int, *, reserved: str = "") -> None:
-        """``columns`` are those that messages are decoded into; ``taken`` are the table's other ones, by their names.
+    def __init__(
+        self, columns: StructType, names: ColumnNames, room: int, *, consumed: Collection[str] = frozenset()
+    ) -> None:
+        """``columns`` are those that messages are decoded into; ``room`` is the maximum number of fields of an offer.
 
-        ``room`` is the maximum number of fields of an offer. No column's name begins with ``reserved``.
+        ``consumed`` are names of fields that columns are filled from (rule 5).
         """
-        others = {name.casefold() for name in (*taken, *RESERVED)} - {name.casefold() for name in columns.names}
         self._columns = columns
-        self._taken = others
-        self._reserved = reserved
+        self._names = names
         self._room = min(room, MOST_OFFERED)
+        self._consumed = consumed
 
     def of(self, texts: Iterable[str]) -> StructType:
         """The offer for rows with these texts in their rescue column; no fields if there is nothing to offer."""
@@ -48,13 +49,24 @@ class Offers:
             return offer
         for text in texts:
             offered = _offered(parse_document(text), self._columns, 0)
+            if self._consumed and offered is not None:
+                offered = _without(offered, self._consumed)
             if isinstance(offered, StructType):
-                free = StructType(tuple(field for field in offered if self._is_free(field.name.casefold())))
-                offer = joined_within(offer, free, self._room)
+                offer = joined_within(offer, self._names.free(self._columns, offered), self._room)
         return offer
 
-    def _is_free(self, name: str) -> bool:
-        return name not in self._taken and not (self._reserved and name.startswith(self._reserved))
+
+def _without(data_type: DataType, names: Collection[str]) -> DataType | None:
+    """The type without fields of these names; None if nothing is left of it."""
+    match data_type:
+        case StructType(fields):
+            inner = ((field, _without(field.type, names)) for field in fields if field.name not in names)
+            return _struct({field.name: kept for field, kept in inner if kept is not None})
+        case ArrayType(element):
+            kept = _without(element, names)
+            return None if kept is None else ArrayType(kept)
+        case _:
+            return data_type
 
 
 def _offered(value: Json, known: DataType, depth: int) -> DataType | None:

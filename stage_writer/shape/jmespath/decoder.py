@@ -28,6 +28,7 @@ from stage_writer.decode.batch import NO_TIMESTAMP, Index, Messages
 from stage_writer.decode.decode import Decoded, Decoder
 from stage_writer.decode.decode_options import STRICT, DecodeOptions, MakeNativeDecoder, no_native_decoder
 from stage_writer.decode.rejects import Refusal, Reject
+from stage_writer.decode.unknown.evolving import EvolvingDecoder
 from stage_writer.shape.expressions import refused
 from stage_writer.shape.jmespath.expressions import Assignment, Goal, OfMessage, Path, Plain, Substring, assignments_of
 from stage_writer.shape.jmespath.rewriting import MessageRewriter
@@ -48,19 +49,22 @@ class JmesPathDecoder:
         expressions: Mapping[str, str],
         reading: DecodeOptions = STRICT,
         *,
-        rescue_column: str | None = None,
+        rescuing: Decoder | EvolvingDecoder | None = None,
         in_bulk: bool = True,
         native_decoder: MakeNativeDecoder = no_native_decoder,
     ) -> None:
-        """``expressions`` by the columns that they fill; without ``in_bulk`` all messages are processed by rule 1."""
+        """``expressions`` by the columns that they fill; without ``in_bulk`` all messages are processed by rule 1.
+
+        ``rescuing`` decodes into these columns, those that the stream has gained, and a rescue column.
+        """
         self._assignments = assignments_of(columns, expressions)
         for assignment in self._assignments:
             _require_own_form(assignment, reading)
-        self._decoder = Decoder(columns, reading, rescue_column=rescue_column, native_decoder=native_decoder)
+        self._decoder = rescuing or Decoder(columns, reading, native_decoder=native_decoder)
         self.columns = self._decoder.columns
-        sourced = rescue_column is not None or reading.holds_json
+        sourced = rescuing is not None or reading.holds_json
         self._rewriter = MessageRewriter(self._assignments, sourced=sourced)
-        is_plain = in_bulk and rescue_column is None and reading == STRICT
+        is_plain = in_bulk and rescuing is None and reading == STRICT
         self._filler = _filler_of(columns, self._assignments, native_decoder) if is_plain else None
 
     @property

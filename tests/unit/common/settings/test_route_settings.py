@@ -121,8 +121,8 @@ def test_what_is_printed_is_read_back_as_the_same_tables(more: dict[str, object]
             "write everything in routes.click",
         ),
         (
-            {"routes": {"click": CLICK | {"rename": {"day": "d"}}}, "unknown_fields": "evolve"},
-            "routes.click: rename renames or moves fields, so unknown_fields cannot be evolve",
+            {"routes": {"click": CLICK | {"rename": {"x": "Day"}}}, "unknown_fields": "evolve"},
+            "routes.click: rename makes the column 'Day', which columns has too",
         ),
         (
             {"routes": {"click": CLICK, "Click": CLICK | {"table": "/data/other"}}, "unknown_fields": "evolve"},
