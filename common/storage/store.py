@@ -9,7 +9,8 @@ Rules:
    refusal counts only if the object holds other bytes than ours: markers carry their writer's unique file names.
 3. Some stores accept conditional headers and ignore them. `prove_exclusive_create` detects that before any record is at
    stake.
-4. `FsspecStore.upload` never replaces a file: its names are unique, so an existing object is from an earlier attempt of
+4. Stores of one bucket share a client: one of S3 takes 10 MB and 0.1 CPU-seconds, and there may be a thousand tables.
+5. `FsspecStore.upload` never replaces a file: its names are unique, so an existing object is from an earlier attempt of
    the same upload. So a policy may deny a writer all unconditional writes, which protects the files of others.
 """
 
@@ -29,8 +30,10 @@ from datetime import UTC, datetime
 from functools import cache
 from threading import Lock
 from typing import TYPE_CHECKING, BinaryIO, TypeVar, cast
+from weakref import WeakValueDictionary
 
 import fsspec
+from fsspec import AbstractFileSystem
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
@@ -55,6 +58,10 @@ _PARTS_AT_ONCE = 2
 _RACERS = 4
 _READ_AHEAD = 8
 _IN_MEMORY = Lock()  # fsspec has one memory file system for the whole process
+_CONNECTIONS = 256
+"""Of an S3 client at once; 10 by default, but it serves all tables of a bucket, of which some may hang."""
+_CLIENTS: WeakValueDictionary[tuple[int, str, str, str], AbstractFileSystem] = WeakValueDictionary()
+"""By process (a fork makes its own), scheme, bucket and options."""
 _NOT_ALLOWED, _NO_RANGE = (401, 403), 416
 # Errors of botocore and of Azure's client, which raise them directly. Their modules may not be installed.
 _NO_CREDENTIALS = frozenset({"NoCredentialsError", "PartialCredentialsError", "ClientAuthenticationError"})
@@ -73,19 +80,13 @@ class FsspecStore:
         """
         self.url = url.rstrip("/")
         try:
-            self._fs, root = fsspec.url_to_fs(
-                normalised(url),
-                use_listings_cache=False,
-                skip_instance_cache=True,
-                **client_options(url, storage_options or {}, os.environ),
-            )
+            self._fs, self._root = _client(normalised(url), client_options(url, storage_options or {}, os.environ))
         except (ValueError, ImportError, TypeError) as error:
             msg = f"no store can be opened for {url}: {error}"
             raise ConfigError(msg, "see stage.url and stage.storage_options in docs/configuration.md") from error
         except OSError as error:  # some clients connect at once, or load a library of the system
             msg = f"no store can be opened for {url}: {(str(error).splitlines() or [type(error).__name__])[0]}"
             raise StoreError(msg, "check that the store answers, and that its client has what it needs") from error
-        self._root = str(root).rstrip("/")
         self._local = isinstance(self._fs, LocalFileSystem)
         self._creating = _IN_MEMORY if isinstance(self._fs, MemoryFileSystem) else nullcontext()
         # s3fs slices its input into parts; other clients need bytes, and split them themselves.
@@ -256,6 +257,18 @@ class FsspecStore:
             raise kind(msg, _remedy(error)) from error
 
 
+def _client(url: str, options: Mapping[str, object]) -> tuple[AbstractFileSystem, str]:
+    """The client of a URL's bucket (rule 4), and what the URL is there."""
+    scheme, _, path = url.partition("://")
+    shared = (os.getpid(), scheme, path.partition("/")[0], repr(options))
+    client = None if "::" in scheme else _CLIENTS.get(shared)
+    if client is not None:
+        return client, str(client._strip_protocol(url)).rstrip("/")  # noqa: SLF001 - what url_to_fs does with it
+    client, root = fsspec.url_to_fs(url, use_listings_cache=False, skip_instance_cache=True, **options)
+    _CLIENTS[shared] = client
+    return client, str(root).rstrip("/")
+
+
 def stores_of(storage_options: Mapping[str, object]) -> Callable[[str], FsspecStore]:
     """Opens the store below a URL, once for each."""
     return cache(lambda url: FsspecStore(url, storage_options))
@@ -380,14 +393,17 @@ def _is_refusal(error: OSError) -> bool:
 
 
 def client_options(url: str, storage_options: Mapping[str, object], environ: Mapping[str, str]) -> dict[str, object]:
-    """The options for fsspec, with AWS_REGION, which its S3 client does not read while Java's does."""
-    region, client = environ.get("AWS_REGION"), storage_options.get("client_kwargs") or {}
-    given = (client, storage_options.get("config_kwargs") or {})
-    if not region or not normalised(url).startswith("s3://"):
-        return dict(storage_options)
-    if not isinstance(client, dict) or any(isinstance(value, dict) and "region_name" in value for value in given):
-        return dict(storage_options)
-    return {**storage_options, "client_kwargs": {**client, "region_name": region}}
+    """The options for fsspec; S3's have `_CONNECTIONS` and AWS_REGION, which Java's client reads by itself."""
+    region, options = environ.get("AWS_REGION"), dict(storage_options)
+    if not normalised(url).startswith("s3://"):
+        return options
+    client, config = options.get("client_kwargs") or {}, options.get("config_kwargs") or {}
+    if isinstance(config, dict):
+        options["config_kwargs"] = {"max_pool_connections": _CONNECTIONS, **config}
+    is_given = any(isinstance(value, dict) and "region_name" in value for value in (client, config))
+    if region and isinstance(client, dict) and not is_given:
+        options["client_kwargs"] = {**client, "region_name": region}
+    return options
 
 
 def normalised(url: str) -> str:

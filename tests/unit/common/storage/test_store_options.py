@@ -1,5 +1,9 @@
 """What fsspec is told besides the storage options."""
 
+import gc
+import os
+from typing import cast
+
 import fsspec
 import pytest
 
@@ -31,7 +35,49 @@ HERE = {"AWS_REGION": "eu-central-1"}
 def test_the_region_of_the_environment_reaches_the_s3_client(
     url: str, options: dict[str, object], environ: dict[str, str], told: dict[str, object]
 ) -> None:
-    assert client_options(url, options, environ) == {**options, **told}
+    given = client_options(url, options, environ)
+    connections = {"max_pool_connections": 256} if url.startswith("s3") else {}
+    config = {**connections, **cast("dict[str, object]", options.get("config_kwargs", {}))}
+    assert given == {**options, **told, **({"config_kwargs": config} if config else {})}
+
+
+def test_the_connections_of_the_config_are_kept() -> None:
+    options = {"config_kwargs": {"max_pool_connections": 3}}
+    assert client_options("s3://lake", options, {}) == options
+
+
+def test_stores_of_a_bucket_share_a_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of S3 takes 10 MB; options, buckets and forks have their own, which end with the last store that has them."""
+    opened: list[str] = []
+    url_to_fs = fsspec.url_to_fs
+
+    def counted(url: str, **options: object) -> object:
+        opened.append(url)
+        return url_to_fs(url, **options)
+
+    monkeypatch.setattr(fsspec, "url_to_fs", counted)
+    options: dict[str, object] = {"key": "k", "secret": "s"}
+    stores = [FsspecStore(f"s3://lake/{path}", options) for path in ("stage", "a", "b/")]
+    assert opened == ["s3://lake/stage"]
+    stores += [FsspecStore("s3a://lake/a", options), FsspecStore("s3://pond/a", options)]
+    stores += [FsspecStore("s3://lake/a", {**options, "endpoint_url": "http://localhost:1"})]
+    assert opened == ["s3://lake/stage", "s3://pond/a", "s3://lake/a"]
+    pid = os.getpid()
+    monkeypatch.setattr(os, "getpid", lambda: pid + 1)
+    stores += [FsspecStore("s3://lake/a", options)]
+    assert opened[3:] == ["s3://lake/a"]
+    stores.clear()
+    gc.collect()
+    FsspecStore("s3://lake/a", options)
+    assert opened[4:] == ["s3://lake/a"]
+
+
+def test_stores_that_share_a_client_have_folders_of_their_own() -> None:
+    stores = [FsspecStore(f"memory://shared-client/{path}") for path in ("a", "b/", "b/c")]
+    for store in stores:
+        store.write("name", store.url.encode())
+    assert [store.read("name") for store in stores] == [store.url.encode() for store in stores]
+    assert [[found.path for found in store.list("")] for store in stores] == [["name"], ["c/name", "name"], ["name"]]
 
 
 def test_a_client_that_cannot_start_is_an_error_of_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
