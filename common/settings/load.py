@@ -45,6 +45,7 @@ _EXPECTED = {
     "bool_type": _EITHER,
     "string_type": _TEXT,
     "text_in_place": "is not text; write one text in its place",
+    "text_for_null": "is no value; write one, or leave the key out",
     "dict_type": _MAP,
     "model_type": _MAP,
     "tuple_type": _LIST,
@@ -127,7 +128,7 @@ def _substitute(
     def replace(match: re.Match[str]) -> str:
         if match["name"] is None:
             return "${"
-        _require_closed(match, f"{source}: {_dotted(path)}")
+        _require_whole(match, f"{source}: {_dotted(path)}")
         text = _from_file(match["name"]) if match["file"] else _from_environment(match["name"])
         references.written[tuple(map(str, path))] = value
         references.texts[text] = match[0]
@@ -151,10 +152,11 @@ def _substitute(
     return _REFERENCE.sub(replace, value)
 
 
-def _require_closed(reference: re.Match[str], place: str) -> None:
-    if not reference["end"]:
-        msg = f"{place}: a ${{ is not closed"
-        raise ConfigError(msg, "write ${NAME} or ${file:PATH}, or $${ for the literal text")
+def _require_whole(reference: re.Match[str], place: str) -> None:
+    if reference["end"] and reference["name"]:
+        return
+    msg = f"{place}: a ${{ {'names nothing' if reference['end'] else 'is not closed'}"
+    raise ConfigError(msg, "write ${NAME} or ${file:PATH}, or $${ for the literal text")
 
 
 def _readable(error: ValidationError, source: str, references: References) -> ConfigError:
@@ -209,6 +211,8 @@ def _sentence(path: tuple[int | str, ...], detail: ErrorDetails, references: Ref
         return f"{_dotted(path)}: {shown} is not a list; write {_in_line([detail['input']])}"
     if kind == "string_type" and isinstance(detail["input"], (dict, list)):
         kind = "text_in_place"
+    if kind == "string_type" and detail["input"] is None:
+        kind = "text_for_null"
     reason = _EXPECTED.get(kind, "").format(**context) or f"is refused: {detail['msg'][0].lower()}{detail['msg'][1:]}"
     return f"{_dotted(path)}: {shown or 'the value'} {reason}"
 

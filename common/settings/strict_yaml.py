@@ -16,6 +16,7 @@ from typing import Any
 import yaml
 
 _QUOTES_A_VALUE = re.compile(r"\b(alias|anchor|tag|tag handle) '")
+_SECOND_DOCUMENT = "but found another document"  # PyYAML's words
 _OCTAL = re.compile("[-+]?0[0-7_]+")
 _MERGE, _INT, _FLOAT = (f"tag:yaml.org,2002:{kind}" for kind in ("merge", "int", "float"))
 
@@ -31,6 +32,8 @@ def yaml_problem(error: yaml.YAMLError) -> str:
         return "it holds a character that YAML does not allow"
     mark = error.problem_mark
     problem = error.problem or "it cannot be read"
+    if problem == _SECOND_DOCUMENT:
+        return f"a second document begins at line {mark.line + 1}"
     if not isinstance(error, _RefusedError) and _QUOTES_A_VALUE.search(problem):
         problem = problem.partition("'")[0].rstrip()
     return f"{problem} at line {mark.line + 1}, column {mark.column + 1}"
@@ -39,6 +42,8 @@ def yaml_problem(error: yaml.YAMLError) -> str:
 def yaml_remedy(error: yaml.YAMLError) -> str:
     if isinstance(error, _RefusedError):
         return "fix that line"
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem == _SECOND_DOCUMENT:
+        return "give each document (between lines of ---) a file of its own"
     return (
         "fix that line, or the one before it: lines of one section need the same indentation in spaces, not tabs, "
         "and values with special characters need quotes"

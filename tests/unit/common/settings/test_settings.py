@@ -426,6 +426,8 @@ WRONG = {
         with_stream(dead_letters="kafka://two words"),
         ["dead_letters_topic: 'two words' is not a topic name; use 1 to 249 letters"],
     ),
+    "null for a text": (with_stream(columns=None), ["columns: null is no value; write one, or leave the key out"]),
+    "two documents": (MINIMAL + "---\n" + MINIMAL, ["a second document begins at line 6", "a file of its own"]),
     "a list of columns": (with_stream(columns=["id BIGINT"]), ["columns: [id BIGINT] is not text; write one text"]),
     "a part as if it were a section": (with_stream(record={"format": "json"}), ["streams[0].record is not a setting"]),
     "a part by its alias": (with_stream(**{"(record)": {"format": "json"}}), ["is not a setting"]),
@@ -601,6 +603,7 @@ WRONG = {
         with_stream(app_id="é" * 42),
         ["streams[0].app_id", "at most 250"],
     ),
+    "a reference without a name": (with_section(stage={"url": "${}/x"}), ["stage.url: a ${ names nothing", "${NAME}"]),
     "a reference that is not closed": (
         with_section(stage={"url": "/data/${KDE"}),
         ["stage.url", "${ is not closed", "$${"],
