@@ -1,10 +1,14 @@
 """How long staged markers have waited to be loaded, by the stage's listing and the tables' positions."""
 
+from collections.abc import Collection, Mapping
+
 from common.settings import Stream
+from common.spans import Offset, position_after
 from common.tables.deferred_ranges import DeferredRanges
 from common.tables.identity import NO_IDENTITY, TableIdentity
 from common.tables.state import TableState
 from common.tables.transactions import TxnIds
+from common.tables.urls import comparable
 from delta_loader.stage.reading import Stage
 
 
@@ -24,4 +28,21 @@ def oldest_waiting_ms(
         position = ids.position(transactions, partition)
         position = None if position is None else deferred.floor(ids, stream.side_tables, partition, position)
         written += [listed.modified_ms[name] for name in listed.names if position is None or name.start >= position]
+    return min(written, default=None)
+
+
+def oldest_of_no_stream_ms(
+    stage: Stage, streams: Collection[Stream], url: str, transactions: Mapping[str, int]
+) -> int | None:
+    """The same for a table's files in chains that none of the streams takes: removed ones, or those of another config.
+
+    Only chains whose newest marker has files for the table count. Raises StoreError.
+    """
+    written: list[int] = []
+    for listed, newest in stage.of_no_stream(streams):
+        if comparable(url) in {comparable(table.url) for table in newest.tables}:
+            ids = TxnIds(newest.app_id, several_topics=False, generations={listed.partition: newest.generation})
+            last = max((transactions[name] for name in ids.names(listed.partition) if name in transactions), default=-1)
+            position = position_after(Offset(last))
+            written += [ms for name, ms in listed.modified_ms.items() if name.start >= position]
     return min(written, default=None)

@@ -211,7 +211,11 @@ def _vacuum(facts: TableFacts, rules: TableRules, now_ms: int) -> MaintenanceTas
     if waits_s > guarded_age_s(facts.properties):
         if mode is VacuumMode.FULL:
             why = f"files have been staged for {duration_text(waits_s // 1)} and not loaded; a VACUUM might delete them"
-            return ServiceRefused(Service.VACUUM, why, f"see why they are not loaded: `delta-loader status {CONFIG}`")
+            remedy = (
+                f"see why they are not loaded: `delta-loader status {CONFIG}`; a removed stream or topic has to be "
+                "put back until they are, or its chain deleted from done/ in the stage"
+            )
+            return ServiceRefused(Service.VACUUM, why, remedy)
         mode = VacuumMode.LITE
     return MaintenanceTask(
         Service.VACUUM, facts.url, f"{when}; files that leave the table are kept for {kept}", mode=mode

@@ -34,7 +34,7 @@ from delta_loader.maintenance.services.facts import (
 )
 from delta_loader.ports import OpenStore, ParallelMap
 from delta_loader.stage.reading import Stage
-from delta_loader.stage.waiting import oldest_waiting_ms
+from delta_loader.stage.waiting import oldest_of_no_stream_ms, oldest_waiting_ms
 
 _MOST_COMMITS = 2_000
 _AT_A_TIME = 64
@@ -103,12 +103,14 @@ class FactsReader:
             is_clustered=is_clustered,
             partitions=totals.add(live_files(store, self.parallel)),
             runs=self._runs(store, state.version),
-            waiting_ms=self._waiting_ms(url),
+            waiting_ms=self._waiting_ms(url, state.transactions),
         )
 
-    def _waiting_ms(self, url: str) -> int | None:
-        waits_ms: list[int] = []
-        for stream in _streams_of(with_appeared(self.settings, self.stage.store), url):
+    def _waiting_ms(self, url: str, transactions: Mapping[str, int]) -> int | None:
+        settings = with_appeared(self.settings, self.stage.store)
+        removed_ms = oldest_of_no_stream_ms(self.stage, settings.streams, url, transactions)
+        waits_ms = [] if removed_ms is None else [removed_ms]
+        for stream in _streams_of(settings, url):
             store = self.open_store(stream.table)
             state = read_table_state(store)
             identity = read_identity(stream, state, store)
