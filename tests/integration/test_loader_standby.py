@@ -30,7 +30,7 @@ def config_with(
                 "http": "127.0.0.1:0",
                 "schedule": "500ms",
                 "lease": f"{LEASE_S}s",
-                "spark": {"spark.master": "local[1]", "spark.driver.memory": "512m"},
+                "spark": {"spark.master": "local[1]"},
             },
             "logs": {"format": "json"},
             "streams": list(streams),

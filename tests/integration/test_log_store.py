@@ -121,7 +121,7 @@ def config(programs: Programs, proxy: Proxy) -> Callable[..., Path]:
             for staging in stagings
         ]
         options = {**staging.storage_options, "endpoint_url": proxy.endpoint_url}
-        spark = {"spark.master": "local[1]", "spark.driver.memory": "600m", **spark}
+        spark = {"spark.master": "local[1]", **spark}
         settings = {
             "kafka": {"bootstrap.servers": "127.0.0.1:9"},
             "stage": {"url": staging.stage_url, "storage_options": options},

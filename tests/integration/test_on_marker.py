@@ -28,7 +28,7 @@ def settings(kafka: KafkaCluster, folder: Path, topic: str, **loader: str) -> di
             "max_commits_per_minute": 600,
             "http": "127.0.0.1:0",
             "http_token": TOKEN,
-            "spark": {"spark.master": "local[2]", "spark.driver.memory": "1g"},
+            "spark": {"spark.master": "local[2]"},
             **loader,
         },
         "logs": {"format": "json"},

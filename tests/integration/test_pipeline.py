@@ -65,7 +65,7 @@ def settings(kafka: KafkaCluster, lake: Lake, topic: str) -> dict[str, object]:
             "schedule": "1s",
             "marker_retention": 0,
             "http": None,
-            "spark": {"spark.master": "local[2]", "spark.driver.memory": "1g"},
+            "spark": {"spark.master": "local[2]"},
         },
         "streams": [
             {

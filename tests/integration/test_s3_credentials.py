@@ -160,7 +160,7 @@ def config_of(
             "kafka": {"bootstrap.servers": kafka.bootstrap_servers},
             "stage": {"url": "s3://lake/stage", "storage_options": guarded.options(keys)},
             "writer": {"group_id": topic, "http": None, "workers": 1},
-            "loader": {"http": None, "spark": {"spark.master": "local[2]", "spark.driver.memory": "1g"}},
+            "loader": {"http": None, "spark": {"spark.master": "local[2]"}},
             "streams": [
                 {"app_id": topic, "topics": [topic], "table": f"s3://lake/tables/{topic}", "columns": "id BIGINT"}
             ],

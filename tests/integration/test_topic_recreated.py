@@ -35,7 +35,7 @@ def settings(kafka: KafkaCluster, folder: Path, topic: str, start: str = "earlie
         },
         "stage": {"url": f"{folder}/stage"},
         "writer": {"group_id": topic, "http": None, "flush_after": "1s"},
-        "loader": {"http": None, "spark": {"spark.master": "local[2]", "spark.driver.memory": "1g"}},
+        "loader": {"http": None, "spark": {"spark.master": "local[2]"}},
         "streams": [
             {
                 "app_id": "orders",

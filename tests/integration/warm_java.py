@@ -58,7 +58,8 @@ class WarmJava:
 
     def _launch(self, conf: SparkConf, popen_kwargs: dict[str, int]) -> JavaGateway:
         environ = {name: value for name, value in os.environ.items() if not name.startswith(_OF_NO_CONCERN)}
-        asked = json.dumps([sorted(conf.getAll()), sorted(environ.items()), str(Path.cwd())])
+        options = sorted(option for option in conf.getAll() if not _is_of_spark_alone(*option))
+        asked = json.dumps([options, sorted(environ.items()), str(Path.cwd())])
         self.kind = hashlib.sha256(asked.encode()).hexdigest()[:16]
         found = self._found()
         if found is None:
@@ -126,6 +127,11 @@ class WarmJava:
             making = self.folder / f"making-{uuid.uuid4().hex}"
             making.write_text(json.dumps([str(self.pipes), holder.pid, found]), "utf-8")
             making.rename(self.folder / f"{self.kind}-{making.name}")
+
+
+def _is_of_spark_alone(key: str, value: str) -> bool:
+    """How many threads a local Spark has, it is told once more when it begins."""
+    return key == "spark.master" and value.startswith("local[")
 
 
 def _parsed(file: Path) -> tuple[Path, int, dict[str, str]]:
