@@ -35,7 +35,7 @@ def key(**names: object) -> bytes:
     return json.dumps({"schema": {"type": "struct"}, "payload": names}).encode()
 
 
-@pytest.mark.parametrize("lake", ["moto"], indirect=True)
+@pytest.mark.parametrize("lake", ["file", pytest.param("moto", marks=pytest.mark.nightly)], indirect=True)
 def test_one_stream_follows_all_tables_of_a_database(
     kafka: KafkaCluster, new_topic: Callable[..., str], programs: Programs, spark: SparkSession, lake: Lake
 ) -> None:

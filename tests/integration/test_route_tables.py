@@ -109,7 +109,7 @@ def test_tables_of_several_shapes_each_get_their_records_once(
 
 
 @pytest.mark.s3
-@pytest.mark.parametrize("lake", ["moto"], indirect=True)
+@pytest.mark.parametrize("lake", ["file", pytest.param("moto", marks=pytest.mark.nightly)], indirect=True)
 def test_tables_appear_with_the_values_of_route(
     kafka: KafkaCluster, new_topic: Callable[..., str], programs: Programs, spark: SparkSession, lake: Lake
 ) -> None:
