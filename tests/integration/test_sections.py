@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
@@ -15,6 +16,7 @@ from delta_loader.inspect.verify.findings import Verdict
 from devservices.kafka import KafkaCluster
 from tests.integration import in_process
 from tests.integration.conftest import Programs
+from tests.reading import rows_of
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
@@ -96,12 +98,18 @@ class Pipeline:
             assert (report.failure, report.held) == (None, {})
 
     def rows(self, app_id: str, table: str, *columns: str) -> list[tuple[object, ...]]:
-        frame = self._spark.read.format("delta").load(f"{self._folder}/{app_id}/{table}")
-        return sorted((tuple(row) for row in frame.selectExpr(*columns).collect()), key=repr)
+        rows = rows_of(f"{self._folder}/{app_id}/{table}")
+        return sorted((tuple(value_at(row, column) for column in columns) for row in rows), key=repr)
 
     def gained(self) -> dict[str, set[str]]:
         shown = json.loads(self._programs.succeed("delta-loader", "status", self.config, "--json"))["streams"]
         return {stream["app_id"]: {gained["column"] for gained in stream["gained"]} for stream in shown}
+
+
+def value_at(row: dict[str, Any], column: str) -> object:
+    """A column's value, or that of a field in it: ``a.b``."""
+    name, _, field = column.partition(".")
+    return value_at(row[name], field) if field and row[name] is not None else row[name]
 
 
 def test_sections_gain_columns_and_are_merged_by_keys_of_their_own(
