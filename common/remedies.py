@@ -66,6 +66,14 @@ def repair(verb: str, partition: TopicPartition, to: int | None = None, *flags: 
     return " ".join([*words, *([] if to is None else [f"--to {to}"]), *flags])
 
 
+def new_chain(partition: TopicPartition) -> str:
+    """For a chain whose topic has another id now. With the same name on another cluster, it does have one."""
+    return (
+        f"load what is staged, and start a new chain with `bootstrap restart {CONFIG} --topic {partition.topic} --yes`;"
+        " but if kafka.bootstrap.servers names another cluster by mistake, only correct that"
+    )
+
+
 def replay(partition: TopicPartition, start: int, end: int | None) -> str:
     """The command that replays the rows of ``[start, end)``; without ``end`` the user has to fill it in."""
     words = f"stage-writer replay {CONFIG} {_partition(partition)} --from {start}"

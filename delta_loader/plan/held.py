@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from common.json_value import Json
-from common.remedies import CONFIG, delta_table, repair, replay
+from common.remedies import CONFIG, delta_table, new_chain, repair, replay
 from common.spans import Position, Span, TopicPartition
 from common.stage.markers import GONE, Marker
 from common.stage.merged import is_merged, known_as
@@ -287,7 +287,7 @@ def topic_recreated(partition: TopicPartition, chain_id: str | None, topic_id: s
         "topic_recreated",
         f"the topic {known_as(partition.topic)} was deleted and created again: its id is {topic_id}, but the staged "
         f"records of {partition} came from {chain_id}",
-        f"load what is staged, and start a new chain with `bootstrap restart {CONFIG} --topic {partition.topic} --yes`",
+        new_chain(partition),
     )
 
 

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from common.errors import BrokerError, MarkerError, StoreError
-from common.remedies import CONFIG, repair
+from common.remedies import CONFIG, new_chain, repair
 from common.settings import Start, StartAt, Stream
 from common.spans import Partition, Position, TopicPartition
 from common.stage.chain_origins import ChainOrigin
@@ -181,7 +181,7 @@ def other_topic(partition: TopicPartition) -> PartitionFault:
     return PartitionFault(
         partition,
         f"the topic {topic} was deleted and created again: the chain of {partition} belongs to the old one",
-        f"load what is staged, and start a new chain with `bootstrap restart {CONFIG} --topic {partition.topic} --yes`",
+        new_chain(partition),
         "topic_recreated",
     )
 

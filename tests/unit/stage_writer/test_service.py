@@ -338,6 +338,7 @@ def test_a_new_owner_reads_nothing_of_a_topic_that_was_created_again(tmp_path: P
     assert len(world.chain()) == 1
     assert "orders was deleted and created again" in world.problems()
     assert "→ load what is staged, and start a new chain with `bootstrap restart" in world.problems()
+    assert "if kafka.bootstrap.servers names another cluster by mistake, only correct that" in world.problems()
 
 
 @pytest.mark.parametrize("topic_id", ["first", None])
