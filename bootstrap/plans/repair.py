@@ -142,7 +142,12 @@ def plan_rewind(
     is_gone = position < state.ends.low
     if is_gone and (not give_up or is_merged(state.partition.topic)):
         msg = f"Kafka no longer has [{position}, {state.ends.low}) of {state.partition}: it cannot be staged again"
-        raise UsageError(msg, "add --give-up to start where Kafka begins; those records are then never loaded")
+        remedy = (
+            "use a later position where one of its markers ends: a chain of several topics gives none up"
+            if is_merged(state.partition.topic)
+            else "add --give-up to start where Kafka begins; those records are then never loaded"
+        )
+        raise UsageError(msg, remedy)
     if position > state.ends.high:
         msg = f"{state.partition} ends at {state.ends.high} in Kafka, before {position}"
         raise UsageError(msg, "check that the topic is still the one that was staged")

@@ -395,6 +395,16 @@ def test_a_rewind_to_the_origin_gives_up_what_kafka_no_longer_has() -> None:
     assert (plan.marker.span, plan.marker.previous) == (span(0, 50), None)
 
 
+@pytest.mark.parametrize("give_up", [True, False])
+def test_a_chain_of_several_topics_gives_up_nothing_that_kafka_no_longer_has(*, give_up: bool) -> None:
+    joined = TopicPartition(Topic("orders+payments"), Partition(0))
+    partition_state = replace(state(THIRTY, low=15), partition=joined)
+    with pytest.raises(UsageError, match=r"no longer has \[10, 15\)") as refused:
+        plan_rewind(partition_state, Position(10), AUTHOR, give_up=give_up)
+    assert "a later position where one of its markers ends" in refused.value.remedy
+    assert plan_rewind(partition_state, Position(20), AUTHOR, give_up=give_up).position == 20
+
+
 def test_a_chain_of_several_topics_is_not_staged_again_where_the_table_has_it() -> None:
     """They may come in another order the second time."""
     joined = TopicPartition(Topic("orders+payments"), Partition(0))
