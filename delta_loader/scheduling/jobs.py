@@ -75,7 +75,7 @@ class Jobs:
 
     def soon(self, name: str) -> None:
         """Run a job now; does nothing while it runs, before `start` or after `close`."""
-        if self._loop is not None and self._jobs[name].since_s is None:
+        if self._loop is not None:
             self._jobs[name].due_s = self._clock.monotonic_s()
             self._loop.wake()
 

@@ -107,7 +107,6 @@ class StreamScheduler:
         end_s = time.monotonic() + last_wait_s
         with self._changed:
             self._closed = True
-            self._line.clear()
             self._changed.notify_all()
             while self._running and time.monotonic() < end_s:
                 self._changed.wait(_POLL_S)

@@ -136,6 +136,42 @@ def test_a_requested_pass_ends_before_its_streams_do() -> None:
     turns.close(LONG_S)
 
 
+def test_a_turn_that_goes_on_takes_its_place_back() -> None:
+    """It hung, and another stream took its place; once that one has ended, the third stream still waits."""
+    now_s, begun, goes_on, looks = [0.0], list[str](), {name: Event() for name in "ab"}, itertools.count()
+    moved, at_a_time = [0], list[set[str]]()
+
+    class Work(Watched):
+        def run(self, app_id: str, _should_yield: Callable[[], bool], /) -> bool:
+            with self.lock:
+                begun.append(app_id)
+                at_a_time.append({*begun} - {*self.story})
+            if app_id in goes_on:
+                goes_on[app_id].wait(LONG_S)
+            with self.lock:
+                self.story.append(app_id)
+            return False
+
+        def progress(self, app_id: str, /) -> object:
+            return moved[0] if app_id == "a" else 0
+
+    def hurries(unfinished: frozenset[str], /) -> bool:
+        if begun == ["a"]:
+            now_s[0] = 2 * LONG_S
+        elif "b" in unfinished and "b" in begun:
+            moved[0] = 1
+            if next(looks) > 1:  # that was seen
+                goes_on["b"].set()
+        elif "b" not in unfinished and next(looks) > 5:
+            goes_on["a"].set()
+        return False
+
+    turns = StreamScheduler(1, patience_s=LONG_S, monotonic_s=lambda: now_s[0])
+    assert turns(Work(), ["a", "b", "c"], to_the_end=True, hurries=hurries) == frozenset()
+    assert at_a_time == [{"a"}, {"a", "b"}, {"c"}]
+    turns.close(LONG_S)
+
+
 def test_a_pass_to_the_end_waits_for_who_is_late(turns: Patient) -> None:
     hang = Event()
     turns.hangs = {"stream0": hang}
