@@ -38,9 +38,8 @@ class CatchUp:
         """Load what can be loaded, and leave out a table that cannot take its range. Raises KafkaDeltaExpressError."""
         tables = self.context.tables
         for missing in self.context.secondary.deferred(self.context.listing):
-            if missing.url not in tables.failed:
-                with tables.tried(missing.url):
-                    self._load(missing)
+            with tables.tried(missing.url):
+                self._load(missing)
 
     def _load(self, missing: DeferredRange) -> None:
         tables, ids, start = self.context.tables, self.context.ids, missing.span.start
@@ -89,10 +88,8 @@ class CatchUp:
         problem = f"it lacks the records of {span}, which is no longer staged"
         raise _waits(missing, start, problem)
 
-    def _staged(self, missing: DeferredRange, start: Position) -> NextRun | None:
+    def _staged(self, missing: DeferredRange, start: Position) -> NextRun:
         context, stream, listing = self.context, self.context.stream, self.context.listing
-        if missing.partition not in listing:
-            return None
         with context.tables.tried(stream.table):  # a failure of the stage is not a failure of the table
             names = listing[missing.partition].window_at(start, _WINDOW)
             read = context.ports.stage.read(listing, names, context.tables.urls)

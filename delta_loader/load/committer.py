@@ -68,10 +68,8 @@ class Committer:
     def _committed(self, commit: TableCommit, version: int) -> None:
         """Update what is known after a commit; other commits just before it have not been read yet."""
         url, tables = commit.target.url, self._context.tables
-        is_next = commit.target.version is None or version == commit.target.version + 1
-        if is_next and not through_spark(
-            commit.target.load_mode
-        ):  # Delta's writer may have changed more: identity columns
+        is_next = commit.target.version == version - 1
+        if is_next and not through_spark(commit.target.load_mode):  # Delta's writer may change identity columns, too
             tables.targets[url] = commit.target.after(commit, version)
             self._context.rollbacks.record_commit(tables.targets[url], commit.metadata)
         else:

@@ -20,10 +20,9 @@ from delta_loader.plan.plan import Load, Loadable, Run, files_for
 from delta_loader.tables.commits import TableCommit
 
 
-def without_sources(load: Load, partitions: Collection[TopicPartition]) -> Load | None:
-    """The load without some Kafka partitions; None when nothing is left."""
-    kept = {partition: run for partition, run in load.runs.items() if partition not in partitions}
-    return Load(kept) if kept else None
+def without_sources(load: Load, partitions: Collection[TopicPartition]) -> Load:
+    """The load without some Kafka partitions."""
+    return Load({partition: run for partition, run in load.runs.items() if partition not in partitions})
 
 
 def excluded_spans(load: Load, url: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Span]:

@@ -132,8 +132,6 @@ class Refusals:
                     dead_letters_commit(target, ids, dead_letters, commit.metadata.spans, self.new_id())
                 )
         if url in self.tables.failed:
-            if target is not None:
-                self.tables.last_known.pop(url, None)  # these dead letters may be in it
             why = f"the dead-letter table {url} cannot be written to: {self.tables.failed[url].problem}"
             self._hold_all(fresh, commit, why)
         return after

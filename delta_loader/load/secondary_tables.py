@@ -49,8 +49,7 @@ class SecondaryTables:
         target = self._tables.targets.get(url)
         if target is None:
             return None
-        part = without_sources(load, self._lacking(url, load.runs))
-        return None if part is None else side_commit(target, naming, part)
+        return side_commit(target, naming, without_sources(load, self._lacking(url, load.runs)))
 
     def with_deferred(self, commit: TableCommit, load: Load) -> TableCommit:
         """The commit to the main table, noting the ranges of the load that other tables do not get."""

@@ -2,16 +2,18 @@
 
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from common.errors import StoreError, TableError
 from common.spans import Position, Span
+from common.tables.commit_metadata import CommitMetadata
 from common.tables.state import TableState
 from delta_loader.load.deferred import excluded_spans, first_part
 from delta_loader.load.report import StreamReport
 from delta_loader.plan.plan import Load, Overlap, Run, TableShape
-from delta_loader.tables.commits import CommitOutcome, TableCommit
+from delta_loader.tables.commits import CommitOutcome, Failed, TableCommit
 from tests.builders import required, settings_of
 from tests.fakes.clock import IdleClock
 from tests.fakes.delta_tables import MemoryDeltaTables
@@ -171,6 +173,80 @@ def test_what_a_broken_table_lacks_grows_and_comes_in_order(
     offsets = [commit.advances["orders-0"] for commit in tables.tables[url].commits]
     assert offsets == sorted(set(offsets))
     assert tables.tables[url].transactions["orders-0"] == 59
+
+
+def test_a_table_catches_up_from_its_own_position_on(staging: Staging, tables: Broken) -> None:
+    """What it has of the range may be gone from the stage."""
+    url = staging.route("a")
+    tables.commits.add(url)
+    staged(staging)
+    one_pass(staging, tables)
+    tables.fix()
+    tables.meanwhile = lambda commit: Failed("no") if commit.target.url == url and tables.tables[url].commits else None
+    one_pass(staging, tables, max_files=1)
+    staging.store(staging.stage_url).delete(staging.markers()[:1])
+    tables.meanwhile = lambda _: None
+    assert one_pass(staging, tables).failure is None
+    assert rows(tables, url) == WHOLE[1]
+
+
+def test_a_range_that_another_loader_extends_meanwhile_is_not_complete(staging: Staging, tables: Broken) -> None:
+    url = staging.route("a")
+    tables.commits.add(url)
+    staged(staging)
+    one_pass(staging, tables)
+    tables.fix()
+
+    def extends(commit: TableCommit) -> None:
+        if commit.target.url == url:
+            tables.meanwhile = lambda commit: Failed("no") if commit.target.url == url else None
+            staging.flush(0, 30, 40, routed={"a": [31]})
+            one_pass(staging, tables)
+            tables.meanwhile = lambda _: None
+            metadata = CommitMetadata("foreign", "somebody", {}, None)
+            tables.tables[url].commits.append(replace(commit, files=(), metadata=metadata))
+
+    tables.meanwhile = extends
+    for _ in range(2):
+        one_pass(staging, tables)
+    assert rows(tables, url) == WHOLE[1] + 1
+
+
+def test_a_file_that_is_gone_from_what_a_table_lacks_is_reported_with_its_remedy(
+    staging: Staging, tables: Broken
+) -> None:
+    url = staging.route("a")
+    tables.commits.add(url)
+    staged(staging)
+    one_pass(staging, tables)
+    tables.fix()
+    store = staging.store(url)
+    store.delete([min(item.path for item in store.list(""))])
+    report = one_pass(staging, tables)
+    assert "a data file of the range that it lacks is gone" in required(report.failure).problem
+    assert "--to 0 --below-table" in required(report.failure).remedy
+
+
+@pytest.mark.parametrize(
+    ("which", "kafka_columns", "is_loaded"), [("dead letters", False, True), ("a", False, False), ("a", True, True)]
+)
+def test_what_a_table_lacks_of_a_marker_is_loaded_if_its_rows_have_offsets(
+    staging: Staging, tables: Broken, which: str, *, kafka_columns: bool, is_loaded: bool
+) -> None:
+    url = staging.dead_letters if which == "dead letters" else staging.route(which)
+    settings = routed_settings_for(staging, ("a",))
+    stream = settings.streams[0].model_copy(update={"kafka_columns": kafka_columns})
+    settings = settings.model_copy(update={"streams": (stream,)})
+    staging.flush(0, 0, 10, routed={"a": [1]}, dead=[2])
+    loader_for(staging, tables, settings).run_pass()
+    tables.commits.add(url)
+    staging.flush(0, 10, 20, routed={"a": [11]}, dead=[12])
+    loader_for(staging, tables, settings).run_pass()
+    tables.fix()
+    staging.store(staging.stage_url).delete(staging.markers())
+    staging.flush(0, 5, 20, routed={"a": [6, 11]}, dead=[7, 12], previous=0)
+    (report,) = loader_for(staging, tables, settings).run_pass()
+    assert (report.failure is None, len(tables.tables[url].commits) == 2) == (is_loaded, is_loaded)
 
 
 class OtherFirst(Broken):
