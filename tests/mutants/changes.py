@@ -106,7 +106,7 @@ def _change(node: ast.AST, variant: int) -> bool:  # noqa: C901, PLR0912 - one c
             node.value = not node.value
         case ast.Constant(value=int()), 0:
             node.value += 1  # type: ignore[operator]
-        case ((ast.If() | ast.While() | ast.IfExp()), (0 | 1)):
+        case ((ast.If() | ast.While() | ast.IfExp()), (0 | 1)) if not isinstance(node.test, ast.Constant):
             node.test = ast.Constant(bool(variant))
         case ast.Return(value=ast.Constant(value=None | False)), _:
             return False  # no result is as false

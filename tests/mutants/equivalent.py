@@ -36,6 +36,11 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         "_foreign: _start(marker) < position → _start(marker) <= position": "what begins there is held anyway",
         "_age_ms: 0 → 1": "no marker was written in 1970",
     },
+    "delta_loader.load.catch_up": {
+        "CatchUp._load: tables.position(missing.url, missing.partition) or start → "
+        "tables.position(missing.url, missing.partition) or False": "no position is below zero",
+        "CatchUp._next: if load is not None: → if True:": "a run has a marker, and a load at least one of them",
+    },
     "delta_loader.load.replace_ranges": {
         "Replacements._in_order: [target for target in map(self._target, stream.tables) if target is not None] "
         "if requests[1:] else [] → [target for target in map(self._target, stream.tables) if target is not None] "

@@ -59,6 +59,19 @@ TESTS = {
     ),
     "delta_loader.load.settle": (f"{_LOADER}/load/test_settling.py", "tests/property/test_idle.py"),
     "delta_loader.load.settling": (f"{_LOADER}/load/test_settling.py", f"{_LOADER}/test_service.py"),
+    "delta_loader.load.committer": (
+        f"{_LOADER}/load/test_interplay.py",
+        f"{_LOADER}/load/test_refusals.py",
+        f"{_LOADER}/load/test_unknown_history.py",
+        f"{_LOADER}/test_metrics_of_loader.py",
+        f"{_LOADER}/test_service.py",
+    ),
+    "delta_loader.load.catch_up": (
+        f"{_LOADER}/load/test_routes.py",
+        f"{_LOADER}/load/test_merged_loads.py",
+        f"{_LOADER}/load/test_refusals.py",
+    ),
+    "delta_loader.load.deferred": (f"{_LOADER}/load/test_routes.py",),
     "delta_loader.load.replace_steps": (f"{_LOADER}/load/test_replace.py", f"{_LOADER}/load/test_interplay.py"),
     "delta_loader.load.replace_ranges": (f"{_LOADER}/load/test_replace.py", f"{_LOADER}/load/test_interplay.py"),
     "delta_loader.tables.commits": (
