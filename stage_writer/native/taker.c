@@ -71,9 +71,10 @@ static void report_error(void *client, int error, const char *reason, void *opaq
     }
 }
 
-/* The callback that a client is to have in place of the given one (rule 6), which is the same for all clients. */
+/* The callback that a client is to have in place of the given one (rule 6), which is the same for all clients.
+   A client without one leaves it. */
 PUBLIC error_callback *kde_guard_errors(error_callback *callback) {
-    if (callback != report_error) {
+    if (callback != NULL && callback != report_error) {
         guarded = callback;
     }
     return report_error;

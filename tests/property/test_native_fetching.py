@@ -142,6 +142,9 @@ def test_an_error_is_reported_except_by_a_thread_that_takes() -> None:
     assert REPORTED == []
     guarded(None, 7, b"a broker is away", None)
     assert REPORTED == [7]
+    assert reader.guard_errors(0) == ctypes.cast(guarded, ctypes.c_void_p).value, "a client without a callback"
+    guarded(None, 9, b"a broker is away", None)
+    assert REPORTED == [7, 9]
     reader.free()
 
 
