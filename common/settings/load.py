@@ -24,6 +24,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from common.errors import ConfigError
+from common.printable import one_line
 from common.settings.masking import MASK, References, masked_urls, sounds_secret
 from common.settings.model import Settings
 from common.settings.section import fields_of, parts_of
@@ -94,7 +95,7 @@ def parse_settings(text: str, environ: Mapping[str, str], source: str) -> Settin
     try:
         settings = Settings.model_validate(filled, by_alias=True, by_name=False)
     except ValidationError as error:
-        raise _readable(error, source, references) from None
+        raise _readable(error, source, references, filled) from None
     settings.remember(references)
     return settings
 
@@ -159,7 +160,7 @@ def _require_whole(reference: re.Match[str], place: str) -> None:
     raise ConfigError(msg, "write ${NAME} or ${file:PATH}, or $${ for the literal text")
 
 
-def _readable(error: ValidationError, source: str, references: References) -> ConfigError:
+def _readable(error: ValidationError, source: str, references: References, filled: object) -> ConfigError:
     by_place: dict[tuple[int | str, ...], list[ErrorDetails]] = {}
     for detail in error.errors(include_url=False):
         by_place.setdefault(_place(detail), []).append(detail)
@@ -171,14 +172,31 @@ def _readable(error: ValidationError, source: str, references: References) -> Co
     ]
     problems = [
         # Several errors about one value come from its alternative types.
-        _sentence(_keys(path), details[0], references)
-        if len(details) == 1
-        else f"{_dotted(_keys(path))}: the value {_ALTERNATIVES}"
+        _with_app_id(
+            _keys(path),
+            _sentence(_keys(path), details[0], references)
+            if len(details) == 1
+            else f"{_dotted(_keys(path))}: the value {_ALTERNATIVES}",
+            filled,
+        )
         for path, details in by_place.items()
         if path not in echoes
     ]
     head = problems[0] if len(problems) == 1 else "\n  ".join([f"{len(problems)} settings are wrong:", *problems])
     return ConfigError(f"{source}: {references.restored(head)}", "every key is described in docs/configuration.md")
+
+
+def _with_app_id(path: tuple[int | str, ...], sentence: str, filled: object) -> str:
+    """The sentence about a setting of a stream, with its app_id behind the key."""
+    try:
+        section, number, key = path[0], path[1], path[-1]
+        app_id = filled[section][number]["app_id"]  # type: ignore[index] # what the file has there
+    except (IndexError, KeyError, TypeError):
+        return sentence
+    dotted = _dotted(path)
+    if key == "app_id" or not isinstance(app_id, str) or not sentence.startswith(dotted):
+        return sentence
+    return f"{dotted} ({one_line(app_id)}){sentence.removeprefix(dotted)}"
 
 
 def _place(detail: ErrorDetails) -> tuple[int | str, ...]:

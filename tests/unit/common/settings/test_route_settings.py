@@ -96,9 +96,9 @@ def test_what_is_printed_is_read_back_as_the_same_tables(more: dict[str, object]
     [
         (
             {"routes": {"click": {"tabel": "/data/clicks"}}},
-            r"routes.click.tabel is not a setting; did you mean table\?",
+            r"routes.click.tabel \(orders\) is not a setting; did you mean table\?",
         ),
-        ({"routes": {"click": {"columns": "id INT"}}}, "routes.click.table is missing"),
+        ({"routes": {"click": {"columns": "id INT"}}}, r"routes.click.table \(orders\) is missing"),
         ({"routes": {"click": CLICK | {"columns": "day DATUM"}}}, "routes.click.columns.* cannot be read"),
         ({"routes": {"click": CLICK | {"partition_by": ["city"]}}}, "routes.click: partition_by names 'city'"),
         (
@@ -151,7 +151,7 @@ def test_what_is_printed_is_read_back_as_the_same_tables(more: dict[str, object]
         ),
         ({"tables": ["/data/a"], "routes": {"a": "/data/b"}}, "tables are given, .* and so is route; write the tables"),
         ({"tables": ["/data/a", "/data/orders"], "route": None}, "tables names /data/orders twice"),
-        ({"tables": [{"tabel": "/data/a"}], "route": None}, r"tables\[0\].tabel is not a setting"),
+        ({"tables": [{"tabel": "/data/a"}], "route": None}, r"tables\[0\].tabel \(orders\) is not a setting"),
         ({"tables": ["/data/orders_dead_letters"], "route": None}, r"tables\[0\] is the stream's dead_letters"),
         ({"tables": ["/data/a"], "route": None, "topology": "shop:build"}, "and so is topology; write routes"),
     ],

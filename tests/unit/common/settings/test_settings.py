@@ -424,24 +424,33 @@ WRONG = {
     "dead letters that come back": (with_stream(dead_letters_topic="orders"), ["which the stream itself reads"]),
     "dead letters in no topic": (
         with_stream(dead_letters="kafka://two words"),
-        ["dead_letters_topic: 'two words' is not a topic name; use 1 to 249 letters"],
+        ["dead_letters_topic (orders): 'two words' is not a topic name; use 1 to 249 letters"],
     ),
-    "null for a text": (with_stream(columns=None), ["columns: null is no value; write one, or leave the key out"]),
+    "null for a text": (
+        with_stream(columns=None),
+        ["columns (orders): null is no value; write one, or leave the key out"],
+    ),
     "two documents": (MINIMAL + "---\n" + MINIMAL, ["a second document begins at line 6", "a file of its own"]),
-    "a list of columns": (with_stream(columns=["id BIGINT"]), ["columns: [id BIGINT] is not text; write one text"]),
-    "a part as if it were a section": (with_stream(record={"format": "json"}), ["streams[0].record is not a setting"]),
+    "a list of columns": (
+        with_stream(columns=["id BIGINT"]),
+        ["columns (orders): [id BIGINT] is not text; write one text"],
+    ),
+    "a part as if it were a section": (
+        with_stream(record={"format": "json"}),
+        ["streams[0].record (orders) is not a setting"],
+    ),
     "a part by its alias": (with_stream(**{"(record)": {"format": "json"}}), ["is not a setting"]),
     "the program's own name of a key of a part": (
         with_stream(flush_after_s="60s"),
-        ["streams[0].flush_after_s is not a setting", "did you mean flush_after?"],
+        ["streams[0].flush_after_s (orders) is not a setting", "did you mean flush_after?"],
     ),
     "a wrong value in each of two parts": (
         with_stream(format="xml", flush_after="soon"),
-        ["2 settings are wrong", "streams[0].format: 'xml'", "streams[0].flush_after: 'soon'"],
+        ["2 settings are wrong", "streams[0].format (orders): 'xml'", "streams[0].flush_after (orders): 'soon'"],
     ),
     "keys of two parts that do not go together": (
         with_stream(rescue_column="rest", on_fail="count"),
-        ["2 settings are wrong", "streams[0] rescue_column is given", "streams[0] on_fail is count"],
+        ["2 settings are wrong", "streams[0] (orders) rescue_column is given", "streams[0] (orders) on_fail is count"],
     ),
     "a key given twice": (MINIMAL + "stage: {url: x}\n", ["'stage' is given twice", "line 6", "→ fix that line\n"]),
     "a key given twice in what another map takes over": (
@@ -463,7 +472,7 @@ WRONG = {
     "a list": ("- a\n", ["has no settings", "kafka, stage and streams"]),
     "nothing": ("", ["has no settings"]),
     "a missing section": (yaml.safe_dump({"kafka": {"bootstrap.servers": "a"}}), ["stage is missing", "streams"]),
-    "a missing key": (MINIMAL.replace("table: /data/orders, ", ""), ["streams[0].table is missing"]),
+    "a missing key": (MINIMAL.replace("table: /data/orders, ", ""), ["streams[0].table (orders) is missing"]),
     "no duration": (with_section(writer={"flush_after": "1 minute"}), ["flush_after", "'1 minute'", "60s"]),
     "no time at all": (with_section(writer={"flush_after": "0s"}), ["writer.flush_after", "too small"]),
     "no size": (with_section(writer={"flush_bytes": "128 megs"}), ["writer.flush_bytes", "'128 megs'", "128MiB"]),
@@ -506,7 +515,10 @@ WRONG = {
     "a property that is a map": (with_kafka("x", {"y": 1}), ["kafka.x", "not a single value"]),
     "a property of the program's own": (with_kafka("group.id", "x"), ["group.id", "writer.group_id"]),
     "topics that are text": (with_stream(topics="orders"), ["streams[0].topics", "'orders'", "[orders]"]),
-    "a list that is one text": (with_stream(include="key"), ["streams[0].include: 'key' is not a list; write [key]"]),
+    "a list that is one text": (
+        with_stream(include="key"),
+        ["streams[0].include (orders): 'key' is not a list; write [key]"],
+    ),
     "no topics": (with_stream(topics=[]), ["streams[0].topics", "is empty"]),
     "no topic's name": (with_stream(topics=["or ders"]), ["streams[0].topics", "'or ders'", "letters"]),
     "no regular expression": (with_stream(topics=["^a("]), ["streams[0].topics", "'^a('", "fix"]),
