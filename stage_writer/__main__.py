@@ -63,7 +63,7 @@ from stage_writer.replay.records import (
 from stage_writer.replay.records import to_json as replayed_to_json
 from stage_writer.replay.records import to_text as replayed_to_text
 from stage_writer.sample import Sampler
-from stage_writer.stage.table_compatibility import TableCompatibility, prove_tables
+from stage_writer.stage.table_compatibility import TableCompatibility, prove_stage_folders, prove_tables
 from stage_writer.stopping import StartingExit, end_when_stuck
 from stage_writer.wiring import open_stage, source_of, wired_writer
 from stage_writer.worker_pool import WorkerPool, WorkerSlot, report_port, settings_of, stop_without_parent, workers_of
@@ -178,7 +178,7 @@ def check(config: cli.ConfigArgument, *, as_json: cli.JsonOption = False) -> Non
 
     columns = ColumnsOfStreams(settings, SystemClock())
     try:
-        settings = columns.previewed()
+        as_written, settings = settings, columns.previewed()
         converters = converters_of(settings, preview=True)
         report("config", f"ok: {counted(len(converters), 'stream')}")
         for text in columns.lines(settings):
@@ -189,6 +189,7 @@ def check(config: cli.ConfigArgument, *, as_json: cli.JsonOption = False) -> Non
         owners = StageTopicOwners(settings, open_stage(settings), make=False)
         owners.read_all()
         report("store", f"ok: {settings.stage.url} refuses a second exclusive create")
+        prove_stage_folders(as_written, table_stores(settings))
         count = prove_tables(settings, table_stores(settings))
         report("tables", f"ok: the folders of {counted(count, 'table')} can be written to")
         _require_compatible(settings, converters)

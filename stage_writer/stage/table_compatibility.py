@@ -23,6 +23,11 @@ from common.ports import Clock, ObjectStore
 from common.remedies import CONFIG, quoted
 from common.schema.spark_json import schema_from_json
 from common.settings import Settings
+from common.settings.columns_from import ColumnsFrom
+from common.stage.agreed_columns import COLUMNS
+from common.stage.appeared_routes import ROUTES
+from common.stage.data_files import STAGED
+from common.stage.markers import DONE
 from common.storage.store import prove_writable
 from common.tables.delta_log import read_table_state
 from common.tables.schema_compatibility import columns_setting, partitioning_problem, type_problems
@@ -106,19 +111,36 @@ def prove_tables(settings: Settings, open_store: Callable[[str], ObjectStore]) -
     write wait in the stage, and writers need no access to such a table.
     """
     tables = {
-        comparable(url): (f"streams[{index}].{key.partition('.')[2]}", url)
+        comparable(url): (f"streams[{index}].{key.partition('.')[2]} ({stream.app_id})", url)
         for index, stream in enumerate(settings.streams)
         for key, url in stream.places
         if not stream.load_of(url).waits_for_spark
     }
 
-    def prove(table: tuple[str, str]) -> None:
-        key, url = table
+    _prove(tables.values(), "data files", open_store)
+    return len(tables)
+
+
+def prove_stage_folders(settings: Settings, open_store: Callable[[str], ObjectStore]) -> None:
+    """Write to each folder of the stage without whose objects no flush is staged; raises as `prove_tables` does."""
+    folders = {DONE}
+    for stream in settings.streams:
+        waits = any(stream.load_of(url).waits_for_spark for url in stream.row_tables)
+        folders |= {STAGED} if waits else set()
+        folders |= {COLUMNS} if stream.record.columns_from in {ColumnsFrom.RECORDS, ColumnsFrom.REGISTRY} else set()
+        folders |= set() if stream.routing.route_table is None else {ROUTES}
+    url = settings.stage.url.rstrip("/")
+    _prove([("stage.url", f"{url}/{folder}") for folder in sorted(folders)], "objects", open_store)
+
+
+def _prove(places: Iterable[tuple[str, str]], what: str, open_store: Callable[[str], ObjectStore]) -> None:
+    def prove(place: tuple[str, str]) -> None:
+        key, url = place
         try:
             prove_writable(open_store(url))
         except StoreError as error:
-            msg = f"{key}: this writer cannot create data files below {url}: {error.problem}"
+            msg = f"{key}: this writer cannot create {what} below {url}: {error.problem}"
             raise type(error)(msg, error.remedy) from error
 
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="probe") as pool:
-        return len(list(pool.map(prove, tables.values())))
+        list(pool.map(prove, places))

@@ -9,7 +9,7 @@ from common.cli import run
 from common.errors import StoreRefusedError
 from common.storage.store import FsspecStore, stores_of
 from stage_writer.__main__ import app
-from stage_writer.stage.table_compatibility import prove_tables
+from stage_writer.stage.table_compatibility import prove_stage_folders, prove_tables
 from tests.builders import config_file, instance, settings_of
 from tests.unit.stage_writer.stage.test_table_compatibility import write_log
 
@@ -39,13 +39,41 @@ def test_a_table_that_cannot_be_written_to_is_named(
     (tmp_path / "blocked").write_text("a file where the folder of tables should be", "utf-8")
     with pytest.raises(StoreRefusedError) as caught:
         prove(tmp_path, **says(f"{tmp_path}/blocked/orders"))
-    assert caught.value.problem.startswith(f"{key}: this writer cannot create data files below {tmp_path}/blocked/")
+    assert caught.value.problem.startswith(
+        f"{key} (orders): this writer cannot create data files below {tmp_path}/blocked/"
+    )
 
 
 def test_a_table_that_only_spark_writes_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "blocked").write_text("", "utf-8")
     says = {"load": "append", "table": f"{tmp_path}/blocked/orders", "dead_letters": f"{tmp_path}/lake/dead"}
     assert prove(tmp_path, **says) == 1
+
+
+@pytest.mark.parametrize(
+    ("folder", "says"),
+    [
+        ("done", {}),
+        ("data", {"load": "append"}),
+        ("columns", {"columns": "from_records"}),
+        ("routes", {"route": "k", "route_table": "{folder}/lake/{route}"}),
+    ],
+)
+def test_a_folder_of_the_stage_that_cannot_be_written_to_is_named(
+    tmp_path: Path, folder: str, says: dict[str, str]
+) -> None:
+    (tmp_path / "stage").mkdir()
+    (tmp_path / "stage" / folder).write_text("a file where the folder should be", "utf-8")
+    wanted = {key: value.replace("{folder}", str(tmp_path)) for key, value in says.items()}
+    stream = {"columns": "id BIGINT, k INT", "table": f"{tmp_path}/lake/orders", **wanted}
+    settings = settings_of(stream, folder=str(tmp_path))
+    with pytest.raises(
+        StoreRefusedError, match=f"this writer cannot create objects below {settings.stage.url}/{folder}: "
+    ):
+        prove_stage_folders(settings, stores_of({}))
+    (tmp_path / "stage" / folder).unlink()
+    prove_stage_folders(settings, stores_of({}))
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
 def test_check_names_every_table_that_cannot_take_its_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -69,4 +97,13 @@ def test_neither_check_nor_run_goes_on_without_a_table(
     (tmp_path / "blocked").write_text("", "utf-8")
     path = config_file(tmp_path, {"table": f"{tmp_path}/blocked/orders"}, writer={"http": None})
     assert run(app, [command[0], str(path), *command[1:]]) != 0
-    assert "streams[0].table: this writer cannot create data files below" in capsys.readouterr().err
+    assert "streams[0].table (orders): this writer cannot create data files below" in capsys.readouterr().err
+
+
+def test_check_does_not_go_on_without_a_folder_of_the_stage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = config_file(tmp_path, {"table": f"{tmp_path}/orders"}, writer={"http": None})
+    stage = tmp_path / "stage"
+    stage.mkdir()
+    (stage / "done").write_text("", "utf-8")
+    assert run(app, ["check", str(path)]) == 2
+    assert f"stage.url: this writer cannot create objects below {stage}/done" in capsys.readouterr().err
