@@ -63,7 +63,6 @@ from delta_loader.maintenance.services.runs import TableServices
 from delta_loader.maintenance.services.thread import ScheduledServices
 from delta_loader.ports import ParallelMap
 from delta_loader.scheduling.jobs import LONG_S, Jobs
-from delta_loader.scheduling.schedule import require_schedules
 from delta_loader.scheduling.wiring import listener_of, load_trigger_of
 from delta_loader.service import LoaderService
 from delta_loader.web.serving import LoaderServing
@@ -99,7 +98,6 @@ def run(
 ) -> None:
     """Load on the schedule until stopped; or with --once, load everything that can be loaded now, and exit."""
     settings = settings_from(config, print_config=print_config)
-    require_schedules(settings)  # report a wrong schedule before Spark starts
     log = set_up_logs(settings.logs, "delta-loader")
     with ExitStack() as stack:
         stopped = Event()

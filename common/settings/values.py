@@ -14,6 +14,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 
+from common.settings.cron import CRON_FIELDS, require_cron
 from common.settings.refusing import refuse
 from common.spans import MAX_POSITION, Partition, Position, Topic
 from common.stage import data_files
@@ -34,7 +35,6 @@ _BYTES = {
 }
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)\s*")
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kKMGT]?i?B|)\s*")
-CRON_FIELDS = 5
 _LONGEST_DAYS = 36_500
 """A century: a moment that lies so far ahead is still a date."""
 _LAST_PORT = 65535
@@ -93,6 +93,10 @@ def check_schedule(value: object) -> str:
         value = duration_text(parse_duration_s(value))
     text = value if isinstance(value, str) else ""
     if len(text.split()) == CRON_FIELDS:
+        try:
+            require_cron(text)
+        except ValueError as error:
+            refuse(f'is not a cron line: {error}; write one such as "*/15 * * * *", or an interval such as 15m')
         return text
     if _DURATION.fullmatch(text) is None or parse_duration_s(text) <= 0:
         refuse('is not a schedule; write an interval such as 15m, or a cron line of five fields such as "*/15 * * * *"')

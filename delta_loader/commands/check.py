@@ -14,7 +14,6 @@ from common.settings.stores import table_stores
 from delta_loader.check_result import Check, Level, checks_as_json, checks_as_text, exit_code
 from delta_loader.checks.preflight import failed
 from delta_loader.commands.parts import parallel_requests, preflight_of, tables_of
-from delta_loader.scheduling.schedule import require_schedules
 
 
 def check(config: ConfigArgument, *, as_json: JsonOption = False) -> None:
@@ -23,7 +22,6 @@ def check(config: ConfigArgument, *, as_json: JsonOption = False) -> None:
     Exit code 1 if something is unavailable, 2 for a wrong setting or right, 3 if a table is not compatible.
     """
     settings = settings_from(config)
-    require_schedules(settings)
     set_up_logs(settings.logs, "delta-loader")
     with ExitStack() as stack:
         parallel = stack.enter_context(parallel_requests())

@@ -22,7 +22,7 @@ from delta_loader.scheduling.notifications import (
     StoredNotifications,
 )
 from delta_loader.scheduling.requests import RequestQueue
-from delta_loader.scheduling.schedule import Schedule, load_schedules
+from delta_loader.scheduling.schedule import Schedule
 
 
 def listener_of(settings: Settings, *, log: FilteringBoundLogger, metrics: Metrics) -> Listener | None:
@@ -50,8 +50,8 @@ def load_trigger_of(
 
 def stream_triggers(settings: Settings) -> dict[str, StreamTrigger]:
     """When each stream is loaded, by its app id."""
-    schedules = {text: Schedule(text) for text, _ in load_schedules(settings)}
     paces = {stream.app_id: loader_of(settings.loader, stream) for stream in settings.streams}
+    schedules = {pace.schedule: Schedule(pace.schedule) for pace in paces.values()}
     return {
         app_id: StreamTrigger(schedules[pace.schedule], pace.schedule == ON_MARKER, pace.max_commits_per_minute)
         for app_id, pace in paces.items()

@@ -21,11 +21,9 @@ class ScheduledCleanUp:
     """Runs `delta_loader.maintenance.cleaning.clean.CleanUp` on a schedule."""
 
     def __init__(self, settings: Settings, work: CleanUp, log: FilteringBoundLogger, metrics: Metrics) -> None:
-        """Raises UsageError for an age that is not safe, and ConfigError for an invalid cron line."""
+        """Raises UsageError for an age that is not safe."""
         self._older_than_s = settings.loader.clean_up_older_than_s
-        self._schedule = (
-            None if settings.loader.clean_up == OFF else Schedule(settings.loader.clean_up, "loader.clean_up")
-        )
+        self._schedule = None if settings.loader.clean_up == OFF else Schedule(settings.loader.clean_up)
         if self._schedule is not None:
             require_safe(settings, self._older_than_s)
         self._work = work

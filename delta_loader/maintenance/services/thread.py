@@ -17,8 +17,8 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from threading import Event
 
+from common.settings.cron import CRON_FIELDS
 from common.settings.services import TableServicesSettings
-from common.settings.values import CRON_FIELDS
 from delta_loader.maintenance.services.runs import TableServices
 from delta_loader.scheduling.schedule import Schedule
 
@@ -43,7 +43,7 @@ class ScheduledServices:
         self._is_loading = is_loading
         self._services = services
         self._settings = settings
-        self._schedule = Schedule(settings.schedule, "table_services.schedule")
+        self._schedule = Schedule(settings.schedule)
         self._may_run = may_run
         self._stopped = Event()
         self._free = Event()

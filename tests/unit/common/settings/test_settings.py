@@ -483,6 +483,22 @@ WRONG = {
     "a section that is text": (with_section(writer="fast"), ["writer: 'fast'", "{key: value}"]),
     "a section that is nothing": (with_section(loader=None), ["loader: null", "{key: value}"]),
     "no schedule": (with_section(loader={"schedule": "sometimes"}), ["loader.schedule", "'sometimes'", "15m"]),
+    "an hour that no day has": (
+        with_section(loader={"schedule": "0 25 * * *"}),
+        ["loader.schedule: '0 25 * * *' is not a cron line: the hour cannot be '25'"],
+    ),
+    "a time of a clean-up that never comes": (
+        with_section(loader={"clean_up": "0 0 30 2 *"}),
+        ["loader.clean_up: '0 0 30 2 *' is not a cron line: no such day exists"],
+    ),
+    "a minute of the services that no hour has": (
+        with_section(table_services={"schedule": "61 * * * *"}),
+        ["table_services.schedule: '61 * * * *'", "the minute cannot be '61'"],
+    ),
+    "a stream's own cron line": (
+        with_stream(schedule="0 0 * * noday"),
+        ["streams[0].schedule (orders): '0 0 * * noday'", "the day of the week cannot be 'noday'"],
+    ),
     "a time of day": (MINIMAL + "loader: {schedule: 15:00}\n", ["loader.schedule", "'15:00'", "cron line"]),
     "minutes and seconds": (MINIMAL + "writer: {flush_after: 1:30.5}\n", ["writer.flush_after", "'1:30.5'", "60s"]),
     "a count in octal": (MINIMAL + "writer: {flush_records: 0100}\n", ["begins with 0", "line 6, column 25"]),

@@ -10,10 +10,9 @@ import structlog
 from structlog.testing import capture_logs
 
 from common.clock import SystemClock
-from common.errors import ConfigError, TableError
+from common.errors import TableError
 from common.metrics import Metrics
 from common.settings import Settings
-from common.settings.services import TableServicesSettings
 from delta_loader.maintenance.services.due import MaintenanceTask, TableRules
 from delta_loader.maintenance.services.facts import LogFacts, PartitionFacts, Service, ServiceRun, TableFacts
 from delta_loader.maintenance.services.outcomes import Done, Outcome, RunReport, TaskAborted, TaskFailed
@@ -236,8 +235,6 @@ def test_a_load_goes_first_and_a_stop_ends_what_runs() -> None:
     jobs.close()
     assert world.cancelled
     assert world.done == ["memory://a"]
-    with pytest.raises(ConfigError):
-        ScheduledServices(services, replace_schedule("61 * * * *"), lambda: True)
 
 
 def test_no_piece_begins_next_to_a_load_that_outlived_its_pass() -> None:
@@ -278,10 +275,6 @@ def test_no_piece_begins_next_to_a_load_that_outlived_its_pass() -> None:
     scheduled.close()
     jobs.close()
     assert turns.close() == ()
-
-
-def replace_schedule(schedule: str) -> TableServicesSettings:
-    return settings("a", schedule=schedule).table_services
 
 
 def test_a_table_of_several_streams_is_left_where_one_says_so_and_quiet_when_it_is_for_all() -> None:

@@ -5,9 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import ConfigError
 from common.settings import Settings
-from delta_loader.commands.check import check
 from delta_loader.scheduling.schedule import Schedule
 from delta_loader.spark.log_store import CLASS, LOCAL_CLASS, is_ours
 from delta_loader.spark.session import jar_groups, s3_options, session_options
@@ -133,25 +131,3 @@ def test_an_interval_counts_from_a_runs_beginning() -> None:
 
 def test_a_cron_line_is_in_utc() -> None:
     assert Schedule("*/10 * * * *").next_after(NOON, NOON + timedelta(minutes=1)) == NOON + timedelta(minutes=10)
-
-
-def test_a_broken_cron_line_names_its_key() -> None:
-    with pytest.raises(ConfigError, match=r"loader\.schedule: '99 \* \* \* \*'"):
-        Schedule("99 * * * *")
-
-
-def test_a_cron_line_whose_day_never_comes_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"loader\.schedule: '0 0 30 2 \*' is not a schedule: no such day exists"):
-        Schedule("0 0 30 2 *")
-    assert Schedule("0 0 29 2 *").next_after(NOON, NOON).day == 29
-
-
-@pytest.mark.parametrize("section", ["loader: {schedule: 61 * * * *}", "loader: {clean_up: 61 * * * *}"])
-def test_check_refuses_a_cron_line_that_run_would_refuse(tmp_path: Path, section: str) -> None:
-    config = tmp_path / "config.yaml"
-    streams = f"[{{app_id: a, topics: [t], table: {tmp_path}/table, columns: id INT}}]"
-    config.write_text(
-        f"kafka: {{bootstrap.servers: x}}\nstage: {{url: {tmp_path}/stage}}\nstreams: {streams}\n{section}\n"
-    )
-    with pytest.raises(ConfigError, match=r"loader\.(schedule|clean_up): '61 \* \* \* \*'"):
-        check(config)
