@@ -13,6 +13,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
+from hashlib import sha256
 from itertools import chain
 
 from common.errors import SchemaError
@@ -88,6 +89,7 @@ COMMITS_OF_A_CATALOG = (
 _REFUSED = {"catalogManaged": COMMITS_OF_A_CATALOG, "catalogOwned-preview": COMMITS_OF_A_CATALOG}
 _OF_REFUSALS = frozenset({"checkConstraints", "typeWidening", "typeWidening-preview"})
 _CHAR = re.compile(r"\bchar\(", re.IGNORECASE)
+_CONSTRAINTS = "delta.constraints."
 _CONSTRAINT_WRITER_VERSION = 3
 _LEGACY_WRITER_VERSIONS = 6
 _FEATURE_WRITER_VERSION = 7
@@ -127,7 +129,7 @@ def appended_for(state: TableState) -> str | None:
 
 def may_refuse_rows(state: TableState) -> bool:
     """Whether the table checks its rows: constraints, NOT NULL, lengths, and staged values of generated columns."""
-    if any(key.lower().startswith("delta.constraints.") for key in state.properties):
+    if any(key.lower().startswith(_CONSTRAINTS) for key in state.properties):
         return True
     return _checks_columns(state.schema)
 
@@ -147,6 +149,14 @@ def may_have_refused_rows(state: TableState) -> bool:
     return had_constraint or not state.features.isdisjoint(_OF_REFUSALS) or may_refuse_rows(state)
 
 
+def checks_of(state: TableState) -> str | None:
+    """What the table checks its rows for, as a digest; None for one that never refused rows, and does not now."""
+    if not may_have_refused_rows(state):
+        return None
+    constraints = {key: value for key, value in state.properties.items() if key.lower().startswith(_CONSTRAINTS)}
+    return sha256(json.dumps([state.schema, sorted(constraints.items())]).encode()).hexdigest()
+
+
 def padded_column(state: TableState) -> tuple[str, str] | None:
     """The name of a top-level column that is a CHAR, or has one within, and its type in Spark; None where none is."""
     for field in schema_from_json(state.schema):
@@ -161,8 +171,8 @@ def _by_property(properties: Mapping[str, str]) -> Iterator[str]:
     if mapping != "none":
         yield f"its column mapping mode is {mapping}, so that files need other column names"
     for key in sorted(properties):
-        if key.lower().startswith("delta.constraints."):
-            yield f"the check constraint {key[len('delta.constraints.') :]} has to be evaluated on each row"
+        if key.lower().startswith(_CONSTRAINTS):
+            yield f"the check constraint {key[len(_CONSTRAINTS) :]} has to be evaluated on each row"
         elif key.startswith("delta.enableIcebergCompat") and properties[key] == "true":
             yield "it is laid out for Iceberg, which asks for more than a Parquet file"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from structlog.typing import FilteringBoundLogger
@@ -68,6 +68,8 @@ class RawRecord:
 class RefusalPorts:
     refusal_reader: RefusalReader
     raw_records: FetchesRawRecords
+    known_checks: dict[tuple[str, TopicPartition], str] = field(default_factory=dict)
+    """By table and chain, the checks that this process last loaded it with (load_modes/refused.py, rule 4)."""
 
 
 class SendsRefused(Protocol):

@@ -32,6 +32,7 @@ from delta_loader.tables.load_modes.refused import (
     RefusedRecord,
     chains_of,
     dead_letters_commit,
+    ended_refusals,
     too_many,
     without_bytes,
     without_refused,
@@ -65,6 +66,10 @@ class Refusals:
 
         None when the plan has to be made again: a partition is held now, or another loader was faster.
         """
+        accepted = self._without(commit, ids)
+        return None if accepted is None or self._end_others(commit, ids) is After.PLAN_AGAIN else accepted
+
+    def _without(self, commit: TableCommit, ids: TxnIds) -> TableCommit | None:
         if commit.target.url == self.stream.dead_letters or any(write.identity is None for write in commit.written):
             return commit  # refused records cannot be singled out, and hold their Kafka partition
         known = self._known(commit, ids)
@@ -96,10 +101,29 @@ class Refusals:
         seen = {record.position: record for record in (*known, *records)}
         return without_refused(commit, seen.values(), counted=alone)
 
+    def _end_others(self, commit: TableCommit, ids: TxnIds) -> After:
+        """End what other loaders may have on its way to the dead-letter table, once for the table's checks (rule 4)."""
+        target = self.tables.targets.get(self.stream.dead_letters)
+        if commit.target.checks is None or target is None or commit.target.url == target.url:
+            return After.GO_ON
+        known, checks = (
+            self.refusing.known_checks,
+            {(commit.target.url, chain): commit.target.checks for chain in commit.metadata.spans},
+        )
+        changed = {key: value for key, value in checks.items() if known.get(key) != value}
+        after = After.GO_ON
+        if changed:
+            with self.tables.tried(target.url):
+                after = self.committer.commit(
+                    ended_refusals(target, ids, (chain for _, chain in changed), self.new_id())
+                )
+                known.update(changed if after is After.GO_ON else {})
+        return after
+
     def _known(self, commit: TableCommit, ids: TxnIds) -> list[RefusedRecord]:
         """The records that a loader which died already made dead letters of (rule 3). Raises TableError."""
         url = self.stream.dead_letters
-        if url in self.tables.failed and url not in self.tables.last_known and commit.target.has_refused:
+        if url in self.tables.failed and url not in self.tables.last_known and commit.target.checks is not None:
             error = self.tables.failed[url]
             msg = f"rows for {commit.target.url} wait, because some may already be dead letters: {error.problem}"
             raise TableError(msg, error.remedy)
@@ -128,9 +152,12 @@ class Refusals:
         target, after = self.tables.targets.get(url), After.PLAN_AGAIN
         if target is not None:
             with self.tables.tried(url):
-                after = self.committer.commit(
-                    dead_letters_commit(target, ids, dead_letters, commit.metadata.spans, self.new_id())
-                )
+                filled = dead_letters_commit(target, ids, dead_letters, commit.metadata.spans, self.new_id())
+                after = self.committer.commit(filled)
+                if after is After.GO_ON and commit.target.checks is not None:
+                    chains = chains_of(commit.metadata.spans)
+                    keys = {(commit.target.url, chains[record.partition]) for record in fresh}
+                    self.refusing.known_checks.update(dict.fromkeys(keys, commit.target.checks))
         if url in self.tables.failed:
             why = f"the dead-letter table {url} cannot be written to: {self.tables.failed[url].problem}"
             self._hold_all(fresh, commit, why)

@@ -31,7 +31,7 @@ from common.tables.identity import TableChain
 from common.tables.rollback import Rollback, RollbackKind
 from common.tables.state import TableState
 from common.tables.stream_columns import with_columns_of_files
-from common.tables.table_features import may_have_refused_rows
+from common.tables.table_features import checks_of
 from common.tables.transactions import TxnIds
 from common.tables.urls import comparable
 from delta_loader.load.rollback import RollbackDetector
@@ -144,7 +144,7 @@ class StreamTables:
             state.version,
             load_mode,
             complete_columns=self._complete_columns(load_mode, url, state),
-            has_refused=may_have_refused_rows(state),
+            checks=checks_of(state),
         )
         target, back = self._rollbacks.inspect(seen)
         self.rolled_back += [] if back is None else [(target, back)]

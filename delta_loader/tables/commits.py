@@ -53,8 +53,8 @@ class Target:
     """What the stream's positions in it belong to."""
     complete_columns: frozenset[str] = frozenset()
     """Where events are merged: the columns that the stream's rows have, some of which an older file may lack."""
-    has_refused: bool = False
-    """Whether the table may have refused rows, now or before."""
+    checks: str | None = None
+    """What it checks its rows for, as a digest; None for a table that cannot have refused rows, now or before."""
 
     def after(self, commit: TableCommit, version: int) -> Target:
         """The table with the commit in it, as the version right after this one."""

@@ -104,6 +104,19 @@ def dead_letters_commit(
     )
 
 
+def ended_refusals(target: Target, ids: TxnIds, partitions: Iterable[TopicPartition], commit_id: str) -> TableCommit:
+    """The commit to the dead-letter table by which those of other loaders fail (rule 4)."""
+    counts = {name: target.transactions.get(name) for name in (RefusalIds.of(ids, each).count for each in partitions)}
+    return TableCommit(
+        target=target,
+        app_id=ids.app_id,
+        files=(),
+        expected=counts,
+        advances={name: (count or 0) + 1 for name, count in counts.items()},
+        metadata=CommitMetadata(commit_id, ids.app_id, {}, None),
+    )
+
+
 def without_refused(commit: TableCommit, refused: Iterable[RefusedRecord], *, counted: bool) -> TableCommit:
     """The commit without the rows of refused records, which it counts as dead letters.
 

@@ -7,8 +7,9 @@ import pytest
 from common.errors import TableError
 from common.remedies import CONFIG
 from common.spans import Position, Span
+from delta_loader.load.ports import RefusalPorts
 from delta_loader.tables.commits import Conflicted, Failed, NotWritten, TableCommit
-from tests.fakes.loading import routed_settings_for, settings_for
+from tests.fakes.loading import loader_for, routed_settings_for, settings_for
 from tests.fakes.refusals import CHECK, SOURCE, RefusingTables
 from tests.fakes.staging import JoinedStaging, Staging
 
@@ -99,6 +100,48 @@ def test_dead_letters_that_arrive_after_another_loader_passed_their_records_are_
     assert world.tables[world.staging.table].transactions["orders-0"] == 13
     assert isinstance(world.commit(late[0]), Conflicted)
     assert (world.buried, world.left_out) == ([], [])
+
+
+@pytest.mark.parametrize("is_dropped", [True, False], ids=["the check is dropped", "the check is another one"])
+def test_dead_letters_that_arrive_after_another_loader_had_none_are_not_written(
+    world: RefusingTables, *, is_dropped: bool
+) -> None:
+    """The other loader has nothing to commit to the dead-letter table but that it goes on."""
+    late: list[TableCommit] = []
+
+    def stands_still(commit: TableCommit) -> None:
+        if commit.dead_letter_rows and not late:
+            late.append(commit)
+            raise TableError("the loader stands still")
+
+    world.staging.flush(0, 4, 6, dead=[5])
+    assert world.run().failure is None
+    world.refuses, world.meanwhile = {7}, stands_still
+    world.staging.flush(0, 6, 10)
+    world.run()
+    world.refuses = set()
+    table = world.tables[world.staging.table]
+    table.properties, table.protocol = ({} if is_dropped else {"delta.constraints.even": "id > 1"}), (3, frozenset())
+    assert not world.run().held
+    assert table.transactions["orders-0"] == 9
+    assert isinstance(world.commit(late[0]), Conflicted)
+    assert (world.buried, world.left_out) == ([], [])
+
+
+def test_what_others_may_have_on_its_way_is_ended_once_for_the_checks_of_a_table(world: RefusingTables) -> None:
+    world.staging.flush(0, 4, 6, dead=[5])
+    refusing = RefusalPorts(world, world.raw_records)
+    loader = loader_for(world.staging, world, refusing=refusing)
+    loader.run_pass()
+    table, letters = world.tables[world.staging.table], world.tables[world.staging.dead_letters]
+    made = []
+    for start, check in enumerate(["id > 0", "id > 0", "id > 1", "id > 1"], 6):
+        table.properties = {"delta.constraints.odd": check}
+        world.staging.flush(0, start, start + 1)
+        assert not loader.run_pass()[0].held
+        made.append(len(letters.commits))
+    assert [number - made[0] for number in made] == [0, 0, 1, 1]
+    assert table.transactions["orders-0"] == 9
 
 
 def test_a_dead_letter_is_no_row_although_the_table_checks_nothing_any_more(world: RefusingTables) -> None:
