@@ -27,7 +27,7 @@ from common.settings import LoaderSettings, Stream
 from common.settings.pace import loader_of
 from delta_loader.load.failures import FailureNotes
 from delta_loader.load.load_stats import LoadStats
-from delta_loader.load.report import StreamReport
+from delta_loader.load.report import LoadReporter, StreamReport
 from delta_loader.load.rollback import ExaminedTables
 from delta_loader.load.stream_load import StreamLoad
 from delta_loader.load.unfinished import UnfinishedStreams
@@ -231,6 +231,9 @@ class LoaderService:
 
     def _failed(self, report: StreamReport, error: KafkaDeltaExpressError) -> None:
         report.failure = error
+        if not report.seen:  # an old lag would look like a current one
+            for partition in self.stats.entries[report.app_id].seen:
+                LoadReporter(report, self._ports.log, self._ports.metrics, self._ports.clock).forget(partition)
         self._notes.failed(report.app_id, error)
         self._failures[report.app_id] += 1
         self._problems[report.app_id] = with_remedy(error.problem, error.remedy)

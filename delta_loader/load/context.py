@@ -10,8 +10,10 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from common.errors import KafkaDeltaExpressError
 from common.settings import LoaderSettings, Stream
 from common.spans import Position, TopicPartition
 from common.stage.chain_origins import ChainOrigin
@@ -159,3 +161,10 @@ class LoadContext:
             self.reporter.partition(partition, position, listed, self.markers(partition))
         left_out = {*self.tables.failed, *(missing.url for missing in self.secondary.deferred(self.listing))}
         self.reporter.stream(self.staged, len(left_out))
+
+    def report_failed(self) -> None:
+        """How far the stream is although its pass failed; nothing where that is not known."""
+        if self.tables.own is not None:
+            with suppress(KafkaDeltaExpressError):
+                self.read_markers()
+                self.report_partitions()

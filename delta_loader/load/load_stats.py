@@ -32,6 +32,8 @@ class StreamStats:
     left_out: int = 0
     refreshed_s: float | None = None
     """When ``seen`` was read, by the monotonic clock; None before the first time."""
+    is_current: bool = False
+    """Whether ``seen`` is from the last pass."""
     is_known: bool = False
     """Whether a pass over it has finished."""
 
@@ -66,6 +68,7 @@ def _entry(before: StreamStats, report: StreamReport) -> StreamStats:
     return replace(
         before,
         is_known=True,
+        is_current=bool(report.seen) or not failed,
         seen=report.seen or before.seen,
         refreshed_s=report.refreshed_s if report.seen or not failed else before.refreshed_s,
         held=dict(report.held),

@@ -184,10 +184,15 @@ class LoadReporter:
             ends=any(marker.name == listed.names[-1] for marker in markers),
             undeclared=undeclared_of(markers),
         )
-        labels = {"topic": str(partition.topic), "partition": str(partition.partition)}
+        labels = _labels(partition)
         self.metrics.set(catalogue.LOADER_LOADED_POSITION, position or 0, **labels)
         self.metrics.set(catalogue.LOADER_STAGED_POSITION, staged, **labels)
         self.metrics.set(catalogue.LOADER_LAG, seen.lag, **labels)
+
+    def forget(self, partition: TopicPartition) -> None:
+        """How far a Kafka partition is could not be read."""
+        for metric in (catalogue.LOADER_LOADED_POSITION, catalogue.LOADER_STAGED_POSITION, catalogue.LOADER_LAG):
+            self.metrics.forget(metric, **_labels(partition))
 
     def stream(self, markers: int, left_out: int) -> None:
         """How many markers there are, and how many tables were left out."""
@@ -210,6 +215,10 @@ class LoadReporter:
         if markers:
             self.metrics.add(catalogue.LOADER_SETTLED, markers, app_id=self.report.app_id)
             self.log.info("markers settled", markers=markers)
+
+
+def _labels(partition: TopicPartition) -> dict[str, str]:
+    return {"topic": str(partition.topic), "partition": str(partition.partition)}
 
 
 _OUTCOMES: dict[type[CommitOutcome], str] = {

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from common.errors import KafkaDeltaExpressError
 from common.settings import LoaderSettings, Stream
 from common.spans import Position, TopicPartition
 from common.stage.markers import Marker
@@ -47,6 +48,13 @@ class StreamLoad:
 
         False where nothing was done, because the stream has more tables now (`LoadContext.observe`).
         """
+        try:
+            return self._run(stop)
+        except KafkaDeltaExpressError:
+            self.context.report_failed()
+            raise
+
+    def _run(self, stop: Callable[[], bool]) -> bool:
         context, fence = self.context, self._fence
         context.stop = stop
         if not context.observe():

@@ -99,7 +99,8 @@ class LoaderView:
         for entry in loader.service.stats.entries.values():
             for partition, seen in entry.seen.items():
                 labels = {"topic": str(partition.topic), "partition": str(partition.partition)}
-                metrics.set(catalogue.LOADER_LAG_SECONDS, self._waited_s(seen), **labels)
+                if entry.is_current:
+                    metrics.set(catalogue.LOADER_LAG_SECONDS, self._waited_s(seen), **labels)
                 end, lag = self._history.end(partition), self._behind_kafka(partition, seen, now_s)
                 for metric, value in zip(_MOVED_BY_TIME[1:], (end, lag.records, lag.seconds), strict=True):
                     if value is not None:

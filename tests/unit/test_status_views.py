@@ -352,6 +352,18 @@ def test_a_loader_tells_what_its_writers_hold_and_what_fixes_it(tmp_path: Path) 
     assert "→ restore them, or skip them with `bootstrap skip" in text
 
 
+def test_a_lag_that_the_last_pass_could_not_read_is_not_shown(tmp_path: Path) -> None:
+    page = LoaderPage(tmp_path)
+    page.staging.flush(0, 0, 10)
+    page.load()
+    assert gauges(page.metrics, "delta_loader_lag_seconds") == {"0": 0}
+    page.staging.flush(0, 10, 20)
+    stats = page.service.stats
+    stats.entries = {name: replace(entry, is_current=False) for name, entry in stats.entries.items()}
+    page.look()
+    assert gauges(page.metrics, "delta_loader_lag_seconds") == {}
+
+
 def test_a_standby_says_how_far_behind_the_stream_is_that_another_loader_loads(tmp_path: Path) -> None:
     page = LoaderPage(tmp_path)
     page.staging.flush(0, 0, 10)

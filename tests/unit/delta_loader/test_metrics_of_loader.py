@@ -2,6 +2,7 @@
 
 from common.errors import TableError
 from common.metrics import Metrics
+from common.tables.state import TableState
 from delta_loader.tables.commits import CommitOutcome, TableCommit
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.group import HandClock
@@ -59,7 +60,36 @@ def test_a_load_and_a_failed_one_in_numbers(staging: Staging) -> None:
         "runs_total{outcome=failure}": 1,
         "run_seconds_count{}": 2,
         "consecutive_failures{app_id=orders}": 1,
+        "staged_position{partition=1, topic=orders}": 7,
+        "lag_positions{partition=1, topic=orders}": 2,
+        "markers{app_id=orders}": 4,
+        "waiting_markers{app_id=orders}": 2,
     }
+
+
+def test_a_lag_that_cannot_be_read_is_not_the_one_of_before(staging: Staging) -> None:
+    class Away(MemoryDeltaTables):
+        is_away = False
+
+        def state(self, url: str) -> TableState | None:
+            if self.is_away:
+                raise TableError("it is away", "wait")
+            return super().state(url)
+
+    tables, metrics = Away(), Metrics()
+    staging.flush(0, 0, 10)
+    loader = loader_for(staging, tables, metrics=metrics)
+    loader.run_pass()
+    names = {f"{name}{{partition=0, topic=orders}}" for name in ("loaded_position", "staged_position", "lag_positions")}
+    assert names < numbers(metrics).keys()
+    tables.is_away = True
+    loader.run_pass()
+    assert names.isdisjoint(numbers(metrics).keys())
+    assert not loader.stats.entries["orders"].is_current
+    tables.is_away = False
+    loader.run_pass()
+    assert names < numbers(metrics).keys()
+    assert loader.stats.entries["orders"].is_current
 
 
 def test_markers_that_were_settled_and_late_claims_are_counted(staging: Staging) -> None:
