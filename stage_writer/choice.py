@@ -15,7 +15,6 @@ from common.settings.parts.record import UnknownFields
 from stage_writer.decode.batch import Index, MessageBatch, Messages
 from stage_writer.decode.decode import Decoded, Decodes
 from stage_writer.layers import RecordInputs, decoder_of
-from stage_writer.parquet.buffer import StagedRows
 from stage_writer.shape.changes.events import deletes_by_tombstones
 from stage_writer.shape.evaluation import Condition, Deriver
 from stage_writer.shape.expectations import Expectations
@@ -24,7 +23,7 @@ from stage_writer.shape.route import AppearingRoutes, Router, routing_of
 from stage_writer.shape.rows import Rows, Step
 from stage_writer.shape.slicing import Staged, until_stops
 
-Stage = Callable[[Messages, Rows, Index], list[StagedRows]]
+Stage = Callable[[Messages, Rows, Index], Iterator[Staged]]
 
 
 class RecordChoice:
@@ -75,7 +74,7 @@ class RecordChoice:
         return firsts
 
     def slices(self, batches: Sequence[MessageBatch], stage: Stage) -> Iterator[Staged]:
-        """The batches with the rows that ``stage`` makes of what `of` returns for them, in one slice."""
+        """The batches with the rows that ``stage`` makes of what `of` returns for them, in its slices."""
         if not batches:
             return
         messages = Messages.of(batches)
@@ -83,7 +82,7 @@ class RecordChoice:
         if chosen.stops:
             yield from until_stops(messages, chosen.stops, partial(self.slices, stage=stage))
         else:
-            yield list(zip(batches, stage(messages, chosen, tombstones), strict=True))
+            yield from stage(messages, chosen, tombstones)
 
     def of(self, messages: Messages) -> tuple[Rows, Index]:
         """The messages' tables, rejects and filtered ones; and the tombstones, of which those that delete are rows."""

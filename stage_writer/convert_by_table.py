@@ -13,13 +13,16 @@ Rules:
 4. Where a message may have several rows, `where` leaves out some of them in each table again.
 5. Tables that appear with columns of their own (`route_columns: own`) are made when they have a first record: there may
    be hundreds. The others are made at once, so that errors in their settings are found.
+6. Where tables explode, their rows are bounded together, as those of one table are (stage_writer/shape/slicing.py).
+   Their size is known before any is made; where it is too large, fewer messages at a time are converted again. A
+   message is refused, and makes its offers, before one of its rows is passed on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import partial, reduce
 from types import MappingProxyType
 
 import numpy as np
@@ -39,18 +42,19 @@ from common.settings.own_columns import (
 )
 from stage_writer.choice import RecordChoice
 from stage_writer.convert import dead_letters_format, require_can_partition, rows_format, to_route
-from stage_writer.decode.batch import Index, MessageBatch, Messages
+from stage_writer.decode.batch import Index, Mask, MessageBatch, Messages
 from stage_writer.decode.dependency import Dependency
 from stage_writer.decode.envelopes.framing import FramedDecoder, without_frames
 from stage_writer.decode.rejects import Reject
 from stage_writer.layers import NO_INPUTS, RecordInputs, keys_decoder_of
-from stage_writer.parquet.buffer import StagedRows, TableFormat
+from stage_writer.parquet.buffer import TableFormat
 from stage_writer.shape.changes.key_names import EventKeyNames, names_in
+from stage_writer.shape.explode import Exploder, runs
 from stage_writer.shape.outcome import Part, staged_of, together
 from stage_writer.shape.route import OWN, AppearingRoutes, parted
 from stage_writer.shape.rows import Destinations, Rows
-from stage_writer.shape.slicing import Staged, WithoutTasks
-from stage_writer.table_group import KEYS_READ, TableGroup
+from stage_writer.shape.slicing import ExplodeLimits, Staged, WithoutTasks, too_far
+from stage_writer.table_group import KEYS_READ, Begun, Converted, TableGroup
 
 
 class TablesConverter(WithoutTasks):
@@ -61,15 +65,17 @@ class TablesConverter(WithoutTasks):
         stream: Stream,
         inputs: RecordInputs = NO_INPUTS,
         *,
+        limits: ExplodeLimits = ExplodeLimits(),  # noqa: B008 - frozen
         appearing: AppearingRoutes | None = None,
         gained: StructType = NO_COLUMNS,
         known: Mapping[str, TableGroup] = MappingProxyType({}),
     ) -> None:
-        """``appearing`` are the routes of a template, ``gained`` the stream's columns.
+        """``appearing`` are the routes of a template, ``gained`` the stream's columns, ``limits`` as in rule 6.
 
         ``known`` are groups of tables that may be as they were, by their settings.
         """
         self._inputs = inputs
+        self._limits = limits
         self._appearing = appearing
         self._gained = gained
         self._known = known
@@ -127,30 +133,82 @@ class TablesConverter(WithoutTasks):
         """The conversion once the stream has gained columns; tables without new ones stay."""
         groups = {**self._known, **self._groups}.items()
         known = {settings: group for settings, group in groups if columns_of_part(gained, group.part) == group.gained}
-        return TablesConverter(self.stream, self._inputs, appearing=self._appearing, gained=gained, known=known)
+        return TablesConverter(
+            self.stream, self._inputs, limits=self._limits, appearing=self._appearing, gained=gained, known=known
+        )
 
     def slices(self, batches: Sequence[MessageBatch]) -> Iterator[Staged]:
-        """The batches with their rows, in one slice."""
-        return self._choice.slices(batches, self._staged)
+        """The batches with their rows, in as many slices as their rows require (rule 6)."""
+        return self._choice.slices(batches, self._slices)
 
-    def _staged(self, messages: Messages, chosen: Rows, tombstones: Index) -> list[StagedRows]:
-        rejects, gone, filtered = list(chosen.rejects), [tombstones], [chosen.filtered]
-        formats = [self.formats[OWN]] * len(self.stream.row_tables)
+    def _slices(self, messages: Messages, chosen: Rows, tombstones: Index) -> Iterator[Staged]:
+        parts = _Parts(messages, chosen, tombstones, [self.formats[OWN]] * len(self.stream.row_tables), [])
+        exploding: list[_Exploding] = []
+        for group, picked, tables in self._groups_of(chosen, parts.formats):
+            begun = group.begin(messages.taken(picked))
+            if group.explodes:
+                exploding.append(_Exploding(group, picked, tables, begun))
+            else:
+                parts.made.append(_Made(group.name, picked, tables, group.finish(begun)))
+        if exploding:
+            refused = parts.refused
+            refused[np.concatenate([each.picked[each.begun.refused] for each in exploding])] = True
+            exploding = [replace(each, begun=each.begun.without(refused[each.picked])) for each in exploding]
+            sizes = sum((each.sizes(len(messages)) for each in exploding), np.zeros(len(messages), np.int64))
+            if int(sizes.sum()) > self._limits.slice_bytes:
+                yield from self._in_slices(parts, exploding, sizes)
+                return
+        parts.made.extend(each.made() for each in exploding)
+        yield self._staged(parts)
+
+    def _in_slices(self, parts: _Parts, exploding: Sequence[_Exploding], sizes: Index) -> Iterator[Staged]:
+        """Messages whose rows exceed a slice: fewer of them at a time, converted again, or one in pieces."""
+        messages, limits = parts.messages, self._limits
+        if len(messages) > 1:
+            del parts, exploding
+            for first, last in runs(sizes, limits.slice_bytes):
+                yield from self.slices(messages.part(first, last).batches)
+            return
+        size = int(sizes[0])
+        if size > limits.record_bytes:
+            refused = replace(parts.chosen, rejects=(too_far(0, size, limits.record_bytes),))
+            yield self._staged(replace(parts, chosen=refused, made=[]))
+            return
+        pieces = [each.with_piece(piece) for each in exploding for piece in each.pieces(limits.slice_bytes)]
+        offered = [column for each in exploding for column in each.offered]
+        offered += [column for each in parts.made for column in each.offered]
+        offers = [reduce(joined_columns, offered)]
+        for piece in pieces[:-1]:
+            made = replace(parts, chosen=replace(parts.chosen, violations={}), made=[piece.made()])
+            ((batch, staged),) = self._staged(made, offers)
+            yield [(batch, staged.as_segment(batch))]
+            offers = [NO_COLUMNS]
+        parts.made.append(pieces[-1].made())
+        yield self._staged(parts, offers)
+
+    def _staged(self, parts: _Parts, offers: Sequence[StructType] | None = None) -> Staged:
+        """The rows of some tables, with ``offers`` by batch; None for what the rows offer."""
+        messages, chosen = parts.messages, parts.chosen
+        rejects, gone, filtered = list(chosen.rejects), [parts.tombstones], [chosen.filtered]
         arrived: list[tuple[int, Part]] = []
-        offers = [NO_COLUMNS] * len(messages.batches)
-        for group, picked, tables in self._groups_of(chosen, formats):
-            made = group.convert(messages.taken(picked))
-            rows = replace(made.rows, tables=tables)
+        offered = [NO_COLUMNS] * len(messages.batches)
+        for made in parts.made:
+            rows, picked = replace(made.converted.rows, tables=made.tables), made.picked
             arrived += [(number, Part(picked[index], part)) for number, part, index in parted(rows)]
-            rejects += [_placed(reject, picked, group.name) for reject in rows.rejects]
-            gone.append(picked[made.tombstones])
+            rejects += made.rejects
+            gone.append(picked[made.converted.tombstones])
             filtered.append(picked[rows.filtered])
-            offers = [*map(joined_columns, offers, made.offered)]
+            offered = [*map(joined_columns, offered, made.offered)]
         outcome = together(
             arrived, rejects, np.unique(np.concatenate(gone)), len(messages), np.unique(np.concatenate(filtered))
         )
-        staged = staged_of(messages, replace(outcome, violations=chosen.violations), formats, self.formats[1])
-        return [replace(rows, offered=offer) for rows, offer in zip(staged, offers, strict=True)]
+        outcome = replace(outcome, violations=chosen.violations)
+        staged = staged_of(messages, outcome, parts.formats, self.formats[1])
+        with_offers = zip(staged, offered if offers is None else offers, strict=True)
+        return [
+            (batch, replace(rows, offered=offer))
+            for batch, (rows, offer) in zip(messages.batches, with_offers, strict=True)
+        ]
 
     def _groups_of(self, chosen: Rows, formats: list[TableFormat]) -> Iterator[tuple[TableGroup, Index, Destinations]]:
         """The groups that messages go to, these messages, and the tables of each.
@@ -221,9 +279,82 @@ def _keys_of(
     return without_frames(messages.keys) if is_framed else messages.keys
 
 
-def _placed(reject: Reject, picked: Index, group: str) -> Reject:
-    error = f"{reject.error} (in {group})" if group else reject.error
-    return replace(reject, index=int(picked[reject.index]), error=error)
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """The rows for the tables of one group."""
+
+    group: str
+    picked: Index
+    """The group's messages."""
+    tables: Destinations
+    converted: Converted
+
+    @property
+    def rejects(self) -> list[Reject]:
+        """Among all messages."""
+        name = f" (in {self.group})" if self.group else ""
+        return [
+            replace(reject, index=int(self.picked[reject.index]), error=f"{reject.error}{name}")
+            for reject in self.converted.rows.rejects
+        ]
+
+    @property
+    def offered(self) -> Sequence[StructType]:
+        return self.converted.offered
+
+
+@dataclass(frozen=True, slots=True)
+class _Exploding:
+    """A group whose rows become several, before they do."""
+
+    group: TableGroup
+    picked: Index
+    tables: Destinations
+    begun: Begun
+
+    @property
+    def exploder(self) -> Exploder:
+        if self.group.pipeline.exploder is None:
+            msg = "the group does not explode"
+            raise TypeError(msg)
+        return self.group.pipeline.exploder
+
+    @property
+    def offered(self) -> Sequence[StructType]:
+        return self.group.offered(self.begun)
+
+    def sizes(self, messages: int) -> Index:
+        """The size of the rows that each message becomes, in bytes."""
+        sizes = np.zeros(messages, np.int64)
+        np.add.at(sizes, self.picked[self.begun.index], self.exploder.sizes(self.begun.slice.rows))
+        return sizes
+
+    def pieces(self, most_bytes: int) -> Iterator[Rows]:
+        """The one message's row as several; none where it has no row here."""
+        rows = self.begun.slice.rows
+        return self.exploder.pieces(rows, int(self.exploder.sizes(rows).sum()), most_bytes) if len(rows) else iter(())
+
+    def with_piece(self, rows: Rows) -> _Exploding:
+        return replace(self, begun=self.begun.with_rows(rows))
+
+    def made(self) -> _Made:
+        return _Made(self.group.name, self.picked, self.tables, self.group.finish(self.begun))
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    messages: Messages
+    chosen: Rows
+    tombstones: Index
+    formats: list[TableFormat]
+    made: list[_Made]
+
+    @property
+    def refused(self) -> Mask:
+        """The messages that a table refuses."""
+        refused = np.zeros(len(self.messages), np.bool_)
+        refused[[reject.index for made in self.made for reject in made.rejects]] = True
+        return refused
 
 
 def alone(stream: Stream) -> Stream:
@@ -245,6 +376,7 @@ def _making(stream: Stream) -> object:
     return (
         stream.record.columns,
         stream.shaping.derive,
+        stream.shaping.explode,
         stream.shaping.drop,
         stream.shaping.rename,
         stream.shaping.field_names,

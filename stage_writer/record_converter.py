@@ -22,5 +22,5 @@ def converter_of(
     Raises SchemaError and ExpressionError for an invalid stream.
     """
     if stream.has_several_columns or stream.record.has_own_columns:
-        return TablesConverter(stream, inputs, appearing=appearing)
+        return TablesConverter(stream, inputs, limits=limits, appearing=appearing)
     return StreamConverter(stream, inputs, limits=limits, appearing=appearing)

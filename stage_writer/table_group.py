@@ -12,6 +12,8 @@ Rules:
    as it lacks one, each of its events is a reject; that is staged only once nothing more can be agreed on.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -29,7 +31,7 @@ from common.settings.envelopes import KEY_NAMES
 from common.settings.loading import LoadSetting
 from common.settings.merging import columns_of_rows
 from stage_writer.convert import RecordPipeline, offers_of
-from stage_writer.decode.batch import Index, Messages
+from stage_writer.decode.batch import Index, Mask, Messages
 from stage_writer.decode.rejects import ErrorClass, Reject
 from stage_writer.decode.unknown.column_names import ColumnNames
 from stage_writer.decode.unknown.evolving import Additions, usable
@@ -37,12 +39,44 @@ from stage_writer.layers import RecordInputs
 from stage_writer.shape.changes.events import deletes_by_tombstones
 from stage_writer.shape.changes.key_names import EventKeyNames, KeyNames, text_of
 from stage_writer.shape.rows import Rows
+from stage_writer.shape.slicing import Slice
 
 KeysOf = Callable[[Messages], pa.BinaryArray | pa.LargeBinaryArray]
 """Message keys as JSON."""
 
 KEYS_READ = 100
 """Of how many message keys the names, or the types of key columns, are taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """Messages before their rows may become several."""
+
+    messages: Messages
+    kept: Index
+    """Those of the slice, among all."""
+    slice: Slice
+    rejects: tuple[Reject, ...]
+    """The others."""
+
+    @property
+    def index(self) -> Index:
+        """The message of each row."""
+        return self.kept[self.slice.rows.index]
+
+    @property
+    def refused(self) -> Index:
+        """The messages that are no rows, in any order."""
+        own = self.kept[[reject.index for reject in self.slice.rows.rejects]]
+        return np.concatenate([own, np.array([reject.index for reject in self.rejects], np.int64)])
+
+    def with_rows(self, rows: Rows) -> Begun:
+        return replace(self, slice=replace(self.slice, rows=rows))
+
+    def without(self, refused: Mask) -> Begun:
+        """Without the rows of messages that another table refuses."""
+        lost = refused[self.index]
+        return self.with_rows(self.slice.rows.without(lost, ())) if lost.any() else self
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +153,12 @@ class TableGroup:
         """The stream of a table that no event can be merged into yet."""
         return stream.model_copy(update={"merge": None, "load": LoadSetting.AUTO})
 
-    def convert(self, messages: Messages) -> Converted:
+    @property
+    def explodes(self) -> bool:
+        return self.pipeline.exploder is not None
+
+    def begin(self, messages: Messages) -> Begun:
+        """The steps before a row may become several."""
         lost = np.zeros(len(messages), np.bool_) if self._names is None else self._names.differ(self._keys_of(messages))
         rejects = self._without_keys(np.flatnonzero(lost), "message key")
         kept = np.flatnonzero(~lost)
@@ -128,11 +167,16 @@ class TableGroup:
             other = self._event_names.differ(self.pipeline.bodies_of(begun.messages), self._keys)[begun.rows.index]
             why = self._without_keys(begun.rows.index[other], self._event_names.field)
             begun = replace(begun, rows=begun.rows.without(other, why))
-        rows = self.pipeline.finish(begun)
+        return Begun(messages, kept, begun, tuple(rejects))
+
+    def finish(self, begun: Begun) -> Converted:
+        """The remaining steps."""
+        messages, kept, rejects = begun.messages, begun.kept, list(begun.rejects)
+        rows = self.pipeline.finish(begun.slice)
         rejects += [replace(reject, index=int(kept[reject.index])) for reject in rows.rejects]
-        index, gone = kept[rows.index], kept[begun.tombstones]
+        index, gone = kept[rows.index], kept[begun.slice.tombstones]
         rows = replace(rows, index=index, filtered=kept[rows.filtered])
-        offered = self._offered(messages, rows)
+        offered = self._offered(messages, index, rows.table, rescue_column_of_table(self._stream))
         deletes = deletes_by_tombstones(self._stream)
         if self.problem:
             if self._event_names is None:
@@ -140,20 +184,31 @@ class TableGroup:
             left = np.union1d(index, gone) if deletes else index
             rejects += [Reject(place, ErrorClass.NULL_KEY, self.problem) for place in left.tolist()]
             rows = replace(rows, table=rows.table.slice(0, 0), index=index[:0])
-        if self.part:
-            offered = [StructType((Field(self.part, each),)) if each.fields else each for each in offered]
-        return Converted(replace(rows, rejects=tuple(rejects)), gone[:0] if deletes else gone, offered)
+        return Converted(replace(rows, rejects=tuple(rejects)), gone[:0] if deletes else gone, self._of_part(offered))
+
+    def offered(self, begun: Begun) -> list[StructType]:
+        """What messages offer before their rows are made."""
+        rows, name = begun.slice.rows, self._stream.record.rescue_column
+        return self._of_part(self._offered(begun.messages, begun.kept[rows.index], rows.table, name))
+
+    def _of_part(self, offered: list[StructType]) -> list[StructType]:
+        if not self.part:
+            return offered
+        return [StructType((Field(self.part, each),)) if each.fields else each for each in offered]
 
     def _without_keys(self, index: Index, where: str) -> list[Reject]:
         why = f"its {where} does not have the names {', '.join(self._keys)}, by which its table is merged"
         return [Reject(place, ErrorClass.UNREADABLE_KEY, why) for place in index.tolist()]
 
-    def _offered(self, messages: Messages, rows: Rows) -> list[StructType]:
-        """The content of the rescue column as offers."""
-        texts = None if self._offers is None else rows.table[rescue_column_of_table(self._stream)]
+    def _offered(self, messages: Messages, index: Index, rows: pa.Table, name: str | None) -> list[StructType]:
+        """The content of the rescue column, which has a ``name``, as offers."""
+        texts = None if self._offers is None else rows[name]
         if self._offers is None or texts is None or texts.null_count == len(texts):
             return [NO_COLUMNS] * len(messages.batches)
-        parts = pairwise(messages.bounds(rows.index).tolist())
+        if self.explodes:  # all rows of a message have one text
+            index, firsts = np.unique(index, return_index=True)
+            texts = texts.take(pa.array(firsts))
+        parts = pairwise(messages.bounds(index).tolist())
         return [self._offers.of(texts.slice(start, end - start).drop_null().to_pylist()) for start, end in parts]
 
     def _offered_by_keys(self, messages: Messages, index: Index) -> list[StructType]:

@@ -21,7 +21,7 @@ from common.settings.section import Section
 
 LAYOUT = ("partition_by", "cluster_by", "table_properties", "template", "load")
 """A table's settings that do not concern its records, except for `z_order`."""
-MAKING = ("derive", "drop", "rename", "field_names", "formats")
+MAKING = ("derive", "explode", "drop", "rename", "field_names", "formats")
 """The settings that make a table's columns of a record's fields."""
 
 
@@ -59,6 +59,7 @@ class RouteTable(Section):
         "the stream's columns and layout. Without them it has the stream's, and only the settings given here differ.",
     )
     derive: dict[str, str] = Field(default_factory=dict, description="As the stream's `derive`; with `columns`.")
+    explode: str | None = Field(default=None, min_length=1, description="As the stream's `explode`; with `columns`.")
     drop: tuple[str, ...] = Field(default=(), description="As the stream's `drop`; with `columns`.")
     rename: dict[str, str] = Field(default_factory=dict, description="As the stream's `rename`; with `columns`.")
     field_names: FieldNames = Field(

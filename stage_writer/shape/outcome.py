@@ -91,8 +91,8 @@ def together(
 ) -> Outcome:
     """The outcome of messages whose rows for several tables, by their numbers, were made apart.
 
-    A message that is refused for any table is refused as a whole, with the first reason. ``filtered`` are by default
-    the messages that end in nothing else.
+    A message that is refused for any table is refused as a whole, with the first reason. ``filtered`` are messages
+    that change no row of some table, by default those that end in nothing else; one with rows elsewhere is not.
     """
     by_message: dict[int, Reject] = {}
     for reject in rejects:
@@ -110,8 +110,7 @@ def together(
     left = ~refused
     left[index] = False
     left[tombstones] = False
-    if filtered is None:
-        filtered = np.flatnonzero(left)
+    filtered = np.flatnonzero(left) if filtered is None else filtered[left[filtered]]
     return Outcome(index, tables, sorted(by_message.values(), key=attrgetter("index")), tombstones, filtered)
 
 

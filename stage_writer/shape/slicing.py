@@ -78,12 +78,13 @@ def _without_bombs(rows: Rows, exploder: Exploder, most_bytes: int) -> Rows:
     bombs = sizes > most_bytes
     if not bombs.any():
         return rows
-    why = f"its rows would take {{}} bytes; the limit for one record is {most_bytes}, four times writer.memory"
     indexes = np.flatnonzero(bombs).tolist()
-    return rows.without(
-        bombs,
-        (Reject(int(rows.index[row]), ErrorClass.EXPLODES_TOO_FAR, why.format(int(sizes[row]))) for row in indexes),
-    )
+    return rows.without(bombs, (too_far(int(rows.index[row]), int(sizes[row]), most_bytes) for row in indexes))
+
+
+def too_far(message: int, size: int, most_bytes: int) -> Reject:
+    why = f"its rows would take {size} bytes; the limit for one record is {most_bytes}, four times writer.memory"
+    return Reject(message, ErrorClass.EXPLODES_TOO_FAR, why)
 
 
 def _part(whole: Slice, start: int, end: int, of_rows: tuple[int, int]) -> Slice:

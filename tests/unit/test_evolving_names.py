@@ -292,15 +292,18 @@ def test_an_event_without_a_gained_field_makes_its_column_null(tmp_path: Path) -
 def test_keys_of_messages_keep_their_names(key: dict[str, object]) -> None:
     settings: dict[str, Any] = {
         "route": "kafka.topic",
-        "route_table": "/x/{route}",
+        "route_table": "/y/{route}",
         "route_columns": "own",
         "unrouted": "dead_letters",
         "load": "merge",
         "merge": {},
         "kafka_columns": True,
     }
-    with pytest.raises(ValueError, match=f"{next(iter(key))} gives columns other names than message keys have"):
+    with pytest.raises(
+        ValueError, match=f"{next(iter(key))} gives columns other names or places than message keys have"
+    ):
         settings_of("/x", columns="id BIGINT", **settings, **key)
+    assert settings_of("/x", columns="id BIGINT", **settings, drop=["id"])
 
 
 def test_a_renamed_field_that_may_come_is_checked_as_far_as_it_is_known() -> None:

@@ -12,13 +12,11 @@ from common.settings.stream import Stream
 def check_evolving(stream: Stream) -> None:
     if not stream.record.evolves:
         return
-    if stream.record.has_own_columns and stream.shaping.explode is not None:
-        refuse("route_columns is own, so explode cannot be set; remove explode, or write route_columns: shared")
     if stream.record.has_own_columns and stream.merge is not None:
-        for key in renaming_keys(stream):
+        for key in (key for key in renaming_keys(stream) if key != "drop"):
             refuse(
-                f"{key} gives columns other names than message keys have, and route_columns is own; remove {key}, or "
-                "write route_columns: shared"
+                f"{key} gives columns other names or places than message keys have, and route_columns is own; remove "
+                f"{key}, or write route_columns: shared"
             )
     for path in (path for path in stream.shaping.drop if "." in path or path == stream.record.rescue_column):
         refuse(f"drop names {path!r}, which unknown_fields: evolve needs; drop whole fields, or write rescue")

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from common.hints import did_you_mean
 from common.settings.checks.columns import check_columns
 from common.settings.checks.columns_from import check_evolving
+from common.settings.checks.envelope import check_envelope
 from common.settings.checks.merge import check_merge
 from common.settings.formats import forms_of
 from common.settings.loading import LoadSetting
@@ -32,12 +33,11 @@ def check_route_tables(stream: Stream) -> None:
             refuse(f"routes.{route} is a section, and route_tables has it too; write everything in routes.{route}")
     for key, (url, route_table) in stream.routing.sections.items():
         _check(stream, key, url, route_table)
-    if stream.has_several_columns and stream.shaping.explode is not None:  # rule 2
-        refuse("some tables have columns of their own, so explode cannot be set; give its rows a stream of their own")
     for key, url in _made_apart(stream).items():
         own = stream.at(url)
         try:
             check_evolving(own)
+            check_envelope(own)
             if own.record.columns_from is None:
                 check_columns(own)
             check_merge(own)

@@ -717,7 +717,7 @@ def test_a_row_whose_key_changes_is_moved_as_debezium_sends_it(store: FsspecStor
     [
         ({"route_table": None, "routes": {"a": "/a"}}, "does not go with no route_table"),
         ({"columns": "from_table"}, "does not go with columns: from_table"),
-        ({"explode": "a"}, "route_columns is own, so explode cannot be set"),
+        ({"explode": "a"}, "explode gives columns other names or places than message keys have"),
         ({"unknown_fields": "rescue"}, "does not go with unknown_fields: rescue"),
         ({"unrouted": "table"}, "does not go with unrouted: table"),
         (

@@ -128,7 +128,8 @@ def test_what_is_printed_is_read_back_as_the_same_tables(more: dict[str, object]
             {"routes": {"click": CLICK, "Click": CLICK | {"table": "/data/other"}}, "unknown_fields": "evolve"},
             "'Click' and 'click' differ only in case, so their tables cannot gain columns",
         ),
-        ({"routes": {"click": CLICK}, "columns": "city ARRAY<STRING>", "explode": "city"}, "explode cannot be set"),
+        ({"routes": {"click": CLICK | {"explode": "n"}}}, "routes.click: explode names 'n', which is neither a field"),
+        ({"routes": {"click": {"table": "/data/c", "explode": "n"}}}, "routes.click.explode is set without columns"),
         (
             {"routes": {"click": {"table": "/data/c", "columns": "n INT"}}, **MERGE},
             "routes.click: merge.keys names 'id', which is not a column of the table",
