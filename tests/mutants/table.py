@@ -68,6 +68,7 @@ TESTS = {
     ),
     "delta_loader.load.catch_up": (
         f"{_LOADER}/load/test_routes.py",
+        f"{_LOADER}/load/test_interplay.py",
         f"{_LOADER}/load/test_merged_loads.py",
         f"{_LOADER}/load/test_refusals.py",
     ),

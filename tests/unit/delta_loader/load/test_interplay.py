@@ -30,7 +30,7 @@ from delta_loader.ports import in_turn
 from delta_loader.service import LoaderService
 from delta_loader.stage.reading import Stage
 from delta_loader.status.values import exit_code, to_text
-from delta_loader.tables.commits import CommitOutcome, Committed, Conflicted, NotWritten, TableCommit, Target
+from delta_loader.tables.commits import CommitOutcome, Committed, Conflicted, Failed, NotWritten, TableCommit, Target
 from tests.builders import instance, required
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.group import HandClock
@@ -181,13 +181,44 @@ def test_a_table_is_read_again_after_a_commit_only_if_more_may_have_changed(
     assert ("read" in story[first:second]) == bool(properties or others)
 
 
+@pytest.mark.parametrize("ends", ["put back", "stopped"])
+def test_catching_up_ends_with_a_table_that_was_put_back_and_with_the_loader(staging: Staging, ends: str) -> None:
+    settings, url = routed_settings_for(staging, ["a"], max_files=1), staging.route("a")
+    stopped: list[str] = []
+
+    class Ending(Restorable):
+        broken = False
+
+        def commit(self, commit: TableCommit) -> CommitOutcome:
+            if commit.target.url != url or commit.metadata.spans[staging.source(0)].start == 0:
+                return super().commit(commit)
+            if self.broken:
+                return Failed("no")
+            self.tables[url].commits.append(replace(commit, files=(), metadata=CommitMetadata("w", "other", {}, None)))
+            outcome = super().commit(commit)
+            if ends == "put back":
+                self.restore(url, 1)
+            stopped.append(ends)
+            return outcome
+
+    tables = Ending()
+    for start in (0, 10, 20):
+        tables.broken = start > 0
+        staging.flush(0, start, start + 10, routed={"a": [start]})
+        loader_for(staging, tables, settings).run_pass()
+    tables.broken = False
+    (report,) = loader_for(staging, tables, settings).run_pass(lambda: "stopped" in stopped)
+    assert [held.reason for held in report.held.values()] == ["table_restored"] * (ends == "put back")
+    assert len(stopped) == 1
+
+
 @pytest.mark.parametrize("route", [True, False])
 def test_rows_that_spark_cannot_write_hold_their_partition_alone(staging: Staging, *, route: bool) -> None:
     settings = routed_settings_for(staging, ["a"])
     url = staging.route("a") if route else staging.table
     tables = MemoryDeltaTables()
     for start in (0, 10):
-        for partition in (0, 1, 2):
+        for partition in (0, 1):
             staging.flush(partition, start, start + 10, routed={"a": [start + 1]})
         if not start:
             loader_for(staging, tables, settings).run_pass()
@@ -201,8 +232,9 @@ def test_rows_that_spark_cannot_write_hold_their_partition_alone(staging: Stagin
     tables.meanwhile = refuses
     (report,) = loader_for(staging, tables, settings).run_pass()
     assert {partition: held.reason for partition, held in report.held.items()} == {first: "not_written"}
-    assert tables.tables[url].transactions == {"orders-0": 9, "orders-1": 19, "orders-2": 19}
-    assert tables.tables[staging.table].transactions == {"orders-0": 9, "orders-1": 19, "orders-2": 19}
+    assert "kafka_columns" not in report.held[first].remedy, "its rows identify their records"
+    assert tables.tables[url].transactions == {"orders-0": 9, "orders-1": 19}
+    assert tables.tables[staging.table].transactions == {"orders-0": 9, "orders-1": 19}
 
 
 def test_dead_letters_that_spark_cannot_write_are_reported(staging: Staging) -> None:
