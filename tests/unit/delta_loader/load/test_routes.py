@@ -371,6 +371,7 @@ def test_a_table_that_is_left_out_lacks_nothing_below_the_tables_position(stagin
     partition = marker.name.topic_partition
     load = Load({partition: Overlap(Position(12), marker)})
     assert excluded_spans(load, staging.table, [partition]) == {partition: Span(Position(12), Position(20))}
+    assert first_part(load.runs[partition], Position(99)) == load.runs[partition]
 
 
 @pytest.mark.parametrize(("end", "markers"), [(1, 1), (10, 1), (11, 2), (20, 2), (99, 3), (0, 1)])
