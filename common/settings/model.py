@@ -4,6 +4,7 @@ Rules: unknown keys are refused; a name in the file carries no unit, the attribu
 60s`` is ``flush_after_s``); settings that contradict each other are refused here and not at run time.
 """
 
+from collections import Counter
 from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, PrivateAttr, field_validator, model_validator
@@ -368,9 +369,13 @@ class Settings(Section):
 
     @model_validator(mode="after")
     def _streams(self) -> Self:
-        for index, stream in enumerate(self.streams):
-            for other in self.streams[:index]:
-                self._check_pair(stream, other)
+        for app_id, count in Counter(stream.app_id for stream in self.streams).items():
+            if count > 1:
+                refuse(f"two streams have the app_id {app_id!r}; give each its own")
+        check_shared(self.streams)
+        topics = {topic for stream in self.streams for topic in stream.topics}
+        for refused in shared_topics(self.streams, topics).values():
+            refuse(f"{refused.problem}; {refused.remedy}")
         check_changelogs(self.streams)
         tables = [(key, url) for stream in self.streams for key, url in stream.places]
         templates = [
@@ -387,15 +392,6 @@ class Settings(Section):
         for stream in self.streams:
             stream.share(self._owners)
         return self
-
-    @staticmethod
-    def _check_pair(stream: Stream, other: Stream) -> None:
-        if stream.app_id == other.app_id:
-            refuse(f"two streams have the app_id {stream.app_id!r}; give each its own")
-        check_shared(stream, other)
-        check_shared(other, stream)
-        for refused in shared_topics((other, stream), {*stream.topics, *other.topics}).values():
-            refuse(f"{refused.problem}; {refused.remedy}")
 
     _references: References = PrivateAttr(default_factory=References)
     _owners: TopicOwners = PrivateAttr(default_factory=TopicOwners)

@@ -16,7 +16,7 @@ from itertools import combinations
 
 from common.errors import ConfigError
 from common.settings.stream import Stream
-from common.stage.merged import may_name_chain
+from common.stage.merged import may_name_chain, topics_of
 from common.tables.urls import comparable
 
 APART = "put one of them into a config with a stage.url and a writer.group_id of its own"
@@ -31,9 +31,31 @@ class UnsubscribedTopics:
     """The reason, by topic. Replaced as a whole, so any thread may read it."""
 
 
+class TopicReaders:
+    """The streams that read a topic, without asking each: there may be a thousand of both."""
+
+    def __init__(self, streams: Collection[Stream]) -> None:
+        self._streams = tuple(streams)
+        self._patterns = [index for index, stream in enumerate(self._streams) if stream.pattern is not None]
+        self._named: dict[str, list[int]] = {}
+        for index, stream in enumerate(self._streams):
+            for topic in () if stream.pattern is not None else stream.topics:
+                self._named.setdefault(topic, []).append(index)
+
+    def of(self, topic: str) -> list[Stream]:
+        """In the config's order."""
+        matching = (index for index in self._patterns if self._streams[index].reads(topic))
+        return [self._streams[index] for index in sorted({*self._named.get(topic, ()), *matching})]
+
+    def taking(self, chain: str) -> list[Stream]:
+        """Those whose chains have this name."""
+        return [stream for stream in self.of(topics_of(chain)[0]) if stream.takes(chain)]
+
+
 def readers(streams: Collection[Stream], topics: Collection[str]) -> dict[str, list[Stream]]:
     """The topics that more than one stream reads, with these streams in the config's order."""
-    by_topic = {topic: [stream for stream in streams if stream.reads(topic)] for topic in sorted(topics)}
+    read_by = TopicReaders(streams)
+    by_topic = {topic: read_by.of(topic) for topic in sorted(topics)}
     return {topic: reading for topic, reading in by_topic.items() if len(reading) > 1}
 
 

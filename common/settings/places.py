@@ -5,8 +5,7 @@ data files that wait in the stage, another table's files and log. A table may be
 that the stage reserves for itself.
 """
 
-from collections.abc import Iterable
-from itertools import permutations
+from collections.abc import Sequence
 
 from common.tables.urls import comparable
 
@@ -38,18 +37,21 @@ STAGE_FOLDERS = frozenset(
 """The folders of the stage's own objects, each starting with one of these names."""
 
 
-def nested(stage: str, tables: Iterable[tuple[str, str]]) -> str | None:
+def nested(stage: str, tables: Sequence[tuple[str, str]]) -> str | None:
     """A forbidden location, as a sentence; None if there is none. ``tables`` are keys and URLs."""
-    locations = [("stage.url", stage), *tables]
-    for (inner_key, inner), (outer_key, outer) in permutations(locations, 2):
-        if outer_key != "stage.url" and comparable(inner).startswith(f"{comparable(outer)}/"):
+    top, outer = comparable(stage), {comparable(url): (key, url) for key, url in reversed(list(tables))}
+    for key, url in (("stage.url", stage), *tables):
+        place = comparable(url)
+        if key != "stage.url" and place == top:
+            return f"stage.url is {key}, {url}; give the stage a place of its own"
+        below = place.removeprefix(f"{top}/").partition("/")[0]
+        if key != "stage.url" and below in STAGE_FOLDERS:
+            return f"{key}, {url}, lies in the folder {below} of the stage; give it a folder outside the stage"
+        above = (place[:at] for at, character in enumerate(place) if character == "/")
+        outer_key, outer_url = next((outer[parent] for parent in above if parent in outer), ("", ""))
+        if outer_key:
             return (
-                f"{inner_key}, {inner}, lies below {outer_key}, {outer}, where a VACUUM of that table deletes what it "
+                f"{key}, {url}, lies below {outer_key}, {outer_url}, where a VACUUM of that table deletes what it "
                 "holds; give it a folder outside the table"
             )
-        if outer_key == "stage.url" and comparable(inner) == comparable(outer):
-            return f"stage.url is {inner_key}, {inner}; give the stage a place of its own"
-        below = comparable(inner).removeprefix(f"{comparable(outer)}/").partition("/")[0]
-        if outer_key == "stage.url" and below in STAGE_FOLDERS:
-            return f"{inner_key}, {inner}, lies in the folder {below} of the stage; give it a folder outside the stage"
     return None

@@ -13,6 +13,7 @@ from common.errors import ConfigError
 from common.kafka.bounded import result_of
 from common.kafka.reader import require_allowed, topic_ids, topics_of
 from common.settings import FromOffsets, FromTimestamp, Start, StartAt, Stream
+from common.settings.overlap import TopicReaders
 from common.spans import Position, Topic, TopicPartition
 from stage_writer.fetch.connection import KafkaConnection
 from stage_writer.fetch.partitions import from_kafka, to_kafka
@@ -49,8 +50,9 @@ class BrokerMetadata:
         return position if position >= 0 else self.ends([partition])[partition]
 
     def end_positions(self, streams: Collection[Stream]) -> Mapping[TopicPartition, Position]:
-        topics = self.topics()
-        require_shareable(self._sharing, {topic for topic in topics if any(stream.reads(topic) for stream in streams)})
+        topics, read_by = self.topics(), TopicReaders(streams)
+        wanted = {topic for topic in topics if read_by.of(topic)}
+        require_shareable(self._sharing, wanted)
         for topic in (name for stream in streams if stream.pattern is None for name in stream.topics):
             if topic not in topics:
                 with self._connection.errors(f"look up the topic {topic}", topic):
@@ -58,7 +60,7 @@ class BrokerMetadata:
         partitions = [
             from_kafka(topic, partition)
             for topic, partitions in topics.items()
-            if any(stream.reads(topic) for stream in streams)
+            if topic in wanted
             for partition in partitions
         ]
         return self.ends(partitions)

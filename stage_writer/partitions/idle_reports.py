@@ -19,6 +19,7 @@ from structlog.typing import FilteringBoundLogger
 from common.errors import BrokerError, ConfigError, StoreError
 from common.ports import Clock
 from common.settings import Stream
+from common.settings.overlap import TopicReaders
 from common.spans import TopicPartition
 from common.stage.idle import MARGIN_MS, REPORT_EVERY_S, HeldFact, IdleFact, StreamFact, stream_fact
 from stage_writer.partitions.partition import AssignedPartition, HeldPartition
@@ -36,6 +37,7 @@ class IdleReporter:
         streams: Collection[Stream],
     ) -> None:
         self._streams = streams
+        self._readers = TopicReaders(streams)
         self._metadata = metadata
         self._stage = stage
         self._clock = clock
@@ -81,13 +83,11 @@ class IdleReporter:
 
     def _topics(self) -> list[StreamFact]:
         time_ms = self._clock.wall_ms() - MARGIN_MS
-        partitions = self._metadata.end_positions(self._streams)
-        return [
-            stream_fact(
-                stream.app_id, time_ms, (partition for partition in partitions if stream.takes(partition.topic))
-            )
-            for stream in self._streams
-        ]
+        taken: dict[str, list[TopicPartition]] = {stream.app_id: [] for stream in self._streams}
+        for partition in self._metadata.end_positions(self._streams):
+            for stream in self._readers.taking(partition.topic):
+                taken[stream.app_id].append(partition)
+        return [stream_fact(app_id, time_ms, partitions) for app_id, partitions in taken.items()]
 
     def _facts(self, quiet: Collection[AssignedPartition]) -> list[IdleFact]:
         time_ms = self._clock.wall_ms() - MARGIN_MS

@@ -89,6 +89,9 @@ def check_templates(stage: str, streams: Sequence[Stream]) -> None:
     """Raise ValueError for a template that may make a place of others, or a table around one."""
     of_stage = [("stage.url", stage), *(("a folder of stage.url", f"{stage}/{folder}") for folder in STAGE_FOLDERS)]
     for stream in streams:
+        template = stream.routing.route_table
+        if template is None:
+            continue
         others = [other for other in streams if other is not stream]
         locations = [*of_stage, *(location for other in others for location in other.places)]
         locations += [
@@ -96,8 +99,8 @@ def check_templates(stage: str, streams: Sequence[Stream]) -> None:
             for other in others
             if other.routing.route_table is not None
         ]
-        for key, url in locations if stream.routing.route_table is not None else ():
-            if _makes(stream.routing.route_table or "", url.replace(VALUE, "x")) is not None:
+        for key, url in locations:
+            if _makes(template, url.replace(VALUE, "x")) is not None:
                 refuse(
                     f"route_table of the stream {stream.app_id!r} may make {key}, {url}, or a table around it, for "
                     "some value of route; use another folder for one of them"

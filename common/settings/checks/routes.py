@@ -9,6 +9,8 @@ Rules:
    txn actions distinguish them, as long as no app_id is a prefix of another.
 """
 
+from collections.abc import Sequence
+
 from common.settings.refusing import refuse
 from common.settings.stream import Stream
 from common.tables.urls import comparable
@@ -54,15 +56,24 @@ def _check_tables(stream: Stream) -> None:
         seen.add(comparable(url))
 
 
-def check_shared(first: Stream, two: Stream) -> None:
-    """Raise ValueError for tables that two streams cannot share; call it for both orders."""
-    mixed = {comparable(url) for url in first.row_tables} & {comparable(two.dead_letters)}
-    if mixed:
-        what = "the table" if mixed == {comparable(first.table)} else "a route"
-        refuse(f"{what} of stream {first.app_id!r} takes the dead letters of {two.app_id!r}; give each its own URL")
-    shared = {comparable(url) for url in first.tables} & {comparable(url) for url in two.tables}
-    if first.app_id.startswith(f"{two.app_id}-") and shared:
-        refuse(
-            f"the app_ids {two.app_id!r} and {first.app_id!r} share a table, and one begins with the other, "
-            "so their txn actions cannot be told apart; rename one"
-        )
+def check_shared(streams: Sequence[Stream]) -> None:
+    """Raise ValueError for tables that two streams cannot share."""
+    rows: dict[str, list[Stream]] = {}
+    for stream in streams:
+        for url in stream.row_tables:
+            rows.setdefault(comparable(url), []).append(stream)
+    for two in streams:
+        place = comparable(two.dead_letters)
+        first = next((stream for stream in rows.get(place, ()) if stream.app_id != two.app_id), None)
+        if first is not None:
+            what = "the table" if comparable(first.table) == place else "a route"
+            refuse(f"{what} of stream {first.app_id!r} takes the dead letters of {two.app_id!r}; give each its own URL")
+    by_id = {stream.app_id: stream for stream in streams}
+    for first in streams:
+        prefixes = (first.app_id[:at] for at, character in enumerate(first.app_id) if character == "-")
+        for other in (by_id[prefix] for prefix in prefixes if prefix in by_id):
+            if {comparable(url) for url in first.tables} & {comparable(url) for url in other.tables}:
+                refuse(
+                    f"the app_ids {other.app_id!r} and {first.app_id!r} share a table, and one begins with the other, "
+                    "so their txn actions cannot be told apart; rename one"
+                )

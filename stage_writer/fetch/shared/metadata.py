@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from common.settings import Start, Stream
+from common.settings.overlap import TopicReaders
 from common.spans import Position, Topic, TopicPartition
 from common.stage.merged import kafka_partition, kafka_topic
 from stage_writer.ports import KafkaMetadata
@@ -22,11 +23,12 @@ class SharedMetadata:
         return self._inner.resolve(kafka_partition(partition), start)
 
     def end_positions(self, streams: Collection[Stream]) -> Mapping[TopicPartition, Position]:
+        read_by = TopicReaders(streams)
         return {
             chain: position
             for partition, position in self._inner.end_positions(streams).items()
             for chain in chains_in(partition, self._chains_of)
-            if any(stream.takes(chain.topic) for stream in streams)
+            if read_by.taking(chain.topic)
         }
 
     def high_watermarks(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
