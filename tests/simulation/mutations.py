@@ -20,11 +20,11 @@ from bootstrap.plans.task_states import TaskStates
 from common.errors import BrokerError
 from common.ports import AlreadyExists, Created
 from common.schema import agreement
-from common.settings import Stream
+from common.settings import Stream, gained_columns
 from common.spans import MAX_POSITION, Position
 from common.stage.state_files import EMPTY_STATE
 from delta_loader.lease.holder import LoaderLease
-from delta_loader.load import commit_load, committer, planning, schema_evolution, settling
+from delta_loader.load import commit_load, committer, planning, settling
 from delta_loader.load.catch_up import CatchUp
 from delta_loader.load.committer import After
 from delta_loader.load.refusals import Refusals
@@ -487,7 +487,7 @@ def _columns_are_published_and_not_added() -> AbstractContextManager[object]:
     def agree(*arguments: object) -> agreement.Agreement:
         return replace(agreement.agree(*arguments), added=())  # type: ignore[arg-type]
 
-    return patch.object(schema_evolution, "agree", agree)
+    return patch.object(gained_columns, "agree", agree)
 
 
 def _a_task_begins_with_nothing() -> AbstractContextManager[object]:
