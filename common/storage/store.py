@@ -4,14 +4,14 @@ Rules:
 
 1. `FsspecStore.create` is atomic and exclusive. On a local disk fsspec's exclusive create is not atomic (a torn marker
    would be an empty one, which means something), so there a temporary file is written, synced and linked. In memory it
-   checks first and then writes, so only one thread at a time may do so.
+   checks first and then writes, and a listing fails when the objects change meanwhile: one thread at a time does these.
 2. An exclusive create whose acknowledgement was lost is retried by the store's client into its own refusal. So a
    refusal counts only if the object holds other bytes than ours: markers carry their writer's unique file names.
 3. Some stores accept conditional headers and ignore them. `prove_exclusive_create` detects that before any record is at
    stake.
-4. Stores of one bucket share a client: one of S3 takes 10 MB and 0.1 CPU-seconds, and there may be a thousand tables.
-5. `FsspecStore.upload` never replaces a file: its names are unique, so an existing object is from an earlier attempt of
+4. `FsspecStore.upload` never replaces a file: its names are unique, so an existing object is from an earlier attempt of
    the same upload. So a policy may deny a writer all unconditional writes, which protects the files of others.
+5. Stores of one bucket share a client: one of S3 takes 10 MB and 0.1 CPU-seconds, and there may be a thousand tables.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class FsspecStore:
             msg = f"no store can be opened for {url}: {(str(error).splitlines() or [type(error).__name__])[0]}"
             raise StoreError(msg, "check that the store answers, and that its client has what it needs") from error
         self._local = isinstance(self._fs, LocalFileSystem)
-        self._creating = _IN_MEMORY if isinstance(self._fs, MemoryFileSystem) else nullcontext()
+        self._in_turn = _IN_MEMORY if isinstance(self._fs, MemoryFileSystem) else nullcontext()
         # s3fs slices its input into parts; other clients need bytes, and split them themselves.
         self._takes_parts = "s3" in self._fs.protocol
 
@@ -108,7 +108,10 @@ class FsspecStore:
             return S3Listing(self._fs, full_prefix.rstrip("/")).items()
         # fsspec leaves out a local folder that cannot be read; an empty listing would mean that there is no chain.
         loudly = {"on_error": "raise"} if self._local else {}
-        details: Mapping[str, Mapping[str, object]] = self._fs.find(full_prefix, withdirs=False, detail=True, **loudly)
+        with self._in_turn:
+            details: Mapping[str, Mapping[str, object]] = self._fs.find(
+                full_prefix, withdirs=False, detail=True, **loudly
+            )
         return details.items()
 
     def scan(self, prefix: str) -> Iterator[StoredObject]:
@@ -183,7 +186,7 @@ class FsspecStore:
                 if self._local:
                     _link_new(self._full(path), data)
                 else:
-                    with self._creating:
+                    with self._in_turn:
                         self._fs.pipe_file(self._full(path), data, mode="create")
                 return Created()
             except OSError as error:
@@ -197,7 +200,8 @@ class FsspecStore:
             if self._local:
                 _replace(self._full(path), data)
             else:
-                self._fs.pipe_file(self._full(path), data)
+                with self._in_turn:
+                    self._fs.pipe_file(self._full(path), data)
 
     def upload(self, path: str, data: ByteChunks) -> None:
         """Write a new file, without a complete copy where the store accepts parts (rule 4)."""
@@ -208,7 +212,7 @@ class FsspecStore:
                 if self._local:
                     _link_new(self._full(path), *data.parts)
                 else:
-                    with self._creating:
+                    with self._in_turn:
                         content = data if in_parts else data.to_bytes()
                         self._fs.pipe_file(self._full(path), content, mode="create", **parts)
             except OSError as error:
@@ -221,13 +225,15 @@ class FsspecStore:
             if self._local:
                 _copy_new(self._full(path), self._full(to))
             else:
-                self._fs.cp_file(self._full(path), self._full(to))
+                with self._in_turn:
+                    self._fs.cp_file(self._full(path), self._full(to))
 
     def delete(self, paths: Iterable[str]) -> None:
         for path in paths:
             with self._errors("delete", path):
                 try:
-                    self._fs.rm_file(self._full(path))
+                    with self._in_turn:
+                        self._fs.rm_file(self._full(path))
                 except FileNotFoundError:
                     continue
 
@@ -258,7 +264,7 @@ class FsspecStore:
 
 
 def _client(url: str, options: Mapping[str, object]) -> tuple[AbstractFileSystem, str]:
-    """The client of a URL's bucket (rule 4), and what the URL is there."""
+    """The client of a URL's bucket (rule 5), and what the URL is there."""
     scheme, _, path = url.partition("://")
     shared = (os.getpid(), scheme, path.partition("/")[0], repr(options))
     client = None if "::" in scheme else _CLIENTS.get(shared)
