@@ -2,10 +2,12 @@
 
 import gc
 import os
+from threading import Event, Thread
 from typing import cast
 
 import fsspec
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from common.errors import StoreError, StoreRefusedError
 from common.storage.store import FsspecStore, client_options
@@ -106,3 +108,25 @@ def test_options_that_the_client_does_not_take_are_named(options: dict[str, obje
     with pytest.raises(StoreRefusedError, match=problem) as raised:
         list(store.list("done/"))
     assert raised.value.remedy.startswith(remedy)
+
+
+def test_nothing_is_written_in_memory_while_it_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A listing would fail: it goes through a dictionary that all threads have."""
+    store, written = FsspecStore("memory://in-turn/a"), Event()
+
+    def write() -> None:
+        store.write("name", b"")
+        written.set()
+
+    writer = Thread(target=write)
+    find = MemoryFileSystem.find
+
+    def slow(*arguments: object, **options: object) -> object:
+        writer.start()
+        assert not written.wait(0.2)
+        return find(*arguments, **options)
+
+    monkeypatch.setattr(MemoryFileSystem, "find", slow)
+    assert not list(store.list(""))
+    writer.join()
+    assert store.read("name") == b""
