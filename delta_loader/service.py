@@ -232,8 +232,9 @@ class LoaderService:
     def _failed(self, report: StreamReport, error: KafkaDeltaExpressError) -> None:
         report.failure = error
         if not report.seen:  # an old lag would look like a current one
+            reporter = LoadReporter(report, self._ports.log, self._ports.metrics, self._ports.clock)
             for partition in self.stats.entries[report.app_id].seen:
-                LoadReporter(report, self._ports.log, self._ports.metrics, self._ports.clock).forget(partition)
+                reporter.forget(partition)
         self._notes.failed(report.app_id, error)
         self._failures[report.app_id] += 1
         self._problems[report.app_id] = with_remedy(error.problem, error.remedy)

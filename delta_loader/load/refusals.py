@@ -106,10 +106,8 @@ class Refusals:
         target = self.tables.targets.get(self.stream.dead_letters)
         if commit.target.checks is None or target is None or commit.target.url == target.url:
             return After.GO_ON
-        known, checks = (
-            self.refusing.known_checks,
-            {(commit.target.url, chain): commit.target.checks for chain in commit.metadata.spans},
-        )
+        known = self.refusing.known_checks
+        checks = {(commit.target.url, chain): commit.target.checks for chain in commit.metadata.spans}
         changed = {key: value for key, value in checks.items() if known.get(key) != value}
         after = After.GO_ON
         if changed:
