@@ -1,6 +1,7 @@
 """Records that a table refuses: each is a dead letter once, or waits, whatever happens in between."""
 
 import uuid
+from collections.abc import Callable
 
 import pytest
 
@@ -80,10 +81,8 @@ def test_what_another_loader_wrote_to_a_table_that_was_just_missing_is_not_writt
     assert world.buried == [5, 7] == world.left_out
 
 
-def test_dead_letters_that_arrive_after_another_loader_passed_their_records_are_not_written(
-    world: RefusingTables,
-) -> None:
-    """A loader stands still in their commit; the check is dropped, and the records are rows by another loader."""
+def standing_still() -> tuple[list[TableCommit], Callable[[TableCommit], None]]:
+    """A loader that stands still in its first commit of dead letters, and that commit."""
     late: list[TableCommit] = []
 
     def stands_still(commit: TableCommit) -> None:
@@ -91,6 +90,14 @@ def test_dead_letters_that_arrive_after_another_loader_passed_their_records_are_
             late.append(commit)
             raise TableError("the loader stands still")
 
+    return late, stands_still
+
+
+def test_dead_letters_that_arrive_after_another_loader_passed_their_records_are_not_written(
+    world: RefusingTables,
+) -> None:
+    """A loader stands still in their commit; the check is dropped, and the records are rows by another loader."""
+    late, stands_still = standing_still()
     world.refuses, world.meanwhile = {5}, stands_still
     world.staging.flush(0, 4, 10, dead=[6])
     world.run()
@@ -107,15 +114,9 @@ def test_dead_letters_that_arrive_after_another_loader_had_none_are_not_written(
     world: RefusingTables, *, is_dropped: bool
 ) -> None:
     """The other loader has nothing to commit to the dead-letter table but that it goes on."""
-    late: list[TableCommit] = []
-
-    def stands_still(commit: TableCommit) -> None:
-        if commit.dead_letter_rows and not late:
-            late.append(commit)
-            raise TableError("the loader stands still")
-
     world.staging.flush(0, 4, 6, dead=[5])
     assert world.run().failure is None
+    late, stands_still = standing_still()
     world.refuses, world.meanwhile = {7}, stands_still
     world.staging.flush(0, 6, 10)
     world.run()
