@@ -130,7 +130,7 @@ class WarmJava:
 
 
 def _is_of_spark_alone(key: str, value: str) -> bool:
-    """How many threads a local Spark has, it is told once more when it begins."""
+    """The number of a local Spark's threads is set once more when the session begins."""
     return key == "spark.master" and value.startswith("local[")
 
 

@@ -50,8 +50,8 @@ class Restorable(MemoryDeltaTables):
     def restore(self, url: str, to: int) -> int:
         table = self.tables[url]
         shape = TableShape(table.schema, table.partition_by)
-        nothing = CommitMetadata("restore", "somebody", {}, None)
-        table.commits.append(TableCommit(Target(url, table.table_id, shape, {}), "somebody", (), {}, {}, nothing))
+        nothing = CommitMetadata("restore", "another", {}, None)
+        table.commits.append(TableCommit(Target(url, table.table_id, shape, {}), "another", (), {}, {}, nothing))
         self.restored[url, len(table.commits)] = to
         return len(table.commits)
 
@@ -164,7 +164,7 @@ def test_a_table_is_read_again_after_a_commit_only_if_more_may_have_changed(
 
         def commit(self, commit: TableCommit) -> CommitOutcome:
             for _ in range(others):
-                other = CommitMetadata("foreign", "somebody", {}, None)
+                other = CommitMetadata("foreign", "another", {}, None)
                 self.tables[staging.table].commits.append(replace(commit, files=(), written=(), metadata=other))
             story.append("commit")
             return super().commit(commit)
@@ -260,7 +260,7 @@ def test_a_load_is_planned_again_when_its_table_is_elsewhere_after_its_dead_lett
             if self.busy and commit.target.url == staging.dead_letters:
                 self.busy = False
                 outcome = instance(Committed, super().commit(commit))
-                other = CommitMetadata("foreign", "somebody", {}, None)
+                other = CommitMetadata("foreign", "another", {}, None)
                 for url in (staging.dead_letters, staging.table):
                     self.tables[url].commits.append(replace(commit, files=(), written=(), metadata=other))
                 self.tables[staging.table].transactions["orders-0"] = position - 1

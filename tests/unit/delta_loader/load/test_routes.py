@@ -203,7 +203,7 @@ def test_a_range_that_another_loader_extends_meanwhile_is_not_complete(staging: 
             staging.flush(0, 30, 40, routed={"a": [31]})
             one_pass(staging, tables)
             tables.meanwhile = lambda _: None
-            metadata = CommitMetadata("foreign", "somebody", {}, None)
+            metadata = CommitMetadata("foreign", "another", {}, None)
             tables.tables[url].commits.append(replace(commit, files=(), metadata=metadata))
 
     tables.meanwhile = extends

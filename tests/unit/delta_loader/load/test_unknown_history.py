@@ -61,9 +61,9 @@ class Logged(MemoryDeltaTables):
     def others(self, url: str, commits: int = 1, restores: int | None = None) -> None:
         """Commits of another program; the last one may put the table back to a version."""
         table = self.tables[url]
-        nothing = CommitMetadata("x", "somebody", {}, None)
+        nothing = CommitMetadata("x", "another", {}, None)
         target = Target(url, table.table_id, TableShape(table.schema, table.partition_by), {})
-        table.commits += [TableCommit(target, "somebody", (), {}, {}, nothing)] * commits
+        table.commits += [TableCommit(target, "another", (), {}, {}, nothing)] * commits
         if restores is not None:
             self.restored[len(table.commits)] = restores
 
