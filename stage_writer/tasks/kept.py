@@ -5,7 +5,8 @@ Rules:
 1. A flush's state is written as one file (or to a Kafka topic): the changes, or, periodically, everything (a snapshot),
    so that a new owner has little to read. A flush that changed nothing writes nothing.
 2. A snapshot is due when the changes since the last one are as large as the state itself, or reach a number of files:
-   so writing costs at most about twice the changes, and restoring about twice the state.
+   so writing costs at most about twice the changes, and restoring about twice the state. The first flush without a
+   store of the files writes one as well: if the store came back later, its old entries would lack all records since.
 3. A job may still read the stores after the partition was revoked: the last reader closes them.
 4. A state does not depend on a Kafka topic for long, because the topic deletes old messages: when its oldest changes
    there reach the age limit, the stream has another topic or none by now, or the topic is no longer suitable
@@ -60,6 +61,7 @@ class KeptTask:
         self._stores = stores
         self._files = files
         self._changed_bytes = changed_bytes
+        self._has_dropped_stores = stores.has_dropped
         self._when = when
         self._unsuitable_topics = parent.unsuitable_topics
         self._readers = _Readers(stores)
@@ -97,6 +99,7 @@ class KeptTask:
             self._changed_bytes += flying.changes.size_bytes
         else:
             self._changed_bytes = 0
+            self._has_dropped_stores = False
         self._files = state
         with self._open.gate:
             self._stores.sealed(state.mark)
@@ -134,7 +137,7 @@ class KeptTask:
         self._readers.close()
 
     def _is_snapshot_due(self, changes: Changes) -> bool:
-        if self._is_leaving_a_topic():
+        if self._has_dropped_stores or self._is_leaving_a_topic():
             return True
         if not changes.entries:
             return False

@@ -35,9 +35,12 @@ MESSAGE_BYTES = 20
 class Counts(Processor):
     """Counts records by the parity of their ids."""
 
+    def __init__(self, store: str = "counts") -> None:
+        self.store = store
+
     def init(self, context: ProcessorContext) -> None:
         self.context = context
-        self.counts = context.store("counts")
+        self.counts = context.store(self.store)
 
     def process(self, record: Record) -> None:
         key = record.value["id"] % 2
@@ -48,11 +51,11 @@ class Counts(Processor):
         self.context.forward(record.with_value({"id": record.value["id"], "seen": seen}))
 
 
-def build(*, persistent: bool = False) -> Topology:
+def build(*, persistent: bool = False, store: str = "counts") -> Topology:
     topology = Topology()
     topology.add_source("orders", "orders", columns="id INT")
-    topology.add_processor("counts", Counts, "orders")
-    topology.add_state_store(Stores.key_value("counts", persistent=persistent), "counts")
+    topology.add_processor("counts", lambda: Counts(store), "orders")
+    topology.add_state_store(Stores.key_value(store, persistent=persistent), "counts")
     topology.add_sink("rows", "counts")
     return topology
 
@@ -80,8 +83,9 @@ class World:
         look_ups: LookUps | None = None,
         topic: str | None = None,
         unfit: Collection[str] = (),
+        counts: str = "counts",
     ) -> StageWriter:
-        """One that has just started; with ``topic`` as its stream's `state_changelog`, unless that is ``unfit``."""
+        """One that has just started, and counts in the store ``counts``; with ``topic`` as its stream's `state_changelog`, unless that is ``unfit``."""
         self.metrics = Metrics()
         stage = ObjectStage(
             self.store,
@@ -106,7 +110,7 @@ class World:
             unsuitable_topics=unfit,
             stopping=self.stopping,
         )
-        topology = build(persistent=disk is not None).check()
+        topology = build(persistent=disk is not None, store=counts).check()
         self.writer = new_writer(
             TopologyConverter(stream, topology, around),
             source=self.group,

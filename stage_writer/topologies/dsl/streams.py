@@ -207,7 +207,7 @@ class KStream:
         """The records of each new key that ``mapper(key, value)`` gives."""
         return self.select_key(mapper, keeps_partition=keeps_partition, name=name).group_by_key()
 
-    def to_table(self, *, materialized: Materialized | None = None, name: str = "") -> KTable:
+    def to_table(self, materialized: Materialized | None = None, *, name: str = "") -> KTable:
         """The last value of each key; a record without a value deletes the key."""
         self._needs_keys("to_table")
         node = self._graph.name("table", name)
@@ -221,8 +221,8 @@ class KStream:
         other: KStream | KTable,
         joiner: Joiner,
         windows: JoinWindows | None = None,
-        *,
         materialized: Materialized | None = None,
+        *,
         name: str = "",
     ) -> KStream:
         """A key's pairs within ``windows``, or records that a table has a row for, by ``joiner(own, other)``."""
@@ -235,8 +235,8 @@ class KStream:
         other: KStream | KTable,
         joiner: Joiner,
         windows: JoinWindows | None = None,
-        *,
         materialized: Materialized | None = None,
+        *,
         name: str = "",
     ) -> KStream:
         """The same, and own records that have no match, with None for the other."""
@@ -249,8 +249,8 @@ class KStream:
         other: KStream,
         joiner: Joiner,
         windows: JoinWindows,
-        *,
         materialized: Materialized | None = None,
+        *,
         name: str = "",
     ) -> KStream:
         """The same, and records of both sides that have no match."""
@@ -261,14 +261,14 @@ class KStream:
         other: KStream,
         joiner: Joiner,
         windows: JoinWindows,
-        *,
         materialized: Materialized | None = None,
+        *,
         name: str = "",
     ) -> KStream:
         """Each record of both sides with the earlier records of the other side that are older, within windows."""
         return self._joined(other, joiner, windows, materialized, name, is_prior=True)
 
-    def join_previous(self, joiner: Joiner, *, materialized: Materialized | None = None, name: str = "") -> KStream:
+    def join_previous(self, joiner: Joiner, materialized: Materialized | None = None, *, name: str = "") -> KStream:
         """Each record with the previous value of its key, None for the first: ``joiner(own, previous)``."""
         self._needs_keys("join_previous")
         node = self._graph.name("previous", name)
@@ -345,22 +345,22 @@ class KTable:
         """How other nodes read it."""
         self._closing_ms = closing_ms  # how long after its end a window is final; None for keys without windows
 
-    def filter(self, predicate: Predicate, *, materialized: Materialized | None = None, name: str = "") -> KTable:
+    def filter(self, predicate: Predicate, materialized: Materialized | None = None, *, name: str = "") -> KTable:
         """The rows for which ``predicate(key, value)`` is true; a row for which it becomes false is deleted."""
         return self._filtered(predicate, materialized, name, keep=True)
 
-    def filter_not(self, predicate: Predicate, *, materialized: Materialized | None = None, name: str = "") -> KTable:
+    def filter_not(self, predicate: Predicate, materialized: Materialized | None = None, *, name: str = "") -> KTable:
         """The rows for which ``predicate(key, value)`` is not true."""
         return self._filtered(predicate, materialized, name, keep=False)
 
     def map_values(
-        self, mapper: Callable[[Any], Value], *, materialized: Materialized | None = None, name: str = ""
+        self, mapper: Callable[[Any], Value], materialized: Materialized | None = None, *, name: str = ""
     ) -> KTable:
         """``mapper(value)`` gives each row's new value; it is not called for deletions."""
         return self.map_values_with_key(lambda _key, value: mapper(value), materialized=materialized, name=name)
 
     def map_values_with_key(
-        self, mapper: Callable[[Any, Any], Value], *, materialized: Materialized | None = None, name: str = ""
+        self, mapper: Callable[[Any, Any], Value], materialized: Materialized | None = None, *, name: str = ""
     ) -> KTable:
         """``mapper(key, value)`` gives each row's new value."""
         store = self._store(materialized)
@@ -372,7 +372,7 @@ class KTable:
         node = self._graph.processor(self._graph.name("to-stream", name), ToStream, self.node)
         return KStream(self._graph, node)
 
-    def suppress(self, suppressed: Suppressed, *, materialized: Materialized | None = None, name: str = "") -> KTable:
+    def suppress(self, suppressed: Suppressed, materialized: Materialized | None = None, *, name: str = "") -> KTable:
         """The changes held back: until their window is closed, or for a while."""
         if suppressed.wait_ms is None and self._closing_ms is None:
             problem = "suppress(Suppressed.until_window_closes()) follows a table without windows"
@@ -383,19 +383,19 @@ class KTable:
         return KTable(self._graph, node, table, self._closing_ms)
 
     def join(
-        self, other: KTable, joiner: Joiner, *, materialized: Materialized | None = None, name: str = ""
+        self, other: KTable, joiner: Joiner, materialized: Materialized | None = None, *, name: str = ""
     ) -> KTable:
         """The rows of keys that both tables have: ``joiner(own, other)``."""
         return self._joined(other, joiner, JoinKind.INNER, materialized, name)
 
     def left_join(
-        self, other: KTable, joiner: Joiner, *, materialized: Materialized | None = None, name: str = ""
+        self, other: KTable, joiner: Joiner, materialized: Materialized | None = None, *, name: str = ""
     ) -> KTable:
         """The rows of this table's keys, with None where the other has none."""
         return self._joined(other, joiner, JoinKind.LEFT, materialized, name)
 
     def outer_join(
-        self, other: KTable, joiner: Joiner, *, materialized: Materialized | None = None, name: str = ""
+        self, other: KTable, joiner: Joiner, materialized: Materialized | None = None, *, name: str = ""
     ) -> KTable:
         """The rows of keys that one of the tables has, with None where one has none."""
         return self._joined(other, joiner, JoinKind.OUTER, materialized, name)
@@ -457,7 +457,7 @@ class _Grouped:
 class KGroupedTable(_Grouped):
     """A table's rows under other keys."""
 
-    def count(self, *, materialized: Materialized | None = None, name: str = "") -> KTable:
+    def count(self, materialized: Materialized | None = None, *, name: str = "") -> KTable:
         """The number of rows of each key."""
         return self.aggregate(
             lambda: 0, lambda _k, _v, count: count + 1, lambda _k, _v, count: count - 1,
@@ -469,8 +469,8 @@ class KGroupedTable(_Grouped):
         initializer: Callable[[], Value],
         adder: Callable[[Any, Any, Any], Value],
         subtractor: Callable[[Any, Any, Any], Value],
-        *,
         materialized: Materialized | None = None,
+        *,
         name: str = "",
     ) -> KTable:
         """``adder(key, value, aggregate)`` adds a row, ``subtractor(key, value, aggregate)`` removes one."""
@@ -480,8 +480,8 @@ class KGroupedTable(_Grouped):
         self,
         adder: Callable[[Any, Any], Value],
         subtractor: Callable[[Any, Any], Value],
-        *,
         materialized: Materialized | None = None,
+        *,
         name: str = "",
     ) -> KTable:
         """``adder(reduced, value)`` adds a row, ``subtractor(reduced, value)`` removes one."""
@@ -498,11 +498,11 @@ class KGroupedTable(_Grouped):
 class _Folded(_Grouped, ABC):
     """Groups whose aggregate is a fold over their records: by key, or by key and time window."""
 
-    def count(self, *, materialized: Materialized | None = None, name: str = "") -> KTable:
+    def count(self, materialized: Materialized | None = None, *, name: str = "") -> KTable:
         """The number of records in each group."""
         return self._aggregated("count", fold_of_aggregator(_zero, _one_more), materialized, name)
 
-    def reduce(self, reducer: Reducer, *, materialized: Materialized | None = None, name: str = "") -> KTable:
+    def reduce(self, reducer: Reducer, materialized: Materialized | None = None, *, name: str = "") -> KTable:
         """``reducer(so_far, value)`` from the second record of a group on; the first gives its value."""
         return self._aggregated("reduce", fold_of_reducer(reducer), materialized, name)
 
@@ -510,8 +510,8 @@ class _Folded(_Grouped, ABC):
         self,
         initializer: Callable[[], Value],
         aggregator: Aggregator,
-        *,
         materialized: Materialized | None = None,
+        *,
         name: str = "",
     ) -> KTable:
         """``aggregator(key, value, so_far)`` for each record, starting each group with ``initializer()``."""
@@ -558,13 +558,13 @@ class SessionWindowedKStream(_Grouped):
         super().__init__(graph, node)
         self._windows = windows
 
-    def count(self, *, materialized: Materialized | None = None, name: str = "") -> KTable:
+    def count(self, materialized: Materialized | None = None, *, name: str = "") -> KTable:
         """The number of records in each session."""
         return self._aggregated(
             "count", SessionFold(_zero, _one_more, lambda _key, first, two: first + two), materialized, name
         )
 
-    def reduce(self, reducer: Reducer, *, materialized: Materialized | None = None, name: str = "") -> KTable:
+    def reduce(self, reducer: Reducer, materialized: Materialized | None = None, *, name: str = "") -> KTable:
         """``reducer(so_far, value)``, which also merges two sessions."""
         fold, merge = fold_of_reducer(reducer), merge_of_reducer(reducer)
         return self._aggregated("reduce", SessionFold(lambda: None, fold, merge), materialized, name)
@@ -574,8 +574,8 @@ class SessionWindowedKStream(_Grouped):
         initializer: Callable[[], Value],
         aggregator: Aggregator,
         merger: Merge,
-        *,
         materialized: Materialized | None = None,
+        *,
         name: str = "",
     ) -> KTable:
         """``aggregator(key, value, so_far)`` for each record; ``merger(key, one, two)`` for merged sessions.

@@ -68,6 +68,8 @@ class TaskStores:
         self.kinds: dict[str, StoreKind] = {}
         self._snapshots: list[Snapshot] = []
         self._marks: list[str] = []
+        self.has_dropped = False
+        """Whether the restored files have a store that the topology no longer has."""
         for builder in (*builders, StoreBuilder(TASK_STORE, StoreKind.KEY_VALUE)):
             if builder.name in self._stores:
                 msg = f"two state stores are named {builder.name}"
@@ -162,8 +164,10 @@ class TaskStores:
         Without either the state is empty, as for a new task. Raises StateError for a store of another kind.
         """
         self._backend.clear()
+        self.has_dropped = False
         for each in chain(snapshot, changes):
             self._require_kinds(each.kinds)
+            self.has_dropped |= not each.kinds.keys() <= self._stores.keys()
             known = {space: changed for space, changed in each.spaces.items() if space in self._stores}
             self._backend.apply(self._with_indexes(known), None)
         if mark is not None:

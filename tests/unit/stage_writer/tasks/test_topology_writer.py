@@ -51,6 +51,19 @@ def test_a_snapshot_comes_when_all_changes_are_larger_than_the_state(tmp_path: P
     assert (changes_above.count(0), max(changes_above)) == (2, 7), "of seven keys, one in each flush"
 
 
+@pytest.mark.parametrize("is_on_disk", [False, True])
+def test_a_store_that_was_dropped_comes_back_empty(tmp_path: Path, is_on_disk: bool) -> None:  # noqa: FBT001
+    """Its old entries would lack the records since."""
+    world = World(tmp_path, 0)
+    disk = tmp_path / "disk" if is_on_disk else None
+    for store, end in (("counts", 10), ("others", 11), ("others", 14), ("counts", 17)):
+        world.new_writer(disk=disk, counts=store)
+        world.grow(end)
+        world.writer.revoked([FIRST])
+    assert [state.files.snapshot is not None for state in world.states()] == [False, True, True, True]
+    assert world.staged()[10:] == [(10, 1), (11, 1), (12, 2), (13, 2), (14, 1), (15, 1), (16, 2)]
+
+
 def test_metrics_say_nothing_more_of_a_task_whose_partition_has_left(tmp_path: Path) -> None:
     world = World(tmp_path, 10)
     world.steps()

@@ -173,7 +173,7 @@ def test_an_exception_takes_back_what_its_record_did() -> None:
 
     builder = StreamsBuilder()
     windows = TimeWindows.of_size_with_no_grace(10 * SECOND)
-    counts = builder.stream("clicks").group_by_key().windowed_by(windows).count(materialized=Materialized("counts"))
+    counts = builder.stream("clicks").group_by_key().windowed_by(windows).count(Materialized("counts"))
     counts.to_stream().map_values(lambda count: {"count": count}).peek(checked).to()
     driver = TopologyTestDriver(builder)
     driver.pipe_input("clicks", "ada", {}, 1_000)
