@@ -85,7 +85,10 @@ class World:
         unfit: Collection[str] = (),
         counts: str = "counts",
     ) -> StageWriter:
-        """One that has just started, and counts in the store ``counts``; with ``topic`` as its stream's `state_changelog`, unless that is ``unfit``."""
+        """One that has just started, and counts in the store ``counts``.
+
+        Its stream has ``topic`` as its `state_changelog`, unless that is ``unfit``.
+        """
         self.metrics = Metrics()
         stage = ObjectStage(
             self.store,
