@@ -1,7 +1,9 @@
 """The three programs as a user runs them: processes of their own, told by a YAML file."""
 
+import signal
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +12,7 @@ import pytest
 import yaml
 
 from devservices import processes
-from tests.integration.forked import Forked, forked_programs
+from tests.integration.forked import FLUSHES, Forked, forked_programs
 from tests.spark_archive import use_spark_archive
 
 _PROGRAMS = ("stage-writer", "delta-loader", "bootstrap")
@@ -52,6 +54,19 @@ class Programs:
         done = self.run(program, *arguments)
         assert done.returncode == code, f"{program} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
         return done.stdout
+
+    def writer_dies(self, config: Path, *, flushes: int = 0) -> None:
+        """A stage writer is killed after so many flushes, when all of the next one but its marker is there.
+
+        It is in a group of its own, so that nothing waits until Kafka knows of its death.
+        """
+        settings = yaml.safe_load(config.read_text("utf-8"))
+        name = f"dies-{uuid.uuid4().hex}"
+        own = self.config({**settings, "writer": {**settings["writer"], "group_id": name}}, f"{name}.yaml")
+        with pytest.MonkeyPatch.context() as environ:
+            environ.setenv(FLUSHES, str(flushes))
+            died = self.run("stage-writer", "run", own, "--until-caught-up")
+        assert died.returncode == -signal.SIGKILL, died.stderr
 
 
 def _prepare(program: str) -> None:

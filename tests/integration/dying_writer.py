@@ -1,29 +1,26 @@
-"""``python -m tests.integration.dying_writer FLUSHES run CONFIG``: a stage writer that is killed before a marker.
+"""A stage writer is killed before a marker, when all that the flush has for Kafka and the stage is there.
 
-Right before it claims after so many markers, when all that the flush has for Kafka and the stage is there.
+A forked writer with `FLUSHES` in its environment imports this, and dies right before it claims after so many markers.
 """
 
 import os
 import signal
-import sys
 from itertools import count
 
 from common.stage.markers import MarkerName
-from stage_writer.__main__ import main
 from stage_writer.chains import StagedChains
+from tests.integration.forked import FLUSHES
 
 _claim = StagedChains.claim
 _claims = count(1)
-FLUSHES = int(sys.argv.pop(1))
+_flushes = int(os.environ[FLUSHES])
 
 
 def claim(self: StagedChains, name: MarkerName, data: bytes) -> bool:
     """The real one, up to the last."""
-    if next(_claims) > FLUSHES:
+    if next(_claims) > _flushes:
         os.kill(os.getpid(), signal.SIGKILL)
     return _claim(self, name, data)
 
 
-if __name__ == "__main__":
-    StagedChains.claim = claim  # type: ignore[method-assign]
-    main()
+StagedChains.claim = claim  # type: ignore[method-assign]

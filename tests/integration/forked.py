@@ -38,6 +38,8 @@ _LATER = {
     "stage_writer": ("pandas", "s3fs"),
     "delta_loader": ("s3fs", "delta_loader.wiring", "tests.integration.warm_java"),
 }
+FLUSHES = "FLUSHES_BEFORE_DEATH"
+"""A variable for stage writers: they are killed after so many (dying_writer.py)."""
 _POLL_S = 0.02
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
@@ -200,6 +202,8 @@ def main(module: str, folder: Path) -> None:
 
 
 def _run(module: str, folder: Path, alive: int) -> None:
+    if module == "stage_writer" and FLUSHES in os.environ:
+        importlib.import_module("tests.integration.dying_writer")
     if module != "delta_loader":
         runpy.run_module(module, run_name="__main__", alter_sys=True)
         return

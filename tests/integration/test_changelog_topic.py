@@ -2,7 +2,6 @@
 
 import json
 import random
-import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterator
@@ -29,7 +28,6 @@ from common.stage.changelogs import TopicChanges
 from common.stage.state_files import StateFileName, StateKind
 from common.storage.chunks import ByteChunks
 from common.storage.store import FsspecStore
-from devservices import processes
 from devservices.kafka import KafkaCluster
 from stage_writer.__main__ import app as writer
 from stage_writer.changelog.changelog import MESSAGE_BYTES, TopicChangelog
@@ -39,6 +37,7 @@ from stage_writer.changelog.wiring import changelog_of
 from tests.integration import in_process
 from tests.integration.conftest import Programs
 from tests.integration.counted import PARTITIONS, Sender, batch_of, counted_rows, flushes, settings
+from tests.integration.forked import FLUSHES
 from tests.reading import rows_of
 from tests.staged import manifests
 from tests.waiting import until, until_left
@@ -261,10 +260,10 @@ def test_writers_killed_between_topic_and_marker_give_the_table_that_a_batch_giv
     monkeypatch.setenv("COUNTED_TOPIC", topic)
     config = programs.config(settings(kafka, tmp_path, topic, state_changelog=changes))
     store = FsspecStore(f"{tmp_path}/stage")
-    dying = [sys.executable, "-m", "tests.integration.dying_writer", "5", "run", str(config)]
     with sending(kafka, topic) as sender:
-        first = processes.start(dying, tmp_path / "dying.log")
-        programs.started.append(first)
+        with monkeypatch.context() as environ:
+            environ.setenv(FLUSHES, "5")
+            first = programs.start("stage-writer", "run", config)
         other = programs.start("stage-writer", "run", config)
         assert first.process.wait(600) == -9, first.log_tail()
         programs.start("stage-writer", "run", config)

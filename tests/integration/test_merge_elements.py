@@ -2,9 +2,6 @@
 
 import json
 import random
-import signal
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -205,24 +202,21 @@ def test_elements_gain_fields_while_a_writer_dies(
     topic, table = new_topic(1), f"{tmp_path}/orders"
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     stream = {"app_id": "orders", "topics": [topic], "table": table, "explode": "items", "load": "merge"}
-    settings = {
-        "kafka": {"bootstrap.servers": kafka.bootstrap_servers},
-        "stage": {"url": f"{tmp_path}/stage"},
-        "loader": {"http": None, "spark": {"spark.master": "local[2]"}},
-        "streams": [{**stream, "merge": {"keys": ["order", "items.sku"]}}],
-    }
-    # What dies is in a group of its own, so that nothing waits until Kafka knows of its death.
-    config, of_dying = (
-        programs.config({**settings, "writer": {"group_id": f"{topic}-{name}", "http": None}}, f"{name}.yaml")
-        for name in ("staging", "dying")
+    config = programs.config(
+        {
+            "kafka": {"bootstrap.servers": kafka.bootstrap_servers},
+            "stage": {"url": f"{tmp_path}/stage"},
+            "writer": {"group_id": topic, "http": None},
+            "loader": {"http": None, "spark": {"spark.master": "local[2]"}},
+            "streams": [{**stream, "merge": {"keys": ["order", "items.sku"]}}],
+        }
     )
 
     def loaded(*records: dict[str, object]) -> None:
         for record in records:
             producer.produce(topic, json.dumps(record), partition=0)
         assert producer.flush(120) == 0
-        dying = [sys.executable, "-m", "tests.integration.dying_writer", "0", "run", str(of_dying), "--until-caught-up"]
-        assert subprocess.run(dying, check=False).returncode == -signal.SIGKILL
+        programs.writer_dies(config)
         programs.succeed("stage-writer", "run", config, "--until-caught-up")
         report = in_process.load(config, spark)
         assert (report.failure, report.held) == (None, {})

@@ -1,9 +1,6 @@
 """Sections of `routes` that gain columns and are merged by keys of their own, by programs of which one is killed."""
 
 import json
-import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -60,24 +57,14 @@ class Pipeline:
         self._settings: dict[str, object] = {
             "kafka": {"bootstrap.servers": kafka.bootstrap_servers},
             "stage": {"url": f"{folder}/stage"},
+            "writer": {"group_id": topics[ADDED], "http": None},
             "loader": {"http": None, "spark": {"spark.master": "local[2]"}},
         }
         self._producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
         self.edit()
 
     def edit(self, **edits: object) -> None:
-        # What dies is in a group of its own, so that nothing waits until Kafka knows of its death.
-        self.config, self._config_of_dying = (
-            self._programs.config(
-                {
-                    **self._settings,
-                    "writer": {"group_id": topic, "http": None, "flush_after": "1s"},
-                    "streams": streams(self._folder, self.topics, **edits),
-                },
-                f"{app_id}.yaml",
-            )
-            for app_id, topic in self.topics.items()
-        )
+        self.config = self._programs.config({**self._settings, "streams": streams(self._folder, self.topics, **edits)})
 
     def send(self, *records: tuple[str, dict[str, object]]) -> None:
         for topic in self.topics.values():
@@ -87,8 +74,7 @@ class Pipeline:
 
     def killed(self) -> None:
         """A writer that dies when the files of its second flush are there, and their marker is not."""
-        dying = [sys.executable, "-m", "tests.integration.dying_writer", "1", "run", str(self._config_of_dying)]
-        assert subprocess.run(dying, check=False).returncode == -signal.SIGKILL
+        self._programs.writer_dies(self.config, flushes=1)
 
     def stage(self) -> None:
         self._programs.succeed("stage-writer", "run", self.config, "--until-caught-up")

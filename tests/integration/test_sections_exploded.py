@@ -1,9 +1,6 @@
 """Orders in one table and their lines in another, from one topic, while a writer dies."""
 
 import json
-import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -35,14 +32,11 @@ def test_orders_and_their_lines_are_in_tables_of_their_own(
     settings = {
         "kafka": {"bootstrap.servers": kafka.bootstrap_servers},
         "stage": {"url": f"{tmp_path}/stage"},
+        "writer": {"group_id": topic, "http": None},
         "loader": {"http": None, "spark": {"spark.master": "local[2]"}},
         "streams": [stream],
     }
-    # What dies is in a group of its own, so that nothing waits until Kafka knows of its death.
-    config, of_dying = (
-        programs.config({**settings, "writer": {"group_id": f"{topic}-{name}", "http": None}}, f"{name}.yaml")
-        for name in ("staging", "dying")
-    )
+    config = programs.config(settings)
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     counts = [3, 0, 20_000, 1]
     for number, count in enumerate(counts):
@@ -51,8 +45,7 @@ def test_orders_and_their_lines_are_in_tables_of_their_own(
         producer.produce(topic, json.dumps({"id": number, "city": "Ulm", "note": "x" * 2_000, "items": items}))
     producer.produce(topic, json.dumps({"id": 4, "city": 4, "items": [{"sku": "none"}]}))
     assert producer.flush(120) == 0
-    dying = [sys.executable, "-m", "tests.integration.dying_writer", "0", "run", str(of_dying), "--until-caught-up"]
-    assert subprocess.run(dying, check=False).returncode == -signal.SIGKILL
+    programs.writer_dies(config)
     programs.succeed("stage-writer", "run", config, "--until-caught-up")
     report = in_process.load(config, spark)
     assert (report.failure, report.held) == (None, {})
