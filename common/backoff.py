@@ -10,7 +10,6 @@ class Backoff:
         self._next_s = first_s
 
     def next_s(self) -> float:
-        """The pause after another failure, in seconds."""
         pause_s = self._next_s
         self._next_s = min(pause_s * 2, self._longest_s)
         return pause_s

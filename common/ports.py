@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
 
 class Clock(Protocol):
-    """Time: elapsed seconds, and the current date."""
-
     def monotonic_s(self) -> float:
         """Seconds that never decrease; only differences have a meaning."""
 

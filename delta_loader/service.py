@@ -54,7 +54,6 @@ class _StreamWork:
     unfinished: UnfinishedStreams
 
     def run(self, app_id: str, should_yield: Callable[[], bool], /) -> bool:
-        """Load one stream; returns whether it only yielded."""
         yielded = False
 
         def ends() -> bool:
@@ -67,7 +66,6 @@ class _StreamWork:
         return yielded and not self.stop()
 
     def progress(self, app_id: str, /) -> object:
-        """A value that changes while a stream loads."""
         return self.unfinished.progress(app_id)
 
 

@@ -123,7 +123,6 @@ class RecordPipeline:
         return self._keys.waits(batch.keys.filter(tombstones), headers)
 
     def routes_of_tombstones(self, messages: Messages) -> list[str]:
-        """The routes that tombstones take and that are none of the stream's, each once."""
         return [] if self._events is None else self._events.routes_of_tombstones(messages)
 
     def begin(self, messages: Messages) -> Slice:
@@ -202,12 +201,10 @@ class StreamConverter(WithoutTasks):
 
     @property
     def needs_headers(self) -> bool:
-        """Whether an expression uses the records' headers, or one names the schema."""
         return self._pipeline.needs_headers
 
     @property
     def json_of(self) -> Opens | None:
-        """Returns the JSON of the record in a message, for a format that only its schema opens."""
         return self._pipeline.json_of
 
     def waits(self, batch: MessageBatch) -> Dependency | None:

@@ -58,7 +58,6 @@ class Polled:
     faults: tuple[PartitionFault, ...] = ()
 
     def without(self, partitions: Collection[TopicPartition]) -> Polled:
-        """What concerns other partitions."""
         if not partitions:
             return self
         return Polled(
@@ -145,7 +144,6 @@ class Sealed:
 
     @property
     def tail(self) -> Tail:
-        """The chain's end after this flush."""
         return Tail.of(self.marker, self.marker.name.path, digest_of(marker_to_bytes(self.marker)))
 
 
@@ -335,8 +333,6 @@ class StateStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FlushIdentity:
-    """What one flush seals, and as what."""
-
     partition: TopicPartition
     stream: Stream
     buffer: Buffer

@@ -20,8 +20,6 @@ DISTRIBUTION = "kafka-delta-express"
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """A service's health: ``problems`` is empty when there are none."""
-
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     """Notes for operators that are not problems."""

@@ -38,8 +38,6 @@ NO_GROUP = KafkaError.GROUP_AUTHORIZATION_FAILED
 
 
 class KafkaReader:
-    """A consumer of assigned partitions."""
-
     def __init__(self, properties: Mapping[str, Option], at_a_time: int) -> None:
         """``properties`` are a consumer's, ``at_a_time`` is the largest batch of records. Raises ConfigError."""
         self._servers = str(properties["bootstrap.servers"])
@@ -68,7 +66,6 @@ class KafkaReader:
             return sorted(topics_of(self._consumer, _TIMEOUT_S, self._client_error))
 
     def topic_ids(self, topics: Collection[Topic]) -> Mapping[Topic, str | None]:
-        """The id of each topic that exists; None from a broker without topic ids."""
         with self._errors("describe topics"):
             return topic_ids(AdminClient(client_properties(self._properties), logger=QUIET), topics, _TIMEOUT_S)
 

@@ -35,7 +35,6 @@ class EndHistory:
         return seen[-1][1] if seen else None
 
     def first(self, partition: TopicPartition) -> Position | None:
-        """The oldest known end; None if there is none."""
         seen = self._seen.get(partition)
         return seen[0][1] if seen else None
 
@@ -46,7 +45,6 @@ class EndHistory:
         return seen[before - 1][1] if before else None
 
     def lag_records(self, partition: TopicPartition, position: Position | None) -> int | None:
-        """The number of positions up to the end."""
         end = self.end(partition)
         return None if end is None or position is None else max(0, end - position)
 

@@ -83,7 +83,6 @@ class StreamLoad:
         return True
 
     def inspect(self) -> None:
-        """Find out how far the stream is without changing anything. Raises KafkaDeltaExpressError."""
         self.context.inspect()
 
     def _plan(self) -> Load | None:

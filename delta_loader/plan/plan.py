@@ -143,7 +143,6 @@ class Overlap:
 
     @property
     def end(self) -> Position:
-        """The table's position after it."""
         return self.marker.span.end
 
     def first(self, count: int) -> Overlap | None:

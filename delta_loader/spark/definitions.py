@@ -52,7 +52,6 @@ class TableDefinitions:
                     raise
 
     def template(self, url: str) -> Template | None:
-        """The table to use as a template. Raises TableError."""
         with _errors("read", url):
             state = self._bridge.state(url)
             return None if state is None else Template(state, self._bridge.clustered_by(url))

@@ -89,8 +89,6 @@ class SparkDeltaTables:
             return self._bridge.state(url)
 
     def history(self, url: str, newest: int) -> Iterator[LoggedCommit]:
-        """The table's commits from a version down. Raises TableError."""
-
         def commits() -> Iterator[LoggedCommit]:
             with _errors("read the history of", url):
                 yield from read_history(newest, partial(self._bridge.commit_lines, url))

@@ -45,7 +45,6 @@ class SparkReplacer:
         self._stage = spark_url(stage_url)
 
     def lost(self, request: Request, urls: tuple[str, ...]) -> int:
-        """How many records of the range some tables have and the request does not."""
         with _errors("read", urls[0]):
             known = [self._filtered(request), *(self._staged(table) for table in request.content.tables)]
             have = _offsets([self._old(request, url) for url in urls]).distinct()
@@ -53,7 +52,6 @@ class SparkReplacer:
             return int((have.join(_offsets(read), _OFFSET, "left_anti") if read else have).count())
 
     def unnamed(self, request: Request, urls: tuple[str, ...]) -> int:
-        """How many records of the request no table names; 0 where every table's rows name their records."""
         with _errors("read", urls[0]):
             tables = [self._spark.read.format("delta").load(spark_url(url)) for url in urls]
             staged = [frame for frame in map(self._staged, request.content.tables) if frame is not None]

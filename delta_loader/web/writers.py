@@ -65,7 +65,6 @@ class WritersView:
         return self._answers.is_answering
 
     def without_chain(self, entry: StreamStats) -> set[TopicPartition]:
-        """The Kafka partitions of a stream of which nothing is staged."""
         return set(without_chain(self._streams[entry.app_id], entry.seen, self._answers.partitions))
 
     def of(self, entry: StreamStats) -> OfWriters:

@@ -54,7 +54,6 @@ class ChangelogWatch(TopicWatch):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """The problems, as text for operators. Safe to call from any thread."""
         problems = self._problems.copy().values()
         return tuple(
             f"{error.problem}; until then, states are stored in the stage: {error.remedy}" for error in problems

@@ -58,7 +58,6 @@ class MergedBatch(MessageBatch):
         return self.part(int(np.searchsorted(self.offsets, position)), len(self))
 
     def part(self, start: int, end: int) -> Self:
-        """The messages ``[start, end)``, by index; the same object when these are all."""
         if (start, end) == (0, len(self)):
             return self
         return replace(

@@ -141,7 +141,6 @@ class KafkaOutlets(Outlets):
         return outlet
 
     def problems(self) -> tuple[KafkaDeltaExpressError, ...]:
-        """The current problems, one for each chain. Safe to call from any thread."""
         return tuple(self._failing.copy().values())
 
     def close(self, within_s: float) -> bool:

@@ -83,7 +83,6 @@ class Range:
 
     @property
     def positions(self) -> int:
-        """The number of selected positions."""
         return sum(run.positions for run in self.only) if self.only else self.span.positions
 
 

@@ -203,11 +203,9 @@ class ObjectStage:
         return continued_columns(self._store, self._tables, self._clock, stream)
 
     def gain(self, stream: Stream, offers: Mapping[str, StructType]) -> Evolved:
-        """Agree on columns for fields that records offer, by marker (stage_writer/stage/gaining.py)."""
         return gain_columns(self._store, self._tables, self._clock, stream, offers)
 
     def now_s(self) -> float:
-        """The monotonic clock's time."""
         return self._clock.monotonic_s()
 
 

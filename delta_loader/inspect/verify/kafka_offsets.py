@@ -33,7 +33,6 @@ class KafkaOffsets(KafkaReader):
         super().__init__(own, _AT_A_TIME)
 
     def buckets(self, partition: TopicPartition, start: Position, end: Position) -> Iterator[tuple[Bucket, Bucket]]:
-        """Records with a value, with the timestamps of all, and tombstones, of ``[start, end)``, as buckets."""
         if start >= end:
             return
         taken = _BucketRecords(start // BUCKET)

@@ -69,19 +69,16 @@ class SparkOffsets:
         )
 
     def sources(self) -> list[TopicPartition]:
-        """The Kafka partitions that have rows in it."""
         with _errors("read", self._url):
             rows = self._bitmaps.select("topic", "partition").distinct().collect()
         return sorted(TopicPartition(Topic(topic), Partition(partition)) for topic, partition in rows)
 
     def nameless(self) -> int:
-        """How many rows do not name their record."""
         with _errors("read", self._url):
             named = self._bitmaps.agg(functions.sum("amount")).collect()[0][0] or 0
             return int(self._frame.count()) - int(named)
 
     def buckets(self, partition: TopicPartition) -> Iterator[Bucket]:
-        """One partition's offsets, in order."""
         with _errors("read", self._url):
             columns = ("bucket", "amount", "bits", *(("known", *_DIGITS) if self._stamped else ()))
             frame = self._bitmaps.where(_is(partition)).orderBy("bucket").select(*columns)
@@ -91,14 +88,12 @@ class SparkOffsets:
                 yield Bucket(int(bucket) * BUCKET, int(amount), bits, stamped)
 
     def timestamp_ms(self, partition: TopicPartition, offset: int) -> int | None:
-        """The timestamp in the rows of a record; None where there is none."""
         with _errors("read", self._url):
             span = Span(Position(offset), Position(offset + 1))
             earliest_ms = self._within(partition, [span]).agg(functions.min("time_ms")).collect()[0][0]
         return None if earliest_ms is None else int(earliest_ms)
 
     def twice(self, partition: TopicPartition, spans: Sequence[Span]) -> list[tuple[int, tuple[str, ...]]]:
-        """Offsets that occur more than once, and the files that contain them; the first ones only."""
         with _errors("read", self._url):
             rows = (
                 self._within(partition, spans)
@@ -128,7 +123,6 @@ class SparkContents(RepeatedKeys):
     """Opens tables' contents in one Spark session."""
 
     def offsets(self, *tables: tuple[str, int], stamped: bool) -> SparkOffsets:
-        """The offset columns of several tables together, each by URL and version; ``stamped``: with timestamps."""
         return SparkOffsets(self._spark, tables, stamped=stamped)
 
     def count(self, url: str, version: int) -> int:

@@ -84,7 +84,6 @@ class FactsReader:
     clock: Clock
 
     def read(self, url: str, rules: TableRules) -> TableFacts | None:
-        """The facts; None when there is no table. Raises TableError and StoreError."""
         store = self.open_store(url)
         state = read_table_state(store)
         if state is None:

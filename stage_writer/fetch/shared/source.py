@@ -46,7 +46,6 @@ class SharedTopicSource:
         self._inner.subscribe(streams, self)
 
     def poll(self, timeout_s: float) -> Polled:
-        """Wait up to the given time for messages, and serve the group."""
         settling = self._settle()
         polled = self._inner.poll(timeout_s)
         batches: list[MessageBatch] = []

@@ -38,7 +38,6 @@ class Operation:
 
     @property
     def needs_headers(self) -> bool:
-        """Whether the expression asks for ``kafka.headers``."""
         return self._evaluator is not None and self._evaluator.needs_headers
 
     def apply(self, rows: Rows, messages: Messages) -> Rows:

@@ -108,7 +108,6 @@ class TaskStores:
 
     @property
     def size_bytes(self) -> int:
-        """The backend's size, in memory or on disk."""
         return self._backend.size_bytes
 
     @property
