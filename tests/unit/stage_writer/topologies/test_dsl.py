@@ -1,4 +1,4 @@
-"""The DSL as a user meets it: what it refuses and why, what only it has, and what becomes of dropped records."""
+"""The DSL: refused uses, operators that Kafka Streams lacks, late and dropped records."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -37,7 +37,7 @@ def pair(own: object, other: object) -> dict[str, object]:
         lambda stream: stream.group_by(lambda _key, value: value, keeps_partition=True),
     ],
 )
-def test_changed_keys_have_to_go_through_a_topic(use: Callable[[KStream], object]) -> None:
+def test_changed_keys_require_a_repartition_topic(use: Callable[[KStream], object]) -> None:
     stream = StreamsBuilder().stream("clicks").select_key(lambda _key, value: value["page"], name="by-page")
     with pytest.raises(ConfigError, match=r"'by-page' changed their keys") as refused:
         use(stream)
@@ -45,7 +45,7 @@ def test_changed_keys_have_to_go_through_a_topic(use: Callable[[KStream], object
     assert "keeps_partition=True" in refused.value.remedy
 
 
-def test_changed_keys_that_keep_their_partition_are_grouped() -> None:
+def test_changed_keys_can_be_grouped_if_they_keep_their_partition() -> None:
     builder = StreamsBuilder()
     pages = builder.stream("clicks").group_by(lambda _key, value: value["page"], keeps_partition=True)
     pages.count().to_stream().map(lambda page, count: (page, {"page": page, "count": count})).to()
@@ -55,7 +55,7 @@ def test_changed_keys_that_keep_their_partition_are_grouped() -> None:
     assert driver.rows() == [{"page": "/", "count": 1}, {"page": "/help", "count": 1}, {"page": "/", "count": 2}]
 
 
-def test_through_a_topic_the_records_come_back_and_are_grouped() -> None:
+def test_records_sent_through_a_topic_are_grouped_by_their_new_key() -> None:
     builder = StreamsBuilder()
     clicks = builder.stream("clicks").select_key(lambda _key, value: value["page"])
     counts = clicks.through("clicks-by-page").group_by_key().count()
@@ -68,7 +68,7 @@ def test_through_a_topic_the_records_come_back_and_are_grouped() -> None:
     assert [group.topics for group in builder.check().groups] == [("clicks",), ("clicks-by-page",)]
 
 
-def test_a_prior_join_looks_back_only() -> None:
+def test_prior_join_matches_only_older_records() -> None:
     builder = StreamsBuilder()
     builder.stream("left").join_prior(builder.stream("right"), pair, WITHIN).to()
     driver = TopologyTestDriver(builder)
@@ -80,7 +80,7 @@ def test_a_prior_join_looks_back_only() -> None:
     assert driver.rows() == [pair("l5", "r7"), pair("l6", "r5")]
 
 
-def test_a_join_with_the_previous_value_survives_a_restart() -> None:
+def test_join_previous_survives_a_restart() -> None:
     builder = StreamsBuilder()
     builder.stream("prices").join_previous(pair).to()
     driver = TopologyTestDriver(builder)
@@ -91,7 +91,7 @@ def test_a_join_with_the_previous_value_survives_a_restart() -> None:
     assert driver.rows() == [pair(1, None), pair(2, 1), pair(3, None)]
 
 
-def test_what_is_late_is_counted_or_goes_to_the_dead_letters() -> None:
+def test_late_record_is_dropped_and_counted_or_dead_lettered() -> None:
     for late, dropped, refused in (("drop", {"late": 1}, 0), ("dead_letter", {}, 1)):
         builder = StreamsBuilder(late=late)
         windows = TimeWindows.of_size_with_no_grace(10 * SECOND)
@@ -106,7 +106,7 @@ def test_what_is_late_is_counted_or_goes_to_the_dead_letters() -> None:
 
 
 @pytest.mark.parametrize(("time_ms", "is_late"), [(4_999, True), (5_000, False), (5_001, False)])
-def test_a_session_closes_when_time_is_past_its_gap_and_grace(time_ms: int, *, is_late: bool) -> None:
+def test_session_closes_after_its_gap_and_grace(time_ms: int, *, is_late: bool) -> None:
     builder = StreamsBuilder()
     windows = SessionWindows.of_inactivity_gap_and_grace(10 * SECOND, 5 * SECOND)
     counts = builder.stream("clicks").group_by_key().windowed_by_sessions(windows).count()
@@ -119,7 +119,7 @@ def test_a_session_closes_when_time_is_past_its_gap_and_grace(time_ms: int, *, i
 
 
 @pytest.mark.parametrize("is_session", [False, True])
-def test_a_final_result_is_given_on_in_the_first_millisecond_that_can_change_it_no_more(*, is_session: bool) -> None:
+def test_suppressed_result_is_emitted_in_the_millisecond_its_window_closes(*, is_session: bool) -> None:
     builder = StreamsBuilder()
     grouped = builder.stream("clicks").group_by_key()
     if is_session:
@@ -140,7 +140,7 @@ def test_a_final_result_is_given_on_in_the_first_millisecond_that_can_change_it_
 
 
 @pytest.mark.parametrize("kind", ["left_join", "outer_join"])
-def test_what_has_no_match_is_given_on_in_the_first_millisecond_in_which_none_can_come(kind: str) -> None:
+def test_unmatched_row_is_emitted_in_the_millisecond_its_join_window_closes(kind: str) -> None:
     builder = StreamsBuilder()
     windows = JoinWindows.of_time_difference_and_grace(10 * SECOND, 5 * SECOND).before(2 * SECOND)
     getattr(builder.stream("left"), kind)(builder.stream("right"), pair, windows).to()
@@ -151,7 +151,7 @@ def test_what_has_no_match_is_given_on_in_the_first_millisecond_in_which_none_ca
 
 
 @pytest.mark.parametrize("late", ["drop", "dead_letter"])
-def test_a_record_that_is_late_for_one_of_its_windows_is_in_the_others(late: str) -> None:
+def test_partly_late_record_counts_in_its_open_windows(late: str) -> None:
     builder = StreamsBuilder(late=late)
     windows = TimeWindows.of_size_with_no_grace(10 * SECOND).advance_by(5 * SECOND)
     counts = builder.stream("clicks").group_by_key().windowed_by(windows).count()
@@ -165,7 +165,7 @@ def test_a_record_that_is_late_for_one_of_its_windows_is_in_the_others(late: str
     assert [letter.offset for letter in driver.dead_letters()] == ([] if late == "drop" else [2])
 
 
-def test_an_exception_takes_back_what_its_record_did() -> None:
+def test_exception_undoes_the_state_changes_of_its_record() -> None:
     def checked(_key: object, value: dict[str, int]) -> object:
         if value["count"] == 2:
             raise ValueError(value)
@@ -185,7 +185,7 @@ def test_an_exception_takes_back_what_its_record_did() -> None:
     assert driver.store("counts").fetch("ada", 10_000_000) == [1, 10_000_000]
 
 
-def test_operators_on_columns_go_with_those_on_records() -> None:
+def test_column_operators_combine_with_record_operators() -> None:
     builder = StreamsBuilder()
     clicks = builder.stream("clicks", columns="page STRING, ms BIGINT").where("ms > 10").derive({"s": "ms / 1000.0"})
     clicks.map_values(lambda click: {"page": click["page"].upper(), "s": float(click["s"])}).to()
@@ -195,7 +195,7 @@ def test_operators_on_columns_go_with_those_on_records() -> None:
     assert driver.rows() == [{"page": "/B", "s": 2.5}]
 
 
-def test_a_processor_of_the_users_stands_between_with_a_store_of_its_own() -> None:
+def test_user_processor_with_its_own_store_fits_between_operators() -> None:
     class Numbered(Processor):
         def process(self, record: Record) -> None:
             store = self.context.store("numbers")
@@ -212,7 +212,7 @@ def test_a_processor_of_the_users_stands_between_with_a_store_of_its_own() -> No
 
 
 @pytest.mark.parametrize(
-    ("make", "says"),
+    ("make", "message"),
     [
         (lambda: TimeWindows.of_size_with_no_grace(timedelta()), "size is zero"),
         (lambda: TimeWindows.of_size_with_no_grace(SECOND).advance_by(2 * SECOND), "advance by 2000 ms"),
@@ -225,10 +225,10 @@ def test_a_processor_of_the_users_stands_between_with_a_store_of_its_own() -> No
         (StreamsBuilder().stream("s").process(Processor, stores=["none"])._graph.build, "'none'"),
     ],
 )
-def test_what_does_not_fit_is_refused_by_name(make: Callable[[], object], says: str) -> None:
+def test_invalid_dsl_use_is_refused_with_a_remedy(make: Callable[[], object], message: str) -> None:
     with pytest.raises(ConfigError) as refused:
         make()
-    assert says in str(refused.value)
+    assert message in str(refused.value)
     assert refused.value.remedy
 
 

@@ -1,4 +1,4 @@
-"""State stores: what the histories of tests/property do not look at."""
+"""State stores: cases that the histories in tests/property do not cover."""
 
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -9,7 +9,7 @@ from common.errors import ConfigError
 from stage_writer.topologies.stores import MemoryBackend, Stores, TaskStores, Windowed
 
 
-def test_nothing_is_merged_while_a_snapshot_is_read() -> None:
+def test_nothing_is_merged_while_a_snapshot_is_open() -> None:
     backend = MemoryBackend()
     stores = TaskStores([Stores.key_value("counts")], backend)
     counts = stores.store("counts")
@@ -31,7 +31,7 @@ def test_nothing_is_merged_while_a_snapshot_is_read() -> None:
     assert (counts.get(3), counts.get(5)) == ("later", "not sealed")
 
 
-def test_an_iterator_that_outlives_its_record_says_so() -> None:
+def test_iterator_used_after_its_record_raises() -> None:
     stores = TaskStores([Stores.key_value("counts")], MemoryBackend())
     counts = stores.store("counts")
     for number in range(3):
@@ -46,7 +46,7 @@ def test_an_iterator_that_outlives_its_record_says_so() -> None:
         next(kept)
 
 
-def test_a_store_may_be_changed_while_it_is_iterated_over() -> None:
+def test_store_may_change_during_iteration() -> None:
     stores = TaskStores([Stores.key_value("counts")], MemoryBackend())
     counts = stores.store("counts")
     for number in range(4):
@@ -59,7 +59,7 @@ def test_a_store_may_be_changed_while_it_is_iterated_over() -> None:
     assert [key for key, _ in counts.all()] == [10, 11, 12, 13]
 
 
-def test_what_comes_too_late_is_counted_to_the_millisecond() -> None:
+def test_late_entries_are_dropped_and_counted_to_the_millisecond() -> None:
     windows = Stores.window("w", timedelta(milliseconds=40), timedelta(milliseconds=10))
     sessions = Stores.session("s", timedelta(milliseconds=40))
     stores = TaskStores([windows, sessions], MemoryBackend())
@@ -72,8 +72,8 @@ def test_what_comes_too_late_is_counted_to_the_millisecond() -> None:
     assert (stores.store("w").approximate_num_entries(), stores.store("s").approximate_num_entries()) == (2, 2)
 
 
-def test_what_expires_is_not_found_from_that_millisecond_on() -> None:
-    """Whether it is still held or not: nothing is deleted before a flush."""
+def test_expired_entries_are_not_found_from_the_exact_millisecond() -> None:
+    """Even though nothing is deleted before a flush."""
     windows = Stores.window("w", timedelta(milliseconds=40), timedelta(milliseconds=10))
     sessions = Stores.session("s", timedelta(milliseconds=40))
     stores = TaskStores([windows, sessions], MemoryBackend())
@@ -93,7 +93,7 @@ def test_sessions_are_found_by_both_ends_to_the_millisecond() -> None:
     assert not list(sessions.find_sessions("a", 20, 9))
 
 
-def test_expired_windows_do_not_stay_in_memory() -> None:
+def test_expired_windows_are_freed_from_memory() -> None:
     stores = TaskStores([Stores.window("w", timedelta(seconds=1), timedelta(seconds=1))], MemoryBackend())
     for time_ms in range(0, 60_000, 100):
         stores.store("w").put("a", "x" * 100, time_ms)
@@ -103,7 +103,7 @@ def test_expired_windows_do_not_stay_in_memory() -> None:
 
 
 def _timed(kind: str) -> tuple[TaskStores, Callable[[int], None]]:
-    """A store that remembers 80 ms, and what puts an entry of a time into it."""
+    """A store with 80 ms retention, and a function that puts an entry at a given time."""
     retention = timedelta(milliseconds=80)
     windows, sessions = Stores.window("w", retention, timedelta(milliseconds=1)), Stores.session("w", retention)
     repeated = Stores.window("w", retention, timedelta(milliseconds=1), duplicates=True)
@@ -115,23 +115,23 @@ def _timed(kind: str) -> tuple[TaskStores, Callable[[int], None]]:
 
 
 @pytest.mark.parametrize("kind", ["window", "repeated", "session"])
-def test_what_came_and_expired_within_a_flush_is_in_no_state(kind: str) -> None:
+def test_entry_that_expires_within_its_flush_is_not_in_the_state(kind: str) -> None:
     stores, put = _timed(kind)
     for number in range(2_000):
         stores.begin_record()
         put(number)
     assert [value for _, value in stores.store("w").all()] == list(range(1_920, 2_000))
-    assert stores.seal().entries == 80 + (2 if kind == "repeated" else 1)  # with what the store knows of itself
+    assert stores.seal().entries == 80 + (2 if kind == "repeated" else 1)  # and the store's own bookkeeping
     assert [value for _, value in stores.store("w").all()] == list(range(1_920, 2_000))
 
 
 @pytest.mark.parametrize("kind", ["window", "repeated", "session"])
-def test_what_expires_in_later_flushes_is_deleted_from_the_state(kind: str) -> None:
+def test_entry_that_expires_in_a_later_flush_is_deleted_from_the_state(kind: str) -> None:
     stores, put = _timed(kind)
     put(0)
     stores.seal()
     put(50)
-    stores.seal()  # the first flush's marker is not there yet
+    stores.seal()  # the first flush has no marker yet
     put(100)
     stores.seal()
     assert [value for _, value in stores.store("w").all()] == [50, 100]
@@ -148,18 +148,18 @@ def test_what_expires_in_later_flushes_is_deleted_from_the_state(kind: str) -> N
     assert [value for _, value in stores.store("w").all()] == [500]
 
 
-def test_what_waited_for_its_marker_is_deleted_though_time_stands_still() -> None:
+def test_expired_entry_of_an_unsealed_flush_is_deleted_once_it_is_sealed() -> None:
     stores, put = _timed("window")
     put(0)
     stores.seal()
     put(100)
-    stores.seal()  # what has expired is in a flush that has no marker yet
+    stores.seal()  # the expired entry belongs to a flush without a marker
     stores.sealed("a")
     stores.sealed("b")
     assert [None in stores.seal().spaces.get("w", {}).values() for _ in range(2)] == [True, False]
 
 
-def test_while_time_stands_still_entries_are_not_looked_at_for_what_expires() -> None:
+def test_no_scan_for_expired_entries_while_time_stands_still() -> None:
     class Scanned(MemoryBackend):
         scans = 0
 
@@ -181,7 +181,7 @@ def test_while_time_stands_still_entries_are_not_looked_at_for_what_expires() ->
     assert scans == [1, 0, 0, 1, 0]
 
 
-def test_an_undone_record_takes_back_the_time_that_it_moved() -> None:
+def test_undone_record_restores_the_stream_time() -> None:
     stores, put = _timed("window")
     put(10)
     stores.begin_record()
@@ -193,12 +193,12 @@ def test_an_undone_record_takes_back_the_time_that_it_moved() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "a b", "ü", "x" * 201])
-def test_a_store_has_a_plain_name(name: str) -> None:
+def test_invalid_store_name_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="is not a valid name of a state store"):
         Stores.key_value(name)
 
 
-def test_names_and_retentions_are_checked() -> None:
+def test_duplicate_names_and_zero_retention_are_refused() -> None:
     with pytest.raises(ConfigError, match="two state stores are named a"):
         TaskStores([Stores.key_value("a"), Stores.key_value("a")], MemoryBackend())
     with pytest.raises(ConfigError, match="the state store w has no retention"):

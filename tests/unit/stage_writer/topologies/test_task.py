@@ -1,4 +1,4 @@
-"""What a task makes of its messages: order, undo, time, punctuations, steps on columns, and what is refused."""
+"""A task processes its messages: order, undo, time, punctuations, steps on columns, refusals."""
 
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
@@ -41,7 +41,7 @@ def numbers(**settings: str) -> Topology:
 
 
 class Count(Processor):
-    """How often a key was seen; a record of a negative number raises, after it was counted and forwarded."""
+    """Counts each key; a record with a negative number raises after it was counted and forwarded."""
 
     def init(self, context: ProcessorContext) -> None:
         super().init(context)
@@ -64,7 +64,7 @@ def given(values: Iterable[tuple[str, int, int]]) -> list[Message]:
     return [Message("numbers", key, {"n": number}, time_ms) for key, number, time_ms in values]
 
 
-def test_a_record_goes_to_the_end_of_one_path_before_the_next_begins() -> None:
+def test_record_reaches_the_end_of_one_path_before_the_next_starts() -> None:
     seen: list[str] = []
 
     def note(context: ProcessorContext, record: Record) -> None:
@@ -79,19 +79,19 @@ def test_a_record_goes_to_the_end_of_one_path_before_the_next_begins() -> None:
     assert seen == ["a1", "aa1", "ab1", "b1", "ba1", "a2", "aa2", "ab2", "b2", "ba2"]
 
 
-def test_steps_before_processors_keep_that_order() -> None:
+def test_steps_before_processors_keep_record_order() -> None:
     seen: list[str] = []
 
     def note(context: ProcessorContext, record: Record) -> None:
         seen.append(f"{context.node}{record.value['n']}")
 
     topology = numbers().add_step("odd", Where("n % 2 = 1"), "numbers")
-    topology.add_processor("below", each(note), "odd").add_processor("beside", each(note), "numbers")
+    topology.add_processor("below", each(note), "odd").add_processor("next", each(note), "numbers")
     TopologyTestDriver(topology).pipe_inputs(given([("k", 1, 1), ("k", 2, 2), ("k", 3, 3)]))
-    assert seen == ["below1", "beside1", "beside2", "below3", "beside3"]
+    assert seen == ["below1", "next1", "next2", "below3", "next3"]
 
 
-def test_a_node_forwards_to_one_child_by_its_name() -> None:
+def test_node_can_forward_to_one_named_child() -> None:
     def choose(context: ProcessorContext, record: Record) -> None:
         context.forward(record, "even" if record.value["n"] % 2 == 0 else "odd")
 
@@ -102,7 +102,7 @@ def test_a_node_forwards_to_one_child_by_its_name() -> None:
     assert [row["n"] for row in driver.rows()] == [1]
 
 
-def test_what_a_failing_message_did_is_undone() -> None:
+def test_failing_message_is_undone() -> None:
     driver = TopologyTestDriver(counting(), columns="key STRING, count BIGINT")
     driver.pipe_inputs(given([("a", 1, 1), ("a", -1, 2), ("a", 3, 3), ("b", -1, 4), ("b", 2, 5)]))
     assert driver.rows() == [{"key": "a", "count": 1}, {"key": "a", "count": 2}, {"key": "b", "count": 1}]
@@ -112,13 +112,13 @@ def test_what_a_failing_message_did_is_undone() -> None:
     assert second.offset == 3
 
 
-def test_a_topology_may_say_that_a_failure_ends_the_writer() -> None:
+def test_on_error_fail_ends_the_writer() -> None:
     driver = TopologyTestDriver(counting(on_error="fail"))
     with pytest.raises(TopologyError, match="numbers/0/1: count: ValueError: -7"):
         driver.pipe_inputs(given([("a", 1, 1), ("a", -7, 2)]))
 
 
-def test_a_row_that_does_not_fit_takes_its_message_and_state_along() -> None:
+def test_incompatible_row_undoes_its_message_and_state() -> None:
     driver = TopologyTestDriver(counting(), columns="key STRING, count TINYINT")
     driver.store("counts").put("a", 126)
     driver.pipe_inputs(given([("a", 1, 1), ("a", 1, 2), ("b", 1, 3)]))
@@ -130,7 +130,7 @@ def test_a_row_that_does_not_fit_takes_its_message_and_state_along() -> None:
 
 
 class FirstOfKey(Processor):
-    """Gives the first record of each key; without its undo each later one would be the first again."""
+    """Forwards the first record of each key; undoing it makes the next record the first."""
 
     rounds = 0
 
@@ -151,22 +151,22 @@ def firsts() -> Topology:
     return topology.add_state_store(Stores.key_value("seen"), "first")
 
 
-def test_a_message_whose_row_does_not_fit_costs_its_own_undo_and_no_other() -> None:
-    """Each refused message makes the next one the first of its key: one after the other they do not fit."""
+def test_incompatible_row_undoes_only_its_own_message() -> None:
+    """Each refused message makes the next one the first of its key, so all 200 are refused in turn."""
     driver = TopologyTestDriver(firsts(), columns="n TINYINT")
     driver.pipe_inputs(given([("a", 1_000, time) for time in range(200)] + [("a", 7, 300)]))
     assert driver.rows() == [{"n": 7}]
     assert [letter.offset for letter in driver.dead_letters()] == list(range(200))
-    assert FirstOfKey.rounds == 2 * 201, "all together, and once more with each row by itself"
+    assert FirstOfKey.rounds == 2 * 201, "once all together, then once more message by message"
     driver.pipe_inputs(given([("b", 1_000, 400), ("b", 8, 401), ("c", 9, 402)]))
-    assert FirstOfKey.rounds == 2 * 201 + 3, "after a row that did not fit each is tried by itself at once"
+    assert FirstOfKey.rounds == 2 * 201 + 3, "after an incompatible row, messages are tried one by one"
     driver.pipe_inputs(given([("d", 1, 500)]))
     driver.pipe_inputs(given([("e", 2, 501), ("e", 1_000, 502), ("f", 1_000, 503)]))
-    assert FirstOfKey.rounds == 2 * 201 + 3 + 1 + 2 * 3, "and together again after a conversion in which all fit"
+    assert FirstOfKey.rounds == 2 * 201 + 3 + 1 + 2 * 3, "and together again after a conversion without one"
     assert [row["n"] for row in driver.rows()] == [8, 9, 1, 2]
 
 
-def test_a_row_that_does_not_fit_refuses_its_message_even_if_the_code_catches() -> None:
+def test_incompatible_row_refuses_its_message_even_if_user_code_catches() -> None:
     def catch(context: ProcessorContext, record: Record) -> None:
         try:
             context.forward(record.with_value({"n": record.value["n"]}))
@@ -180,23 +180,21 @@ def test_a_row_that_does_not_fit_refuses_its_message_even_if_the_code_catches() 
     assert [letter.offset for letter in driver.dead_letters()] == [1]
 
 
-def test_a_row_field_that_is_no_column_ends_the_work_with_its_name() -> None:
+def test_unknown_row_field_fails_by_name() -> None:
     def misspelt(context: ProcessorContext, record: Record) -> None:
         context.forward(record.with_value({"usr": record.key, "n": record.value["n"]}))
 
     topology = numbers().add_processor("spell", each(misspelt), "numbers").add_sink("rows", "spell")
     driver = TopologyTestDriver(topology, columns="user STRING, n INT")
-    with pytest.raises(TopologyError, match="field 'usr', but the stream's table has no such column") as told:
+    with pytest.raises(TopologyError, match="field 'usr', but the stream's table has no such column") as raised:
         driver.pipe_inputs(given([("a", 1, 1), ("b", 2, 2)]))
-    assert "at numbers/0/0" in told.value.problem
-    assert "did you mean 'user'? " in (told.value.remedy or "")
+    assert "at numbers/0/0" in raised.value.problem
+    assert "did you mean 'user'? " in (raised.value.remedy or "")
 
 
 @pytest.mark.parametrize("columns", [None, "tags MAP<STRING, INT>, name STRING"])
 @pytest.mark.parametrize("value", [{"tags": {"odd": 1}}, {"name": "odd"}])
-def test_a_record_that_brings_the_name_of_a_field_cannot_end_the_work(
-    columns: str | None, value: dict[str, object]
-) -> None:
+def test_unknown_field_named_by_record_data_is_a_dead_letter(columns: str | None, value: dict[str, object]) -> None:
     def spread(context: ProcessorContext, record: Record) -> None:
         named = record.value.get("name")
         context.forward(record.with_value({**(record.value.get("tags") or {}), **({named: 1} if named else {})}))
@@ -209,7 +207,7 @@ def test_a_record_that_brings_the_name_of_a_field_cannot_end_the_work(
     assert ["has no column 'odd'" in letter.error for letter in driver.dead_letters()] == [True]
 
 
-def test_a_misspelt_field_for_a_step_after_a_processor_ends_the_work() -> None:
+def test_unknown_field_for_a_step_after_a_processor_fails() -> None:
     def misspelt(context: ProcessorContext, record: Record) -> None:
         context.forward(record.with_value({"nn": 1}))
 
@@ -241,7 +239,7 @@ def test_a_misspelt_field_for_a_step_after_a_processor_ends_the_work() -> None:
         ("x INT", [1], "a row is a dict of columns, not list"),
     ],
 )
-def test_nothing_is_rounded_or_left_out_of_a_row(column: str, value: object, why: str) -> None:
+def test_value_that_would_be_rounded_or_dropped_is_a_dead_letter(column: str, value: object, why: str) -> None:
     topology = numbers().add_processor("p", each(lambda c, r: c.forward(r.with_value(value))), "numbers")
     driver = TopologyTestDriver(topology.add_sink("rows", "p"), columns=column)
     driver.pipe_input("numbers", "k", {"n": 1}, 1)
@@ -263,7 +261,7 @@ def test_nothing_is_rounded_or_left_out_of_a_row(column: str, value: object, why
         (lambda record: record.with_headers((("\ud800", b""),)), "surrogates not allowed"),
     ],
 )
-def test_what_is_no_time_or_header_of_kafka_refuses_its_message(made: Callable[[Record], Record], why: str) -> None:
+def test_invalid_timestamp_or_header_refuses_its_message(made: Callable[[Record], Record], why: str) -> None:
     topology = numbers().add_processor("p", each(lambda c, r: c.forward(made(r))), "numbers")
     driver = TopologyTestDriver(topology.add_topic_sink("out", "p", topic="out"))
     driver.pipe_input("numbers", "k", {"n": 1}, 1)
@@ -272,7 +270,7 @@ def test_what_is_no_time_or_header_of_kafka_refuses_its_message(made: Callable[[
     assert driver.topic_records("out") == []
 
 
-def test_a_record_for_a_topic_has_its_time_and_headers() -> None:
+def test_topic_record_keeps_its_timestamp_and_headers() -> None:
     made = Record("k", "v", 7, (("a", b"x"), ("b", None)))
     topology = numbers().add_processor("p", each(lambda c, _: c.forward(made)), "numbers")
     driver = TopologyTestDriver(topology.add_topic_sink("out", "p", topic="out"))
@@ -281,7 +279,7 @@ def test_a_record_for_a_topic_has_its_time_and_headers() -> None:
     assert (record.timestamp_ms, record.headers) == (7, (("a", b"x"), ("b", None)))
 
 
-def test_a_row_s_missing_column_is_null_and_its_types_are_the_table_s() -> None:
+def test_missing_row_columns_are_null_and_values_take_the_table_types() -> None:
     row = {"at": datetime(2026, 3, 1, tzinfo=UTC), "price": Decimal("1.50"), "tags": {"a": 1}, "many": [{"x": 1}]}
     topology = numbers().add_processor("p", each(lambda c, r: c.forward(r.with_value(row))), "numbers")
     columns = "at TIMESTAMP, price DECIMAL(8,3), tags MAP<STRING, INT>, many ARRAY<STRUCT<x: INT>>, none STRING"
@@ -290,7 +288,7 @@ def test_a_row_s_missing_column_is_null_and_its_types_are_the_table_s() -> None:
     assert driver.rows() == [{**row, "none": None}]
 
 
-def test_a_row_is_as_it_was_when_it_was_forwarded() -> None:
+def test_row_is_copied_when_it_is_forwarded() -> None:
     def change(context: ProcessorContext, record: Record) -> None:
         context.forward(record)
         record.value["n"] = 99
@@ -300,7 +298,7 @@ def test_a_row_is_as_it_was_when_it_was_forwarded() -> None:
     assert driver.rows() == [{"n": 1, "text": None}]
 
 
-def test_a_processor_sees_where_its_record_is_from() -> None:
+def test_processor_sees_the_origin_of_its_record() -> None:
     seen: list[tuple[Any, ...]] = []
 
     def note(context: ProcessorContext, record: Record) -> None:
@@ -316,7 +314,7 @@ def test_a_processor_sees_where_its_record_is_from() -> None:
 
 
 class Ticks(Processor):
-    """Forwards each punctuation's time, and fails for records of a negative number."""
+    """Forwards each punctuation's time, and fails for a record with a negative number."""
 
     kind = PunctuationType.STREAM_TIME
     intervals: tuple[int, ...] = (10, 25)
@@ -347,7 +345,7 @@ def ticks(driver: TopologyTestDriver) -> list[tuple[int, int]]:
     return [(row["every"], row["at"]) for row in driver.rows()]
 
 
-def test_punctuations_by_stream_time_come_in_their_order_and_once_when_several_are_over() -> None:
+def test_stream_time_punctuations_run_in_order_and_once_per_advance() -> None:
     driver = ticking(Ticks)
     driver.pipe_input("numbers", "k", {"n": 1}, 3)
     assert ticks(driver) == [(10, 3), (25, 3)]
@@ -360,7 +358,7 @@ def test_punctuations_by_stream_time_come_in_their_order_and_once_when_several_a
 
 
 @pytest.mark.parametrize("targets", [("p",), ("p", "q")])
-def test_the_last_time_that_there_is_makes_no_punctuation_due(targets: tuple[str, ...]) -> None:
+def test_maximum_timestamp_schedules_no_overflowing_punctuation(targets: tuple[str, ...]) -> None:
     seen: list[int] = []
     topology = numbers()
     for target in targets:
@@ -372,7 +370,7 @@ def test_the_last_time_that_there_is_makes_no_punctuation_due(targets: tuple[str
     assert seen == [2**63 - 1] * 2 * len(targets)
 
 
-def test_a_failing_message_does_not_move_the_time() -> None:
+def test_failing_message_does_not_advance_stream_time() -> None:
     driver = ticking(Ticks)
     driver.pipe_inputs(given([("k", 1, 1), ("k", -1, 1000), ("k", 1, 5)]))
     assert ticks(driver) == [(10, 1), (25, 1)]
@@ -381,14 +379,14 @@ def test_a_failing_message_does_not_move_the_time() -> None:
     assert ticks(driver) == [(10, 12)]
 
 
-def test_a_message_that_a_step_leaves_out_moves_the_time() -> None:
+def test_filtered_message_advances_stream_time() -> None:
     topology = numbers().add_step("where", Where("n > 0"), "numbers").add_processor("ticks", Ticks, "where")
     driver = TopologyTestDriver(topology.add_sink("rows", "ticks"))
     driver.pipe_inputs(given([("k", 1, 1), ("k", 0, 100), ("k", 1, 101)]))
     assert ticks(driver) == [(10, 1), (25, 1), (10, 100), (25, 100)]
 
 
-def test_time_and_punctuations_outlive_a_restart() -> None:
+def test_stream_time_and_punctuations_survive_a_restart() -> None:
     driver = ticking(Ticks)
     driver.pipe_inputs(given([("k", 1, 1), ("k", 1, 12)]))
     driver.restart()
@@ -403,7 +401,7 @@ class WallTicks(Ticks):
 
 
 @pytest.mark.parametrize("began_ms", [0, 5_300])
-def test_wall_clock_punctuations_come_with_the_next_input_and_outlive_a_restart(began_ms: int) -> None:
+def test_wall_clock_punctuation_runs_with_the_next_input_and_survives_a_restart(began_ms: int) -> None:
     driver = ticking(WallTicks, wall_clock_ms=began_ms)
     driver.pipe_input("numbers", "k", {"n": 1}, 1)
     driver.advance_wall_clock(SECOND * 0.6)
@@ -415,7 +413,7 @@ def test_wall_clock_punctuations_come_with_the_next_input_and_outlive_a_restart(
     assert ticks(driver) == [(1000, began_ms + 1200)]
 
 
-def test_a_wall_clock_punctuation_waits_when_all_messages_are_refused() -> None:
+def test_wall_clock_punctuation_waits_while_all_messages_are_refused() -> None:
     driver = ticking(WallTicks)
     driver.pipe_input("numbers", "k", {"n": 1}, 1)
     driver.advance_wall_clock(SECOND)
@@ -425,7 +423,7 @@ def test_a_wall_clock_punctuation_waits_when_all_messages_are_refused() -> None:
     assert ticks(driver) == [(1000, 1000)]
 
 
-def test_a_cancelled_punctuation_is_called_no_more_unless_that_is_undone() -> None:
+def test_cancelled_punctuation_stops_unless_the_cancel_is_undone() -> None:
     class Cancels(Processor):
         def init(self, context: ProcessorContext) -> None:
             super().init(context)
@@ -445,7 +443,7 @@ def test_a_cancelled_punctuation_is_called_no_more_unless_that_is_undone() -> No
     assert ticks(driver) == [(10, 1), (10, 10)]
 
 
-def test_a_punctuation_that_a_failing_message_began_and_cancelled_is_never_called() -> None:
+def test_punctuation_scheduled_and_cancelled_by_a_failing_message_never_runs() -> None:
     class Begins(Processor):
         def process(self, record: Record) -> None:
             if record.value["n"] < 0:
@@ -466,7 +464,7 @@ class TicksAndRows(Ticks):
         self.context.forward(record.with_value({"every": record.value["n"], "at": 0}))
 
 
-def test_punctuations_come_as_if_a_message_whose_row_does_not_fit_had_failed() -> None:
+def test_message_with_an_incompatible_row_leaves_punctuations_as_if_it_failed() -> None:
     def made(refused: int) -> list[tuple[int, int]]:
         driver = ticking(TicksAndRows, "every TINYINT, at BIGINT")
         driver.pipe_inputs(given([("k", 1, 1), ("k", refused, 12), ("k", 2, 30)]))
@@ -476,7 +474,7 @@ def test_punctuations_come_as_if_a_message_whose_row_does_not_fit_had_failed() -
     assert made(1_000) == made(-1) == [(1, 0), (10, 1), (25, 1), (2, 0), (10, 30), (25, 30)]
 
 
-def test_a_punctuation_that_raises_ends_the_work() -> None:
+def test_punctuation_that_raises_ends_the_writer() -> None:
     class Raises(Ticks):
         def tick(self, interval: int) -> Callable[[int], None]:
             return lambda now_ms: self.process(Record(None, {}, now_ms + interval))
@@ -485,7 +483,7 @@ def test_a_punctuation_that_raises_ends_the_work() -> None:
         ticking(Raises).pipe_input("numbers", "k", {"n": 1}, 1)
 
 
-def test_a_processor_that_cannot_begin_is_named() -> None:
+def test_processor_whose_init_fails_is_named() -> None:
     class Forwards(Processor):
         def init(self, context: ProcessorContext) -> None:
             super().init(context)
@@ -496,7 +494,7 @@ def test_a_processor_that_cannot_begin_is_named() -> None:
             raise LookupError(context.node)
 
     for processor, why in ((Forwards, "'p' forwards a record in init"), (Fails, "'p' cannot start: LookupError: p")):
-        # What it forwards may reach a store and no sink.
+        # The forwarded record could reach a store even though there is no sink.
         topology = (
             numbers().add_processor("p", processor, "numbers").add_processor("ends", each(lambda _c, _r: None), "p")
         )
@@ -504,7 +502,7 @@ def test_a_processor_that_cannot_begin_is_named() -> None:
             TopologyTestDriver(topology).pipe_input("numbers", "k", {"n": 1}, 1)
 
 
-def test_late_records_are_counted_or_dead_letters() -> None:
+def test_late_records_are_counted_or_dead_lettered() -> None:
     def late(context: ProcessorContext, record: Record) -> None:
         context.forward(record)
         if record.timestamp_ms < context.stream_time_ms:
@@ -520,7 +518,7 @@ def test_late_records_are_counted_or_dead_letters() -> None:
         assert driver.dropped["late"] == rows - 2
 
 
-def test_a_topology_of_steps_alone_makes_rows_of_columns() -> None:
+def test_topology_of_steps_alone_produces_rows() -> None:
     topology = numbers().add_step("where", Where("n > 0"), "numbers")
     topology.add_step("made", Select({"twice": "n * 2", "at": "kafka.offset"}), "where").add_sink("rows", "made")
     driver = TopologyTestDriver(topology, columns="twice INT, at BIGINT")
@@ -528,7 +526,7 @@ def test_a_topology_of_steps_alone_makes_rows_of_columns() -> None:
     assert driver.rows() == [{"twice": 2, "at": 0}, {"twice": 6, "at": 2}]
 
 
-def test_a_step_s_failing_expression_refuses_the_message_on_all_paths() -> None:
+def test_failing_step_expression_refuses_the_message_on_all_paths() -> None:
     topology = counting().add_step("made", Derive({"x": "CAST(text AS INTEGER)"}), "numbers")
     driver = TopologyTestDriver(topology.add_sink("columns", "made", table="made"))
     for text in ("1", "x", "3"):
@@ -538,7 +536,7 @@ def test_a_step_s_failing_expression_refuses_the_message_on_all_paths() -> None:
     assert [letter.error_class for letter in driver.dead_letters()] == ["expression_failed"]
 
 
-def test_steps_after_processors_refuse_a_message_with_its_state() -> None:
+def test_failing_step_after_a_processor_undoes_its_state() -> None:
     step = Derive({"big": "CAST(126 + count AS TINYINT)"})
     topology = counting().add_step("after", step, "count", columns="key STRING, count INT")
     driver = TopologyTestDriver(topology.add_sink("late", "after", table="late"))
@@ -556,12 +554,12 @@ def test_steps_after_processors_refuse_a_message_with_its_state() -> None:
         ("n INT, text STRING, more STRING NOT NULL", "'more' NOT NULL"),
     ],
 )
-def test_columns_that_go_right_into_a_table_are_checked_at_the_start(columns: str, named: str) -> None:
+def test_source_columns_are_checked_against_the_table_at_startup(columns: str, named: str) -> None:
     with pytest.raises(SchemaError, match=named):
         TopologyTestDriver(numbers().add_sink("rows", "numbers"), columns=columns)
 
 
-def test_columns_that_go_right_into_a_table_may_be_narrower_and_fewer() -> None:
+def test_source_columns_may_be_narrower_or_fewer_than_the_table() -> None:
     driver = TopologyTestDriver(
         numbers().add_sink("rows", "numbers"), columns="more DATE, n BIGINT NOT NULL, text STRING"
     )
@@ -571,7 +569,7 @@ def test_columns_that_go_right_into_a_table_may_be_narrower_and_fewer() -> None:
     assert [letter.error_class for letter in driver.dead_letters()] == ["missing_field"]
 
 
-def test_a_users_function_of_batches() -> None:
+def test_map_batches_applies_a_user_function() -> None:
     def doubled(table: pa.Table) -> pa.Table:
         return table.set_column(0, "n", [[2 * n for n in table["n"].to_pylist()]])
 
@@ -581,7 +579,7 @@ def test_a_users_function_of_batches() -> None:
     assert driver.rows() == [{"n": 2}, {"n": 4}]
 
 
-def test_tombstones_go_to_processors_and_into_no_table() -> None:
+def test_tombstones_reach_processors_but_no_table() -> None:
     seen: list[Any] = []
     topology = numbers().add_processor("p", each(lambda _, record: seen.append(record.value)), "numbers")
     driver = TopologyTestDriver(topology.add_step("all", Where("true"), "numbers").add_sink("rows", "all", "numbers"))
@@ -601,7 +599,7 @@ def test_tombstones_go_to_processors_and_into_no_table() -> None:
         ("JSON", b'[1,"a"]', (1, "a")),
     ],
 )
-def test_keys_have_the_form_that_the_source_says(form: str, key: bytes, found: object) -> None:
+def test_keys_are_decoded_and_encoded_in_the_declared_format(form: str, key: bytes, found: object) -> None:
     seen: list[object] = []
     topology = Topology().add_source("a", "a", columns="n INT", key=form)
 
@@ -622,14 +620,14 @@ def test_keys_have_the_form_that_the_source_says(form: str, key: bytes, found: o
     [("STRING", b"\xff"), ("BIGINT", b"12")]
     + [("JSON", key) for key in (b'{"a":1}', b"NaN", b'"\\ud800"', b"[" * 600 + b"]" * 600, b"[" * 100_000, b"\xff")],
 )
-def test_a_key_of_another_form_is_a_dead_letter(form: str, key: bytes) -> None:
+def test_key_in_another_format_is_a_dead_letter(form: str, key: bytes) -> None:
     topology = Topology().add_source("a", "a", columns="n INT", key=form).add_processor("p", Processor, "a")
     driver = TopologyTestDriver(topology)
     driver.pipe_input("a", key, {"n": 1}, 1)
     assert [letter.error_class for letter in driver.dead_letters()] == ["unreadable_key"]
 
 
-def test_records_have_the_time_of_a_column() -> None:
+def test_timestamp_column_sets_the_record_time() -> None:
     seen: list[int] = []
     for columns in ("at TIMESTAMP", "at BIGINT"):
         topology = Topology().add_source("a", "a", columns=columns, timestamp="at")
@@ -641,7 +639,7 @@ def test_records_have_the_time_of_a_column() -> None:
     assert seen == [1500, 9, 1500, 9]
 
 
-def test_a_source_without_columns_gives_any_json() -> None:
+def test_source_without_columns_yields_any_json() -> None:
     seen: list[Any] = []
     topology = Topology().add_source("a", "a").add_processor("p", each(lambda _, r: seen.append(r.value)), "a")
     driver = TopologyTestDriver(topology)
@@ -653,29 +651,29 @@ def test_a_source_without_columns_gives_any_json() -> None:
     assert [letter.error_class for letter in driver.dead_letters()] == ["invalid_json"] * 5
 
 
-class UnsayableError(Exception):
+class TextlessError(Exception):
     def __str__(self) -> str:
         raise LookupError
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "text"),
     [
         (ValueError("\ud800"), "ValueError: \\ud800"),
         (ValueError("x" * 100_000), "ValueError: " + "x" * 4_000),
-        (UnsayableError(), "UnsayableError: its text raises LookupError"),
+        (TextlessError(), "TextlessError: its text raises LookupError"),
     ],
 )
-def test_any_error_s_message_is_text_of_a_dead_letter(error: Exception, said: str) -> None:
+def test_dead_letter_holds_the_text_of_any_error(error: Exception, text: str) -> None:
     def fail(_context: ProcessorContext, _record: Record) -> None:
         raise error
 
     driver = TopologyTestDriver(numbers().add_processor("p", each(fail), "numbers"))
     driver.pipe_input("numbers", "k", {"n": 1}, 1)
-    assert [letter.error for letter in driver.dead_letters()] == [f"p: {said}"]
+    assert [letter.error for letter in driver.dead_letters()] == [f"p: {text}"]
 
 
-def test_several_topics_of_one_task_share_state_and_keep_their_order() -> None:
+def test_topics_of_one_task_share_state_and_keep_record_order() -> None:
     topology = counting().add_source("more", "more", columns="n INT").add_processor("other", Count, "more")
     driver = TopologyTestDriver(topology.add_state_store(Stores.key_value("unused"), "other", "count"))
     with pytest.raises(ConfigError, match="which is not connected to it"):
@@ -691,7 +689,7 @@ def test_several_topics_of_one_task_share_state_and_keep_their_order() -> None:
     assert [row["count"] for row in driver.rows("other")] == [2]
 
 
-def test_what_is_written_to_a_source_s_topic_comes_back() -> None:
+def test_record_written_to_a_source_topic_is_read_back() -> None:
     def rekeyed(context: ProcessorContext, record: Record) -> None:
         context.forward(record.with_key(record.value["text"]))
 
@@ -705,26 +703,26 @@ def test_what_is_written_to_a_source_s_topic_comes_back() -> None:
     assert len(driver.topic_records("by_text")) == 3
 
 
-def test_a_commit_that_was_asked_for_is_told() -> None:
+def test_requested_commit_is_counted() -> None:
     topology = numbers().add_processor("p", each(lambda context, _: context.commit()), "numbers")
     driver = TopologyTestDriver(topology)
     driver.pipe_input("numbers", "k", {"n": 1}, 1)
     assert driver.commits == 1
 
 
-def test_a_store_that_is_not_the_processor_s_own_is_refused_at_the_start() -> None:
+def test_unconnected_store_is_refused_at_startup() -> None:
     topology = numbers().add_processor("count", Count, "numbers").add_sink("rows", "count")
     with pytest.raises(ConfigError, match="the processor 'count' uses the state store 'counts'"):
         TopologyTestDriver(topology).pipe_input("numbers", "k", {"n": 1}, 1)
 
 
-def test_a_step_after_a_processor_does_not_see_kafka() -> None:
+def test_step_after_a_processor_cannot_see_kafka_fields() -> None:
     topology = counting().add_step("after", Derive({"x": "kafka.offset"}), "count", columns="key STRING, count INT")
     with pytest.raises(SchemaError, match=r"kafka"):
         topology.add_sink("late", "after").check()
 
 
-def test_a_message_that_a_step_leaves_out_is_seen_in_the_stream_time() -> None:
+def test_filtered_message_advances_the_stream_time_of_later_messages() -> None:
     seen: list[tuple[int, int]] = []
 
     def note(context: ProcessorContext, record: Record) -> None:

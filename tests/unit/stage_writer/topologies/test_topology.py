@@ -1,4 +1,4 @@
-"""What a topology says of itself, and what it refuses when it is built."""
+"""A topology's description, and the mistakes that are refused when it is built."""
 
 from collections.abc import Callable
 
@@ -19,7 +19,7 @@ def with_store(name: str) -> Topology:
     return clicks().add_processor("p", Processor, "clicks").add_state_store(Stores.key_value(name), "p")
 
 
-def test_a_topology_describes_its_tasks() -> None:
+def test_topology_describes_its_tasks() -> None:
     topology = clicks().add_source("users", "users", columns="name STRING")
     topology.add_step("errors", Where("status >= 400"), "clicks")
     topology.add_processor("join", Processor, "errors", "users", stores=["names"])
@@ -35,7 +35,7 @@ def test_a_topology_describes_its_tasks() -> None:
     ]
 
 
-def test_topics_share_a_task_only_where_they_share_state() -> None:
+def test_topics_share_a_task_only_if_they_share_state() -> None:
     topology = Topology().add_source("a", "a", "b", columns="x INT").add_source("c", "c", columns="x INT")
     topology.add_processor("one", Processor, "a").add_processor("two", Processor, "c").add_sink("rows", "one", "two")
     assert [group.name for group in topology.check().groups] == ["a", "b", "c"]
@@ -71,14 +71,14 @@ def test_topics_share_a_task_only_where_they_share_state() -> None:
         (lambda: Topology(late="keep"), "late is 'keep'"),
     ],
 )
-def test_what_does_not_fit_is_named(make: Callable[[], Topology], named: str) -> None:
+def test_invalid_topology_is_refused_by_name(make: Callable[[], Topology], named: str) -> None:
     with pytest.raises(ConfigError) as caught:
         make()
     assert named in caught.value.problem
     assert caught.value.remedy
 
 
-def test_a_step_between_processors_is_refused() -> None:
+def test_step_between_processors_is_refused() -> None:
     topology = clicks().add_processor("one", Processor, "clicks")
     topology.add_step("between", Derive({"x": "1"}), "one", columns="status INT")
     topology.add_processor("two", Processor, "between").add_sink("rows", "two")
@@ -86,7 +86,7 @@ def test_a_step_between_processors_is_refused() -> None:
         topology.check()
 
 
-def test_a_step_after_a_processor_needs_columns() -> None:
+def test_step_after_a_processor_needs_columns() -> None:
     topology = clicks().add_processor("one", Processor, "clicks").add_step("after", Derive({"x": "1"}), "one")
     with pytest.raises(ConfigError, match="its columns are unknown"):
         topology.add_sink("rows", "after").check()

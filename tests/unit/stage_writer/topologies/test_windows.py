@@ -1,4 +1,4 @@
-"""Windows of event time, and the stores of windows at the ends of their times."""
+"""Windows of event time, and window stores at the limits of the time range."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -35,7 +35,7 @@ def ms(count: float) -> timedelta:
         (1, 1, 3, [3]),
     ],
 )
-def test_a_time_is_in_the_windows_that_start_up_to_their_size_before_it(
+def test_timestamp_is_in_every_window_that_covers_it(
     size: int, advance: int | None, timestamp_ms: int, starts: list[int]
 ) -> None:
     windows = TimeWindows.of_size_with_no_grace(ms(size))
@@ -43,7 +43,7 @@ def test_a_time_is_in_the_windows_that_start_up_to_their_size_before_it(
     assert list(windows.starts(timestamp_ms)) == starts
 
 
-def test_windows_are_what_their_factories_say() -> None:
+def test_window_factories_set_size_advance_gap_and_grace() -> None:
     assert TimeWindows.of_size_with_no_grace(ms(1)) == TimeWindows(1, 1, 0)
     assert TimeWindows.of_size_and_grace(ms(10), ms(3)).advance_by(ms(5)) == TimeWindows(10, 5, 3)
     assert SessionWindows.of_inactivity_gap_with_no_grace(ms(1)) == SessionWindows(1, 0)
@@ -57,7 +57,7 @@ def test_windows_are_what_their_factories_say() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "says"),
+    ("make", "message"),
     [
         (lambda: milliseconds(ms(-1), "it"), "it is -1 day"),
         (lambda: milliseconds(ms(1.5), "it"), "it is 0:00:00.001500"),
@@ -67,8 +67,8 @@ def test_windows_are_what_their_factories_say() -> None:
         (lambda: SessionWindows.of_inactivity_gap_with_no_grace(ms(0)), "gap is zero"),
     ],
 )
-def test_windows_of_no_length_or_with_holes_are_refused(make: Callable[[], object], says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
+def test_windows_of_zero_length_or_with_gaps_are_refused(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         make()
 
 
@@ -87,7 +87,7 @@ def joins(stores: TaskStores) -> WindowStore:
     return stores.store("joins")  # type: ignore[no-any-return]
 
 
-def test_a_range_has_both_its_ends(windows: WindowStore) -> None:
+def test_range_includes_both_ends(windows: WindowStore) -> None:
     assert (windows.size_ms, windows.retention_ms) == (SIZE_MS, RETENTION_MS)
     for start_ms in (10, 20, 21, 30):
         windows.put("a", start_ms, start_ms)
@@ -101,14 +101,14 @@ def test_a_range_has_both_its_ends(windows: WindowStore) -> None:
 
 
 @pytest.mark.parametrize("name", ["windows", "joins"])
-def test_a_time_that_no_window_can_have_is_not_found(stores: TaskStores, name: str) -> None:
+def test_time_outside_all_windows_is_not_found(stores: TaskStores, name: str) -> None:
     store = stores.store(name)
     store.put("a", 1, 10)
     for time_ms in (NEVER_MS - 1, NEVER_MS, FOREVER_MS, FOREVER_MS + 1):
         assert store.fetch("a", time_ms) is None
 
 
-def test_where_duplicates_are_kept_all_are_found_in_order_and_deleted_at_once(joins: WindowStore) -> None:
+def test_duplicates_are_returned_in_order_and_deleted_together(joins: WindowStore) -> None:
     for value in (3, 1, 2):
         joins.put("a", value, 10)
     joins.put("b", 4, 10)
@@ -120,7 +120,7 @@ def test_where_duplicates_are_kept_all_are_found_in_order_and_deleted_at_once(jo
     assert list(joins.all()) == [(Windowed("b", 10, 20), 4), (Windowed("a", 11, 21), 5)]
 
 
-def test_the_numbers_of_duplicates_go_on_after_a_restart() -> None:
+def test_duplicate_numbering_continues_after_a_restart() -> None:
     backend = MemoryBackend()
     for value in (2, 1):
         stores = TaskStores(BUILDERS, backend)
@@ -131,11 +131,11 @@ def test_the_numbers_of_duplicates_go_on_after_a_restart() -> None:
 
 
 @pytest.mark.parametrize("name", ["windows", "joins"])
-def test_the_time_of_a_store_goes_on_after_restarts(name: str) -> None:
+def test_store_stream_time_survives_restarts(name: str) -> None:
     backend = MemoryBackend()
-    for turn in range(3):
+    for run in range(3):
         stores = TaskStores(BUILDERS, backend)
-        if turn == 0:
+        if run == 0:
             stores.store(name).put("a", 1, 100)
         stores.seal()
         stores.sealed("marker")
