@@ -1,4 +1,4 @@
-"""Claims, one after the other: histories in which a late writer would do harm, each with its own test."""
+"""Claims: one test for each history in which a late writer (a zombie) could do harm."""
 
 import itertools
 from collections.abc import Callable
@@ -76,7 +76,7 @@ class World:
         return outcome
 
     def rewind(self, *starts: int) -> None:
-        """What the bootstrap command does: a copy of each marker below stray/, then the marker is deleted."""
+        """As the bootstrap command does: copy each marker below stray/, then delete it."""
         for start in starts:
             path = MarkerName(SOURCE, Position(start)).path
             self.store.write(stray_path(path), self.store.read(path) or b"")
@@ -91,16 +91,16 @@ class World:
     def files(self) -> set[str]:
         return {found.path for found in self.table.list("")}
 
-    def without_an_answer(self) -> ObjectStage:
-        """A stage whose first creation is done and not answered."""
-        return self.stage(TrappedStore(self.store.url, after=failing("create", StoreError("no answer"), times=1)))
+    def without_a_response(self) -> ObjectStage:
+        """A stage whose first create succeeds but loses its response."""
+        return self.stage(TrappedStore(self.store.url, after=failing("create", StoreError("no response"), times=1)))
 
     def meanwhile(self, act: Callable[[], object]) -> ObjectStage:
-        """A stage in which something happens right before its user's first marker is created."""
+        """A stage that calls ``act`` right before it creates its first marker."""
         return self.stage(TrappedStore(self.store.url, before=acting("create", act)))
 
     def vanishing(self, *starts: int) -> ObjectStage:
-        """A stage whose markers are put aside, one more at each listing, before they are read."""
+        """A stage whose markers are deleted, one at a time, right before they are read."""
         gone = [MarkerName(SOURCE, Position(start)).path for start in starts]
 
         def vanish(request: str, path: str) -> None:
@@ -116,7 +116,7 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-def test_of_two_owners_one_wins_and_the_other_goes_on_behind_it(world: World) -> None:
+def test_one_of_two_owners_wins_the_claim(world: World) -> None:
     zombie = world.job(0, 7, None)
     first = world.seal(0, 5, None)
     assert isinstance(zombie.run(), LostClaim)
@@ -126,16 +126,16 @@ def test_of_two_owners_one_wins_and_the_other_goes_on_behind_it(world: World) ->
     assert tail.end == 5
 
 
-def test_a_lost_answer_is_our_own_marker(world: World) -> None:
-    job = world.job(0, 5, None, world.without_an_answer())
+def test_retry_after_a_lost_response_finds_its_own_marker(world: World) -> None:
+    job = world.job(0, 5, None, world.without_a_response())
     with pytest.raises(StoreError):
         job.run()
     assert isinstance(job.run(), Sealed)
     assert len(world.files()) == 1
 
 
-def test_a_zombie_takes_a_freed_position_and_no_writer_continues_it(world: World) -> None:
-    """The loader has settled a marker, a late writer claims the freed position again with a longer span."""
+def test_zombie_can_claim_a_freed_position_but_no_writer_continues_from_it(world: World) -> None:
+    """The loader settled a marker; a late writer claims the freed position with a longer span."""
     first = world.seal(0, 10, None)
     zombie = world.job(10, 90, first.tail)
     second = world.seal(10, 20, first.tail)
@@ -144,12 +144,12 @@ def test_a_zombie_takes_a_freed_position_and_no_writer_continues_it(world: World
     outcome = zombie.run()
     assert isinstance(outcome, Sealed)
     assert outcome.chain_moved, "the zombie must read the chain again"
-    assert world.stage().chains.tail(SOURCE) == third.tail, "and a later owner must not begin at its end"
+    assert world.stage().chains.tail(SOURCE) == third.tail, "and a later owner must not start at its end"
 
 
-def test_a_loser_deletes_nothing_because_the_table_may_have_its_files(world: World) -> None:
-    """Its first try had won without an answer, was loaded and settled; then a zombie took the name."""
-    job = world.job(0, 5, None, world.without_an_answer())
+def test_lost_claim_deletes_no_data_files(world: World) -> None:
+    """The first try won but lost its response, was loaded and settled; then a zombie took the name."""
+    job = world.job(0, 5, None, world.without_a_response())
     with pytest.raises(StoreError):
         job.run()
     loaded = world.files()
@@ -160,7 +160,7 @@ def test_a_loser_deletes_nothing_because_the_table_may_have_its_files(world: Wor
     assert loaded <= world.files()
 
 
-def test_settling_right_after_the_claim_only_costs_a_look(world: World) -> None:
+def test_settling_right_after_the_claim_only_costs_a_refresh(world: World) -> None:
     first = world.seal(0, 10, None)
     job = world.job(10, 20, first.tail)
     world.settle(0)
@@ -170,8 +170,8 @@ def test_settling_right_after_the_claim_only_costs_a_look(world: World) -> None:
     assert world.stage().chains.tail(SOURCE) == outcome.tail
 
 
-def test_a_zombie_without_a_marker_before_it_does_not_go_on_either(world: World) -> None:
-    """The loader has settled the chain's first marker; its position is claimed again by one who saw no chain."""
+def test_zombie_without_a_previous_marker_must_reload_the_chain(world: World) -> None:
+    """The loader settled the chain's first marker; a writer that saw no chain claims its position again."""
     others: list[Sealed] = []
 
     def meanwhile() -> None:
@@ -182,10 +182,10 @@ def test_a_zombie_without_a_marker_before_it_does_not_go_on_either(world: World)
     outcome = world.job(0, 90, None, world.meanwhile(meanwhile)).run()
     assert isinstance(outcome, Sealed)
     assert outcome.chain_moved, "the zombie must read the chain again"
-    assert world.stage().chains.tail(SOURCE) == others[1].tail, "and a later owner must not begin at its end"
+    assert world.stage().chains.tail(SOURCE) == others[1].tail, "and a later owner must not start at its end"
 
 
-def test_a_zombie_that_finds_a_chain_where_it_knew_of_none_claims_nothing(world: World) -> None:
+def test_zombie_that_knew_no_chain_claims_nothing_once_one_exists(world: World) -> None:
     zombie = world.job(0, 90, None)
     second = world.seal(10, 20, world.seal(0, 10, None).tail)
     world.settle(0)
@@ -194,8 +194,8 @@ def test_a_zombie_that_finds_a_chain_where_it_knew_of_none_claims_nothing(world:
 
 
 @pytest.mark.parametrize("moved", [ChainOrigin(Position(0)), ChainOrigin(Position(100), generation=1)])
-def test_the_first_claim_of_a_chain_is_not_made_where_its_origin_has_moved(world: World, moved: ChainOrigin) -> None:
-    """A rewind to 0, or a restart, of a chain that began at the end of its topic, and has no marker yet."""
+def test_first_claim_is_lost_if_the_chain_origin_moved(world: World, moved: ChainOrigin) -> None:
+    """A rewind to 0, or a new generation, of a chain that started at the end of its topic and has no marker."""
     world.stage().chains.begin(SOURCE, ChainOrigin(Position(100)))
     late = world.job(100, 120, None)
     world.store.write(origin_path(SOURCE, 1), origin_to_bytes(moved))
@@ -203,7 +203,7 @@ def test_the_first_claim_of_a_chain_is_not_made_where_its_origin_has_moved(world
     assert world.markers() == []
 
 
-def test_an_origin_that_moves_during_the_first_claim_has_the_chain_read_again(world: World) -> None:
+def test_origin_that_moves_during_the_first_claim_forces_a_chain_reload(world: World) -> None:
     def rewind() -> None:
         world.store.write(origin_path(SOURCE, 1), origin_to_bytes(ChainOrigin(Position(0))))
 
@@ -211,17 +211,17 @@ def test_an_origin_that_moves_during_the_first_claim_has_the_chain_read_again(wo
     outcome = world.job(100, 120, None, world.meanwhile(rewind)).run()
     assert isinstance(outcome, Sealed)
     assert outcome.chain_moved
-    assert world.job(0, 10, None).run() == LostClaim(), "it has a marker now"
+    assert world.job(0, 10, None).run() == LostClaim(), "the chain has a marker now"
 
 
-def test_the_first_claim_is_made_where_the_chain_begins_as_before(world: World) -> None:
+def test_first_claim_at_an_unchanged_origin_is_sealed(world: World) -> None:
     world.stage().chains.begin(SOURCE, ChainOrigin(Position(100), generation=2))
     assert not world.seal(100, 120, None, generation=2).chain_moved
 
 
 @pytest.mark.parametrize("generation", [0, 2])
-def test_a_marker_made_by_hand_is_of_the_generation_of_its_chains_origin(world: World, generation: int) -> None:
-    """What is staged above it would otherwise be older than the rewind, and never be loaded."""
+def test_hand_made_marker_takes_the_generation_of_the_chain_origin(world: World, generation: int) -> None:
+    """Otherwise, markers above it would be older than the rewind and would never be loaded."""
     if generation:
         world.stage().chains.begin(SOURCE, ChainOrigin(Position(100), generation=generation))
     world.store.write(MarkerName(SOURCE, Position(100)).path, b"")
@@ -230,12 +230,12 @@ def test_a_marker_made_by_hand_is_of_the_generation_of_its_chains_origin(world: 
     assert tail.lineage == Lineage(generation)
 
 
-def test_no_claim_is_made_where_the_origin_cannot_be_read(world: World) -> None:
+def test_claim_is_lost_if_the_origin_is_unreadable(world: World) -> None:
     world.store.write(origin_path(SOURCE), b"{")
     assert isinstance(world.job(0, 10, None).run(), LostClaim)
 
 
-def test_a_zombie_does_not_take_another_zombies_marker_for_the_one_it_knew(world: World) -> None:
+def test_zombie_does_not_mistake_another_zombies_marker_for_its_predecessor(world: World) -> None:
     first = world.seal(0, 10, None)
     second = world.seal(10, 20, first.tail)
     early, late = world.job(10, 25, first.tail), world.job(20, 90, second.tail)
@@ -245,12 +245,12 @@ def test_a_zombie_does_not_take_another_zombies_marker_for_the_one_it_knew(world
     assert isinstance(early.run(), Sealed)
     outcome = late.run()
     assert isinstance(outcome, Sealed)
-    assert outcome.chain_moved, "a marker stands at 10 again, and it is not the one that was there"
+    assert outcome.chain_moved, "there is a marker at 10 again, but it is another one"
     assert world.stage().chains.tail(SOURCE) == fourth.tail
 
 
-def test_a_zombie_does_not_go_on_from_a_settled_marker_whose_request_arrives_again(world: World) -> None:
-    """The network delivers the first claim once more, after it was settled; a late writer had gone on from it."""
+def test_zombie_does_not_continue_from_a_resurrected_settled_marker(world: World) -> None:
+    """The network delivers the first claim again after it was settled; a late writer continued from it."""
     first = world.seal(0, 10, None)
     zombie = world.job(10, 90, first.tail)
     again = (world.store.read(first.tail.path) or b"", first.tail.path)
@@ -260,12 +260,12 @@ def test_a_zombie_does_not_go_on_from_a_settled_marker_whose_request_arrives_aga
     world.store.create(again[1], again[0])
     outcome = zombie.run()
     assert isinstance(outcome, Sealed)
-    assert outcome.chain_moved, "what it knew is there, byte for byte, and the chain is elsewhere"
+    assert outcome.chain_moved, "its predecessor is there, byte for byte, but the chain has moved on"
     assert world.stage().chains.tail(SOURCE) == third.tail
 
 
-def test_a_claim_behind_a_marker_that_was_staged_again_after_a_rewind_is_withdrawn(world: World) -> None:
-    """The marker before it has its name again, and ends elsewhere: [7, 10) would be in no marker."""
+def test_claim_behind_a_marker_restaged_after_a_rewind_is_withdrawn(world: World) -> None:
+    """The marker before it has the same name but another end: [7, 10) would be in no marker."""
     first = world.seal(0, 10, None)
     late = world.job(10, 20, first.tail)
     world.rewind(0)
@@ -274,17 +274,15 @@ def test_a_claim_behind_a_marker_that_was_staged_again_after_a_rewind_is_withdra
     assert world.stage().chains.tail(SOURCE) == again.tail
 
 
-@pytest.mark.parametrize("has_beginning", [True, False])
-def test_the_only_marker_is_withdrawn_only_where_a_beginning_says_where_reading_goes_on(
-    world: World, *, has_beginning: bool
-) -> None:
+@pytest.mark.parametrize("has_origin", [True, False])
+def test_only_marker_is_withdrawn_only_if_an_origin_gives_the_position(world: World, *, has_origin: bool) -> None:
     first = world.seal(0, 10, None)
     late = world.job(10, 20, first.tail)
-    if has_beginning:
+    if has_origin:
         world.stage().chains.begin(SOURCE, ChainOrigin(Position(0)))
     world.rewind(0)
     outcome = late.run()
-    if has_beginning:
+    if has_origin:
         assert isinstance(outcome, LostClaim)
         assert world.markers() == []
     else:
@@ -293,8 +291,8 @@ def test_the_only_marker_is_withdrawn_only_where_a_beginning_says_where_reading_
         assert world.stage().chains.tail(SOURCE) == outcome.tail
 
 
-def test_only_the_claim_itself_is_withdrawn_and_not_what_has_its_name_since(world: World) -> None:
-    """The rewind takes the claim away as well, and another writer takes its name before the late one looks."""
+def test_withdrawal_spares_another_writers_marker_of_the_same_name(world: World) -> None:
+    """The rewind removes the claim too, and another writer takes its name before the late one checks."""
     others: list[Sealed] = []
 
     def rewind() -> None:
@@ -314,7 +312,7 @@ def test_only_the_claim_itself_is_withdrawn_and_not_what_has_its_name_since(worl
 def test_only_markers_of_an_older_generation_may_be_above_a_claim(
     world: World, generation_above: int, *, moved: bool
 ) -> None:
-    """A topic that was created again counts from 0, below all that its predecessor has left."""
+    """A recreated topic counts from 0, below all markers of its predecessor."""
     old = world.seal(500, 510, None, generation=0)
     world.stage().chains.begin(SOURCE, ChainOrigin(Position(0), generation=1))
 
@@ -326,13 +324,13 @@ def test_only_markers_of_an_older_generation_may_be_above_a_claim(
     assert outcome.chain_moved is moved
 
 
-def test_of_several_markers_above_a_claim_each_has_to_be_older(world: World) -> None:
+def test_every_marker_above_a_claim_must_be_of_an_older_generation(world: World) -> None:
     world.seal(30, 40, world.seal(20, 30, None).tail, generation=1)
     assert not world.stage().chains.is_last(MarkerName(SOURCE, Position(10)), 1)
     assert world.stage().chains.is_last(MarkerName(SOURCE, Position(10)), 2)
 
 
-def test_a_chain_of_a_new_generation_does_not_go_on_from_the_old_topics_markers(world: World) -> None:
+def test_new_generation_does_not_continue_from_old_markers(world: World) -> None:
     world.seal(500, 510, None)
     world.stage().chains.begin(SOURCE, ChainOrigin(Position(0), generation=1))
     assert world.stage().chains.tail(SOURCE) is None
@@ -340,13 +338,13 @@ def test_a_chain_of_a_new_generation_does_not_go_on_from_the_old_topics_markers(
     assert world.stage().chains.tail(SOURCE) == new.tail
 
 
-def test_of_two_markers_for_the_last_position_the_one_with_content_is_gone_on_from(world: World) -> None:
+def test_marker_with_content_wins_over_an_empty_one_for_the_same_position(world: World) -> None:
     last = world.seal(5, 9, world.seal(0, 5, None).tail)
     world.store.create("done/orders/0/5.done", b"")
     assert world.stage().chains.tail(SOURCE) == last.tail
 
 
-def test_a_guard_that_says_wait_is_asked_again_with_the_same_files(world: World) -> None:
+def test_postponed_claim_is_retried_with_the_same_files(world: World) -> None:
     asked: list[set[str]] = []
 
     def guard() -> ClaimVerdict:
@@ -358,18 +356,18 @@ def test_a_guard_that_says_wait_is_asked_again_with_the_same_files(world: World)
     assert world.markers() == []
     assert isinstance(job.run(), Sealed)
     assert len(world.markers()) == 1
-    assert len(asked[0]) == 1, "the guard is asked when nothing but the claim is left to do"
+    assert len(asked[0]) == 1, "the guard is asked once only the claim is left to do"
     assert asked == [world.files(), world.files()]
 
 
-def test_what_may_be_of_another_topic_is_not_claimed(world: World) -> None:
+def test_claim_is_refused_if_the_topic_may_be_another_one(world: World) -> None:
     assert world.job(0, 5, None, guard=lambda: OtherTopic("new")).run() == OtherTopic("new")
     assert world.markers() == []
 
 
-def test_a_claim_is_not_withdrawn_because_of_an_older_rewind_or_a_late_claim_put_aside(world: World) -> None:
-    """Copies lie below stray/ for the name of the marker before it, and none is of that very marker."""
-    world.store.write(stray_path(MarkerName(SOURCE, Position(0)).path), b"of a rewind, long ago")
+def test_claim_is_not_withdrawn_for_an_older_rewind_or_a_late_claim(world: World) -> None:
+    """stray/ has copies under the name of the marker before it, but none is a copy of that marker."""
+    world.store.write(stray_path(MarkerName(SOURCE, Position(0)).path), b"of an old rewind")
     late = MarkerName(SOURCE, Position(0)).path
     first = world.seal(0, 10, None)
     world.store.write(late_path(late, world.store.read(late) or b""), world.store.read(late) or b"")
@@ -381,8 +379,8 @@ def test_a_claim_is_not_withdrawn_because_of_an_older_rewind_or_a_late_claim_put
     assert outcome.chain_moved
 
 
-def test_a_claim_behind_a_marker_that_is_copied_and_still_there_stays(world: World) -> None:
-    """An operator's rewind has copied it, and ended before it deleted it."""
+def test_claim_behind_a_copied_but_not_deleted_marker_stays(world: World) -> None:
+    """An operator's rewind stopped between the copy and the delete."""
     first = world.seal(0, 10, None)
     world.store.write(stray_path(first.tail.path), world.store.read(first.tail.path) or b"")
     second = world.seal(10, 20, first.tail)
@@ -390,7 +388,7 @@ def test_a_claim_behind_a_marker_that_is_copied_and_still_there_stays(world: Wor
     assert world.stage().chains.tail(SOURCE) == second.tail
 
 
-def test_the_second_rewind_of_one_place_is_recognised_too(world: World) -> None:
+def test_second_rewind_of_the_same_position_is_recognized(world: World) -> None:
     path = MarkerName(SOURCE, Position(10)).path
     first = world.seal(0, 10, None)
     world.store.write(stray_path(path), b"of the first rewind")
@@ -402,7 +400,7 @@ def test_the_second_rewind_of_one_place_is_recognised_too(world: World) -> None:
     assert world.stage().chains.tail(SOURCE) == first.tail
 
 
-def test_files_that_a_clean_up_may_be_removing_are_not_claimed(world: World) -> None:
+def test_files_old_enough_for_a_cleanup_are_not_claimed(world: World) -> None:
     clock = IdleClock()
     stage = ObjectStage(world.store, lambda _url: world.table, clock, lambda: f"{next(world.numbers):032x}", "w")
     verdicts = [ClaimVerdict.WAIT, ClaimVerdict.CLAIM]
@@ -441,7 +439,7 @@ def sealed_with(world: World, start: int, tail: Tail | None, outlet: Waiting, *,
     return outcome
 
 
-def test_a_marker_made_by_hand_forgets_nothing_that_waits_for_kafka(world: World) -> None:
+def test_hand_made_marker_keeps_the_pending_outboxes(world: World) -> None:
     sealed = sealed_with(world, 0, None, Waiting(OUTBOX), sends=True)
     first, own = sealed.tail.outboxes
     assert first == OUTBOX
@@ -451,10 +449,10 @@ def test_a_marker_made_by_hand_forgets_nothing_that_waits_for_kafka(world: World
     tail = world.stage().chains.tail(SOURCE)
     assert tail is not None
     assert (tail.end, tail.outboxes) == (3, (first, own))
-    assert world.seal(3, 4, tail).tail.outboxes == (first, own), "a writer without outlets names them on"
+    assert world.seal(3, 4, tail).tail.outboxes == (first, own), "a writer without outlets still lists them"
 
 
-def test_the_last_flush_says_what_waits_for_kafka(world: World) -> None:
+def test_last_flush_lists_the_pending_outboxes(world: World) -> None:
     first = sealed_with(world, 0, None, Waiting(OUTBOX))
     second = sealed_with(world, 1, first.tail, Waiting())
     assert world.stage().chains.tail(SOURCE) == second.tail
@@ -464,20 +462,20 @@ def test_the_last_flush_says_what_waits_for_kafka(world: World) -> None:
     assert (tail.end, tail.outboxes) == (3, ())
 
 
-def test_before_the_first_flush_nothing_waits_for_kafka(world: World) -> None:
+def test_hand_made_marker_without_a_flush_has_no_pending_outboxes(world: World) -> None:
     world.store.write("done/orders/0/2.done", b"")
     tail = world.stage().chains.tail(SOURCE)
     assert tail is not None
     assert (tail.end, tail.outboxes) == (3, ())
 
 
-def test_a_marker_that_vanishes_while_it_is_read_is_no_end(world: World) -> None:
+def test_marker_that_vanishes_during_the_read_is_not_the_tail(world: World) -> None:
     first = world.seal(0, 10, None)
     world.seal(10, 20, first.tail)
     assert world.vanishing(10).chains.tail(SOURCE) == first.tail
 
 
-def test_a_flush_below_a_marker_made_by_hand_may_vanish(world: World) -> None:
+def test_flush_below_a_hand_made_marker_may_vanish(world: World) -> None:
     first = sealed_with(world, 0, None, Waiting(OUTBOX))
     sealed_with(world, 1, first.tail, Waiting())
     world.store.write("done/orders/0/2.done", b"")
@@ -486,7 +484,7 @@ def test_a_flush_below_a_marker_made_by_hand_may_vanish(world: World) -> None:
     assert tail.outboxes == (OUTBOX,)
 
 
-def test_a_chain_that_vanishes_while_it_is_read_is_not_taken_for_none(world: World) -> None:
+def test_chain_that_vanishes_during_the_read_is_an_error(world: World) -> None:
     tail = None
     for start in range(6):
         tail = world.seal(start, start + 1, tail).tail
@@ -494,13 +492,13 @@ def test_a_chain_that_vanishes_while_it_is_read_is_not_taken_for_none(world: Wor
         world.vanishing(*range(6)).chains.tail(SOURCE)
 
 
-def test_a_loader_is_notified_below_the_writers_name(world: World) -> None:
+def test_loader_notification_is_named_after_the_writer(world: World) -> None:
     world.stage().put_notification("orders")
     assert [found.path for found in world.store.list("news/")] == [notification_path("orders", "w")]
 
 
 @pytest.mark.parametrize(("generation", "is_last"), [(0, False), (1, True)])
-def test_a_marker_above_that_vanishes_is_no_reason_to_go_on_in_a_first_generation(
+def test_vanished_marker_above_a_claim_matters_only_in_the_first_generation(
     world: World, generation: int, *, is_last: bool
 ) -> None:
     world.seal(20, 30, None)
@@ -508,6 +506,6 @@ def test_a_marker_above_that_vanishes_is_no_reason_to_go_on_in_a_first_generatio
     assert world.vanishing(20).chains.is_last(name, generation) is is_last
 
 
-def test_what_is_no_marker_is_not_above_a_claim(world: World) -> None:
+def test_non_marker_file_is_not_above_a_claim(world: World) -> None:
     world.store.write("done/orders/0/notes.txt", b"of an operator")
     assert not world.seal(0, 10, None).chain_moved

@@ -1,4 +1,4 @@
-"""What a table can never take is not staged: the partition is held until the table or the config is another one."""
+"""Rows that the table can never take are not staged: the partition is held until the table or config changes."""
 
 import json
 from pathlib import Path
@@ -54,7 +54,7 @@ def found(stream: dict[str, object], state: TableState) -> Incompatibility | Non
         ("qty MAP<STRING, INT>", "qty STRUCT<a: INT>"),
     ],
 )
-def test_a_type_that_no_statement_can_make_of_the_tables_is_refused_by_its_name(table: str, staged: str) -> None:
+def test_column_type_that_the_table_cannot_take_is_refused_by_name(table: str, staged: str) -> None:
     refused = found({"columns": staged}, state_of(table + KAFKA))
     assert refused is not None
     assert "the column qty" in refused.problem
@@ -85,7 +85,7 @@ def test_a_type_that_no_statement_can_make_of_the_tables_is_refused_by_its_name(
         ),
     ],
 )
-def test_the_remedy_is_the_setting_that_makes_the_column(stream: dict[str, Any], table: str, remedy: str) -> None:
+def test_remedy_names_the_setting_that_makes_the_column(stream: dict[str, Any], table: str, remedy: str) -> None:
     merge: dict[str, object] = stream.get("merge", {})
     of_merge = {"load": "merge", "merge": {"keys": ["id"], "tombstones": "ignore", **merge}} if merge else {}
     refused = found({"columns": "id INT", **stream, **of_merge}, state_of(table + KAFKA))
@@ -105,11 +105,11 @@ def test_the_remedy_is_the_setting_that_makes_the_column(stream: dict[str, Any],
         ("qty STRUCT<a: INT>", "qty STRUCT<b: STRING>"),
     ],
 )
-def test_what_can_be_fixed_in_the_table_is_staged(table: str, staged: str) -> None:
+def test_difference_that_the_table_can_absorb_is_staged(table: str, staged: str) -> None:
     assert found({"columns": staged}, state_of(table + KAFKA)) is None
 
 
-def test_another_partitioning_is_refused_with_the_tables_own() -> None:
+def test_other_partitioning_is_refused_with_the_tables_partitioning() -> None:
     stream: dict[str, object] = {"columns": "day STRING, sku STRING", "partition_by": ["sku"]}
     refused = found(stream, state_of(f"day STRING, sku STRING{KAFKA}", ("day",)))
     assert refused is not None
@@ -118,7 +118,7 @@ def test_another_partitioning_is_refused_with_the_tables_own() -> None:
 
 
 @pytest.mark.parametrize("case", ["load is append", "a constraint"])
-def test_where_spark_writes_it_parts_the_rows_again(case: str) -> None:
+def test_other_partitioning_is_accepted_where_spark_writes_the_rows(case: str) -> None:
     stream: dict[str, object] = {"columns": "day STRING, sku STRING", "partition_by": ["sku"]}
     properties = {} if case == "load is append" else {"delta.constraints.c": "day > ''"}
     load = {"load": "append"} if case == "load is append" else {}
@@ -133,19 +133,19 @@ def data_files(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*.parquet") if "_delta_log" not in path.parts]
 
 
-def test_nothing_is_staged_for_such_a_table_and_it_goes_on_once_the_table_takes_it(tmp_path: Path) -> None:
+def test_partition_is_held_until_the_table_takes_its_rows(tmp_path: Path) -> None:
     world = World(tmp_path, {FIRST: 5, SECOND: 5}, looks_at_tables=True)
     write_log(world.table, f"id STRING{KAFKA}")
     world.steps()
-    assert [one.reason for one in held(world)] == ["table_incompatible"] * 2
+    assert [partition.reason for partition in held(world)] == ["table_incompatible"] * 2
     assert "the column id is STRING, staged as INT" in world.problems()
-    assert "write id STRING in columns (with coerce: lenient" in world.problems(), "numbers stay out otherwise"
+    assert "write id STRING in columns (with coerce: lenient" in world.problems(), "without coerce, numbers are refused"
     assert not data_files(tmp_path)
     assert not world.chain()
 
     world.clock.now_s += CHECK_HELD_EVERY_S + 1
     world.steps()
-    assert len(held(world)) == 2  # looked at, and as it was
+    assert len(held(world)) == 2  # checked again, and still incompatible
 
     write_log(world.table, f"id INT{KAFKA}", version=1)
     world.clock.now_s += CHECK_HELD_EVERY_S + 1
@@ -156,7 +156,7 @@ def test_nothing_is_staged_for_such_a_table_and_it_goes_on_once_the_table_takes_
 
 
 @pytest.mark.parametrize("case", ["no table", "unreadable", "not a log"])
-def test_what_cannot_be_known_stops_nothing_and_is_looked_at_again(tmp_path: Path, case: str) -> None:
+def test_unreadable_or_missing_table_holds_nothing_and_is_checked_again(tmp_path: Path, case: str) -> None:
     world = World(tmp_path, {FIRST: 5}, looks_at_tables=True)
     if case == "unreadable":
         world.table = TrappedStore(f"{tmp_path}/table", before=failing("list", StoreError("may not list")))
@@ -170,14 +170,14 @@ def test_what_cannot_be_known_stops_nothing_and_is_looked_at_again(tmp_path: Pat
     write_log(world.table, f"id STRING{KAFKA}")
     world.group.ends[FIRST] = 9
     world.steps()
-    assert not held(world)  # it is not asked at each flush
+    assert not held(world)  # the table is not read at each flush
     world.clock.now_s += CHECK_AGAIN_S
     world.group.ends[FIRST] = 12
     world.steps(40)
     assert len(held(world)) == 1
 
 
-def test_a_table_that_takes_the_rows_is_read_once(tmp_path: Path) -> None:
+def test_compatible_table_is_read_only_once(tmp_path: Path) -> None:
     world = World(tmp_path, {FIRST: 5}, looks_at_tables=True)
     write_log(world.table, f"id INT{KAFKA}")
     world.steps()
@@ -189,8 +189,8 @@ def test_a_table_that_takes_the_rows_is_read_once(tmp_path: Path) -> None:
     assert world.spans() == [(0, 5), (5, 9)]
 
 
-def test_the_schema_that_is_compared_is_the_tables() -> None:
-    # The staged columns of a merge, say, are none of the table's; the format's own schema has none of them.
+def test_table_schema_is_compared_without_staging_columns() -> None:
+    # The staging columns of a merge are not in the table; the format's schema does not have them.
     merge = {"load": "merge", "merge": {"keys": ["id"]}, "columns": "id INT, op STRING"}
     table = StreamConverter(stream_of(**merge)).formats[0]
     assert incompatibility(table, state_of(f"id INT, op STRING{KAFKA}")) is None

@@ -1,4 +1,4 @@
-"""A writer proves before it starts that it can write below every table that its data files go to."""
+"""Before it starts, a writer probes that it can write below every table that receives its data files."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +19,7 @@ def prove(folder: Path, **says: object) -> int:
     return prove_tables(settings_of(stream, folder=str(folder)), stores_of({}))
 
 
-def test_every_table_of_data_files_is_written_to_and_nothing_is_left(tmp_path: Path) -> None:
+def test_probe_writes_to_every_table_and_leaves_nothing(tmp_path: Path) -> None:
     routes = {"1": f"{tmp_path}/lake/one", "2": f"file://{tmp_path}/lake/one/"}
     assert prove(tmp_path, route="k", routes=routes) == 3
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
@@ -33,9 +33,7 @@ def test_every_table_of_data_files_is_written_to_and_nothing_is_left(tmp_path: P
         ("streams[0].routes.1", lambda blocked: {"route": "k", "routes": {"1": blocked}}),
     ],
 )
-def test_a_table_that_cannot_be_written_to_is_named(
-    tmp_path: Path, key: str, says: Callable[[str], dict[str, object]]
-) -> None:
+def test_unwritable_table_is_named(tmp_path: Path, key: str, says: Callable[[str], dict[str, object]]) -> None:
     (tmp_path / "blocked").write_text("a file where the folder of tables should be", "utf-8")
     with pytest.raises(StoreRefusedError) as caught:
         prove(tmp_path, **says(f"{tmp_path}/blocked/orders"))
@@ -44,7 +42,7 @@ def test_a_table_that_cannot_be_written_to_is_named(
     )
 
 
-def test_a_table_that_only_spark_writes_is_left_alone(tmp_path: Path) -> None:
+def test_table_written_only_by_spark_is_not_probed(tmp_path: Path) -> None:
     (tmp_path / "blocked").write_text("", "utf-8")
     says = {"load": "append", "table": f"{tmp_path}/blocked/orders", "dead_letters": f"{tmp_path}/lake/dead"}
     assert prove(tmp_path, **says) == 1
@@ -59,9 +57,7 @@ def test_a_table_that_only_spark_writes_is_left_alone(tmp_path: Path) -> None:
         ("routes", {"route": "k", "route_table": "{folder}/lake/{route}"}),
     ],
 )
-def test_a_folder_of_the_stage_that_cannot_be_written_to_is_named(
-    tmp_path: Path, folder: str, says: dict[str, str]
-) -> None:
+def test_unwritable_stage_folder_is_named(tmp_path: Path, folder: str, says: dict[str, str]) -> None:
     (tmp_path / "stage").mkdir()
     (tmp_path / "stage" / folder).write_text("a file where the folder should be", "utf-8")
     wanted = {key: value.replace("{folder}", str(tmp_path)) for key, value in says.items()}
@@ -76,7 +72,7 @@ def test_a_folder_of_the_stage_that_cannot_be_written_to_is_named(
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
-def test_check_names_every_table_that_cannot_take_its_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_lists_every_incompatible_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     streams = [
         {"app_id": name, "topics": [name], "table": f"{tmp_path}/{name}", "columns": "qty INT"}
         for name in ("one", "two")
@@ -85,13 +81,13 @@ def test_check_names_every_table_that_cannot_take_its_rows(tmp_path: Path, capsy
     for name in ("one", "two"):
         write_log(instance(FsspecStore, stores_of({})(f"{tmp_path}/{name}")), "qty STRING")
     assert run(app, ["check", str(path)]) == 2
-    told = capsys.readouterr().err
-    assert "2 tables cannot take their rows" in told
-    assert told.count("→ write qty STRING in columns") == 2
+    errors = capsys.readouterr().err
+    assert "2 tables cannot take their rows" in errors
+    assert errors.count("→ write qty STRING in columns") == 2
 
 
 @pytest.mark.parametrize("command", [["check"], ["run", "--until-caught-up"]])
-def test_neither_check_nor_run_goes_on_without_a_table(
+def test_check_and_run_stop_at_an_unwritable_table(
     tmp_path: Path, command: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "blocked").write_text("", "utf-8")
@@ -100,7 +96,7 @@ def test_neither_check_nor_run_goes_on_without_a_table(
     assert "streams[0].table (orders): this writer cannot create data files below" in capsys.readouterr().err
 
 
-def test_check_does_not_go_on_without_a_folder_of_the_stage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_stops_at_an_unwritable_stage_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = config_file(tmp_path, {"table": f"{tmp_path}/orders"}, writer={"http": None})
     stage = tmp_path / "stage"
     stage.mkdir()
