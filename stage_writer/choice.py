@@ -10,6 +10,7 @@ import pyarrow as pa
 from common.schema import Field, Primitive, StructType, to_arrow_type, to_ddl
 from common.settings import Stream
 from common.settings.columns import CDC_COLUMN, made_columns
+from common.settings.envelopes import may_have_several_rows
 from common.settings.formats import ValueFormat, path_steps
 from common.settings.parts.record import UnknownFields
 from stage_writer.decode.batch import Index, MessageBatch, Messages
@@ -20,8 +21,11 @@ from stage_writer.shape.evaluation import Condition, Deriver
 from stage_writer.shape.expectations import Expectations
 from stage_writer.shape.expressions import ExpressionChecker
 from stage_writer.shape.route import AppearingRoutes, Router, routing_of
-from stage_writer.shape.rows import Rows, Step
+from stage_writer.shape.rows import Rows, Step, row_numbers
 from stage_writer.shape.slicing import Staged, until_stops
+
+ROW_NUMBER = " row"
+"""The column with the `row_numbers` of what `where` has kept, where it may leave out some rows of a message."""
 
 Stage = Callable[[Messages, Rows, Index], Iterator[Staged]]
 
@@ -36,6 +40,7 @@ class RecordChoice:
         if seen is not None:
             decoder = decoder_of(seen, inputs)
         self._decoder = decoder
+        self._numbers_rows = seen is not None and stream.shaping.where is not None and may_have_several_rows(stream)
         self._steps: list[Step] = []
         columns = decoder.columns
         if stream.shaping.where is not None:
@@ -87,7 +92,10 @@ class RecordChoice:
     def of(self, messages: Messages) -> tuple[Rows, Index]:
         """The messages' tables, rejects and filtered ones; and the tombstones, of which those that delete are rows."""
         decoded = self._decoder.decode(messages)
-        rows = Rows.of(decoded).through(self._steps, messages)
+        rows = Rows.of(decoded)
+        if self._numbers_rows:
+            rows = rows.with_table(rows.table.append_column(ROW_NUMBER, pa.array(row_numbers(rows.index))))
+        rows = rows.through(self._steps, messages)
         if self._routing is None or not deletes_by_tombstones(self._stream):
             return rows, decoded.tombstones
         gone = self._routing.apply(replace(self._without_fields(decoded.tombstones), tables=rows.tables), messages)

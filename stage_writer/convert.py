@@ -17,7 +17,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -125,10 +125,11 @@ class RecordPipeline:
     def routes_of_tombstones(self, messages: Messages) -> list[str]:
         return [] if self._events is None else self._events.routes_of_tombstones(messages)
 
-    def begin(self, messages: Messages) -> Slice:
-        """The steps before a row may become several."""
+    def begin(self, messages: Messages, keep: Callable[[Rows], Rows] | None = None) -> Slice:
+        """The steps before a row may become several; ``keep`` is the first, after decoding."""
         decoded = self._decoder.decode(messages)
-        rows = Rows.of(decoded).through(self._steps[: self._before], messages)
+        rows = Rows.of(decoded) if keep is None else keep(Rows.of(decoded))
+        rows = rows.through(self._steps[: self._before], messages)
         return Slice(messages, rows, decoded.tombstones)
 
     def finish(self, begun: Slice) -> Rows:

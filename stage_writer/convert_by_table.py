@@ -10,7 +10,9 @@ Rules:
 2. The messages of a table are then decoded by its own columns, and go through its own settings. Tables with the same
    columns and settings are converted together (stage_writer/table_group.py).
 3. A message that any of its tables refuses is refused as a whole, and further rows, over all tables, are counted.
-4. Where a message may have several rows, `where` leaves out some of them in each table again.
+4. Where a message may have several rows, each table gets those that `where` has kept: by their numbers in the message,
+   which are the same by all columns. Where events are merged they differ, by the tables' keys: an update may delete an
+   old row, too. There all tables have the columns that `where` sees, and it leaves out rows in each table again.
 5. Tables that appear with columns of their own (`route_columns: own`) are made when they have a first record: there may
    be hundreds. The others are made at once, so that errors in their settings are found.
 6. Where tables explode, their rows are bounded together, as those of one table are (stage_writer/shape/slicing.py).
@@ -20,7 +22,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 from types import MappingProxyType
@@ -40,7 +42,7 @@ from common.settings.own_columns import (
     part_of,
     route_of,
 )
-from stage_writer.choice import RecordChoice
+from stage_writer.choice import ROW_NUMBER, RecordChoice
 from stage_writer.convert import dead_letters_format, require_can_partition, rows_format, to_route
 from stage_writer.decode.batch import Index, Mask, MessageBatch, Messages
 from stage_writer.decode.dependency import Dependency
@@ -145,7 +147,7 @@ class TablesConverter(WithoutTasks):
         parts = _Parts(messages, chosen, tombstones, [self.formats[OWN]] * len(self.stream.row_tables), [])
         exploding: list[_Exploding] = []
         for group, picked, tables in self._groups_of(chosen, parts.formats):
-            begun = group.begin(messages.taken(picked))
+            begun = group.begin(messages.taken(picked), _kept(chosen, picked))
             if group.explodes:
                 exploding.append(_Exploding(group, picked, tables, begun))
             else:
@@ -357,6 +359,16 @@ class _Parts:
         return refused
 
 
+def _kept(chosen: Rows, picked: Index) -> Callable[[Rows], Rows] | None:
+    """Leaves the rows of ``picked`` messages that are among the ``chosen`` ones; None where that is all of them."""
+    if ROW_NUMBER not in chosen.table.column_names:
+        return None
+    is_picked = np.isin(chosen.index, picked)
+    index = np.searchsorted(picked, chosen.index[is_picked])
+    numbers = chosen.table[ROW_NUMBER].to_numpy()[is_picked]
+    return lambda rows: rows.among(index, numbers)
+
+
 def alone(stream: Stream) -> Stream:
     """The stream without what `RecordChoice` has done, and with its main table only."""
     done: dict[str, object] = {
@@ -366,7 +378,7 @@ def alone(stream: Stream) -> Stream:
         "route_tables": {},
         "other_tables": (),
     }
-    if not may_have_several_rows(stream):
+    if stream.merge is None or not may_have_several_rows(stream):
         done["where"] = None
     return stream.model_copy(update=done)
 

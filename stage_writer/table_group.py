@@ -157,12 +157,12 @@ class TableGroup:
     def explodes(self) -> bool:
         return self.pipeline.exploder is not None
 
-    def begin(self, messages: Messages) -> Begun:
-        """The steps before a row may become several."""
+    def begin(self, messages: Messages, keep: Callable[[Rows], Rows] | None = None) -> Begun:
+        """The steps before a row may become several; ``keep`` as of `RecordPipeline.begin`, without message keys."""
         lost = np.zeros(len(messages), np.bool_) if self._names is None else self._names.differ(self._keys_of(messages))
         rejects = self._without_keys(np.flatnonzero(lost), "message key")
         kept = np.flatnonzero(~lost)
-        begun = self.pipeline.begin(messages.taken(kept))
+        begun = self.pipeline.begin(messages.taken(kept), keep)
         if self._event_names is not None:
             other = self._event_names.differ(self.pipeline.bodies_of(begun.messages), self._keys)[begun.rows.index]
             why = self._without_keys(begun.rows.index[other], self._event_names.field)

@@ -114,6 +114,12 @@ class Rows:
         """These rows with their tables; others of the same messages may have theirs already."""
         return replace(self, tables=destinations if self.tables is None else self.tables.joined(destinations))
 
+    def among(self, index: Index, numbers: Index) -> Rows:
+        """The rows of these messages with these `row_numbers`."""
+        most = max(len(self), int(numbers.max(initial=0)) + 1)
+        kept = np.isin(self.index * most + row_numbers(self.index), index * most + numbers)
+        return replace(self, table=self.table.filter(pa.array(kept)), index=self.index[kept])
+
     def with_table(self, table: pa.Table) -> Rows:
         return replace(self, table=table)
 
@@ -140,6 +146,12 @@ class Rows:
             index=self.index[kept],
             rejects=(*self.rejects, *by_message.values()),
         )
+
+
+def row_numbers(index: Index) -> Index:
+    """The number of each row among those of its message, from 0; ``index`` as in `Rows`."""
+    numbers: Index = np.arange(len(index)) - np.searchsorted(index, index)
+    return numbers
 
 
 class Step(Protocol):

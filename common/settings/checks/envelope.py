@@ -23,8 +23,9 @@ def _problems(stream: Stream) -> Iterator[str]:
             f"explode is set, but a message of envelope: {record.envelope} may have several rows already; leave "
             "explode out, and explode the array in a query of the table"
         )
-    if stream.has_several_columns and may_have_several_rows(stream) and stream.shaping.where is not None:
+    is_merged = stream.merge is not None and may_have_several_rows(stream)
+    if is_merged and stream.has_several_columns and stream.shaping.where is not None:
         yield (
-            f"where may leave out some rows of a message of envelope: {record.envelope}, and a table has columns of "
-            "its own, which where does not see; remove where, or give each table a stream of its own"
+            f"an update of envelope: {record.envelope} may also delete a row, by the keys of its table, and where does "
+            "not see the columns that this table alone has; remove where, or give each table a stream of its own"
         )

@@ -394,6 +394,58 @@ def test_where_leaves_out_rows_of_a_message_with_several(store: FsspecStore) -> 
     assert len(staged.filtered_offsets) == 1
 
 
+def test_where_leaves_out_rows_of_sections_that_lack_its_columns(store: FsspecStore) -> None:
+    settings: dict[str, Any] = {
+        "columns": "id BIGINT, kind STRING",
+        "where": "id > 1",
+        "route": "_cdc.source",
+        "routes": {
+            "shop.views": {**VIEW, "columns": "page STRING", "derive": {"size": "CAST(page AS INT)"}},
+            "shop.both": {**CLICK, "columns": "id STRING"},
+        },
+        "envelope": "canal",
+        "unknown_fields": "evolve",
+    }
+    about = {"database": "shop", "type": "INSERT", "isDdl": False, "es": 1, "ts": 1, "old": None}
+    left_out = {"id": "1", "page": "no number", "y": "1"}
+
+    def event(table: str, *data: dict[str, str]) -> dict[str, object]:
+        return {**about, "table": table, "data": data}
+
+    staged = Writer(store, **settings).convert(
+        [
+            event("views", left_out, {"id": "2", "page": "10"}, left_out, {"id": "3", "page": "11"}),
+            event("both", {"id": "5"}, {"id": "0"}),
+            event("views", left_out),
+            event("others", {"id": "1"}, {"id": "7", "kind": "k"}),
+            event("views", {"id": "x", "page": "1"}),
+            event("views", {"id": "8", "page": "12"}),
+        ]
+    )
+    assert [row["size"] for row in rows(staged)["views"]] == [10, 11, 12]
+    assert [row["id"] for row in rows(staged)["clicks"]] == ["5"]
+    assert [(row["id"], row["kind"]) for row in rows(staged)["own"]] == [(7, "k")]
+    assert errors(staged)[0][0] == "wrong_type"
+    assert [len(errors(staged)), staged.filtered_offsets.tolist(), staged.exploded] == [1, [102], 1]
+    assert "y" not in schemas(staged)["views"]
+
+
+@pytest.mark.parametrize(("offset", "kept"), [("> 100", ["q", "r"]), (">= 100", ["p", "q", "r"])])
+def test_a_where_that_names_no_field_takes_or_leaves_all_rows_of_a_message(
+    store: FsspecStore, offset: str, kept: list[str]
+) -> None:
+    settings: dict[str, Any] = {
+        "columns": "id BIGINT",
+        "where": f"kafka.offset {offset}",
+        "tables": [VIEW],
+        "envelope": "canal",
+    }
+    about = {"database": "shop", "table": "a", "type": "INSERT", "isDdl": False, "es": 1, "ts": 1, "old": None}
+    events = [{**about, "data": [{"page": page} for page in pages]} for pages in ("p", "qr")]
+    staged = Writer(store, **settings).convert(events)
+    assert [row["page"] for row in rows(staged)["views"]] == kept
+
+
 PROTO = """
 syntax = "proto3";
 message Event {

@@ -397,10 +397,12 @@ def test_rules_judge_each_row_and_count_the_message_once() -> None:
             {
                 "envelope": "canal",
                 "where": "id > 1",
-                "route": "name",
+                "route": "kafka.topic",
                 "routes": {"a": {"table": "/a", "columns": "id BIGINT"}},
+                "load": "merge",
+                "merge": {"keys": ["id"]},
             },
-            "a table has columns of its own, which where does not see",
+            "an update of envelope: canal may also delete a row",
         ),
     ],
 )
