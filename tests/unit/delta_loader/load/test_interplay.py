@@ -35,6 +35,7 @@ from tests.builders import instance, required
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.group import HandClock
 from tests.fakes.loading import loader_for, routed_settings_for, settings_for, status_of
+from tests.fakes.refusals import CHECK, RefusingTables
 from tests.fakes.staging import Staging
 from tests.unit.delta_loader.test_service import Later
 from tests.unit.test_generations import begin_again, stage_again
@@ -298,6 +299,30 @@ def test_nothing_is_loaded_over_a_restore_that_is_seen_when_a_table_is_made(stag
     assert report.commits == 0
     (report,) = loader_for(staging, tables).run_pass()
     assert [held.reason for held in report.held.values()] == ["table_restored"]
+
+
+def test_nothing_is_loaded_over_a_restore_that_is_seen_after_the_dead_letters_of_refused_records(
+    staging: Staging,
+) -> None:
+    class Both(RefusingTables, Restorable):
+        pass
+
+    tables = Both(staging)
+    for start in (0, 10):
+        staging.flush(0, start, start + 10, dead=[start])
+        assert tables.run().failure is None
+    tables.refuses, tables.tables[staging.table].properties = {25}, dict(CHECK)
+
+    def restored(commit: TableCommit) -> None:
+        if commit.dead_letter_rows:
+            tables.restore(staging.table, 1)
+            tables.restore(staging.dead_letters, tables.version(staging.dead_letters))  # the loader reads it again
+
+    tables.meanwhile = restored
+    staging.flush(0, 20, 30)
+    report = tables.run()
+    assert [held.reason for held in report.held.values()] == ["table_restored"]
+    assert tables.tables[staging.table].commits[-1].app_id == "another", "nothing after the RESTORE"
 
 
 def test_nothing_is_loaded_over_a_restore_right_before_a_commit(staging: Staging) -> None:
