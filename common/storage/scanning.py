@@ -35,7 +35,7 @@ def scan(fs: AbstractFileSystem, folder: str) -> Iterator[tuple[str, Mapping[str
     elif _is_local(fs):
         yield from _scan_local(folder)
     else:
-        yield from _scan_folders(fs, folder)
+        yield from scan_folders(fs, folder)
 
 
 def uploads(fs: AbstractFileSystem, folder: str) -> Iterator[tuple[str, str, datetime]]:
@@ -103,7 +103,8 @@ def _scan_local(folder: str) -> Iterator[tuple[str, Mapping[str, object]]]:
                     yield entry.path, {"size": status.st_size, "mtime": status.st_mtime}
 
 
-def _scan_folders(fs: AbstractFileSystem, folder: str) -> Iterator[tuple[str, Mapping[str, object]]]:
+def scan_folders(fs: AbstractFileSystem, folder: str) -> Iterator[tuple[str, Mapping[str, object]]]:
+    """Like `scan`, a folder at a time. Raises the error of one that cannot be read."""
     folders = [folder]
     while folders:
         try:

@@ -28,6 +28,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
 from datetime import UTC, datetime
 from functools import cache
+from operator import itemgetter
 from threading import Lock
 from typing import TYPE_CHECKING, BinaryIO, TypeVar, cast
 from weakref import WeakValueDictionary
@@ -42,7 +43,7 @@ from common.hints import did_you_mean
 from common.ports import AlreadyExists, Created, CreateOutcome, ObjectStore, StoredObject
 from common.storage.bounded import most_bytes
 from common.storage.listing_s3 import S3Listing
-from common.storage.scanning import Upload, abort, scan, uploads
+from common.storage.scanning import Upload, abort, scan, scan_folders, uploads
 
 if TYPE_CHECKING:
     from common.storage.chunks import ByteChunks
@@ -106,12 +107,10 @@ class FsspecStore:
     def _found(self, full_prefix: str) -> Iterable[tuple[str, Mapping[str, object]]]:
         if "s3" in self._fs.protocol:
             return S3Listing(self._fs, full_prefix.rstrip("/")).items()
-        # fsspec leaves out a local folder that cannot be read; an empty listing would mean that there is no chain.
-        loudly = {"on_error": "raise"} if self._local else {}
+        if self._local:  # fsspec's `find` leaves out subfolders that cannot be read: as if there were no chain
+            return sorted(scan_folders(self._fs, full_prefix), key=itemgetter(0))
         with self._in_turn:
-            details: Mapping[str, Mapping[str, object]] = self._fs.find(
-                full_prefix, withdirs=False, detail=True, **loudly
-            )
+            details: Mapping[str, Mapping[str, object]] = self._fs.find(full_prefix, withdirs=False, detail=True)
         return details.items()
 
     def scan(self, prefix: str) -> Iterator[StoredObject]:

@@ -164,7 +164,7 @@ def test_what_was_written_is_read_listed_and_deleted(store: ObjectStore) -> None
         "done/a/1.done": 3,
         "done/a/deeper/2.done": 0,
     }
-    store.delete(["done/a/1.done", "done/a/none"])
+    store.delete(["done/a/none", "done/a/1.done"])
     assert [item.path for item in store.list("done")] == ["done/a/deeper/2.done"]
     assert sorted(item.path for item in store.list("")) == ["done/a/deeper/2.done", "other/3"]
 
@@ -396,7 +396,13 @@ def test_a_full_disk_is_no_fuller_after_a_try_and_its_error_says_what_to_do(
     store = FsspecStore(str(tmp_path))
     store.write("a", b"one")
     monkeypatch.setattr(os, "fsync", full)
-    for write in (store.create, store.write, lambda path, _: store.copy("a", path)):
+    writes: tuple[Callable[[str, bytes], object], ...] = (
+        store.create,
+        store.write,
+        lambda path, _: store.copy("a", path),
+        lambda path, data: store.upload(path, ByteChunks([data])),
+    )
+    for write in writes:
         with pytest.raises(StoreError, match="No space left") as caught:
             write("b", b"two")
         assert "free some space" in caught.value.remedy

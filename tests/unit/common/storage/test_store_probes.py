@@ -2,12 +2,14 @@
 
 import uuid
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
 from common.errors import StoreError, StoreRefusedError, UnsafeStoreError
-from common.ports import Created, CreateOutcome, ObjectStore
+from common.ports import AlreadyExists, Created, CreateOutcome, ObjectStore
 from common.storage.store import FsspecStore, prove_exclusive_create, prove_writable
 from tests.fakes.stores import TrappedStore, failing
 
@@ -50,6 +52,29 @@ def test_a_create_that_is_refused_says_which_right_is_missing(monkeypatch: pytes
     monkeypatch.setattr(MemoryFileSystem, "pipe_file", deny)
     with pytest.raises(StoreRefusedError, match="may not create"):
         store.create("a", b"2")
+
+
+def test_a_create_that_is_refused_by_an_object_that_is_gone_is_not_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_self: MemoryFileSystem, path: str, *_: object, **__: object) -> None:
+        raise FileExistsError(path)
+
+    monkeypatch.setattr(MemoryFileSystem, "pipe_file", refuse)
+    assert FsspecStore(f"memory://{uuid.uuid4().hex}").create("a", b"1") == AlreadyExists()
+
+
+def test_a_folder_that_cannot_be_read_is_no_empty_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = FsspecStore(str(tmp_path))
+    store.write("done/t/0/1.done", b"")
+    ls = LocalFileSystem.ls
+
+    def denied(self: LocalFileSystem, path: str, *args: object, **options: object) -> object:
+        if path.rstrip("/").endswith("/t"):
+            raise PermissionError(path)
+        return ls(self, path, *args, **options)
+
+    monkeypatch.setattr(LocalFileSystem, "ls", denied)
+    with pytest.raises(StoreRefusedError, match="may not list"):
+        list(store.list("done"))
 
 
 def test_a_store_that_refuses_the_second_but_not_the_simultaneous_is_not_safe() -> None:
