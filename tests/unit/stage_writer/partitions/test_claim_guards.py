@@ -1,4 +1,4 @@
-"""What a flush job asks right before it claims: whose topic the records are of, and whose partition."""
+"""Checks of a flush job right before it claims: is the topic the same, and is the partition still owned?"""
 
 from collections.abc import Callable, Collection, Mapping
 
@@ -28,33 +28,33 @@ class Broker:
         return dict.fromkeys(topics, self._topic_id)
 
 
-def test_one_answer_serves_all_flushes_whose_records_were_read_before_it_was_asked_for() -> None:
+def test_one_broker_response_serves_all_flushes_read_before_the_request() -> None:
     broker = Broker()
-    look = TopicMonitor(broker.topic_ids, HandClock(NOW_S))
+    monitor = TopicMonitor(broker.topic_ids, HandClock(NOW_S))
     for read_until_s in (NOW_S - 1, NOW_S - 2, NOW_S - 0.001):
-        assert look.guard(SOURCE, Lineage(0, "own"), read_until_s, lambda: True)() is ClaimVerdict.CLAIM
+        assert monitor.guard(SOURCE, Lineage(0, "own"), read_until_s, lambda: True)() is ClaimVerdict.CLAIM
     assert broker.asked == 1
-    assert look.guard(SOURCE, Lineage(0, "own"), NOW_S, lambda: True)() is ClaimVerdict.CLAIM
+    assert monitor.guard(SOURCE, Lineage(0, "own"), NOW_S, lambda: True)() is ClaimVerdict.CLAIM
     assert broker.asked == 2
 
 
-def test_a_partition_that_is_lost_while_the_broker_is_asked_is_not_claimed() -> None:
+def test_partition_lost_during_the_broker_request_is_not_claimed() -> None:
     owned = {SOURCE}
-    look = TopicMonitor(Broker(meanwhile=owned.clear).topic_ids, HandClock(NOW_S))
-    assert look.guard(SOURCE, Lineage(0, "own"), NOW_S, lambda: SOURCE in owned)() is ClaimVerdict.WAIT
+    monitor = TopicMonitor(Broker(meanwhile=owned.clear).topic_ids, HandClock(NOW_S))
+    assert monitor.guard(SOURCE, Lineage(0, "own"), NOW_S, lambda: SOURCE in owned)() is ClaimVerdict.WAIT
 
 
-def test_another_topics_records_are_told_apart_where_the_chain_knows_its_topic() -> None:
+def test_records_of_another_topic_are_detected_if_the_chain_has_a_topic_id() -> None:
     broker = Broker("other")
-    look = TopicMonitor(broker.topic_ids, HandClock(NOW_S))
-    assert look.guard(SOURCE, Lineage(), NOW_S, lambda: True)() is ClaimVerdict.CLAIM
+    monitor = TopicMonitor(broker.topic_ids, HandClock(NOW_S))
+    assert monitor.guard(SOURCE, Lineage(), NOW_S, lambda: True)() is ClaimVerdict.CLAIM
     assert broker.asked == 0
     for read_until_s in (NOW_S, NOW_S - 1):
-        assert look.guard(SOURCE, Lineage(0, "own"), read_until_s, lambda: True)() == OtherTopic("other")
-    assert broker.asked == 1, "the answer that serves several flushes is the same for each"
+        assert monitor.guard(SOURCE, Lineage(0, "own"), read_until_s, lambda: True)() == OtherTopic("other")
+    assert broker.asked == 1, "one response serves several flushes with the same result"
 
 
-def test_an_answer_that_comes_late_replaces_no_later_one() -> None:
+def test_late_response_does_not_replace_a_newer_one() -> None:
     clock = HandClock(NOW_S)
     answers = iter(["own", "own again", "unused"])
 
@@ -62,12 +62,12 @@ def test_an_answer_that_comes_late_replaces_no_later_one() -> None:
         answer = next(answers)
         if answer == "own":
             clock.now_s += 5
-            assert look.since(SOURCE.topic, NOW_S + 4) == "own again"
+            assert monitor.since(SOURCE.topic, NOW_S + 4) == "own again"
         return dict.fromkeys(topics, answer)
 
-    look = TopicMonitor(slow_once, clock)
-    assert look.since(SOURCE.topic, NOW_S) == "own"
-    assert look.since(SOURCE.topic, NOW_S + 4) == "own again"
+    monitor = TopicMonitor(slow_once, clock)
+    assert monitor.since(SOURCE.topic, NOW_S) == "own"
+    assert monitor.since(SOURCE.topic, NOW_S + 4) == "own again"
 
 
 class Writer:
@@ -93,16 +93,16 @@ class Writer:
         return self.guard()
 
 
-def test_a_partition_that_was_revoked_is_not_claimed_and_neither_is_one_that_came_back() -> None:
+def test_revoked_partition_is_not_claimed_even_after_it_returns() -> None:
     writer = Writer()
     assert writer.guard() is ClaimVerdict.CLAIM
     del writer.by_partition[SOURCE]
     assert writer.guard() is ClaimVerdict.WAIT
     writer.by_partition[SOURCE] = writer.assign()
-    assert writer.guard() is ClaimVerdict.WAIT, "its records were read by the assignment before"
+    assert writer.guard() is ClaimVerdict.WAIT, "its records were read under the previous assignment"
 
 
-def test_a_process_that_was_silent_for_a_session_claims_after_a_later_poll() -> None:
+def test_process_silent_for_a_session_claims_only_after_a_later_poll() -> None:
     writer = Writer()
     assert writer.after(20) is ClaimVerdict.CLAIM
     writer.guards.sign()

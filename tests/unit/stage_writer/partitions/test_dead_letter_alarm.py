@@ -1,4 +1,4 @@
-"""Many dead letters are told: by the alarm itself, and by each way in which a writer says how it is."""
+"""The dead letter alarm, and its report in the writer's log, metrics, health and samples."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ def wrong(count: int) -> dict[str, int]:
     return {"wrong_type": count}
 
 
-def test_a_share_above_the_limit_raises_one_alarm() -> None:
+def test_share_above_the_limit_raises_one_alarm() -> None:
     alarms = DeadLetterAlarms(0.1)
     assert alarms.add("orders", 1_000, wrong(99)) is None
     assert alarms.add("orders", 1_000, wrong(101)) is AlarmChange.RAISED
@@ -29,7 +29,7 @@ def test_a_share_above_the_limit_raises_one_alarm() -> None:
     assert alarms.raised["orders"].sentence == "1,200 of the last 3,000 records are dead letters (wrong_type 1,200)"
 
 
-def test_the_past_does_not_hide_a_change_and_does_not_keep_an_alarm() -> None:
+def test_alarm_follows_the_recent_window_only() -> None:
     alarms = DeadLetterAlarms(0.5)
     for _ in range(100):
         assert alarms.add("orders", WINDOW_RECORDS, {}) is None
@@ -38,7 +38,7 @@ def test_the_past_does_not_hide_a_change_and_does_not_keep_an_alarm() -> None:
     assert not alarms.raised
 
 
-def test_an_alarm_ends_at_half_of_what_raises_it() -> None:
+def test_alarm_ends_at_half_of_its_limit() -> None:
     alarms = DeadLetterAlarms(0.5)
     assert alarms.add("orders", WINDOW_RECORDS, wrong(5_000)) is AlarmChange.RAISED
     assert alarms.add("orders", WINDOW_RECORDS, wrong(2_501)) is None
@@ -50,23 +50,23 @@ def test_an_alarm_ends_at_half_of_what_raises_it() -> None:
     ("records", "dead", "raises"),
     [(20, 9, False), (20, 10, True), (3, 3, True), (1, 1, True), (1, 0, False), (0, 0, False)],
 )
-def test_a_few_dead_letters_among_few_records_are_no_alarm(records: int, dead: int, *, raises: bool) -> None:
+def test_alarm_needs_several_dead_letters_or_only_dead_letters(records: int, dead: int, *, raises: bool) -> None:
     change = DeadLetterAlarms(0.1).add("orders", records, wrong(dead) if dead else {})
     assert (change is AlarmChange.RAISED) == raises
 
 
-def test_without_a_limit_there_is_no_alarm() -> None:
+def test_no_alarm_without_a_limit() -> None:
     assert DeadLetterAlarms(None).add("orders", 100, wrong(100)) is None
 
 
-def test_streams_do_not_hide_each_other() -> None:
+def test_alarms_are_separate_per_stream() -> None:
     alarms = DeadLetterAlarms(0.5)
-    assert alarms.add("well", 1_000_000, {}) is None
+    assert alarms.add("healthy", 1_000_000, {}) is None
     assert alarms.add("orders", 10, wrong(10)) is AlarmChange.RAISED
     assert set(alarms.raised) == {"orders"}
 
 
-def test_the_writer_says_it_in_its_log_its_metrics_its_health_and_its_page(tmp_path: Path) -> None:
+def test_alarm_is_in_log_health_notes_and_snapshot(tmp_path: Path) -> None:
     world = World(tmp_path, {FIRST: 20}, alarm=0.5, columns="id STRING")
     with capture_logs() as logs:
         world.writer = world.new_writer()
@@ -81,7 +81,7 @@ def test_the_writer_says_it_in_its_log_its_metrics_its_health_and_its_page(tmp_p
     assert "orders" in world.writer.snapshot().telemetry.alarms.raised
 
 
-def test_what_was_sealed_adds_up_to_the_span(tmp_path: Path) -> None:
+def test_sealed_counts_add_up_to_the_span(tmp_path: Path) -> None:
     world = World(tmp_path, {FIRST: 20}, where="id % 2 = 0")
     world.group.holes = {3, 4}
     with capture_logs() as logs:
@@ -94,7 +94,7 @@ def test_what_was_sealed_adds_up_to_the_span(tmp_path: Path) -> None:
     assert sum(sealed.get(part, 0) for part in parts) == sealed["end"] - sealed["start"] == 20
 
 
-def test_the_share_is_a_metric() -> None:
+def test_dead_letter_share_is_a_metric() -> None:
     metrics = Metrics()
     converter = StreamConverter(stream_of(columns="id INT"))
     telemetry = WriterTelemetry(HandClock(), structlog.get_logger(), metrics, dead_letter_alarm=0.1)
@@ -104,7 +104,7 @@ def test_the_share_is_a_metric() -> None:
     assert f'{catalogue.WRITER_DEAD_LETTER_SHARE.name}{{app_id="orders"}} 0.5' in metrics.exposition().decode()
 
 
-def test_a_sample_says_what_share_would_be_dead_and_why_without_a_value() -> None:
+def test_sample_reports_the_dead_letter_share_and_reasons_without_values() -> None:
     converter = StreamConverter(stream_of(columns="id BIGINT, qty STRING"))
     sample = StreamSample(converter.stream, None)
     sample.add(converter, [batch_of([b'{"id":1,"qty":%d}' % number for number in range(4711, 4751)])])
@@ -127,7 +127,7 @@ def test_a_sample_says_what_share_would_be_dead_and_why_without_a_value() -> Non
         ("x BINARY", b'"!4711"'),
     ],
 )
-def test_no_reason_of_a_sample_quotes_a_value(columns: str, value: bytes) -> None:
+def test_sample_reasons_quote_no_value(columns: str, value: bytes) -> None:
     converter = StreamConverter(stream_of(columns=columns))
     sample = StreamSample(converter.stream, None)
     sample.add(converter, [batch_of([b'{"x":%s}' % value])])

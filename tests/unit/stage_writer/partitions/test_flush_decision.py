@@ -1,4 +1,4 @@
-"""When to flush, and what to stop reading."""
+"""Which partitions to flush, and which to pause."""
 
 from dataclasses import replace
 
@@ -40,17 +40,17 @@ def sources(decision: FlushDecision) -> tuple[set[int], set[int]]:
     )
 
 
-def test_an_empty_partition_is_never_due() -> None:
+def test_empty_partition_is_never_due() -> None:
     assert decide([filling()], LIMITS, now_s=1e9) == FlushDecision((), BackpressureState())
 
 
-def test_age_needs_no_second_record() -> None:
+def test_one_record_is_flushed_at_its_age_limit() -> None:
     young = filling(first_record_at_s=100.0, records=1)
     assert flushes(young, now_s=159.9) == ()
     assert flushes(young, now_s=160.0) == (Flush(source(0), FlushReason.AGE),)
 
 
-def test_a_stream_with_limits_of_its_own_is_flushed_by_them() -> None:
+def test_stream_flush_limits_override_the_writers() -> None:
     fast = FlushLimits(flush_after_s=1, flush_bytes=10, flush_records=5, memory_bytes=1)
     old = {"first_record_at_s": 0.0, "records": 1}
     one_second = [filling(0, **old), filling(1, limits=fast, **old)]
@@ -60,40 +60,40 @@ def test_a_stream_with_limits_of_its_own_is_flushed_by_them() -> None:
     assert flushes(filling(0, limits=replace(LIMITS, flush_after_s=3600), **old), now_s=100.0) == ()
 
 
-def test_a_streams_limits_are_its_own_or_the_writers() -> None:
+def test_limits_are_the_streams_or_else_the_writers() -> None:
     assert LIMITS.of(stream_of(columns="id INT")) == LIMITS
     own = LIMITS.of(stream_of(columns="id INT", flush_after="1s", flush_records=7))
     assert own == replace(LIMITS, flush_after_s=1, flush_records=7)
 
 
-def test_ages_are_staggered_within_what_is_allowed() -> None:
+def test_flush_ages_are_staggered_within_the_allowed_share() -> None:
     shares = [age_fraction_of(source(partition)) for partition in range(1000)]
     assert LEAST_AGE_SHARE <= min(shares) <= max(shares) <= 1
     together = [filling(number, first_record_at_s=0.0, age_fraction=share) for number, share in enumerate(shares)]
     for second in range(48, 60):
         due = len(flushes(*together, now_s=second + 1.0)) - len(flushes(*together, now_s=second))
-        assert 40 < due < 130, "a thousand partitions go out over twelve seconds"
+        assert 40 < due < 130, "a thousand partitions are flushed over twelve seconds"
     assert len(flushes(*together, now_s=60.0)) == 1000
     assert age_fraction_of(source(7)) == age_fraction_of(source(7)) != age_fraction_of(source(8))
 
 
-def test_bytes_and_records_come_before_age() -> None:
+def test_bytes_and_records_limits_precede_age() -> None:
     assert flushes(filling(first_record_at_s=0.0, parquet_bytes=1000))[0].reason is FlushReason.BYTES
     assert flushes(filling(first_record_at_s=0.0, records=100))[0].reason is FlushReason.RECORDS
 
 
-def test_a_partition_with_a_flush_under_way_waits() -> None:
+def test_partition_with_a_flush_in_progress_is_not_flushed_again() -> None:
     assert flushes(filling(first_record_at_s=0.0, records=10, flushing=True), now_s=1000.0) == ()
 
 
-def test_a_partition_that_is_far_ahead_of_the_store_is_paused_and_the_others_are_read() -> None:
+def test_partition_far_ahead_of_the_store_is_paused_alone() -> None:
     ahead = filling(0, first_record_at_s=0.0, records=100, flushing=True)
     assert sources(decide([ahead, filling(1)], LIMITS, 0.0)) == (set(), {0})
     landed = replace(ahead, flushing=False)
     assert sources(decide([landed, filling(1)], LIMITS, 0.0, BackpressureState(frozenset({source(0)})))) == ({0}, set())
 
 
-def test_short_memory_flushes_the_largest_and_no_more_than_needed() -> None:
+def test_low_memory_flushes_only_the_largest_partitions_needed() -> None:
     buffer_stats = [
         filling(0, first_record_at_s=0.0, memory_bytes=1000),
         filling(1, first_record_at_s=0.0, memory_bytes=5000),
@@ -101,16 +101,16 @@ def test_short_memory_flushes_the_largest_and_no_more_than_needed() -> None:
     ]
     decision = decide(buffer_stats, LIMITS, now_s=0.0)
     assert decision.flushes == (Flush(source(1), FlushReason.MEMORY),)
-    assert decision.backpressure == BackpressureState(frozenset({source(1)})), "small ones are read on"
+    assert decision.backpressure == BackpressureState(frozenset({source(1)})), "small partitions stay unpaused"
 
 
-def test_the_small_are_not_flushed_because_a_large_one_cannot_be() -> None:
+def test_small_buffers_are_not_flushed_in_place_of_a_large_one_in_flight() -> None:
     hot = filling(0, first_record_at_s=0.0, memory_bytes=5000, flushing=True, flushing_bytes=3000)
     small = [filling(number, first_record_at_s=0.0, memory_bytes=200) for number in range(1, 9)]
     assert sources(decide([hot, *small], LIMITS, 0.0)) == (set(), {0})
 
 
-def test_what_is_on_its_way_out_is_waited_for() -> None:
+def test_bytes_in_flight_pause_all_without_a_flush() -> None:
     buffer_stats = [
         filling(0, first_record_at_s=0.0, memory_bytes=3000),
         filling(1, flushing=True, flushing_bytes=9000),
@@ -118,7 +118,7 @@ def test_what_is_on_its_way_out_is_waited_for() -> None:
     assert sources(decide(buffer_stats, LIMITS, 0.0)) == (set(), {0, 1})
 
 
-def test_reading_goes_on_only_with_room_to_spare() -> None:
+def test_reading_resumes_only_below_the_memory_limit_with_a_margin() -> None:
     def full(used: int, *, before: bool) -> bool:
         leaving = filling(flushing=True, flushing_bytes=used)
         return decide([leaving], LIMITS, 0.0, BackpressureState(is_full=before)).backpressure.is_full
@@ -129,7 +129,7 @@ def test_reading_goes_on_only_with_room_to_spare() -> None:
     assert not full(8000, before=True)
 
 
-def test_a_large_one_is_read_again_when_its_flush_has_landed_or_there_is_room() -> None:
+def test_large_partition_resumes_after_its_flush_or_with_free_memory() -> None:
     before = BackpressureState(frozenset({source(0)}))
     leaving = filling(0, flushing=True, flushing_bytes=7500)
     assert sources(decide([leaving], LIMITS, 0.0, before))[1] == {0}
@@ -137,8 +137,8 @@ def test_a_large_one_is_read_again_when_its_flush_has_landed_or_there_is_room() 
     assert sources(decide([filling(0), filling(1, memory_bytes=5900)], LIMITS, 0.0, before))[1] == set()
 
 
-def test_anything_that_fills_the_memory_is_flushed() -> None:
-    """Or reading would stay paused until the buffers are old."""
+def test_full_memory_is_always_flushed_down() -> None:
+    """Otherwise, reading would stay paused until the buffers reach their age limit."""
     for count in (1, 2, 3, 7, 100):
         buffer_stats = [filling(number, first_record_at_s=0.0, memory_bytes=10_100 // count) for number in range(count)]
         decision = decide(buffer_stats, LIMITS, 0.0)
@@ -147,7 +147,7 @@ def test_anything_that_fills_the_memory_is_flushed() -> None:
         assert decision.backpressure.is_full
 
 
-def test_one_buffer_that_is_larger_than_the_bound_goes_out_alone() -> None:
+def test_buffer_larger_than_the_memory_limit_is_flushed_alone() -> None:
     decision = decide([filling(0, first_record_at_s=0.0, memory_bytes=50_000), filling(1)], LIMITS, 0.0)
     assert sources(decision) == ({0}, {0, 1})
     after = decide([filling(0), filling(1)], LIMITS, 0.0, decision.backpressure)

@@ -34,7 +34,7 @@ class Reports:
         self.streams = streams
 
 
-def test_each_stream_has_the_partitions_of_its_chains() -> None:
+def test_stream_facts_count_the_partitions_of_each_chain() -> None:
     streams = [
         stream_of(app_id="named", topics=["clicks", "orders"]),
         stream_of(app_id="pattern", topics=["^c"], table="memory://lake/other"),
