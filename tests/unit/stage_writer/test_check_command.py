@@ -1,4 +1,4 @@
-"""What ``stage-writer check`` ends with."""
+"""The result of ``stage-writer check``."""
 
 import json
 import socket
@@ -16,7 +16,7 @@ from tests.fakes.staging import Staging
 ORDERS = Topic("orders")
 
 
-def test_a_topic_that_was_created_again_is_reported(tmp_path: Path) -> None:
+def test_recreated_topic_is_reported(tmp_path: Path) -> None:
     staging = Staging.below(tmp_path)
     partitions = [TopicPartition(ORDERS, Partition(number)) for number in range(3)]
     staging.flush(1, 0, 10)
@@ -24,29 +24,29 @@ def test_a_topic_that_was_created_again_is_reported(tmp_path: Path) -> None:
     marker = json.loads(path.read_text())
     path.write_text(json.dumps({**marker, "topic_id": "first"}))
     settings = settings_of({"table": f"{tmp_path}/t", "columns": "id INT"}, stage={"url": staging.stage_url})
-    told: list[str] = []
+    lines: list[str] = []
 
-    def look(topic_id: str | None) -> bool:
-        told.clear()
-        return topics_continue(settings, partitions, {ORDERS: topic_id}, lambda *line: told.append(" ".join(line)))
+    def check(topic_id: str | None) -> bool:
+        lines.clear()
+        return topics_continue(settings, partitions, {ORDERS: topic_id}, lambda *line: lines.append(" ".join(line)))
 
-    assert (look("first"), look(None), told) == (True, True, [])
-    assert not look("second")
-    assert told[0].startswith("chain the topic orders was deleted and created again")
-    assert "bootstrap restart" in told[0]
+    assert (check("first"), check(None), lines) == (True, True, [])
+    assert not check("second")
+    assert lines[0].startswith("chain the topic orders was deleted and created again")
+    assert "bootstrap restart" in lines[0]
     path.write_text("{")
-    assert not look("second"), "and an unreadable marker holds the partition"
+    assert not check("second"), "an unreadable marker holds the partition too"
 
 
 @pytest.mark.parametrize("as_json", [False, True])
-def test_a_kafka_that_is_away_is_a_failure_and_no_wrong_config(
+def test_unreachable_kafka_is_a_failure_and_not_an_invalid_config(
     as_json: bool,  # noqa: FBT001 - a parameter of pytest
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("stage_writer.fetch.metadata.TIMEOUT_S", 0.1)
-    with socket.socket() as closed:  # bound and not listening: every connection is refused
+    with socket.socket() as closed:  # bound but not listening: every connection is refused
         closed.bind(("127.0.0.1", 0))
         config = config_file(tmp_path, kafka={"bootstrap.servers": f"127.0.0.1:{closed.getsockname()[1]}"})
         code = cli.run(app, ["check", str(config), *(["--json"] if as_json else [])])
@@ -54,7 +54,7 @@ def test_a_kafka_that_is_away_is_a_failure_and_no_wrong_config(
     assert code == 1
     assert "error: cannot " in shown.err
     if as_json:
-        told = json.loads(shown.out)
-        assert (told["fit"], "at Kafka 127.0.0.1:" in told["failure"]["problem"]) == (False, True)
+        report = json.loads(shown.out)
+        assert (report["fit"], "at Kafka 127.0.0.1:" in report["failure"]["problem"]) == (False, True)
     else:
         assert "all well" not in shown.out

@@ -1,4 +1,4 @@
-"""What a flush leaves: its files, its state, and a marker that says all of it; once, however often it is tried."""
+"""A flush leaves its files, its state and a marker that lists them, once, however often it is retried."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -48,7 +48,7 @@ class Tables:
     def upload(self, path: str, data: ByteChunks) -> None:
         if len(self.uploaded) == 1 and self.failures:
             self.failures -= 1
-            msg = "no answer"
+            msg = "no response"
             raise StoreError(msg)
         self.uploaded.append(path)
         self.store.upload(path, data)
@@ -56,7 +56,7 @@ class Tables:
 
 @dataclass
 class Change:
-    """What a flush changes in its task's state: a snapshot of ten bytes."""
+    """The change of a task's state in a flush: a snapshot of ten bytes."""
 
     before: StateFiles = EMPTY_STATE
     written: list[StateFileName] = field(default_factory=list)
@@ -69,7 +69,7 @@ class Change:
 
 
 class Unchanged(Change):
-    """One that adds to the snapshot that there was."""
+    """A change that adds to the existing snapshot."""
 
     def write(self, store: StateStore, name: Callable[[StateKind], StateFileName]) -> MarkedState:
         files = super().write(store, name).files
@@ -136,7 +136,7 @@ def buffer_of(*formats: TableFormat, rows: Sequence[pa.Table] | None = None, rec
     return buffer
 
 
-def test_a_marker_says_what_became_of_each_record(world: World, tables: Tables) -> None:
+def test_marker_accounts_for_every_record(world: World, tables: Tables) -> None:
     buffer = Buffer.begin(NAME.start, [format_of(world), format_of(world, "letters", by=())])
     staged = StagedRows(
         Position(30),
@@ -197,7 +197,7 @@ def test_a_marker_says_what_became_of_each_record(world: World, tables: Tables) 
     assert (outcome.files, outcome.size_bytes) == (3, sum(file.size_bytes for file in files))
 
 
-def test_a_flush_without_a_chain_before_it_names_none(world: World, tables: Tables) -> None:
+def test_first_flush_of_a_chain_names_no_previous_marker(world: World, tables: Tables) -> None:
     outcome = stage_of(world, tables).flush_job(flush_of(world, buffer_of(format_of(world))), always).run()
     assert isinstance(outcome, Sealed)
     assert outcome.marker.manifest is not None
@@ -205,7 +205,7 @@ def test_a_flush_without_a_chain_before_it_names_none(world: World, tables: Tabl
     assert (manifest.previous, manifest.offered, manifest.undeclared, manifest.outboxes) == (None, None, None, ())
 
 
-def test_rows_that_wait_for_spark_are_in_one_file_in_the_stage(world: World, tables: Tables) -> None:
+def test_rows_that_wait_for_spark_are_staged_in_one_file(world: World, tables: Tables) -> None:
     buffer = buffer_of(format_of(world, waits=True))
     outcome = stage_of(world, tables).flush_job(flush_of(world, buffer), always).run()
     assert isinstance(outcome, Sealed)
@@ -215,7 +215,7 @@ def test_rows_that_wait_for_spark_are_in_one_file_in_the_stage(world: World, tab
     assert file.path.startswith(waiting_folder(format_of(world).url))
 
 
-def test_what_is_encoded_and_uploaded_stays_so_when_a_job_is_run_again(world: World, tables: Tables) -> None:
+def test_retried_job_keeps_its_encoded_and_uploaded_files(world: World, tables: Tables) -> None:
     tables.failures = 1
     change = Change()
     asked: list[bool] = []
@@ -249,7 +249,7 @@ def test_what_is_encoded_and_uploaded_stays_so_when_a_job_is_run_again(world: Wo
     assert stage.chains.tail(SOURCE) == outcome.tail
 
 
-def test_a_job_holds_what_is_left_to_upload(world: World, tables: Tables) -> None:
+def test_job_memory_is_the_size_of_the_remaining_uploads(world: World, tables: Tables) -> None:
     tables.failures = 1
     job = stage_of(world, tables).flush_job(flush_of(world, buffer_of(format_of(world))), always)
     with pytest.raises(StoreError):
@@ -261,7 +261,7 @@ def test_a_job_holds_what_is_left_to_upload(world: World, tables: Tables) -> Non
     assert (left, job.memory_bytes) == (table.files[1].size_bytes, 0)
 
 
-def test_rows_for_a_table_that_cannot_take_them_are_not_written(world: World, tables: Tables) -> None:
+def test_rows_for_an_incompatible_table_are_not_written(world: World, tables: Tables) -> None:
     main, letters = format_of(world), format_of(world, "letters")
     refusing = stage_of(world, tables, [main.url])
     outcome = refusing.flush_job(flush_of(world, buffer_of(main)), always).run()
@@ -271,7 +271,7 @@ def test_rows_for_a_table_that_cannot_take_them_are_not_written(world: World, ta
     assert isinstance(refusing.flush_job(flush_of(world, only_letters), always).run(), Sealed)
 
 
-def test_files_that_are_written_are_claimed_even_if_the_table_changes(world: World, tables: Tables) -> None:
+def test_written_files_are_claimed_even_if_the_table_becomes_incompatible(world: World, tables: Tables) -> None:
     tables.failures = 1
     refused: list[str] = []
     job = stage_of(world, tables, refused).flush_job(flush_of(world, buffer_of(format_of(world))), always)
@@ -281,7 +281,7 @@ def test_files_that_are_written_are_claimed_even_if_the_table_changes(world: Wor
     assert isinstance(job.run(), Sealed)
 
 
-def test_a_new_snapshot_makes_older_files_superfluous(world: World, tables: Tables) -> None:
+def test_new_state_snapshot_triggers_a_cleanup_of_older_files(world: World, tables: Tables) -> None:
     class Cleaning:
         asked = 0
 
@@ -307,10 +307,10 @@ def test_a_new_snapshot_makes_older_files_superfluous(world: World, tables: Tabl
     asked, tail = cleaned(Unchanged(), 30, tail)
     assert asked == 0
     world.settle(30)
-    assert cleaned(Change(), 40, tail)[0] == 0, "the chain has moved: what is superfluous is not known"
+    assert cleaned(Change(), 40, tail)[0] == 0, "the chain has moved: the files to delete are unknown"
 
 
-def test_facts_are_recorded_and_gained_columns_are_read(world: World, tables: Tables) -> None:
+def test_idle_facts_are_stored_and_gained_columns_are_read(world: World, tables: Tables) -> None:
     stage = stage_of(world, tables)
     idle = [IdleFact(SOURCE, Position(7), 1_000, 2)]
     streams = [StreamFact("orders", 1_000, {SOURCE.topic: 1})]
@@ -324,7 +324,7 @@ def test_facts_are_recorded_and_gained_columns_are_read(world: World, tables: Ta
     assert stage.gained("orders", by_route=False) == evolved
 
 
-def test_a_marker_that_would_be_too_large_leaves_out_its_files_statistics(
+def test_oversized_marker_drops_its_file_statistics(
     world: World, tables: Tables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def seal() -> tuple[Marker, int]:

@@ -33,7 +33,7 @@ def converted(batch: MessageBatch, **settings: object) -> StagedRows:
     return staged
 
 
-def test_rows_have_their_key_and_all_headers_in_order() -> None:
+def test_rows_have_their_key_and_headers_in_order() -> None:
     staged = converted(messages(), include=["headers", "key"])
     assert staged.rows[0].to_pylist() == [
         {
@@ -53,17 +53,17 @@ def test_rows_have_their_key_and_all_headers_in_order() -> None:
     assert (letter["_kafka_offset"], letter["key"], letter["error_class"]) == (102, b"c", "invalid_utf8")
 
 
-def test_the_table_declares_them() -> None:
+def test_table_schema_declares_key_and_header_columns() -> None:
     converter = StreamConverter(stream_of(columns="id INT", kafka_columns=False, include=["key", "headers"]))
     assert to_ddl(schema_from_json(converter.formats[0].schema)).replace("`", "") == COLUMNS.replace("`", "")
 
 
-def test_headers_are_only_read_where_they_are_used() -> None:
+def test_headers_are_read_only_if_used() -> None:
     for include, wanted in (([], False), (["key"], False), (["headers"], True)):
         assert StreamConverter(stream_of(columns="id INT", include=include)).needs_headers is wanted
 
 
-def test_each_row_of_an_exploded_record_has_them_and_a_refused_record_has_none() -> None:
+def test_exploded_rows_share_headers_and_a_refused_record_has_no_row() -> None:
     stream = stream_of(columns="ids ARRAY<INT>", explode="ids", include=["headers"])
     batch = replace(
         batch_of([b'{"ids": [1, 2]}', b'{"ids": [3, 4]}']), headers=headers_column([[("h", b"1")], [(NOT_UTF8, b"")]])
@@ -83,7 +83,7 @@ def test_batches_with_and_without_headers_are_converted_together() -> None:
 
 
 @pytest.mark.parametrize("headers", [HEADERS, HEADERS[1:2] + HEADERS[3:]], ids=["repeated", "distinct"])
-def test_an_expression_sees_the_last_of_headers_with_one_name(headers: tuple[Headers | None, ...]) -> None:
+def test_expression_sees_the_last_header_of_a_repeated_name(headers: tuple[Headers | None, ...]) -> None:
     stream = stream_of(columns="id INT", derive={"trace": "kafka.headers['trace']"}, kafka_columns=False)
     (staged,) = StreamConverter(stream).convert([messages(headers)])
     expected = [dict(found or []).get("trace") for found in headers if found is None or found[0][0] != NOT_UTF8]
@@ -91,7 +91,7 @@ def test_an_expression_sees_the_last_of_headers_with_one_name(headers: tuple[Hea
     assert list(staged.dead_letters) == ["invalid_utf8"] * (len(headers) - len(expected))
 
 
-def test_a_delete_by_a_tombstone_has_them_as_its_other_columns() -> None:
+def test_tombstone_delete_row_has_its_key_and_headers() -> None:
     stream = stream_of(columns="id INT", load="merge", merge={"keys": ["id"]}, include=["key", "headers"])
     batch = replace(
         batch_of([b'{"id": 1}', None], keys=[b"one", b'{"id": 2}']), headers=headers_column([[("h", b"")], None])
@@ -103,7 +103,7 @@ def test_a_delete_by_a_tombstone_has_them_as_its_other_columns() -> None:
     ]
 
 
-def test_headers_are_counted_as_memory() -> None:
+def test_headers_count_as_memory() -> None:
     lean, rich = messages([None] * 2), messages([None, [("h", b"x" * 10_000)]])
     assert rich.memory_bytes - lean.memory_bytes >= 10_000
     assert np.array_equal(rich.part(0, 1).offsets, lean.part(0, 1).offsets)

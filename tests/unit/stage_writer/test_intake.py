@@ -1,4 +1,4 @@
-"""What a client says late, and again, of partitions that were read further (stage_writer/intake.py)."""
+"""Late and repeated records and ends from a Kafka client (stage_writer/intake.py)."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ def staged(world: World) -> list[tuple[int, int, int]]:
     return sorted((one.span.start, one.span.end, sum(table.rows for table in one.tables)) for one in found)
 
 
-def test_records_before_a_new_owner_s_place_are_dropped(tmp_path: Path) -> None:
+def test_records_before_the_position_of_a_new_owner_are_dropped(tmp_path: Path) -> None:
     world = World(tmp_path, {FIRST: 10})
     world.steps()
     world.writer = world.new_writer()
@@ -25,7 +25,7 @@ def test_records_before_a_new_owner_s_place_are_dropped(tmp_path: Path) -> None:
     assert staged(world) == [(0, 10, 10), (10, 12, 2)]
 
 
-def test_records_that_are_in_the_buffer_already_are_dropped(tmp_path: Path) -> None:
+def test_records_already_in_the_buffer_are_dropped(tmp_path: Path) -> None:
     world = World(tmp_path, {FIRST: 10})
     world.steps(1, 0.0)
     world.group.positions[FIRST] = 4
@@ -33,16 +33,16 @@ def test_records_that_are_in_the_buffer_already_are_dropped(tmp_path: Path) -> N
     assert staged(world) == [(0, 10, 10)]
 
 
-def test_an_end_before_what_the_buffer_has_takes_nothing_from_it(tmp_path: Path) -> None:
+def test_end_before_the_buffer_end_shortens_nothing(tmp_path: Path) -> None:
     world = World(tmp_path, {FIRST: 10})
     world.steps(1, 0.0)
     world.writer.assignment.by_partition[FIRST].reach_end(Position(4))
-    world.group.paused.add(FIRST)  # it says no later end
+    world.group.paused.add(FIRST)  # no later end is reported
     world.steps()
     assert staged(world) == [(0, 10, 10)]
 
 
-def test_an_end_counts_once_all_records_before_it_are_buffered(tmp_path: Path) -> None:
+def test_end_counts_once_all_records_before_it_are_buffered(tmp_path: Path) -> None:
     world = exploding.World(tmp_path)
     world.steps(3, 0.1)
     world.group.produce(exploding.BOMBS, *[{"id": number, "items": list(range(8))} for number in range(40)])

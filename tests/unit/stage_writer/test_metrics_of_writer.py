@@ -1,4 +1,4 @@
-"""What a writer's metrics say of a run: numbers of the records, rows and files that it had."""
+"""A writer's metrics count the records, rows and files of a run."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from tests.unit.stage_writer.test_service import FIRST, SECOND, World
 SENT = (b'{"id": 1, "x": 1}', b'{"id": 2}', None, b"no JSON", b'{"id": 9}', b'{"id": 3}', b'{"id": 4}')
 
 
-def test_a_flush_in_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metrics_of_one_flush_are_exact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def batch(member: LonelyMember, partition: TopicPartition) -> MessageBatch:
         sent = real(member, partition)
         taken = pa.array([SENT[int(offset)] for offset in sent.offsets], pa.binary())
@@ -58,7 +58,7 @@ def test_a_flush_in_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     }
 
 
-def test_records_that_are_read_again_are_counted(tmp_path: Path) -> None:
+def test_reread_records_are_counted(tmp_path: Path) -> None:
     world = World(tmp_path, {FIRST: 5})
     world.steps(1)
     world.group.positions[FIRST] = 2
@@ -69,8 +69,8 @@ def test_records_that_are_read_again_are_counted(tmp_path: Path) -> None:
     assert world.spans() == [(0, 6)]
 
 
-def test_a_buffer_is_dropped_once(tmp_path: Path) -> None:
-    """With a partition that is lost, and with a claim that another writer was faster with."""
+def test_dropped_buffers_are_counted_once(tmp_path: Path) -> None:
+    """For a lost partition, and for a lost claim."""
     world = World(tmp_path, {FIRST: 5, SECOND: 5})
     world.steps(1)
     put(world.store, *chain_of(0, 5, partition=FIRST))
@@ -84,7 +84,7 @@ def test_a_buffer_is_dropped_once(tmp_path: Path) -> None:
     }
 
 
-def test_pauses_for_memory_are_counted(tmp_path: Path) -> None:
+def test_memory_pauses_are_counted(tmp_path: Path) -> None:
     world = World(tmp_path, {FIRST: 5, SECOND: 5})
     world.writer = world.new_writer(memory_bytes=1)
     world.steps(1)

@@ -1,4 +1,4 @@
-"""A writer that is paused and told to go on, and one that tells a loader of its markers."""
+"""A writer that is paused and resumed, and the notifications that it sends to loaders."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -28,7 +28,7 @@ def paused_world(folder: Path) -> tuple[World, Pausing]:
     return Paused(folder, {FIRST: 10}), pausing
 
 
-def test_a_paused_writer_stages_what_it_has_and_reads_no_more(tmp_path: Path) -> None:
+def test_paused_writer_stages_its_buffer_and_reads_no_more(tmp_path: Path) -> None:
     world, pausing = paused_world(tmp_path)
     world.steps(1)
     pausing.pause()
@@ -43,7 +43,7 @@ def test_a_paused_writer_stages_what_it_has_and_reads_no_more(tmp_path: Path) ->
     assert world.spans() == [(0, 10), (10, 20)]
 
 
-def test_a_partition_that_comes_while_the_writer_is_paused_waits_too(tmp_path: Path) -> None:
+def test_partition_assigned_during_a_pause_is_paused_too(tmp_path: Path) -> None:
     world, pausing = paused_world(tmp_path)
     pausing.pause()
     world.steps(3)
@@ -53,37 +53,37 @@ def test_a_partition_that_comes_while_the_writer_is_paused_waits_too(tmp_path: P
     assert world.spans() == [(0, 10)]
 
 
-class Telling(World):
-    """One whose writer tells."""
+class Notifying(World):
+    """A world whose writer notifies loaders."""
 
     tells_news = True
 
-    def signs(self) -> list[str]:
+    def notifications(self) -> list[str]:
         return [found.path for found in self.store.list("news/")]
 
 
-def test_a_sign_follows_the_marker_and_comes_again_when_it_was_taken(tmp_path: Path) -> None:
-    world = Telling(tmp_path, {FIRST: 10})
+def test_notification_follows_each_marker_and_returns_after_it_was_taken(tmp_path: Path) -> None:
+    world = Notifying(tmp_path, {FIRST: 10})
     world.steps()
-    assert world.signs() == ["news/orders/w.news"]
-    world.store.delete(world.signs())
+    assert world.notifications() == ["news/orders/w.news"]
+    world.store.delete(world.notifications())
     world.steps(20)
-    assert world.signs() == [], "there is nothing new"
+    assert world.notifications() == [], "there are no new records"
     world.group.ends[FIRST] = 20
     world.steps(20)
     assert world.spans() == [(0, 10), (10, 20)]
-    assert world.signs() == ["news/orders/w.news"]
+    assert world.notifications() == ["news/orders/w.news"]
 
 
-def test_many_markers_of_a_second_are_one_sign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    world = Telling(tmp_path, {FIRST: 10, SECOND: 10})
-    told: list[float] = []
-    tell = world.store.write
+def test_markers_within_a_second_share_one_notification(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = Notifying(tmp_path, {FIRST: 10, SECOND: 10})
+    sent_s: list[float] = []
+    real_write = world.store.write
 
     def write(path: str, data: bytes) -> None:
         if path.startswith("news/"):
-            told.append(world.clock.now_s)
-        tell(path, data)
+            sent_s.append(world.clock.now_s)
+        real_write(path, data)
 
     monkeypatch.setattr(world.store, "write", write)
     for end in range(20, 400, 10):
@@ -91,11 +91,11 @@ def test_many_markers_of_a_second_are_one_sign(tmp_path: Path, monkeypatch: pyte
         world.clock.now_s += 0.7
         world.steps(1, timeout_s=0.1)
     assert len(world.spans()) >= 10
-    assert min(after - before for before, after in pairwise(told)) >= 1
+    assert min(after - before for before, after in pairwise(sent_s)) >= 1
 
 
-def test_a_store_that_takes_no_sign_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    world = Telling(tmp_path, {FIRST: 10})
+def test_failing_notification_store_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = Notifying(tmp_path, {FIRST: 10})
     write = world.store.write
 
     def refuse(path: str, data: bytes) -> None:
@@ -107,12 +107,12 @@ def test_a_store_that_takes_no_sign_stops_nothing(tmp_path: Path, monkeypatch: p
         patched.setattr(world.store, "write", refuse)
         world.steps(10)
     assert world.spans() == [(0, 10)]
-    assert world.signs() == []
+    assert world.notifications() == []
     world.steps(100)
-    assert world.signs() == ["news/orders/w.news"]
+    assert world.notifications() == ["news/orders/w.news"]
 
 
-def test_nothing_is_sent_without_listeners(tmp_path: Path) -> None:
+def test_no_notification_without_listeners(tmp_path: Path) -> None:
     world = World(tmp_path, {FIRST: 10})
     world.steps(20)
     assert list(world.store.list("news/")) == []
@@ -140,8 +140,8 @@ class Topic:
         return self.undelivered() | self.in_flight
 
 
-class ToTopic(Telling):
-    """One whose writer tells in a topic."""
+class ToTopic(Notifying):
+    """A world whose writer notifies loaders through a topic."""
 
     def __init__(self, folder: Path, ends: dict[TopicPartition, int]) -> None:
         self.topic = self.control = Topic()
@@ -152,46 +152,46 @@ class ToTopic(Telling):
         self.steps(20)
 
 
-def test_news_in_a_topic_are_not_in_the_stage(tmp_path: Path) -> None:
+def test_notification_sent_to_the_topic_is_not_in_the_stage(tmp_path: Path) -> None:
     world = ToTopic(tmp_path, {FIRST: 10})
     world.steps(20)
     assert world.topic.sent == ["orders"]
     world.stage_more()
     assert world.topic.sent == ["orders", "orders"]
-    assert world.signs() == []
+    assert world.notifications() == []
     assert world.writer.health().notes == ()
 
 
-def test_what_the_topic_did_not_take_is_in_the_stage(tmp_path: Path) -> None:
+def test_undelivered_topic_notification_goes_to_the_stage(tmp_path: Path) -> None:
     world = ToTopic(tmp_path, {FIRST: 10})
     world.steps(20)
     world.topic.failed = {"orders"}
     world.steps(1)
-    assert world.signs() == ["news/orders/w.news"]
-    world.store.delete(world.signs())
+    assert world.notifications() == ["news/orders/w.news"]
+    world.store.delete(world.notifications())
     world.topic.problem = "the control topic 'c' does not accept messages: it is not there"
     world.stage_more()
-    assert world.signs() == ["news/orders/w.news"], "at once"
-    assert world.topic.sent == ["orders", "orders"], "and the topic is tried"
+    assert world.notifications() == ["news/orders/w.news"], "at once"
+    assert world.topic.sent == ["orders", "orders"], "and the topic was tried"
     assert world.writer.health().notes == (
         "the control topic 'c' does not accept messages: it is not there; until then, notifications go to the stage",
     )
-    world.store.delete(world.signs())
+    world.store.delete(world.notifications())
     world.topic.problem = None
     world.stage_more()
-    assert world.signs() == []
+    assert world.notifications() == []
 
 
-def test_the_last_words_of_a_writer_that_the_topic_did_not_take_are_in_the_stage(tmp_path: Path) -> None:
+def test_undelivered_notification_of_a_stopping_writer_goes_to_the_stage(tmp_path: Path) -> None:
     world = ToTopic(tmp_path, {FIRST: 10})
     world.steps(3)
     world.topic.in_flight = {"orders"}
     world.writer.stop()
     world.writer.run(until_caught_up=False)
-    assert world.signs() == ["news/orders/w.news"]
+    assert world.notifications() == ["news/orders/w.news"]
 
 
-def test_each_stream_is_told_at_most_once_a_second_and_waits_for_no_other() -> None:
+def test_notifications_are_limited_to_one_a_second_per_stream() -> None:
     store, clock, topic = FsspecStore("memory://notifier"), HandClock(), Topic()
     stage = ObjectStage(store, lambda _: store, clock, lambda: "", "w")
     notifier = LoaderNotifier(stage, clock, structlog.get_logger(), Metrics(), topic)
@@ -205,5 +205,5 @@ def test_each_stream_is_told_at_most_once_a_second_and_waits_for_no_other() -> N
         clock.now_s += 0.1
     assert topic.sent == ["busy", "rare", "busy", "busy"]
     notifier.end()
-    assert topic.sent[-1] == "busy", "nothing is left untold"
+    assert topic.sent[-1] == "busy", "the last marker is notified at the end"
     assert list(store.list("news/")) == []

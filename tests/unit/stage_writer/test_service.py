@@ -1,4 +1,4 @@
-"""The writer's loop, one history after the other: a real stage on a disk, a group and a clock in memory."""
+"""The writer's loop: a real stage on disk, with a consumer group and a clock in memory."""
 
 import math
 from collections.abc import Collection, Mapping
@@ -43,7 +43,7 @@ SESSION_S = 30.0
 
 
 class World:
-    """One stage, one group of one, and a writer that is asked to step."""
+    """One stage, a consumer group with one member, and a writer that is stepped by hand."""
 
     pausing: Pausing | None = None
     paused: PausedStreams | None = None
@@ -128,24 +128,24 @@ class World:
         return " ".join(self.writer.health().problems)
 
 
-def write_beginning(world: World, partition: TopicPartition, chain_origin: ChainOrigin) -> None:
+def write_origin(world: World, partition: TopicPartition, chain_origin: ChainOrigin) -> None:
     world.store.write(origin_path(partition), origin_to_bytes(chain_origin))
 
 
-def test_a_flush_names_the_topic_that_it_is_of(tmp_path: Path) -> None:
+def test_flush_records_the_topic_id(tmp_path: Path) -> None:
     world = World(tmp_path, {FIRST: 10})
     world.steps()
     assert world.chain() == [(0, 10, "first", 0)]
 
 
-def test_a_broker_without_topic_ids_is_not_asked_for_more(tmp_path: Path) -> None:
+def test_flush_without_broker_topic_ids_records_none(tmp_path: Path) -> None:
     world = World(tmp_path, {FIRST: 10})
     world.group.ids[ORDERS] = None
     world.steps()
     assert world.chain() == [(0, 10, None, 0)]
 
 
-def test_the_positions_behind_the_last_record_are_covered_once_the_end_was_reached(tmp_path: Path) -> None:
+def test_span_covers_offsets_behind_the_last_record_once_the_end_is_reached(tmp_path: Path) -> None:
     world = World(tmp_path, {FIRST: 12})
     world.group.holes = {10, 11}
     world.steps()
@@ -160,8 +160,8 @@ def stream_facts(world: World) -> list[StreamFact]:
     return [fact for item in items for fact in facts_from_bytes(item.path, world.store.read(item.path) or b"").streams]
 
 
-def test_which_partitions_there_are_is_told_at_the_start_and_every_minute(tmp_path: Path) -> None:
-    """A loader that cannot reach Kafka knows by it of a partition that is not staged yet."""
+def test_stream_facts_are_reported_at_startup_and_every_minute(tmp_path: Path) -> None:
+    """They tell a loader that cannot reach Kafka about partitions that are not staged yet."""
     world = World(tmp_path, {FIRST: 12})
     world.steps(1, 0.0)
     assert stream_facts(world) == [StreamFact("orders", world.clock.wall_ms() - MARGIN_MS, {ORDERS: 1})]
@@ -174,7 +174,7 @@ def test_which_partitions_there_are_is_told_at_the_start_and_every_minute(tmp_pa
 
 
 def idle_facts(world: World) -> dict[int, tuple[int, int]]:
-    """By partition its position, and how many seconds ago it was idle."""
+    """By partition: its position, and how many seconds ago it was idle."""
     return {
         int(fact.partition.partition): (fact.position, (world.clock.wall_ms() - fact.time_ms) // 1000)
         for item in world.store.list("idle")
@@ -182,15 +182,15 @@ def idle_facts(world: World) -> dict[int, tuple[int, int]]:
     }
 
 
-def test_partitions_without_new_records_are_told_every_minute(tmp_path: Path) -> None:
+def test_idle_partitions_are_reported_every_minute(tmp_path: Path) -> None:
     world = World(tmp_path, {FIRST: 12, SECOND: 5, THIRD: 0})
     world.group.holes = {10, 11}  # a transaction's end
     world.steps()
-    assert list(idle_facts(world)) == [2], "at the start, what is empty then"
+    assert list(idle_facts(world)) == [2], "at startup, only the empty partition"
     world.clock.now_s += REPORT_EVERY_S
     world.group.ends[SECOND] = 9
     world.steps(1, 0.0)
-    assert idle_facts(world).keys() <= {0, 2}, "one that has something new is not"
+    assert idle_facts(world).keys() <= {0, 2}, "a partition with new records is not reported"
     world.steps(40)
     world.clock.now_s += REPORT_EVERY_S
     world.steps(40, 0.0)
@@ -199,8 +199,8 @@ def test_partitions_without_new_records_are_told_every_minute(tmp_path: Path) ->
     assert all(60 <= seconds < 62 for _, seconds in found.values())
 
 
-def test_a_partition_with_nothing_but_aborted_transactions_is_told_without_a_chain(tmp_path: Path) -> None:
-    """Nobody else can tell that what Kafka counts there is no record."""
+def test_partition_with_only_aborted_transactions_is_reported_without_a_chain(tmp_path: Path) -> None:
+    """Only the writer can know that the offsets that Kafka counts there hold no record."""
     world = World(tmp_path, {FIRST: 12})
     world.group.holes = set(range(12))
     world.steps()
@@ -210,7 +210,7 @@ def test_a_partition_with_nothing_but_aborted_transactions_is_told_without_a_cha
     assert {partition: position for partition, (position, _) in idle_facts(world).items()} == {0: 0}
 
 
-def test_of_a_topic_that_was_created_again_nothing_is_told(tmp_path: Path) -> None:
+def test_recreated_topic_is_not_reported_as_idle(tmp_path: Path) -> None:
     world = World(tmp_path, {FIRST: 10})
     world.steps()
     world.group.ids[ORDERS] = "second"
@@ -222,41 +222,41 @@ def test_of_a_topic_that_was_created_again_nothing_is_told(tmp_path: Path) -> No
 # Rewinds (rule 8).
 
 
-def test_a_partition_without_new_records_is_staged_again_after_a_rewind(tmp_path: Path) -> None:
+def test_idle_partition_is_restaged_after_a_rewind(tmp_path: Path) -> None:
     world = World(tmp_path, {FIRST: 10})
     world.steps()
     (before,) = [item.path for item in world.store.list("done")]
-    write_beginning(world, FIRST, ChainOrigin(Position(0)))
+    write_origin(world, FIRST, ChainOrigin(Position(0)))
     world.store.delete([before])  # as a rewind to 0 does, after its copy
     world.steps(2)
-    assert world.chain() == [], "not each round looks"
+    assert world.chain() == [], "the chain is not checked in every step"
     world.clock.now_s += LOOK_AT_QUIET_S
-    world.steps(30)  # it has to hear from its group first
+    world.steps(30)  # the writer has to hear from its group first
     assert world.chain() == [(0, 10, "first", 0)]
 
 
-def test_a_partition_that_has_staged_nothing_notices_a_rewind_of_its_origin(tmp_path: Path) -> None:
-    """No marker shows it: the stream began at its topic's end, and is to begin at the first record after all."""
+def test_partition_without_markers_notices_a_rewind_of_its_origin(tmp_path: Path) -> None:
+    """No marker shows it: the stream started at its topic's end, and the rewind moves it to the first record."""
     world = World(tmp_path, {FIRST: 10}, "latest")
     world.steps()
-    write_beginning(world, FIRST, ChainOrigin(Position(0)))
+    write_origin(world, FIRST, ChainOrigin(Position(0)))
     world.steps(2)
-    assert world.chain() == [], "not each round looks"
+    assert world.chain() == [], "the chain is not checked in every step"
     world.clock.now_s += LOOK_AT_QUIET_S
-    world.steps(30)  # it has to hear from its group first
+    world.steps(30)  # the writer has to hear from its group first
     assert world.chain() == [(0, 10, "first", 0)]
 
 
-def test_a_partition_with_records_in_its_buffer_notices_it_before_its_first_claim(tmp_path: Path) -> None:
+def test_partition_with_buffered_records_notices_a_rewind_before_its_first_claim(tmp_path: Path) -> None:
     world = World(tmp_path, {FIRST: 10}, "latest")
     world.steps()
-    write_beginning(world, FIRST, ChainOrigin(Position(0)))
+    write_origin(world, FIRST, ChainOrigin(Position(0)))
     world.group.ends[FIRST] = 12
     world.steps()
     assert world.chain() == [(0, 12, "first", 0)]
 
 
-def test_a_quiet_partition_whose_chain_cannot_be_looked_at_stays_as_it_is(
+def test_idle_partition_keeps_its_position_if_its_chain_is_unreadable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World(tmp_path, {FIRST: 10})
@@ -278,18 +278,18 @@ def test_a_quiet_partition_whose_chain_cannot_be_looked_at_stays_as_it_is(
 # Freshness (rule 7).
 
 
-def test_a_process_that_was_stopped_claims_nothing_before_it_has_heard_from_its_group(tmp_path: Path) -> None:
+def test_suspended_process_claims_nothing_before_it_hears_from_its_group(tmp_path: Path) -> None:
     world = World(tmp_path, {FIRST: 10})
     world.steps(1)
-    world.clock.now_s += SESSION_S + 1  # stopped, with ten records in its buffer
+    world.clock.now_s += SESSION_S + 1  # suspended, with ten records in its buffer
     world.steps(2, timeout_s=0.5)
     world.steps(1, timeout_s=SESSION_S / 2)
-    assert world.chain() == [], "polls that began so soon may return what was fetched before"
+    assert world.chain() == [], "polls so soon after the suspension may return records fetched before it"
     world.steps(30, timeout_s=0.5)
     assert world.spans() == [(0, 10)]
 
 
-def test_a_process_that_lost_its_partition_while_it_was_stopped_claims_nothing(tmp_path: Path) -> None:
+def test_process_that_lost_its_partition_while_suspended_claims_nothing(tmp_path: Path) -> None:
     world = World(tmp_path, {FIRST: 10})
     world.steps(1)
     world.clock.now_s += SESSION_S + 1
@@ -301,26 +301,26 @@ def test_a_process_that_lost_its_partition_while_it_was_stopped_claims_nothing(t
     assert world.table.stat("anything") is None
 
 
-# The topic went back (rule 6).
+# Recreated and truncated topics (rule 6).
 
 
 @pytest.mark.parametrize("records", [3, 10, 25])
-def test_what_is_read_of_a_topic_that_was_created_again_is_never_claimed(tmp_path: Path, records: int) -> None:
+def test_records_of_a_recreated_topic_are_never_claimed(tmp_path: Path, records: int) -> None:
     world = World(tmp_path, {FIRST: 10})
     world.steps()
     world.group.ids[ORDERS] = "second"
     world.group.ends[FIRST] = records
     world.steps(4)
     if records <= 10:
-        world.clock.now_s += LOOK_AT_TOPICS_S if records == 10 else 0  # nothing happens there that would tell
+        world.clock.now_s += LOOK_AT_TOPICS_S if records == 10 else 0  # no new record would reveal it
         world.steps(4)
     assert world.spans() == [(0, 10)]
     assert "orders was deleted and created again" in world.problems()
     held = world.writer.snapshot().held[FIRST]
     world.clock.now_s += CHECK_HELD_EVERY_S
     world.steps(1)
-    assert world.writer.snapshot().held[FIRST] is held, "and not tried again while nothing has changed"
-    write_beginning(world, FIRST, ChainOrigin(Position(0), 1, "second"))  # as `bootstrap restart` does
+    assert world.writer.snapshot().held[FIRST] is held, "held without a retry while nothing has changed"
+    write_origin(world, FIRST, ChainOrigin(Position(0), 1, "second"))  # as `bootstrap restart` does
     world.store.delete([MarkerName(FIRST, Position(0)).path])
     world.clock.now_s += CHECK_HELD_EVERY_S
     world.steps(40)
@@ -328,7 +328,7 @@ def test_what_is_read_of_a_topic_that_was_created_again_is_never_claimed(tmp_pat
     assert world.problems() == ""
 
 
-def test_a_new_owner_reads_nothing_of_a_topic_that_was_created_again(tmp_path: Path) -> None:
+def test_new_owner_reads_nothing_from_a_recreated_topic(tmp_path: Path) -> None:
     world = World(tmp_path, {FIRST: 10})
     world.steps()
     world.group.ids[ORDERS] = "second"
@@ -343,7 +343,7 @@ def test_a_new_owner_reads_nothing_of_a_topic_that_was_created_again(tmp_path: P
 
 @pytest.mark.parametrize("topic_id", ["first", None])
 @pytest.mark.parametrize(("end", "staged"), [(42, []), (50, [(42, 50)])])
-def test_a_marker_that_was_made_ahead_of_kafka_is_waited_for(
+def test_marker_ahead_of_kafka_holds_its_partition_until_kafka_catches_up(
     tmp_path: Path, topic_id: str | None, end: int, staged: list[tuple[int, int]]
 ) -> None:
     world = World(tmp_path, {FIRST: 10})
@@ -363,10 +363,8 @@ def test_a_marker_that_was_made_ahead_of_kafka_is_waited_for(
 
 
 @pytest.mark.parametrize("id_was", ["first", None])
-def test_a_topic_that_is_shorter_than_its_chain_is_not_read_on_when_it_has_grown(
-    tmp_path: Path, id_was: str | None
-) -> None:
-    """Nor where the chain was made by a broker that had no ids of topics."""
+def test_topic_shorter_than_its_chain_stays_held_after_it_grows(tmp_path: Path, id_was: str | None) -> None:
+    """Also if the chain was staged from a broker without topic ids."""
     world = World(tmp_path, {FIRST: 10})
     world.group.ids[ORDERS] = id_was
     world.steps()
@@ -381,7 +379,7 @@ def test_a_topic_that_is_shorter_than_its_chain_is_not_read_on_when_it_has_grown
     assert world.spans() == [(0, 10)]
 
 
-def test_records_that_kafka_has_lost_hold_their_partition_until_a_new_chain_begins(tmp_path: Path) -> None:
+def test_lost_records_hold_their_partition_until_a_new_chain_starts(tmp_path: Path) -> None:
     world = World(tmp_path, {FIRST: 10})
     world.steps()
     world.group.timestamp_ms = 2_000
@@ -393,7 +391,7 @@ def test_records_that_kafka_has_lost_hold_their_partition_until_a_new_chain_begi
     assert "records are lost" in world.problems()
     assert [held.reason for held in world.writer.snapshot().held.values()] == ["topic_truncated"]
     assert world.chain() == [(0, 10, "first", 0)]
-    write_beginning(world, FIRST, ChainOrigin(Position(5), 1, "first"))  # as `bootstrap restart --at 5` does
+    write_origin(world, FIRST, ChainOrigin(Position(5), 1, "first"))  # as `bootstrap restart --at 5` does
     world.store.delete([MarkerName(FIRST, Position(0)).path])
     world.clock.now_s += CHECK_HELD_EVERY_S
     world.steps(40)
@@ -401,14 +399,14 @@ def test_records_that_kafka_has_lost_hold_their_partition_until_a_new_chain_begi
     assert world.problems() == ""
 
 
-def test_a_chain_without_a_topic_id_is_compared_with_nothing(tmp_path: Path) -> None:
+def test_chain_without_a_topic_id_is_continued_under_any_topic_id(tmp_path: Path) -> None:
     world = World(tmp_path, {FIRST: 20})
     put(world.store, *chain_of(0, 10, partition=FIRST))
     world.steps()
     assert world.chain() == [(0, 10, None, 0), (10, 20, "first", 0)]
 
 
-def test_a_topic_that_was_created_again_before_anything_was_staged_is_simply_read(tmp_path: Path) -> None:
+def test_topic_recreated_before_the_first_flush_is_read_normally(tmp_path: Path) -> None:
     world = World(tmp_path, {FIRST: 10})
     world.steps(1)
     world.group.ids[ORDERS] = "second"
@@ -417,10 +415,10 @@ def test_a_topic_that_was_created_again_before_anything_was_staged_is_simply_rea
     assert world.chain() == [(0, 4, "second", 0)]
 
 
-def test_markers_of_an_older_generation_are_not_gone_on_from(tmp_path: Path) -> None:
+def test_markers_of_an_older_generation_are_not_continued(tmp_path: Path) -> None:
     world = World(tmp_path, {FIRST: 5})
     put(world.store, *chain_of(0, 10, 20, partition=FIRST)[1:])
-    write_beginning(world, FIRST, ChainOrigin(Position(2), 3, "first"))
+    write_origin(world, FIRST, ChainOrigin(Position(2), 3, "first"))
     world.steps()
     assert (2, 5, "first", 3) in world.chain()
 
@@ -428,7 +426,7 @@ def test_markers_of_an_older_generation_are_not_gone_on_from(tmp_path: Path) -> 
 # Where chains begin (places.py).
 
 
-def test_latest_begins_every_partition_at_once_and_an_added_one_at_its_first_record(tmp_path: Path) -> None:
+def test_latest_starts_known_partitions_at_their_end_and_added_ones_at_the_first_record(tmp_path: Path) -> None:
     world = World(tmp_path, {FIRST: 5, SECOND: 0}, "latest")
     world.steps()
     assert (world.chain(FIRST), world.chain(SECOND)) == ([], [])
@@ -439,12 +437,12 @@ def test_latest_begins_every_partition_at_once_and_an_added_one_at_its_first_rec
     assert begun == [[(5, 6)], [(0, 3)], [(0, 7)]]
 
 
-def test_latest_begins_where_it_began_after_a_crash_between_two_beginnings(
+def test_latest_keeps_its_start_after_a_crash_between_two_origins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Partition 0 is the last one of which it is written down: without that none counts as added later."""
+    """The origin of partition 0 is written last: until then, no partition counts as added later."""
     world = World(tmp_path, {FIRST: 5, SECOND: 5}, "latest")
-    create, made, away = world.store.create, list[str](), StoreError("it is away", "wait")
+    create, made, away = world.store.create, list[str](), StoreError("unavailable", "wait")
 
     def crashes_second(path: str, data: bytes) -> CreateOutcome:
         if path.startswith("begin/"):
@@ -464,7 +462,7 @@ def test_latest_begins_where_it_began_after_a_crash_between_two_beginnings(
     assert begun == [[(5, 6)], [(5, 7)]]
 
 
-def test_a_partition_that_is_added_while_another_writer_starts_the_topic_lacks_nothing(
+def test_partition_added_while_another_writer_starts_the_topic_is_staged_from_zero(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is added right after the other writer recorded the origin of partition 0."""
@@ -473,7 +471,7 @@ def test_a_partition_that_is_added_while_another_writer_starts_the_topic_lacks_n
 
     def meanwhile(group: LonelyMember, streams: Collection[Stream]) -> Mapping[TopicPartition, Position]:
         if SECOND not in group.ends:
-            write_beginning(world, FIRST, ChainOrigin(Position(5)))
+            write_origin(world, FIRST, ChainOrigin(Position(5)))
             group.ends[SECOND] = 3
         return ask(group, streams)
 
@@ -484,18 +482,18 @@ def test_a_partition_that_is_added_while_another_writer_starts_the_topic_lacks_n
     assert world.spans(SECOND) == [(0, 3)]
 
 
-def test_a_chain_that_begins_at_a_moment_begins_there_after_a_restart_too(tmp_path: Path) -> None:
+def test_start_at_a_timestamp_is_kept_after_a_restart(tmp_path: Path) -> None:
     world = World(tmp_path, {FIRST: 5}, "2024-01-01T00:00:00Z")
     world.steps()
-    world.group.ends[FIRST] = 9  # where the moment would be found now
+    world.group.ends[FIRST] = 9  # the timestamp would now be found here
     world.writer = world.new_writer()
     world.steps()
     assert world.spans() == [(5, 9)]
 
 
-def test_a_beginning_that_another_process_wrote_wins(tmp_path: Path) -> None:
+def test_origin_written_by_another_process_wins(tmp_path: Path) -> None:
     world = World(tmp_path, {FIRST: 5}, "latest")
-    write_beginning(world, FIRST, ChainOrigin(Position(2)))
+    write_origin(world, FIRST, ChainOrigin(Position(2)))
     world.steps()
     assert world.spans() == [(2, 5)]
 
@@ -507,13 +505,13 @@ def must_end(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     end_s = world.clock.now_s + 20 * SESSION_S
 
     def sleep(clock: HandClock, seconds: float) -> None:
-        assert clock.now_s < end_s, "it does not end"
+        assert clock.now_s < end_s, "the run does not end"
         clock.now_s += seconds
 
     monkeypatch.setattr(HandClock, "sleep_s", sleep)
 
 
-def test_the_group_is_asked_now_and_then_and_not_forever(tmp_path: Path) -> None:
+def test_until_caught_up_polls_the_group_at_intervals_and_gives_up(tmp_path: Path) -> None:
     world = World(tmp_path, {FIRST: 5})
     world.group.unowned = {SECOND}
     with pytest.raises(BrokerError, match="no member of the consumer group has read orders/1 for 6"):
@@ -521,44 +519,46 @@ def test_the_group_is_asked_now_and_then_and_not_forever(tmp_path: Path) -> None
     assert world.group.asked_group < 40, "and not in each of 300 steps"
 
 
-def test_a_group_that_never_comes_to_rest_is_named(tmp_path: Path) -> None:
+def test_until_caught_up_fails_if_the_group_keeps_rebalancing(tmp_path: Path) -> None:
     world = World(tmp_path, {FIRST: 5})
     world.group.unowned = None
     with pytest.raises(BrokerError, match="has been rebalancing"):
         world.writer.run(until_caught_up=True)
 
 
-def test_a_group_that_takes_no_member_is_an_error(tmp_path: Path) -> None:
+def test_until_caught_up_fails_if_the_writer_cannot_join_its_group(tmp_path: Path) -> None:
     world = World(tmp_path, {FIRST: 5})
-    world.group.others = {FIRST: math.inf}  # so that this member gets no assignment, not even an empty one
+    world.group.others = {FIRST: math.inf}  # this member gets no assignment, not even an empty one
     with pytest.raises(BrokerError, match="has not joined its consumer group within 30"):
         world.writer.run(until_caught_up=True)
 
 
-def test_a_topic_that_is_not_there_is_an_error_that_names_it(tmp_path: Path) -> None:
+def test_until_caught_up_fails_for_a_missing_topic_by_name(tmp_path: Path) -> None:
     world = World(tmp_path, {})
     with pytest.raises(ConfigError, match="'orders'"):
         world.writer.run(until_caught_up=True)
 
 
-def test_all_is_staged_when_it_ends(tmp_path: Path) -> None:
+def test_until_caught_up_stages_everything(tmp_path: Path) -> None:
     world = World(tmp_path, {FIRST: 5, SECOND: 0})
     world.writer.run(until_caught_up=True)
     assert world.spans() == [(0, 5)]
 
 
-def test_a_partition_without_a_record_is_caught_up_at_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_until_caught_up_ends_for_a_partition_without_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(tmp_path, {FIRST: 5})
-    world.group.holes = set(range(5))  # of transactions that were aborted
+    world.group.holes = set(range(5))  # aborted transactions
     must_end(world, monkeypatch)
     world.writer.run(until_caught_up=True)
     assert world.spans() == []
 
 
-def test_a_silence_before_the_last_flush_is_ended_by_a_poll(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_until_caught_up_recovers_from_a_suspension_before_the_last_flush(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def poll(group: LonelyMember, timeout_s: float) -> Polled:
         polled = poll_at_once(group, timeout_s)
-        group.clock.sleep_s(SESSION_S + 1 if polled.batches else 0)  # as of a machine that was suspended
+        group.clock.sleep_s(SESSION_S + 1 if polled.batches else 0)  # as if the machine was suspended
         return polled
 
     poll_at_once = LonelyMember.poll
@@ -569,14 +569,14 @@ def test_a_silence_before_the_last_flush_is_ended_by_a_poll(tmp_path: Path, monk
     assert world.spans() == [(0, 5)]
 
 
-def test_a_partition_whose_owner_has_died_is_staged_before_it_ends(tmp_path: Path) -> None:
+def test_until_caught_up_stages_the_partition_of_a_dead_member(tmp_path: Path) -> None:
     world = World(tmp_path, {FIRST: 5, SECOND: 3})
     world.group.others = {SECOND: world.clock.now_s + SESSION_S}  # then the group notices
     world.writer.run(until_caught_up=True)
     assert [[end for _, end, *_ in world.chain(partition)] for partition in (FIRST, SECOND)] == [[5], [3]]
 
 
-def test_what_a_living_owner_has_not_staged_in_time_is_left_to_it(tmp_path: Path) -> None:
+def test_until_caught_up_leaves_a_live_members_partition_after_its_timeout(tmp_path: Path) -> None:
     world = World(tmp_path, {FIRST: 5, SECOND: 3}, flush_after="100s")
     began_s = world.clock.now_s
     world.group.others = {SECOND: math.inf}
@@ -585,7 +585,7 @@ def test_what_a_living_owner_has_not_staged_in_time_is_left_to_it(tmp_path: Path
     assert world.group.asked_group < 100
 
 
-def test_it_ends_when_another_member_has_staged_the_rest(tmp_path: Path) -> None:
+def test_until_caught_up_ends_once_another_member_has_staged_the_rest(tmp_path: Path) -> None:
     other = World(tmp_path, {SECOND: 3})
     other.writer.run(until_caught_up=True)
     world = World(tmp_path, {FIRST: 5, SECOND: 3})
@@ -595,7 +595,7 @@ def test_it_ends_when_another_member_has_staged_the_rest(tmp_path: Path) -> None
     assert world.clock.now_s - began_s < SESSION_S / 2
 
 
-def test_members_that_wait_for_each_other_have_staged_their_own(
+def test_until_caught_up_flushes_its_own_partitions_before_it_waits_for_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other, world = World(tmp_path, {SECOND: 3}), World(tmp_path, {FIRST: 5, SECOND: 3}, flush_after="100s")
@@ -612,7 +612,7 @@ def test_members_that_wait_for_each_other_have_staged_their_own(
     assert world.clock.now_s - began_s < SESSION_S / 2
 
 
-def test_an_owner_that_got_a_partition_later_has_as_long_for_it(tmp_path: Path) -> None:
+def test_until_caught_up_timeout_restarts_for_a_later_owner(tmp_path: Path) -> None:
     world = World(tmp_path, {FIRST: 5, SECOND: 3, THIRD: 4}, flush_after="60s")
     began_s = world.clock.now_s
     world.group.others = {SECOND: began_s + 40, THIRD: math.inf}
@@ -620,7 +620,9 @@ def test_an_owner_that_got_a_partition_later_has_as_long_for_it(tmp_path: Path) 
     assert world.clock.now_s - began_s >= 40 + SESSION_S + 60
 
 
-def test_an_owner_in_place_of_one_that_died_has_as_long_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_until_caught_up_timeout_restarts_for_an_owner_after_a_dead_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world = World(tmp_path, {FIRST: 5, SECOND: 3}, flush_after="60s")
     began_s = world.clock.now_s
     world.group.others = {SECOND: math.inf}
@@ -633,11 +635,11 @@ def test_an_owner_in_place_of_one_that_died_has_as_long_for_it(tmp_path: Path, m
     assert world.clock.now_s - began_s >= 50 + SESSION_S + 60
 
 
-class Letterbox(Outlets):
+class RecordingOutlets(Outlets):
     leaves = 0
     paths: tuple[str, ...] = ()
 
-    def open(self, *_: object) -> "Letterbox":
+    def open(self, *_: object) -> "RecordingOutlets":
         return self
 
     def pending(self) -> tuple[str, ...]:
@@ -653,18 +655,18 @@ class Letterbox(Outlets):
         return ()
 
 
-def test_dead_letters_for_a_topic_are_in_the_outbox_that_their_marker_names(tmp_path: Path) -> None:
+def test_topic_dead_letters_are_in_the_outbox_named_by_the_marker(tmp_path: Path) -> None:
     world = World(tmp_path, {FIRST: 3}, columns="missing INT NOT NULL", dead_letters="kafka://errors")
-    world.outlets = letterbox = Letterbox()
+    world.outlets = recording = RecordingOutlets()
     world.writer = world.new_writer()
     world.steps(200)
-    assert letterbox.leaves == 0
+    assert recording.leaves == 0
     world.writer.revoked([FIRST])
-    assert letterbox.leaves == 1
+    assert recording.leaves == 1
     (marker,) = manifests(world.store, f"done/{ORDERS}/0")
     assert (marker.records, dict(marker.dead_letters)) == (3, {"missing_field": 3})
     (path,) = marker.outboxes
-    assert letterbox.paths == (path,), "it is delivered now"
+    assert recording.paths == (path,), "its delivery starts now"
     records = outgoing_from_bytes(path, world.store.read(path) or b"").records.to_pylist()
     assert [(one["topic"], one["input"], one["offset"]) for one in records] == [("errors", 0, at) for at in range(3)]
     headers = {header["name"]: header["value"] for header in records[1]["headers"]}
@@ -682,7 +684,7 @@ def test_dead_letters_for_a_topic_are_in_the_outbox_that_their_marker_names(tmp_
 # The end of the loop.
 
 
-def test_a_writer_that_fails_seals_nothing_on_its_way_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_writer_seals_nothing_on_exit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world, poll = World(tmp_path, {FIRST: 10}), LonelyMember.poll
 
     def poll_once(group: LonelyMember, timeout_s: float) -> Polled:
@@ -697,7 +699,7 @@ def test_a_writer_that_fails_seals_nothing_on_its_way_out(tmp_path: Path, monkey
     assert world.chain() == []
 
 
-def test_what_a_partition_holds_is_sealed_before_it_is_given_back(tmp_path: Path) -> None:
+def test_buffered_records_are_sealed_on_revocation(tmp_path: Path) -> None:
     world = World(tmp_path, {FIRST: 10})
     world.steps(1)
     world.writer.revoked([FIRST])
@@ -705,7 +707,7 @@ def test_what_a_partition_holds_is_sealed_before_it_is_given_back(tmp_path: Path
     assert not world.writer.snapshot().assigned
 
 
-def test_a_run_whose_last_claim_is_lost_stages_what_comes_after_it(
+def test_until_caught_up_stages_the_rest_after_its_last_claim_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world, claim = World(tmp_path, {FIRST: 10}), StagedChains.claim
@@ -720,19 +722,17 @@ def test_a_run_whose_last_claim_is_lost_stages_what_comes_after_it(
     assert world.spans() == [(0, 4), (4, 10)]
 
 
-def test_kafka_is_told_of_what_continues_the_chain_and_of_nothing_else(tmp_path: Path) -> None:
+def test_only_claims_that_continue_the_chain_are_committed_to_kafka(tmp_path: Path) -> None:
     world = World(tmp_path, {FIRST: 10, SECOND: 10})
     put(world.store, *chain_of(0, 4, partition=SECOND))
     world.steps(1)
-    put(world.store, *chain_of(20, 30, partition=SECOND))  # by a writer that has it, too
+    put(world.store, *chain_of(20, 30, partition=SECOND))  # by another writer that owns it too
     world.steps()
     assert world.spans(SECOND) == [(0, 4), (4, 10), (20, 30)]
     assert world.group.reported == {FIRST: 10}
 
 
-def test_a_partition_whose_chain_cannot_be_read_again_is_not_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_partition_is_paused_until_its_chain_can_be_reread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: object) -> None:
         raise StoreError("the stage has gone")
 
@@ -748,11 +748,11 @@ def test_a_partition_whose_chain_cannot_be_read_again_is_not_read(
     assert not world.group.paused
 
 
-# A stage or a broker that fails.
+# Store and broker errors.
 
 
-@pytest.mark.parametrize("error", [StoreError("it has gone"), BrokerError("it has gone")])
-def test_a_failing_stage_is_reported_and_ends_the_writer_after_minutes_and_a_failing_broker_does_not(
+@pytest.mark.parametrize("error", [StoreError("unavailable"), BrokerError("unavailable")])
+def test_persistent_store_error_ends_the_writer_but_a_broker_error_does_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: KafkaDeltaExpressError
 ) -> None:
     def fails(*_: object) -> None:
@@ -771,15 +771,13 @@ def test_a_failing_stage_is_reported_and_ends_the_writer_after_minutes_and_a_fai
     if isinstance(error, BrokerError):
         world.steps(100, timeout_s=10)
         return
-    with pytest.raises(KafkaDeltaExpressError, match="it has gone") as found:
+    with pytest.raises(KafkaDeltaExpressError, match="unavailable") as found:
         world.steps(100, timeout_s=10)
     assert found.value.exit_code is ExitCode.FAILED
     assert GIVE_UP_AFTER_S < world.clock.now_s - began_s < 2 * GIVE_UP_AFTER_S
 
 
-def test_a_last_flush_that_takes_longer_than_a_session_is_sealed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_last_flush_that_takes_longer_than_a_session_is_sealed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world, upload = World(tmp_path, {FIRST: 10}), ObjectStage.upload
     began_s = world.clock.now_s
 
@@ -794,7 +792,7 @@ def test_a_last_flush_that_takes_longer_than_a_session_is_sealed(
     assert world.spans() == [(0, 10)]
 
 
-def test_partitions_and_what_they_lose_are_counted(tmp_path: Path) -> None:
+def test_assigned_partitions_and_lost_claims_are_counted(tmp_path: Path) -> None:
     world = World(tmp_path, {FIRST: 10, SECOND: 10})
     world.steps(1)
     put(world.store, *chain_of(0, 4))  # by another writer

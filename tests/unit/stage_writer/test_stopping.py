@@ -1,4 +1,4 @@
-"""A writer that is asked to stop: what it converts is broken off in time, and nothing is lost or doubled."""
+"""A writer that is stopped: its conversion is aborted in time, and no record is lost or doubled."""
 
 import signal
 import threading
@@ -23,7 +23,7 @@ REVOKE_TIMEOUT_S = 5.0
 
 
 def counts_slowly(world: World, monkeypatch: pytest.MonkeyPatch, *, stop_at: int, seconds: float) -> list[int]:
-    """Each record takes so long; at one of them the writer is asked to stop."""
+    """Each record takes ``seconds``; the writer is stopped at the record ``stop_at``."""
     seen: list[int] = []
 
     def process(self: Counts, record: Record) -> None:
@@ -38,7 +38,7 @@ def counts_slowly(world: World, monkeypatch: pytest.MonkeyPatch, *, stop_at: int
     return seen
 
 
-def test_a_conversion_is_broken_off_between_two_messages_and_its_records_are_read_again(
+def test_conversion_is_aborted_between_messages_and_its_records_are_reread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World(tmp_path, 10)
@@ -49,14 +49,14 @@ def test_a_conversion_is_broken_off_between_two_messages_and_its_records_are_rea
         world.new_writer()
         world.group.ends[FIRST] = 1_000
         world.writer.run(until_caught_up=False)
-    assert seen == [10, 11, 12, 13, 14, 15], "half of the time after it was asked to, it stopped"
+    assert seen == [10, 11, 12, 13, 14, 15], "it stops after half of the revoke timeout"
     assert world.staged() == counted(10)
     world.new_writer()
     world.steps()
-    assert world.staged() == counted(1_000), "state and rows are as if nothing had happened"
+    assert world.staged() == counted(1_000), "state and rows are as without the stop"
 
 
-def test_a_conversion_that_is_over_in_time_is_flushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_conversion_that_finishes_in_time_is_flushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(tmp_path, 0)
     counts_slowly(world, monkeypatch, stop_at=12, seconds=0.0)
     world.group.ends[FIRST] = 40
@@ -65,7 +65,7 @@ def test_a_conversion_that_is_over_in_time_is_flushed(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.parametrize("is_stuck", [True, False])
-def test_only_a_step_that_does_not_end_is_ended_with_its_process(is_stuck: bool) -> None:  # noqa: FBT001 - a parameter
+def test_process_is_ended_only_if_a_step_is_stuck(is_stuck: bool) -> None:  # noqa: FBT001 - a parameter
     ended: list[int] = []
     with structlog.testing.capture_logs() as logs:
         end_when_stuck(0.0, lambda: is_stuck, structlog.get_logger(), ended.append).join()
@@ -73,8 +73,8 @@ def test_only_a_step_that_does_not_end_is_ended_with_its_process(is_stuck: bool)
     assert [line["event"] for line in logs] == (["stopped in the middle of a step"] if is_stuck else [])
 
 
-def test_a_writer_that_was_stopped_in_time_leaves_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thread would hold the converters to the end of the process, where DuckDB prints each object that is left."""
+def test_writer_stopped_in_time_leaves_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread would keep the converters alive until the process ends, where DuckDB prints each leftover object."""
     settings = settings_of(
         {"app_id": "a", "topics": ["t"], "table": "file:///t"}, folder="file://", writer={"revoke_timeout": "1h"}
     )
@@ -97,56 +97,54 @@ def test_a_writer_that_was_stopped_in_time_leaves_no_thread(monkeypatch: pytest.
     assert set(threading.enumerate()) <= before
 
 
-def test_the_loop_is_in_a_step_only_while_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loop_is_not_stepping_during_its_last_flushes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(tmp_path, 5)
-    told: list[bool] = []
+    stepping: list[bool] = []
     real = StageWriter._flush_rest
 
     def flush_rest(self: StageWriter) -> bool:
-        told.append(self._runtime.stopping.is_stepping)
+        stepping.append(self._runtime.stopping.is_stepping)
         return real(self)
 
     monkeypatch.setattr(StageWriter, "_flush_rest", flush_rest)
     process = counts_slowly(world, monkeypatch, stop_at=3, seconds=0.0)
     world.writer.run(until_caught_up=False)
-    assert told == [False]
+    assert stepping == [False]
     assert process
 
 
-def test_a_last_report_that_the_store_does_not_answer_counts_as_a_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_last_idle_report_counts_as_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(tmp_path, 5)
-    told: list[bool] = []
+    stepping: list[bool] = []
 
     def report(_: Background) -> None:
-        told.append(world.writer._runtime.stopping.is_stepping)
+        stepping.append(world.writer._runtime.stopping.is_stepping)
 
     monkeypatch.setattr(Background, "report_idle", report)
     counts_slowly(world, monkeypatch, stop_at=3, seconds=0.0)
     world.writer.run(until_caught_up=False)
-    assert told == [True]
+    assert stepping == [True]
 
 
-def test_nothing_more_is_converted_once_a_stop_was_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_more_is_converted_after_a_stop_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(tmp_path, 0)
     seen = counts_slowly(world, monkeypatch, stop_at=5, seconds=0.0)
     monkeypatch.setattr(together, "_MOST_MESSAGES", 10)
     world.group.ends[FIRST] = 40
     world.writer.run(until_caught_up=False)
-    assert seen == list(range(10)), "the portion under way is the last one"
+    assert seen == list(range(10)), "the current batch of messages is the last one"
     assert world.staged() == counted(10)
 
 
-@pytest.mark.parametrize("goes_on", [True, False])
-def test_a_stop_during_the_start_is_no_error_of_the_code_that_it_interrupted(*, goes_on: bool) -> None:
-    """DuckDB raises an error of its own instead of what a signal's handler raised."""
+@pytest.mark.parametrize("continues", [True, False])
+def test_stop_during_startup_hides_the_error_that_it_caused(*, continues: bool) -> None:
+    """DuckDB raises its own error in place of the exception of a signal handler."""
     starting = StartingExit(0)
 
     def start() -> None:
         with suppress(SystemExit):
             starting.ask()
-        if not goes_on:
+        if not continues:
             msg = "Query interrupted"
             raise RuntimeError(msg)
         starting.end_if_asked()
@@ -156,6 +154,6 @@ def test_a_stop_during_the_start_is_no_error_of_the_code_that_it_interrupted(*, 
     assert ended.value.code == 0
 
 
-def test_an_error_of_a_start_that_was_not_interrupted_is_raised() -> None:
+def test_startup_error_without_a_stop_is_raised() -> None:
     with pytest.raises(ValueError, match="wrong"), StartingExit(0).instead_of_errors():
         raise ValueError("wrong")

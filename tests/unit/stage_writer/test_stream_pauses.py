@@ -24,8 +24,8 @@ def paused_world(folder: Path, *, is_paused: bool = True) -> World:
     return Paused(folder, {FIRST: 10, SECOND: 5})
 
 
-def test_a_writer_that_starts_stages_nothing_of_a_paused_stream_and_all_of_it_later(tmp_path: Path) -> None:
-    """What Kafka's client hands over before the pause reaches it is read again: none is left out."""
+def test_paused_stream_is_not_staged_at_startup_and_fully_staged_after_resume(tmp_path: Path) -> None:
+    """Records that the Kafka client delivers before the pause reaches it are read again later."""
     world = paused_world(tmp_path)
     world.steps(20)
     assert world.spans() == []
@@ -37,7 +37,7 @@ def test_a_writer_that_starts_stages_nothing_of_a_paused_stream_and_all_of_it_la
     assert world.spans() == [(0, 10)]
 
 
-def test_a_pause_stops_a_running_writer_after_what_it_has_read(tmp_path: Path) -> None:
+def test_pause_stops_a_running_writer_after_its_buffered_records(tmp_path: Path) -> None:
     world = paused_world(tmp_path, is_paused=False)
     world.steps(1)
     pause(world.store, PAUSE)
@@ -50,8 +50,8 @@ def test_a_pause_stops_a_running_writer_after_what_it_has_read(tmp_path: Path) -
     assert world.spans() == [(0, 10), (10, 20)]
 
 
-def test_messages_that_arrive_for_a_paused_stream_do_not_lengthen_a_span_that_waits(tmp_path: Path) -> None:
-    """Kafka's end counts only for what was read: a span that covered dropped messages would lose them."""
+def test_messages_dropped_during_a_pause_do_not_extend_a_buffered_span(tmp_path: Path) -> None:
+    """A span that covered dropped messages would lose them."""
     world = paused_world(tmp_path, is_paused=False)
     world.writer = world.new_writer(flush_after_s=10**6)
     world.steps(1)
@@ -67,14 +67,14 @@ def test_messages_that_arrive_for_a_paused_stream_do_not_lengthen_a_span_that_wa
     assert (owned.buffer.records, owned.buffer.end) == (20, 20)
 
 
-def test_a_run_to_the_end_leaves_a_paused_stream_out_and_says_so(tmp_path: Path) -> None:
+def test_until_caught_up_fails_with_the_paused_stream(tmp_path: Path) -> None:
     world = paused_world(tmp_path)
     with pytest.raises(HeldError, match=r"staging is paused since 1970-01-01T00:00:01\+00:00 by a test"):
         world.writer.run(until_caught_up=True)
     assert world.spans() == []
 
 
-def test_the_first_pause_counts_and_its_end_ends_it(tmp_path: Path) -> None:
+def test_first_pause_is_kept_until_resume(tmp_path: Path) -> None:
     store = FsspecStore(str(tmp_path))
     assert pause(store, PAUSE) == PAUSE
     assert pause(store, Pause("orders", StreamPart.STAGING, 2_000, "another")) == PAUSE
@@ -83,7 +83,7 @@ def test_the_first_pause_counts_and_its_end_ends_it(tmp_path: Path) -> None:
     assert pause_of(store, StreamPart.STAGING, "orders") is None
 
 
-def test_an_object_that_cannot_be_read_pauses(tmp_path: Path) -> None:
+def test_unreadable_pause_object_pauses_the_stream(tmp_path: Path) -> None:
     store = FsspecStore(str(tmp_path))
     store.write(pause_path(StreamPart.LOADING, "a/b"), b"paused")
     found = paused_streams(["a/b", "orders"], store=store)
@@ -91,13 +91,13 @@ def test_an_object_that_cannot_be_read_pauses(tmp_path: Path) -> None:
     assert found.notes[0].startswith("a/b: loading is paused →")
 
 
-def test_until_the_stage_was_read_everything_counts_as_paused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_streams_are_paused_until_the_stage_was_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = FsspecStore(str(tmp_path))
     known, unknown = paused_streams(store=store), paused_streams(store=store)
     unknown._pauses = None
 
     def away(_prefix: str) -> None:
-        raise StoreError("away", "wait")
+        raise StoreError("unavailable", "wait")
 
     monkeypatch.setattr(store, "list", away)
     for one in (known, unknown):
@@ -106,7 +106,7 @@ def test_until_the_stage_was_read_everything_counts_as_paused(tmp_path: Path, mo
 
 
 @pytest.mark.parametrize("call", ["pause", "resume"])
-def test_a_call_for_one_stream_before_the_stage_was_read_resumes_no_other(tmp_path: Path, call: str) -> None:
+def test_call_for_one_stream_before_the_stage_was_read_resumes_no_other(tmp_path: Path, call: str) -> None:
     store = FsspecStore(str(tmp_path))
     pause(store, Pause("audit", StreamPart.LOADING, 1_000))
     found = paused_streams(("orders", "audit"), store=store)
@@ -117,7 +117,7 @@ def test_a_call_for_one_stream_before_the_stage_was_read_resumes_no_other(tmp_pa
     assert [found.is_paused(one) for one in ("orders", "audit")] == [call == "pause", True]
 
 
-def test_a_stream_that_is_resumed_elsewhere_is_told_of_once(tmp_path: Path) -> None:
+def test_stream_resumed_elsewhere_is_reported_once(tmp_path: Path) -> None:
     store = FsspecStore(str(tmp_path))
     pause(store, Pause("orders", StreamPart.LOADING, 1_000))
     found = paused_streams(store=store)

@@ -1,4 +1,4 @@
-"""What nothing raises on purpose: it holds the partitions that it meets, and ends no writer."""
+"""Unexpected exceptions hold the partitions where they occur, and end no writer."""
 
 import json
 from dataclasses import replace
@@ -84,14 +84,14 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-def test_a_stream_that_gains_columns_next_to_one_that_explodes_keeps_its_buffer_s_columns(world: World) -> None:
+def test_batch_that_waits_for_another_stream_keeps_its_buffers_columns(world: World) -> None:
     """Its batch waits behind many slices while its partition is flushed and gains a column: it is read again."""
     world.steps(3, 0.1)
     world.group.produce(ORDERS, {"id": 1})
     world.steps(1, 0.1)  # a buffer with the old columns stands
     gained = Evolved("orders", 1, parse_ddl("x BIGINT"))
     world.store.create(gained.path, gained.to_bytes())
-    world.clock.now_s += LOOK_AT_SCHEMAS_S  # the buffer is due, and so is the look
+    world.clock.now_s += LOOK_AT_SCHEMAS_S  # the buffer is due, and so is the schema refresh
     world.group.produce(BOMBS, *[{"id": number, "items": list(range(8))} for number in range(40)])
     world.group.produce(ORDERS, {"id": 2, "x": 2})
     world.steps(30)
@@ -101,7 +101,7 @@ def test_a_stream_that_gains_columns_next_to_one_that_explodes_keeps_its_buffer_
     assert ('"name":"x"' in before, '"name":"x"' in after) == (False, True)
 
 
-def test_rows_of_other_columns_are_refused_where_they_enter() -> None:
+def test_rows_with_other_columns_are_refused_by_the_buffer() -> None:
     old, new = parse_ddl("id BIGINT"), parse_ddl("id BIGINT, x BIGINT")
     rows = TableRows(table_format("/orders", TableKind.ROWS, new, ()))
     with pytest.raises(ValueError, match="other columns than their buffer: x: int64"):
@@ -109,7 +109,7 @@ def test_rows_of_other_columns_are_refused_where_they_enter() -> None:
 
 
 @pytest.mark.parametrize("where", ["flush", "seal", "rows", "conversion"])
-def test_an_unexpected_exception_holds_its_partition_and_no_other(
+def test_unexpected_exception_holds_only_its_partition(
     world: World, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     def fails(*_arguments: object, **_more: object) -> object:
@@ -142,7 +142,9 @@ def test_an_unexpected_exception_holds_its_partition_and_no_other(
         monkeypatch.undo()
     world.group.produce(BOMBS, {"id": 1, "items": [1]})
     world.steps(6)
-    assert world.markers(BOMBS) == 1, "the others go on"
+    assert world.markers(BOMBS) == 1, "the other partitions continue"
     world.clock.now_s += CHECK_HELD_EVERY_S
     world.steps(8)
-    assert (world.markers(ORDERS), world.writer.health().problems) == (1, ()), "it is read again from its chain's end"
+    assert (world.markers(ORDERS), world.writer.health().problems) == (1, ()), (
+        "the partition is read again from its chain's end"
+    )

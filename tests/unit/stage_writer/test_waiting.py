@@ -1,4 +1,4 @@
-"""A registry that is away makes those partitions wait that need it, and nothing else."""
+"""Only the partitions that need an unavailable registry wait for it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ class Missing(Dependency):
 
 
 class Gated(StreamConverter):
-    """Needs what is missing for records of the first partition from an offset on."""
+    """Needs the missing dependency for records of the first partition from an offset on."""
 
     def __init__(self, stream: Stream, missing: Missing, first: int) -> None:
         super().__init__(stream)
@@ -54,7 +54,7 @@ class Gated(StreamConverter):
 
 
 class Waits(World):
-    """A world whose first partition needs something from an offset on."""
+    """A world whose first partition needs a dependency from an offset on."""
 
     def __init__(self, folder: Path, ends: dict[TopicPartition, int], first: int = 0) -> None:
         self.missing, self.first = Missing(), first
@@ -73,7 +73,7 @@ class Waits(World):
         return writer
 
 
-def test_the_others_go_on_and_nothing_is_left_out_or_covered(tmp_path: Path) -> None:
+def test_waiting_partition_stages_nothing_while_others_continue(tmp_path: Path) -> None:
     world = Waits(tmp_path, {FIRST: 10, SECOND: 10})
     world.steps()
     assert (world.chain(FIRST), world.chain(SECOND)) == ([], [(0, 10, "first", 0)])
@@ -88,7 +88,7 @@ def test_the_others_go_on_and_nothing_is_left_out_or_covered(tmp_path: Path) -> 
     assert (world.problems(), world.group.paused) == ("", set())
 
 
-def test_what_was_there_before_is_flushed_when_it_is_due(tmp_path: Path) -> None:
+def test_records_before_the_wait_are_flushed_when_due(tmp_path: Path) -> None:
     world = Waits(tmp_path, {FIRST: 5}, first=5)
     world.steps(1, 0.1)
     world.group.ends[FIRST] = 9
@@ -99,7 +99,7 @@ def test_what_was_there_before_is_flushed_when_it_is_due(tmp_path: Path) -> None
     assert world.chain(FIRST) == [(0, 5, "first", 0), (5, 9, "first", 0)]
 
 
-def test_what_was_there_before_is_flushed_at_once_where_the_next_needs_other_columns(tmp_path: Path) -> None:
+def test_records_before_the_wait_are_flushed_at_once_if_the_columns_change(tmp_path: Path) -> None:
     world = Waits(tmp_path, {FIRST: 5}, first=5)
     world.missing = Missing(changes_columns=True, is_over_at_once=True)
     world.writer = world.new_writer(flush_after_s=20)
@@ -107,7 +107,7 @@ def test_what_was_there_before_is_flushed_at_once_where_the_next_needs_other_col
     assert world.chain(FIRST) == []
     world.group.ends[FIRST] = 9
     world.steps(1, 0.1)
-    assert world.group.paused == {FIRST}, "not read again while the buffer has rows of the columns before"
+    assert world.group.paused == {FIRST}, "not resumed while the buffer has rows with the old columns"
     assert world.chain(FIRST) == [(0, 5, "first", 0)]
     world.missing.is_there = True
     world.steps(2, 0.1)
@@ -116,7 +116,7 @@ def test_what_was_there_before_is_flushed_at_once_where_the_next_needs_other_col
     assert world.chain(FIRST)[-1] == (5, 9, "first", 0)
 
 
-def test_a_stop_is_obeyed_while_a_partition_waits(tmp_path: Path) -> None:
+def test_stop_ends_the_writer_while_a_partition_waits(tmp_path: Path) -> None:
     world = Waits(tmp_path, {FIRST: 10, SECOND: 10})
     world.steps(2, 0.1)
     world.writer.stop()
@@ -124,7 +124,7 @@ def test_a_stop_is_obeyed_while_a_partition_waits(tmp_path: Path) -> None:
     assert (world.chain(FIRST), world.chain(SECOND)) == ([], [(0, 10, "first", 0)])
 
 
-def test_who_is_to_catch_up_gives_up_with_the_error(tmp_path: Path) -> None:
+def test_until_caught_up_gives_up_with_the_dependency_error(tmp_path: Path) -> None:
     world = Waits(tmp_path, {FIRST: 10, TopicPartition(ORDERS, Partition(7)): 10})
     began_s = world.clock.now_s
     with pytest.raises(RegistryError, match="the registry is away"):
@@ -132,8 +132,8 @@ def test_who_is_to_catch_up_gives_up_with_the_error(tmp_path: Path) -> None:
     assert GIVE_UP_AFTER_S < world.clock.now_s - began_s < GIVE_UP_AFTER_S + 10
 
 
-def test_memory_that_becomes_short_and_free_again_does_not_read_on(tmp_path: Path) -> None:
-    """Pressure pauses and resumes partitions too, and must not resume this one."""
+def test_memory_pressure_does_not_resume_a_waiting_partition(tmp_path: Path) -> None:
+    """Backpressure pauses and resumes partitions too, and must not resume this one."""
     world = Waits(tmp_path, {FIRST: 5, SECOND: 2_000}, first=5)
     world.writer = world.new_writer(memory_bytes=20_000)
     world.steps(1, 0.1)

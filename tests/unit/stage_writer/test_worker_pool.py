@@ -1,4 +1,4 @@
-"""What a worker is given of the settings, and one page for all workers."""
+"""The settings of one worker, and the shared pages of all workers."""
 
 import json
 import signal
@@ -37,7 +37,7 @@ def settings(memory: str, **kafka: str) -> Settings:
     )
 
 
-def test_workers_share_the_memory_and_are_members_of_their_own() -> None:
+def test_workers_divide_the_memory_and_have_separate_instance_ids() -> None:
     given = settings("1GiB", **{"group.instance.id": "writer-7"})
     workers = [settings_of(given, WorkerSlot(index, 4)) for index in range(4)]
     assert {worker.writer.memory_bytes for worker in workers} == {2**28}
@@ -45,12 +45,12 @@ def test_workers_share_the_memory_and_are_members_of_their_own() -> None:
     assert {(worker.writer.workers, worker.writer.http) for worker in workers} == {(1, "127.0.0.1:0")}
 
 
-def test_too_little_memory_for_all_is_refused() -> None:
+def test_too_little_memory_for_all_workers_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"4 writer\.workers"):
         settings_of(settings("2MiB"), WorkerSlot(0, 4))
 
 
-def test_a_worker_that_was_still_starting_when_all_were_stopped_did_not_fail() -> None:
+def test_worker_stopped_during_its_start_did_not_fail() -> None:
     pool = WorkerPool([sys.executable, "-c", "input()"], 2, structlog.get_logger(), ends_by_itself=False)
     before = signal.getsignal(signal.SIGTERM)
     try:
@@ -63,7 +63,7 @@ def test_a_worker_that_was_still_starting_when_all_were_stopped_did_not_fail() -
 
 
 @pytest.mark.parametrize(("codes", "error"), [((0, 0), None), ((3, 0), HeldError), ((3, 1), KafkaDeltaExpressError)])
-def test_a_worker_that_holds_partitions_stops_no_other_and_is_told(
+def test_exit_codes_of_all_workers_decide_the_pools_error(
     codes: tuple[int, int], error: type[KafkaDeltaExpressError] | None
 ) -> None:
     program = f"import sys; sys.exit({codes}[int(sys.argv[-1][0])])"
@@ -77,18 +77,18 @@ def test_a_worker_that_holds_partitions_stops_no_other_and_is_told(
     assert type(caught.value) is error
 
 
-def test_auto_is_a_number_of_cores() -> None:
+def test_auto_workers_is_at_least_one() -> None:
     given = settings("1GiB").model_dump(by_alias=True)
     given["writer"] = {"workers": "auto"}
     assert workers_of(Settings.model_validate(given)) >= 1
     assert workers_of(settings("1GiB")) == 4
 
 
-def test_a_seat_is_read_as_it_was_told() -> None:
+def test_worker_slot_round_trips_through_text() -> None:
     assert WorkerSlot.parse(str(WorkerSlot(2, 7))) == WorkerSlot(2, 7)
 
 
-def test_metrics_of_all_workers_are_told_apart() -> None:
+def test_merged_metrics_are_labeled_by_worker() -> None:
     texts = []
     for worker in ("0", "1"):
         metrics = Metrics()
@@ -106,7 +106,7 @@ def test_metrics_of_all_workers_are_told_apart() -> None:
 
 @pytest.fixture
 def worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
-    monkeypatch.setattr(worker_pool_pages, "_TIMEOUT_S", 120.0)  # longer than any answer takes on a busy machine
+    monkeypatch.setattr(worker_pool_pages, "_TIMEOUT_S", 120.0)  # longer than any response takes on a busy machine
     metrics, log = Metrics(), structlog.get_logger()
     pausing = Pausing(HandClock(), log, metrics, catalogue.WRITER_PAUSED_BY_REQUEST)
     pages = service_pages("stage-writer", Health, lambda: Health(("not ready",)), metrics.exposition)
@@ -118,7 +118,7 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
     server.close()
 
 
-def test_workers_are_asked_without_the_environment_s_proxy(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_are_queried_without_the_environments_proxy(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
     for name in ("NO_PROXY", "no_proxy"):
@@ -126,22 +126,22 @@ def test_workers_are_asked_without_the_environment_s_proxy(worker: Worker, monke
     pool = WorkerPool([], 1, structlog.get_logger(), ends_by_itself=False, workers=[worker])
     routes = worker_pool_routes(pool, TOKEN, HandClock())
 
-    def asked(path: str) -> tuple[int, str]:
+    def fetched(path: str) -> tuple[int, str]:
         page = routes.pages[path]
         assert callable(page)
         answer = page()
         return answer.status, answer.body.decode()
 
-    assert asked("/healthcheck") == (200, "ok\n")
-    assert asked("/ready") == (503, f"worker {worker.slot}: not ready\n")
+    assert fetched("/healthcheck") == (200, "ok\n")
+    assert fetched("/ready") == (503, f"worker {worker.slot}: not ready\n")
     paused = routes.calls["/pause"]({})
     assert (paused.status, json.loads(paused.body)) == (200, {"paused": True})
-    assert 'stage_writer_paused_by_request{worker="0"} 1.0' in asked("/metrics")[1]
-    refused = worker_pool_routes(pool, "another-token-than-theirs", HandClock()).calls["/resume"]({})
+    assert 'stage_writer_paused_by_request{worker="0"} 1.0' in fetched("/metrics")[1]
+    refused = worker_pool_routes(pool, "a-wrong-token", HandClock()).calls["/resume"]({})
     assert (refused.status, "bearer token" in refused.body.decode()) == (503, True)
 
 
-def test_a_crew_is_not_ready_before_each_worker_is_there(worker: Worker) -> None:
+def test_pool_is_not_ready_before_every_worker_has_started(worker: Worker) -> None:
     pool = WorkerPool([], 2, structlog.get_logger(), ends_by_itself=False, workers=[worker])
     page = worker_pool_routes(pool, TOKEN, HandClock()).pages["/healthcheck"]
     assert callable(page)
@@ -149,7 +149,7 @@ def test_a_crew_is_not_ready_before_each_worker_is_there(worker: Worker) -> None
     assert (answer.status, answer.body.decode()) == (503, "worker 1/2: not yet started\n")
 
 
-def test_a_worker_that_does_not_answer_is_a_problem_with_its_name(worker: Worker) -> None:
+def test_unresponsive_worker_is_a_problem_by_name(worker: Worker) -> None:
     pool = WorkerPool([], 1, structlog.get_logger(), ends_by_itself=False, workers=[worker])
     for port, problem in ((None, "not yet started"), (1, "does not respond")):
         worker.port = port
