@@ -67,7 +67,9 @@ class StagedChains:
 
     def _outboxes(self, below: Iterable[tuple[MarkerName, bool, str]]) -> tuple[str, ...]:
         """The undelivered outboxes, as the last marker below one that was made by hand, which lists none, has them."""
-        for name, _, path in below:
+        for name, has_content, path in below:
+            if not has_content:
+                continue  # made by hand as well; there may be thousands
             marker = marker_from_bytes(name, self._store.read(path) or b"")  # one that has vanished lists none either
             if marker.manifest is not None:
                 return marker.manifest.outboxes

@@ -452,6 +452,19 @@ def test_hand_made_marker_keeps_the_pending_outboxes(world: World) -> None:
     assert world.seal(3, 4, tail).tail.outboxes == (first, own), "a writer without outlets still lists them"
 
 
+def test_of_many_markers_made_by_hand_one_is_read(world: World) -> None:
+    first = sealed_with(world, 0, None, Waiting(OUTBOX))
+    for offset in range(1, 8):
+        world.store.write(f"done/orders/0/{offset}.done", b"")
+    requests: list[str] = []
+    watched = TrappedStore(world.store.url, before=lambda request, path: requests.append(f"{request} {path}"))
+    tail = world.stage(watched).chains.tail(SOURCE)
+    assert tail is not None
+    assert (tail.end, tail.outboxes) == (8, (OUTBOX,))
+    read = [request for request in requests if request.startswith("read done/")]
+    assert read == ["read done/orders/0/7.done", f"read {first.tail.path}"]
+
+
 def test_last_flush_lists_the_pending_outboxes(world: World) -> None:
     first = sealed_with(world, 0, None, Waiting(OUTBOX))
     second = sealed_with(world, 1, first.tail, Waiting())
