@@ -7,7 +7,9 @@ Rules:
 2. ``15:00`` is text. YAML 1.1 reads it as a number in base 60, so ``schedule: 15:00`` would load every 900 seconds.
 3. A number that begins with a zero is refused. YAML 1.1 reads ``0120`` as 80, and most readers since do not.
 4. A date that does not exist and a number that is too long are refused, with their place, as all that is not YAML.
-5. Errors have the place of the problem and not the line itself, nor YAML's quotes of it: it may hold a password.
+5. Aliases (``*name``) may repeat values, also by way of other aliases, until the whole is so large that it would take
+   memory and time without end.
+6. Errors have the place of the problem and not the line itself, nor YAML's quotes of it: it may hold a password.
 """
 
 import re
@@ -18,6 +20,7 @@ import yaml
 _QUOTES_A_VALUE = re.compile(r"\b(alias|anchor|tag|tag handle) '")
 _SECOND_DOCUMENT = "but found another document"  # PyYAML's words
 _OCTAL = re.compile("[-+]?0[0-7_]+")
+_MOST_REPEATED = 100_000
 _MERGE, _INT, _FLOAT = (f"tag:yaml.org,2002:{kind}" for kind in ("merge", "int", "float"))
 
 
@@ -27,7 +30,7 @@ def load_yaml(text: str) -> object:
 
 
 def yaml_problem(error: yaml.YAMLError) -> str:
-    """The problem and its place (rule 5)."""
+    """The problem and its place (rule 6)."""
     if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
         return "it holds a character that YAML does not allow"
     mark = error.problem_mark
@@ -55,6 +58,13 @@ class _RefusedError(yaml.constructor.ConstructorError):
 
 
 class _StrictLoader(yaml.SafeLoader):
+    def get_single_node(self) -> yaml.Node | None:
+        """The content before aliases are resolved (rule 5)."""
+        node: yaml.Node | None = super().get_single_node()
+        if node is not None:
+            _count(node, {})
+        return node
+
     def compose_mapping_node(self, anchor: dict[Any, yaml.Node]) -> yaml.MappingNode:
         """The map as it was written: construction puts in what it takes over from others."""
         node: yaml.MappingNode = super().compose_mapping_node(anchor)
@@ -86,6 +96,22 @@ class _StrictLoader(yaml.SafeLoader):
         construct = self.construct_yaml_int if node.tag == _INT else self.construct_yaml_float
         number: int | float = construct(node)
         return number
+
+
+def _count(node: yaml.Node, counted: dict[int, int]) -> int:
+    """How many values a part has with its aliases written out; ``counted`` are those of others, by their identities."""
+    known = counted.get(id(node))
+    if known is not None:
+        return known
+    inner: list[yaml.Node] = []
+    if isinstance(node, yaml.CollectionNode):
+        inner = node.value if isinstance(node, yaml.SequenceNode) else [part for pair in node.value for part in pair]
+    count = 1 + sum(_count(part, counted) for part in inner)
+    counted[id(node)] = count
+    if count > len(counted) + _MOST_REPEATED:
+        problem = f"aliases (*name) repeat more than {_MOST_REPEATED:,} values in the part that begins"
+        raise _RefusedError(None, None, problem, node.start_mark)
+    return count
 
 
 for _tag in (_INT, _FLOAT):

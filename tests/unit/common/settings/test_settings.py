@@ -50,6 +50,13 @@ streams:
 app = new_app("Read settings.")
 
 
+def bomb(around: str) -> str:
+    """A short config of which aliases make a billion values."""
+    levels = ["k0: &k0 {x: 1}"]
+    levels += [f"k{n}: &k{n} {around.format(', '.join([f'*k{n - 1}'] * 9))}" for n in range(1, 10)]
+    return f"{MINIMAL}logs: {{{', '.join(levels)}}}\n"
+
+
 @app.command()
 def show(*, config: ConfigArgument, print_config: PrintConfigOption = False) -> None:
     settings_from(config, print_config=print_config)
@@ -459,6 +466,11 @@ WRONG = {
         ["'level' is given twice"],
     ),
     "a part that contains itself": (MINIMAL + "logs: &logs {level: *logs}\n", ["contains itself"]),
+    "aliases of aliases": (
+        bomb("[{}]"),
+        ["aliases (*name) repeat more than 100,000 values", "line 6", "fix that line"],
+    ),
+    "maps of maps": (bomb("{{<<: [{}]}}"), ["aliases (*name) repeat", "line 6"]),
     "brackets without end": ("kafka: " + "[" * 5000 + "]" * 5000, ["nested too deeply"]),
     "a column in another case": (with_stream(partition_by=["ID"]), ["'ID'", "did you mean 'id'?"]),
     "true for a count": (with_section(writer={"flush_records": True}), ["writer.flush_records", "whole number"]),
