@@ -11,12 +11,13 @@ import os
 import sys
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
 
-from common.errors import KafkaDeltaExpressError
+from common.errors import ExitCode, KafkaDeltaExpressError, UsageError
 from common.http.pages import release
 from common.printable import printable
 from common.remedies import rendered, show_config
@@ -69,18 +70,54 @@ def new_app(help_text: str, *calls: str) -> typer.Typer:
 
 def _print_version(requested: bool) -> None:  # noqa: FBT001 - typer calls it so
     if requested:
-        typer.echo(release())
+        write(release())
         raise typer.Exit
 
 
 def end_process(code: int) -> NoReturn:
     """End the process even while threads wait for a store that hangs: Python would wait for each pool's threads."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    code = _flushed(code)
     watchdog = threading.Timer(EXIT_WITHIN_S, os._exit, [code])
     watchdog.daemon = True
     watchdog.start()
     sys.exit(code)
+
+
+def _flushed(code: int) -> int:
+    """Flush the output; returns another code where that fails, so that no result is lost in silence."""
+    for stream in (stream for stream in (sys.stdout, sys.stderr) if stream is not None):
+        try:
+            stream.flush()
+        except OSError as error:
+            if stream is sys.stdout and code == ExitCode.DONE and not isinstance(error, BrokenPipeError):
+                echo(f"error: {unwritable(error)}", err=True)
+                code = ExitCode.USAGE
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())  # or Python flushes again, and fails
+    return code
+
+
+def _require_output() -> None:
+    """Raise UsageError if standard output was closed by the caller."""
+    if sys.stdout is None:
+        msg = "standard output is closed"
+        raise UsageError(msg, "redirect it to a file or to /dev/null")
+
+
+def unwritable(error: OSError) -> UsageError:
+    """The error where a command's result cannot be written."""
+    msg = f"standard output cannot be written: {error.strerror}"
+    return UsageError(msg, "redirect it to a place with space and rights")
+
+
+def write(text: str, *, nl: bool = True) -> None:
+    """Write to standard output. Raises UsageError where that fails; the end of a pipe ends the command."""
+    _require_output()
+    try:
+        typer.echo(text, nl=nl)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise unwritable(error) from None
 
 
 def echo(text: str, *, err: bool = False) -> None:
@@ -88,7 +125,12 @@ def echo(text: str, *, err: bool = False) -> None:
 
     All output of commands goes through it.
     """
-    typer.echo(printable(rendered(text)), err=err)
+    shown = printable(rendered(text))
+    if err:
+        with suppress(OSError):  # the exit code remains
+            typer.echo(shown, err=True)
+    else:
+        write(shown)
 
 
 def stage_writer_command() -> list[str]:
@@ -104,7 +146,7 @@ def settings_from(config: Path, *, print_config: bool = False, as_written: bool 
     show_config(config)
     settings = load_settings(config, os.environ)
     if print_config:
-        typer.echo(print_settings(settings), nl=False)
+        write(print_settings(settings), nl=False)
         raise typer.Exit
     if as_written or all(stream.routing.route_table is None for stream in settings.streams):
         return settings

@@ -11,7 +11,7 @@ import yaml
 
 from bootstrap.config.asking import sample_of, topics_of
 from bootstrap.config.draft import Answers, draft
-from common.cli import ConfigArgument, JsonOption, examples, new_group, settings_from
+from common.cli import ConfigArgument, JsonOption, examples, new_group, settings_from, write
 from common.errors import UsageError
 from common.settings.json_schema import settings_schema
 from common.settings.load import parse_settings, print_settings, substituted
@@ -70,7 +70,7 @@ def init(
         output.write_text(drafted.text, encoding="utf-8")
         typer.echo(f"wrote {output}; next: stage-writer check {output}", err=True)
     else:
-        typer.echo(drafted.text, nl=False)
+        write(drafted.text, nl=False)
     for line in drafted.notes:
         typer.echo(f"note: {line}", err=True)
 
@@ -150,11 +150,11 @@ def _references(value: object) -> list[str]:
 )
 def schema() -> None:
     """Print the JSON Schema of a config, which editors use for completion and descriptions of keys."""
-    typer.echo(json.dumps(settings_schema(), indent=2, ensure_ascii=False))
+    write(json.dumps(settings_schema(), indent=2, ensure_ascii=False))
 
 
 @app.command(epilog=examples("kafka-delta-express config show pipeline.yaml"))
 def show(config: ConfigArgument, *, as_json: JsonOption = False) -> None:
     """Print the settings in force, including defaults and the environment, with secrets masked."""
     text = print_settings(settings_from(config, as_written=True))
-    typer.echo(json.dumps(yaml.safe_load(text), indent=2, ensure_ascii=False) if as_json else text.rstrip("\n"))
+    write(json.dumps(yaml.safe_load(text), indent=2, ensure_ascii=False) if as_json else text.rstrip("\n"))

@@ -104,6 +104,23 @@ def test_bootstrap_without_a_config_file_is_2() -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("redirection", "problem"),
+    [
+        (">/dev/full", "standard output cannot be written: No space left on device"),
+        (">&-", "standard output is closed"),
+    ],
+)
+@pytest.mark.parametrize("arguments", [["--version"], ["config", "schema"]])
+def test_a_result_that_cannot_be_written_is_one_error(arguments: list[str], redirection: str, problem: str) -> None:
+    command = [sys.executable, "-m", "bootstrap", *arguments]
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$@" {redirection}', "sh", *command], stderr=subprocess.PIPE, text=True, check=False
+    )
+    assert (done.returncode, done.stderr.partition("\n")[0]) == (2, f"error: {problem}")
+    assert "Traceback" not in done.stderr
+
+
 def test_colours_are_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
