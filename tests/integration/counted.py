@@ -54,7 +54,7 @@ def batch_of(kafka: KafkaCluster, topic: str, records: int) -> tuple[list[Row], 
         consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in range(PARTITIONS)])
         seen = 0
         while seen < records:
-            for message in consumer.consume(1_000, 5.0):
+            for message in consumer.consume(min(1_000, records - seen), 5.0):
                 seen += 1
                 key, value = message.key().decode(), message.value()
                 if value is None:

@@ -92,7 +92,7 @@ def alerts_in(kafka: KafkaCluster, count: int) -> list[tuple[str, str]]:
         consumer.assign([TopicPartition("alerts", number, OFFSET_BEGINNING) for number in range(PARTITIONS)])
         deadline_s = time.monotonic() + 600
         while len(alerts) < count and time.monotonic() < deadline_s:
-            came = consumer.consume(100, 1.0)
+            came = consumer.consume(min(100, count - len(alerts)), 1.0)
             alerts += [(message.key().decode(), json.loads(message.value())["began"]) for message in came]
         alerts += [(message.key().decode(), "one too many") for message in consumer.consume(100, 1.0)]
     finally:
