@@ -9,9 +9,7 @@ from delta_loader.spark.session import build_session, s3_options
 from delta_loader.spark.session_conf import STATE_PARTITIONS
 from devservices.s3 import S3Server
 
-# Tables of tests have a few rows: what Spark compiles and plans again for each query, tasks without rows, and the list
-# of a table's files in each checksum are most of its CPU. Loaders that are processes of their own have Spark's values.
-_SMALL = {
+SMALL_TABLES = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
@@ -19,6 +17,9 @@ _SMALL = {
     "spark.sql.shuffle.partitions": "1",
     STATE_PARTITIONS: "1",
 }
+"""Tables of tests have a few rows: what Spark compiles and plans again for each query, tasks without rows, and the list
+of a table's files in each checksum are most of its CPU. The loaders of test_pipeline.py and of images have Spark's
+values."""
 
 
 def session_of_tests(folder: Path) -> SparkSession:
@@ -33,7 +34,7 @@ def session_of_tests(folder: Path) -> SparkSession:
                     "spark.master": "local[2]",
                     "spark.driver.memory": "1g",
                     "spark.sql.warehouse.dir": (folder / "warehouse").as_uri(),
-                    **_SMALL,
+                    **SMALL_TABLES,
                 }
             },
             "streams": [{"app_id": "tests", "topics": ["none"], "table": "s3://nowhere/table", "columns": "id INT"}],

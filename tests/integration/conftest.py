@@ -7,12 +7,14 @@ import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from devservices import processes
 from tests.integration.forked import FLUSHES, Forked, forked_programs
+from tests.session import SMALL_TABLES
 from tests.spark_archive import use_spark_archive
 
 _PROGRAMS = ("stage-writer", "delta-loader", "bootstrap")
@@ -27,9 +29,14 @@ class Programs:
     forked: Forked
     started: list[processes.Child] = field(default_factory=list)
 
-    def config(self, settings: Mapping[str, object], name: str = "config.yaml") -> Path:
-        """Write settings as a user would, and return the file's path."""
+    def config(
+        self, settings: Mapping[str, Any], name: str = "config.yaml", *, spark: Mapping[str, str] = SMALL_TABLES
+    ) -> Path:
+        """Write settings as a user would, with ``spark`` for a loader where they have one; the file's path."""
         path = self.folder / name
+        if "loader" in settings:
+            loader = settings["loader"]
+            settings = {**settings, "loader": {**loader, "spark": {**spark, **loader.get("spark", {})}}}
         path.write_text(yaml.safe_dump(dict(settings), sort_keys=False, allow_unicode=True), "utf-8")
         return path
 

@@ -156,7 +156,7 @@ def test_every_record_is_there_once_whoever_was_killed(
 ) -> None:
     rng = random.Random(lake.kind)  # noqa: S311 - a test's data
     topic = new_topic(PARTITIONS)
-    config = programs.config(settings(kafka, lake, topic))
+    config = programs.config(settings(kafka, lake, topic), spark={})
     loader = programs.start("delta-loader", "run", config)
     victim, survivor = (programs.start("stage-writer", "run", config) for _ in range(2))
     for child in (victim, survivor):
