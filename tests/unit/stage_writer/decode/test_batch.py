@@ -1,4 +1,4 @@
-"""Batches that are put together: the same columns, whether they are copied for it or not."""
+"""Concatenated batches: the same columns, with or without a copy."""
 
 from dataclasses import replace
 
@@ -31,7 +31,7 @@ def taken(first: int = 0) -> MessageBatch:
         [(2, 3), (2, 3)],
     ],
 )
-def test_slices_in_a_row_and_others_are_what_they_hold(cuts: list[tuple[int, int]]) -> None:
+def test_concatenated_slices_keep_their_values(cuts: list[tuple[int, int]]) -> None:
     whole = taken()
     found = Messages.of([whole.part(start, end) for start, end in cuts])
     assert found.values.to_pylist() == [value for start, end in cuts for value in VALUES.to_pylist()[start:end]]
@@ -40,7 +40,7 @@ def test_slices_in_a_row_and_others_are_what_they_hold(cuts: list[tuple[int, int
     found.keys.validate(full=True)
 
 
-def test_what_lies_in_a_row_is_not_copied() -> None:
+def test_adjacent_slices_are_not_copied() -> None:
     whole = taken()
     before = pa.total_allocated_bytes()
     found = Messages.of([whole.part(1, 3), whole.part(3, 6)])
@@ -48,7 +48,7 @@ def test_what_lies_in_a_row_is_not_copied() -> None:
     assert [b and b.address for b in found.values.buffers()] == [b and b.address for b in VALUES.buffers()]
 
 
-def test_columns_that_only_look_alike_are_copied() -> None:
+def test_slices_of_different_columns_are_copied() -> None:
     one, other = taken(), replace(taken(7), values=pa.array([b"z"] * 7, pa.binary()))
     found = Messages.of([one.part(0, 3), other.part(3, 7)])
     assert found.values.to_pylist() == [b"a", None, b"", *[b"z"] * 4]

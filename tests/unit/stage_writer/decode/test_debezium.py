@@ -1,4 +1,4 @@
-"""Change events become rows and `_cdc`, by the first pass as one at a time."""
+"""Change events become rows and `_cdc`, the same with and without the native decoder."""
 
 import datetime as dt
 import json
@@ -62,7 +62,7 @@ def bare(payload: dict[str, object]) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("wrap", [wrapped, bare])
-def test_an_event_becomes_the_row_after_it_or_the_deleted_one(
+def test_event_becomes_its_after_image_or_the_deleted_row(
     wrap: Callable[[dict[str, object]], dict[str, object]],
 ) -> None:
     events = [event("c", None, ROW), event("r", None, ROW), event("u", {"id": 1}, ROW), event("d", ROW, None)]
@@ -77,7 +77,7 @@ def test_an_event_becomes_the_row_after_it_or_the_deleted_one(
     assert decoded.rows.to_pylist() == [{**ROW, "_cdc": {"op": op, **about}} for op in "crud"]
 
 
-def test_what_the_source_does_not_say_is_null() -> None:
+def test_missing_source_fields_are_null() -> None:
     decoded = decode(
         [{"op": "c", "after": ROW}, event("c", None, ROW, source={"db": "a", "table": "b", "schema": None})]
     )
@@ -107,7 +107,7 @@ BAD: list[tuple[object, ErrorClass]] = [
 
 
 @pytest.mark.parametrize("wrap", [wrapped, bare])
-def test_what_is_no_change_of_a_row_is_refused(wrap: Callable[[dict[str, object]], dict[str, object]]) -> None:
+def test_event_that_is_not_a_row_change_is_refused(wrap: Callable[[dict[str, object]], dict[str, object]]) -> None:
     messages: list[object] = []
     for bad, _ in BAD:
         inner = wrap(bad) if isinstance(bad, dict) and "payload" not in bad else bad
@@ -124,7 +124,7 @@ def test_unknown_fields_are_those_of_the_row() -> None:
     assert decoded.rows["_rescued"].to_pylist() == ['{"more":[1]}']
 
 
-def test_events_that_only_the_strict_code_opens_keep_their_places() -> None:
+def test_events_opened_by_the_strict_decoder_keep_their_order() -> None:
     odd = [{"op": "c", "after": {"id": number}, "payload": 1} for number in (1, 4)]
     decoded = decode([odd[0], event("c", None, {"id": 2}), None, wrapped(event("u", None, {"id": 3})), odd[1]])
     assert decoded.rows["id"].to_pylist() == [1, 2, 3, 4]
@@ -132,7 +132,7 @@ def test_events_that_only_the_strict_code_opens_keep_their_places() -> None:
     assert [row["_cdc"]["op"] for row in decoded.rows.to_pylist()] == list("ccuc")
 
 
-def test_schemas_that_change_are_each_read_once() -> None:
+def test_changing_schemas_do_not_affect_the_rows() -> None:
     messages: list[object] = []
     for version in range(20):
         schema = {**SCHEMA, "version": version}
@@ -141,7 +141,7 @@ def test_schemas_that_change_are_each_read_once() -> None:
     assert decoded.rows["id"].to_pylist() == [version for version in range(20) for _ in range(2)]
 
 
-def test_a_schema_may_stand_anywhere() -> None:
+def test_schema_may_precede_or_follow_the_payload() -> None:
     odd = [
         b'{"schema":{},"op":"c","payload":{"op":"c","after":{"id":1}}}',  # an event by itself, without image
         b'{"schema":{},"payload":{"op":"c","after":{"id":1}},"payload":1}',
@@ -154,7 +154,7 @@ def test_a_schema_may_stand_anywhere() -> None:
     assert decoded.rows["id"].to_pylist() == [1, 2]
 
 
-def test_values_that_are_skipped_alike_are_told_apart() -> None:
+def test_skipped_values_that_look_alike_are_told_apart() -> None:
     same = b'{"name":"' + b"v" * 300 + b'"}'
     events = [
         b'{"schema":' + schema + b',"payload":{"op":"c","after":{"id":%d}}}' % number

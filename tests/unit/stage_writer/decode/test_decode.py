@@ -22,7 +22,7 @@ EVERYTHING = parse_ddl(
 REQUIRED = parse_ddl("i INT NOT NULL, p STRUCT<q: INT NOT NULL>")
 
 
-def test_every_type_is_read_exactly() -> None:
+def test_every_type_is_decoded_exactly() -> None:
     message = rb"""{
         "b": -128, "s": 32767, "i": -2147483648, "l": 9223372036854775807, "f": 0.1, "d": -1e-7, "m": "-1.50",
         "t": "\u0000\ud83d\ude00", "y": "/+8=", "o": true, "a": "2024-02-29",
@@ -45,7 +45,7 @@ def test_every_type_is_read_exactly() -> None:
             "o": True,
             "a": dt.date(2024, 2, 29),
             "z": dt.datetime(2020, 1, 1, 0, 0, 0, 123456, dt.UTC),
-            "n": dt.datetime(2020, 1, 1, 0, 0, 0, 500000),  # noqa: DTZ001 - it has no zone
+            "n": dt.datetime(2020, 1, 1, 0, 0, 0, 500000),  # noqa: DTZ001 - without a zone
             "v": [{"q": 1}, None],
             "g": [("", 1), ("x", None)],
             "p": {"q": None},
@@ -106,14 +106,14 @@ REFUSED: list[tuple[bytes, ErrorClass, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("message", "error_class", "told"), REFUSED)
-def test_what_would_not_be_exact_is_refused_with_its_reason(message: bytes, error_class: ErrorClass, told: str) -> None:
+@pytest.mark.parametrize(("message", "error_class", "text"), REFUSED)
+def test_inexact_value_is_refused_with_its_reason(message: bytes, error_class: ErrorClass, text: str) -> None:
     outcome = instance(Refusal, StrictDecoder(EVERYTHING).decode(message))
     assert outcome.error_class is error_class
-    assert told in outcome.error
+    assert text in outcome.error
 
 
-def test_every_class_of_a_message_s_own_is_seen_above() -> None:
+def test_every_error_class_of_a_message_has_a_case() -> None:
     of_wrappings = "NOT_FRAMED UNKNOWN_SCHEMA WRONG_SCHEMA INVALID_RECORD AGAINST_SCHEMA NOT_AN_EVENT"
     of_merging = "TRUNCATED NULL_KEY REPEATED_KEY UNREADABLE_KEY NULL_SEQUENCE"
     of_later_steps = "EXPRESSION_FAILED EXPECTATION UNROUTED EXPLODES_TOO_FAR TOPOLOGY LATE"
@@ -121,7 +121,7 @@ def test_every_class_of_a_message_s_own_is_seen_above() -> None:
     assert {error_class for _, error_class, _ in REFUSED} == set(ErrorClass) - others
 
 
-def test_bad_messages_cost_no_neighbour() -> None:
+def test_bad_message_does_not_affect_its_neighbors() -> None:
     batch: list[bytes | None] = []
     for message, _, _ in REFUSED:
         batch += [b'{"i":1,"m":1.5}', message, None]
@@ -134,7 +134,7 @@ def test_bad_messages_cost_no_neighbour() -> None:
     assert decoded.tombstones.tolist() == list(range(2, len(batch), 3))
 
 
-def test_a_required_field_is_missed_only_where_its_parent_is() -> None:
+def test_required_field_is_missing_only_if_its_parent_is_present() -> None:
     decoded = Decoder(REQUIRED).decode(
         [b'{"i":1}', b'{"i":1,"p":null}', b'{"i":1,"p":{}}', b'{"p":{"q":1}}', b'{"i":1,"p":{"q":2}}']
     )
@@ -146,7 +146,7 @@ def test_a_required_field_is_missed_only_where_its_parent_is() -> None:
     decoded.rows.validate(full=True)
 
 
-def test_a_pretty_printed_message_is_as_good_as_any() -> None:
+def test_pretty_printed_message_is_decoded() -> None:
     document = {"i": 1, "v": [{"q": 2}], "t": "a\nb"}
     batch = [json.dumps(document, indent=4).replace("\n", end).encode() for end in ("\n", "\r\n", "\r")]
     batch.append(b"\n\t " + batch[0] + b"\n")
@@ -155,13 +155,13 @@ def test_a_pretty_printed_message_is_as_good_as_any() -> None:
     assert decoded.rows.select(["i", "v", "t"]).to_pylist() == [document] * 4
 
 
-def test_messages_larger_than_a_block_and_many_blocks() -> None:
+def test_large_messages_and_many_blocks_are_decoded() -> None:
     texts = ["x" * (10**size) for size in (0, 6, 2, 7, 1)]
     decoded = Decoder(EVERYTHING, block_bytes=1 << 16).decode([json.dumps({"t": text}).encode() for text in texts])
     assert decoded.rows["t"].to_pylist() == texts
 
 
-def test_depth_is_no_limit() -> None:
+def test_nesting_depth_is_not_limited() -> None:
     deep = b'{"i":1,"u":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
     broken = b'{"i":1,"u":' + b"[" * 100_000 + b"}"
     decoded = Decoder(EVERYTHING).decode([deep, broken, deep.replace(b"1", b'"x"')])
@@ -169,7 +169,7 @@ def test_depth_is_no_limit() -> None:
     assert [reject.error_class for reject in decoded.rejects] == [ErrorClass.INVALID_JSON, ErrorClass.WRONG_TYPE]
 
 
-def test_slices_and_large_binaries_are_read() -> None:
+def test_slices_and_large_binaries_are_decoded() -> None:
     values = [b'{"i":0}', b'{"i":1}', None, b'{"i":3}', b"bad", b'{"i":5}']
     for array in (pa.array(values, pa.binary()), pa.array(values, pa.large_binary())):
         decoded = Decoder(REQUIRED).decode(array.slice(1, 4))
@@ -179,14 +179,14 @@ def test_slices_and_large_binaries_are_read() -> None:
         assert [reject.index for reject in decoded.rejects] == [3]
 
 
-def test_nothing_comes_of_nothing() -> None:
+def test_empty_batch_yields_no_rows() -> None:
     decoded = Decoder(EVERYTHING).decode([])
     assert decoded.rows.num_rows == 0
     assert decoded.rows.schema.equals(to_arrow_schema(nullable_columns(EVERYTHING)))
     assert Decoder(EVERYTHING).decode([None]).tombstones.tolist() == [0]
 
 
-def test_a_long_value_is_shortened_in_its_error() -> None:
+def test_long_value_is_shortened_in_its_error() -> None:
     (reject,) = Decoder(EVERYTHING).decode([b'{"i":"' + b"x" * 100_000 + b'"}']).rejects
     assert len(reject.error) < 300
     assert "(100000 characters)" in reject.error
@@ -198,7 +198,7 @@ KEPT = parse_ddl(
 FORMS = {"at": "epoch_s", "n": "epoch_ms", "b": "hex", "j": "json", "p.js.element": "json", "g.value": "json"}
 
 
-def test_formats_say_how_values_are_written() -> None:
+def test_formats_decode_values_and_keep_json_text() -> None:
     message = rb"""{"at": 1774927057.260514, "n": "1774927057260.5", "b": "00fF",
         "j": {"b" : 1.10, "a":"\u0041\n",
               "c":[ ]}, "p": {"js": [1e5, null, "x"]}, "g": {"k": {"deep": [true]}, "n": null}}"""
@@ -207,7 +207,7 @@ def test_formats_say_how_values_are_written() -> None:
     assert decoded.rows.to_pylist() == [
         {
             "at": dt.datetime(2026, 3, 31, 3, 17, 37, 260514, dt.UTC),
-            "n": dt.datetime(2026, 3, 31, 3, 17, 37, 260500),  # noqa: DTZ001 - it has no zone
+            "n": dt.datetime(2026, 3, 31, 3, 17, 37, 260500),  # noqa: DTZ001 - without a zone
             "b": b"\x00\xff",
             "j": '{"b" : 1.10, "a":"\\u0041\\n",\n              "c":[ ]}',
             "p": {"js": ["1e5", None, '"x"']},
@@ -228,7 +228,7 @@ def test_formats_say_how_values_are_written() -> None:
         (b'{"j":1,"j":2}', ErrorClass.DUPLICATE_FIELD),
     ],
 )
-def test_what_has_not_its_format_is_refused(message: bytes, error_class: ErrorClass) -> None:
+def test_value_in_another_format_is_refused(message: bytes, error_class: ErrorClass) -> None:
     decoded = Decoder(KEPT, DecodeOptions(forms_of(KEPT, FORMS))).decode([b"{}", message])
     assert [(reject.index, reject.error_class) for reject in decoded.rejects] == [(1, error_class)]
 
@@ -244,7 +244,7 @@ LENIENT: list[tuple[bytes, dict[str, object]]] = [
 ]
 
 
-def test_lenient_reading_takes_what_means_the_same() -> None:
+def test_lenient_decoding_accepts_equivalent_values() -> None:
     decoded = Decoder(EVERYTHING, DecodeOptions(lenient=True)).decode([message for message, _ in LENIENT])
     assert decoded.rejects == ()
     rows = [
@@ -253,7 +253,7 @@ def test_lenient_reading_takes_what_means_the_same() -> None:
     assert rows == [wanted for _, wanted in LENIENT]
 
 
-def test_lenient_reading_loses_nothing() -> None:
+def test_lenient_decoding_refuses_lossy_values() -> None:
     lossy = [b'{"l":1.5}', b'{"i":"x"}', b'{"i":""}', b'{"o":1}', b'{"o":"True"}', b'{"d":"NaN"}', b'{"b":"128"}']
     lossy += [b'{"z":1600000000}', b'{"a":"2020-01-01T00:00:00Z"}', b'{"m":"1.555"}', b'{"i":"07"}']
     decoded = Decoder(EVERYTHING, DecodeOptions(lenient=True)).decode(lossy)
@@ -261,7 +261,7 @@ def test_lenient_reading_loses_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("columns", "told"),
+    ("columns", "text"),
     [
         (parse_ddl("v VARIANT"), "`v`"),
         (parse_ddl("a ARRAY<MAP<INT, STRING>>"), "`a[]`"),
@@ -273,15 +273,15 @@ def test_lenient_reading_loses_nothing() -> None:
         ),
     ],
 )
-def test_columns_that_no_json_can_fill_are_refused(columns: StructType, told: str) -> None:
+def test_column_types_that_json_cannot_fill_are_refused(columns: StructType, text: str) -> None:
     with pytest.raises(SchemaError) as raised:
         Decoder(columns)
-    assert told in raised.value.problem
+    assert text in raised.value.problem
     assert raised.value.remedy
 
 
 @pytest.mark.parametrize("native_decoder", native_decoders())
-def test_an_offset_from_utc_ends_at_23_59(native_decoder: MakeNativeDecoder) -> None:
+def test_utc_offset_is_limited_to_23_59(native_decoder: MakeNativeDecoder) -> None:
     columns = parse_ddl("at TIMESTAMP")
     offsets = ["+23:59", "-2359", "+24:00", "-24:00", "+2400", "+23:60"]
     messages = [f'{{"at": "2021-01-01T12:00:00{offset}"}}'.encode() for offset in offsets]

@@ -1,4 +1,4 @@
-"""Frames come off, and only those with a JSON Schema; the registry is asked once for each id."""
+"""Frames are removed, only for ids with a JSON Schema; the registry is queried once for each id."""
 
 import threading
 import time
@@ -21,7 +21,7 @@ from tests.unit.stage_writer.decode.test_debezium import messages_of
 
 
 class Types:
-    """A registry with four schemas, and what it was asked."""
+    """A registry with four schemas, which records its queries."""
 
     def __init__(self) -> None:
         self.asked: list[list[int | str]] = []
@@ -38,7 +38,7 @@ class Types:
         raise NotImplementedError
 
     def missing(self, ids: Sequence[int | str]) -> RegistryError:
-        return RegistryError(f"nobody says what {ids} are", "")
+        return RegistryError(f"unknown schemas {ids}", "")
 
 
 def framed(schema: int, body: bytes) -> bytes:
@@ -46,7 +46,7 @@ def framed(schema: int, body: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary()])
-def test_only_what_is_framed_as_json_is_read(kind: pa.DataType) -> None:
+def test_only_messages_framed_as_json_are_decoded(kind: pa.DataType) -> None:
     types = Types()
     decoder = FramedDecoder(PlainRecords(Decoder(parse_ddl("i INT"))), types)
     values = [
@@ -81,7 +81,7 @@ def test_only_what_is_framed_as_json_is_read(kind: pa.DataType) -> None:
     assert types.asked == [[5, 7, 8, 9, 2**32 - 1]]
 
 
-def test_messages_wait_for_the_schemas_that_they_name_and_for_no_others() -> None:
+def test_messages_wait_only_for_the_schemas_they_name() -> None:
     decoder = FramedDecoder(PlainRecords(Decoder(parse_ddl("i INT"))), Types())
     assert decoder.waits(pa.array([framed(7, b"{}"), None, b"no frame", b""])) is None
     assert decoder.waits(pa.array([None, b""], pa.binary())) is None
@@ -89,7 +89,7 @@ def test_messages_wait_for_the_schemas_that_they_name_and_for_no_others() -> Non
     assert (wait.ids, wait.is_over()) == ((7, 666), False)
 
 
-def test_without_framed_messages_no_registry_is_asked() -> None:
+def test_registry_is_not_queried_without_framed_messages() -> None:
     types = Types()
     decoder = FramedDecoder(PlainRecords(Decoder(parse_ddl("i INT"))), types)
     assert decoder.decode(messages_of(pa.array([None, None], pa.binary()))).tombstones.tolist() == [0, 1]
@@ -97,7 +97,7 @@ def test_without_framed_messages_no_registry_is_asked() -> None:
     assert types.asked == []
 
 
-def test_a_registry_tells_what_its_schemas_are_and_is_asked_once() -> None:
+def test_registry_types_are_queried_once() -> None:
     with running_registry("reader:secret") as server:
         ids = [server.register("{}"), server.register('"string"', "AVRO"), server.register("syntax", "PROTOBUF")]
         registry = schema_registry(server.url, settings={"basic.auth.user.info": "reader:secret"})
@@ -108,7 +108,7 @@ def test_a_registry_tells_what_its_schemas_are_and_is_asked_once() -> None:
         assert len(server.asked) == before
 
 
-def test_a_schema_that_was_not_there_is_found_a_minute_later() -> None:
+def test_missing_schema_is_found_a_minute_later() -> None:
     with running_registry() as server:
         clock = IdleClock()
         registry = schema_registry(server.url, clock)
@@ -119,7 +119,7 @@ def test_a_schema_that_was_not_there_is_found_a_minute_later() -> None:
         assert (registry.knows([1]), registry.types_of([1])) == (True, {1: "JSON"})
 
 
-def test_many_schemas_that_are_not_there_are_asked_for_once_and_forgotten() -> None:
+def test_missing_schemas_are_queried_once_and_forgotten() -> None:
     with running_registry() as server:
         clock = IdleClock()
         registry = schema_registry(server.url, clock)
@@ -128,20 +128,22 @@ def test_many_schemas_that_are_not_there_are_asked_for_once_and_forgotten() -> N
         assert registry.types_of([*garbage, 1]) == {**dict.fromkeys(garbage), 1: "JSON"}
         assert (len(server.asked), clock.monotonic_s()) == (101, 0)
         assert registry.types_of([7]) == {7: None}
-        assert (len(server.asked), clock.monotonic_s()) == (105, 1.5), "it may have been registered a moment ago"
+        assert (len(server.asked), clock.monotonic_s()) == (105, 1.5), (
+            "the schema may have been registered a moment ago"
+        )
         clock.sleep_s(121)
         registry.types_of([8])
         assert set(registry._schemas) == {1, 8}
 
 
-def test_the_first_answer_ends_the_wait_for_a_schema_that_is_not_there() -> None:
+def test_first_response_ends_the_wait_for_a_missing_schema() -> None:
     class AskedAgain(IdleClock):
         def __init__(self) -> None:
             super().__init__()
-            self.goes_on = threading.Event()
+            self.resumed = threading.Event()
 
         def sleep_s(self, seconds: float) -> None:
-            self.goes_on.wait(120)
+            self.resumed.wait(120)
             super().sleep_s(seconds)
 
     class Answered(threading.Event):
@@ -157,13 +159,13 @@ def test_the_first_answer_ends_the_wait_for_a_schema_that_is_not_there() -> None
         registry = schema_registry(server.url, clock)
         registry._answered = answered
         assert not registry.knows([7])
-        assert (answered.waited, len(server.asked)) == (True, 1), "the loop goes on, and the thread asks again"
-        clock.goes_on.set()
+        assert (answered.waited, len(server.asked)) == (True, 1), "the loop continues, and the thread queries again"
+        clock.resumed.set()
         assert registry.types_of([7]) == {7: None}
 
 
 class PatientClock(IdleClock):
-    """The registry comes back in the third pause."""
+    """The registry returns in the third pause."""
 
     def __init__(self, server: Registry) -> None:
         super().__init__()
@@ -177,7 +179,7 @@ class PatientClock(IdleClock):
             self.server.start()
 
 
-def test_a_registry_that_is_away_is_waited_for() -> None:
+def test_unavailable_registry_is_retried() -> None:
     with running_registry() as server:
         number = server.register("{}")
         server.stop()
@@ -187,7 +189,7 @@ def test_a_registry_that_is_away_is_waited_for() -> None:
         assert clock.pauses == [0.5, 1.0, 2.0]
 
 
-def test_a_registry_that_is_away_delays_no_caller() -> None:
+def test_unavailable_registry_blocks_no_caller() -> None:
     with running_registry() as server:
         number = server.register("{}")
         server.stop()
@@ -207,7 +209,7 @@ def test_a_registry_that_is_away_delays_no_caller() -> None:
 
 
 @pytest.mark.parametrize("user_info", [None, "reader:wrong"])
-def test_a_registry_that_stays_away_or_refuses_ends_the_waiting_with_an_error(user_info: str | None) -> None:
+def test_registry_that_stays_unavailable_or_refuses_is_an_error(user_info: str | None) -> None:
     with running_registry(user_info and "reader:secret") as server:
         if user_info is None:
             server.stop()
@@ -219,7 +221,7 @@ def test_a_registry_that_stays_away_or_refuses_ends_the_waiting_with_an_error(us
             registry.types_of([1])
 
 
-def test_a_page_that_is_not_there_is_not_a_missing_schema() -> None:
+def test_missing_page_is_not_a_missing_schema() -> None:
     with running_registry() as server:
         number = server.register("{}")
         registry = schema_registry(f"{server.url}/wrong")
@@ -229,14 +231,14 @@ def test_a_page_that_is_not_there_is_not_a_missing_schema() -> None:
             registry.types_of([number])
 
 
-def test_a_number_that_no_schema_has_is_not_requested() -> None:
+def test_impossible_schema_id_is_not_requested() -> None:
     with running_registry() as server:
         registry = schema_registry(server.url)
         assert registry.types_of([2**31, 2**32 - 1]) == {2**31: None, 2**32 - 1: None}
         assert server.asked == []
 
 
-def test_settings_that_the_client_does_not_take_are_refused() -> None:
+def test_unknown_registry_settings_are_refused() -> None:
     with pytest.raises(ConfigError) as raised:
         schema_registry("http://localhost:1", settings={"basic.auth": "x"})
     assert "basic.auth" in raised.value.problem

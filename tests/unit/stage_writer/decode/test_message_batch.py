@@ -1,4 +1,4 @@
-"""Offsets rise strictly, whatever librdkafka delivers."""
+"""Offsets increase strictly, no matter what librdkafka delivers."""
 
 import numpy as np
 import pyarrow as pa
@@ -31,7 +31,7 @@ def batch(offsets: list[int]) -> MessageBatch:
         ([], 0, []),
     ],
 )
-def test_only_strictly_rising_offsets_are_kept(offsets: list[int], position: int, kept: list[int]) -> None:
+def test_only_strictly_increasing_offsets_are_kept(offsets: list[int], position: int, kept: list[int]) -> None:
     fresh = batch(offsets).after(Position(position))
     assert fresh.offsets.tolist() == kept
     assert fresh.values.to_pylist() == [b"v%d" % offset for offset in kept]
@@ -41,12 +41,12 @@ def test_only_strictly_rising_offsets_are_kept(offsets: list[int], position: int
     assert header_lists(fresh.headers) == [[("h", b"%d" % offset)] for offset in kept]
 
 
-def test_a_batch_in_order_is_not_copied() -> None:
+def test_batch_in_order_is_not_copied() -> None:
     given = batch([1, 2, 3])
     assert given.after(Position(1)) is given
 
 
-def test_times_that_kafka_does_not_have_bound_nothing() -> None:
+def test_missing_timestamps_are_left_out_of_the_bounds() -> None:
     found = batch([1, 2])
     found.timestamps_ms[0] = NO_TIMESTAMP
     assert found.timestamp_bounds_ms() == (20, 20)

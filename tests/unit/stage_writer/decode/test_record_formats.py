@@ -1,4 +1,4 @@
-"""Streams of Avro, Protobuf and validated JSON, from what real serializers write to rows and rejects."""
+"""Streams of Avro, Protobuf and validated JSON, from the output of real serializers to rows and rejects."""
 
 import datetime as dt
 import io
@@ -88,7 +88,7 @@ def avro(of: dict[str, Any], record: object) -> bytes:
 
 
 def one_value(kind: object, value: object, column: str, **keys: object) -> object:
-    """What becomes of a value of an Avro type in a column, or its error class."""
+    """An Avro value as decoded into a column, or its error class."""
     of = schema(("v", kind))
     stream = stream_of(f"v {column}", format="avro", schema_file="order.avsc", **keys)
     (found,) = outcomes(decoded(stream, [avro(of, {"v": value})], file=json.dumps(of).encode()))
@@ -187,9 +187,7 @@ VALUES: dict[str, tuple[object, object, str, object]] = {
 
 
 @pytest.mark.parametrize(("kind", "value", "column", "expected"), VALUES.values(), ids=VALUES)
-def test_an_avro_value_is_in_its_column_exactly_or_refused(
-    kind: object, value: object, column: str, expected: object
-) -> None:
+def test_avro_value_is_decoded_exactly_or_refused(kind: object, value: object, column: str, expected: object) -> None:
     assert one_value(kind, value, column) == expected
 
 
@@ -214,7 +212,7 @@ def test_formats_apply_to_avro(kind: object, value: object, column: str, form: s
     assert one_value(kind, value, column, formats={"v": form}) == expected
 
 
-def test_lenient_reading_applies_to_avro() -> None:
+def test_lenient_decoding_applies_to_avro() -> None:
     assert one_value("string", "7", "INT", coerce="lenient") == 7
     assert one_value("double", 1.0, "BIGINT", coerce="lenient") == 1
     assert one_value("bytes", b"\xff", "STRING", coerce="lenient") == "/w=="
@@ -231,7 +229,7 @@ TREE = {
 }
 
 
-def test_a_type_that_contains_itself_is_read_as_deep_as_it_is_declared_or_as_json() -> None:
+def test_recursive_avro_type_is_decoded_to_the_declared_depth_or_as_json() -> None:
     leaf: dict[str, object] = {"name": "leaf", "left": None, "all": []}
     tree = {"name": "root", "left": {**leaf, "left": leaf}, "all": [leaf]}
     shallow = {"name": "root", "left": {"name": "leaf"}}
@@ -239,7 +237,7 @@ def test_a_type_that_contains_itself_is_read_as_deep_as_it_is_declared_or_as_jso
     assert json.loads(str(one_value(TREE, tree, "STRING", formats={"v": "json"}))) == tree
 
 
-def test_a_type_that_contains_itself_is_read_in_c_where_it_does_not() -> None:
+def test_recursive_avro_type_without_recursion_is_decoded_natively() -> None:
     avro_schema = parse_avro(json.dumps(schema(("v", TREE))))
     leaf: dict[str, object] = {"name": "leaf", "left": None, "all": []}
     bodies = [avro(schema(("v", TREE)), {"v": each}) for each in (leaf, {**leaf, "left": leaf})]
@@ -249,7 +247,7 @@ def test_a_type_that_contains_itself_is_read_in_c_where_it_does_not() -> None:
     assert reader.read(array).values.equals(AvroReader(avro_schema, parse_ddl("v STRING"), STRICT).read(array).values)
 
 
-def test_a_record_deeper_than_anything_is_refused_and_harms_nothing() -> None:
+def test_record_nested_too_deeply_is_refused_alone() -> None:
     of = schema(("v", TREE))
     deep = b"\x02a\x02" * 200_000 + b"\x02a\x00" + b"\x00" * 200_001
     shallow = avro(of, {"v": {"name": "x", "left": None, "all": []}})
@@ -269,7 +267,7 @@ def serialize(registry: Registry, of: object, record: object) -> bytes:
     return made
 
 
-def test_each_message_is_read_with_the_schema_that_it_names(registry: Registry) -> None:
+def test_each_message_is_decoded_with_the_schema_it_names(registry: Registry) -> None:
     first = serialize(registry, ORDER, {"id": 1, "city": "Oslo"})
     second = serialize(registry, ORDER_2, {"id": 2, "city": None, "amount": Decimal("1.50")})
     registry.register('{"type": "object"}')
@@ -297,7 +295,7 @@ def test_each_message_is_read_with_the_schema_that_it_names(registry: Registry) 
     assert registry.asked.count("GET /schemas/ids/1") == 1
 
 
-def test_avro_s_references_are_fetched_once(registry: Registry) -> None:
+def test_avro_references_are_fetched_once(registry: Registry) -> None:
     inner = registry.register(json.dumps({**IN, "name": "shop.In"}), "AVRO", "in")
     outer = json.dumps(schema(("in", "shop.In"), name="shop.Outer"))
     reference = {"name": "shop.In", "subject": "in", "version": 1}
@@ -315,7 +313,7 @@ def test_avro_s_references_are_fetched_once(registry: Registry) -> None:
     )
 
 
-def test_records_are_resolved_to_a_reader_s_schema(registry: Registry) -> None:
+def test_records_are_resolved_to_the_reader_schema(registry: Registry) -> None:
     reader = schema(("id", "long"))
     reader["fields"] += [
         {"name": "place", "aliases": ["city"], "type": ["null", "string"], "default": None},
@@ -330,7 +328,7 @@ def test_records_are_resolved_to_a_reader_s_schema(registry: Registry) -> None:
 
 
 def resolved(written: object, record: object, wanted: dict[str, Any], column: str) -> object:
-    """What becomes of the value `v` of a record that a `schema_file` resolves, or its error class."""
+    """The value `v` of a record after it is resolved to a `schema_file`, or its error class."""
     of = schema(("a", "int")) if written is None else schema(("v", written))
     body = avro(of, {"a": 1} if written is None else {"v": record})
     stream = stream_of(f"v {column}", format="avro", framing="confluent", schema_file="x")
@@ -360,9 +358,7 @@ IN_BYTES = {"type": "record", "name": "B", "fields": [{"name": "b", "type": "byt
         (IN_BYTES, {}, "STRUCT<b: BINARY>", {"b": b"\xfe"}),
     ],
 )
-def test_a_reader_s_default_is_the_value_of_its_type(
-    kind: object, default: object, column: str, expected: object
-) -> None:
+def test_reader_default_has_the_value_of_its_type(kind: object, default: object, column: str, expected: object) -> None:
     assert resolved(None, None, {"type": kind, "default": default}, column) == expected
 
 
@@ -394,14 +390,14 @@ KNOWN = {"type": "enum", "name": "E", "symbols": ["A", "B"]}
         ("long", NOON_US, MICROS, "TIMESTAMP", NOON),
     ],
 )
-def test_what_does_not_resolve_to_a_reader_s_schema_is_refused_and_nothing_changes_its_value(
+def test_value_that_does_not_resolve_to_the_reader_schema_is_refused(
     written: object, value: object, wanted: object, column: str, expected: object
 ) -> None:
     assert resolved(written, value, {"type": wanted}, column) == expected
 
 
 @pytest.mark.parametrize("default", [0, 1.5, "x", None])
-def test_the_defaults_of_the_schema_that_a_record_was_written_with_do_not_matter(default: object) -> None:
+def test_defaults_of_the_writer_schema_do_not_matter(default: object) -> None:
     of = {**schema(), "fields": [{"name": "v", "type": "double", "default": default}]}
     stream = stream_of("v DOUBLE", format="avro", schema_file="x")
     body = avro(schema(("v", "double")), {"v": 2.5})
@@ -409,17 +405,17 @@ def test_the_defaults_of_the_schema_that_a_record_was_written_with_do_not_matter
 
 
 @pytest.mark.parametrize("kind", [["int", "int"], {"type": "fixed", "name": "F", "size": "x"}])
-def test_records_of_an_avro_schema_that_cannot_be_used_are_refused(kind: object, registry: Registry) -> None:
+def test_records_of_an_unusable_avro_schema_are_refused(kind: object, registry: Registry) -> None:
     number = registry.register(json.dumps(schema(("v", kind))), "AVRO")
     stream = stream_of("v INT", format="avro", framing="confluent")
     assert outcomes(decoded(stream, [b"\0" + number.to_bytes(4) + b"\0\2"], registry)) == [ErrorClass.WRONG_SCHEMA]
 
 
-def test_a_decimal_without_a_precision_is_bytes() -> None:
+def test_decimal_without_a_precision_is_bytes() -> None:
     assert one_value(logical("bytes", "decimal"), b"\1", "BINARY") == b"\1"
 
 
-def test_unknown_fields_of_avro_are_rescued(registry: Registry) -> None:
+def test_unknown_avro_fields_are_rescued(registry: Registry) -> None:
     extra = schema(("id", "long"), ("when", MILLIS), ("raw", "bytes"), ("n", "double"))
     values: Values = [
         serialize(registry, extra, {"id": 1, "when": NOON, "raw": b"\xff", "n": float("nan")}),
@@ -433,7 +429,7 @@ def test_unknown_fields_of_avro_are_rescued(registry: Registry) -> None:
     ]
 
 
-def test_change_events_in_avro_are_read(registry: Registry) -> None:
+def test_change_events_in_avro_are_decoded(registry: Registry) -> None:
     value = schema(("id", "long"), ("at", ["null", MICROS]), name="shop.Value")
     source = schema(("db", "string"), ("table", "string"), ("ts_ms", "long"), name="shop.Source")
     event = schema(
@@ -462,7 +458,7 @@ def test_change_events_in_avro_are_read(registry: Registry) -> None:
     ]
 
 
-def test_jmespath_reads_avro(registry: Registry) -> None:
+def test_jmespath_applies_to_avro(registry: Registry) -> None:
     of = schema(("meta", schema(("day", "string"), name="Meta")), ("id", "long"))
     values: Values = [serialize(registry, of, {"meta": {"day": "2024-02-29"}, "id": 7})]
     stream = stream_of(
@@ -477,7 +473,7 @@ def headed(stream: Stream, messages: list[tuple[bytes | None, Headers | None]], 
     return decoder.decode(replace(plain, headers=headers_column([headers for _, headers in messages])))
 
 
-def test_a_header_names_the_schema(registry: Registry) -> None:
+def test_header_names_the_avro_schema(registry: Registry) -> None:
     client = SchemaRegistryClient({"url": registry.url})
     by_header = {"schema.id.serializer": header_schema_id_serializer}
     serializer = AvroSerializer(client, json.dumps(ORDER), conf=by_header)
@@ -518,7 +514,7 @@ class Unasked:
         raise NotImplementedError
 
 
-def test_a_header_names_the_schema_and_the_message_of_protobuf(files: bytes, registry: Registry) -> None:
+def test_header_names_the_protobuf_schema_and_message(files: bytes, registry: Registry) -> None:
     client = SchemaRegistryClient({"url": registry.url})
     by_header = {"schema.id.serializer": header_schema_id_serializer}
     messages: list[tuple[bytes | None, Headers | None]] = [(b"", None)]
@@ -534,7 +530,7 @@ def test_a_header_names_the_schema_and_the_message_of_protobuf(files: bytes, reg
     ]
 
 
-def test_json_with_the_schema_in_a_header_is_read(registry: Registry) -> None:
+def test_header_names_the_json_schema(registry: Registry) -> None:
     number = registry.register('{"type": "object"}')
     headers: Headers = [("__value_schema_id", b"\0" + number.to_bytes(4))]
     found = headed(stream_of("id INT", framing="confluent_header"), [(b'{"id": 1}', headers)], registry)
@@ -561,7 +557,7 @@ def deleted(
     return [found[offset] for offset in batch.offsets.tolist()]
 
 
-def test_a_tombstone_deletes_by_its_key_in_avro(registry: Registry) -> None:
+def test_tombstone_deletes_by_its_avro_key(registry: Registry) -> None:
     client = SchemaRegistryClient({"url": registry.url})
     context = SerializationContext("orders", MessageField.KEY)
     key = AvroSerializer(client, json.dumps(KEY))({"id": 7}, context)
@@ -574,12 +570,12 @@ def test_a_tombstone_deletes_by_its_key_in_avro(registry: Registry) -> None:
     assert deleted(stream, [key, bare, b'{"id": 9}', b"10", *unreadable], registry) == [7, 8, 9, 10, *[bad] * 4]
     text = stream_of("id STRING, city STRING", **merging)
     name = AvroSerializer(client, '"string"')("x", context)
-    # What is damaged is no text: another row would be deleted.
+    # A damaged key is not text: otherwise, another row would be deleted.
     null = b"\0" + registry.register('["null", "string"]', "AVRO").to_bytes(4) + b"\0"
     assert deleted(text, [name, b"y", name[:-1], null], registry) == ["x", "y", bad, bad]
 
 
-def test_a_tombstone_waits_for_the_schema_of_its_key(registry: Registry) -> None:
+def test_tombstone_waits_for_the_schema_of_its_key(registry: Registry) -> None:
     registry.register(json.dumps(KEY), "AVRO")
     registry.stop()
     schemas = schema_registry(registry.url, resolves={"AVRO"})
@@ -590,7 +586,7 @@ def test_a_tombstone_waits_for_the_schema_of_its_key(registry: Registry) -> None
     assert converter.waits(batch_of([None, b"no frame"], keys=[b"plain", b"\0\0\0\0\1\x0e"])) is None
 
 
-def test_a_tombstone_deletes_by_its_key_in_protobuf_with_a_header(files: bytes, registry: Registry) -> None:
+def test_tombstone_deletes_by_its_protobuf_key_with_a_header(files: bytes, registry: Registry) -> None:
     client = SchemaRegistryClient({"url": registry.url})
     context = SerializationContext("orders", MessageField.KEY, [])
     by_header = {"schema.id.serializer": header_schema_id_serializer}
@@ -600,7 +596,7 @@ def test_a_tombstone_deletes_by_its_key_in_protobuf_with_a_header(files: bytes, 
     assert deleted(stream, [key, b"8"], registry, [context.headers, None]) == [7, 8]
 
 
-def test_undeclared_fields_of_avro_are_counted() -> None:
+def test_undeclared_avro_fields_are_counted() -> None:
     file = json.dumps(ORDER).encode()
     stream = stream_of("id BIGINT", format="avro", schema_file="x")
     converter = StreamConverter(stream, RecordInputs(schema_file=file))
@@ -610,7 +606,7 @@ def test_undeclared_fields_of_avro_are_counted() -> None:
     assert (census.records, dict(census.undeclared)) == (1, {"city": 1})
 
 
-def test_a_new_field_of_avro_is_offered_as_a_column() -> None:
+def test_new_avro_field_is_offered_as_a_column() -> None:
     of = schema(("id", "long"), ("n", "int"), ("in", IN))
     stream = stream_of("id BIGINT", format="avro", schema_file="x", unknown_fields="evolve")
     converter = StreamConverter(stream, RecordInputs(schema_file=json.dumps(of).encode()))
@@ -690,7 +686,7 @@ EMPTY: dict[str, object] = {
 EMPTY |= {"id": 0, "big": Decimal(0), "price": 0.0, "raw": b"", "kind": "NEW", "small": 0.0}
 
 
-def test_a_protobuf_message_is_in_its_columns(files: bytes) -> None:
+def test_protobuf_message_is_decoded_into_its_columns(files: bytes) -> None:
     stream = stream_of(PROTO_COLUMNS, format="protobuf", schema_file="order.proto", message="shop.Order")
     whole, seven = full(files).SerializeToString(), message(files, "Order", kind=7).SerializeToString()
     values: Values = [whole, b"", None, b"\xff\xff", seven]
@@ -712,7 +708,7 @@ message Order {
 """
 
 
-def test_proto2_loses_no_value_in_silence() -> None:
+def test_proto2_decoding_loses_no_value_silently() -> None:
     columns = "id BIGINT, kind {}, kinds ARRAY<STRING>, note STRING, notes MAP<STRING, STRING>"
     values: Values = [
         b"\x08\x01\x10\x02\x18\x01",
@@ -733,12 +729,12 @@ def test_proto2_loses_no_value_in_silence() -> None:
 
 
 @pytest.mark.parametrize(("name", "text"), [("\0", "x"), ("a", "\ud800"), ("schema.proto/b.proto", "x")])
-def test_a_protobuf_reference_that_cannot_be_a_file_is_refused(name: str, text: str) -> None:
+def test_invalid_protobuf_reference_is_refused(name: str, text: str) -> None:
     with pytest.raises(SchemaError, match="not valid text under a valid file path"):
         compile_protobuf(PROTO_2, {"schema.proto": PROTO_2, name: text})
 
 
-def test_protobuf_s_frame_names_the_message(files: bytes, registry: Registry) -> None:
+def test_protobuf_frame_names_the_message(files: bytes, registry: Registry) -> None:
     client = SchemaRegistryClient({"url": registry.url})
     order, line = message(files, "Order", id=7), message(files, "Line", sku="x")
 
@@ -761,7 +757,7 @@ def test_protobuf_s_frame_names_the_message(files: bytes, registry: Registry) ->
     assert outcomes(found) == [outcome for _, outcome in cases]
 
 
-def test_protobuf_s_references_are_fetched(registry: Registry) -> None:
+def test_protobuf_references_are_fetched(registry: Registry) -> None:
     registry.register('syntax = "proto3"; package p; message Line { int64 n = 1; }', "PROTOBUF", "line")
     text = 'syntax = "proto3"; import "line.proto"; message Order { p.Line line = 1; }'
     reference = {"name": "line.proto", "subject": "line", "version": 1}
@@ -771,7 +767,7 @@ def test_protobuf_s_references_are_fetched(registry: Registry) -> None:
     assert outcomes(decoded(stream, values, registry)) == [{"line": {"n": 5}}]
 
 
-def test_a_protobuf_message_that_contains_itself_is_read_as_deep_as_it_is_declared(files: bytes) -> None:
+def test_recursive_protobuf_message_is_decoded_to_a_limited_depth(files: bytes) -> None:
     tree = message(files, "Tree", name="a")
     tree.left.left.name = "c"
     stream = stream_of(
@@ -795,7 +791,7 @@ def _varint(number: int) -> bytes:
 JSON_SCHEMA = {"type": "object", "properties": {"id": {"type": "integer", "minimum": 1}}, "required": ["id"]}
 
 
-def test_json_that_its_schema_does_not_allow_is_refused(registry: Registry) -> None:
+def test_json_that_violates_its_schema_is_refused(registry: Registry) -> None:
     number = registry.register(json.dumps(JSON_SCHEMA))
     line = registry.register(json.dumps({"type": "object", "required": ["n"]}), "JSON", "line")
     referring = json.dumps({"properties": {"line": {"$ref": "line.json"}}})
@@ -821,21 +817,21 @@ def test_json_that_its_schema_does_not_allow_is_refused(registry: Registry) -> N
 
 
 @pytest.mark.parametrize("schema", ['{"$schema": 7}', '{"not":' * 5_000 + "{}" + "}" * 5_000])
-def test_records_of_a_json_schema_that_cannot_be_used_are_refused(schema: str, registry: Registry) -> None:
+def test_records_of_an_unusable_json_schema_are_refused(schema: str, registry: Registry) -> None:
     frame = b"\0" + registry.register(schema).to_bytes(4)
     found = decoded(stream_of("id INT", framing="confluent", validate=True), [frame + b"{}"], registry)
     assert outcomes(found) == [ErrorClass.WRONG_SCHEMA]
 
 
 @pytest.mark.parametrize("value", [b"[" * 100_000 + b"]" * 100_000, b"9" * 5_000])
-def test_json_that_cannot_be_checked_is_refused(value: bytes, registry: Registry) -> None:
+def test_json_that_cannot_be_validated_is_refused(value: bytes, registry: Registry) -> None:
     frame = b"\0" + registry.register('{"properties": {"v": {"type": "boolean"}}}').to_bytes(4)
     stream = stream_of("v STRING", framing="confluent", validate=True, formats={"v": "json"})
     found = decoded(stream, [frame + b'{"v": ' + value + b"}"], registry)
     assert outcomes(found) == [ErrorClass.AGAINST_SCHEMA]
 
 
-def test_json_without_frames_is_checked_by_a_file() -> None:
+def test_json_without_frames_is_validated_by_a_schema_file() -> None:
     stream = stream_of("id INT", validate=True, schema_file="order.json")
     found = outcomes(decoded(stream, [b'{"id": 1}', b"{}", None], file=json.dumps(JSON_SCHEMA).encode()))
     assert found == [{"id": 1}, ErrorClass.AGAINST_SCHEMA, None]
@@ -852,14 +848,12 @@ def test_json_without_frames_is_checked_by_a_file() -> None:
         ({"validate": True}, b"[", "JSON Schema is invalid"),
     ],
 )
-def test_a_schema_file_that_cannot_be_used_is_refused_at_the_start(
-    keys: dict[str, object], file: bytes, problem: str
-) -> None:
+def test_unusable_schema_file_is_refused_at_startup(keys: dict[str, object], file: bytes, problem: str) -> None:
     with pytest.raises(SchemaError, match=f"(?s)^schema_file /x: .*{problem}"):
         decoded(stream_of("id INT", schema_file="/x", **keys), [], file=file)
 
 
-def test_a_schema_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_unreadable_schema_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "order.avsc"
     stream = stream_of("id INT", format="avro", schema_file=str(path))
     with pytest.raises(ConfigError, match=f"schema_file {path} cannot be read"):
@@ -879,7 +873,7 @@ DAMAGED: dict[str, tuple[object, bytes]] = {
     "a long that does not end": ("long", b"\xff" * 12),
     "a string of a negative length": ("string", b"\x01a"),
     "a string that is too short": ("string", b"\x06a"),
-    "a string that is no UTF-8": ("string", b"\x04\xc3\x28"),
+    "a string that is not UTF-8": ("string", b"\x04\xc3\x28"),
     "an array of more items than bytes": ({"type": "array", "items": "int"}, b"\xfe\xff\xff\xff\x0f\x02\x00"),
     "an array without an end": ({"type": "array", "items": "int"}, b"\x02\x02"),
     "a map's key of a negative length": ({"type": "map", "values": "int"}, b"\x02\x01\x02\x00"),
@@ -889,14 +883,14 @@ DAMAGED: dict[str, tuple[object, bytes]] = {
 
 
 @pytest.mark.parametrize(("kind", "body"), DAMAGED.values(), ids=DAMAGED)
-def test_damaged_avro_is_no_record(kind: object, body: bytes) -> None:
+def test_damaged_avro_is_refused(kind: object, body: bytes) -> None:
     stream = stream_of("v STRING", format="avro", schema_file="x", formats={"v": "json"})
     (reject,) = decoded(stream, [body], file=json.dumps(schema(("v", kind))).encode()).rejects
     assert reject.error_class is ErrorClass.INVALID_RECORD
-    assert "0x" not in reject.error  # nothing that differs from run to run
+    assert "0x" not in reject.error  # no address, which would differ from run to run
 
 
-def test_an_array_in_several_blocks_is_one() -> None:
+def test_avro_array_in_several_blocks_is_one_array() -> None:
     stream = stream_of("v ARRAY<INT>", format="avro", schema_file="x")
     file = json.dumps(schema(("v", {"type": "array", "items": "int"}))).encode()
     assert outcomes(decoded(stream, [b"\x02\x02\x03\x04\x04\x06\x00"], file=file)) == [{"v": [1, 2, 3]}]
@@ -910,7 +904,7 @@ def test_an_array_in_several_blocks_is_one() -> None:
         ({"validate": True, "schema_file": "x"}, "jsonschema", "json-schema"),
     ],
 )
-def test_a_package_that_is_not_installed_is_named_at_the_start(
+def test_missing_package_is_named_at_startup(
     keys: dict[str, object], package: str, extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stage_writer.converters.find_spec", lambda _: None)

@@ -1,4 +1,4 @@
-"""Each type's values at their ends, one message at a time: what is read, and what is refused with which words."""
+"""The limits of each type, one message at a time: decoded values, and refusals with their messages."""
 
 import datetime as dt
 import math
@@ -78,7 +78,7 @@ def of_format(name: str, ddl: str) -> DecodeOptions:
         ("INT", "null", None),
     ],
 )
-def test_a_value_is_read_exactly(ddl: str, text: str, value: object) -> None:
+def test_value_is_decoded_exactly(ddl: str, text: str, value: object) -> None:
     found = read(ddl, text)
     assert found == value
     assert isinstance(found, type(value))
@@ -144,7 +144,7 @@ def test_a_value_is_read_exactly(ddl: str, text: str, value: object) -> None:
         ("INT NOT NULL", "null", ErrorClass.MISSING_FIELD, "c: null or missing, but declared NOT NULL"),
     ],
 )
-def test_what_is_beyond_a_type_is_refused(ddl: str, text: str, error_class: ErrorClass, error: str) -> None:
+def test_value_outside_its_type_is_refused(ddl: str, text: str, error_class: ErrorClass, error: str) -> None:
     found = read(ddl, text)
     assert isinstance(found, tuple)
     assert found[0] is error_class
@@ -172,11 +172,11 @@ def test_what_is_beyond_a_type_is_refused(ddl: str, text: str, error_class: Erro
         ("json", "STRING", '"\\u0041"', '"\\u0041"'),
     ],
 )
-def test_a_format_says_how_a_value_is_written(name: str, ddl: str, text: str, value: object) -> None:
+def test_format_defines_the_encoding_of_a_value(name: str, ddl: str, text: str, value: object) -> None:
     assert read(ddl, text, of_format(name, ddl)) == value
 
 
-def test_formats_and_leniency_reach_into_arrays_and_maps() -> None:
+def test_formats_apply_within_arrays_maps_and_structs() -> None:
     columns = parse_ddl("a ARRAY<BINARY>, m MAP<STRING, BINARY>, s STRUCT<b: BINARY>")
     reading = DecodeOptions(forms_of(columns, {"a.element": "hex", "m.value": "hex", "s.b": "hex"}))
     row = StrictDecoder(columns, reading).decode(b'{"a": ["00"], "m": {"k": "01"}, "s": {"b": "02"}}')
@@ -213,7 +213,7 @@ def test_formats_and_leniency_reach_into_arrays_and_maps() -> None:
         ("BINARY", "1", (_WRONG, "c: the number 1 where BINARY in base64 (standard alphabet, padded) is declared")),
     ],
 )
-def test_lenient_reading_means_the_same(ddl: str, text: str, value: object) -> None:
+def test_lenient_decoding_keeps_the_value(ddl: str, text: str, value: object) -> None:
     found = read(ddl, text, DecodeOptions(lenient=True))
     assert found == value
     assert isinstance(found, type(value))
@@ -231,7 +231,7 @@ def test_lenient_reading_means_the_same(ddl: str, text: str, value: object) -> N
         ("INT", '"NaN"', (_WRONG, 'c: the string "NaN" where INT is declared')),
     ],
 )
-def test_the_json_of_binary_formats_has_numbers_that_json_has_not(ddl: str, text: str, value: object) -> None:
+def test_non_finite_numbers_are_decoded_for_binary_formats(ddl: str, text: str, value: object) -> None:
     assert read(ddl, text, DecodeOptions(non_finite=True)) == value
     assert math.isnan(instance(float, read("DOUBLE", '"NaN"', DecodeOptions(non_finite=True))))
     assert read("FLOAT", '"1.5"', DecodeOptions(lenient=True, non_finite=True)) == 1.5
@@ -250,7 +250,7 @@ def test_the_json_of_binary_formats_has_numbers_that_json_has_not(ddl: str, text
         (b'{"I": 1}', ErrorClass.MISSING_FIELD, "i: null or missing, but declared NOT NULL"),
     ],
 )
-def test_a_message_is_one_object(message: bytes, error_class: ErrorClass, error: str) -> None:
+def test_message_must_be_one_object(message: bytes, error_class: ErrorClass, error: str) -> None:
     row = StrictDecoder(parse_ddl("i INT NOT NULL")).decode(message)
     assert isinstance(row, Refusal)
     assert row.error_class is error_class
