@@ -1,4 +1,4 @@
-"""Which fields records have that are not declared, and which declared ones none of them has."""
+"""Undeclared fields of records, and declared fields that no record has."""
 
 import json
 from pathlib import Path
@@ -32,7 +32,7 @@ def census(*records: object, columns: str = COLUMNS) -> FieldCensus:
     return found
 
 
-def test_a_field_that_is_not_declared_is_counted_at_any_depth_where_it_begins() -> None:
+def test_undeclared_field_is_counted_at_its_topmost_path() -> None:
     record = {
         "id": 1,
         "extra": {"deep": {"deeper": 1}},
@@ -43,18 +43,18 @@ def test_a_field_that_is_not_declared_is_counted_at_any_depth_where_it_begins() 
     assert census(record, record).undeclared == {"extra": 2, "meta.by": 2, "items.element.note": 4, "m.value.b": 2}
 
 
-def test_names_are_compared_by_case() -> None:
+def test_field_names_are_case_sensitive() -> None:
     assert census({"ID": 1}).undeclared == {"ID": 1}
 
 
-def test_names_are_bounded_and_the_rest_is_counted_together() -> None:
+def test_field_names_are_limited_and_the_rest_is_counted_together() -> None:
     found = census(*({f"k{number}": 1} for number in range(MOST_NAMES + 30)), {"k0": 1})
     assert len(found.undeclared) == MOST_NAMES
     assert found.undeclared["k0"] == 2
     assert found.others == 30
 
 
-def test_a_name_of_any_length_takes_little_room() -> None:
+def test_long_field_name_is_shortened() -> None:
     (name,) = census({"x" * 10_000: 1}).undeclared
     assert len(name) < 200
 
@@ -73,13 +73,13 @@ def test_a_name_of_any_length_takes_little_room() -> None:
         ),
     ],
 )
-def test_a_declared_field_that_no_record_has_is_named_with_what_was_meant(
+def test_declared_field_that_no_record_has_is_reported_with_a_suggestion(
     record: object, missing: dict[str, str | None]
 ) -> None:
     assert dict(census(record).missing()) == missing
 
 
-def test_what_is_no_object_has_no_fields() -> None:
+def test_non_objects_have_no_fields() -> None:
     found = census(columns="id INT")
     for message in (b"{", b"[1]", b"7", b"\xff", b'{"x":1}'):
         found.add_text(message)
@@ -87,7 +87,7 @@ def test_what_is_no_object_has_no_fields() -> None:
     assert found.records == 1
 
 
-def test_a_sample_names_a_misspelt_column_and_what_is_dropped() -> None:
+def test_sample_reports_a_misspelled_column_and_dropped_fields() -> None:
     converter = StreamConverter(stream_of(columns="id BIGINT, skuu STRING"))
     sample = StreamSample(converter.stream, FieldCensus(converter.stream.record.schema_of_columns))
     sample.add(converter, [batch_of([json.dumps({"id": n, "sku": "a", "z": 1}).encode() for n in range(3)])])
@@ -98,7 +98,7 @@ def test_a_sample_names_a_misspelt_column_and_what_is_dropped() -> None:
     ]
 
 
-def test_of_a_stream_some_records_are_looked_at_and_what_they_drop_is_told() -> None:
+def test_stream_is_sampled_and_its_dropped_fields_are_reported() -> None:
     dropped = DroppedFields(stream_of(columns="id INT"))
     first = dropped.sample(batch_of([b'{"id":1,"a":1}'] * FIRST).values)
     second = dropped.sample(batch_of([b'{"id":1,"a":1,"b":1}'] * 2 * EVERY).values)
@@ -108,21 +108,21 @@ def test_of_a_stream_some_records_are_looked_at_and_what_they_drop_is_told() -> 
 
 
 @pytest.mark.parametrize("batches", [1, 3, 1_000])
-def test_how_records_come_in_batches_does_not_change_the_sample(batches: int) -> None:
+def test_batch_size_does_not_change_the_sample(batches: int) -> None:
     dropped = DroppedFields(stream_of(columns="id INT"))
     for _ in range(batches):
         dropped.sample(batch_of([b'{"a":1}'] * (6_000 // batches)).values)
     assert required(dropped.census).records == FIRST + (6_000 - FIRST) // EVERY
 
 
-def test_nothing_that_cannot_be_read_is_read_forever() -> None:
+def test_unreadable_or_large_records_are_not_sampled() -> None:
     dropped = DroppedFields(stream_of(columns="id INT"))
     large = b'{"x":"' + b"y" * 2**20 + b'"}'
     assert dropped.sample(batch_of([b"{", None, b"[]", large] * FIRST).values) is None
     assert dropped.sentence is None
 
 
-def test_a_stream_that_keeps_them_is_not_looked_at() -> None:
+def test_stream_that_rescues_fields_is_not_sampled() -> None:
     dropped = DroppedFields(stream_of(columns="id INT", unknown_fields="rescue"))
     assert dropped.sample(batch_of([b'{"a":1}']).values) is None
 
@@ -133,7 +133,7 @@ FRAME = b"\0\0\0\0\7"
 
 
 @pytest.mark.parametrize(
-    ("says", "message"),
+    ("settings", "message"),
     [
         ({"framing": "confluent"}, FRAME + json.dumps(IMAGE).encode()),
         ({"envelope": "debezium"}, json.dumps(EVENT).encode()),
@@ -142,20 +142,20 @@ FRAME = b"\0\0\0\0\7"
         ({"jmespath": {"at": "substr(meta.at, `0`, `2`)", "meta.at": "n.at"}}, json.dumps({**IMAGE, "n": 1}).encode()),
     ],
 )
-def test_fields_are_those_of_the_record_behind_frame_envelope_and_expressions(
-    says: dict[str, object], message: bytes
+def test_fields_are_those_of_the_record_without_frame_envelope_and_expressions(
+    settings: dict[str, object], message: bytes
 ) -> None:
-    framing = says.get("framing", "none")  # which wants a registry of a whole config
-    others = {name: value for name, value in says.items() if name != "framing"}
+    framing = settings.get("framing", "none")  # which needs a registry in the config
+    others = {name: value for name, value in settings.items() if name != "framing"}
     stream = stream_of(columns="id INT, at STRING, meta STRUCT<at: STRING>", **others)
     stream = stream.model_copy(update={"framing": framing})
     found = required(DroppedFields(stream).sample(batch_of([message, None, b"{", FRAME, b"7"]).values))
     assert (found.records, found.undeclared) == (1, {"a": 1, "meta.by": 1})
 
 
-def test_a_column_that_an_expression_fills_is_not_missing_in_a_sample() -> None:
-    says = {"jmespath": {"at": "when", "meta.at": "when"}}
-    converter = StreamConverter(stream_of(columns="id INT, at STRING, m STRING, meta STRUCT<at: STRING>", **says))
+def test_column_filled_by_an_expression_is_not_missing_in_a_sample() -> None:
+    settings = {"jmespath": {"at": "when", "meta.at": "when"}}
+    converter = StreamConverter(stream_of(columns="id INT, at STRING, m STRING, meta STRUCT<at: STRING>", **settings))
     sample = StreamSample(converter.stream, census_of(converter.stream))
     sample.add(converter, [batch_of([b'{"id":1,"when":"now","z":1}'])])
     assert list(sample.lines(0.1))[1:] == [
@@ -164,12 +164,12 @@ def test_a_column_that_an_expression_fills_is_not_missing_in_a_sample() -> None:
     ]
 
 
-def test_only_a_topology_knows_what_it_takes(tmp_path: Path) -> None:
+def test_topology_stream_has_no_census(tmp_path: Path) -> None:
     stream = stream_of(columns="id INT").model_copy(update={"topology": f"{tmp_path}/shop.py:build"})
     assert census_of(stream) is None
 
 
-def test_the_first_record_of_each_flush_is_looked_at() -> None:
+def test_first_record_of_each_flush_is_sampled() -> None:
     dropped, message = DroppedFields(stream_of(columns="id INT")), b'{"a":1}'
     for _ in range(FIRST + 5):
         found = required(dropped.sample(batch_of([message, message]).values, begins_flush=True))
@@ -177,7 +177,7 @@ def test_the_first_record_of_each_flush_is_looked_at() -> None:
     assert dropped.sample(batch_of([message, message]).values) is None
 
 
-def test_what_is_summed_is_bounded_as_well() -> None:
+def test_merged_census_is_limited_as_well() -> None:
     found = census(*({f"k{number}": 1} for number in range(MOST_NAMES)))
     found.add_all(census(*({f"x{number}": 1, "k0": 1} for number in range(5))))
     fields = required(found.undeclared_fields())
@@ -185,13 +185,13 @@ def test_what_is_summed_is_bounded_as_well() -> None:
     assert fields.fields["k0"] == 6
 
 
-def test_the_writer_tells_what_it_drops_in_its_log_metrics_health_and_page(tmp_path: Path) -> None:
+def test_dropped_fields_are_in_log_health_notes_and_markers(tmp_path: Path) -> None:
     world = World(tmp_path, {FIRST_PARTITION: 20}, columns="no INT")
     with capture_logs() as logs:
         world.writer = world.new_writer()
         world.steps()
-    (told,) = [line for line in logs if line["event"] == "undeclared fields are dropped"]
-    assert told["fields"] == ["id"]
+    (warning,) = [line for line in logs if line["event"] == "undeclared fields are dropped"]
+    assert warning["fields"] == ["id"]
     assert "id (20)" in " ".join(world.writer.health().notes)
     assert "id (20)" in world.writer.snapshot().telemetry.drops["orders"]
     assert world.problems() == ""
@@ -203,7 +203,7 @@ def names(world: World) -> list[MarkerName]:
     return [name for found in world.store.list("done/") if (name := MarkerName.parse(found.path)) is not None]
 
 
-def test_what_the_config_says_is_left_out_is_counted_and_no_warning(tmp_path: Path) -> None:
+def test_ignored_fields_are_counted_without_a_warning(tmp_path: Path) -> None:
     world = World(tmp_path, {FIRST_PARTITION: 20}, columns="no INT", unknown_fields="ignore")
     with capture_logs() as logs:
         world.writer = world.new_writer()

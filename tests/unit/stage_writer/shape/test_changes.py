@@ -1,4 +1,4 @@
-"""`merge`: what a stream of change events stages."""
+"""`merge`: the rows that a stream of change events stages."""
 
 import json
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ def events(staged: StagedRows, *columns: str) -> list[tuple[object, ...]]:
     return list(zip(*(staged.rows[0].column(name).to_pylist() for name in columns), strict=True))
 
 
-def test_tombstones_are_deletes_between_the_other_events() -> None:
+def test_tombstones_are_deletes_in_order_with_other_events() -> None:
     values = [record(id=1, name="a"), None, record(id=2, name="b"), None]
     staged = converted(merging(), values, [b"1", b'{"id": 7}', None, b" 9 "])
     assert events(staged, "id", "name", "_kafka_offset", "_merge_delete") == [
@@ -57,7 +57,7 @@ def test_tombstones_are_deletes_between_the_other_events() -> None:
 @pytest.mark.parametrize(
     "key", [None, b"", b"x", b"1.5", b'"1"', b"{}", b'{"id": null}', b"null", b"[1]", b'1,"x":2', b"1} {", b"\xff"]
 )
-def test_a_tombstone_whose_key_cannot_be_read_is_a_dead_letter_with_its_key(key: bytes | None) -> None:
+def test_tombstone_with_an_unreadable_key_is_a_dead_letter(key: bytes | None) -> None:
     staged = converted(merging(), [None, record(id=1)], [key, None])
     assert staged.dead_letters == {"unreadable_key": 1}
     assert staged.rows[1].column("key").to_pylist() == [key]
@@ -65,13 +65,13 @@ def test_a_tombstone_whose_key_cannot_be_read_is_a_dead_letter_with_its_key(key:
     assert events(staged, "id", "_merge_delete") == [(1, False)]
 
 
-def test_a_text_key_is_text_whether_it_is_json_or_not() -> None:
+def test_text_key_may_be_json_or_plain() -> None:
     keys = [b"a-1", b'"a-1"', b'{"id": "a-1"}', b'{"schema": {"type": "string"}, "payload": "a-1"}', b"42", b'a"b']
     staged = converted(merging("id STRING"), [None] * 6, keys)
     assert [found for found, _ in events(staged, "id", "_merge_delete")] == ["a-1"] * 4 + ["42", 'a"b']
 
 
-def test_keys_of_several_columns_are_objects_also_inside_of_connect_s_schema() -> None:
+def test_composite_key_is_an_object_also_in_a_connect_schema() -> None:
     columns, formats = "id BIGINT, sentAt TIMESTAMP", {"sentAt": "epoch_ms"}
     stream = merging(columns, merge={"keys": ["id", "sent"]}, rename={"sentAt": "sent"}, formats=formats)
     keys = [b'{"id":1,"sentAt":5,"x":2}', b'{"schema":{"a":[1]},"payload":{"id":2,"sentAt":6}}', b"3", b'{"id":3}']
@@ -81,7 +81,7 @@ def test_keys_of_several_columns_are_objects_also_inside_of_connect_s_schema() -
     assert staged.dead_letters == {"unreadable_key": 2}
 
 
-def test_the_frames_of_keys_are_taken_off() -> None:
+def test_key_frames_are_removed() -> None:
     keys = MessageKeys({"id": Field("id", Primitive.LONG)}, STRICT, framed=True)
     sent = [b"\0\0\0\0\7" + b'{"id":1}', b"2", b"\0\0", None, b"\0\0\0\0\x083"]
     found = keys.read(pa.array(sent, pa.binary()))
@@ -89,7 +89,7 @@ def test_the_frames_of_keys_are_taken_off() -> None:
     assert [reject.index for reject in found.rejects] == [2, 3]
 
 
-def test_the_operation_says_which_events_delete() -> None:
+def test_operation_column_marks_deletes() -> None:
     stream = merging(merge=BY_OP)
     staged = converted(stream, [record(id=1, op="u"), record(id=1, op="d"), record(id=2), record(id=3, op="D")])
     assert events(staged, "id", "_merge_delete") == [(1, False), (1, True), (2, False), (3, False)]
@@ -98,13 +98,13 @@ def test_the_operation_says_which_events_delete() -> None:
     assert events(staged, "id", "_merge_delete") == [(1, True), (2, False), (3, False)]
 
 
-def test_the_operation_is_seen_before_its_field_is_dropped() -> None:
+def test_operation_is_read_before_its_field_is_dropped() -> None:
     staged = converted(merging(merge=BY_OP, drop=["op"]), [record(id=1, op="d")])
     assert events(staged, "id", "_merge_delete") == [(1, True)]
     assert "op" not in staged.rows[0].column_names
 
 
-def test_events_without_key_or_sequence_are_dead_letters_but_deletes_need_no_sequence() -> None:
+def test_event_without_key_or_sequence_is_a_dead_letter_but_deletes_need_no_sequence() -> None:
     merge = {**BY_OP, "sequence": "at"}
     values = [record(id=None, at=1), record(id=1), record(id=2, op="d"), record(id=3, at=4), None]
     staged = converted(merging("id BIGINT, at BIGINT, op STRING", merge=merge), values, [None] * 4 + [b"5"])
@@ -112,7 +112,7 @@ def test_events_without_key_or_sequence_are_dead_letters_but_deletes_need_no_seq
     assert events(staged, "id", "at", "_merge_delete") == [(2, None, True), (3, 4, False), (5, None, True)]
 
 
-def test_debezium_s_events_bring_their_operation() -> None:
+def test_debezium_events_carry_their_operation() -> None:
     stream = merging("id BIGINT, name STRING", envelope="debezium")
     values = [
         record(op="c", after={"id": 1, "name": "a"}),
@@ -134,7 +134,7 @@ def test_debezium_s_events_bring_their_operation() -> None:
     assert (staged.tombstones, len(staged.rows[0])) == (1, 3)
 
 
-def test_a_flush_is_one_file_with_what_merging_needs_and_the_table_has_none_of_it() -> None:
+def test_flush_is_one_file_with_merge_columns_that_the_table_lacks() -> None:
     merge = {**BY_OP, "soft_delete": "gone"}
     stream = merging(merge=merge, partition_by=["name"], kafka_columns=False)
     converter = StreamConverter(stream)
@@ -153,14 +153,14 @@ def test_a_flush_is_one_file_with_what_merging_needs_and_the_table_has_none_of_i
     assert found == [("b", False, "orders", 3, 100, False), ("a", True, "orders", 3, 101, True)]
 
 
-def test_a_derived_key_of_a_type_that_tells_nothing_apart_is_refused() -> None:
+def test_derived_key_or_sequence_of_an_unsuitable_type_is_refused() -> None:
     with pytest.raises(SchemaError, match=r"merge\.keys names 'half', whose type DOUBLE"):
         StreamConverter(merging(derive={"half": "id / 2"}, merge={"keys": ["half"]}))
     with pytest.raises(SchemaError, match=r"merge\.sequence names 'half'"):
         StreamConverter(merging(derive={"half": "id / 2"}, merge={"keys": ["id"], "sequence": "half"}))
 
 
-def test_each_event_of_a_table_that_keeps_versions_has_its_time() -> None:
+def test_history_events_have_their_time() -> None:
     history = {"keys": ["id"], "history": True}
     stream = merging("id BIGINT, name STRING", merge=history, envelope="debezium", drop=["_cdc"], kafka_columns=False)
     values = [
@@ -177,7 +177,7 @@ def test_each_event_of_a_table_that_keeps_versions_has_its_time() -> None:
     assert schema_from_json(StreamConverter(stream).formats[0].schema).names == ("id", "name", *HISTORY_COLUMNS)
 
 
-def test_with_a_sequence_that_is_the_time_also_of_deletes() -> None:
+def test_history_with_a_sequence_uses_it_also_for_deletes() -> None:
     merge = {**BY_OP, "sequence": "at", "history": True, "tombstones": "ignore"}
     values = [record(id=1, at=4), record(id=1, at=6, op="d"), record(id=1, op="d")]
     staged = converted(merging("id BIGINT, at BIGINT, op STRING", merge=merge), values)
@@ -185,7 +185,7 @@ def test_with_a_sequence_that_is_the_time_also_of_deletes() -> None:
     assert dict(staged.dead_letters) == {"null_sequence": 1}
 
 
-def test_the_version_that_a_soft_delete_makes_is_current() -> None:
+def test_soft_delete_version_is_current() -> None:
     merge = {**BY_OP, "sequence": "at", "history": True, "tombstones": "ignore", "soft_delete": "gone"}
     values = [record(id=1, at=4), record(id=1, at=6, op="d")]
     staged = converted(merging("id BIGINT, at BIGINT, op STRING", merge=merge), values)
@@ -195,7 +195,7 @@ def test_the_version_that_a_soft_delete_makes_is_current() -> None:
 ROUTES = {"eu": "/tables/eu", "us": "/tables/us"}
 
 
-def test_events_of_a_key_go_to_the_table_of_its_route_and_its_tombstone_too() -> None:
+def test_events_and_tombstones_of_a_key_go_to_the_table_of_its_route() -> None:
     route = "CASE WHEN ID < 10 THEN 'eu' WHEN ID < 20 THEN 'us' END"
     stream = merging("ID BIGINT, op STRING", route=route, rename={"ID": "id"}, merge=BY_OP, routes=ROUTES)
     values = [record(ID=1, op="u"), None, record(ID=12, op="u"), None, record(ID=30), None]
@@ -220,7 +220,7 @@ def test_events_of_a_key_go_to_the_table_of_its_route_and_its_tombstone_too() ->
     ],
     ids=["an array", "all tables"],
 )
-def test_each_table_of_an_event_has_it_once_and_its_tombstone_too(tables: dict[str, object]) -> None:
+def test_event_with_several_tables_is_in_each_once(tables: dict[str, object]) -> None:
     values = [record(id=1), None, record(id=12), b"{", None, record(id=2)]
     staged = converted(merging("id BIGINT", **tables), values, [None, b"1", None, None, b"12", None])
     found = {"own": staged.rows[0], **{table.url: rows for table, rows in staged.routed}}
@@ -235,14 +235,14 @@ def test_each_table_of_an_event_has_it_once_and_its_tombstone_too(tables: dict[s
     assert (staged.records, staged.exploded, dict(staged.dead_letters)) == (6, copies, {"invalid_json": 1})
 
 
-def test_a_tombstone_without_a_route_is_a_dead_letter_where_that_is_asked_for() -> None:
+def test_unrouted_tombstone_is_a_dead_letter_if_configured() -> None:
     stream = merging("id BIGINT", route="CASE WHEN id < 10 THEN 'eu' END", unrouted="dead_letters", routes=ROUTES)
     staged = converted(stream, [None, None, None], [b"5", b"50", b"x"])
     assert dict(staged.dead_letters) == {"unrouted": 1, "unreadable_key": 1}
     assert [(table.url, rows["id"].to_pylist()) for table, rows in staged.routed] == [("/tables/eu", [5])]
 
 
-def test_a_route_by_what_not_every_event_of_a_key_has_is_refused() -> None:
+def test_route_that_may_differ_among_events_of_a_key_is_refused() -> None:
     with pytest.raises(ExpressionError, match="more than the key") as caught:
         StreamConverter(merging(route="name", routes=ROUTES))
     assert "kafka.topic" in caught.value.remedy
@@ -269,13 +269,13 @@ def test_a_route_by_what_not_every_event_of_a_key_has_is_refused() -> None:
         StreamConverter(merging(route="CAST(kafka AS VARCHAR)", routes=ROUTES))
 
 
-def test_a_field_with_a_name_that_merging_has_for_itself_is_not_offered_as_a_column() -> None:
+def test_field_with_a_reserved_merge_name_is_not_offered_as_a_column() -> None:
     staged = converted(merging(unknown_fields="evolve"), [record(id=1, _merge_delete=True, _MERGE_x=1, size=5)])
     assert staged.offered.names == ("size",)
     assert events(staged, "id", "_merge_delete") == [(1, False)]
 
 
-def test_a_range_of_events_cannot_be_replayed() -> None:
+def test_merge_stream_cannot_be_replayed_by_range() -> None:
 
     settings = settings_of(merging().model_dump(exclude_defaults=True))
     with pytest.raises(UsageError, match="the result of many events"):

@@ -47,7 +47,7 @@ def derive(expressions: Mapping[str, str], batch: MessageBatch) -> Rows:
     return Deriver(COLUMNS, expressions).apply(rows, Messages.of([batch]))
 
 
-def test_a_date_from_a_nested_text_is_a_string_at_the_end() -> None:
+def test_date_derived_from_nested_text_is_the_last_column() -> None:
     batch = batch_of([b'{"meta":{"producer":{"timestamp":"2021-03-24T15:06:17.321710+00:00"}}}', b"{}"])
     derived = derive({"date": "substr(meta.producer.timestamp, 1, 10)"}, batch)
     assert derived.table.column_names[-1] == "date"
@@ -56,7 +56,7 @@ def test_a_date_from_a_nested_text_is_a_string_at_the_end() -> None:
     assert derived.index.tolist() == [0, 1]
 
 
-def test_kafka_gives_what_it_knows_of_the_record() -> None:
+def test_kafka_fields_describe_the_record() -> None:
     batch = batch_of(
         [b"{}", b"nonsense", b"{}"], keys=[b"k", None, b"\xff"], headers=([("a", b"1"), ("a", b"2")], None, None)
     )
@@ -88,7 +88,7 @@ def test_kafka_gives_what_it_knows_of_the_record() -> None:
     assert derived.table.schema.field("stamp").type == pa.timestamp("us", tz="UTC")
 
 
-def test_a_record_without_a_time_has_none() -> None:
+def test_record_without_a_timestamp_has_a_null_timestamp() -> None:
     assert derive({"t": "kafka.timestamp"}, batch_of([b"{}", b"{}"])).table["t"].to_pylist()[1] is None
 
 
@@ -108,7 +108,7 @@ def test_a_record_without_a_time_has_none() -> None:
         ("'constant'", Primitive.STRING),
     ],
 )
-def test_the_type_is_the_expression_s(expression: str, meant: object) -> None:
+def test_derived_column_has_the_type_of_its_expression(expression: str, meant: object) -> None:
     deriver = Deriver(COLUMNS, {"x": expression})
     assert [(field.name, field.type) for field in deriver.columns.fields[-1:]] == [("x", meant)]
     message = b'{"id":1,"price":1.50,"moment":"2020-01-01T00:00:00Z","text":"x","data":""}'
@@ -117,7 +117,7 @@ def test_the_type_is_the_expression_s(expression: str, meant: object) -> None:
     assert derived.table["x"].null_count == 0
 
 
-def test_nested_results_have_the_table_s_types() -> None:
+def test_nested_results_have_the_table_types() -> None:
     derived = derive(
         {
             "s": "{'a': id, 'l': tags}",
@@ -131,7 +131,7 @@ def test_nested_results_have_the_table_s_types() -> None:
     assert row == {"s": {"a": 1, "l": ["x", "yz"]}, "l": ["X", "YZ"], "m": [("p", 1)], "n": [1, 2]}
 
 
-def test_a_record_whose_expression_fails_costs_no_other() -> None:
+def test_record_with_a_failing_expression_is_rejected_alone() -> None:
     values = [b'{"text":"%d"}' % place if place % 3 else b'{"text":"no number","id":1}' for place in range(100)]
     derived = derive({"n": "text::INT", "p": "id"}, batch_of(values))
     bad = [place for place in range(100) if place % 3 == 0]
@@ -143,7 +143,7 @@ def test_a_record_whose_expression_fails_costs_no_other() -> None:
     assert derived.table["n"].to_pylist() == derived.index.tolist()
 
 
-def test_of_two_failing_expressions_each_is_named() -> None:
+def test_each_failing_expression_is_named() -> None:
     batch = batch_of([b'{"text":"x","id":1}', b'{"text":"1","id":300}', b'{"text":"1","id":1}'])
     derived = derive({"n": "text::INT", "small": "id::TINYINT"}, batch)
     assert [(reject.index, reject.error.split(":")[0]) for reject in derived.rejects] == [
@@ -153,7 +153,7 @@ def test_of_two_failing_expressions_each_is_named() -> None:
     assert derived.table.select(["n", "small"]).to_pylist() == [{"n": 1, "small": 1}]
 
 
-def test_many_failures_are_found_at_once() -> None:
+def test_many_failures_are_found_in_one_batch() -> None:
     values = [b'{"text":"no","id":%d}' % place for place in range(5000)]
     derived = derive({"n": "CASE WHEN id % 2 = 0 THEN text::INT ELSE 1 END"}, batch_of(values))
     assert len(derived.rejects) == 2500
@@ -161,30 +161,30 @@ def test_many_failures_are_found_at_once() -> None:
     assert derived.index.tolist() == list(range(1, 5000, 2))
 
 
-def test_a_moment_beyond_the_calendar_is_refused() -> None:
+def test_timestamp_beyond_the_calendar_is_refused() -> None:
     derived = derive({"x": "CAST(text AS TIMESTAMP)"}, batch_of([b'{"text":"infinity"}', b'{"text":"2020-01-01"}']))
     assert [reject.index for reject in derived.rejects] == [0]
-    assert derived.table["x"].to_pylist() == [dt.datetime(2020, 1, 1)]  # noqa: DTZ001 - it has no zone
+    assert derived.table["x"].to_pylist() == [dt.datetime(2020, 1, 1)]  # noqa: DTZ001 - without a zone
 
 
-def test_an_empty_batch_stays_one() -> None:
+def test_empty_batch_stays_empty() -> None:
     derived = derive({"x": "id + 1", "k": "kafka.offset"}, batch_of([]))
     assert derived.table.num_rows == 0
     assert derived.table.column_names[-2:] == ["x", "k"]
 
 
-def test_only_the_headers_that_are_asked_for_are_wanted() -> None:
+def test_headers_are_read_only_if_an_expression_uses_them() -> None:
     assert Deriver(COLUMNS, {"x": "kafka.headers['a']"}).needs_headers
     assert Deriver(COLUMNS, {"x": "kafka"}).needs_headers
     assert not Deriver(COLUMNS, {"x": "kafka.offset"}).needs_headers
 
 
-def test_a_quoted_name_is_found() -> None:
+def test_quoted_column_name_is_resolved() -> None:
     assert derive({"x y": '"a ""b"'}, batch_of([b'{"a \\"b":"z"}'])).table["x y"].to_pylist() == ["z"]
 
 
 @pytest.mark.parametrize(
-    ("expression", "told"),
+    ("expression", "parts"),
     [
         ("substr(metta.x, 1, 2)", ["no field `metta`", "did you mean meta?"]),
         ("meta.producer.time", ["time"]),
@@ -220,27 +220,27 @@ def test_a_quoted_name_is_found() -> None:
         ("upper(id, 3)", ["upper"]),
     ],
 )
-def test_what_is_no_expression_over_the_record_is_told_at_the_start(expression: str, told: list[str]) -> None:
+def test_invalid_expression_is_refused_at_startup(expression: str, parts: list[str]) -> None:
     with pytest.raises(ExpressionError) as raised:
         Deriver(COLUMNS, {"x": expression})
     error = str(raised.value)
     assert "derive.x" in error
     assert raised.value.remedy
-    for part in told:
+    for part in parts:
         assert any(choice in error for choice in part.split("|")), error
 
 
-def test_a_derived_column_takes_no_declared_name() -> None:
+def test_derived_column_cannot_take_a_declared_name() -> None:
     with pytest.raises(ExpressionError, match="declared in `columns`"):
         Deriver(COLUMNS, {"ID": "id"})
 
 
-def test_two_derived_columns_have_two_names() -> None:
+def test_two_derived_columns_need_two_names() -> None:
     with pytest.raises(SchemaError, match="declared twice"):
         Deriver(COLUMNS, {"x": "id", "X": "id"})
 
 
-def test_a_field_called_kafka_is_ambiguous_only_when_asked_for() -> None:
+def test_declared_field_named_kafka_is_ambiguous_only_if_used() -> None:
     columns = parse_ddl("kafka STRUCT<offset: INT>, id INT")
     assert Deriver(columns, {"x": "id"}).columns.fields[-1].type is Primitive.INTEGER
     with pytest.raises(ExpressionError, match="ambiguous"):
@@ -252,7 +252,7 @@ def test_decimals_stay_exact() -> None:
     assert derived.table["x"].to_pylist() == [Decimal("24691357.82")]
 
 
-def test_times_are_in_utc_on_any_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_times_are_in_utc_in_any_time_zone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     expressions._instance.cache_clear()
     try:
@@ -263,12 +263,12 @@ def test_times_are_in_utc_on_any_machine(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize("text", ["SET TimeZone = 'Asia/Tokyo'", "SET threads = 2", "FROM read_text('/etc/hosts')"])
-def test_duckdb_reads_no_file_and_takes_no_setting(text: str) -> None:
+def test_duckdb_reads_no_files_and_accepts_no_settings(text: str) -> None:
     with pytest.raises(duckdb.Error):
         expressions.connect().execute(text)
 
 
-def test_a_fault_of_duckdb_itself_costs_no_other_evaluator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broken_duckdb_instance_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = duckdb.connect(str(tmp_path / "broken"))
     instances = iter([broken, duckdb.connect()])
     monkeypatch.setattr(expressions, "_instance", cache(lambda: next(instances)))

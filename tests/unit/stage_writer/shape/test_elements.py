@@ -1,4 +1,4 @@
-"""`merge` with `explode`: what a stream of events with arrays stages."""
+"""`merge` with `explode`: the rows that a stream of events with arrays stages."""
 
 import json
 from collections.abc import Sequence
@@ -32,13 +32,13 @@ def converted(stream: Stream, *records: object, keys: Sequence[bytes | None] | N
 
 
 def events(staged: StagedRows, element: str = "items") -> list[tuple[object, ...]]:
-    """Of each row its record, its element, its offset and whether it deletes."""
+    """For each row: its record, its element, its offset, and whether it deletes."""
     names = ("id", element, "_kafka_offset", "_merge_delete")
     rows = zip(*(staged.rows[0].column(name).to_pylist() for name in names), strict=True)
     return [(key, one["sku"] if isinstance(one, dict) else one, at, gone) for key, one, at, gone in rows]
 
 
-def test_an_event_is_a_row_for_each_element_and_one_without_any_deletes() -> None:
+def test_each_element_is_a_row_and_an_event_without_elements_deletes() -> None:
     staged = converted(
         exploding(),
         {"id": 1, "items": items("a", "b")},
@@ -59,7 +59,7 @@ def test_an_event_is_a_row_for_each_element_and_one_without_any_deletes() -> Non
     assert (staged.exploded, staged.dead_letters, staged.tombstones) == (1, {}, 0)
 
 
-def test_an_event_of_which_an_element_would_be_lost_is_a_dead_letter_as_a_whole() -> None:
+def test_event_that_would_lose_an_element_is_a_dead_letter() -> None:
     merge = {**MERGE, "sequence": "at"}
     staged = converted(
         exploding(merge=merge),
@@ -82,7 +82,7 @@ def test_an_event_of_which_an_element_would_be_lost_is_a_dead_letter_as_a_whole(
     assert events(staged) == [(1, None, 105, True), (1, "a", 106, False)]
 
 
-def test_a_key_may_be_renamed_derived_or_the_element_itself() -> None:
+def test_key_may_be_renamed_derived_or_the_element() -> None:
     record = {"id": 1, "items": items("a", "b"), "more": {"tags": ["x", "y"]}}
     merge = {**MERGE, "keys": ["number", "line.code"]}
     renamed = exploding(merge=merge, rename={"id": "number", "items": "line", "items.sku": "code"})
@@ -95,24 +95,24 @@ def test_a_key_may_be_renamed_derived_or_the_element_itself() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "told"), [("tag.x", "'tag.x', which is not a field of the element"), ("tag", "cannot tell rows apart")]
+    ("key", "problem"), [("tag.x", "'tag.x', which is not a field of the element"), ("tag", "cannot tell rows apart")]
 )
-def test_a_key_of_a_derived_array_is_checked_once_its_type_is_known(key: str, told: str) -> None:
+def test_key_of_a_derived_array_is_checked_once_its_type_is_known(key: str, problem: str) -> None:
     columns = "id BIGINT, more STRUCT<tags: ARRAY<STRUCT<name: STRING>>>"
     merge = {"keys": ["id", key]}
     with pytest.raises(SchemaError) as caught:
         StreamConverter(exploding(columns, explode="tag", derive={"tag": "more.tags"}, merge=merge))
-    assert told in caught.value.problem
+    assert problem in caught.value.problem
 
 
-def test_a_route_sees_the_record_s_keys_and_no_element_s() -> None:
+def test_route_may_use_record_keys_but_not_a_key_that_is_the_element() -> None:
     tagged = {"explode": "tags", "merge": {"keys": ["id", "tags"]}, "routes": {"1": "/tables/one"}}
     StreamConverter(exploding("id BIGINT, tags ARRAY<STRING>", route="id::VARCHAR", **tagged))
     with pytest.raises(ExpressionError, match=r"it uses more than the key \(id\)"):
         StreamConverter(exploding("id BIGINT, tags ARRAY<STRING>", route="tags[1]", **tagged))
 
 
-def test_elements_that_name_no_record_are_events_of_their_own() -> None:
+def test_elements_keyed_without_the_record_are_separate_events() -> None:
     merge = {**MERGE, "keys": ["items.sku"], "tombstones": "ignore"}
     staged = converted(
         exploding(merge=merge),
@@ -125,7 +125,7 @@ def test_elements_that_name_no_record_are_events_of_their_own() -> None:
     assert (list(staged.filtered_offsets), dict(staged.dead_letters)) == ([101], {"repeated_key": 1})
 
 
-def test_a_message_whose_rows_come_in_pieces_is_refused_as_a_whole() -> None:
+def test_message_split_into_slices_is_refused_as_a_whole() -> None:
     stream = exploding(merge={**MERGE, "sequence": "at"})
     names = [f"{number:04}" for number in range(400)]
     records = [
@@ -144,7 +144,7 @@ def test_a_message_whose_rows_come_in_pieces_is_refused_as_a_whole() -> None:
     assert [row[:3] for one in staged for row in events(one)] == [(5, name, 104) for name in names]
 
 
-def test_a_route_may_use_the_record_s_keys_only() -> None:
+def test_route_may_use_record_keys_only() -> None:
     routes = {"a": "s3://lake/tables/other"}
     StreamConverter(exploding(route="CASE WHEN id > 3 THEN 'a' END", routes=routes))
     with pytest.raises(ExpressionError, match="items"):

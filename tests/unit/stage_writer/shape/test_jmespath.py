@@ -1,4 +1,4 @@
-"""`jmespath`: columns filled as kafka-delta-ingest's transforms fill them, in bulk where that can be."""
+"""`jmespath`: columns filled like kafka-delta-ingest's transforms, in bulk where possible."""
 
 import datetime as dt
 import json
@@ -30,7 +30,7 @@ def is_bulk(columns: str, expressions: dict[str, str]) -> bool:
     return JmesPathDecoder(parse_ddl(columns), expressions).is_bulk
 
 
-def test_the_transforms_that_kafka_delta_ingest_shows_run_in_bulk() -> None:
+def test_kafka_delta_ingest_example_transforms_run_in_bulk() -> None:
     columns = f"{META}, date STRING"
     expressions = {
         "date": "substr(meta.producer.timestamp, `0`, `10`)",
@@ -44,23 +44,23 @@ def test_the_transforms_that_kafka_delta_ingest_shows_run_in_bulk() -> None:
     )
     kafka = {"offset": 100, "partition": 3, "topic": "orders"}
     assert first == {"meta": {"producer": {"timestamp": "2021-03-24T15:06:17Z"}, "kafka": kafka}, "date": "2021-03-24"}
-    assert isinstance(second, tuple)  # of a time that is not there it takes no characters, and neither did it there
+    assert isinstance(second, tuple)  # substr of a missing field fails, as it does in kafka-delta-ingest
     assert second[:2] == (101, "expression_failed")
     assert second[2].startswith("jmespath.date: ")
 
 
-def test_a_field_that_is_not_declared_can_be_asked_for_and_is_no_column() -> None:
+def test_undeclared_field_can_be_used_without_a_column() -> None:
     settings = {"columns": "id INT, city STRING, zip INT", "jmespath": {"city": "address.city", "zip": "address.zip"}}
     assert is_bulk("id INT, city STRING, zip INT", {"city": "address.city", "zip": "address.zip"})
     records = [{"id": 1, "address": {"city": "Bern", "zip": 3000}}, {"id": 2, "address": "nowhere"}, {"id": 3}]
     assert rows_of(*records, **settings) == [
         {"id": 1, "city": "Bern", "zip": 3000},
-        {"id": 2, "city": None, "zip": None},  # a path through what is no object is null
+        {"id": 2, "city": None, "zip": None},  # a path through a non-object is null
         {"id": 3, "city": None, "zip": None},
     ]
 
 
-def test_a_value_goes_over_what_the_record_has_and_null_leaves_it() -> None:
+def test_result_overrides_the_field_and_null_keeps_it() -> None:
     settings = {"columns": "a INT, b INT", "jmespath": {"a": "b", "b": "a"}}
     assert rows_of({"a": 1, "b": 2}, {"a": 1}, {"b": None}, **settings) == [
         {"a": 2, "b": 1},
@@ -70,7 +70,7 @@ def test_a_value_goes_over_what_the_record_has_and_null_leaves_it() -> None:
     assert rows_of({"a": "no number", "b": 2}, columns="a INT, b INT", jmespath={"a": "b"}) == [{"a": 2, "b": 2}]
 
 
-def test_a_value_is_decoded_as_strictly_as_the_record_s_own() -> None:
+def test_result_is_decoded_as_strictly_as_a_field() -> None:
     settings = {"columns": "a INT, d DATE, m DECIMAL(30,10)", "jmespath": {"a": "x", "d": "y", "m": "z"}}
     digits = "12345678901234567.1234567891"
     good = b'{"x": 1, "y": "2024-02-29", "z": %s}' % digits.encode()
@@ -84,7 +84,7 @@ def test_a_value_is_decoded_as_strictly_as_the_record_s_own() -> None:
     ]
 
 
-def test_any_other_expression_runs_record_by_record() -> None:
+def test_other_expressions_run_record_by_record() -> None:
     expressions = {
         "n": "length(items)",
         "prices": "items[?price > `1`].price",
@@ -104,7 +104,7 @@ def test_any_other_expression_runs_record_by_record() -> None:
 
 @pytest.mark.parametrize("expression", ["kafka.timestamp", " kafka.timestamp "])
 @pytest.mark.parametrize("other", ["text", "not_null(text)"])
-def test_the_record_s_time_in_both_ways(expression: str, other: str) -> None:
+def test_kafka_timestamp_is_the_same_in_bulk_and_record_by_record(expression: str, other: str) -> None:
     settings = {
         "columns": "t TIMESTAMP, n BIGINT, x STRING",
         "jmespath": {"t": expression, "n": expression, "x": other},
@@ -113,7 +113,7 @@ def test_the_record_s_time_in_both_ways(expression: str, other: str) -> None:
     assert rows_of({"text": "a"}, **settings) == [{"t": moment, "n": 1_600_000_000_000_000_000, "x": "a"}]
 
 
-def test_what_no_expression_fills_keeps_its_digits_and_its_text() -> None:
+def test_columns_without_an_expression_keep_their_digits_and_text() -> None:
     settings = {
         "columns": "d DECIMAL(38,20), x STRING, n INT",
         "unknown_fields": "rescue",
@@ -125,7 +125,7 @@ def test_what_no_expression_fills_keeps_its_digits_and_its_text() -> None:
     ]
 
 
-def test_a_number_that_a_double_would_change_can_be_copied_only() -> None:
+def test_number_that_a_double_cannot_hold_can_only_be_copied() -> None:
     settings = {"columns": "d DECIMAL(38,20), s STRING", "jmespath": {"d": "x || y", "s": "to_string(floor(y))"}}
     found = rows_of(b'{"x": 0.12345678901234567891, "y": 1.5}', b'{"y": 0.12345678901234567891}', **settings)
     assert found[0] == {"d": Decimal("0.12345678901234567891"), "s": "1"}
@@ -133,7 +133,7 @@ def test_a_number_that_a_double_would_change_can_be_copied_only() -> None:
     assert found[1][1] == "expression_failed"
 
 
-def test_a_required_column_can_be_filled() -> None:
+def test_required_column_can_be_filled() -> None:
     settings = {"columns": "id INT, d STRING NOT NULL", "jmespath": {"d": "other"}}
     found = rows_of({"other": "x"}, {"id": 1}, **settings)
     assert found[0] == {"id": None, "d": "x"}
@@ -142,7 +142,7 @@ def test_a_required_column_can_be_filled() -> None:
 
 
 @pytest.mark.parametrize(
-    ("column", "expression", "told"),
+    ("column", "expression", "message"),
     [
         ("dat", "x", "jmespath.dat: x: `dat` is not a declared column"),
         ("dat", "x", "did you mean date?"),
@@ -154,18 +154,18 @@ def test_a_required_column_can_be_filled() -> None:
         ("date", "kafka.timestamp_type", "is not kept"),
     ],
 )
-def test_what_cannot_be_filled_is_told_at_the_start(column: str, expression: str, told: str) -> None:
+def test_invalid_expression_or_column_is_refused_at_startup(column: str, expression: str, message: str) -> None:
     with pytest.raises(ExpressionError) as caught:
         JmesPathDecoder(parse_ddl("date STRING, s STRUCT<a: INT>"), {column: expression})
-    assert told in f"{caught.value.problem}; {caught.value.remedy}"
+    assert message in f"{caught.value.problem}; {caught.value.remedy}"
 
 
-def test_a_column_is_filled_once() -> None:
+def test_column_cannot_be_filled_twice() -> None:
     with pytest.raises(ExpressionError, match=re.escape("jmespath.s fills the same column")):
         JmesPathDecoder(parse_ddl("s STRUCT<a: INT>"), {"s": "x", "s.a": "y"})
 
 
-def test_good_and_bad_messages_keep_their_order_and_their_bytes() -> None:
+def test_good_and_bad_messages_keep_their_order() -> None:
     values = [b'{"a":{"b":"1234"}}', b"[]", None, b'{"a":{}}', b'{"a":{"b":"xy"}}', b'{"a":{"b":7}}']
     decoder = JmesPathDecoder(parse_ddl("c STRING"), {"c": "substr(a.b, `1`, `2`)"})
     decoded = decoder.decode(Messages.of([batch_of(values)]))
@@ -179,7 +179,7 @@ def test_good_and_bad_messages_keep_their_order_and_their_bytes() -> None:
     assert decoded.tombstones.tolist() == [2]
 
 
-def test_what_kafka_says_has_a_form_of_its_own() -> None:
+def test_format_applies_to_record_fields_but_not_to_kafka_timestamp() -> None:
     stream = stream_of(columns="t TIMESTAMP", jmespath={"t": "kafka.timestamp"}, formats={"t": "epoch_ms"})
     with pytest.raises(ExpressionError, match="its column has the format epoch_ms"):
         StreamConverter(stream)

@@ -1,4 +1,4 @@
-"""`explode`, `drop`, `rename` and `field_names`: the table's columns and rows out of the record's."""
+"""`explode`, `drop`, `rename` and `field_names`: from a record's fields to the table's columns and rows."""
 
 import json
 import re
@@ -25,13 +25,13 @@ def rows_of(*records: object, **settings: object) -> list[object]:
     return found
 
 
-def test_a_dropped_field_is_seen_by_expressions_and_not_by_the_table() -> None:
+def test_dropped_field_is_visible_to_expressions_only() -> None:
     settings = {"columns": "id INT, text STRING", "derive": {"n": "length(text)"}, "where": "text <> ''"}
     rows = rows_of({"id": 1, "text": "abc"}, {"id": 2, "text": ""}, drop=["text"], **settings)
     assert rows == [{"id": 1, "n": 3}]
 
 
-def test_fields_get_new_names_where_they_are_and_may_change_places() -> None:
+def test_fields_are_renamed_in_place_and_may_swap_names() -> None:
     columns = "a INT, b STRUCT<c: INT, d: ARRAY<STRUCT<e: INT, f: INT>>>, g MAP<STRING, STRUCT<h: INT>>"
     rename = {"a": "b", "b": "a", "b.c": "x", "b.d.element.e": "y", "g.value.h": "z"}
     record = {"a": 1, "b": {"c": 2, "d": [{"e": 3, "f": 4}, None]}, "g": {"k": {"h": 5}, "l": None}}
@@ -43,7 +43,7 @@ def test_fields_get_new_names_where_they_are_and_may_change_places() -> None:
     ]
 
 
-def test_field_names_in_snake_case_are_the_record_s_at_any_depth_and_no_derived_ones() -> None:
+def test_snake_case_applies_to_record_fields_at_any_depth_but_not_to_derived_ones() -> None:
     settings = {"field_names": "snake_case", "derive": {"myOwn": "userID"}, "rename": {"userID": "User"}}
     rows = rows_of(
         {"userID": "u", "at": {"HTTPCode": 1}}, columns="userID STRING, at STRUCT<HTTPCode: INT>", **settings
@@ -63,18 +63,18 @@ def test_field_names_in_snake_case_are_the_record_s_at_any_depth_and_no_derived_
         ("größeXY", "größe_xy"),
     ],
 )
-def test_snake_case(name: str, meant: str) -> None:
+def test_snake_case_of_a_name(name: str, meant: str) -> None:
     assert snake_case(name) == meant
 
 
-def test_each_element_is_a_row_and_no_record_goes_without_one() -> None:
+def test_each_element_is_a_row_and_a_record_without_elements_keeps_one() -> None:
     records = [{"id": 1, "v": [7, None, 8]}, {"id": 2, "v": []}, {"id": 3}, {"id": 4, "v": [9]}]
     staged = staged_of(*records, columns="id INT, v ARRAY<INT>", explode="v")
     assert staged.rows[0].to_pydict() == {"id": [1, 1, 1, 2, 3, 4], "v": [7, None, 8, None, None, 9]}
     assert (staged.records, staged.exploded) == (4, 2)
 
 
-def test_a_derived_array_can_be_exploded_and_its_parts_renamed() -> None:
+def test_derived_array_can_be_exploded_and_its_fields_renamed() -> None:
     settings = {"columns": "o STRUCT<items: ARRAY<STRUCT<price: INT>>>", "derive": {"item": "o.items"}}
     rows = rows_of({"o": {"items": [{"price": 1}, {"price": 2}]}}, explode="item", drop=["o"], **settings)
     assert rows == [{"item": {"price": 1}}, {"item": {"price": 2}}]
@@ -84,12 +84,12 @@ def test_a_derived_array_can_be_exploded_and_its_parts_renamed() -> None:
         rows_of(**settings | {"rename": {"item.prize": "amount"}})
 
 
-def test_elements_that_are_never_null_leave_a_column_that_may_be() -> None:
+def test_exploded_not_null_array_becomes_a_nullable_column() -> None:
     settings = {"columns": "id INT, v ARRAY<INT> NOT NULL", "explode": "v"}
     assert rows_of({"id": 1, "v": []}, **settings) == [{"id": 1, "v": None}]
 
 
-def test_the_table_has_the_columns_that_the_settings_say() -> None:
+def test_table_has_the_columns_of_the_settings() -> None:
     stream = stream_of(
         columns="id INT, userID STRING, v ARRAY<STRUCT<a: INT, b: INT>>",
         derive={"d": "id", "e": "id"},
@@ -107,7 +107,7 @@ def test_the_table_has_the_columns_that_the_settings_say() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "problem"),
     [
         ({"drop": ["idd"]}, "drop names 'idd', which is neither a field of the record"),
         ({"drop": ["idd"]}, "did you mean 'id'?"),
@@ -123,18 +123,18 @@ def test_the_table_has_the_columns_that_the_settings_say() -> None:
         ({"field_names": "camelCase"}, "field_names"),
     ],
 )
-def test_what_names_no_column_is_told_with_the_settings(settings: dict[str, object], told: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(told)):
+def test_unknown_column_in_a_setting_is_refused(settings: dict[str, object], problem: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(problem)):
         stream_of(columns="id INT, s STRUCT<a: INT, b: INT>, n STRING, v ARRAY<INT>", **settings)
 
 
-def test_a_name_with_a_dot_stands_in_backticks() -> None:
+def test_name_with_a_dot_is_quoted_in_backticks() -> None:
     record = {"s.a": 1, "s": {"a": 2, "b": 3}}
     columns = "`s.a` INT, s STRUCT<a: INT, b: INT>"
     assert rows_of(record, columns=columns, drop=["s.a"]) == [{"s.a": 1, "s": {"b": 3}}]
     assert rows_of(record, columns=columns, drop=["`s.a`"]) == [{"s": {"a": 2, "b": 3}}]
 
 
-def test_a_derived_column_that_is_no_array_cannot_be_exploded() -> None:
+def test_derived_column_that_is_not_an_array_cannot_be_exploded() -> None:
     with pytest.raises(SchemaError, match="not an ARRAY"):
         StreamConverter(stream_of(columns="id INT", derive={"d": "id"}, explode="d"))

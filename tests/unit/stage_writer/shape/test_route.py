@@ -1,4 +1,4 @@
-"""`route`: which of a stream's tables each record goes to."""
+"""`route`: the table that each record goes to."""
 
 import json
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ def routed(route: str = "kind", **more: object) -> Stream:
 
 
 def places(staged: StagedRows) -> dict[str, list[int]]:
-    """By table, the offsets of its rows; those of the own table and of dead letters under words."""
+    """The offsets of each table's rows; `own` is the main table, `dead` the dead letters."""
     named = {"own": staged.rows[0], "dead": staged.rows[1], **{table.url: rows for table, rows in staged.routed}}
     return {name: rows.column("_kafka_offset").to_pylist() for name, rows in named.items()}
 
@@ -32,12 +32,12 @@ def values(*kinds: object) -> list[bytes | None]:
     return [json.dumps({"id": place, "kind": kind}).encode() for place, kind in enumerate(kinds)]
 
 
-def test_each_record_goes_to_the_table_of_its_route() -> None:
+def test_record_goes_to_the_table_of_its_route() -> None:
     (staged,) = StreamConverter(routed()).convert([batch_of(values("b", "a", "also a", "b", "c", None, ""))])
     assert places(staged) == {"/tables/a": [101, 102], "/tables/b": [100, 103], "own": [104, 105, 106], "dead": []}
 
 
-def test_what_has_no_route_is_a_dead_letter_where_that_is_asked_for() -> None:
+def test_unrouted_record_is_a_dead_letter_if_configured() -> None:
     stream = routed(unrouted="dead_letters")
     (staged,) = StreamConverter(stream).convert([batch_of([*values("a", "c", None), None])])
     assert places(staged) == {"/tables/a": [100], "own": [], "dead": [101, 102]}
@@ -49,7 +49,7 @@ def test_what_has_no_route_is_a_dead_letter_where_that_is_asked_for() -> None:
     assert staged.rows[1].column("value").to_pylist() == values("a", "c", None)[1:]
 
 
-def test_a_route_that_fails_is_a_dead_letter_in_any_mode_of_unrouted() -> None:
+def test_failing_route_is_always_a_dead_letter() -> None:
     (staged,) = StreamConverter(routed("CAST(kind AS INT)::VARCHAR", routes={"1": "/one"})).convert(
         [batch_of(values("1", "x", "2"))]
     )
@@ -57,26 +57,26 @@ def test_a_route_that_fails_is_a_dead_letter_in_any_mode_of_unrouted() -> None:
     assert dict(staged.dead_letters) == {"expression_failed": 1}
 
 
-def test_a_route_may_be_a_regular_expression_over_the_topic() -> None:
+def test_route_may_be_a_regular_expression_over_the_topic() -> None:
     stream = routed("regexp_extract(kafka.topic, '^([a-z]+)', 1)", routes={"orders": "/tables/shop"})
     (staged,) = StreamConverter(stream).convert([batch_of(values("a"))])
     assert places(staged)["/tables/shop"] == [100]
 
 
-def test_a_route_may_be_a_derived_column() -> None:
+def test_route_may_be_a_derived_column() -> None:
     stream = routed("size", derive={"size": "CASE WHEN id > 0 THEN 'a' END"})
     (staged,) = StreamConverter(stream).convert([batch_of(values("x", "x"))])
     assert places(staged) == {"/tables/a": [101], "own": [100], "dead": []}
 
 
-def test_a_value_may_lead_to_the_streams_own_table() -> None:
+def test_route_may_lead_to_the_streams_main_table() -> None:
     stream = routed(routes={"a": "/tables/a", "mine": "/tables/orders"}, unrouted="dead_letters")
     (staged,) = StreamConverter(stream).convert([batch_of(values("mine", "a", "x"))])
     assert places(staged) == {"/tables/a": [101], "own": [100], "dead": [102]}
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_whole_batches_are_routed_as_one_record_after_the_other(seed: int) -> None:
+def test_batches_are_routed_like_single_records(seed: int) -> None:
     rng = Random(seed)  # noqa: S311 - a test's dice
     stream = routed(unrouted=rng.choice(["table", "dead_letters"]))
     batches = [
@@ -108,7 +108,7 @@ def oracle(stream: Stream, values: Sequence[object]) -> dict[str, list[int]]:
     return expected
 
 
-def test_a_buffer_has_nothing_for_tables_without_rows() -> None:
+def test_buffer_has_no_entry_for_tables_without_rows() -> None:
     stream = routed(routes={str(number): f"/tables/{number}" for number in range(300)})
     converter = StreamConverter(stream)
     buffer = Buffer.begin(Position(100), converter.formats)
@@ -125,7 +125,7 @@ def test_a_buffer_has_nothing_for_tables_without_rows() -> None:
 
 
 @pytest.mark.parametrize(
-    ("route", "told"),
+    ("route", "text"),
     [
         ("id", "route: id: its type is BIGINT"),
         ("kindd", "did you mean kind"),
@@ -133,13 +133,13 @@ def test_a_buffer_has_nothing_for_tables_without_rows() -> None:
         ("random()::VARCHAR", "a different value each time"),
     ],
 )
-def test_what_is_no_route_is_told_at_the_start(route: str, told: str) -> None:
+def test_invalid_route_is_refused_at_startup(route: str, text: str) -> None:
     with pytest.raises(ExpressionError) as caught:
         StreamConverter(routed(route))
-    assert told in str(caught.value)
+    assert text in str(caught.value)
 
 
-def test_the_field_that_routes_need_not_become_a_column_and_all_rows_of_a_record_go_together() -> None:
+def test_routing_field_may_be_dropped_and_exploded_rows_stay_together() -> None:
     stream = routed(columns="kind STRING, items ARRAY<INT>", drop=["kind"], explode="items")
     values: list[bytes | None] = [b'{"kind":"a","items":[1,2]}', b'{"kind":"b","items":[3]}', b'{"items":[4,5]}']
     (staged,) = StreamConverter(stream).convert([batch_of(values)])

@@ -1,4 +1,4 @@
-"""Maxwell's, Canal's and AWS DMS's change events become rows and `_cdc`; what is no change is counted or refused."""
+"""Change events of Maxwell, Canal and AWS DMS become rows and `_cdc`; other events are filtered or refused."""
 
 import datetime as dt
 import json
@@ -79,7 +79,7 @@ CHANGES: Mapping[str, Mapping[str, object]] = {
 
 
 @pytest.mark.parametrize("envelope", sorted(CHANGES))
-def test_each_operation_is_a_row_with_what_the_event_says_about_it(envelope: str) -> None:
+def test_each_operation_becomes_a_row_with_cdc_metadata(envelope: str) -> None:
     messages = [*CHANGES[envelope].values(), None]
     for one in native_decoders():
         staged = staged_of(streaming(envelope), messages, native_decoder=one)
@@ -89,7 +89,7 @@ def test_each_operation_is_a_row_with_what_the_event_says_about_it(envelope: str
         assert rows_of(staged, "id", "name", "_cdc") == wanted
 
 
-PASSED_OVER: list[tuple[str, object]] = [
+FILTERED: list[tuple[str, object]] = [
     ("maxwell", maxwell("bootstrap-start", {})),
     ("maxwell", maxwell("bootstrap-complete", {})),
     ("maxwell", {"type": "table-alter", "database": "shop", "table": "orders", "old": {}, "def": {}, "sql": "ALTER"}),
@@ -111,8 +111,8 @@ PASSED_OVER: list[tuple[str, object]] = [
 ]
 
 
-@pytest.mark.parametrize(("envelope", "message"), PASSED_OVER)
-def test_what_belongs_to_the_feed_and_changes_no_row_is_passed_over_and_counted(envelope: str, message: object) -> None:
+@pytest.mark.parametrize(("envelope", "message"), FILTERED)
+def test_event_that_changes_no_row_is_filtered(envelope: str, message: object) -> None:
     change = {"op": "c", "after": ROW} if envelope == "debezium" else next(iter(CHANGES[envelope].values()))
     staged = staged_of(streaming(envelope, where="id < 5"), [None, message, change, message])
     assert errors_of(staged) == []
@@ -120,7 +120,7 @@ def test_what_belongs_to_the_feed_and_changes_no_row_is_passed_over_and_counted(
     assert rows_of(staged, "_kafka_offset") == [(102,)]
 
 
-def test_what_is_passed_over_is_so_for_tables_with_columns_of_their_own() -> None:
+def test_event_that_changes_no_row_is_filtered_for_tables_with_separate_columns() -> None:
     routes = {"a": {"table": "/a", "columns": "id BIGINT"}, "b": {"table": "/b", "columns": "name STRING"}}
     stream = streaming("debezium", route="['a', 'b']", routes=routes)
     control = {"status": "BEGIN", "id": "571:53195829", "event_count": None, "ts_ms": 1}
@@ -165,7 +165,7 @@ REFUSED: list[tuple[str, object, str, str]] = [
 
 
 @pytest.mark.parametrize(("envelope", "message", "error_class", "text"), REFUSED)
-def test_what_is_malformed_is_a_dead_letter_with_its_reason(
+def test_malformed_event_is_a_dead_letter_with_its_reason(
     envelope: str, message: object, error_class: str, text: str
 ) -> None:
     change = {"op": "c", "after": ROW} if envelope == "debezium" else next(iter(CHANGES[envelope].values()))
@@ -176,7 +176,7 @@ def test_what_is_malformed_is_a_dead_letter_with_its_reason(
     assert [offset for (offset,) in rows_of(staged, "_kafka_offset")] == [101, 103]
 
 
-def test_a_message_of_several_rows_is_all_of_them_in_order_or_none() -> None:
+def test_rows_of_one_message_are_staged_together_or_refused() -> None:
     several = [
         canal("INSERT", *({"id": str(n), "name": name} for n in ids)) for ids, name in (((1, 2), "a"), ((3,), "b"))
     ]
@@ -187,7 +187,7 @@ def test_a_message_of_several_rows_is_all_of_them_in_order_or_none() -> None:
     assert staged.exploded == 1
 
 
-def test_of_several_rows_some_may_be_filtered_and_one_failing_expression_refuses_all() -> None:
+def test_filter_applies_per_row_but_a_failing_expression_refuses_the_message() -> None:
     messages = [
         canal("INSERT", *({"id": str(number)} for number in numbers)) for numbers in ((1, 2), (3, 4), (5,), (7, 8))
     ]
@@ -203,7 +203,7 @@ def test_of_several_rows_some_may_be_filtered_and_one_failing_expression_refuses
     ]
 
 
-def test_all_rows_of_a_message_go_to_the_same_tables() -> None:
+def test_rows_of_one_message_go_to_the_same_tables() -> None:
     def routed(names: Sequence[str], **more: object) -> tuple[dict[str, list[int]], list[int]]:
         stream = streaming("canal", **{"route": "name", "routes": {"a": "/a", "b": "/b"}, **more})
         messages = [canal("INSERT", *({"id": "1", "name": name} for name in each)) for each in names]
@@ -222,13 +222,13 @@ def test_all_rows_of_a_message_go_to_the_same_tables() -> None:
 
 
 @pytest.mark.parametrize(("envelope", "delete"), [("maxwell", "delete"), ("canal", "DELETE"), ("dms", "delete")])
-def test_merging_knows_what_deletes(envelope: str, delete: str) -> None:
+def test_merge_recognizes_deletes(envelope: str, delete: str) -> None:
     stream = streaming(envelope, load="merge", merge={"keys": ["id"]})
     staged = staged_of(stream, list(CHANGES[envelope].values()))
     assert rows_of(staged, "_merge_delete") == [(operation == delete,) for operation in CHANGES[envelope]]
 
 
-def test_values_of_canal_are_texts_also_where_the_stream_is_strict() -> None:
+def test_canal_values_are_parsed_from_text_in_strict_streams() -> None:
     columns = "id BIGINT, price DECIMAL(10,2), at TIMESTAMP_NTZ, note STRING, ratio DOUBLE"
     row = {"id": "27", "price": "1.50", "at": "2026-03-31 03:17:37", "note": None, "ratio": "0.5"}
     staged = staged_of(streaming("canal", columns=columns), [canal("INSERT", row)])
@@ -238,7 +238,7 @@ def test_values_of_canal_are_texts_also_where_the_stream_is_strict() -> None:
 
 
 @pytest.mark.parametrize("envelope", sorted(CHANGES))
-def test_the_record_of_a_message_is_found_for_a_sample_of_its_fields(envelope: str) -> None:
+def test_opener_extracts_the_record_of_an_event(envelope: str) -> None:
     opened = opener_of(streaming(envelope))
     for message in CHANGES[envelope].values():
         found = opened(json.dumps(message).encode())
@@ -293,7 +293,7 @@ DOCUMENTED: list[tuple[str, str, bytes, dict[str, object]]] = [
 
 
 @pytest.mark.parametrize(("envelope", "columns", "message", "expected"), DOCUMENTED)
-def test_the_messages_that_the_projects_document_become_rows(
+def test_documented_example_messages_become_rows(
     envelope: str, columns: str, message: bytes, expected: dict[str, object]
 ) -> None:
     for one in native_decoders():
@@ -313,13 +313,13 @@ UPDATES: list[tuple[str, str, dict[str, object]]] = [
 
 
 @pytest.mark.parametrize(("envelope", "op", "message"), UPDATES)
-def test_an_update_of_the_key_deletes_the_old_row_first(envelope: str, op: str, message: dict[str, object]) -> None:
+def test_key_update_deletes_the_old_row_first(envelope: str, op: str, message: dict[str, object]) -> None:
     staged = staged_of(merging(envelope), [message, message])
     gone, new = (1, "new", True, 0), (2, "new", False, 1)
     assert rows_of(staged, "id", "name", "_merge_delete", "_merge_row") == [gone, new, gone, new]
     assert staged.rows[0]["_cdc"][0]["op"].as_py() == op
     assert staged.exploded == 2
-    assert len(staged_of(streaming(envelope), [message]).rows[0]) == 1, "without a merge it is one event"
+    assert len(staged_of(streaming(envelope), [message]).rows[0]) == 1, "one row without a merge"
 
 
 @pytest.mark.parametrize(
@@ -333,23 +333,23 @@ def test_an_update_of_the_key_deletes_the_old_row_first(envelope: str, op: str, 
         maxwell("insert", {"id": 2, "name": "new"}, old={"id": 1}),
     ],
 )
-def test_other_events_change_one_row(message: dict[str, object]) -> None:
+def test_event_without_a_key_change_is_one_row(message: dict[str, object]) -> None:
     staged = staged_of(merging("maxwell"), [message])
     assert rows_of(staged, "id", "_merge_delete", "_merge_row") == [(2, False, 0)]
 
 
-def test_an_old_key_is_found_however_its_name_is_written() -> None:
+def test_old_key_is_found_with_an_escaped_name() -> None:
     message = json.dumps(maxwell("update", {"id": 2}, old={"id": 1})).replace('{"id": 1}', r'{"\u0069d": 1}').encode()
     assert rows_of(staged_of(merging("maxwell"), [message]), "id", "_merge_delete") == [(1, True), (2, False)]
 
 
-def test_the_delete_of_an_old_key_has_the_moment_of_the_change() -> None:
+def test_delete_of_an_old_key_has_the_sequence_of_the_update() -> None:
     stream = merging("maxwell", columns="id BIGINT, at BIGINT", merge={"keys": ["id"], "sequence": "at"})
     staged = staged_of(stream, [maxwell("update", {"id": 2, "at": 9}, old={"id": 1, "at": 4})])
     assert rows_of(staged, "id", "at", "_merge_delete") == [(1, 9, True), (2, 9, False)]
 
 
-def test_a_derived_key_is_computed_of_the_old_image() -> None:
+def test_derived_key_is_computed_from_the_old_image() -> None:
     stream = merging("canal", derive={"code": "name || id"}, merge={"keys": ["code"]})
     staged = staged_of(
         stream, [canal("UPDATE", {"id": "2", "name": "b"}, {"id": "3", "name": "c"}, old=[{"name": "a"}])]
@@ -361,20 +361,20 @@ def test_a_derived_key_is_computed_of_the_old_image() -> None:
     ]
 
 
-def test_a_renamed_key_is_its_field_in_the_image() -> None:
+def test_renamed_key_is_read_from_the_old_image() -> None:
     stream = merging("maxwell", rename={"id": "number"}, merge={"keys": ["number"]})
     staged = staged_of(stream, [maxwell("update", {"id": 2}, old={"id": 1})])
     assert rows_of(staged, "number", "_merge_delete") == [(1, True), (2, False)]
 
 
-def test_both_rows_of_a_new_key_are_refused_if_one_is() -> None:
+def test_key_update_is_refused_if_its_delete_is() -> None:
     staged = staged_of(merging("maxwell"), [maxwell("update", {"id": 2}, old={"id": "x"})])
     ((_, error_class, error),) = errors_of(staged)
     assert (error_class, error[:14]) == ("wrong_type", "row 1 of 2: id")
     assert len(staged.rows[0]) == 0
 
 
-def test_rules_judge_each_row_and_count_the_message_once() -> None:
+def test_expect_rules_check_each_row_and_count_the_message_once() -> None:
     stream = merging("canal", expect={"small": "id < 5"}, on_fail="dead_letter")
     messages = [canal("INSERT", *({"id": str(number)} for number in numbers)) for numbers in ((1, 2), (6, 7, 3), (4,))]
     staged = staged_of(stream, messages)
@@ -420,7 +420,7 @@ TRUNCATIONS: list[tuple[str, object, object]] = [
 
 @pytest.mark.parametrize(("envelope", "change", "truncation"), TRUNCATIONS)
 @pytest.mark.parametrize("soft", [None, "gone"])
-def test_a_truncated_table_is_a_row_without_a_key_in_its_place(
+def test_truncation_is_a_row_without_a_key_in_order(
     envelope: str, change: object, truncation: object, soft: str | None
 ) -> None:
     merge = {"keys": ["id"], "truncates": "apply", "soft_delete": soft}
@@ -443,6 +443,6 @@ def test_a_truncated_table_is_a_row_without_a_key_in_its_place(
         ({"envelope": "debezium", "topics": ["^shop"]}, "with topics the stream"),
     ],
 )
-def test_truncated_tables_are_not_applied_where_they_may_be_one_of_several(more: dict[str, Any], problem: str) -> None:
+def test_truncates_cannot_be_applied_to_streams_of_several_tables(more: dict[str, Any], problem: str) -> None:
     with pytest.raises(ValidationError, match=problem):
         merging(**{"merge": {"keys": ["id"], "truncates": "apply"}, **more})

@@ -1,4 +1,4 @@
-"""Rows that explode come in slices: together they are what they would be at once, and none is larger than it may be."""
+"""Exploded rows come in slices of limited size, which add up to the whole."""
 
 import json
 from collections import Counter
@@ -55,7 +55,7 @@ def batches() -> list[MessageBatch]:
 
 
 def summed(found: Sequence[StagedRows]) -> tuple[object, ...]:
-    """All that a marker would say of these, and their rows."""
+    """The totals that a marker would have, and the rows."""
     buffer: dict[str, list[object]] = {}
     counts: Counter[str] = Counter()
     for staged in found:
@@ -76,7 +76,7 @@ def summed(found: Sequence[StagedRows]) -> tuple[object, ...]:
 
 
 @pytest.mark.parametrize("slice_bytes", [1, 100, 1_000, 5_000, 10**9])
-def test_slices_are_together_what_they_would_be_at_once(slice_bytes: int) -> None:
+def test_slices_add_up_to_the_whole(slice_bytes: int) -> None:
     given = batches()
     whole = StreamConverter(STREAM).convert(given)
     slices = list(StreamConverter(STREAM, limits=ExplodeLimits(slice_bytes)).slices(given))
@@ -87,7 +87,7 @@ def test_slices_are_together_what_they_would_be_at_once(slice_bytes: int) -> Non
     assert (len(slices) == 1) == (slice_bytes == 10**9)
 
 
-def test_no_slice_is_larger_than_a_row_must_be() -> None:
+def test_slice_size_is_limited() -> None:
     converter = StreamConverter(STREAM, limits=ExplodeLimits(10_000))
     values: list[bytes | None] = [message(number, number * 37 % 400, "x" * (number % 90)) for number in range(60)]
     sizes = [
@@ -95,10 +95,10 @@ def test_no_slice_is_larger_than_a_row_must_be() -> None:
         for found in converter.slices([batch_of(values)])
     ]
     assert len(sizes) > 50
-    assert max(sizes) < 40_000  # Kafka's columns come on top
+    assert max(sizes) < 40_000  # Kafka's columns are not counted
 
 
-def test_pieces_of_a_record_go_into_one_buffer_whole() -> None:
+def test_segments_of_a_record_share_one_buffer() -> None:
     converter = StreamConverter(STREAM, limits=ExplodeLimits(500))
     buffer = Buffer.begin(batch_of([None]).end, converter.formats)
     (found,) = [[one for part in converter.slices([batch_of([message(0, 1000)])]) for _, one in part]]
@@ -110,7 +110,7 @@ def test_pieces_of_a_record_go_into_one_buffer_whole() -> None:
     assert file.rows == 1000
 
 
-def test_a_record_that_nothing_could_hold_is_a_dead_letter() -> None:
+def test_record_too_large_to_explode_is_a_dead_letter() -> None:
     converter = StreamConverter(STREAM, limits=ExplodeLimits(1_000, 50_000))
     found = [
         one for part in converter.slices([batch_of([message(0, 2), message(1, 900, "x" * 100)])]) for _, one in part
@@ -121,7 +121,7 @@ def test_a_record_that_nothing_could_hold_is_a_dead_letter() -> None:
     assert "four times writer.memory" in letter["error"]
 
 
-def test_bytes_of_rows_are_those_of_their_values() -> None:
+def test_row_bytes_are_the_bytes_of_the_values() -> None:
     ddl = (
         "i INT, b BOOLEAN, s STRING, d DECIMAL(20,2), l ARRAY<STRING>, m MAP<STRING, BIGINT>, "
         "t STRUCT<x: BINARY, y: DATE>"

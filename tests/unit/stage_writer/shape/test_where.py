@@ -1,4 +1,4 @@
-"""`where`: which records become rows, and what becomes of the others."""
+"""`where`: the records that become rows, and the filtered ones."""
 
 import pytest
 
@@ -12,7 +12,7 @@ def converter(where: str, **more: object) -> StreamConverter:
     return StreamConverter(stream_of(columns="id BIGINT, text STRING", where=where, **more))
 
 
-def test_a_record_for_which_it_is_not_true_is_counted_and_has_no_row() -> None:
+def test_filtered_record_is_counted_and_has_no_row() -> None:
     values = [b'{"id":1}', b'{"id":-1}', b"{}", None, b'{"id":"x"}', b'{"id":5}']
     (staged,) = converter("id > 0").convert([batch_of(values)])
     assert staged.rows[0].column("id").to_pylist() == [1, 5]
@@ -21,7 +21,7 @@ def test_a_record_for_which_it_is_not_true_is_counted_and_has_no_row() -> None:
     assert (staged.records, staged.filtered, staged.tombstones, sum(staged.dead_letters.values())) == (6, 2, 1, 1)
 
 
-def test_a_record_for_which_it_fails_is_a_dead_letter() -> None:
+def test_record_with_a_failing_condition_is_a_dead_letter() -> None:
     (staged,) = converter("text::INT = 1").convert([batch_of([b'{"text":"1"}', b'{"text":"x"}', b'{"text":"2"}'])])
     assert staged.dead_letters == {"expression_failed": 1}
     assert staged.rows[1].column("_kafka_offset").to_pylist() == [101]
@@ -29,14 +29,14 @@ def test_a_record_for_which_it_fails_is_a_dead_letter() -> None:
     assert (staged.filtered_offsets.tolist(), staged.rows[0].num_rows) == ([102], 1)
 
 
-def test_what_is_left_out_is_not_derived_from() -> None:
+def test_filtered_record_is_not_derived() -> None:
     stream = converter("text <> 'x'", derive={"n": "text::INT"})
     (staged,) = stream.convert([batch_of([b'{"text":"x"}', b'{"text":"7"}'])])
     assert staged.rows[0].column("n").to_pylist() == [7]
     assert (staged.filtered, dict(staged.dead_letters)) == (1, {})
 
 
-def test_filtered_ones_are_parted_by_kafka_partition() -> None:
+def test_filtered_offsets_are_split_by_kafka_partition() -> None:
     batches = [batch_of([b'{"id":1}', b'{"id":-1}']), batch_of([b'{"id":-1}'], partition=4, first=7), batch_of([])]
     parts = converter("id > 0").convert(batches[:2])
     assert [part.filtered_offsets.tolist() for part in parts] == [[101], [7]]
@@ -44,7 +44,7 @@ def test_filtered_ones_are_parted_by_kafka_partition() -> None:
 
 
 @pytest.mark.parametrize(
-    ("where", "told"),
+    ("where", "text"),
     [
         ("id", "where: id: its type is BIGINT"),
         ("idd > 0", "did you mean id"),
@@ -53,17 +53,17 @@ def test_filtered_ones_are_parted_by_kafka_partition() -> None:
         ("id > [1]", "where: "),
     ],
 )
-def test_what_is_no_condition_over_the_record_is_told_at_the_start(where: str, told: str) -> None:
+def test_invalid_condition_is_refused_at_startup(where: str, text: str) -> None:
     with pytest.raises(ExpressionError) as caught:
         converter(where)
-    assert told in f"{caught.value.problem} {caught.value.remedy}"
+    assert text in f"{caught.value.problem} {caught.value.remedy}"
 
 
-def test_it_may_ask_for_headers() -> None:
+def test_condition_may_use_headers() -> None:
     assert converter("kafka.headers['a'] = 'b'::BLOB").needs_headers
     assert not converter("kafka.offset > 0").needs_headers
 
 
-def test_an_empty_condition_is_refused() -> None:
+def test_empty_condition_is_refused() -> None:
     with pytest.raises(ValueError, match="where"):
         Settings.model_validate({"streams": [{"where": ""}]})
