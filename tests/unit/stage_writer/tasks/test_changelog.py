@@ -1,4 +1,4 @@
-"""What tasks change, in a Kafka topic: what markers name of it is read, and a state is not left there for long."""
+"""State changes in a Kafka topic: the changes that markers name are restored, and no state stays there for long."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +26,7 @@ HOUR = SnapshotsWhen(oldest_s=3600.0)
 
 
 def flushed(folder: Path, *ends: int) -> World:
-    """A chain whose first flush is in the stage, and the others' changes in the topic."""
+    """A chain with the state of its first flush in the stage, and the changes of later flushes in the topic."""
     world = World(folder, ends[0])
     world.new_writer(HOUR, topic=CHANGES)
     for end in ends:
@@ -40,7 +40,7 @@ def held(world: World) -> tuple[str, str]:
     return found.problem, found.remedy
 
 
-def test_changes_are_in_the_topic_over_a_snapshot_in_the_stage_and_a_new_owner_counts_on(tmp_path: Path) -> None:
+def test_changes_go_to_the_topic_above_a_snapshot_in_the_stage(tmp_path: Path) -> None:
     world = flushed(tmp_path, 10, 15, 21)
     assert [manifest.version for manifest in world.manifests()] == [1, 6, 6]
     state = world.states()[-1].files
@@ -53,7 +53,7 @@ def test_changes_are_in_the_topic_over_a_snapshot_in_the_stage_and_a_new_owner_c
     assert world.restored_bytes() > sum(changes.size_bytes for changes in state.in_topics)
 
 
-def test_a_write_that_fails_is_made_again_and_only_its_last_pieces_are_read(tmp_path: Path) -> None:
+def test_failed_write_is_retried_and_only_its_last_messages_are_read(tmp_path: Path) -> None:
     world = flushed(tmp_path, 10)
     world.topics.fails = [0, 1, 2]
     world.grow(15)
@@ -72,10 +72,10 @@ def offsets(span: Span) -> range:
     return range(span.start, span.end)
 
 
-def test_what_a_lost_claim_has_written_belongs_to_no_flush(tmp_path: Path) -> None:
+def test_changes_written_by_a_lost_claim_belong_to_no_flush(tmp_path: Path) -> None:
     world = flushed(tmp_path, 10)
     world.group.ends[FIRST] = 14
-    world.writer.step(0.2)  # read and counted, and not flushed
+    world.writer.step(0.2)  # read and counted, but not flushed
     other = World(tmp_path, 13)
     other.topics, other.names = world.topics, iter(range(2_000, 3_000))
     other.new_writer(HOUR, topic=CHANGES)
@@ -89,7 +89,7 @@ def test_what_a_lost_claim_has_written_belongs_to_no_flush(tmp_path: Path) -> No
     assert world.staged() == counted(25)
 
 
-def test_a_rewind_reads_what_the_older_marker_names(tmp_path: Path) -> None:
+def test_rewind_restores_the_state_of_the_older_marker(tmp_path: Path) -> None:
     world = flushed(tmp_path, 10, 15, 20)
     last = max(item.path for item in world.store.list("done/orders/0"))
     world.store.write(f"stray/{last}", world.store.read(last) or b"")
@@ -99,7 +99,7 @@ def test_a_rewind_reads_what_the_older_marker_names(tmp_path: Path) -> None:
     assert world.staged() == counted(24)
 
 
-def test_it_can_be_switched_on_and_off_between_runs(tmp_path: Path) -> None:
+def test_changelog_can_be_switched_on_and_off_between_runs(tmp_path: Path) -> None:
     world = World(tmp_path, 10)
     world.steps()
     world.new_writer(HOUR, topic=CHANGES)
@@ -119,7 +119,7 @@ def test_it_can_be_switched_on_and_off_between_runs(tmp_path: Path) -> None:
     assert world.staged() == counted(36)
 
 
-def test_pieces_that_are_gone_hold_the_partition_and_say_where_to_rewind_to(tmp_path: Path) -> None:
+def test_missing_changes_hold_the_partition_with_a_rewind_position(tmp_path: Path) -> None:
     world = flushed(tmp_path, 10, 15, 20)
     first = world.states()[-1].files.in_topics[0].spans[0].start
     world.topics.low = first + 1
@@ -129,13 +129,13 @@ def test_pieces_that_are_gone_hold_the_partition_and_say_where_to_rewind_to(tmp_
     assert f"at offset {first} of changes/0 are gone" in problem
     assert "--to 10 --below-table" in remedy
     assert world.staged() == counted(20)
-    world.topics.low = 0  # as if they were back: nothing else was done meanwhile
+    world.topics.low = 0  # as if the messages were restored
     world.clock.sleep_s(CHECK_HELD_EVERY_S)
     world.steps()
     assert world.staged() == counted(24)
 
 
-def test_other_messages_or_another_topic_in_their_place_hold_the_partition(tmp_path: Path) -> None:
+def test_foreign_messages_or_a_recreated_topic_hold_the_partition(tmp_path: Path) -> None:
     world = flushed(tmp_path, 10, 15)
     log = world.topics.logs[CHANGES]
     good = log[1]
@@ -149,7 +149,7 @@ def test_other_messages_or_another_topic_in_their_place_hold_the_partition(tmp_p
     assert "made again" in held(world)[0]
 
 
-def test_changes_that_come_of_age_are_followed_by_a_snapshot(tmp_path: Path) -> None:
+def test_changes_that_grow_old_are_replaced_by_a_snapshot(tmp_path: Path) -> None:
     world = World(tmp_path, 10)
     world.new_writer(SnapshotsWhen(oldest_s=7.0), topic=CHANGES)
     for end in (10, 15, 17, 20):
@@ -159,12 +159,10 @@ def test_changes_that_come_of_age_are_followed_by_a_snapshot(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("topic", [CHANGES, None])
-def test_a_state_to_which_nothing_comes_is_written_to_the_stage_before_its_topic_forgets(
-    tmp_path: Path, topic: str | None
-) -> None:
+def test_idle_state_is_copied_to_the_stage_before_its_topic_expires(tmp_path: Path, topic: str | None) -> None:
     world = flushed(tmp_path, 10, 15)
     if topic is None:
-        world.new_writer(HOUR)  # and the setting was taken away
+        world.new_writer(HOUR)  # the setting was removed
     else:
         world.clock.sleep_s(3700.0)
     world.steps()
@@ -181,7 +179,7 @@ def test_a_state_to_which_nothing_comes_is_written_to_the_stage_before_its_topic
     assert (before.in_topics, files.snapshot) == ((), before.snapshot)
 
 
-def test_a_writer_that_wrote_a_stand_in_goes_on_from_it(tmp_path: Path) -> None:
+def test_writer_continues_from_its_stand_in(tmp_path: Path) -> None:
     world = flushed(tmp_path, 10, 15)
     world.clock.sleep_s(3700.0)
     world.steps()
@@ -189,13 +187,13 @@ def test_a_writer_that_wrote_a_stand_in_goes_on_from_it(tmp_path: Path) -> None:
     world.steps()
     world.grow(20)
     files = world.states()[-1].files
-    assert (len(files.paths), len(files.in_topics)) == (1, 1), "only what came after it is in the topic"
+    assert (len(files.paths), len(files.in_topics)) == (1, 1), "only later changes are in the topic"
     world.new_writer(HOUR, topic=CHANGES)
     world.grow(25)
     assert world.staged() == counted(25)
 
 
-def test_while_a_topic_is_not_fit_states_go_to_the_stage_and_nothing_more_goes_there(tmp_path: Path) -> None:
+def test_unsuitable_topic_sends_states_to_the_stage(tmp_path: Path) -> None:
     world, unsuitable_topics = World(tmp_path, 10), set[str]()
     world.new_writer(HOUR, topic=CHANGES, unfit=unsuitable_topics)
     world.grow(10)
@@ -204,9 +202,9 @@ def test_while_a_topic_is_not_fit_states_go_to_the_stage_and_nothing_more_goes_t
     unsuitable_topics.add(CHANGES)
     messages = len(world.topics.logs[CHANGES])
     world.clock.sleep_s(61.0)
-    world.steps()  # no record comes, and a stand-in is written
+    world.steps()  # without new records, a stand-in is written
     world.grow(20)
-    world.steps(30)  # the group may have given the writer up in that minute, so that its first claim has to wait
+    world.steps(30)  # after that minute, the first claim waits until the writer hears from its group
     world.grow(22)
     assert [state.files.in_topics for state in world.states()[-2:]] == [(), ()]
     assert len(world.topics.logs[CHANGES]) == messages
@@ -217,8 +215,8 @@ def test_while_a_topic_is_not_fit_states_go_to_the_stage_and_nothing_more_goes_t
     assert world.staged() == counted(25)
 
 
-def test_a_topic_that_takes_nothing_any_more_ends_no_writer(tmp_path: Path) -> None:
-    """Its policy was changed while a flush was under way, before anybody looked at it again."""
+def test_topic_that_refuses_messages_does_not_end_the_writer(tmp_path: Path) -> None:
+    """Its policy was changed during a flush, before the next check of the topic."""
     world = flushed(tmp_path, 10, 15)
     messages = len(world.topics.logs[CHANGES])
     world.topics.refuses = ConfigError("it is compacted", "set cleanup.policy to delete")
@@ -232,7 +230,7 @@ def test_a_topic_that_takes_nothing_any_more_ends_no_writer(tmp_path: Path) -> N
     assert world.staged() == counted(25)
 
 
-def test_topics_are_looked_at_again_and_told_for_as_long_as_they_are_not_fit() -> None:
+def test_unsuitable_topics_are_checked_and_reported_each_minute() -> None:
     clock, metrics, unsuitable_topics = HandClock(), Metrics(), set[str]()
     answers: dict[str, Exception | None] = dict.fromkeys((CHANGES, "others"))
 
@@ -247,7 +245,7 @@ def test_topics_are_looked_at_again_and_told_for_as_long_as_they_are_not_fit() -
     log = structlog.get_logger()
     watch = ChangelogWatch(Topics(), both, unsuitable_topics, InTurn(), clock=clock, log=log, metrics=metrics)
 
-    def told_after(**given: Exception | None) -> tuple[set[str], int, list[str]]:
+    def after_a_minute(**given: Exception | None) -> tuple[set[str], int, list[str]]:
         answers.update(given)
         clock.sleep_s(61.0)
         watch.check()
@@ -255,20 +253,20 @@ def test_topics_are_looked_at_again_and_told_for_as_long_as_they_are_not_fit() -
         gauges = [line for line in metrics.exposition().decode().splitlines() if "changelog_topic_fit{" in line]
         return unsuitable_topics.copy(), len(watch.notes), [line[-3:] for line in sorted(gauges)]
 
-    assert told_after() == (set(), 0, ["1.0", "1.0"])
-    short = ConfigError("it forgets", "let it not")
-    assert told_after(changes=short) == ({"changes"}, 1, ["0.0", "1.0"])
-    assert watch.notes == ("it forgets; until then, states are stored in the stage: let it not",)
-    away = BrokerError("it is away")
-    assert told_after(changes=away, others=away) == ({"changes"}, 1, ["0.0", "1.0"]), "nobody has fixed it"
-    assert told_after(changes=None, others=short) == ({"others"}, 1, ["1.0", "0.0"])
+    assert after_a_minute() == (set(), 0, ["1.0", "1.0"])
+    short = ConfigError("it is compacted", "set delete")
+    assert after_a_minute(changes=short) == ({"changes"}, 1, ["0.0", "1.0"])
+    assert watch.notes == ("it is compacted; until then, states are stored in the stage: set delete",)
+    away = BrokerError("unavailable")
+    assert after_a_minute(changes=away, others=away) == ({"changes"}, 1, ["0.0", "1.0"]), "the problem remains"
+    assert after_a_minute(changes=None, others=short) == ({"others"}, 1, ["1.0", "0.0"])
     answers["others"] = None
     watch.check()
     assert unsuitable_topics, "a minute has not passed"
-    assert told_after() == (set(), 0, ["1.0", "1.0"])
+    assert after_a_minute() == (set(), 0, ["1.0", "1.0"])
 
 
-def test_what_a_topic_took_and_gave_back_is_counted(tmp_path: Path) -> None:
+def test_written_and_restored_changes_are_counted(tmp_path: Path) -> None:
     world = flushed(tmp_path, 10, 15, 20)
 
     def counts(kind: str) -> tuple[float, float]:
@@ -288,7 +286,7 @@ def test_what_a_topic_took_and_gave_back_is_counted(tmp_path: Path) -> None:
     assert len(world.topics.read) > 2
 
 
-def test_a_state_that_cannot_be_written_to_the_stage_does_not_keep_others_back() -> None:
+def test_state_that_cannot_be_stored_does_not_delay_others() -> None:
     clock = HandClock()
     begun: list[int] = []
     done: list[int] = []
@@ -299,7 +297,7 @@ def test_a_state_that_cannot_be_written_to_the_stage_does_not_keep_others_back()
 
         def __call__(self) -> StateFiles:
             if self.number == 0 and len(begun) < 3:
-                msg = "away"
+                msg = "unavailable"
                 raise StoreError(msg)
             return StateFiles(str(self.number))
 
@@ -332,7 +330,7 @@ def test_a_state_that_cannot_be_written_to_the_stage_does_not_keep_others_back()
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "told"),
+    ("key", "value", "text"),
     [
         ("cleanup.policy", "compact", "delete"),
         ("cleanup.policy", "compact,delete", "delete"),
@@ -341,36 +339,36 @@ def test_a_state_that_cannot_be_written_to_the_stage_does_not_keep_others_back()
         ("max.message.bytes", "100000", "524288 or more"),
     ],
 )
-def test_a_topic_that_does_not_keep_them_is_refused(key: str, value: str, told: str) -> None:
+def test_topic_with_unsuitable_settings_is_refused(key: str, value: str, text: str) -> None:
     good = {"cleanup.policy": "delete", "retention.ms": "604800000", "retention.bytes": "-1"}
     assert suitability_problem(CHANGES, good, 86_400.0) is None
     assert suitability_problem(CHANGES, good | {"retention.ms": "-1"}, 86_400.0) is None
     found = suitability_problem(CHANGES, good | {key: value}, 86_400.0)
     assert isinstance(found, ConfigError)
     assert f"'changes', which has {key}={value}" in found.problem
-    assert f"set the topic's {key} to {told}" in found.remedy
+    assert f"set the topic's {key} to {text}" in found.remedy
 
 
-def test_a_topic_keeps_more_than_states_are_left_to_it() -> None:
+def test_topic_retention_exceeds_the_snapshot_age() -> None:
     for keep_s in (0.0, 60.0, 86_400.0):
         assert 4 * snapshot_after_s(keep_s) <= retention_s(keep_s)
 
 
-def test_offsets_are_runs() -> None:
+def test_offsets_are_grouped_into_spans() -> None:
     assert spans_of([3, 4, 7]) == (Span(Position(3), Position(5)), Span(Position(7), Position(8)))
     with pytest.raises(ValueError, match="offset 3 comes after 4"):
         spans_of([4, 3])
 
 
 @pytest.mark.parametrize(
-    ("streams", "told"),
+    ("streams", "text"),
     [
         ([{"topology": None}], "only applies to the state of a topology"),
         ([{}, {"app_id": "b", "topics": ["changes"], "table": "file:///b", "state_changelog": None}], "'b' reads"),
         ([{"topics": ["orders", "changes"]}], "'orders' reads"),
     ],
 )
-def test_a_setting_that_cannot_be_is_refused(streams: list[dict[str, object]], told: str) -> None:
+def test_invalid_changelog_setting_is_refused(streams: list[dict[str, object]], text: str) -> None:
     usual = {
         "app_id": "orders",
         "topics": ["orders"],
@@ -379,5 +377,5 @@ def test_a_setting_that_cannot_be_is_refused(streams: list[dict[str, object]], t
         "topology": "a:b",
         "state_changelog": "changes",
     }
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=text):
         settings_of(*(usual | one for one in streams), stage={"url": "file:///s"})

@@ -1,4 +1,4 @@
-"""Topologies of steps on columns are converted without tasks, to what a task would make of each message."""
+"""Topologies of steps on columns are converted without tasks, with the same result as with a task."""
 
 import random
 
@@ -60,10 +60,10 @@ def batch_of(dice: random.Random, partition: TopicPartition, start: int) -> Mess
 
 
 SHAPES = {"columns": "text STRING NOT NULL, n BIGINT, more DATE", "partition_by": ["more"], "load": "append"}
-"""Of a table of its own, with other columns in another order, of other types, and another way to be loaded."""
+"""A routed table with other columns, order, types and load mode."""
 
 
-def told(staged: StagedRows) -> list[object]:
+def summary(staged: StagedRows) -> list[object]:
     routed = [[fmt, rows.schema == fmt.arrow_schema, rows.to_pylist()] for fmt, rows in staged.routed]
     tables = [[rows.schema, rows.to_pylist()] for rows in staged.rows] + sorted(routed, key=str)
     counts = [staged.end, staged.records, staged.tombstones, dict(staged.dead_letters), staged.exploded]
@@ -78,13 +78,13 @@ def converted(parent: Converter, batches: list[MessageBatch]) -> dict[TopicParti
         fresh.setdefault(parent if job is None else job().converter, []).append(batch)
     by_converter = [(parent, batches)] if isinstance(parent, ColumnsConverter) else together(fresh)
     portions = [portion for converts, some in by_converter for portion in converts.slices(some)]
-    return {batch.partition: told(staged) for portion in portions for batch, staged in portion}
+    return {batch.partition: summary(staged) for portion in portions for batch, staged in portion}
 
 
 @pytest.mark.parametrize("fill", [one_path, a_route, several_sinks])
 @pytest.mark.parametrize("kafka_columns", [False, True])
 @pytest.mark.parametrize("route_tables", [{}, {"ones": SHAPES}])
-def test_a_message_becomes_what_a_task_makes_of_it(
+def test_columns_converter_matches_the_task_converter(
     fill: object, route_tables: dict[str, object], *, kafka_columns: bool
 ) -> None:
     assert callable(fill)

@@ -1,4 +1,4 @@
-"""Where tasks keep their state: in memory, or in a folder of their own on disk."""
+"""Task state is kept in memory, or in a separate folder on disk."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -20,13 +20,13 @@ OTHER = TopicPartition(Topic("orders"), Partition(4))
 COUNTS, KEPT = Stores.key_value("counts"), Stores.key_value("counts", persistent=True)
 
 
-def test_a_persistent_store_without_a_disk_is_refused_by_name() -> None:
+def test_persistent_store_without_a_state_folder_is_refused_by_name() -> None:
     with pytest.raises(ConfigError, match=r"counts is persistent, but writer\.state_folder is not set"):
         Keeping("app", Metrics(), None).require_place([KEPT])
     Keeping("app", Metrics(), None).require_place([COUNTS])
 
 
-def test_more_stores_than_a_disk_takes_are_refused() -> None:
+def test_too_many_persistent_stores_are_refused() -> None:
     keeping = Keeping("app", Metrics(), "/nowhere")
     stores = [Stores.session(f"s{number}", timedelta(seconds=1)) for number in range(499)]
     keeping.require_place([KEPT, *stores])
@@ -35,7 +35,7 @@ def test_more_stores_than_a_disk_takes_are_refused() -> None:
     keeping.require_place([COUNTS] * 2000)
 
 
-def test_a_disk_takes_as_many_stores_as_may_be(tmp_path: Path) -> None:
+def test_disk_holds_the_maximum_number_of_stores(tmp_path: Path) -> None:
     builders = [Stores.key_value(f"s{number}", persistent=True) for number in range(1_000)]
     keeping, partition = (
         Keeping("app", Metrics(), str(tmp_path)),
@@ -64,7 +64,7 @@ def test_only_tasks_with_a_persistent_store_are_on_disk(tmp_path: Path) -> None:
     backend.close()
 
 
-def test_a_task_on_disk_is_gone_on_from_at_its_mark_unless_the_topology_is_another(tmp_path: Path) -> None:
+def test_task_on_disk_resumes_at_its_mark_unless_the_stores_changed(tmp_path: Path) -> None:
     keeping = Keeping("app", Metrics(), str(tmp_path))
     stores = TaskStores([KEPT], keeping.backend(SOURCE, [KEPT]))
     stores.restore((), (), "")
@@ -83,7 +83,7 @@ def test_a_task_on_disk_is_gone_on_from_at_its_mark_unless_the_topology_is_anoth
         other.close()
 
 
-def test_metrics_tell_of_each_task_while_it_is_there() -> None:
+def test_state_metrics_exist_only_while_the_task_does() -> None:
     metrics = Metrics()
     keeping = Keeping("app", metrics, None)
     stores = TaskStores([COUNTS], MemoryBackend())
@@ -104,7 +104,7 @@ def test_metrics_tell_of_each_task_while_it_is_there() -> None:
     assert 'stage_writer_state_restored_bytes_total{app_id="app"} 7.0' in text
 
 
-def test_stores_that_are_read_are_closed_by_their_last_reader() -> None:
+def test_stores_are_closed_by_their_last_reader() -> None:
     closed: list[str] = []
     stores = cast("TaskStores", SimpleNamespace(close=lambda: closed.append("closed")))
     readers = _Readers(stores)

@@ -1,4 +1,4 @@
-"""`topology: package.module:build`: what a user is told when it is not what it should be."""
+"""`topology: package.module:build`: how it is found, and the errors for invalid ones."""
 
 import builtins
 import sys
@@ -31,7 +31,7 @@ def build():
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The current folder, whose modules are forgotten afterwards."""
+    """The current folder; its modules are removed from ``sys.modules`` afterwards."""
     known = set(sys.modules)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
@@ -59,11 +59,11 @@ def good(topics: str = "'orders'", table: str = "") -> str:
     return GOOD.format(topics=topics, table=table)
 
 
-def test_a_topology_of_the_current_folder_is_found(folder: Path) -> None:
+def test_topology_in_the_current_folder_is_found(folder: Path) -> None:
     assert list(load(folder, good()).sources) == ["orders"]
 
 
-def test_a_module_that_is_not_there(folder: Path) -> None:
+def test_missing_module_is_refused(folder: Path) -> None:
     error = refusal(folder, good(), "shop.sessions.of:build")
     assert error.problem == "topology names the module 'shop.sessions.of', but there is no module 'shop.sessions'"
     error = refusal(folder, good(), "nowhere:build")
@@ -71,7 +71,7 @@ def test_a_module_that_is_not_there(folder: Path) -> None:
     assert str(folder) in error.remedy
 
 
-def test_what_the_module_cannot_import_is_not_taken_for_the_module(folder: Path) -> None:
+def test_failing_import_in_the_module_is_not_reported_as_a_missing_module(folder: Path) -> None:
     error = refusal(folder, "import numpi\n")
     assert "cannot be imported: ModuleNotFoundError: No module named 'numpi'" in error.problem
     assert f"({folder}/shop.py, line 1)" in error.problem
@@ -85,34 +85,34 @@ def test_what_the_module_cannot_import_is_not_taken_for_the_module(folder: Path)
         ("def build():\n    return undefined\n", "cannot be built: NameError: name 'undefined' is not defined"),
     ],
 )
-def test_what_the_code_does_wrong_is_told_with_its_place(folder: Path, text: str, problem: str) -> None:
+def test_error_in_user_code_is_reported_with_its_line(folder: Path, text: str, problem: str) -> None:
     error = refusal(folder, text)
     assert problem in error.problem
     assert f"{folder}/shop.py, line " in error.problem
 
 
-def test_a_function_that_is_not_there(folder: Path) -> None:
+def test_missing_function_is_refused(folder: Path) -> None:
     assert refusal(folder, "def built(): ...\n").remedy == "did you mean 'built'?"
     assert "which is an int, not a function" in refusal(folder, "build = 5\n").problem
 
 
-def test_something_else_than_a_topology(folder: Path) -> None:
+def test_wrong_return_type_is_refused(folder: Path) -> None:
     assert refusal(folder, "def build(): pass\n").problem == "topology 'shop:build' returns a NoneType"
 
 
-def test_a_topology_that_cannot_work_is_named(folder: Path) -> None:
+def test_invalid_topology_is_refused_by_name(folder: Path) -> None:
     text = "from stage_writer.topologies import Topology\ndef build(): return Topology()\n"
     assert refusal(folder, text).problem == "topology 'shop:build': the topology has no source"
 
 
-def test_its_topics_are_the_stream_s(folder: Path) -> None:
+def test_topology_topics_must_match_the_stream(folder: Path) -> None:
     error = refusal(folder, good("'orders', 'payments'"))
     assert "a source for the topic 'payments', which the stream does not read" in error.problem
     error = refusal(folder, good(), topics=["orders", "payments"])
     assert "reads the topic 'payments', but topology 'shop:build' has no source for it" in error.problem
 
 
-def test_its_tables_are_the_stream_s(folder: Path) -> None:
+def test_topology_tables_must_be_routes_of_the_stream(folder: Path) -> None:
     error = refusal(folder, good(table="lat"), routes={"late": "/data/late"})
     assert "a sink for the table 'lat', which is not in the stream's routes" in error.problem
     assert error.remedy == "did you mean 'late'?"
@@ -137,14 +137,14 @@ from stage_writer.tasks.loading import ConfigError
 
 
 @pytest.mark.parametrize("line", ["from common import NAME", "from common.deep.pricing import TABLE"])
-def test_a_package_behind_one_of_this_program_is_told_of_with_the_setting(folder: Path, line: str) -> None:
+def test_user_package_hidden_by_the_program_is_refused_with_the_setting(folder: Path, line: str) -> None:
     with_own_common(folder)
     error = refusal(folder, line)
     assert f"'common' is a package of this program: yours in {folder}/common is not visible" in error.problem
     assert error.remedy == "set topology_packages: [common] in the stream, or rename the package"
 
 
-def test_a_user_s_own_package_of_the_same_name_is_the_one_of_the_user_s_modules(folder: Path) -> None:
+def test_topology_packages_gives_user_modules_their_own_package(folder: Path) -> None:
     with_own_common(folder)
     text = OWN_COMMON + good(table="late") + "    import common.deep.pricing\n    return topology\n"
     built = load(folder, text, routes={"late": "/data/late"}, topology_packages=["common"])
@@ -156,7 +156,7 @@ def test_a_user_s_own_package_of_the_same_name_is_the_one_of_the_user_s_modules(
         exec("from common import NAME", {"__package__": "stage_writer.tasks"})  # noqa: S102 - as this program's modules do
 
 
-def test_a_package_that_is_named_and_not_there_is_a_mistake(folder: Path) -> None:
+def test_unknown_or_unneeded_topology_package_is_refused(folder: Path) -> None:
     error = refusal(folder, good(), topology_packages=["common"])
     assert "names 'common', but you have no such package" in error.problem
     with pytest.raises(ConfigError, match="topology_packages names 'pricing', which needs no entry"):

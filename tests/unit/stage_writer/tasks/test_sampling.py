@@ -1,4 +1,4 @@
-"""What ``check`` makes of a sample of a stream with a topology."""
+"""``check`` on a sample of a stream with a topology."""
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +15,7 @@ from tests.builders import settings_of
 
 
 def build() -> StreamsBuilder:
-    """Orders joined with their customers, which are another topic."""
+    """Orders joined with customers from another topic."""
     builder = StreamsBuilder()
     customers: KTable = builder.table("customers", columns="name STRING")
     orders = builder.stream("orders", columns="id INT")
@@ -36,15 +36,15 @@ def batch(topic: str, value: bytes) -> MessageBatch:
     return MessageBatch(partition, np.array([7]), np.array([1_000]), values, keys, None)
 
 
-def test_topics_of_one_task_are_tried_together() -> None:
+def test_topics_of_one_task_are_sampled_together() -> None:
     tasks, sample = sampled("id TINYINT, name STRING")
     sample.add(tasks, [batch("customers", b'{"name": "Ada"}'), batch("orders", b'{"id": 3}')])
     sample.add(tasks, [batch("orders", b'{"id": 1000}')])
     assert (sample.records, dict(sample.dead_letters)) == (3, {"topology": 1})
 
 
-def test_a_misspelt_field_is_named() -> None:
+def test_unknown_field_in_a_sample_is_named() -> None:
     tasks, sample = sampled("id INT, nam STRING")
-    with pytest.raises(TopologyError, match="field 'name', but the stream's table has no such column") as told:
+    with pytest.raises(TopologyError, match="field 'name', but the stream's table has no such column") as raised:
         sample.add(tasks, [batch("customers", b'{"name": "Ada"}'), batch("orders", b'{"id": 3}')])
-    assert "did you mean 'nam'? " in (told.value.remedy or "")
+    assert "did you mean 'nam'? " in (raised.value.remedy or "")

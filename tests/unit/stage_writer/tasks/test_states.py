@@ -1,4 +1,4 @@
-"""Where a task's state is known on a chain: for a writer that takes the partition up, and for an operator's repair."""
+"""The known state of a task on its chain, for a writer that starts the partition and for an operator's repair."""
 
 import itertools
 from dataclasses import replace
@@ -34,7 +34,7 @@ def files(*starts: int) -> StateFiles:
 
 
 def stateful(*edges: int) -> list[Marker]:
-    """A chain each of whose flushes has changed the state."""
+    """A chain in which every flush changed the state."""
     found, before = [], EMPTY_STATE
     for marker in chain_of(*edges):
         assert marker.manifest is not None
@@ -58,14 +58,14 @@ def state_of(markers: list[Marker], there: StateFiles, origin: ChainOrigin | Non
     return stage.state_at(ORDERS, stage.chains.tail(ORDERS), origin)
 
 
-def test_the_last_marker_says_the_state() -> None:
+def test_last_marker_names_the_state() -> None:
     assert state_of(stateful(0, 5, 9), files(0, 5)) == files(0, 5)
     assert state_of([], files(0)) == EMPTY_STATE
 
 
 @pytest.mark.parametrize("gone", [slice(1), slice(1, 2), slice(2)])
-def test_a_last_marker_that_goes_while_the_state_is_read_is_not_a_chain_without_one(gone: slice) -> None:
-    """The origin of a rewind lets settling take the chain's last marker, and has the state then."""
+def test_last_marker_that_vanishes_during_the_read_is_an_error(gone: slice) -> None:
+    """After a rewind, settling may delete the chain's last marker; then the origin has the state."""
     chain = stateful(0, 5, 9)[1:] if gone == slice(1) else stateful(0, 5, 9)
     stage = stage_of(chain, files(0, 5))
     tail = required(stage.chains.tail(ORDERS))
@@ -74,28 +74,28 @@ def test_a_last_marker_that_goes_while_the_state_is_read_is_not_a_chain_without_
         stage.state_at(ORDERS, tail)
 
 
-def test_without_a_marker_the_origin_says_it() -> None:
+def test_origin_names_the_state_without_markers() -> None:
     assert state_of([], files(0, 5), ChainOrigin(Position(9), state=files(0, 5))) == files(0, 5)
     assert state_of(stateful(0, 5), files(0), ChainOrigin(Position(9), state=files(0, 5))) == files(0)
     with pytest.raises(StateError, match=f"state file {file(0)}, which {origin_path(ORDERS)} names, does not exist"):
         state_of([], files(5), ChainOrigin(Position(9), state=files(0, 5)))
 
 
-def test_an_origin_that_does_not_say_it_holds_where_there_was_one() -> None:
+def test_origin_without_a_state_holds_the_partition_if_there_was_one() -> None:
     with pytest.raises(StateError, match="the state of orders/0 at 9 is unknown"):
         state_of([], files(0, 5), ChainOrigin(Position(9)))
     assert state_of([], files(0, 5), ChainOrigin(Position(9), state=EMPTY_STATE)) == EMPTY_STATE
-    assert state_of([], files(9), ChainOrigin(Position(9))) == EMPTY_STATE  # of a claim that was lost
+    assert state_of([], files(9), ChainOrigin(Position(9))) == EMPTY_STATE  # of a lost claim
     assert state_of([], files(0, 5), ChainOrigin(Position(9), generation=1)) == EMPTY_STATE
     assert state_of([], files(0, 5), ChainOrigin(Position(0))) == EMPTY_STATE
 
 
-def test_markers_made_by_hand_right_above_change_nothing_of_it() -> None:
+def test_hand_made_markers_above_the_last_flush_keep_the_state() -> None:
     skip = flush(9, 12, 5, origin=Origin.SKIP)
     assert state_of([*stateful(0, 5, 9), skip, by_hand(12)], files(0, 5)) == files(0, 5)
 
 
-def test_above_a_gap_it_is_unknown() -> None:
+def test_state_above_a_gap_is_unknown() -> None:
     skip = flush(11, 12, origin=Origin.SKIP)
     with pytest.raises(StateError, match="the state of orders/0 at 11 is unknown") as refused:
         state_of([*stateful(0, 5, 9), skip], files(0, 5))
@@ -103,29 +103,29 @@ def test_above_a_gap_it_is_unknown() -> None:
     assert "delete state/orders/0/ in the stage" in refused.value.remedy
 
 
-def test_markers_that_are_settled_below_a_hand_made_one_take_the_state_with_them() -> None:
+def test_state_above_settled_markers_with_a_hand_made_one_is_unknown() -> None:
     with pytest.raises(StateError, match="at 9 is unknown"):
         state_of([by_hand(9)], files(0, 5))
 
 
-def test_a_chain_that_never_had_a_state_begins_with_none() -> None:
+def test_chain_that_never_had_a_state_starts_empty() -> None:
     assert state_of(chain_of(0, 5, 9), StateFiles()) == EMPTY_STATE
-    # A first flush that has lost its claim, and one that came too late, have left their files.
+    # Files left by a first flush that lost its claim, and by a late one.
     assert state_of(chain_of(0, 5, 9), files(5, 9)) == EMPTY_STATE
     assert state_of([by_hand(4)], files(4, 5)) == EMPTY_STATE
 
 
-def test_records_that_were_staged_without_the_topology_are_told() -> None:
+def test_records_staged_without_the_topology_are_an_error() -> None:
     with pytest.raises(StateError, match="from 5 on were staged without its topology"):
         state_of([stateful(0, 5)[0], flush(5, 9, 0)], files(0))
 
 
-def test_a_state_file_that_is_gone_is_named() -> None:
+def test_missing_state_file_is_named() -> None:
     with pytest.raises(StateError, match=f"state file {file(0)}, which the chain's last marker names, does not exist"):
         state_of(stateful(0, 5, 9), files(5))
 
 
-def test_a_topic_that_was_made_again_has_none_of_the_old_one_s() -> None:
+def test_recreated_topic_does_not_inherit_the_state() -> None:
     first = flush(0, 3)
     old = [replace(first, manifest=replace(required(first.manifest), generation=1))]
     assert state_of(old, files(0)) == EMPTY_STATE
@@ -152,7 +152,7 @@ def outboxes_of(marker: Marker | None) -> tuple[str, ...]:
     return required(required(marker).manifest).outboxes
 
 
-def test_a_rewind_goes_to_where_the_state_is_known_and_keeps_it() -> None:
+def test_rewind_moves_to_a_position_with_a_known_state_and_keeps_it() -> None:
     markers = stateful(0, 5, 9, 20)
     plan = plan_rewind(partition(markers[2:], table=12), Position(12), AUTHOR)
     assert plan.position == 9
@@ -161,7 +161,7 @@ def test_a_rewind_goes_to_where_the_state_is_known_and_keeps_it() -> None:
     assert required(plan.marker.manifest).state == MarkedState(files(0, 5), files(0, 5))
 
 
-def test_a_rewind_to_an_unknown_state_says_what_will_happen() -> None:
+def test_rewind_to_an_unknown_state_notes_how_to_rebuild_it() -> None:
     plan = plan_rewind(partition(stateful(0, 5, 9, 20)[2:], table=20), Position(7), AUTHOR, below_table=True)
     assert plan.position == 7
     assert any("--to 0 --below-table rebuilds it" in note for note in plan.notes)
@@ -169,44 +169,44 @@ def test_a_rewind_to_an_unknown_state_says_what_will_happen() -> None:
     assert required(plan.marker.manifest).state is None
 
 
-def test_a_chain_without_a_topology_is_rewound_as_before() -> None:
+def test_rewind_without_a_topology_keeps_its_position() -> None:
     plan = plan_rewind(partition(chain_of(5, 9, 20), table=12), Position(12), AUTHOR)
     assert (plan.position, len(plan.notes)) == (12, 0)
 
 
-def test_a_skip_keeps_the_state_of_the_chain_s_end() -> None:
+def test_skip_keeps_the_state_at_the_chains_end() -> None:
     manifest = required(plan_skip(partition(stateful(0, 5, 9)), Position(30), AUTHOR).marker.manifest)
     assert manifest.state == MarkedState(files(0, 5), files(0, 5))
-    # Where the table is ahead of the chain, nobody knows the state at the table's position.
+    # If the table is ahead of the chain, the state at the table's position is unknown.
     manifest = required(plan_skip(partition(stateful(0, 5, 9), table=12), Position(30), AUTHOR).marker.manifest)
     assert manifest.state is None
 
 
 BEGUN = ChainOrigin(Position(9), outboxes=(box(0), box(5)), state=files(0, 5), number=1)
-"""As a rewind to 9 leaves it, and every marker below was settled."""
+"""The origin after a rewind to 9, with every marker below it settled."""
 
 
-def test_a_rewind_s_origin_has_the_state_and_the_outboxes_of_its_place() -> None:
+def test_rewind_origin_has_the_state_and_outboxes_at_its_position() -> None:
     first, second, third = stateful(0, 5, 9, 20)
     chain = [with_outboxes(first, 0), with_outboxes(second, 0, 5), with_outboxes(third, 5, 9)]
     for staged in (chain, chain[1:]):
         chain_origin = plan_rewind(partition(staged), Position(9), AUTHOR).chain_origin
         assert chain_origin == replace(BEGUN, outboxes=(box(0), box(5)), staged_from=Position(0))
     assert required(plan_rewind(partition(chain), Position(0), AUTHOR).chain_origin).outboxes == ()
-    # Where the marker that ended there is settled, the next one says what was not delivered before it.
+    # If the marker that ended there is settled, the next one lists the outboxes not delivered before it.
     plan = plan_rewind(partition(chain[2:], table=9), Position(9), AUTHOR)
     assert plan.chain_origin == replace(BEGUN, outboxes=(box(5),))
     assert outboxes_of(plan.marker) == (box(5),)
 
 
-def test_a_rewind_into_a_flush_keeps_its_outbox_for_what_it_does_not_stage_again() -> None:
+def test_rewind_into_a_flush_keeps_its_outbox() -> None:
     first, second = chain_of(0, 10, 20)
     chain = [with_outboxes(first, 0), with_outboxes(second, 10)]
     plan = plan_rewind(partition(chain, table=20), Position(15), AUTHOR, below_table=True)
     assert outboxes_of(plan.marker) == required(plan.chain_origin).outboxes == (box(0), box(10))
 
 
-def test_repairs_of_a_chain_that_has_but_an_origin_keep_what_it_has() -> None:
+def test_repairs_of_a_chain_with_only_an_origin_keep_its_state_and_outboxes() -> None:
     begun = partition([], table=9, chain_origin=BEGUN)
     skip = required(plan_skip(begun, Position(12), AUTHOR).marker.manifest)
     assert (skip.state, skip.outboxes) == (MarkedState(files(0, 5), files(0, 5)), BEGUN.outboxes)
@@ -214,11 +214,11 @@ def test_repairs_of_a_chain_that_has_but_an_origin_keep_what_it_has() -> None:
     assert isinstance(written, Make)
     assert required(written.marker.manifest).state == skip.state
     assert outboxes_of(written.marker) == BEGUN.outboxes
-    late = partition([flush(30, 40)], table=9, chain_origin=BEGUN)  # a late claim, which is not loaded
+    late = partition([flush(30, 40)], table=9, chain_origin=BEGUN)  # a late claim that is not loaded
     assert plan_rewind(late, Position(9), AUTHOR).chain_origin == replace(BEGUN, number=2)
 
 
-def test_a_skip_in_a_gap_keeps_the_outboxes_below_it() -> None:
+def test_skip_in_a_gap_keeps_the_outboxes_below_it() -> None:
     below, above = with_outboxes(flush(0, 5), 0), with_outboxes(flush(9, 20, 5), 9)
     skip = plan_skip(partition([below, above]), Position(9), AUTHOR).marker
     assert outboxes_of(skip) == (box(0),)

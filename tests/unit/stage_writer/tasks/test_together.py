@@ -1,4 +1,4 @@
-"""What becomes of the messages of several tasks that are converted together, and of each by itself: the same."""
+"""Tasks that are converted together yield the same rows as each task alone."""
 
 import random
 from unittest.mock import patch
@@ -29,7 +29,7 @@ VALUES = (b'{"n": 1}', b'{"n": 2}', b'{"n": 7}', b'{"n": 1.5}', b"{", None)
 
 
 class Counts(Processor):
-    """Counts records by their number; some for which it fails."""
+    """Counts records by their number; fails for every other 7."""
 
     def init(self, context: ProcessorContext) -> None:
         self.context = context
@@ -78,25 +78,25 @@ def batch_of(dice: random.Random, number: int, start: int) -> MessageBatch:
     )
 
 
-def told(staged: StagedRows) -> list[object]:
+def summary(staged: StagedRows) -> list[object]:
     tables = [rows.to_pylist() for rows in staged.rows] + [[fmt.url, rows.to_pylist()] for fmt, rows in staged.routed]
     counts = [staged.end, staged.records, staged.tombstones, dict(staged.dead_letters), staged.exploded]
     return [*tables, *counts, staged.filtered_offsets.tolist()]
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_other_streams_do_not_change_a_conversion(seed: int) -> None:
+def test_converting_tasks_together_does_not_change_their_results(seed: int) -> None:
     dice = random.Random(seed)  # noqa: S311 - a test's dice
-    beside, alone = tasks(4), tasks(4)
+    grouped, alone = tasks(4), tasks(4)
     for start in range(0, 100, 10):
         batches = [batch_of(dice, number, start) for number in range(4) if dice.random() < 0.8]
         both: list[list[object]] = []
-        for made in (beside, alone):
+        for made in (grouped, alone):
             fresh = [{made[int(batch.partition.partition)].converter: [batch] for batch in batches}]
             if made is alone:
                 fresh = [{made[int(batch.partition.partition)].converter: [batch]} for batch in batches]
             found = [
-                (int(batch.partition.partition), told(staged))
+                (int(batch.partition.partition), summary(staged))
                 for some in fresh
                 for converts, of_tasks in together(some)
                 for portion in converts.slices(of_tasks)
@@ -106,7 +106,7 @@ def test_other_streams_do_not_change_a_conversion(seed: int) -> None:
         assert both[0] == both[1]
 
 
-def test_a_task_that_is_gone_converts_nothing_and_the_others_do() -> None:
+def test_closed_task_converts_nothing_while_others_do() -> None:
     dice = random.Random(1)  # noqa: S311 - a test's dice
     made = tasks(2)
     batches = [batch_of(dice, number, 0) for number in range(2)]
@@ -116,7 +116,7 @@ def test_a_task_that_is_gone_converts_nothing_and_the_others_do() -> None:
     assert [batch.partition for portion in slices for batch, _ in portion] == [source(1)]
 
 
-def test_a_task_is_not_read_while_it_converts() -> None:
+def test_task_cannot_be_read_while_it_converts() -> None:
     dice = random.Random(2)  # noqa: S311 - a test's dice
     (made,) = tasks(1)
     converter = instance(TaskConverter, made.converter)
@@ -134,7 +134,7 @@ def test_a_task_is_not_read_while_it_converts() -> None:
     assert not converter.gate.locked()
 
 
-def test_messages_without_a_task_are_refused_not_passed_over() -> None:
+def test_messages_without_a_task_are_refused() -> None:
     parent = converter()
     batch = batch_of(random.Random(3), 0, 0)  # noqa: S311 - a test's dice
     with pytest.raises(TypeError, match="without a task"):

@@ -1,4 +1,4 @@
-"""A writer whose stream has a topology: rows and state move together, whatever becomes of a flush."""
+"""A writer with a topology: rows and state move together, even if a flush fails or is lost."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +14,7 @@ from tests.fakes.counting import FIRST, World, counted
 from tests.fakes.metrics import numbers
 
 
-def test_a_new_owner_counts_on(tmp_path: Path) -> None:
+def test_new_owner_continues_the_counts(tmp_path: Path) -> None:
     world = World(tmp_path, 10)
     world.steps()
     world.grow(15)
@@ -24,7 +24,7 @@ def test_a_new_owner_counts_on(tmp_path: Path) -> None:
     assert [len(state.files.changes) for state in world.states()] == [1, 2, 3]
 
 
-def test_snapshots_come_now_and_then_and_say_all(tmp_path: Path) -> None:
+def test_periodic_snapshot_holds_the_whole_state(tmp_path: Path) -> None:
     world = World(tmp_path, 10)
     world.new_writer(SnapshotsWhen(most_changes=2))
     for end in (10, 12, 14, 16):
@@ -42,7 +42,7 @@ def test_snapshots_come_now_and_then_and_say_all(tmp_path: Path) -> None:
     assert world.staged() == counted(20)
 
 
-def test_a_snapshot_comes_when_all_changes_are_larger_than_the_state(tmp_path: Path) -> None:
+def test_snapshot_follows_once_the_changes_exceed_the_state(tmp_path: Path) -> None:
     world = World(tmp_path, 10)
     world.new_writer(SnapshotsWhen(least_bytes=0))
     for end in range(10, 24):
@@ -52,7 +52,7 @@ def test_a_snapshot_comes_when_all_changes_are_larger_than_the_state(tmp_path: P
 
 
 @pytest.mark.parametrize("is_on_disk", [False, True])
-def test_a_store_that_was_dropped_comes_back_empty(tmp_path: Path, is_on_disk: bool) -> None:  # noqa: FBT001
+def test_store_that_was_dropped_comes_back_empty(tmp_path: Path, is_on_disk: bool) -> None:  # noqa: FBT001
     """Its old entries would lack the records since."""
     world = World(tmp_path, 0)
     disk = tmp_path / "disk" if is_on_disk else None
@@ -64,7 +64,7 @@ def test_a_store_that_was_dropped_comes_back_empty(tmp_path: Path, is_on_disk: b
     assert world.staged()[10:] == [(10, 1), (11, 1), (12, 2), (13, 2), (14, 1), (15, 1), (16, 2)]
 
 
-def test_metrics_say_nothing_more_of_a_task_whose_partition_has_left(tmp_path: Path) -> None:
+def test_state_metrics_end_when_the_partition_is_revoked(tmp_path: Path) -> None:
     world = World(tmp_path, 10)
     world.steps()
     size = "state_entries{app_id=orders, partition=0, topic=orders}"
@@ -73,12 +73,12 @@ def test_metrics_say_nothing_more_of_a_task_whose_partition_has_left(tmp_path: P
     assert size not in numbers(world.metrics)
 
 
-def test_a_lost_claim_takes_the_state_with_the_rows(tmp_path: Path) -> None:
+def test_lost_claim_discards_the_state_with_the_rows(tmp_path: Path) -> None:
     world = World(tmp_path, 10)
     world.steps()
     world.group.ends[FIRST] = 14
-    world.writer.step(0.2)  # read and counted, and not flushed
-    # Somebody else stages the very records meanwhile.
+    world.writer.step(0.2)  # read and counted, but not flushed
+    # Another writer stages the same records in the meantime.
     other = World(tmp_path, 13)
     other.names = iter(range(2_000, 3_000))
     other.steps()
@@ -86,7 +86,7 @@ def test_a_lost_claim_takes_the_state_with_the_rows(tmp_path: Path) -> None:
     assert world.staged() == counted(20)
 
 
-def test_a_rewind_takes_the_state_back(tmp_path: Path) -> None:
+def test_rewind_restores_the_older_state(tmp_path: Path) -> None:
     world = World(tmp_path, 10)
     world.steps()
     world.grow(15)
@@ -99,7 +99,7 @@ def test_a_rewind_takes_the_state_back(tmp_path: Path) -> None:
     assert world.staged() == counted(20)
 
 
-def test_a_state_that_is_gone_holds_the_partition_until_it_is_back(tmp_path: Path) -> None:
+def test_missing_state_file_holds_the_partition_until_it_is_back(tmp_path: Path) -> None:
     world = World(tmp_path, 10)
     world.steps()
     (path,) = world.states()[0].files.paths
@@ -121,7 +121,7 @@ def test_a_state_that_is_gone_holds_the_partition_until_it_is_back(tmp_path: Pat
     assert world.staged() == counted(12)
 
 
-def test_a_processor_asks_for_a_flush(tmp_path: Path) -> None:
+def test_processor_can_request_a_flush(tmp_path: Path) -> None:
     world = World(tmp_path, 30)
     world.steps()
     for end in (31, 32):
@@ -134,7 +134,7 @@ def test_a_processor_asks_for_a_flush(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "change", [lambda world: world.writer.lost([FIRST]), lambda world: world.writer.revoked([FIRST])]
 )
-def test_a_partition_that_goes_takes_its_task_with_it(tmp_path: Path, change: Callable[[World], None]) -> None:
+def test_revoked_or_lost_partition_discards_its_task(tmp_path: Path, change: Callable[[World], None]) -> None:
     world = World(tmp_path, 10)
     world.steps()
     world.group.ends[FIRST] = 14
@@ -146,7 +146,7 @@ def test_a_partition_that_goes_takes_its_task_with_it(tmp_path: Path, change: Ca
     assert world.staged() == counted(20)
 
 
-def test_a_task_goes_on_from_its_disk_and_reads_nothing_from_the_stage(tmp_path: Path) -> None:
+def test_task_resumes_from_disk_without_reading_the_stage(tmp_path: Path) -> None:
     world = World(tmp_path, 0)
     disk = tmp_path / "disk"
     world.new_writer(disk=disk)
@@ -155,14 +155,14 @@ def test_a_task_goes_on_from_its_disk_and_reads_nothing_from_the_stage(tmp_path:
     world.new_writer(disk=disk)
     world.grow(17)
     assert world.restored_bytes() == 0
-    # The writer before has not let go of its disk: this one makes do with another place, and the stage.
+    # The previous writer still holds its disk: this one uses another folder, and the stage.
     world.new_writer(disk=disk)
     world.grow(21)
     assert world.restored_bytes() > 0
     assert world.staged() == counted(21)
 
 
-def test_a_disk_that_another_writer_has_overtaken_is_thrown_away(tmp_path: Path) -> None:
+def test_outdated_disk_state_is_discarded(tmp_path: Path) -> None:
     world = World(tmp_path, 0)
     disk = tmp_path / "disk"
     world.new_writer(disk=disk)
@@ -177,7 +177,7 @@ def test_a_disk_that_another_writer_has_overtaken_is_thrown_away(tmp_path: Path)
     assert world.staged() == counted(21)
 
 
-def test_look_ups_see_what_is_not_flushed_yet_and_no_task_that_has_gone(tmp_path: Path) -> None:
+def test_lookups_see_unflushed_changes_but_no_revoked_task(tmp_path: Path) -> None:
     world = World(tmp_path, 0)
     look_ups = LookUps()
     world.new_writer(look_ups=look_ups)
