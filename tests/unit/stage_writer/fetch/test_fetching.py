@@ -1,4 +1,4 @@
-"""Portions of messages: how many, how large, and what is dropped when the group moves a partition meanwhile."""
+"""Fetches: how many messages, how large, and which are dropped when the group moves a partition."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -37,7 +37,7 @@ class Sent:
 
 @dataclass
 class Queue:
-    """librdkafka's queue: an entry that is a function stands for the group being served."""
+    """librdkafka's queue; a function in it stands for a rebalance callback."""
 
     clock: HandClock
     waiting: list[Sent | Callable[[], None]]
@@ -65,7 +65,7 @@ def sizes(messages: list[Message]) -> list[int]:
     return [len(message) for message in messages]
 
 
-def test_large_messages_come_a_few_at_a_time_and_small_ones_together() -> None:
+def test_fetch_size_adapts_to_the_size_of_messages() -> None:
     queue = Queue(HandClock(), [Sent(4000) for _ in range(20)])
     large = taker(queue)
     for _ in range(5):
@@ -77,27 +77,27 @@ def test_large_messages_come_a_few_at_a_time_and_small_ones_together() -> None:
 
 
 @pytest.mark.parametrize("sent", [Sent(0, key_size=1000), Sent(0, header_size=1000)])
-def test_tombstones_with_keys_and_headers_are_counted(sent: Sent) -> None:
-    """They have no value, and one poll took gigabytes of them."""
+def test_tombstones_with_keys_or_headers_count_toward_the_size(sent: Sent) -> None:
+    """They have no value, and one poll once took gigabytes of them."""
     queue = Queue(HandClock(), [sent] * 5000)
     counted = taker(queue)
     for _ in range(5):
         assert 1 <= len(counted.messages(0.2)) <= 16
 
 
-def test_messages_of_nothing_are_bounded_by_their_number() -> None:
+def test_empty_messages_are_limited_by_their_number() -> None:
     queue = Queue(HandClock(), [Sent(0)] * 5000)
     assert 1 <= len(taker(queue).messages(0.2)) <= 60
 
 
-def test_one_that_is_larger_than_a_portion_comes_alone() -> None:
+def test_message_larger_than_a_fetch_is_returned_alone() -> None:
     queue = Queue(HandClock(), [Sent(50_000), Sent(60_000)])
     alone = taker(queue)
     assert sizes(alone.messages(0.2)) == [50_000]
     assert sizes(alone.messages(0.2)) == [60_000]
 
 
-def test_nothing_is_waited_for_longer_than_was_said() -> None:
+def test_fetch_does_not_wait_longer_than_its_timeout() -> None:
     clock = HandClock()
     queue = Queue(clock, [Sent(1)])
     assert sizes(taker(queue).messages(0.2)) == [1]
@@ -105,8 +105,8 @@ def test_nothing_is_waited_for_longer_than_was_said() -> None:
     assert clock.now_s <= 1000.0 + 0.4 + 1e-6
 
 
-def test_what_was_taken_of_a_partition_that_moves_meanwhile_is_dropped() -> None:
-    """Reading goes on at its chain's end: what comes after the move is in order, what came before is behind a gap."""
+def test_messages_fetched_before_their_partition_moved_are_dropped() -> None:
+    """Reading resumes at the chain's end: messages after the move are in order; earlier ones would leave a gap."""
     queue = Queue(HandClock(), [])
     moving = taker(queue)
     queue.waiting = [

@@ -1,4 +1,4 @@
-"""How librdkafka's batches become those of the service: what a broker cannot be made to do at will."""
+"""librdkafka's messages become batches, with sequences that a real broker does not produce at will."""
 
 from collections.abc import Callable, Collection, Mapping
 
@@ -23,7 +23,7 @@ def message(topic: str, partition: int, offset: int, value: bytes | None = b"{}"
 
 
 class ScriptedConsumer:
-    """Gives one list of messages for each call, after a rebalance where one is asked for."""
+    """Runs one scripted call per consume: it may rebalance, and returns messages."""
 
     def __init__(self, calls: "list[Callable[[ScriptedConsumer], list[Message]]]") -> None:
         self.calls = calls
@@ -54,11 +54,11 @@ def source_of(monkeypatch: pytest.MonkeyPatch, *calls: Callable[[ScriptedConsume
     stream = {"app_id": "a", "topics": ["t"], "table": "file:///t", "columns": "id BIGINT"}
     settings = settings_of(stream, folder="file://", writer={"consume_records": FULL})
     source = KafkaSource(settings, SystemClock(), structlog.get_logger(), with_headers=settings.streams)
-    source._listener = Listener()  # what `subscribe` does, without a cluster
+    source._listener = Listener()  # as `subscribe` does, without a cluster
     return source
 
 
-def test_full_batches_are_taken_together_and_a_short_one_ends_the_poll(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_batches_are_combined_and_a_short_one_ends_the_poll(monkeypatch: pytest.MonkeyPatch) -> None:
     source = source_of(
         monkeypatch,
         lambda _: [message("t", 0, offset) for offset in range(4)],
@@ -71,8 +71,8 @@ def test_full_batches_are_taken_together_and_a_short_one_ends_the_poll(monkeypat
     assert [batch.offsets.tolist() for batch in source.poll(0.2).batches] == [[5]]
 
 
-def test_keys_and_headers_end_a_poll_as_values_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tombstones have no value, and one poll took all of a queue's."""
+def test_keys_and_headers_count_toward_the_poll_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tombstones have no value, and one poll once took a whole queue of them."""
 
     def tombstones(_: ScriptedConsumer) -> list[Message]:
         keyed = [Message(topic="t", partition=0, offset=offset, key=b"k" * 2**21) for offset in range(2)]
@@ -84,8 +84,8 @@ def test_keys_and_headers_end_a_poll_as_values_do(monkeypatch: pytest.MonkeyPatc
     assert FULL <= taken <= 4 * FULL, "the share of a poll is 16 MiB"
 
 
-def test_what_was_read_before_a_rebalance_took_its_partition_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may come back in the same poll, and begin before what was read: taken, it would leave a gap."""
+def test_messages_read_before_a_rebalance_of_their_partition_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The partition may return in the same poll at an earlier position: keeping them would leave a gap."""
 
     def moved(consumer: ScriptedConsumer) -> list[Message]:
         source._on_lost(consumer, [KafkaPartition("t", 1)])
@@ -98,8 +98,8 @@ def test_what_was_read_before_a_rebalance_took_its_partition_is_dropped(monkeypa
     assert found == [(0, [0, 1]), (1, [3])]
 
 
-def test_neither_does_an_end_or_a_fault_of_before_the_rebalance_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would be the end of the new position, and what lies between the two would never be read."""
+def test_end_or_fault_from_before_a_rebalance_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would count as the end for the new position, and the records between would never be read."""
 
     def problem(partition: int, offset: int, code: int) -> Message:
         return Message(topic="t", partition=partition, offset=offset, error=KafkaError(code))
@@ -131,7 +131,7 @@ def test_neither_does_an_end_or_a_fault_of_before_the_rebalance_count(monkeypatc
         [],
     ],
 )
-def test_messages_are_parted_by_topic_and_partition_and_keep_their_order(places: list[tuple[str, int, int]]) -> None:
+def test_messages_are_split_by_partition_in_order(places: list[tuple[str, int, int]]) -> None:
     messages = [message(*place, b"%s/%d/%d" % (place[0].encode(), *place[1:])) for place in places]
     batches = batches_of(messages, with_headers=True)
     found = {(str(batch.partition.topic), int(batch.partition.partition)): batch.offsets.tolist() for batch in batches}
@@ -148,17 +148,17 @@ def test_messages_are_parted_by_topic_and_partition_and_keep_their_order(places:
         assert batch.keys.null_count == batch.headers.null_count == len(batch)
 
 
-def test_values_and_times_are_those_of_the_messages() -> None:
+def test_batch_keeps_values_and_timestamps() -> None:
     (batch,) = batches_of([message("t", 0, 1, b"{}"), message("t", 0, 2, None)], with_headers=False)
     assert batch.values.to_pylist() == [b"{}", None]
     assert batch.timestamps_ms.tolist() == [1001, 1002]
     assert batch.keys.to_pylist() == [None, None]
 
 
-def test_brokers_without_the_consumer_protocol_end_the_writer_with_the_setting_to_remove(
+def test_brokers_without_the_consumer_protocol_fail_with_the_setting_to_remove(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """librdkafka reports it once, as an event of no partition; the writer would wait for a partition without end."""
+    """librdkafka reports it once, without a partition; otherwise, the writer would wait forever."""
     text = "Fatal error: Broker: API version not supported: ConsumerGroupHeartbeat fatal error"
     fatal = Message(error=KafkaError(KafkaError._FATAL, text))
     source = source_of(monkeypatch, lambda _: [fatal])

@@ -1,4 +1,4 @@
-"""Which topics are merged, what is refused, and what an operator can do to their chains."""
+"""Merged topics: which are merged or refused, and which repairs an operator can make on their chains."""
 
 import re
 
@@ -47,7 +47,7 @@ def state() -> PartitionState:
     return PartitionState(CHAIN, "x", StartAt.EARLIEST, ends, None, markers)
 
 
-def test_partitions_of_one_number_are_one_chain() -> None:
+def test_partitions_with_one_number_are_one_chain() -> None:
     groups = TopicGroups((TopicGroup(("b", "a"), 2.0),))
     other = TopicPartition(Topic("c"), Partition(0))
     assert groups.chain_of(A) == groups.chain_of(B) == CHAIN
@@ -57,14 +57,14 @@ def test_partitions_of_one_number_are_one_chain() -> None:
     assert groups.chains({A: Position(2), B: Position(3)}) == {CHAIN: Position(5)}
 
 
-def test_a_topic_in_two_groups_and_names_without_an_end_are_refused() -> None:
+def test_topic_in_two_groups_or_too_long_names_are_refused() -> None:
     with pytest.raises(ConfigError, match="the topic a is joined with two different sets"):
         TopicGroups((TopicGroup(("a", "b")), TopicGroup(("a", "c"))))
     with pytest.raises(ConfigError, match="more than 249 characters together"):
         TopicGroup(("a" * 200, "b" * 200))
 
 
-def test_partitions_of_one_number_go_to_one_member() -> None:
+def test_joined_topics_use_the_range_assignor() -> None:
     assert consumer_properties(settings())["partition.assignment.strategy"] == "cooperative-sticky"
     assert consumer_properties(settings(), co_partitioned=True)["partition.assignment.strategy"] == "range"
     new = consumer_properties(settings(**{"group.protocol": "consumer"}), co_partitioned=True)
@@ -74,14 +74,14 @@ def test_partitions_of_one_number_go_to_one_member() -> None:
         consumer_properties(given, co_partitioned=True)
 
 
-def test_a_stream_takes_the_chains_of_its_topics() -> None:
+def test_stream_takes_the_chains_of_its_topics() -> None:
     (stream,) = settings().streams
     assert stream.takes("a+b")
     assert not stream.takes("a+c")
     assert stream.may_merge
 
 
-def test_ends_and_ids_are_those_of_the_inputs_together() -> None:
+def test_chain_ends_and_ids_combine_those_of_the_inputs() -> None:
     other = TopicPartition(Topic("c"), Partition(0))
     ends = {A: Position(2), B: Position(3), other: Position(4), TopicPartition(Topic("a"), Partition(7)): Position(1)}
     assert with_chains(ends, [CHAIN]) == {CHAIN: Position(5), other: Position(4)}
@@ -91,14 +91,14 @@ def test_ends_and_ids_are_those_of_the_inputs_together() -> None:
     assert ids_together(Topic("a"), {Topic("a"): "x"}) == "x"
 
 
-def test_an_end_without_its_inputs_holds_the_chain() -> None:
+def test_chain_end_without_input_positions_is_an_error() -> None:
     require_inputs(CHAIN, place(2, 3))
     require_inputs(A, Position(5))
     with pytest.raises(MarkerError, match=re.escape("the chain of a+b/0 ends at 5, and the position of each")):
         require_inputs(CHAIN, Position(5))
 
 
-def test_a_chain_of_several_topics_is_rewound_to_where_a_marker_ends() -> None:
+def test_merged_chain_can_only_be_rewound_to_a_marker_end() -> None:
     assert plan_rewind(state(), Position(5), Author("me", 1)).position == 5
     assert with_chain([A, B, TopicPartition(Topic("a"), Partition(1))], "a+b") == [CHAIN]
     loaded = PartitionState(CHAIN, "x", StartAt.EARLIEST, Ends(place(0, 0), place(9, 9)), Position(6))
@@ -106,12 +106,12 @@ def test_a_chain_of_several_topics_is_rewound_to_where_a_marker_ends() -> None:
         plan_rewind(loaded, Position(6), Author("me", 1))
 
 
-def test_nothing_is_skipped_in_a_chain_of_several_topics() -> None:
+def test_merged_chain_cannot_be_skipped() -> None:
     with pytest.raises(UsageError, match="one number does not say which of them to skip in"):
         plan_skip(state(), Position(8), Author("me", 1))
 
 
-def test_a_merged_batch_is_decoded_topic_by_topic_and_told_of_as_one() -> None:
+def test_merged_batch_is_decoded_by_topic_and_indexed_as_one() -> None:
     numbers = [np.array(found, np.int64) for found in ([4, 6], [3])]
     parts = [
         (number, MessageBatch(partition, own, own * 0, pa.array([b"v"] * len(own)), pa.array([b"k"] * len(own)), None))

@@ -1,4 +1,4 @@
-"""A partition that librdkafka has stopped is read again in a group of either kind, and the others go on."""
+"""A partition that librdkafka stopped is read again in both kinds of group, and the others continue."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ AddIdentityColumns = list[tuple[int, int]]
 
 
 class Consumer:
-    """Remembers what is asked of it; a seek in partition 0 fails with ``error``."""
+    """Records its calls; a seek in partition 0 fails with ``error``."""
 
     def __init__(self, error: int) -> None:
         self.error = error
@@ -47,13 +47,13 @@ def reading_of(
     return reading, consumer.calls
 
 
-def test_a_cooperative_group_assigns_the_one_that_was_stopped() -> None:
+def test_cooperative_group_reassigns_only_the_stopped_partition() -> None:
     reading, calls = reading_of(SECOND, is_cooperative=True)
     reading.seek(KafkaPartition("t", 0, 8))
     assert calls == [("incremental_unassign", [(0, -1001)]), ("incremental_assign", [(0, 8)])]
 
 
-def test_any_other_group_assigns_all_where_they_were_read_to_and_paused_as_they_were() -> None:
+def test_eager_group_reassigns_all_partitions_at_their_positions_and_pauses() -> None:
     reading, calls = reading_of(SECOND, TopicPartition(Topic("gone"), Partition(0)), is_cooperative=False)
     reading.seek(KafkaPartition("t", 0, 8))
     assert calls == [("assign", [(0, 8), (1, 7)]), ("pause", [(1, -1001)])]
@@ -64,7 +64,7 @@ def test_any_other_group_assigns_all_where_they_were_read_to_and_paused_as_they_
     assert calls == [("seek", [(1, 3)]), ("assign", [(0, 6), (1, 3)]), ("pause", [])]
 
 
-def test_what_was_revoked_is_not_assigned_again() -> None:
+def test_revoked_partition_is_not_reassigned() -> None:
     reading, calls = reading_of(SECOND, is_cooperative=False)
     reading.unassign([KafkaPartition("t", 0), KafkaPartition("t", 1)])
     reading.read([Log({1: 1}, end=2).batch(SECOND, 0, 1)])
@@ -75,7 +75,7 @@ def test_what_was_revoked_is_not_assigned_again() -> None:
 
 
 @pytest.mark.parametrize("is_cooperative", [True, False])
-def test_any_other_error_is_raised(*, is_cooperative: bool) -> None:
+def test_other_seek_errors_are_raised(*, is_cooperative: bool) -> None:
     reading, calls = reading_of(is_cooperative=is_cooperative, error=KafkaError._TRANSPORT)
     with pytest.raises(KafkaException):
         reading.seek(KafkaPartition("t", 0, 8))

@@ -1,4 +1,4 @@
-"""A Kafka partition that several chains read: fetched once, each chain from its own position."""
+"""A Kafka partition that several chains read: it is fetched once, and each chain has its own position."""
 
 import pytest
 
@@ -25,7 +25,7 @@ def writer_at(*positions: int, records: int = 20, at_once: int = 3, starting: tu
     return writer
 
 
-def test_what_is_fetched_once_is_given_to_each_chain_without_a_copy() -> None:
+def test_batch_fetched_once_is_given_to_each_chain_without_a_copy() -> None:
     writer = writer_at(5, 5, 5)
     polled = writer.poll()
     assert [batch.partition for batch in polled.batches] == list(CHAINS)
@@ -35,7 +35,7 @@ def test_what_is_fetched_once_is_given_to_each_chain_without_a_copy() -> None:
     assert writer.broker.seeks == 0
 
 
-def test_a_topic_of_one_chain_passes_through() -> None:
+def test_topic_with_one_chain_passes_through() -> None:
     writer = writer_at(0, 0)
     writer.broker.logs[ALONE].append(2)
     (batch,) = (batch for batch in writer.poll().batches if batch.partition == ALONE)
@@ -48,16 +48,16 @@ def test_a_topic_of_one_chain_passes_through() -> None:
     assert writer.broker.positions[ALONE] == 1
 
 
-def test_chains_that_are_apart_meet_where_the_first_one_is() -> None:
+def test_chains_at_different_positions_meet_at_the_leading_one() -> None:
     writer = writer_at(14, 2, at_once=4)
     for _ in range(9):
         writer.poll(0.0)
     assert writer.chains[B].position == writer.log.end
     assert writer.chains[CLICKS].read == writer.chains[B].read[-6:]
-    assert writer.broker.seeks == 0, "it is the same record where they meet, so nothing is read twice"
+    assert writer.broker.seeks == 0, "they meet at the same record, so nothing is read twice"
 
 
-def test_a_chain_that_is_far_behind_delays_the_other_by_no_more_than_a_slice() -> None:
+def test_chain_far_behind_delays_the_other_by_at_most_a_slice() -> None:
     writer = writer_at(2_000, 0, records=2_000, at_once=10)
     for _ in range(200):
         writer.log.append(1)
@@ -76,7 +76,7 @@ def test_a_chain_that_is_far_behind_delays_the_other_by_no_more_than_a_slice() -
     assert writer.broker.seeks == seeks, "once they have met they are read together"
 
 
-def test_none_of_many_chains_waits_for_long() -> None:
+def test_every_chain_progresses_among_many() -> None:
     writer = writer_at(9_000, 4_000, 10, records=9_000, at_once=5)
     for _ in range(200):
         writer.log.append(1)
@@ -86,7 +86,7 @@ def test_none_of_many_chains_waits_for_long() -> None:
         assert all(writer.chains[chain].position > before[chain] for chain in CHAINS)
 
 
-def test_a_paused_chain_is_read_from_its_own_position_later_and_at_once() -> None:
+def test_paused_chain_resumes_at_its_own_position_at_once() -> None:
     writer = writer_at(0, 0)
     writer.poll()
     writer.pause(B)
@@ -100,7 +100,7 @@ def test_a_paused_chain_is_read_from_its_own_position_later_and_at_once() -> Non
     assert writer.chains[B].read == writer.chains[CLICKS].read
 
 
-def test_pauses_of_all_chains_stop_fetching_and_cost_no_seek() -> None:
+def test_pausing_all_chains_stops_fetching_without_a_seek() -> None:
     writer = writer_at(0, 0)
     for _ in range(3):
         writer.poll()
@@ -114,7 +114,7 @@ def test_pauses_of_all_chains_stop_fetching_and_cost_no_seek() -> None:
     assert writer.broker.seeks == 0
 
 
-def test_the_end_is_told_to_each_chain_once_and_again_after_a_pause() -> None:
+def test_end_is_reported_once_per_chain_and_again_after_a_pause() -> None:
     writer = writer_at(20, 20)
     assert writer.poll().ends == {CLICKS: Position(20), B: Position(20), ALONE: Position(0)}
     writer.pause(B)
@@ -124,10 +124,10 @@ def test_the_end_is_told_to_each_chain_once_and_again_after_a_pause() -> None:
     assert writer.poll().ends == {}
 
 
-def test_retention_that_passes_one_chain_stops_that_one_alone() -> None:
+def test_retention_that_passes_one_chain_stops_only_that_chain() -> None:
     writer = writer_at(15, 2)
     writer.log.retain(8)
-    assert writer.poll().faults == (), "it may be of the position before"
+    assert writer.poll().faults == (), "the error may be from the previous position"
     for _ in range(5):
         writer.poll()
     (fault,) = writer.faults
@@ -140,8 +140,8 @@ def test_retention_that_passes_one_chain_stops_that_one_alone() -> None:
 
 
 @pytest.mark.parametrize("end", [10, 17])
-def test_lost_records_stop_the_chains_that_had_them(end: int) -> None:
-    """With the record before the first chain's position lost, and with other ones in its place."""
+def test_lost_records_stop_only_the_chains_that_had_them(end: int) -> None:
+    """The record before the first chain's position is lost, and others may be in its place."""
     writer = writer_at(20, 3, at_once=30)
     writer.truncate(end)
     writer.log.append(12)
@@ -153,7 +153,7 @@ def test_lost_records_stop_the_chains_that_had_them(end: int) -> None:
     assert [(fault.partition, fault.reason) for fault in writer.faults] == [(CLICKS, TRUNCATED)]
 
 
-def test_records_lost_by_one_chain_alone_do_not_stop_another_at_the_same_position() -> None:
+def test_records_lost_by_one_chain_do_not_stop_another_at_the_same_position() -> None:
     writer = writer_at(20, 20)
     writer.poll()
     state = writer.chains[B]
@@ -167,10 +167,10 @@ def test_records_lost_by_one_chain_alone_do_not_stop_another_at_the_same_positio
     writer.poll()
     assert writer.chains[CLICKS].read == [21, 22, 23]
     writer.drain()
-    assert [fault.partition for fault in writer.faults] == [B, B], "it fails again, and alone"
+    assert [fault.partition for fault in writer.faults] == [B, B], "only that chain fails again"
 
 
-def test_chains_that_know_different_records_before_one_position_are_read_together() -> None:
+def test_chains_with_different_last_records_at_one_position_are_read_together() -> None:
     writer = writer_at(20, 20)
     writer.chains[B].last = LastRecord(17, 18, None)
     writer.start(B)
@@ -182,29 +182,29 @@ def test_chains_that_know_different_records_before_one_position_are_read_togethe
 
 
 def partition_at(*positions: int) -> SharedPartition:
-    """A partition whose chains are to be read from these positions, of which the first one is moved to."""
+    """A partition with chains at these positions, being read for the first one."""
     chains = [ChainReader(chain, Position(at), paused=False) for chain, at in zip(CHAINS, positions, strict=False)]
     shared = SharedPartition(CLICKS, chains)
     shared.move_to(chains[0], 0.0)
     return shared
 
 
-def test_an_end_counts_until_more_is_read_or_reading_stops() -> None:
+def test_end_counts_until_more_is_read_or_reading_stops() -> None:
     log = Log()
     log.append(30)
     shared = partition_at(0)
     assert [len(batch) for batch in shared.take(log.batch(CLICKS, 0, 20))] == [20]
     shared.reach_end(Position(10))
-    assert (shared.position, shared.new_ends()) == (20, {}), "it was reported before the last batch was read"
+    assert (shared.position, shared.new_ends()) == (20, {}), "the end was reported before the last batch was read"
     shared.reach_end(Position(22))
     assert shared.take(log.batch(CLICKS, 22, 3))
     assert shared.new_ends() == {}
     shared.reach_end(Position(25))
     shared.stop()
-    assert shared.new_ends() == {}, "it may move while nothing is read"
+    assert shared.new_ends() == {}, "the end may move while nothing is read"
 
 
-def test_a_slice_begins_with_its_first_record_which_may_take_a_while() -> None:
+def test_slice_starts_with_its_first_record() -> None:
     log = Log()
     log.append(30)
     shared = partition_at(0, 20)
@@ -215,12 +215,12 @@ def test_a_slice_begins_with_its_first_record_which_may_take_a_while() -> None:
     assert shared.next_chain(FIRST_WITHIN_S - 1 + SLICE_S) is shared.chains[1]
 
 
-def test_a_chain_whose_records_do_not_arrive_does_not_hold_the_others_forever() -> None:
+def test_chain_whose_records_do_not_arrive_yields_after_a_timeout() -> None:
     shared = partition_at(0, 20)
     assert shared.next_chain(FIRST_WITHIN_S) is shared.chains[1]
 
 
-def test_a_fault_concerns_the_chains_that_are_read_when_the_one_that_was_moved_to_is_not() -> None:
+def test_fault_concerns_the_chains_being_read_if_the_target_is_paused() -> None:
     log = Log()
     log.append(30)
     shared = partition_at(10, 10)
@@ -232,7 +232,7 @@ def test_a_fault_concerns_the_chains_that_are_read_when_the_one_that_was_moved_t
     assert (first.position, second.position) == (13, None)
 
 
-def test_a_fault_of_the_position_before_a_move_concerns_no_chain() -> None:
+def test_fault_from_the_position_before_a_move_concerns_no_chain() -> None:
     log = Log()
     log.append(30)
     shared = partition_at(0, 20)
@@ -242,13 +242,13 @@ def test_a_fault_of_the_position_before_a_move_concerns_no_chain() -> None:
     assert shared.position is None
     shared.move_to(second, 2.0)
     assert [batch.partition for batch in shared.take(log.batch(CLICKS, 20, 3))] == [B]
-    assert shared.fail() == [second], "nothing was moved since"
+    assert shared.fail() == [second], "there was no move since"
     for moved in (False, True):
         shared.move_to(first, 3.0)
         assert shared.fail() == ([first] if moved else [])
 
 
-def test_chains_are_assigned_and_revoked_together_and_one_may_start_later() -> None:
+def test_chains_are_assigned_and_revoked_together_and_may_start_later() -> None:
     writer = writer_at(4, 0, starting=(1,))
     assert writer.owned == {CLICKS, B, ALONE}
     writer.poll()
@@ -268,7 +268,7 @@ def test_chains_are_assigned_and_revoked_together_and_one_may_start_later() -> N
     assert [writer.chains[chain].read[-2:] for chain in (CLICKS, B)] == [[21, 22]] * 2
 
 
-def test_a_partition_of_which_no_chain_can_start_is_not_read() -> None:
+def test_partition_is_paused_until_one_of_its_chains_can_start() -> None:
     writer = writer_at(4, 4, starting=(0, 1))
     writer.poll()
     assert writer.broker.paused == {CLICKS}

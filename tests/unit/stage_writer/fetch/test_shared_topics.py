@@ -1,4 +1,4 @@
-"""Two streams whose regular expressions match one topic that they cannot share: read for neither of them."""
+"""A topic matched by the regular expressions of two streams that cannot share it is read for neither."""
 
 from collections.abc import Collection, Mapping, Sequence
 
@@ -53,7 +53,7 @@ def source_of(
     return source, settings.streams, consumer, there
 
 
-def test_a_topic_that_two_expressions_take_is_refused_at_the_start_and_by_check(
+def test_topic_matched_by_two_expressions_is_refused_at_startup_and_by_check(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     source, streams, consumer, _ = source_of(monkeypatch, "shop-cart", "shop-orders")
@@ -64,7 +64,7 @@ def test_a_topic_that_two_expressions_take_is_refused_at_the_start_and_by_check(
     assert consumer.topics == ()
 
 
-def test_one_that_comes_while_a_writer_runs_is_not_read_and_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_topic_matched_by_two_expressions_at_runtime_is_not_read_and_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     unread = UnsubscribedTopics()
     telemetry = WriterTelemetry(HandClock(), structlog.get_logger(), Metrics(), unsubscribed=unread)
     source, streams, consumer, there = source_of(monkeypatch, "shop-cart", unread=unread)

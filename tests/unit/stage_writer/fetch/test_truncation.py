@@ -1,4 +1,4 @@
-"""Records that Kafka has lost under the same topic id, seen through a consumer whose answers are written down."""
+"""Records that Kafka lost under the same topic id, seen through a scripted consumer."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -94,9 +94,9 @@ def reading(monkeypatch: pytest.MonkeyPatch) -> DecodeOptions:
 
         def lost(self, partitions: Collection[TopicPartition]) -> None: ...
 
-    source._listener = Listener()  # what `subscribe` does, without a cluster
+    source._listener = Listener()  # as `subscribe` does, without a cluster
     source._on_assign(consumer, [KafkaPartition("orders", 0)])
-    assert consumer.offsets == [(99, 2)], "reading begins with the last record that was read"
+    assert consumer.offsets == [(99, 2)], "reading starts at the last record that was read"
     return DecodeOptions(source, consumer, clock)
 
 
@@ -110,15 +110,17 @@ def ends_at(monkeypatch: pytest.MonkeyPatch, reading: DecodeOptions, low: int, h
 
 
 @pytest.mark.parametrize("known", [record(99), record(99, epoch=-1)], ids=["epoch", "no epoch"])
-def test_a_record_that_is_still_there_is_passed_over(reading: DecodeOptions, known: Message) -> None:
+def test_record_that_is_still_there_is_skipped(reading: DecodeOptions, known: Message) -> None:
     assert reading.poll(known, record(100, 6_000, 3)) == ([100], [], [])
     assert reading.poll(record(101)) == ([101], [], [])
     assert reading.consumer.offsets == [(99, 2)]
 
 
 @pytest.mark.parametrize("other", [record(99, timestamp_ms=5_001), record(99, epoch=3)], ids=["timestamp", "epoch"])
-def test_another_record_in_its_place_is_a_truncation(reading: DecodeOptions, other: Message) -> None:
-    assert reading.poll(other, record(100)) == ([], [], []), "librdkafka is asked first: it may know since when"
+def test_different_record_at_the_last_offset_is_a_truncation(reading: DecodeOptions, other: Message) -> None:
+    assert reading.poll(other, record(100)) == ([], [], []), (
+        "librdkafka is asked first: it may know the offset of the truncation"
+    )
     assert reading.consumer.offsets == [(99, 2), (99, 2)]
     offsets, ((reason, text),), _ = reading.poll(other, record(100), record(101, epoch=4))
     assert (offsets, reason) == ([], TRUNCATED)
@@ -126,29 +128,27 @@ def test_another_record_in_its_place_is_a_truncation(reading: DecodeOptions, oth
     assert "bootstrap restart ⟨config⟩ --topic orders --partition 0 --at" in text
 
 
-def test_where_the_records_differ_is_told_as_librdkafka_knows_it(reading: DecodeOptions) -> None:
+def test_truncation_is_reported_at_the_offset_that_librdkafka_knows(reading: DecodeOptions) -> None:
     offsets, ((reason, text),), _ = reading.poll(problem(RESET, -1001, TRUNCATION))
     assert (offsets, reason) == ([], TRUNCATED)
     assert "different ones from 50 on" in text
     assert "--at 50 --yes" in text
 
 
-def test_a_record_that_compaction_took_is_left_to_the_leader_epochs(reading: DecodeOptions) -> None:
+def test_record_removed_by_compaction_is_checked_by_leader_epoch(reading: DecodeOptions) -> None:
     assert reading.poll(record(104)) == ([], [], [])
     assert reading.consumer.offsets == [(99, 2), (99, 2)], "by a seek, with its epoch"
     assert reading.poll(record(104)) == ([104], [], [])
 
 
-def test_a_record_that_retention_took_is_no_gap(reading: DecodeOptions, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_last_record_removed_by_retention_is_not_a_gap(reading: DecodeOptions, monkeypatch: pytest.MonkeyPatch) -> None:
     ends_at(monkeypatch, reading, 100, 120)
     assert reading.poll(problem(RESET, 99)) == ([], [], [])
     assert reading.consumer.offsets[-1] == (100, None)
     assert reading.poll(record(100)) == ([100], [], [])
 
 
-def test_records_that_retention_took_behind_it_are_a_gap(
-    reading: DecodeOptions, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unread_records_removed_by_retention_are_a_gap(reading: DecodeOptions, monkeypatch: pytest.MonkeyPatch) -> None:
     ends_at(monkeypatch, reading, 110, 120)
     _, ((reason, text),), _ = reading.poll(problem(RESET, 99))
     assert reason == OUT_OF_RANGE
@@ -156,10 +156,10 @@ def test_records_that_retention_took_behind_it_are_a_gap(
 
 
 @pytest.mark.parametrize("code", [RESET, END])
-def test_a_topic_that_ends_before_its_chain_has_lost_records(
+def test_topic_that_ends_before_its_chain_has_lost_records(
     reading: DecodeOptions, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
-    """It may end right where the last record was, which is no position out of range."""
+    """It may end exactly at the last record, which is not an out-of-range position."""
     ends_at(monkeypatch, reading, 0 if code == RESET else 99, 99)
     _, ((reason, text),), ends = reading.poll(problem(code, 99))
     assert (reason, ends) == (TRUNCATED, [])
@@ -168,7 +168,7 @@ def test_a_topic_that_ends_before_its_chain_has_lost_records(
     assert "after a `start`, when the writer is started again" in text
 
 
-def test_a_new_leader_that_does_not_know_its_end_yet_is_asked_again(
+def test_end_that_a_new_leader_does_not_know_yet_is_checked_again(
     reading: DecodeOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ends_at(monkeypatch, reading, 100, 100)
@@ -176,18 +176,18 @@ def test_a_new_leader_that_does_not_know_its_end_yet_is_asked_again(
     assert reading.poll(record(99), problem(END, 100)) == ([], [], [100])
 
 
-def test_everything_is_compared_again_once_all_brokers_were_away(reading: DecodeOptions) -> None:
+def test_last_record_is_checked_again_after_all_brokers_were_down(reading: DecodeOptions) -> None:
     reading.poll(record(99), record(100), record(101, 7_000, 3))
     reading.source._connection.record(KafkaError(KafkaError._ALL_BROKERS_DOWN))
     assert reading.poll(record(101, 7_000, 3), record(102, 7_000, 3)) == ([102], [], [])
     assert reading.consumer.offsets == [(99, 2), (101, 3)]
     reading.source._connection.record(KafkaError(KafkaError._TRANSPORT))
     reading.poll()
-    assert len(reading.consumer.offsets) == 2, "one broker that goes away is nothing to be wondered at"
+    assert len(reading.consumer.offsets) == 2, "the loss of one broker is normal"
 
 
-def test_a_place_that_is_sought_is_not_behind_what_was_read_before(reading: DecodeOptions) -> None:
-    """A writer that drops messages reads them again: from where it says, also when the brokers go away meanwhile."""
+def test_seek_position_is_not_checked_against_earlier_reads(reading: DecodeOptions) -> None:
+    """A writer that drops messages reads them again from its position, even if all brokers go down in between."""
     reading.poll(record(99), record(100), record(101))
     reading.source.seek(ORDERS, Position(100))
     reading.source._connection.record(KafkaError(KafkaError._ALL_BROKERS_DOWN))
@@ -195,14 +195,14 @@ def test_a_place_that_is_sought_is_not_behind_what_was_read_before(reading: Deco
     assert reading.consumer.offsets[-1] == (100, None)
 
 
-def test_a_record_that_is_there_and_does_not_come_ends_the_process(
+def test_existing_record_that_is_not_delivered_ends_the_process(
     reading: DecodeOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """librdkafka believes no leader whose epoch is lower than the one that it has seen."""
     ends_at(monkeypatch, reading, 110, 110)
     later(reading)
     reading.source.pause([ORDERS])
-    for _ in range(3):  # one that is paused for lack of room waits for nothing
+    for _ in range(3):  # a partition paused by backpressure is not overdue
         later(reading)
     reading.source.resume([ORDERS])
     later(reading)
@@ -210,8 +210,10 @@ def test_a_record_that_is_there_and_does_not_come_ends_the_process(
         later(reading)
 
 
-def test_it_is_also_found_where_two_chains_take_turns(reading: DecodeOptions, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each move of the read position begins another check."""
+def test_undelivered_record_is_detected_when_two_chains_take_turns(
+    reading: DecodeOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each move of the read position starts another check."""
     chains = {Topic("orders"): Position(100), Topic("orders@b"): Position(50)}
     shared = SharedTopicSource(reading.source, lambda _: list(chains), reading.clock)
 
@@ -238,7 +240,9 @@ def test_it_is_also_found_where_two_chains_take_turns(reading: DecodeOptions, mo
         wait()
 
 
-def test_one_that_is_not_there_either_is_a_truncation(reading: DecodeOptions, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_undelivered_record_beyond_the_topics_end_is_a_truncation(
+    reading: DecodeOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ends_at(monkeypatch, reading, 60, 60)
     later(reading)
     _, faults, _ = later(reading)
@@ -248,6 +252,6 @@ def test_one_that_is_not_there_either_is_a_truncation(reading: DecodeOptions, mo
 
 
 def later(reading: DecodeOptions) -> tuple[list[int], list[tuple[str, str]], list[int]]:
-    """A poll that brings nothing, when it is time to look again."""
+    """An empty poll after the time for the next check."""
     reading.clock.now_s += OVERDUE_S
     return reading.poll()
