@@ -1,4 +1,4 @@
-"""`expect`: rules on rows, what becomes of a record that breaks one, and how that is counted."""
+"""`expect`: rules on rows, and records that violate them: dead letters, counts and held partitions."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -36,11 +36,11 @@ def slices(converter: StreamConverter, *batches: MessageBatch) -> list[tuple[int
     return [(int(batch.partition.partition), staged) for found in converter.slices(batches) for batch, staged in found]
 
 
-def test_a_record_that_breaks_a_rule_is_a_dead_letter_with_the_rule_s_name() -> None:
+def test_violating_record_is_a_dead_letter_with_the_rule_name() -> None:
     values = [b'{"id":1,"amount":5}', b'{"id":2,"amount":-5}', b'{"id":0,"amount":-1}', b'{"id":4}', None]
     rules = {"positive_amount": "amount > 0", "positive_id": "id > 0"}
     (staged,) = converter(rules).convert([batch_of(values)])
-    assert staged.rows[0]["id"].to_pylist() == [1, 4], "null breaks no rule"
+    assert staged.rows[0]["id"].to_pylist() == [1, 4], "null violates no rule"
     assert staged.dead_letters == {"expectation": 2}
     assert staged.rows[1]["value"].to_pylist() == values[1:3]
     assert staged.rows[1]["error"].to_pylist() == [
@@ -50,7 +50,7 @@ def test_a_record_that_breaks_a_rule_is_a_dead_letter_with_the_rule_s_name() -> 
     assert staged.violations == {"positive_amount": 2, "positive_id": 1}
 
 
-def test_a_rule_that_only_counts_leaves_its_records_staged() -> None:
+def test_counting_rule_keeps_its_records() -> None:
     rules: Rules = {"counted": {"rule": "amount > 0", "on_fail": "count"}, "refused": "id > 0"}
     values = [b'{"id":1,"amount":-1}', b'{"id":-1,"amount":-1}', b'{"id":2,"amount":1}']
     (staged,) = converter(rules).convert([batch_of(values)])
@@ -58,7 +58,7 @@ def test_a_rule_that_only_counts_leaves_its_records_staged() -> None:
     assert (staged.violations, staged.dead_letters) == ({"counted": 2, "refused": 1}, {"expectation": 1})
 
 
-def test_the_stream_s_on_fail_is_the_default_of_its_rules() -> None:
+def test_streams_on_fail_is_the_default_of_its_rules() -> None:
     rules: Rules = {"counted": "amount > 0", "refused": {"rule": "id > 0", "on_fail": "dead_letter"}}
     (staged,) = converter(rules, on_fail="count").convert(
         [batch_of([b'{"id":-1,"amount":1}', b'{"id":1,"amount":-1}'])]
@@ -67,7 +67,7 @@ def test_the_stream_s_on_fail_is_the_default_of_its_rules() -> None:
 
 
 @pytest.mark.parametrize(("on_fail", "kept"), [("dead_letter", ["1", None]), ("count", ["1", "x", None])])
-def test_a_rule_that_fails_for_a_record_is_broken_by_it_and_by_no_other(on_fail: str, kept: list[str | None]) -> None:
+def test_failing_rule_is_violated_by_that_record_only(on_fail: str, kept: list[str | None]) -> None:
     rules: Rules = {"number": {"rule": "text::INT > 0", "on_fail": on_fail}, "refused": "id > 0"}
     values = [b'{"id":1,"text":"1"}', b'{"id":1,"text":"x"}', b'{"id":-1,"text":"2"}', b'{"id":1}']
     (staged,) = converter(rules).convert([batch_of(values)])
@@ -77,14 +77,14 @@ def test_a_rule_that_fails_for_a_record_is_broken_by_it_and_by_no_other(on_fail:
     assert ("expect.number: Conversion Error: Could not convert string 'x'" in errors) == (on_fail == "dead_letter")
 
 
-def test_rules_see_derived_columns_and_the_position_in_kafka_and_no_filtered_record() -> None:
+def test_rules_see_derived_columns_and_kafka_fields_but_no_filtered_record() -> None:
     rules: Rules = {"sum": {"rule": "twice < 9", "on_fail": "count"}, "first": "kafka.offset > 100"}
     stream = converter(rules, derive={"twice": "2 * amount"}, where="id > 0")
     (staged,) = stream.convert([batch_of([b'{"id":1,"amount":1}', b'{"id":2,"amount":9}', b'{"id":-1,"amount":9}'])])
     assert (staged.violations, staged.filtered) == ({"sum": 1, "first": 1}, 1)
 
 
-def test_a_delete_of_a_merge_is_not_checked() -> None:
+def test_merge_delete_is_not_checked() -> None:
     merge = {"keys": ["id"], "operation": "text", "deletes": ["d"]}
     stream = converter({"positive": "amount > 0"}, load="merge", merge=merge)
     values = [b'{"id":1,"amount":-1,"text":"u"}', b'{"id":2,"amount":-1,"text":"d"}']
@@ -92,7 +92,7 @@ def test_a_delete_of_a_merge_is_not_checked() -> None:
     assert (staged.rows[0]["id"].to_pylist(), staged.violations) == ([2], {"positive": 1})
 
 
-def test_a_record_is_counted_once_however_many_rows_it_has() -> None:
+def test_exploded_record_is_counted_once() -> None:
     stream = StreamConverter(
         stream_of(
             columns="id BIGINT, items ARRAY<BIGINT>",
@@ -103,11 +103,11 @@ def test_a_record_is_counted_once_however_many_rows_it_has() -> None:
     )
     values = [b'{"id":1,"items":[1]}', b'{"id":2,"items":[1,2,3,4,5,6,7,8,9,10,11,12]}', b'{"id":3,"items":[1,2,3]}']
     found = [staged for _, staged in slices(stream, batch_of(values))]
-    assert len(found) > 3, "a record comes in pieces"
+    assert len(found) > 3, "a record is split into slices"
     assert sum(staged.violations.get("few", 0) for staged in found) == 2
 
 
-def test_a_rule_that_holds_ends_its_partition_in_front_of_the_record() -> None:
+def test_hold_rule_stops_its_partition_before_the_record() -> None:
     stream = converter({"positive": {"rule": "amount > 0", "on_fail": "hold"}, "id": "id > 0"})
     first = batch_of([b'{"id":1,"amount":1}', b'{"id":-1}', b'{"id":3,"amount":-1}', b'{"id":4,"amount":-1}'])
     other = batch_of([b'{"id":5,"amount":1}'], partition=4)
@@ -118,14 +118,14 @@ def test_a_rule_that_holds_ends_its_partition_in_front_of_the_record() -> None:
     staged = {partition: one for partition, one in found if one.stop is None}
     assert {partition: one.rows[0]["id"].to_pylist() for partition, one in staged.items()} == {3: [1], 4: [5]}
     assert (staged[3].records, staged[3].end, staged[3].dead_letters) == (2, 102, {"expectation": 1})
-    assert staged[3].violations == {"id": 1}, "what is not staged is not counted"
+    assert staged[3].violations == {"id": 1}, "records that are not staged are not counted"
     stops = {partition: (one.end, one.stop) for partition, one in found if one.stop is not None}
     assert stops == {at: (end, "expect.positive is false: amount > 0") for at, end in ((3, 102), (5, 7))}
     assert [partition for partition, _ in found].index(3) < len(found) - 2, "the stops are last"
 
 
 @pytest.mark.parametrize(
-    ("rules", "told"),
+    ("rules", "message"),
     [
         ("{a: id}", "streams[0] (orders): expect.a: id: its type is BIGINT"),
         ("{a: idd > 0}", "did you mean id"),
@@ -144,7 +144,7 @@ def test_a_rule_that_holds_ends_its_partition_in_front_of_the_record() -> None:
         ("{a: id > 0}\n    topology: shop:build", "expect cannot be set"),
     ],
 )
-def test_what_is_no_rule_is_refused_at_the_start_with_its_key(rules: str, told: str) -> None:
+def test_invalid_expect_rule_is_refused_by_key(rules: str, message: str) -> None:
     text = f"""
 kafka: {{bootstrap.servers: "nowhere:1"}}
 stage: {{url: /stage}}
@@ -159,7 +159,7 @@ streams:
 
     with pytest.raises((ConfigError, ExpressionError)) as caught:
         converters_of(parse_settings(text, {}, "pipeline.yaml"))
-    assert told in f"{caught.value.problem}; {caught.value.remedy}"
+    assert message in f"{caught.value.problem}; {caught.value.remedy}"
 
 
 def world_of(folder: Path, *, rule: str = "id <> 7", on_fail: str = "hold", **ends: int) -> World:
@@ -168,7 +168,7 @@ def world_of(folder: Path, *, rule: str = "id <> 7", on_fail: str = "hold", **en
     return World(folder, {partitions[name]: end for name, end in ends.items()}, expect={"known": rule}, on_fail=on_fail)
 
 
-def test_a_partition_is_held_in_front_of_the_record_with_all_before_it_staged(tmp_path: Path) -> None:
+def test_partition_is_held_after_staging_all_records_before_the_violation(tmp_path: Path) -> None:
     world = world_of(tmp_path, first=5, second=3)
     world.steps(2, 0.1)
     world.group.ends[FIRST] = 20
@@ -181,14 +181,14 @@ def test_a_partition_is_held_in_front_of_the_record_with_all_before_it_staged(tm
     )
     assert "skip" in held.remedy
     assert "--to 8 --yes" in held.remedy
-    assert world.chain(SECOND), "others go on"
+    assert world.chain(SECOND), "other partitions continue"
     world.group.ends[FIRST] = 30
     world.clock.now_s += CHECK_HELD_EVERY_S + 1
     world.steps(40)
     assert world.spans()[-1][1] == 7, "nothing past it is staged"
 
 
-def test_a_held_partition_goes_on_when_the_record_is_given_up(tmp_path: Path) -> None:
+def test_held_partition_continues_after_a_skip(tmp_path: Path) -> None:
     world = world_of(tmp_path, first=20)
     world.steps(20)
     last = world.spans()[-1][0]
@@ -199,7 +199,7 @@ def test_a_held_partition_goes_on_when_the_record_is_given_up(tmp_path: Path) ->
     assert [span for span in world.spans() if span[1] > 7] == [(7, 8), (8, 20)]
 
 
-def test_a_held_partition_goes_on_when_the_rule_only_counts_after_a_restart(tmp_path: Path) -> None:
+def test_held_partition_continues_after_a_restart_with_a_counting_rule(tmp_path: Path) -> None:
     world_of(tmp_path, first=20).steps(20)
     world = world_of(tmp_path, first=20, on_fail="count")
     world.steps(20)
@@ -208,7 +208,7 @@ def test_a_held_partition_goes_on_when_the_rule_only_counts_after_a_restart(tmp_
     assert found == {0: {}, 7: {"known": 1}}
 
 
-def test_a_chain_whose_first_record_holds_has_an_origin_to_skip_from(tmp_path: Path) -> None:
+def test_chain_held_at_its_first_record_has_an_origin(tmp_path: Path) -> None:
     world = world_of(tmp_path, first=5, rule="id > 2")
     world.steps(20)
     (held,) = world.writer.snapshot().held.values()
@@ -216,8 +216,8 @@ def test_a_chain_whose_first_record_holds_has_an_origin_to_skip_from(tmp_path: P
     assert world.store.read(origin_path(FIRST)) is not None
 
 
-def test_what_was_queued_behind_the_record_is_not_staged(tmp_path: Path) -> None:
-    """Batches of one partition that wait for their conversion when a record of an earlier one holds it."""
+def test_batches_queued_behind_the_held_record_are_not_staged(tmp_path: Path) -> None:
+    """These batches wait for conversion when a record of an earlier batch holds the partition."""
     world = world_of(tmp_path, first=6)
     world.steps(1, 0.1)
     intake = world.writer._intake
@@ -233,7 +233,7 @@ def test_what_was_queued_behind_the_record_is_not_staged(tmp_path: Path) -> None
     assert world.spans()[-1][1] == 7
 
 
-def test_a_replay_of_a_record_that_holds_is_refused(tmp_path: Path) -> None:
+def test_replay_of_a_held_record_is_refused(tmp_path: Path) -> None:
     class Records:
         def batches(self, partition: TopicPartition, span: Span) -> Iterator[MessageBatch]:
             del partition
@@ -251,7 +251,7 @@ def test_a_replay_of_a_record_that_holds_is_refused(tmp_path: Path) -> None:
     assert replay.count(Range(FIRST, Span(Position(8), Position(10)))).rows == 2
 
 
-def test_a_sample_says_what_breaks_rules_and_where_partitions_would_be_held() -> None:
+def test_sample_reports_violations_and_held_partitions() -> None:
     rules: Rules = {"many": {"rule": "amount > 0", "on_fail": "count"}, "none": {"rule": "id < 9", "on_fail": "hold"}}
     stream = converter(rules)
     sample = StreamSample(stream.stream, None)
@@ -260,6 +260,6 @@ def test_a_sample_says_what_breaks_rules_and_where_partitions_would_be_held() ->
     assert "  2 break the rule expect.many" in sample.lines(0.5)
     sample.add(stream, [batch_of([b'{"id":3}', b'{"id":9}'], first=102)])
     assert not sample.is_well(0.5)
-    told = "\n".join(sample.lines(0.5))
-    assert told.startswith("records with on_fail: hold: orders")
-    assert "orders/3 would be held at offset 103: expect.none is false: id < …" in told
+    text = "\n".join(sample.lines(0.5))
+    assert text.startswith("records with on_fail: hold: orders")
+    assert "orders/3 would be held at offset 103: expect.none is false: id < …" in text
