@@ -1,4 +1,4 @@
-"""A stream's messages are converted together, whatever partitions they are from, and parted again."""
+"""A stream's messages are converted together, across partitions, and split again."""
 
 from collections.abc import Sequence
 
@@ -64,13 +64,13 @@ def content(staged: StagedRows) -> tuple[object, ...]:
     )
 
 
-def test_together_is_the_same_as_one_by_one() -> None:
+def test_batches_converted_together_match_single_conversions() -> None:
     together = converter().convert(BATCHES)
     apart = [converter().convert([one])[0] for one in BATCHES]
     assert [content(staged) for staged in together] == [content(staged) for staged in apart]
 
 
-def test_each_row_is_of_its_own_partition() -> None:
+def test_each_row_belongs_to_its_partition() -> None:
     first, *_, last = converter().convert(BATCHES)
     assert first.rows[0].column("place").to_pylist() == ["orders/0/100", "orders/0/104"]
     assert first.rows[1].column("_kafka_offset").to_pylist() == [102, 103]
@@ -79,18 +79,18 @@ def test_each_row_is_of_its_own_partition() -> None:
     assert last.end == Position(10**9 + 3)
 
 
-def test_a_small_part_keeps_nothing_of_the_others_alive() -> None:
+def test_small_result_does_not_keep_the_others_in_memory() -> None:
     large = batch("orders", 0, [b'{"id": %d}' % number for number in range(11, 5000)])
     _, small = converter().convert([large, batch("orders", 1, [b'{"id": 1}'])])
     assert small.rows[0].get_total_buffer_size() < 1000
 
 
-def test_nothing_makes_nothing() -> None:
+def test_no_batches_yield_no_rows() -> None:
     assert converter().convert([]) == []
 
 
 @pytest.mark.parametrize("types", [(pa.binary(), pa.large_binary()), (pa.large_binary(), pa.large_binary())])
-def test_messages_of_any_size_come_together(types: tuple[pa.DataType, ...]) -> None:
+def test_binary_and_large_binary_batches_are_concatenated(types: tuple[pa.DataType, ...]) -> None:
     found = Messages.of(
         [
             MessageBatch(one.partition, one.offsets, one.timestamps_ms, one.values.cast(kind), one.keys, None)
@@ -101,7 +101,7 @@ def test_messages_of_any_size_come_together(types: tuple[pa.DataType, ...]) -> N
     assert found.partitions(np.array([0, 4, 5])).to_pylist() == [0, 0, 7]
 
 
-def test_a_required_part_of_a_struct_that_is_null_goes_to_its_file() -> None:
+def test_null_struct_with_a_required_field_is_written_to_its_file() -> None:
     columns = "p STRUCT<q: STRUCT<i: INT, t: STRING NOT NULL>>, s ARRAY<STRUCT<d: DATE NOT NULL>>, id BIGINT NOT NULL"
     stream = stream_of(columns=columns, derive={"again": "p"}, rename={"p.q.i": "j"}, kafka_columns=False)
     converter = StreamConverter(stream)
@@ -136,7 +136,7 @@ def test_a_required_part_of_a_struct_that_is_null_goes_to_its_file() -> None:
         ("_cdc.op", ""),
     ],
 )
-def test_a_table_is_clustered_by_derived_columns_that_delta_can_order(name: str, problem: str) -> None:
+def test_cluster_by_accepts_derived_columns_of_orderable_types_only(name: str, problem: str) -> None:
     derive = {"flag": "id > 1", "day": "DATE '2026-01-01'", "pair": "{'a': 1}"}
     stream = stream_of(columns="id INT", derive=derive, envelope="debezium", cluster_by=[name])
     if not problem:
@@ -158,7 +158,7 @@ def test_a_table_is_clustered_by_derived_columns_that_delta_can_order(name: str,
         ("{'a': id}", "STRUCT"),
     ],
 )
-def test_a_table_is_partitioned_by_derived_columns_whose_values_have_a_text(expression: str, kind: str) -> None:
+def test_partition_by_accepts_derived_columns_of_types_with_a_text_form_only(expression: str, kind: str) -> None:
     stream = stream_of(columns="id INT", derive={"part": expression}, partition_by=["part"])
     if not kind:
         assert StreamConverter(stream).formats[0].partition_by == ("part",)

@@ -52,7 +52,7 @@ def own(**settings: object) -> Stream:
 
 
 class Writer:
-    """A writer's conversion, and its agreements in the stage."""
+    """A writer's converter, and its published columns and keys in the stage."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class Writer:
         keys: Sequence[bytes | None],
         headers: Sequence[list[tuple[str, bytes | None]] | None] | None = None,
     ) -> StagedRows:
-        """As the loop does: what offers fields is read again once they are agreed on."""
+        """As the loop does: a batch that offers fields is converted again once they are published."""
         batch = batch_of(values, keys=keys)
         if headers is not None:
             assert self.converter.needs_headers
@@ -167,7 +167,7 @@ def test_each_table_has_the_columns_and_keys_of_its_own_events(store: FsspecStor
     assert main.column_names[:2] == ["_rescued", "_cdc"]
 
 
-def test_tables_that_appear_after_others_have_gained_columns_gain_theirs(store: FsspecStore) -> None:
+def test_tables_that_appear_later_gain_their_own_columns(store: FsspecStore) -> None:
     """As the loop does it."""
     clock = SystemClock()
     stage = SimpleNamespace(
@@ -188,7 +188,7 @@ def test_tables_that_appear_after_others_have_gained_columns_gain_theirs(store: 
             return tables(staged)[table]
         pytest.fail("the fields are offered again")
 
-    for names in ("ab", "cd"):  # the second writer reads what was agreed on when it starts
+    for names in ("ab", "cd"):  # the second writer reads the published columns at startup
         writer = Writer(store).converter
         schemas = Schemas([writer], cast("WriterStage", stage), InTurn(), clock, structlog.get_logger(), columns={})
         schemas.refresh()
@@ -199,7 +199,7 @@ def test_tables_that_appear_after_others_have_gained_columns_gain_theirs(store: 
             assert row.keys() == {"_kafka_offset", "_merge_delete", "_rescued", "id", f"of_{names[0]}"}
 
 
-def test_a_second_writer_takes_what_was_agreed_on(store: FsspecStore) -> None:
+def test_second_writer_uses_the_published_columns(store: FsspecStore) -> None:
     Writer(store).convert([change("a", {"id": 1, "x": 1})], [key(id=1)])
     second = Writer(store)
     staged = second.convert([change("a", {"id": 2, "x": "text", "y": 1.5})], [key(id=2)])
@@ -208,7 +208,7 @@ def test_a_second_writer_takes_what_was_agreed_on(store: FsspecStore) -> None:
     assert second.once(batch_of([change("a", {"id": 3})], keys=[key(id=3)])).offered == NO_COLUMNS
 
 
-def test_an_event_with_another_key_is_a_dead_letter(store: FsspecStore) -> None:
+def test_event_with_another_key_is_a_dead_letter(store: FsspecStore) -> None:
     writer = Writer(store)
     connect = json.dumps({"schema": {"type": "struct"}, "payload": {"id": 2}}).encode()
     more = json.dumps({"schema": {"type": "struct"}, "payload": {"id": 2, "region": 3}}).encode()
@@ -220,7 +220,7 @@ def test_an_event_with_another_key_is_a_dead_letter(store: FsspecStore) -> None:
     assert dict(staged.dead_letters) == {"unreadable_key": 7}
 
 
-def test_a_writer_that_starts_again_compares_keys_with_the_agreed_ones(store: FsspecStore) -> None:
+def test_restarted_writer_compares_keys_with_the_published_ones(store: FsspecStore) -> None:
     Writer(store).convert([change("a", {"id": 1}), change("b", {"n": 1})], [key(id=1), key(n=1)])
     staged = Writer(store).convert([change("a", {"id": number}) for number in (2, 3, 4)], [key(id=2), None, key(n=4)])
     assert [row["id"] for row in tables(staged)["a"]] == [2]
@@ -233,7 +233,7 @@ def test_a_writer_that_starts_again_compares_keys_with_the_agreed_ones(store: Fs
     }
 
 
-def test_a_check_tries_tables_with_the_columns_that_they_would_gain(store: FsspecStore) -> None:
+def test_sample_tries_tables_with_the_columns_they_would_gain(store: FsspecStore) -> None:
     writer = Writer(store)
     sample = StreamSample(writer.stream, None)
     rows: list[tuple[str, dict[str, object]]] = [("a", {"id": 1}), ("b", {"n": 1}), ("a", {"id": 2}), ("a", {"n": 1})]
@@ -243,10 +243,10 @@ def test_a_check_tries_tables_with_the_columns_that_they_would_gain(store: Fsspe
         assert writer.converter.waits(batch) is None
         sample.add(writer.converter, [batch])
     assert (sample.records, dict(sample.dead_letters)) == (4, {"null_key": 1})
-    assert latest(store, "orders", by_route=True) is None, "a check only shows"
+    assert latest(store, "orders", by_route=True) is None, "a check publishes nothing"
 
 
-def test_events_without_a_key_make_no_table(store: FsspecStore) -> None:
+def test_events_without_a_key_create_no_table(store: FsspecStore) -> None:
     writer = Writer(store)
     staged = writer.convert([change("a", {"id": 1}), change("b", {"id": 1})], [None, b'"text"'])
     why = "and none of its events names the keys of a table"
@@ -256,7 +256,7 @@ def test_events_without_a_key_make_no_table(store: FsspecStore) -> None:
     assert [row["id"] for row in tables(staged)["a"]] == [2]
 
 
-def test_a_table_that_appeared_without_keys_gets_them_from_its_next_event(store: FsspecStore) -> None:
+def test_table_that_appeared_without_keys_gets_them_from_its_next_event(store: FsspecStore) -> None:
     agree_on(store, "orders", ["a", "b", "log"], 5)  # by a writer whose tables had the stream's keys
     writer = Writer(store, merge={"tombstones": "ignore", "route_keys": {"log": ["at"]}})
     staged = writer.convert([change("log", {"at": 2}), change("a", {"id": 1}), change("b", {"n": 1})], [None] * 3)
@@ -281,15 +281,15 @@ def groups_alive() -> int:
     return sum(isinstance(each, TableGroup) for each in gc.get_objects())
 
 
-def test_a_table_that_gains_columns_leaves_no_former_conversion_behind(store: FsspecStore) -> None:
+def test_gaining_columns_frees_the_previous_converters(store: FsspecStore) -> None:
     before, writer = groups_alive(), Writer(store)
     for number in range(5):
         writer.convert([change("a", {"id": 1, f"x{number}": 1})], [key(id=1)])
     assert columns_at(writer.converter.stream, "/by/a", writer.gained).names == ("id", *(f"x{n}" for n in range(5)))
-    assert groups_alive() - before == 2, "of the main table and of the other one"
+    assert groups_alive() - before == 2, "one for the main table, one for the other"
 
 
-def test_the_settings_may_give_keys(store: FsspecStore) -> None:
+def test_merge_settings_may_give_keys(store: FsspecStore) -> None:
     merge = {"tombstones": "ignore", "route_keys": {"log": ["at", "by"]}}
     writer = Writer(store, merge=merge)
     staged = writer.convert([change("log", {"at": 1, "by": "x"}), change("log", {"at": None, "by": "y"})], [None, None])
@@ -300,7 +300,7 @@ def test_the_settings_may_give_keys(store: FsspecStore) -> None:
     assert [row["id"] for row in tables(staged)["log"]] == [1]
 
 
-def test_keys_that_the_settings_give_later_replace_agreed_ones_until_they_are_removed(store: FsspecStore) -> None:
+def test_configured_keys_replace_published_ones_until_they_are_removed(store: FsspecStore) -> None:
     def merged_by(staged: StagedRows) -> tuple[str, ...]:
         ((table, _),) = staged.routed
         assert table.merge is not None
@@ -338,7 +338,7 @@ def test_keys_that_no_event_has_make_dead_letters(store: FsspecStore) -> None:
     assert "whose type DOUBLE cannot tell rows apart" in letters(floats)[100]
 
 
-def test_rows_that_are_added_have_columns_of_their_own_too(store: FsspecStore) -> None:
+def test_appended_tables_have_separate_columns_too(store: FsspecStore) -> None:
     writer = Writer(
         store,
         load="auto",
@@ -356,7 +356,7 @@ def test_rows_that_are_added_have_columns_of_their_own_too(store: FsspecStore) -
     assert appeared(store, "orders").keys == {}
 
 
-def test_keys_are_agreed_on_once(store: FsspecStore) -> None:
+def test_keys_are_published_once(store: FsspecStore) -> None:
     agree_on(store, "orders", ["a"], 5)
     assert agree_on(store, "orders", ["a"], 5, {"a": ("id",)}).keys == {"a": ("id",)}
     again = agree_on(store, "orders", ["a", "b"], 5, {"a": ("other",), "b": ("x",), "c": ("y",)})
@@ -383,7 +383,7 @@ def rows_at(staged: StagedRows, table: str, *names: str) -> list[tuple[object, .
     return [tuple(row[name] for name in (*names, "_merge_delete")) for row in tables(staged)[table]]
 
 
-def test_maxwell_names_the_keys_in_its_events(store: FsspecStore) -> None:
+def test_maxwell_events_name_the_keys_of_their_tables(store: FsspecStore) -> None:
     writer = Writer(store, envelope="maxwell")
     of_maxwell = b'{"database":"shop","table":"a","pk.id":1}'
     staged = writer.convert(
@@ -400,7 +400,7 @@ def test_maxwell_names_the_keys_in_its_events(store: FsspecStore) -> None:
         ],
         [of_maxwell] * 9,
     )
-    assert rows_at(staged, "c", "table") == [(5, False)], "and not the table of the message key"
+    assert rows_at(staged, "c", "table") == [(5, False)], "the key is not taken from the message key"
     assert rows_at(staged, "a", "id", "x") == [
         (1, 1, False),
         (1, 1, True),
@@ -417,7 +417,7 @@ def test_maxwell_names_the_keys_in_its_events(store: FsspecStore) -> None:
     assert rows_at(again, "a", "id") == [(9, False)]
 
 
-def test_canal_names_the_keys_in_its_events_and_has_several_rows_in_one(store: FsspecStore) -> None:
+def test_canal_events_name_the_keys_and_may_have_several_rows(store: FsspecStore) -> None:
     writer = Writer(store, envelope="canal")
     staged = writer.convert(
         [
@@ -444,8 +444,8 @@ def test_canal_names_the_keys_in_its_events_and_has_several_rows_in_one(store: F
     assert staged.filtered == 1
 
 
-def test_a_message_of_another_kind_is_none_of_a_table_s_events(store: FsspecStore) -> None:
-    """Where the topic alone says which table it is for, such messages come to the table, too."""
+def test_message_that_is_not_an_event_adds_no_row(store: FsspecStore) -> None:
+    """When the route is the topic, such messages reach the table too."""
     merge = {"tombstones": "ignore"}
     writer = Writer(store, envelope="canal", route="kafka.topic", merge=merge)
     staged = writer.convert([canal("a", "INSERT", {"id": "1"}), b"{", canal("a", "QUERY", pkNames=None)], [None] * 3)
@@ -453,7 +453,7 @@ def test_a_message_of_another_kind_is_none_of_a_table_s_events(store: FsspecStor
     assert (dict(staged.dead_letters), staged.filtered) == ({"invalid_json": 1}, 1)
 
 
-def test_the_keys_of_dms_are_in_the_settings(store: FsspecStore) -> None:
+def test_dms_keys_come_from_the_settings(store: FsspecStore) -> None:
     writer = Writer(store, envelope="dms", merge={"tombstones": "ignore", "route_keys": {"a": ["id"]}})
     staged = writer.convert(
         [
@@ -468,14 +468,14 @@ def test_the_keys_of_dms_are_in_the_settings(store: FsspecStore) -> None:
 
 
 class UnknownSchemas:
-    """A registry that has not answered."""
+    """A registry that has not responded."""
 
     def knows(self, _ids: Sequence[object]) -> bool:
         return False
 
 
 class OnlySchema:
-    """A registry that has answered for one schema."""
+    """A registry that has responded for one schema."""
 
     def __init__(self, known: int) -> None:
         self.known = known
@@ -484,7 +484,7 @@ class OnlySchema:
         return list(ids) == [self.known]
 
 
-def test_events_in_avro_make_tables_with_the_keys_of_the_settings(store: FsspecStore) -> None:
+def test_avro_events_create_tables_with_the_configured_keys(store: FsspecStore) -> None:
     def event(table: str, op: str, after: dict[str, object]) -> bytes:
         row = [{"name": name, "type": "string" if isinstance(value, str) else "long"} for name, value in after.items()]
         image = {"type": "record", "name": f"{table}.Value", "fields": row}
@@ -530,7 +530,7 @@ def test_events_in_avro_make_tables_with_the_keys_of_the_settings(store: FsspecS
     assert rows_at(staged, "b", "n", "m") == [("k", 2, False)]
 
 
-def test_framed_json_makes_tables_with_columns_of_their_own(store: FsspecStore) -> None:
+def test_framed_json_creates_tables_with_their_own_columns(store: FsspecStore) -> None:
     rows: dict[str, Any] = {"load": "auto", "merge": None, "envelope": "plain", "columns": "kind STRING"}
     with running_registry() as registry:
         frame = b"\0" + registry.register('{"type": "object"}').to_bytes(4, "big")
@@ -581,7 +581,7 @@ ANY = '{"type": "object"}'
 
 
 @FRAMINGS
-def test_frames_hide_no_names_of_keys_in_json(store: FsspecStore, framing: str) -> None:
+def test_framing_does_not_hide_the_key_names_of_json(store: FsspecStore, framing: str) -> None:
     with running_registry() as registry:
         framed = Framed(registry, "JSON", framing)
         framed.add((ANY, maxwell("a", "insert", {"id": 1, "x": 1})), None)
@@ -606,7 +606,7 @@ def avro(schema: dict[str, Any], value: Mapping[str, object]) -> tuple[str, byte
 
 
 @FRAMINGS
-def test_keys_in_avro_name_the_keys_of_their_tables(store: FsspecStore, framing: str) -> None:
+def test_avro_keys_name_the_keys_of_their_tables(store: FsspecStore, framing: str) -> None:
     """As Debezium sends them with Confluent's converter; their values have the forms of the record's."""
     at = {"type": "long", "logicalType": "timestamp-millis"}
     of_key: dict[str, Any] = {
@@ -629,11 +629,13 @@ def test_keys_in_avro_name_the_keys_of_their_tables(store: FsspecStore, framing:
         settings: dict[str, Any] = {"route": "kafka.topic", "merge": {}, **framed.settings}
         waiting = Writer(store, cast("SchemaRegistry", OnlySchema(1)), **settings).converter
         batch = replace(batch_of(framed.values, keys=framed.keys), headers=headers_column(framed.headers))
-        assert isinstance(waiting.waits(batch), SchemaWait), "of the keys of events"
+        assert isinstance(waiting.waits(batch), SchemaWait), "waits for the schemas of event keys"
         for tombstones, waits in (("delete", True), ("ignore", False)):
             given = {**settings, "merge": {"keys": ["id", "at"], "tombstones": tombstones}}
             waiting = Writer(store, cast("SchemaRegistry", OnlySchema(1)), app_id=tombstones, **given).converter
-            assert isinstance(waiting.waits(batch.part(0, 1)), SchemaWait) == waits, "keys offer columns that they name"
+            assert isinstance(waiting.waits(batch.part(0, 1)), SchemaWait) == waits, (
+                "keys offer the columns that they name"
+            )
         staged = framed.convert(Writer(store, framed.schemas, **settings))
     first, second = "1970-01-01T00:00:01.000Z", "1970-01-01T00:00:02.000Z"
     assert rows_at(staged, "orders", "id", "at", "x") == [
@@ -654,7 +656,7 @@ message Key { int64 id = 1; }
 
 
 @FRAMINGS
-def test_protobuf_makes_tables_with_columns_and_keys_of_their_own(store: FsspecStore, framing: str) -> None:
+def test_protobuf_creates_tables_with_their_own_columns_and_keys(store: FsspecStore, framing: str) -> None:
     files = compile_protobuf(PROTO)
 
     def sent(of: str, **fields: object) -> tuple[str, bytes]:
@@ -680,7 +682,7 @@ def test_protobuf_makes_tables_with_columns_and_keys_of_their_own(store: FsspecS
         assert rows_at(staged, "orders", "id", "kind") == [(1, "a", False), (0, None, True)]
 
 
-def test_a_schema_of_a_file_goes_with_columns_of_their_own(store: FsspecStore) -> None:
+def test_schema_file_works_with_route_columns_own(store: FsspecStore) -> None:
     schema = {
         "type": "record",
         "name": "R",
@@ -699,7 +701,7 @@ def test_a_schema_of_a_file_goes_with_columns_of_their_own(store: FsspecStore) -
 
 
 @pytest.mark.parametrize("tombstones", ["delete", "ignore"])
-def test_a_row_whose_key_changes_is_moved_as_debezium_sends_it(store: FsspecStore, tombstones: str) -> None:
+def test_debezium_key_change_moves_the_row(store: FsspecStore, tombstones: str) -> None:
     """A delete of the old key, its tombstone, and an insert of the new one."""
     writer = Writer(store, route="kafka.topic", merge={"tombstones": tombstones})
     old: dict[str, object] = {"id": 1, "x": 1}
@@ -733,6 +735,6 @@ def test_a_row_whose_key_changes_is_moved_as_debezium_sends_it(store: FsspecStor
         ),
     ],
 )
-def test_settings_that_contradict_own_columns_are_refused(settings: dict[str, object], problem: str) -> None:
+def test_settings_that_contradict_route_columns_own_are_refused(settings: dict[str, object], problem: str) -> None:
     with pytest.raises((ConfigError, ValueError), match=problem):
         own(**settings)

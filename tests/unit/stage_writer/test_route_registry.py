@@ -52,7 +52,7 @@ def errors(staged: StagedRows) -> list[str]:
     return staged.rows[1].column("error").to_pylist()  # type: ignore[no-any-return]
 
 
-def test_a_table_appears_with_the_first_value_and_all_writers_know_it(store: TrappedStore) -> None:
+def test_table_appears_with_its_first_value_for_all_writers(store: TrappedStore) -> None:
     one, other = writer(store), writer(store)
     assert ids(convert(one, ["click", None, "view", "click"])) == {
         "own": [1],
@@ -64,10 +64,10 @@ def test_a_table_appears_with_the_first_value_and_all_writers_know_it(store: Tra
     assert appeared(store, "orders").version == 1
     asked = store.counts["list"]
     assert ids(convert(one, ["view", "click"])) == {"/tables/by/view": [0], "/tables/by/click": [1]}
-    assert store.counts["list"] == asked, "what is known needs the stage no more"
+    assert store.counts["list"] == asked, "known routes need no stage access"
 
 
-def test_past_the_limit_values_are_dead_letters_for_all_writers(store: TrappedStore) -> None:
+def test_values_past_the_route_limit_are_dead_letters_for_all_writers(store: TrappedStore) -> None:
     one, other = writer(store, route_limit=2), writer(store, route_limit=2)
     agree_on(store, "orders", ["a"], 2)
     first = convert(one, ["b", "c", "a"])
@@ -80,7 +80,7 @@ def test_past_the_limit_values_are_dead_letters_for_all_writers(store: TrappedSt
     assert ids(convert(writer(store, route_limit=3), ["c"])) == {"/tables/by/c": [0]}
 
 
-def test_the_first_records_have_the_tables_and_a_lower_limit_takes_none(store: TrappedStore) -> None:
+def test_first_records_get_the_tables_and_a_lower_limit_removes_none(store: TrappedStore) -> None:
     first = convert(writer(store, route_limit=2), ["b", "B", "a", "A", "c"])
     assert ids(first) == {"/tables/by/b": [0], "/tables/by/a": [2]}
     assert ids(convert(writer(store, preview=True, route_limit=3), ["z", "d"])) == {"/tables/by/z": [0]}
@@ -89,7 +89,7 @@ def test_the_first_records_have_the_tables_and_a_lower_limit_takes_none(store: T
     assert errors(lowered) == ["its route is 'd', and there are already 2 tables (route_limit)"]
 
 
-def test_values_that_name_no_table_are_dead_letters(store: TrappedStore) -> None:
+def test_values_that_cannot_name_a_table_are_dead_letters(store: TrappedStore) -> None:
     settings: dict[str, Any] = {"dead_letters": "/tables/by/dead", "table": "/tables/by/main"}
     staged = convert(writer(store, **settings), ["../x", "", "dead", "OK", "ok", "main", None])
     assert ids(staged) == {"own": [5, 6], "/tables/by/OK": [3]}
@@ -104,7 +104,7 @@ def test_values_that_name_no_table_are_dead_letters(store: TrappedStore) -> None
     assert errors(convert(refusing, [None])) == ["its route is null, which is not in routes"]
 
 
-def test_arrays_and_routes_of_the_config_go_with_it(store: TrappedStore) -> None:
+def test_route_arrays_and_configured_routes_combine_with_route_table(store: TrappedStore) -> None:
     converter = writer(store, route="[kind, 'all']", routes={"all": "/tables/all"})
     staged = convert(converter, ["a", "../b", "all"])
     assert ids(staged) == {"/tables/all": [0, 2], "/tables/by/a": [0]}
@@ -112,7 +112,7 @@ def test_arrays_and_routes_of_the_config_go_with_it(store: TrappedStore) -> None
     assert appeared(store, "orders").routes == ("a",)
 
 
-def test_records_that_are_filtered_make_no_table(store: TrappedStore) -> None:
+def test_filtered_records_create_no_table(store: TrappedStore) -> None:
     converter = writer(store, where="id > 0", derive={"what": "kind || '!'"}, route="rtrim(what, '!')")
     batch = batch_of([b'{"id":0,"kind":"a"}', b'{"id":1,"kind":"b"}'])
     assert converter.waits(batch) is None
@@ -120,16 +120,16 @@ def test_records_that_are_filtered_make_no_table(store: TrappedStore) -> None:
     assert ids(convert(converter, ["a", "b"])) == {"/tables/by/b": [1]}
 
 
-def test_messages_wait_while_the_stage_is_away_and_for_nothing_that_is_decided(store: TrappedStore) -> None:
+def test_only_messages_with_undecided_routes_wait_for_an_unavailable_stage(store: TrappedStore) -> None:
     converter = writer(store)
     known, new = batch_of([b'{"kind":"a"}']), batch_of([b'{"kind":"a"}', b'{"kind":"b"}'])
     assert converter.waits(known) is None
-    well, store.before = store.before, failing("list", StoreError("it is away", "wait"))
+    working, store.before = store.before, failing("list", StoreError("unavailable", "wait"))
     assert converter.waits(known) is None
     wait = converter.waits(new)
     assert wait is not None
-    assert wait.error.problem == "it is away"
-    store.before = well
+    assert wait.error.problem == "unavailable"
+    store.before = working
     again = threading.Event()
     for _ in range(1200):
         if wait.is_over():
@@ -140,7 +140,7 @@ def test_messages_wait_while_the_stage_is_away_and_for_nothing_that_is_decided(s
     assert appeared(store, "orders").routes == ("a", "b")
 
 
-def test_a_preview_shows_the_tables_and_adds_none(store: TrappedStore) -> None:
+def test_preview_shows_tables_and_adds_none(store: TrappedStore) -> None:
     agree_on(store, "orders", ["late", "other"], 4)
     converter = writer(store, preview=True, route_limit=4)
     assert converter.waits(batch_of([b'{"kind":"a"}'])) is None
@@ -153,7 +153,7 @@ def test_a_preview_shows_the_tables_and_adds_none(store: TrappedStore) -> None:
 MERGE: dict[str, Any] = {"load": "merge", "merge": {"keys": ["kind", "id"], "operation": "op", "deletes": ["d"]}}
 
 
-def test_events_of_a_key_are_in_the_table_of_its_value_and_its_tombstone_too(store: TrappedStore) -> None:
+def test_events_and_tombstones_of_a_key_go_to_the_table_of_its_value(store: TrappedStore) -> None:
     converter = writer(store, **MERGE, columns="id INT, kind STRING, op STRING")
     values = [b'{"id":1,"kind":"a","op":"u"}', None, b'{"id":1,"kind":"a","op":"d"}', None, b'{"id":2,"op":"u"}']
     keys = [None, b'{"kind":"b","id":3}', None, b'{"kind":"../c","id":4}', None]
@@ -162,7 +162,7 @@ def test_events_of_a_key_are_in_the_table_of_its_value_and_its_tombstone_too(sto
     assert appeared(store, "orders").routes == ("a", "b"), "a tombstone has its table before it is converted"
     asked = store.counts["list"]
     ((_, staged),) = (each for part in converter.slices([batch]) for each in part)
-    assert store.counts["list"] == asked, "converting asks the stage nothing"
+    assert store.counts["list"] == asked, "conversion does not access the stage"
     assert {table.url: rows["_merge_delete"].to_pylist() for table, rows in staged.routed} == {
         "/tables/by/a": [False, True],
         "/tables/by/b": [True],
@@ -174,7 +174,7 @@ def test_events_of_a_key_are_in_the_table_of_its_value_and_its_tombstone_too(sto
 
 
 @pytest.mark.parametrize("names", [(), ("gone",)])
-def test_changes_of_many_source_tables_are_merged_into_a_table_for_each(
+def test_changes_of_many_source_tables_are_merged_into_one_table_each(
     store: TrappedStore, names: Sequence[str]
 ) -> None:
     merge = {"keys": ["id"], "tombstones": "ignore"}
@@ -197,7 +197,7 @@ def test_changes_of_many_source_tables_are_merged_into_a_table_for_each(
     assert (staged.tombstones, dict(staged.dead_letters)) == (1, {"not_an_event": 1})
 
 
-def test_a_route_that_may_move_a_key_is_refused(store: TrappedStore) -> None:
+def test_route_that_may_move_a_key_is_refused(store: TrappedStore) -> None:
     for route in ("kind", "kafka.offset::VARCHAR"):
         with pytest.raises(ExpressionError, match="might go to several tables"):
             writer(store, route=route, load="merge", merge={"keys": ["id"]})

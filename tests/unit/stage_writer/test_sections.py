@@ -45,7 +45,7 @@ MERGED: dict[str, Any] = {
 
 
 class Writer:
-    """A writer's conversion, and its agreements in the stage."""
+    """A writer's converter, and its published columns in the stage."""
 
     def __init__(self, store: FsspecStore, *, file: bytes | None = None, **settings: object) -> None:
         self.store = store
@@ -62,7 +62,7 @@ class Writer:
         self.rounds = 0
 
     def convert(self, values: Sequence[object], keys: Sequence[bytes | None] | None = None) -> StagedRows:
-        """As the loop does: what offers fields is read again once they are agreed on."""
+        """As the loop does: a batch that offers fields is converted again once they are published."""
         sent = [value if value is None or isinstance(value, bytes) else json.dumps(value).encode() for value in values]
         batch = batch_of(sent, keys=keys)
         while True:
@@ -148,7 +148,7 @@ def test_each_section_gains_the_fields_of_its_own_records(store: FsspecStore) ->
     }
 
 
-def test_a_writer_that_starts_again_knows_what_each_section_has_gained(store: FsspecStore) -> None:
+def test_restarted_writer_knows_the_gained_columns_of_each_section(store: FsspecStore) -> None:
     Writer(store, **EVOLVING).convert([{"id": "a", "kind": "click", "x": 1}, {"kind": "view", "x": "text"}])
     again = Writer(store, **EVOLVING)
     staged = again.convert([{"id": "a", "kind": "click", "x": "text"}, {"kind": "view", "x": 1}])
@@ -159,16 +159,18 @@ def test_a_writer_that_starts_again_knows_what_each_section_has_gained(store: Fs
     ]
 
 
-def test_a_declared_column_of_a_section_still_refuses_a_value(store: FsspecStore) -> None:
+def test_declared_section_column_still_refuses_a_wrong_value(store: FsspecStore) -> None:
     writer = Writer(store, **EVOLVING)
     staged = writer.convert([{"id": 1, "kind": "click", "x": 1}, {"id": "a", "kind": "click"}])
     ((error_class, error),) = errors(staged)
     assert error_class == "wrong_type"
     assert error.endswith("(in routes.click)")
-    assert columns_at(writer.converter.stream, "/tables/clicks", writer.gained).names == ("kind",), "nor does it offer"
+    assert columns_at(writer.converter.stream, "/tables/clicks", writer.gained).names == ("kind",), (
+        "the value is not offered as a column"
+    )
 
 
-def test_the_tables_of_a_stream_without_routes_gain_the_fields_of_all_records(store: FsspecStore) -> None:
+def test_all_tables_without_routes_gain_the_fields_of_all_records(store: FsspecStore) -> None:
     settings: dict[str, Any] = {
         "columns": "id BIGINT",
         "tables": [CLICK | {"columns": "id STRING"}, "/tables/copy"],
@@ -193,7 +195,7 @@ def test_the_tables_of_a_stream_without_routes_gain_the_fields_of_all_records(st
         ({"unknown_fields": "ignore"}, {"id": "a", "at": None}),
     ],
 )
-def test_an_edit_of_the_config_takes_effect_at_once(
+def test_config_edit_takes_effect_at_once(
     store: FsspecStore, edit: dict[str, object], expected: dict[str, object]
 ) -> None:
     """Columns change, a section becomes a URL, and evolve is switched off, next to a writer of the old config."""
@@ -208,11 +210,11 @@ def test_an_edit_of_the_config_takes_effect_at_once(
         assert row.keys() - expected.keys() <= {"kind"}
     else:
         assert not stream.gains_by_table
-        assert latest(store, "orders", by_route=False) is None, "what all tables gain is agreed on apart"
+        assert latest(store, "orders", by_route=False) is None, "columns that all tables gain are published separately"
     assert rows(before.convert([record]))["clicks"] == [{"id": "a", "at": None, "kind": "click", "x": 1}]
 
 
-def test_a_section_is_merged_by_keys_of_its_own(store: FsspecStore) -> None:
+def test_section_is_merged_by_its_own_keys(store: FsspecStore) -> None:
     writer = Writer(store, **MERGED)
     staged = writer.convert(
         [
@@ -262,7 +264,7 @@ def test_tombstones_delete_by_the_keys_of_their_section(store: FsspecStore) -> N
     assert staged.tombstones == 0
 
 
-def test_tombstones_go_to_all_tables_of_a_stream_without_routes(store: FsspecStore) -> None:
+def test_tombstones_go_to_all_tables_without_routes(store: FsspecStore) -> None:
     settings: dict[str, Any] = {
         "columns": "id BIGINT",
         "tables": [CLICK],
@@ -281,13 +283,13 @@ def test_tombstones_go_to_all_tables_of_a_stream_without_routes(store: FsspecSto
 
 
 @pytest.mark.parametrize("tables", [{}, {"route": None, "routes": {}, "tables": [CLICK]}])
-def test_a_tombstone_that_deletes_nothing_is_counted_once(store: FsspecStore, tables: dict[str, object]) -> None:
+def test_tombstone_that_deletes_nothing_is_counted_once(store: FsspecStore, tables: dict[str, object]) -> None:
     writer = Writer(store, **{name: value for name, value in (EVOLVING | tables).items() if value})
     staged = writer.convert([None, {"id": "1", "kind": "click"}, None, {"id": "2", "kind": "plain"}])
     assert staged.tombstones == 2
 
 
-def test_a_route_may_use_the_fields_that_are_keys_of_all_sections(store: FsspecStore) -> None:
+def test_route_may_use_fields_that_are_keys_of_all_sections(store: FsspecStore) -> None:
     settings: dict[str, Any] = {
         **MERGED,
         "columns": "id STRING, kind STRING",
@@ -311,7 +313,7 @@ def test_a_route_may_use_the_fields_that_are_keys_of_all_sections(store: FsspecS
         Writer(store, **{**settings, "routes": {"c": renamed}, "unknown_fields": "rescue"})
 
 
-def test_canals_rows_go_to_sections(store: FsspecStore) -> None:
+def test_canal_rows_go_to_sections(store: FsspecStore) -> None:
     settings: dict[str, Any] = {
         **MERGED,
         "columns": "id BIGINT",
@@ -334,7 +336,7 @@ def test_canals_rows_go_to_sections(store: FsspecStore) -> None:
     }
 
 
-def test_a_section_stands_next_to_tables_that_appear(store: FsspecStore) -> None:
+def test_section_coexists_with_route_table_tables(store: FsspecStore) -> None:
     settings: dict[str, Any] = {**EVOLVING, "routes": {"click": CLICK}, "route_table": "/tables/by/{route}"}
     writer = Writer(store, **settings)
     staged = writer.convert([{"id": "a", "kind": "click", "x": 1}, {"id": 1, "kind": "new", "y": 1}, {"id": 2, "z": 1}])
@@ -356,7 +358,7 @@ def test_a_section_stands_next_to_tables_that_appear(store: FsspecStore) -> None
     assert (without_columns.record.evolves, without_columns.routing.unrouted) == (True, "dead_letters")
 
 
-def test_a_route_may_lead_to_the_main_table_where_tables_have_their_own_columns(store: FsspecStore) -> None:
+def test_route_may_lead_to_the_main_table_with_route_columns_own(store: FsspecStore) -> None:
     settings: dict[str, Any] = {
         "columns": "kind STRING",
         "route": "kind",
@@ -375,7 +377,7 @@ def test_a_route_may_lead_to_the_main_table_where_tables_have_their_own_columns(
     assert rows(staged) == {"own": [{"kind": None, "x": 1, "_merge_delete": False}]}
 
 
-def test_where_leaves_out_rows_of_a_message_with_several(store: FsspecStore) -> None:
+def test_where_filters_single_rows_of_a_message(store: FsspecStore) -> None:
     settings: dict[str, Any] = {
         "columns": "id BIGINT",
         "where": "id > 1",
@@ -455,7 +457,7 @@ message Event {
 """
 
 
-def test_records_in_protobuf_go_to_sections_which_gain_their_other_fields(store: FsspecStore) -> None:
+def test_protobuf_records_go_to_sections_that_gain_their_other_fields(store: FsspecStore) -> None:
     """Of one message, by the columns of each: a declared BINARY or list has its bytes and elements."""
     file = PROTO.encode()
     made = GetMessageClass(find_message(compile_protobuf(file, {}), "Event"))
@@ -476,6 +478,6 @@ def test_records_in_protobuf_go_to_sections_which_gain_their_other_fields(store:
     assert dict(staged.dead_letters) == {"invalid_record": 1}
     staged = Writer(store, file=file, **settings, unknown_fields="evolve").convert(values)
     (gained,) = rows(staged)["views"]
-    rest = {"kind": "view", "id": 2, "raw": "", "_rescued": '{"tags":[]}'}  # what is not set has its default
+    rest = {"kind": "view", "id": 2, "raw": "", "_rescued": '{"tags":[]}'}  # unset fields have their defaults
     assert gained == {"page": {"name": "p", "words": [1, 2]}, "ms": 0.1, **rest}
     assert rows(staged)["clicks"][0].items() >= click.items()

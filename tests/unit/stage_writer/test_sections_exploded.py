@@ -62,7 +62,7 @@ def converted(
 
 
 def covered(slices: list[list[tuple[MessageBatch, StagedRows]]]) -> tuple[dict[int, int], Counter[str]]:
-    """By partition the end of what is covered, and what messages ended as."""
+    """By partition, the end of the covered span; and the counts of all messages."""
     ends: dict[int, int] = {}
     counts: Counter[str] = Counter()
     for batch, staged in (each for part in slices for each in part):
@@ -101,15 +101,15 @@ def test_slices_have_the_rows_of_one_conversion() -> None:
     assert max(sizes) <= 20, "of 146 rows"
 
 
-def test_a_message_that_one_table_refuses_has_no_row_in_others() -> None:
-    """Although its rows are made in pieces: they are not, before all tables have accepted it."""
+def test_message_refused_by_one_table_has_no_row_in_others() -> None:
+    """Its rows are sliced only after all tables have accepted it."""
     _, rows = converted([batch_of([record(1, 50, city=7)])], SMALL)
     assert {url: len(each) for url, each in rows.items()} == {"/tables/orders": 0, "dead": 1}
     assert str(rows["dead"][0]["error"]).startswith("city: ")
 
 
 @pytest.mark.parametrize("slice_bytes", [300, 10**6])
-def test_rows_of_all_tables_together_may_be_too_many(slice_bytes: int) -> None:
+def test_explode_limit_covers_the_rows_of_all_tables(slice_bytes: int) -> None:
     limits = ExplodeLimits(slice_bytes=min(slice_bytes, 900), record_bytes=900)
     slices, rows = converted([batch_of([record(1, 20, 40), record(2, 20, 0), record(3, 1)])], limits)
     assert [row["error_class"] for row in rows["dead"]] == ["explodes_too_far"]
@@ -117,7 +117,7 @@ def test_rows_of_all_tables_together_may_be_too_many(slice_bytes: int) -> None:
     assert covered(slices)[1]["records"] == 3
 
 
-def test_a_record_s_first_piece_offers_the_fields_of_all_tables() -> None:
+def test_first_segment_of_a_record_offers_the_fields_of_all_tables() -> None:
     settings: dict[str, Any] = {"unknown_fields": "evolve"}
     values = [record(1, 30, 30, x=1)]
     slices, _ = converted([batch_of(values)], SMALL, **settings)
@@ -134,8 +134,8 @@ def test_a_record_s_first_piece_offers_the_fields_of_all_tables() -> None:
     assert {row["x"] for row in rows["/tables/tags"] if row["id"] == 1} == {1}
 
 
-def test_a_record_without_elements_has_its_row_in_other_tables() -> None:
-    """With keys of the elements alone it changes no row of theirs, which is no reason to count it as filtered."""
+def test_record_without_elements_has_its_row_in_other_tables() -> None:
+    """With element keys alone it changes no row in their table, but it does not count as filtered."""
     keys = [b'{"id":1}', b'{"id":2}']
     values = [record(1, 0), record(2, 3)]
     for limits in (LARGE, SMALL):
@@ -145,7 +145,7 @@ def test_a_record_without_elements_has_its_row_in_other_tables() -> None:
         assert covered(slices)[1]["filtered"] == 0
 
 
-def test_an_element_without_a_key_refuses_the_record_in_all_tables() -> None:
+def test_element_without_a_key_refuses_the_record_in_all_tables() -> None:
     value = record(1, 60).replace(b'"sku": "1-59"', b'"sku": null')
     _, rows = converted([batch_of([value], keys=[b"1"])], SMALL, **MERGED, tables=[])
     assert [row["error_class"] for row in rows["dead"]] == ["null_key"]
@@ -153,7 +153,7 @@ def test_an_element_without_a_key_refuses_the_record_in_all_tables() -> None:
     assert not rows["/tables/orders"]
 
 
-def test_tables_of_their_own_explode(tmp_path: Path) -> None:
+def test_tables_with_route_columns_own_explode(tmp_path: Path) -> None:
     stream = stream_of(
         route="kind",
         route_table="/tables/{route}",

@@ -1,4 +1,4 @@
-"""Which records of an outbox are delivered, and how far its chain is then: Kafka's transactions are in memory."""
+"""The delivered records of an outbox and the position of its chain, with Kafka's transactions in memory."""
 
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +27,7 @@ class Kafka:
     delivered: dict[TopicPartition, Delivered] = field(default_factory=dict)
     records: list[tuple[int, int]] = field(default_factory=list)
     lives_for: int = 100
-    """How many transactions it takes before it is away."""
+    """The number of transactions before it is unavailable."""
 
     def begin(self, _place: DeliveryIdentity, _at: Callable[[str], None]) -> "Kafka":
         return self
@@ -56,17 +56,17 @@ def deliver(kafka: Kafka, made: Sequence[tuple[int, int]], orders: int, payments
     Delivery(DeliveryIdentity({}, "writers", "shop", BOTH), store, begin=kafka.begin).deliver(name.path)
 
 
-def test_a_chain_that_was_rewound_and_goes_on_in_another_order_tells_of_each_message_once() -> None:
+def test_rewound_chain_in_another_order_delivers_each_message_once() -> None:
     kafka = Kafka()
     deliver(kafka, [(0, 0), (0, 1), (0, 2)], 3, 0)
     deliver(kafka, [(0, 0), (1, 0), (1, 1)], 1, 2)  # the same messages, after a rewind, in another order
-    assert kafka.delivered[ORDERS].position == 3, "what is delivered does not go back"
+    assert kafka.delivered[ORDERS].position == 3, "a delivered position does not move back"
     deliver(kafka, [(0, 1), (0, 2), (1, 2)], 3, 3)
     assert sorted(kafka.records) == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]
     assert {one: end.position for one, end in kafka.delivered.items()} == {ORDERS: 3, PAYMENTS: 3}
 
 
-def test_dead_letters_that_wait_go_to_the_topic_that_the_settings_name_now() -> None:
+def test_pending_dead_letters_go_to_the_currently_configured_topic() -> None:
     store, sent, lives = FsspecStore(f"memory://{uuid.uuid4().hex}"), list[tuple[str, int]](), [0, 1]
 
     class Broken(Kafka):
@@ -97,21 +97,21 @@ def test_dead_letters_that_wait_go_to_the_topic_that_the_settings_name_now() -> 
     assert Delivery(chain, store, begin=kafka.begin, dead_letters_topic="again").deliver(path) == 0, "each once"
 
 
-def test_an_outbox_without_records_moves_its_chain_on() -> None:
+def test_outbox_without_records_advances_its_chain() -> None:
     kafka = Kafka()
     deliver(kafka, [], 2, 2)
     assert kafka.delivered == {ORDERS: Delivered(Position(2), 0), PAYMENTS: Delivered(Position(2), 0)}
 
 
-def test_what_was_delivered_of_a_topic_that_no_longer_exists_does_not_count() -> None:
+def test_positions_of_a_deleted_topic_do_not_count_as_delivered() -> None:
     kafka = Kafka()
     deliver(kafka, [(0, 0), (0, 1), (0, 2)], 3, 0)
-    deliver(kafka, [(0, 0), (0, 1)], 2, 0, generation=1)  # of the topic that was created again
+    deliver(kafka, [(0, 0), (0, 1)], 2, 0, generation=1)  # in the recreated topic
     assert sorted(kafka.records) == [(0, 0), (0, 0), (0, 1), (0, 1), (0, 2)]
     assert kafka.delivered[ORDERS] == Delivered(Position(2), 1)
 
 
-def test_a_large_outbox_is_split_between_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_outbox_is_split_between_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stage_writer.outbox.delivery._MOST_RECORDS", 2)
     made = [(0, 0), (0, 1), (0, 1), (0, 1), (0, 2), (1, 2), (1, 2)]
     for transactions in range(4):
@@ -120,4 +120,4 @@ def test_a_large_outbox_is_split_between_messages(monkeypatch: pytest.MonkeyPatc
             deliver(kafka, made, 3, 3)
         kafka.lives_for = 100
         deliver(kafka, made, 3, 3)
-        assert sorted(kafka.records) == made, "each once, wherever the first process ends"
+        assert sorted(kafka.records) == made, "each once, no matter where the first process ends"

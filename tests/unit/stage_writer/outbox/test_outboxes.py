@@ -54,7 +54,7 @@ def outgoing() -> Outgoing:
     return Outgoing(CHAIN, 1, ends_at(CHAIN, both.end), table)
 
 
-def test_an_outbox_is_read_as_it_was_written() -> None:
+def test_outbox_round_trips() -> None:
     found = outgoing_from_bytes(NAME.path, outgoing_to_chunks(outgoing()).to_bytes())
     assert found == outgoing()
     assert found.records["offset"].to_pylist() == [4, 3, 6]
@@ -64,7 +64,7 @@ def test_an_outbox_is_read_as_it_was_written() -> None:
     assert (plain["input"].to_pylist(), plain["offset"].to_pylist()) == ([0], [6])
 
 
-def test_what_was_delivered_is_known_message_by_message() -> None:
+def test_undelivered_messages_are_known_one_by_one() -> None:
     assert undelivered(outgoing(), [Position(6), None])["offset"].to_pylist() == [3, 6]
     assert undelivered(outgoing(), [None, None]).num_rows == 3
     assert undelivered(outgoing(), [Position(7), Position(4)]).num_rows == 0
@@ -79,7 +79,7 @@ def test_what_was_delivered_is_known_message_by_message() -> None:
         (lambda data: data[:60] + bytes([data[60] ^ 1]) + data[61:], "its checksum does not match"),
     ],
 )
-def test_a_damaged_or_newer_outbox_is_refused_by_name(change: object, problem: str) -> None:
+def test_damaged_or_newer_outbox_is_refused_by_name(change: object, problem: str) -> None:
     assert callable(change)
     data = change(outgoing_to_chunks(outgoing()).to_bytes())
     with pytest.raises(StateError, match=problem) as refused:
@@ -87,7 +87,7 @@ def test_a_damaged_or_newer_outbox_is_refused_by_name(change: object, problem: s
     assert NAME.path in refused.value.problem
 
 
-def test_a_marker_names_its_chains_outboxes_and_no_others() -> None:
+def test_marker_names_only_outboxes_of_its_chain() -> None:
     assert OutboxName.parse(NAME.path) == NAME
     end = merged_position([InputEnd(A, Position(7)), InputEnd(B, Position(4))])
     name = MarkerName(CHAIN, Position(7))
@@ -101,7 +101,7 @@ def test_a_marker_names_its_chains_outboxes_and_no_others() -> None:
             marker_from_bytes(name, wrong)
 
 
-def test_dead_letters_are_sent_as_they_came_with_what_a_topology_sends() -> None:
+def test_dead_letters_are_sent_unchanged_with_a_topologys_records() -> None:
     stream = stream_of(columns="id INT NOT NULL", dead_letters="kafka://errors")
     found = batch_of([b"{", None, b'{"id": 1}', b"{}"], keys=[b"k", None, None, None])
     converter = StreamConverter(stream)
@@ -121,7 +121,7 @@ def test_dead_letters_are_sent_as_they_came_with_what_a_topology_sends() -> None
     assert with_dead_letters_sent(staged, converter.formats, silent, found.partition) is staged
 
 
-def test_a_dead_letter_of_several_topics_names_its_own_input() -> None:
+def test_dead_letter_of_a_merged_chain_names_its_input() -> None:
     rows = pa.table(
         [["b"], [3], [4], [None], [None], [b"x"], ["late"], ["why"]], schema=to_arrow_schema(DEAD_LETTER_SCHEMA)
     )
@@ -142,6 +142,6 @@ def test_a_dead_letter_of_several_topics_names_its_own_input() -> None:
         ({"dead_letters_topic": "or ders"}, "dead_letters_topic"),
     ],
 )
-def test_a_topic_that_cannot_have_dead_letters_is_refused(more: dict[str, str], problem: str) -> None:
+def test_unsuitable_dead_letter_topic_is_refused(more: dict[str, str], problem: str) -> None:
     with pytest.raises(ValidationError, match=problem):
         stream_of(columns="id INT", **more)

@@ -1,4 +1,4 @@
-"""When outboxes of a chain are delivered: Kafka's transactions are in memory, and the background runs when asked."""
+"""When a chain's outboxes are delivered, with transactions in memory and a background runner stepped by hand."""
 
 import uuid
 from collections.abc import Callable, Mapping
@@ -25,7 +25,7 @@ ORDERS = TopicPartition(Topic("orders"), Partition(0))
 
 @dataclass
 class Background:
-    """A `stage_writer.outbox.ports.BackgroundRunner` that works when the test says so."""
+    """A `stage_writer.outbox.ports.BackgroundRunner` that the test runs by hand."""
 
     waiting: list[Callable[[], None]] = field(default_factory=list)
     pauses: int = 0
@@ -49,7 +49,7 @@ class Background:
 @dataclass
 class World:
     errors: list[Exception] = field(default_factory=list)
-    """What the next transactions raise."""
+    """The errors of the next transactions."""
     background: Background = field(default_factory=Background)
     store: FsspecStore = field(default_factory=lambda: FsspecStore(f"memory://{uuid.uuid4().hex}"))
     sent: list[int] = field(default_factory=list)
@@ -91,7 +91,7 @@ class World:
         return path
 
 
-def test_a_stream_that_no_longer_writes_to_topics_still_delivers_what_its_markers_name() -> None:
+def test_stream_without_topics_still_delivers_the_outboxes_of_its_markers() -> None:
     world = World()
     outlets = world.outlets()
     assert outlets.open(ORDERS, stream_of(), ()) is None
@@ -100,13 +100,13 @@ def test_a_stream_that_no_longer_writes_to_topics_still_delivers_what_its_marker
     assert (world.sent, list(world.store.list("outbox"))) == ([0, 1], [])
 
 
-def test_a_chain_s_dead_letters_go_to_the_topic_of_its_stream() -> None:
+def test_dead_letters_go_to_the_topic_of_their_stream() -> None:
     outlet = World().outlets("orders").open(ORDERS, stream_of(dead_letters_topic="errors"), ())
     assert outlet is not None
     assert outlet.delivery.dead_letters_topic == "errors"
 
 
-def test_flushes_go_on_while_some_outboxes_wait_and_stop_at_too_many() -> None:
+def test_flushes_continue_while_outboxes_wait_and_stop_at_too_many() -> None:
     world = World()
     outlet = world.outlets("orders").open(ORDERS, stream_of(), ())
     assert outlet is not None
@@ -118,7 +118,7 @@ def test_flushes_go_on_while_some_outboxes_wait_and_stop_at_too_many() -> None:
         outlet.pending()
 
 
-def test_an_outbox_that_fails_is_tried_again_before_the_next_one() -> None:
+def test_failed_outbox_is_retried_before_the_next_one() -> None:
     world = World([BrokerError("it is away"), BrokerError("it is away")])
     outlets = world.outlets("orders")
     outlet = outlets.open(ORDERS, stream_of(), ())
@@ -136,7 +136,7 @@ def test_an_outbox_that_fails_is_tried_again_before_the_next_one() -> None:
         outlet.pending()
 
 
-def test_a_chain_that_was_left_is_left_to_the_process_that_took_it() -> None:
+def test_released_chain_is_left_to_its_new_owner() -> None:
     world = World([FencedError("taken")])
     outlets = world.outlets("orders")
     outlet = outlets.open(ORDERS, stream_of(), (path := world.outbox(0),))
@@ -144,10 +144,10 @@ def test_a_chain_that_was_left_is_left_to_the_process_that_took_it() -> None:
     outlet.leave()
     world.background.run()
     assert (world.sent, outlets.problems(), world.background.pauses) == ([], (), 0)
-    assert [found.path for found in world.store.list("outbox")] == [path], "the other one has to find it"
+    assert [found.path for found in world.store.list("outbox")] == [path], "the new owner has to find it"
 
 
-def test_a_chain_that_is_still_ours_is_taken_back() -> None:
+def test_chain_that_is_still_owned_is_taken_back() -> None:
     world = World([FencedError("taken")])
     outlets = world.outlets("orders")
     outlets.open(ORDERS, stream_of(), (world.outbox(0),))

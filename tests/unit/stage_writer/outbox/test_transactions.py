@@ -1,4 +1,4 @@
-"""Kafka's transactions over a producer that says what it is asked."""
+"""Kafka's transactions, with a producer that records its calls."""
 
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -43,18 +43,18 @@ class Broker:
         self.transactions.transact(pa.table(columns, schema=SCHEMA), {ORDERS: Position(1)}, 0)
 
 
-def test_a_missing_topic_is_named_before_a_transaction_waits_for_it() -> None:
+def test_missing_topic_is_named_before_the_transaction() -> None:
     broker = Broker(None, KafkaError.UNKNOWN_TOPIC_OR_PART, None)
     with pytest.raises(BrokerError, match=r"stream 'shop' .* of orders/0: the topic 'errors' does not exist") as failed:
         broker.transact("totals", "errors")
     assert (failed.value.remedy.startswith("create the topic"), broker.steps) == (True, [])
     broker.transact("totals", "errors", "totals")
     assert broker.steps.count("produce") == 3
-    broker.transact("errors")  # asked about once
+    broker.transact("errors")  # each topic is queried once
     assert broker.steps[-1] == "commit_transaction"
 
 
-def test_what_kafka_cannot_say_of_a_topic_is_left_to_the_transaction() -> None:
+def test_unknown_topic_state_is_left_to_the_transaction() -> None:
     broker = Broker(KafkaError.LEADER_NOT_AVAILABLE, None)
     broker.transact("totals")
     broker.transact("totals")
@@ -64,14 +64,14 @@ def test_what_kafka_cannot_say_of_a_topic_is_left_to_the_transaction() -> None:
 @pytest.mark.parametrize(
     ("stored", "generation"), [("3", 3), ("0", 0), (None, -1), ("", -1), ("-1", -1), ("٣", -1), ("other", -1)]
 )
-def test_a_position_that_says_no_generation_is_of_none(
+def test_committed_position_without_a_generation_has_none(
     monkeypatch: pytest.MonkeyPatch, stored: str | None, generation: int
 ) -> None:
     begun = begin(monkeypatch, SimpleNamespace(offset=5, metadata=stored, error=None))
     assert begun.delivered == {ORDERS: Delivered(Position(5), generation)}
 
 
-def test_a_position_that_kafka_does_not_give_is_not_taken_for_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unavailable_committed_position_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     error = KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED)
     with pytest.raises(BrokerError, match="cannot deliver the records of the stream 'shop'"):
         begin(monkeypatch, SimpleNamespace(offset=-1001, metadata=None, error=error))

@@ -45,7 +45,7 @@ def source(partition: int) -> TopicPartition:
     return TopicPartition(Topic("orders"), Partition(partition))
 
 
-def test_a_request_covers_offsets_of_the_export_and_nothing_else(tmp_path: Path) -> None:
+def test_request_covers_only_offsets_of_the_export(tmp_path: Path) -> None:
     places = [
         ("orders", 1, 9),
         ("orders", 0, 6),
@@ -62,7 +62,7 @@ def test_a_request_covers_offsets_of_the_export_and_nothing_else(tmp_path: Path)
     assert [stamp for batch in batches for stamp in batch.timestamps_ms.tolist()] == [6000, NO_TIMESTAMP, 8000]
 
 
-def test_letters_that_stand_alone_share_a_request_and_a_long_run_has_its_own(tmp_path: Path) -> None:
+def test_single_dead_letters_share_a_request_and_a_long_run_has_its_own(tmp_path: Path) -> None:
     alone = [*range(0, 20, 2), *range(100, 103)]
     long = range(1_000, 1_000 + MOST_OFFSETS + 1)
     behind = range(10_000, 10_000 + 2 * MOST_OFFSETS + 2, 2)
@@ -78,7 +78,7 @@ def test_letters_that_stand_alone_share_a_request_and_a_long_run_has_its_own(tmp
     ]
 
 
-def test_too_many_requests_are_refused_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_requests_are_refused_with_a_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stage_writer.replay.dead_letters.MOST_OFFSETS", 2)
     places = [("orders", 0, 2 * index) for index in range(2 * MOST_REQUESTS + 1)]
     with pytest.raises(UsageError, match="1,001 requests") as refused:
@@ -86,7 +86,7 @@ def test_too_many_requests_are_refused_with_what_to_do(tmp_path: Path, monkeypat
     assert "stage-writer replay" in refused.value.remedy
 
 
-def test_a_replay_that_a_clean_up_may_overtake_makes_no_request(tmp_path: Path) -> None:
+def test_replay_that_a_cleanup_may_overtake_makes_no_request(tmp_path: Path) -> None:
     clock = HandClock()
 
     class Slow:
@@ -120,7 +120,7 @@ def test_a_replay_that_a_clean_up_may_overtake_makes_no_request(tmp_path: Path) 
         replay(11).stage(asked)
 
 
-def test_what_is_no_export_is_refused(tmp_path: Path) -> None:
+def test_file_that_is_not_an_export_is_refused(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("no parquet")
     with pytest.raises(UsageError, match="not an export of dead letters"):
         DeadLetterExport.read(tmp_path / "text", 10)
@@ -129,31 +129,31 @@ def test_what_is_no_export_is_refused(tmp_path: Path) -> None:
         DeadLetterExport.read(tmp_path / "other", 10)
 
 
-def test_letters_and_a_range_exclude_each_other(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_letters_and_topic_options_exclude_each_other(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     config = config_file(tmp_path)
     letters = str(export(tmp_path, [("orders", 0, 6)]))
     assert run(app, ["replay", str(config), "--letters", letters, "--topic", "orders"]) == 2
     assert run(app, ["replay", str(config)]) == 2
     assert "--topic is missing" in capfd.readouterr().err
     assert run(app, ["replay", str(config), "--letters", letters]) == 0
-    told = capfd.readouterr().out
-    assert "orders/0  [6, 7)  1 records: 0 rows" in told
-    assert "1 invalid_json" in told
+    output = capfd.readouterr().out
+    assert "orders/0  [6, 7)  1 records: 0 rows" in output
+    assert "1 invalid_json" in output
 
 
-def test_no_replacement_is_asked_for_where_nothing_fits_yet(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_dead_letters_that_still_fail_are_not_requested(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     letters = export(tmp_path, [("orders", 0, 4), ("orders", 0, 9)])
     table = pq.read_table(letters).drop_columns(["value"])
     pq.write_table(table.append_column("value", pa.array([b'{"id": "x"}', b'{"id": 9}'], pa.binary())), letters)
     assert run(app, ["replay", str(config_file(tmp_path)), "--letters", str(letters), "--yes"]) == 0
-    told = capfd.readouterr().out
-    assert "none of them matches; they stay as they are" in told
+    output = capfd.readouterr().out
+    assert "none of them matches; they stay as they are" in output
     (request,) = (tmp_path / "stage" / "replace").rglob("*.replace")
     assert request.name.startswith("00000000000000000009-")
 
 
-def test_the_request_is_for_the_stream_s_own_chain(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Another stream owned the topic when it was shared, and has left the config."""
+def test_request_is_for_the_streams_own_chain(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Another stream owned the topic when it was shared, and was removed from the config."""
     letters = export(tmp_path, [("orders", 0, 4), ("orders", 0, 9)])
     table = pq.read_table(letters).drop_columns(["value"])
     pq.write_table(table.append_column("value", pa.array([b'{"id": "x"}', b'{"id": 9}'], pa.binary())), letters)
@@ -168,7 +168,7 @@ def test_the_request_is_for_the_stream_s_own_chain(tmp_path: Path, capfd: pytest
 
 
 @pytest.mark.parametrize(
-    ("app_ids", "code", "told"),
+    ("app_ids", "code", "expected"),
     [
         (["orders", "audit"], 0, ["orders/0  [4, 5)  1 records: 1 rows", "orders@audit/0  [9, 10)  1 records: 1 rows"]),
         (["audit"], 0, ["orders@audit/0  [4, 5)  1 records: 1 rows"]),
@@ -176,8 +176,8 @@ def test_the_request_is_for_the_stream_s_own_chain(tmp_path: Path, capfd: pytest
         (["gone"], 2, ["the export does not say to which of them"]),
     ],
 )
-def test_the_letters_of_streams_that_share_a_topic_are_replayed_into_their_own_tables(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], app_ids: list[str | None], code: int, told: list[str]
+def test_dead_letters_of_a_shared_topic_are_replayed_into_their_own_tables(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], app_ids: list[str | None], code: int, expected: list[str]
 ) -> None:
     export(tmp_path, [("orders", 0, 4), ("orders", 0, 9)][: len(app_ids)])
     table = pq.read_table(tmp_path / "letters.parquet").drop_columns(["value"])
@@ -192,6 +192,6 @@ def test_the_letters_of_streams_that_share_a_topic_are_replayed_into_their_own_t
     FsspecStore(f"{tmp_path}/stage").create(owner_path("orders"), b'{"version": 1, "owner": "orders"}')
     assert run(app, ["replay", str(config), "--letters", str(tmp_path / "letters.parquet"), "--yes"]) == code
     shown = "".join(capfd.readouterr())
-    assert all(line in shown for line in told)
+    assert all(line in shown for line in expected)
     requests = {path.parent.parent.name for path in (tmp_path / "stage").rglob("*.replace")}
-    assert requests == ({line.partition("/")[0] for line in told} if code == 0 else set())
+    assert requests == ({line.partition("/")[0] for line in expected} if code == 0 else set())

@@ -1,4 +1,4 @@
-"""Which records a replay is of, and which have none."""
+"""The records of a replay, and the streams that cannot be replayed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ ORDERS = [TopicPartition(Topic("orders"), Partition(number)) for number in range
 
 @dataclass
 class Kafka:
-    """It has offsets from ``low`` to 20 of each partition, a record each second."""
+    """Has offsets from ``low`` to 20 in each partition, one record a second."""
 
     low: int
 
@@ -36,13 +36,13 @@ def spans(
     return spans_of(cast("ReplayKafka", Kafka(low)), topic, partition, selection)
 
 
-def test_a_range_is_what_kafka_has_of_each_partition() -> None:
+def test_range_is_resolved_per_partition_from_kafka() -> None:
     offsets = OffsetRanges(Position(10), Position(20))
     assert spans(offsets) == [(partition, span(10, 20)) for partition in ORDERS]
     assert spans(offsets, partition=1) == [(ORDERS[1], span(10, 20))]
     assert spans(Moments(11_500, 15_000), partition=0) == [(ORDERS[0], span(12, 15))]
     assert spans(Moments(0, 5_000), low=0, partition=0) == [(ORDERS[0], span(0, 5))], "nothing was deleted"
-    assert spans(Moments(30_000, 40_000)) == [], "nothing came then"
+    assert spans(Moments(30_000, 40_000)) == [], "there are no records in that time"
 
 
 @pytest.mark.parametrize(
@@ -56,12 +56,12 @@ def test_a_range_is_what_kafka_has_of_each_partition() -> None:
         (Moments(10_000, 15_000), "Kafka has orders/0 from 10 on, and records since 10000 ms may be older than that"),
     ],
 )
-def test_a_range_that_kafka_may_not_have_is_refused(selection: Moments | OffsetRanges, named: str) -> None:
+def test_range_that_kafka_may_not_have_is_refused(selection: Moments | OffsetRanges, named: str) -> None:
     with pytest.raises(UsageError, match=named):
         spans(selection)
 
 
-def test_a_topic_or_partition_that_is_not_there_is_named() -> None:
+def test_missing_topic_or_partition_is_named() -> None:
     offsets = OffsetRanges(Position(10), Position(20))
     with pytest.raises(UsageError, match=r"no topic 'other'\n"):
         spans(offsets, topic="other")
@@ -69,7 +69,7 @@ def test_a_topic_or_partition_that_is_not_there_is_named() -> None:
         spans(offsets, partition=7)
 
 
-def test_a_topic_is_another_one_only_where_both_ids_are_known() -> None:
+def test_topic_counts_as_recreated_only_if_both_ids_are_known() -> None:
     for chain, broker in ((None, "new"), ("old", None), ("same", "same")):
         require_same_topic(ORDERS[0], chain, broker)
     with pytest.raises(UsageError, match="its id is new, the staged one was old"):
@@ -85,6 +85,6 @@ def test_a_topic_is_another_one_only_where_both_ids_are_known() -> None:
         ({"topics": ["others"]}, "no stream of the config reads the topic 'orders'"),
     ],
 )
-def test_a_stream_whose_rows_cannot_be_told_apart_is_refused(stream: dict[str, object], named: str) -> None:
+def test_stream_without_identifiable_rows_is_refused(stream: dict[str, object], named: str) -> None:
     with pytest.raises(UsageError, match=named):
         replayable(settings_of(stream), "orders")

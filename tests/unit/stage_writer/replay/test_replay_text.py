@@ -1,4 +1,4 @@
-"""What `stage-writer replay` prints."""
+"""The text output of `stage-writer replay`."""
 
 import pytest
 
@@ -18,7 +18,7 @@ SOURCE = TopicPartition(Topic("orders"), Partition(0))
         ({"route": "kind", "route_table": "/tables/by/{route}"}, "the tables of orders"),
     ],
 )
-def test_rows_for_several_tables_are_not_said_to_be_for_one(tables: dict[str, object], place: str) -> None:
+def test_text_does_not_name_one_table_for_rows_of_several(tables: dict[str, object], place: str) -> None:
     stream = stream_of(columns="id INT, kind STRING", table="/tables/orders", app_id="orders", **tables)
     replayed = Replayed(Range(SOURCE, span(0, 10)), 10, 0, 0, 0, {"unrouted": 1}, 0, None)
     first, _ = to_text(stream, [replayed], done=False).splitlines()
