@@ -26,6 +26,7 @@ from common.errors import MarkerError, StoreError
 from common.ports import AlreadyExists, ObjectStore
 from common.spans import Position, TopicPartition
 from common.stage.chain_origins import ChainOrigin, is_superseded, newest_origin, origin_path, origin_to_bytes
+from common.stage.marker_contents import listed_markers
 from common.stage.markers import MarkerName, digest_of, folder_of, marker_from_bytes, stray_path
 from stage_writer.chain_end import Tail
 
@@ -106,8 +107,7 @@ class StagedChains:
 
     def is_last(self, name: MarkerName, generation: int) -> bool:
         """Whether no marker of this or a later generation is above this one."""
-        names = (MarkerName.parse(item.path) for item in self._store.list(folder_of(name.topic_partition)))
-        above = [other for other in names if other is not None and other > name]
+        above = [other for other, _ in listed_markers(self._store, folder_of(name.topic_partition)) if other > name]
         return not above or (generation > 0 and all(self._is_older(other, generation) for other in above))
 
     def _is_older(self, name: MarkerName, generation: int) -> bool:
@@ -116,8 +116,7 @@ class StagedChains:
 
     def is_alone(self, name: MarkerName) -> bool:
         """Whether the partition has no other marker."""
-        names = (MarkerName.parse(item.path) for item in self._store.list(folder_of(name.topic_partition)))
-        return all(other in {None, name} for other in names)
+        return all(other == name for other, _ in listed_markers(self._store, folder_of(name.topic_partition)))
 
     def withdraw_if_rewound(self, name: MarkerName, data: bytes, tail: Tail) -> bool:
         """Delete our claim if ``tail``, now gone, was put aside (rule 2); returns whether it was."""

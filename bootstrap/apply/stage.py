@@ -19,13 +19,14 @@ from common.ports import AlreadyExists, ObjectStore
 from common.spans import TopicPartition
 from common.stage.chain_origins import SUPERSEDED, ChainOrigin, origin_path, origin_to_bytes
 from common.stage.loading import loading_folder
+from common.stage.marker_contents import listed_markers
 from common.stage.markers import Marker, MarkerName, folder_of, marker_from_bytes, marker_to_bytes, stray_path
 
 
 def staged_markers(store: ObjectStore, partition: TopicPartition) -> tuple[StagedMarker, ...]:
     """All markers of a Kafka partition by position, with their content. Raises StoreError."""
-    names = [(name, item.path) for item in store.list(folder_of(partition)) if (name := MarkerName.parse(item.path))]
-    staged = (_read(store, name, path) for name, path in sorted(names))
+    listed = sorted(listed_markers(store, folder_of(partition)))
+    staged = (_read(store, name, path) for name, path in listed)
     return tuple(marker for marker in staged if marker is not None)
 
 

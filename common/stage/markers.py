@@ -82,6 +82,7 @@ GONE = "is gone"
 """What is wrong with a data file that the store does not have."""
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _PATHS = ChainPaths(DONE, r"(?P<start>\d{1,20})\.done")
+folder_of = _PATHS.folder
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -100,10 +101,6 @@ class MarkerName:
         """The name of a marker's path, padded or not; None for any other path."""
         parsed = _PATHS.parse(path)
         return None if parsed is None else cls(parsed[0], Position(int(parsed[1]["start"])))
-
-
-def folder_of(partition: TopicPartition) -> str:
-    return _PATHS.folder(partition)
 
 
 def stray_path(path: str, number: int = 1) -> str:

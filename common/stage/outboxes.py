@@ -18,6 +18,7 @@ from common.stage.paths import ChainPaths
 
 OUTBOX = "outbox"
 _PATHS = ChainPaths(OUTBOX, r"(?P<start>\d{20})-(?P<generation>\d{1,10})-(?P<unique>[0-9A-Za-z-]{1,64})\.records")
+outbox_folder = _PATHS.folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +41,6 @@ class OutboxName:
         partition, match = parsed
         name = cls(partition, Position(int(match["start"])), int(match["generation"]), match["unique"])
         return name if name.path == path else None
-
-
-def outbox_folder(partition: TopicPartition) -> str:
-    return _PATHS.folder(partition)
 
 
 def require_own_outboxes(partition: TopicPartition, paths: Iterable[str]) -> None:

@@ -29,6 +29,7 @@ STATE = "state"
 _PATHS = ChainPaths(
     STATE, r"(?P<start>\d{20})-(?P<generation>\d{1,10})-(?P<unique>[0-9A-Za-z-]{1,64})\.(?P<kind>changes|snapshot)"
 )
+state_folder = _PATHS.folder
 
 
 class StateKind(StrEnum):
@@ -58,10 +59,6 @@ class StateFileName:
         kind = StateKind(match["kind"])
         name = cls(partition, Position(int(match["start"])), int(match["generation"]), match["unique"], kind)
         return name if name.path == path else None
-
-
-def state_folder(partition: TopicPartition) -> str:
-    return _PATHS.folder(partition)
 
 
 Change = str | StoredChanges

@@ -11,7 +11,8 @@ from common.errors import MarkerError, StoreError
 from common.ports import ObjectStore
 from common.spans import TopicPartition
 from common.stage.chain_origins import newest_origin
-from common.stage.markers import MarkerName, folder_of, marker_from_bytes
+from common.stage.marker_contents import listed_markers
+from common.stage.markers import folder_of, marker_from_bytes
 from common.stage.state_files import state_folder
 from stage_writer.stage.superseded import superseded
 
@@ -36,11 +37,7 @@ class StateCleaning:
         # List the files first: a marker that is settled during the check raises the lowest one, and names no file that
         # was written after the list was made.
         files = list(self._store.list(state_folder(partition)))
-        markers = sorted(
-            (name, item.path)
-            for item in self._store.list(folder_of(partition))
-            if (name := MarkerName.parse(item.path))
-        )
+        markers = sorted(listed_markers(self._store, folder_of(partition)))
         if not markers:
             return []
         name, path = markers[0]

@@ -24,7 +24,8 @@ from common.ports import ObjectStore
 from common.settings import Stream
 from common.spans import Position, Topic, TopicPartition
 from common.stage.chain_origins import ChainOrigin, origin_path
-from common.stage.markers import Marker, MarkerName, Origin, folder_of, marker_from_bytes
+from common.stage.marker_contents import listed_markers
+from common.stage.markers import Marker, Origin, folder_of, marker_from_bytes
 from common.stage.state_files import EMPTY_STATE, Change, StateFileName, StateFiles, StateKind, state_folder, stood_in
 from common.storage.chunks import ByteChunks
 from stage_writer.chain_end import Tail
@@ -97,8 +98,7 @@ def _required(path: str, data: bytes | None) -> bytes:
 def last_in_stage(store: ObjectStore, partition: TopicPartition) -> Position | None:
     """The highest position of the chain whose state needs no topic; None if no marker knows one."""
     there = {item.path for item in store.list(state_folder(partition))}
-    listed = [(name, item.path) for item in store.list(folder_of(partition)) if (name := MarkerName.parse(item.path))]
-    for name, path in sorted(listed, reverse=True):
+    for name, path in sorted(listed_markers(store, folder_of(partition)), reverse=True):
         data = store.read(path)
         manifest = None if data is None else marker_from_bytes(name, data).manifest
         if manifest is None or manifest.state is None:
@@ -146,9 +146,8 @@ def _all_there(state: StateFiles, there: set[str], named_by: str) -> StateFiles:
 
 def _downwards(store: ObjectStore, partition: TopicPartition, tail: Tail, generation: int) -> Iterator[Marker]:
     """The markers from the end down to the first one that was flushed or records the state; none below a gap."""
-    listed = [(name, item.path) for item in store.list(folder_of(partition)) if (name := MarkerName.parse(item.path))]
     above: Position | None = None
-    for name, path in sorted(listed, reverse=True):
+    for name, path in sorted(listed_markers(store, folder_of(partition)), reverse=True):
         if name.start > tail.marker:
             continue
         data = store.read(path)
