@@ -57,6 +57,9 @@ class Span:
     def covers(self, position: Position) -> bool:
         return self.start <= position < self.end
 
+    def overlaps(self, other: "Span") -> bool:
+        return self.start < other.end and other.start < self.end
+
     def __str__(self) -> str:
         return f"[{self.start}, {self.end})"
 

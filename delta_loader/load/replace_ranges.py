@@ -181,7 +181,7 @@ class Replacements:
             return request.held("replacement_waits", f"there is no table {stream.table}", request.give_up)
         done = _done(rows, request)
         gone = self._missing_file(request)
-        if done < RequestStep.ROWS or (gone is None and not self._is_superseded(request, rows)):
+        if done < RequestStep.ROWS or (gone is None and not is_superseded(request, self._history(rows))):
             sides = self._sides(request, stream)
             refused = (
                 self._taken_back(request, stream)
@@ -196,9 +196,6 @@ class Replacements:
         self.store.delete([request.name.path])
         self.store.delete(file.path for table in request.content.tables for file in table.files)
         return None
-
-    def _is_superseded(self, request: Request, rows: Target) -> bool:
-        return is_superseded(request, self._history(rows))
 
     def _history(self, table: Target) -> Iterable[LoggedCommit]:
         return () if table.version is None else self.tables.history(table.url, table.version)

@@ -173,7 +173,7 @@ def is_superseded(request: Request, history: Iterable[LoggedCommit]) -> bool:
         if _is_of(commit, request):
             return False
         later = None if commit.metadata is None else commit.metadata.replaced.get(partition)
-        if is_on_lineage and later is not None and span.start < later.span.end and later.span.start < span.end:
+        if is_on_lineage and later is not None and span.overlaps(later.span):
             return True
     return False
 
@@ -187,10 +187,11 @@ def behind(request: Request, earlier: Iterable[Request]) -> Held | None:
     """Why a request waits for unfinished ones that were made before it (rule 4)."""
     span = request.content.span
     for other in earlier:
-        theirs = other.content.span
         same = other.name.topic_partition == request.name.topic_partition
-        if same and span.start < theirs.end and theirs.start < span.end:
-            problem = f"{other.name.path}, which replaces {theirs}, was requested earlier and is not complete"
+        if same and span.overlaps(other.content.span):
+            problem = (
+                f"{other.name.path}, which replaces {other.content.span}, was requested earlier and is not complete"
+            )
             return request.held("replacement_waits", problem, f"wait for that one, or {other.give_up}")
     return None
 

@@ -166,7 +166,7 @@ def offset_ranges(
             tuple(replacement for replacement in replaced if span.covers(replacement.replaced.span.start)),
             tuple(replacement for replacement in dead if span.covers(replacement.replaced.span.start)),
             tuple(replacement for replacement in others if span.covers(replacement.replaced.span.start)),
-            any(other.start < span.end and span.start < other.end for other in merged),
+            any(map(span.overlaps, merged)),
             tuple(load for load in side if span.covers(load.span.start)),
         )
         for span in joined

@@ -36,7 +36,6 @@ from delta_loader.inspect.verify.reconcile_facts import (
     Explained,
     FilteredRecords,
     Tables,
-    meets,
 )
 from delta_loader.inspect.verify.same_records import compared
 
@@ -263,7 +262,9 @@ def _elsewhere(
     unread = sorted(offset_range.other_tables & tables.unread)
     ledger = tables.dead_letters
     loaded = () if ledger is None else ledger.loaded.get(partition, ())
-    accounted = meets(offset_range.span, [load.span for load in loaded]) if dead else not offset_range.rows_unaccounted
+    accounted = (
+        any(offset_range.span.overlaps(load.span) for load in loaded) if dead else not offset_range.rows_unaccounted
+    )
     if unread and not accounted:
         return f"its commits also name {', '.join(unread)}, which could not be read"
     if offset_range.other_tables:
@@ -382,7 +383,8 @@ def kafka_findings(
         if any(span.start <= rest.start and rest.end <= span.end for span in nameless):
             unnamed.append(rest)
             continue
-        removals = [removal for _, removal in tables.touching(partition, rest)] if meets(rest, uncounted) else []
+        is_uncounted = any(map(rest.overlaps, uncounted))
+        removals = [removal for _, removal in tables.touching(partition, rest)] if is_uncounted else []
         (deleted if removals and all(removal.by_right for removal in removals) else lost).append(rest)
     yield from _older_in_kafka(tables, partition, older)
     if unnamed:

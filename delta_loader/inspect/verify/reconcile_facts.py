@@ -184,11 +184,6 @@ class Tables:
             missing.url
             for missing in self.deferred
             if missing.partition == partition
-            and meets(span, [missing.span])
+            and missing.span.overlaps(span)
             and (missing.url == self.dead_letters_url) == dead
         ]
-
-
-def meets(span: Span, others: Iterable[Span]) -> bool:
-    """Whether a span overlaps any of these."""
-    return any(other.start < span.end and span.start < other.end for other in others)
