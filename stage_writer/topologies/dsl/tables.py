@@ -55,49 +55,6 @@ class SourceProcessor(TableProcessor):
             self.emit(record, record.value, None)
 
 
-class FilteredTable(ViewedTable):
-    def __init__(
-        self, parent: Table, predicate: Callable[[Key, Value], object], store: str | None, *, keep: bool
-    ) -> None:
-        super().__init__(parent, store)
-        self._predicate = predicate
-        self._keep = keep
-        # If the parent keeps its rows anyway, its old values avoid deletions of keys that were never sent.
-        self.sends_old = parent.enable_old(force=False)
-
-    def kept(self, key: Key, value: Value) -> Value:
-        """The value, or None if the predicate filters it."""
-        passes = value is not None and bool(self._predicate(key, value)) is self._keep
-        return value if passes else None
-
-    def view(self, parent: Getter) -> Getter:
-        def get(key: Key) -> Stamped | None:
-            row = parent(key)
-            return row if row is not None and self.kept(key, row[0]) is not None else None
-
-        return get
-
-
-class FilterRows(TableProcessor):
-    def __init__(self, table: FilteredTable) -> None:
-        super().__init__(table, table.store)
-        self._filtered = table
-
-    def process(self, record: Record) -> None:
-        """Forward the row, or its deletion; nothing if it never existed."""
-        change: Change = record.value
-        new = self._filtered.kept(record.key, change.new)
-        old: Value = None
-        if self._filtered.sends_old:
-            if self._store is None:
-                old = self._filtered.kept(record.key, change.old)
-            else:
-                old = value_of(self._store.get(record.key))
-            if new is None and old is None:
-                return
-        self.emit(record, new, old)
-
-
 class MappedTable(ViewedTable):
     def __init__(self, parent: Table, mapper: Callable[[Key, Value], Value], store: str | None) -> None:
         super().__init__(parent, store)
@@ -127,6 +84,41 @@ class MapRows(TableProcessor):
         needs_old = self._mapped.sends_old and self._store is None
         old = self._mapped.mapped(record.key, change.old) if needs_old else None
         self.emit(record, self._mapped.mapped(record.key, change.new), old)
+
+
+class FilteredTable(MappedTable):
+    def __init__(
+        self, parent: Table, predicate: Callable[[Key, Value], object], store: str | None, *, keep: bool
+    ) -> None:
+        super().__init__(parent, predicate, store)
+        self._keep = keep
+        # If the parent keeps its rows anyway, its old values avoid deletions of keys that were never sent.
+        self.sends_old = parent.enable_old(force=False)
+
+    def mapped(self, key: Key, value: Value) -> Value:
+        """The value, or None if the predicate filters it."""
+        passes = value is not None and bool(self._mapper(key, value)) is self._keep
+        return value if passes else None
+
+
+class FilterRows(TableProcessor):
+    def __init__(self, table: FilteredTable) -> None:
+        super().__init__(table, table.store)
+        self._filtered = table
+
+    def process(self, record: Record) -> None:
+        """Forward the row, or its deletion; nothing if it never existed."""
+        change: Change = record.value
+        new = self._filtered.mapped(record.key, change.new)
+        old: Value = None
+        if self._filtered.sends_old:
+            if self._store is None:
+                old = self._filtered.mapped(record.key, change.old)
+            else:
+                old = value_of(self._store.get(record.key))
+            if new is None and old is None:
+                return
+        self.emit(record, new, old)
 
 
 class Regroup(Processor):
