@@ -68,6 +68,18 @@ def test_records_sent_through_a_topic_are_grouped_by_their_new_key() -> None:
     assert [group.topics for group in builder.check().groups] == [("clicks",), ("clicks-by-page",)]
 
 
+def test_filtered_table_has_only_rows_that_pass() -> None:
+    builder = StreamsBuilder()
+    large = builder.table("stock").filter(lambda _key, row: row["n"] > 1)
+    large.to_stream().map_values(lambda row: {"n": row and row["n"]}).to()
+    builder.stream("sold").join(large, lambda _sold, row: {"n": 10 * row["n"]}).to()
+    driver = TopologyTestDriver(builder)
+    for time_ms, n in enumerate((2, 1, 3)):
+        driver.pipe_input("stock", "pen", {"n": n}, time_ms)
+        driver.pipe_input("sold", "pen", {}, time_ms)
+    assert [row["n"] for row in driver.rows()] == [2, 20, None, 3, 30]
+
+
 def test_prior_join_matches_only_older_records() -> None:
     builder = StreamsBuilder()
     builder.stream("left").join_prior(builder.stream("right"), pair, WITHIN).to()
