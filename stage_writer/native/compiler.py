@@ -41,21 +41,19 @@ def fingerprint() -> str:
     return key.hexdigest()[:16]
 
 
-def compile_library(
-    target: Path, options: Sequence[str] = OPTIONS, environ: Mapping[str, str] = os.environ, *, may_fetch: bool = True
-) -> None:
+def compile_library(target: Path, environ: Mapping[str, str] = os.environ, *, may_fetch: bool = True) -> None:
     """Make the library at ``target``. Raises CompileError. ``may_fetch`` allows Zig, too."""
     target.parent.mkdir(parents=True, exist_ok=True)
     outputs: list[str] = []  # by compiler; empty for the last one if it succeeded
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".") as folder:
         made = Path(folder) / NAME
         for command in _system_compilers(environ):
-            outputs.append(_compile(command, made, options, environ))
+            outputs.append(_compile(command, made, environ))
             if not outputs[-1]:
                 made.replace(target)
                 return
         if may_fetch:
-            outputs.append(_fetch_zig(made.parent) or _compile(_ZIG, made, options, environ))
+            outputs.append(_fetch_zig(made.parent) or _compile(_ZIG, made, environ))
             if not outputs[-1]:
                 made.replace(target)
                 return
@@ -76,11 +74,11 @@ def _commands(environ: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
             yield (program,)
 
 
-def _compile(command: Sequence[str], made: Path, options: Sequence[str], environ: Mapping[str, str]) -> str:
+def _compile(command: Sequence[str], made: Path, environ: Mapping[str, str]) -> str:
     """The error; empty if the library was made."""
     # The path of the installed Zig, and of its cache.
     zig = {"PYTHONPATH": str(made.parent / "zig"), "ZIG_GLOBAL_CACHE_DIR": str(made.parent / "zig-cache")}
-    problem = _run([*command, *options, "-o", str(made), *map(str, SOURCES)], {**environ, **zig})
+    problem = _run([*command, *OPTIONS, "-o", str(made), *map(str, SOURCES)], {**environ, **zig})
     return problem if problem or made.exists() else f"{command[0]} produced no file"
 
 

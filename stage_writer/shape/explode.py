@@ -34,11 +34,10 @@ class Exploder:
 
     needs_headers = False
 
-    def __init__(self, columns: StructType, name: str, *, block_bytes: int = _BLOCK_BYTES) -> None:
+    def __init__(self, columns: StructType, name: str) -> None:
         self.columns = exploded(columns, name)
         self._place = columns.names.index(name)
         self._field = to_arrow_field(self.columns.fields[self._place])
-        self._block_bytes = block_bytes
 
     def apply(self, rows: Rows, messages: Messages) -> Rows:  # noqa: ARG002 - a step is given both
         if not len(rows):
@@ -51,7 +50,7 @@ class Exploder:
         starts = np.concatenate([[0], np.cumsum(lengths)])
         parts = [
             self._exploded(others.slice(first, last - first), elements, starts[first : last + 1])
-            for first, last in self._blocks(sizes)
+            for first, last in runs(sizes, _BLOCK_BYTES)  # rule 3
         ]
         index = np.repeat(rows.index, np.maximum(lengths, 1))
         return replace(rows, table=pa.concat_tables(parts), index=index)
@@ -74,10 +73,6 @@ class Exploder:
             array = pa.ListArray.from_arrays(pa.array([0, len(part)], pa.int32()), part, type=column.type)
             field = rows.table.schema.field(self._place)
             yield rows.with_table(rows.table.set_column(self._place, field, array))
-
-    def _blocks(self, sizes: Index) -> Iterator[tuple[int, int]]:
-        """Runs of rows of at most one block each; a single row may exceed it (rule 3)."""
-        return runs(sizes, self._block_bytes)
 
     def _exploded(self, others: pa.Table, elements: pa.Array, starts: Index) -> pa.Table:
         """The rows of some records; ``starts`` gives where the elements of each start, and where the last ones end."""

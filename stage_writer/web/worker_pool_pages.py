@@ -110,9 +110,8 @@ def _texts(pool: WorkerPool, page: str) -> Iterator[tuple[str, str]]:
             yield str(worker.slot.index), text
 
 
-def _get(worker: Worker, page: str, token: str | None = None) -> tuple[bool, str]:
-    """A worker's page, or its response to a call that the token permits."""
-    status, text = _ask(worker, "GET" if token is None else "POST", page, token)
+def _get(worker: Worker, page: str) -> tuple[bool, str]:
+    status, text = _ask(worker, "GET", page, None)
     return status == _OK, text
 
 
