@@ -26,7 +26,7 @@ def grant(holder: str, epoch: int, streams: frozenset[str] | None = ORDERS, *, l
 
 
 def older(holder: str, *, released: bool = False, lease_s: float = LEASE_S) -> LeaseRecord:
-    """What a release made that knew one lease for all streams."""
+    """A record of an older release, which had one lease for all streams."""
     return LeaseRecord(holder, released, lease_s, 1_700_000_000_000)
 
 
@@ -47,30 +47,30 @@ def step(state: LeaseState, now_s: float, *, contending: bool = True) -> Wait | 
     return next_step(state, now_s, contending=contending)
 
 
-def test_a_lease_that_was_never_held_is_taken_at_once() -> None:
+def test_unclaimed_lease_is_taken_at_once() -> None:
     assert step(NEW, 0.0) == Claim(Epoch(1))
 
 
-def test_who_is_not_ready_to_load_only_watches() -> None:
+def test_loader_that_does_not_contend_only_watches() -> None:
     assert step(NEW, 0.0, contending=False) == Wait(1.5)
     assert step(watching(), 1000.0, contending=False) == Wait(1.5)
     state = LeaseState("me", LEASE_S, BOTH)
     state = observed(state, Epoch(7), record(grant("a", 7), grant("b", 7, RETURNS, lease_s=60.0)), 100.0)
-    assert step(state, 115.0, contending=False) == Wait(1.5), "a grant that is over is waited for no more"
+    assert step(state, 115.0, contending=False) == Wait(1.5), "an expired grant delays nothing"
 
 
-def test_a_claim_alone_is_not_the_lease() -> None:
+def test_claim_that_was_only_sent_is_not_held() -> None:
     assert not sending(NEW, Epoch(1), 100.0).held(100.0)
 
 
-def test_the_lease_is_good_for_its_time_from_the_moment_the_request_was_sent() -> None:
+def test_lease_expires_counting_from_when_its_request_was_sent() -> None:
     state = holding(sent_s=100.0, seen_s=110.0)
     assert state.held(110.0)
     assert state.held(114.9)
     assert not state.held(115.0)
 
 
-def test_a_holder_renews_after_a_third() -> None:
+def test_holder_renews_after_a_third_of_the_lease() -> None:
     state = holding(sent_s=100.0)
     assert step(state, 101.0) == Wait(4.0)
     assert step(state, 105.0) == Claim(Epoch(2))
@@ -79,30 +79,30 @@ def test_a_holder_renews_after_a_third() -> None:
     assert not renewed.held(120.0)
 
 
-def test_a_renewal_under_way_does_not_end_what_is_held() -> None:
+def test_renewal_in_progress_keeps_the_lease() -> None:
     assert sending(holding(sent_s=100.0), Epoch(2), 105.0).held(114.0)
 
 
-def test_a_request_that_was_sent_twice_counts_from_the_first_time() -> None:
-    # The first may have arrived, and others may have begun to count then.
+def test_repeated_claim_counts_from_its_first_request() -> None:
+    # The first request may have arrived, and other loaders may count from it.
     state = sending(sending(holding(sent_s=100.0), Epoch(2), 105.0), Epoch(2), 113.0)
     assert state.sent == Sent(Epoch(2), 105.0)
     assert not observed(state, Epoch(2), record(grant("me", 2)), 113.5).held(120.0)
 
 
-def test_a_holder_whose_time_is_over_takes_the_next_epoch_if_it_is_free() -> None:
+def test_expired_holder_claims_the_next_epoch() -> None:
     state = holding(sent_s=100.0)
     assert step(state, 500.0) == Claim(Epoch(2))
 
 
-def test_a_stale_holder_steps_back_as_soon_as_it_sees_a_higher_epoch() -> None:
+def test_stale_holder_gives_way_to_a_higher_epoch() -> None:
     state = observed(holding(sent_s=100.0), Epoch(9), record(grant("other", 9)), 104.0)
     assert not state.held(104.0)
     assert step(state, 104.0) == Wait(1.5)
     assert step(state, 119.0) == Claim(Epoch(10))
 
 
-def test_a_standby_waits_for_the_whole_lease_from_when_it_saw_the_epoch() -> None:
+def test_standby_waits_a_full_lease_after_it_saw_the_epoch() -> None:
     state = watching(seen_s=100.0)
     assert step(state, 100.0) == Wait(1.5)
     assert step(state, 114.5) == Wait(0.5)
@@ -111,40 +111,40 @@ def test_a_standby_waits_for_the_whole_lease_from_when_it_saw_the_epoch() -> Non
     assert step(again, 115.0) == Wait(1.5)
 
 
-def test_the_same_epoch_seen_again_does_not_start_the_wait_again() -> None:
+def test_seeing_the_same_epoch_does_not_restart_the_wait() -> None:
     assert observed(watching(seen_s=100.0), Epoch(7), record(grant("other", 7)), 114.0) == watching(seen_s=100.0)
 
 
-def test_a_lower_epoch_means_nothing() -> None:
+def test_lower_epoch_is_ignored() -> None:
     assert observed(watching(), Epoch(3), record(grant("me", 3)), 110.0) == watching()
     assert observed(holding(5), Epoch(4), record(grant("other", 4)), 102.0) == holding(5)
 
 
-def test_the_holder_s_own_lease_time_is_waited_for() -> None:
+def test_standby_waits_for_the_holders_lease_time() -> None:
     assert step(watching(seen_s=100.0, lease_s=60.0), 159.0) == Wait(1.0)
     assert step(watching(seen_s=100.0, lease_s=60.0), 160.0) == Claim(Epoch(8))
     assert step(watching(seen_s=100.0, lease_s=3.0), 103.0) == Claim(Epoch(8))
 
 
-def test_a_released_lease_is_taken_at_the_next_look() -> None:
+def test_released_lease_is_claimed_at_the_next_step() -> None:
     state = observed(watching(), Epoch(8), record(), 101.0)
     assert step(state, 101.0) == Claim(Epoch(9))
 
 
-def test_who_released_holds_no_more() -> None:
+def test_released_lease_is_not_held() -> None:
     state = observed(sending(holding(), Epoch(2), 102.0), Epoch(2), record(), 102.0)
     assert not state.holds_grant
     assert not state.held(102.0)
 
 
 @pytest.mark.parametrize("before", [NEW, holding(sent_s=99.0, seen_s=99.5)])
-def test_an_epoch_of_ours_that_this_state_did_not_send_is_no_lease_but_may_be_followed(before: LeaseState) -> None:
+def test_own_epoch_from_an_earlier_process_is_not_held_and_may_be_succeeded(before: LeaseState) -> None:
     state = observed(before, Epoch(4), record(grant("me", 4)), 100.0)
     assert not state.held(100.0)
     assert step(state, 100.0) == Claim(Epoch(5))
 
 
-def test_streams_that_no_other_loader_has_are_taken_and_only_those() -> None:
+def test_only_streams_without_another_holder_are_claimed() -> None:
     state = observed(LeaseState("me", LEASE_S, BOTH), Epoch(7), record(grant("other", 7)), 100.0)
     assert step(state, 100.0) == Claim(Epoch(8))
     made = record_of(state, 100.0, 0)
@@ -152,43 +152,43 @@ def test_streams_that_no_other_loader_has_are_taken_and_only_those() -> None:
     assert (made.holder, made.released) == ("me", False)
     state = observed(sending(state, Epoch(8), 100.0), Epoch(8), made, 100.5)
     assert (state.held(101.0), state.elsewhere) == (RETURNS, {"orders": "other"})
-    assert step(state, 101.0) == Wait(1.5), "what another loader has may be free at any time"
+    assert step(state, 101.0) == Wait(1.5), "a stream of another loader may become free at any time"
 
 
-def test_a_loader_of_other_streams_is_no_reason_to_wait() -> None:
+def test_loader_of_other_streams_does_not_delay_a_claim() -> None:
     state = observed(NEW, Epoch(7), record(grant("other", 7, RETURNS)), 100.0)
     assert (state.others, state.elsewhere, step(state, 100.0)) == ((), {}, Claim(Epoch(8)))
 
 
-def test_another_loaders_epoch_neither_renews_nor_ends_what_is_held() -> None:
+def test_epoch_of_another_loader_neither_renews_nor_ends_a_grant() -> None:
     state = observed(holding(1, sent_s=100.0), Epoch(2), record(grant("other", 2, RETURNS), grant("me", 1)), 104.0)
     assert state.held(114.9) == ORDERS
     assert not state.held(115.0)
     assert step(state, 105.0) == Claim(Epoch(3))
 
 
-def test_a_renewal_that_lost_its_epoch_to_another_loader_leaves_what_is_held() -> None:
+def test_renewal_that_lost_its_epoch_keeps_the_current_grant() -> None:
     renewing = sending(holding(1, sent_s=100.0), Epoch(2), 105.0)
     state = observed(renewing, Epoch(2), record(grant("other", 2, RETURNS), grant("me", 1)), 105.5)
     assert state.held(114.9) == ORDERS
     assert not state.held(115.0)
 
 
-def test_the_longest_lease_time_is_what_an_older_release_waits_for() -> None:
+def test_record_carries_the_longest_lease_time_for_older_releases() -> None:
     state = observed(NEW, Epoch(7), record(grant("other", 7, RETURNS, lease_s=60.0)), 100.0)
     assert record_of(state, 100.0, 0).lease_s == 60.0
     state = observed(NEW, Epoch(7), record(grant("other", 7, RETURNS, lease_s=3.0)), 100.0)
     assert record_of(state, 100.0, 0).lease_s == LEASE_S
 
 
-def test_a_grant_that_another_loaders_epoch_hands_on_grows_old() -> None:
+def test_grant_copied_into_another_epoch_keeps_aging() -> None:
     state = observed(watching(7, seen_s=100.0), Epoch(8), record(grant("more", 8, RETURNS), grant("other", 7)), 112.0)
     assert step(state, 114.0) == Wait(1.0)
     assert step(state, 115.0) == Claim(Epoch(9))
     assert record_of(state, 115.0, 0).grants == (grant("me", 9), grant("more", 8, RETURNS))
 
 
-def test_who_gives_its_streams_up_leaves_those_of_others() -> None:
+def test_release_keeps_the_grants_of_other_loaders() -> None:
     state = observed(holding(1), Epoch(2), record(grant("other", 2, RETURNS), grant("me", 1)), 104.0)
     left = record_of(state, 105.0, 0, released=True)
     assert (left.grants, left.holder, left.released) == ((grant("other", 2, RETURNS),), "other", False)
@@ -196,7 +196,7 @@ def test_who_gives_its_streams_up_leaves_those_of_others() -> None:
     assert (last.grants, last.holder, last.released) == ((), "me", True)
 
 
-def test_an_older_releases_holder_is_waited_for_with_all_streams() -> None:
+def test_holder_of_an_older_release_blocks_all_streams() -> None:
     state = observed(NEW, Epoch(7), older("other"), 100.0)
     assert state.elsewhere == {"orders": "other"}
     assert step(state, 114.5) == Wait(0.5)
@@ -206,18 +206,18 @@ def test_an_older_releases_holder_is_waited_for_with_all_streams() -> None:
     assert step(observed(state, Epoch(8), older("other", released=True), 101.0), 101.0) == Claim(Epoch(9))
 
 
-def test_the_highest_epoch_and_the_one_before_are_kept() -> None:
+def test_only_epochs_before_the_last_two_are_stale() -> None:
     assert stale([Epoch(5), Epoch(2), Epoch(4), Epoch(3)], Epoch(5)) == [2, 3]
 
 
-def test_a_path_holds_its_epoch() -> None:
+def test_epoch_path_round_trips() -> None:
     assert epoch_path(Epoch(12)) == "lease/loader/00000000000000000012.lease"
     assert epoch_of(epoch_path(Epoch(12))) == 12
     assert epoch_of("lease/loader/12.lease") is None
     assert epoch_of("done/orders/0/00000000000000000012.done") is None
 
 
-def test_a_record_is_read_as_it_was_written() -> None:
+def test_lease_record_round_trips() -> None:
     for written in (
         older("a"),
         older("b", released=True, lease_s=2.5),
@@ -234,19 +234,19 @@ def test_an_unreadable_lease_counts_as_held(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("lease_s", [0.0, -1.0, float("inf"), float("nan")])
-def test_a_lease_time_that_is_none_is_replaced(lease_s: float) -> None:
+def test_invalid_lease_time_is_replaced(lease_s: float) -> None:
     assert LeaseRecord.from_bytes(older("a", lease_s=lease_s).to_bytes(), 15.0) == older("a", lease_s=15.0)
 
 
-def test_a_short_lease_time_is_one() -> None:
+def test_short_lease_time_is_kept() -> None:
     assert LeaseRecord.from_bytes(older("a", lease_s=0.5).to_bytes(), 15.0) == older("a", lease_s=0.5)
 
 
-def test_a_record_names_the_version_that_older_releases_know() -> None:
+def test_record_is_written_as_version_1() -> None:
     assert json.loads(record().to_bytes())["version"] == 1
 
 
-def test_status_says_who_loads() -> None:
+def test_status_shows_the_lease_holders() -> None:
     grants = (("host-1", ORDERS), ("host-2", RETURNS))
     lease = LeaseStatus("host-1", 12, released=False, renewed_ms=1_767_225_600_000, grants=grants[:1])
     assert to_text([], lease) == "loader: host-1 (renewed its lease at 2026-01-01T00:00:00+00:00, epoch 12)\n"
@@ -280,7 +280,7 @@ def settings(lease: str) -> Settings:
     )
 
 
-def test_a_lease_is_none_or_long_enough_to_be_renewed() -> None:
+def test_lease_time_is_zero_or_long_enough_to_renew() -> None:
     assert settings("0s").loader.lease_s == 0
     assert settings("1s").loader.lease_s == 1
     with pytest.raises(ValueError, match="too short to be renewed"):
@@ -296,7 +296,7 @@ def test_a_lease_is_none_or_long_enough_to_be_renewed() -> None:
         (["orders_eu"], ["orders"], True),
     ],
 )
-def test_the_same_app_id_with_a_topic_that_the_holder_does_not_read_is_another_stream(
+def test_app_id_with_a_topic_the_holder_does_not_read_is_free(
     mine: list[str], theirs: list[str], *, is_free: bool
 ) -> None:
     state = replace(NEW, topics={"orders": frozenset(mine)})
@@ -306,14 +306,14 @@ def test_the_same_app_id_with_a_topic_that_the_holder_does_not_read_is_another_s
     assert isinstance(step(state, 101.0), Claim) is is_free
 
 
-def test_a_grant_without_topics_has_its_streams_with_any() -> None:
+def test_grant_without_topics_covers_any_topics() -> None:
     state = observed(
         replace(NEW, topics={"orders": frozenset({"orders_eu"})}), Epoch(7), record(grant("other", 7)), 1.0
     )
     assert not state.free(2.0)
 
 
-def test_a_grant_keeps_the_topics_that_it_was_made_with() -> None:
+def test_grant_records_the_topics_of_its_streams() -> None:
     made = record_of(replace(NEW, topics={"orders": frozenset({"b", "a"})}), 1.0, 0)
     assert made.grants == (replace(grant("me", 1), topics={"orders": frozenset({"a", "b"})}),)
     assert LeaseRecord.from_bytes(made.to_bytes(), 1.0) == made

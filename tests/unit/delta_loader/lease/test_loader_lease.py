@@ -25,7 +25,7 @@ BOTH = ORDERS | RETURNS
 
 
 class Store(FsspecStore):
-    """A store on a disk whose requests are counted, and that fails as a test says."""
+    """A store on a disk whose requests are counted, and that fails on request."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(str(folder))
@@ -97,7 +97,7 @@ def epochs(store: Store) -> list[str]:
     return sorted(path.name for path in (store.folder / FOLDER).iterdir())
 
 
-def test_a_loader_only_watches_until_it_contends(store: Store, clock: HandClock) -> None:
+def test_loader_only_watches_until_it_contends(store: Store, clock: HandClock) -> None:
     loader = contender(store, "first", clock)
     loader.step()
     assert (loader.held(), loader.holder) == (frozenset(), None)
@@ -106,7 +106,7 @@ def test_a_loader_only_watches_until_it_contends(store: Store, clock: HandClock)
     assert (loader.held(), loader.holder) == (ORDERS, "first")
 
 
-def test_a_step_says_when_the_next_is_due(store: Store, clock: HandClock) -> None:
+def test_step_returns_the_delay_until_the_next(store: Store, clock: HandClock) -> None:
     loader = contender(store, "first", clock)
     assert loader.step() == LEASE_S / 10
     loader.contend()
@@ -115,7 +115,7 @@ def test_a_step_says_when_the_next_is_due(store: Store, clock: HandClock) -> Non
     assert loader.step() == LEASE_S / 3 - 1
 
 
-def test_a_holder_deletes_what_came_before_and_a_standby_nothing(store: Store, clock: HandClock) -> None:
+def test_only_the_holder_deletes_stale_epochs(store: Store, clock: HandClock) -> None:
     first, second = holder(store, "first", clock), contender(store, "second", clock)
     for _ in range(3):
         clock.sleep_s(LEASE_S / 3)
@@ -128,7 +128,7 @@ def test_a_holder_deletes_what_came_before_and_a_standby_nothing(store: Store, c
     assert len(epochs(store)) == 2
 
 
-def test_what_is_released_is_not_held_also_where_the_store_is_away(store: Store, clock: HandClock) -> None:
+def test_released_lease_is_not_held_even_when_the_store_is_unreachable(store: Store, clock: HandClock) -> None:
     loader = holder(store, "first", clock)
     store.failure = away()
     with capture_logs() as logs:
@@ -137,7 +137,7 @@ def test_what_is_released_is_not_held_also_where_the_store_is_away(store: Store,
     assert [(one["event"], one["problem"]) for one in logs] == [("lease unreachable", "it is away")]
 
 
-def test_a_release_is_one_epoch_and_a_standbys_is_none(store: Store, clock: HandClock) -> None:
+def test_release_writes_one_epoch_and_a_standby_writes_none(store: Store, clock: HandClock) -> None:
     first, second = holder(store, "first", clock), holder(store, "second", clock)
     store.calls.clear()
     second.release()
@@ -146,7 +146,7 @@ def test_a_release_is_one_epoch_and_a_standbys_is_none(store: Store, clock: Hand
     assert store.calls["create"] == 1
 
 
-def test_a_stream_is_waited_for_twice_as_long_as_the_longest_lease(store: Store, clock: HandClock) -> None:
+def test_backoff_is_twice_the_longest_lease(store: Store, clock: HandClock) -> None:
     holder(store, "other", clock, lease_s=60.0)
     loader, stranger = contender(store, "me", clock), contender(store, "stranger", clock, "returns")
     assert loader.backoff_s == 30.0
@@ -155,7 +155,7 @@ def test_a_stream_is_waited_for_twice_as_long_as_the_longest_lease(store: Store,
     assert (loader.backoff_s, stranger.backoff_s) == (120.0, 30.0)
 
 
-def test_of_several_other_loaders_the_first_by_name_is_the_holder(store: Store, clock: HandClock) -> None:
+def test_first_of_several_holders_by_name_is_reported(store: Store, clock: HandClock) -> None:
     for name, stream in (("b", "orders"), ("a", "returns")):
         holder(store, name, clock, stream)
     loader = contender(store, "me", clock, "orders returns")
@@ -163,7 +163,7 @@ def test_of_several_other_loaders_the_first_by_name_is_the_holder(store: Store, 
     assert (loader.holder, loader.elsewhere) == ("a", BOTH)
 
 
-def test_a_claim_that_a_listing_does_not_show_is_not_repeated_at_once(store: Store, clock: HandClock) -> None:
+def test_claim_missing_from_a_listing_is_not_repeated_at_once(store: Store, clock: HandClock) -> None:
     loader = contender(store, "first", clock)
     loader.contend()
     store.shows_objects = False
@@ -174,9 +174,7 @@ def test_a_claim_that_a_listing_does_not_show_is_not_repeated_at_once(store: Sto
     assert (store.calls["create"], loader.held()) == (1, ORDERS)
 
 
-def test_a_claim_that_another_loader_of_other_streams_was_faster_with_is_repeated_at_once(
-    store: Store, clock: HandClock
-) -> None:
+def test_claim_lost_to_a_loader_of_other_streams_is_repeated_at_once(store: Store, clock: HandClock) -> None:
     loader, faster = contender(store, "first", clock), iter(range(1, 3))
     loader.contend()
 
@@ -191,7 +189,7 @@ def test_a_claim_that_another_loader_of_other_streams_was_faster_with_is_repeate
     assert (store.calls["create"], loader.held()) == (3, ORDERS)
 
 
-def test_an_epoch_that_was_deleted_since_it_was_listed_says_nothing(store: Store, clock: HandClock) -> None:
+def test_epoch_deleted_after_its_listing_is_ignored(store: Store, clock: HandClock) -> None:
     holder(store, "other", clock)
     store.has_content = False
     loader = contender(store, "me", clock)
@@ -200,27 +198,27 @@ def test_an_epoch_that_was_deleted_since_it_was_listed_says_nothing(store: Store
     assert lease_status(store) is None
 
 
-def test_a_store_that_fails_for_a_whole_lease_is_a_problem_until_it_answers(store: Store, clock: HandClock) -> None:
+def test_store_failing_for_a_whole_lease_is_a_problem_until_it_recovers(store: Store, clock: HandClock) -> None:
     loader = holder(store, "first", clock)
     store.failure = away("the first failure")
     assert loader.step() == LEASE_S / 10
-    assert said(loader) is None
+    assert problem(loader) is None
     clock.sleep_s(LEASE_S - 1)
     store.failure = away("the last failure")
     loader.step()
-    assert said(loader) is None
+    assert problem(loader) is None
     clock.sleep_s(1)
-    assert said(loader) == f"the lease in {store.url}/lease/loader/ has been unreachable for 15 s: the last failure"
+    assert problem(loader) == f"the lease in {store.url}/lease/loader/ has been unreachable for 15 s: the last failure"
     store.failure = None
     loader.step()
-    assert said(loader) is None
+    assert problem(loader) is None
 
 
-def said(loader: LoaderLease) -> str | None:
+def problem(loader: LoaderLease) -> str | None:
     return loader.problem
 
 
-def test_gauges_say_what_is_held(store: Store, clock: HandClock) -> None:
+def test_gauges_show_the_held_streams(store: Store, clock: HandClock) -> None:
     metrics = Metrics()
     holder(store, "other", clock, "returns")
     loader = contender(store, "me", clock, "orders returns", metrics=metrics)
@@ -265,7 +263,7 @@ def threads() -> Iterator[list[LeaseThread]]:
         thread.close()
 
 
-def test_a_thread_takes_the_lease_when_it_may_and_releases_it_before_it_is_closed(
+def test_lease_thread_contends_on_request_and_releases_on_close(
     store: Store, clock: HandClock, threads: list[LeaseThread]
 ) -> None:
     metrics = Metrics()
@@ -274,7 +272,7 @@ def test_a_thread_takes_the_lease_when_it_may_and_releases_it_before_it_is_close
     threads.append(thread)
     until(lambda: len(gauges(metrics)) > 1)
     (running,) = (one for one in threading.enumerate() if one.name == "lease")
-    assert running.daemon, "a store that hangs keeps no process from its end"
+    assert running.daemon, "a hanging store does not keep the process alive"
     thread.contend()
     until(lease.held)
     threading.Event().wait(0.1)  # A thread that does not wait would list again and again.
@@ -286,7 +284,9 @@ def test_a_thread_takes_the_lease_when_it_may_and_releases_it_before_it_is_close
     assert not running.is_alive()
 
 
-def test_a_bug_does_not_end_the_thread(store: Store, clock: HandClock, threads: list[LeaseThread]) -> None:
+def test_unexpected_exception_does_not_end_the_lease_thread(
+    store: Store, clock: HandClock, threads: list[LeaseThread]
+) -> None:
     store.failure = RuntimeError("a bug")
     lease = contender(store, "me", clock)
     with capture_logs() as logs:

@@ -1,4 +1,4 @@
-"""What a table's services know of files that are staged and not loaded."""
+"""How table maintenance learns of files that are staged and not loaded."""
 
 import json
 import uuid
@@ -20,7 +20,7 @@ def root() -> str:
 
 
 def waiting_ms(root: str, table: str | None = None, **last: int) -> int | None:
-    """Of a table whose only stream reads `orders`, with the last offsets that it has by txn id."""
+    """``waiting_ms`` of a table fed by `orders` alone, with its txn actions given as txn id → last offset."""
     orders = Staging(root)
     url = table or orders.table
     schema = {"type": "struct", "fields": []}
@@ -46,7 +46,7 @@ def written_ms(staging: Staging, start: int) -> int:
     return item.modified_ms
 
 
-def test_files_of_a_stream_that_was_removed_wait_until_the_table_has_them(root: str) -> None:
+def test_files_of_a_removed_stream_count_as_waiting_until_loaded(root: str) -> None:
     removed = Staging(root, "refunds", app_id="returns")
     removed.flush(0, 0, 10)
     removed.flush(0, 10, 20)
@@ -58,7 +58,7 @@ def test_files_of_a_stream_that_was_removed_wait_until_the_table_has_them(root: 
     assert waiting_ms(root, table=f"{root}/tables/other") is None
 
 
-def test_files_of_the_stream_itself_wait_too(root: str) -> None:
+def test_files_of_a_configured_stream_count_as_waiting_until_loaded(root: str) -> None:
     Staging(root).flush(0, 0, 10)
     assert waiting_ms(root) == written_ms(Staging(root), 0)
     assert waiting_ms(root, orders_0=9) is None

@@ -1,4 +1,4 @@
-"""What the loader does by the clock or by request: in threads of their own, and never twice at a time."""
+"""What the loader does by the clock or by request: each job in its own thread, never twice at once."""
 
 import threading
 from collections.abc import Iterator
@@ -46,7 +46,7 @@ def jobs(clock: Clock) -> Iterator[Jobs]:
     jobs.close()
 
 
-def test_one_that_hangs_delays_no_other_and_is_told_and_not_waited_for(jobs: Jobs, clock: Clock) -> None:
+def test_hanging_job_is_reported_and_delays_neither_other_jobs_nor_the_stop(jobs: Jobs, clock: Clock) -> None:
     hanging, well = Store(), Store()
     well.answers.set()
     jobs.add("clean-up", hanging.ask)
@@ -65,7 +65,7 @@ def test_one_that_hangs_delays_no_other_and_is_told_and_not_waited_for(jobs: Job
     hanging.answers.set()
 
 
-def test_one_is_never_done_twice_at_a_time(jobs: Jobs) -> None:
+def test_job_never_runs_twice_at_once(jobs: Jobs) -> None:
     store, other = Store(), Store()
     other.answers.set()
     jobs.add("checks", store.ask, every_s=0.01)
@@ -80,7 +80,7 @@ def test_one_is_never_done_twice_at_a_time(jobs: Jobs) -> None:
     assert store.is_asked(), "and again after that"
 
 
-def test_an_exception_costs_the_run_and_not_the_job(jobs: Jobs) -> None:
+def test_exception_ends_the_run_but_not_the_job(jobs: Jobs) -> None:
     tried = threading.Semaphore(0)
 
     def fail() -> None:
@@ -94,7 +94,7 @@ def test_an_exception_costs_the_run_and_not_the_job(jobs: Jobs) -> None:
     assert {(one["event"], one.get("part")) for one in logs} == {("unexpected exception", "checks")}
 
 
-def test_nothing_is_done_before_the_start_and_after_the_end(jobs: Jobs) -> None:
+def test_jobs_run_only_between_start_and_close(jobs: Jobs) -> None:
     store = Store()
     store.answers.set()
     jobs.add("checks", store.ask)
@@ -106,7 +106,7 @@ def test_nothing_is_done_before_the_start_and_after_the_end(jobs: Jobs) -> None:
     assert store.threads == set()
 
 
-def test_intervals_are_by_the_monotonic_clock_whatever_the_date(jobs: Jobs, clock: Clock) -> None:
+def test_intervals_use_the_monotonic_clock(jobs: Jobs, clock: Clock) -> None:
     hourly, requested = Store(), Store()
     hourly.answers.set()
     requested.answers.set()

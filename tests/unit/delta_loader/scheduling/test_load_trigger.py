@@ -1,4 +1,4 @@
-"""When the loader loads, by hand-made times: the schedule, notifications, requests, pauses, a lease that went."""
+"""When the loader loads, by hand-made times: the schedule, notifications, requests, pauses, a lost lease."""
 
 import uuid
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 STREAMS = ("orders", "a/b=c")
 
 
-class Said:
+class FakeNotifications:
     def __init__(self) -> None:
         self.streams: set[str] = set()
         self.looks = 0
@@ -39,7 +39,7 @@ class Said:
 
 
 class World:
-    """Turns in a time that a test moves."""
+    """A load trigger whose clock the test moves."""
 
     set_back_s = 0.0
 
@@ -47,7 +47,7 @@ class World:
         self, schedule: str = "on-marker", per_minute: int = 6, own: dict[str, StreamTrigger] | None = None
     ) -> None:
         self.clock = HandClock(0.0)
-        self.notifications = Said()
+        self.notifications = FakeNotifications()
         self.requests = RequestQueue()
         streams = dict.fromkeys(STREAMS, StreamTrigger(Schedule(schedule), schedule == "on-marker", per_minute))
         streams |= own or {}
@@ -59,7 +59,7 @@ class World:
         return NOON + timedelta(seconds=self.clock.now_s - self.set_back_s)
 
     def look(self, after_s: float = 0.0, *, paused: bool = False) -> set[str] | str | None:
-        """What is loaded after some time, by a pass that takes none and fails nowhere."""
+        """The streams loaded after ``after_s``, by a pass that takes no time and does not fail."""
         turn = self.next(after_s, paused=paused)
         if turn is None:
             return None
@@ -72,7 +72,7 @@ class World:
         return self.turns.next(self.now, paused=paused)
 
 
-def test_news_is_loaded_at_the_next_look_and_nothing_without_it() -> None:
+def test_notified_stream_is_loaded_at_the_next_check_and_others_are_not() -> None:
     world = World()
     assert world.look() == "all"
     assert [world.look(1) for _ in range(10)] == [None] * 10
@@ -81,7 +81,7 @@ def test_news_is_loaded_at_the_next_look_and_nothing_without_it() -> None:
     assert world.look(1) is None
 
 
-def test_news_that_never_ends_is_loaded_at_an_even_pace() -> None:
+def test_constant_notifications_are_loaded_at_an_even_pace() -> None:
     world = World(per_minute=6)
     world.look()
     loaded = []
@@ -92,7 +92,7 @@ def test_news_that_never_ends_is_loaded_at_an_even_pace() -> None:
     assert loaded == [10, 20, 30, 40, 50]
 
 
-def test_streams_have_their_own_pace() -> None:
+def test_each_stream_has_its_own_pace() -> None:
     world = World()
     world.look()
     world.clock.now_s = 20
@@ -103,8 +103,8 @@ def test_streams_have_their_own_pace() -> None:
     assert [world.look(1) for _ in range(9)][-1] == {"orders"}
 
 
-def test_the_stage_is_looked_at_once_a_second() -> None:
-    stage, clock = Said(), HandClock(0.0)
+def test_stage_is_polled_once_a_second() -> None:
+    stage, clock = FakeNotifications(), HandClock(0.0)
 
     def fetch() -> None:
         notifications.fetch()
@@ -116,7 +116,7 @@ def test_the_stage_is_looked_at_once_a_second() -> None:
     assert stage.looks == 10
 
 
-def test_all_streams_are_checked_once_a_minute_without_any_message() -> None:
+def test_all_streams_are_checked_once_a_minute_without_notifications() -> None:
     world = World()
     assert [world.look(1) for _ in range(130)].count("all") == 3
 
@@ -124,7 +124,7 @@ def test_all_streams_are_checked_once_a_minute_without_any_message() -> None:
 HOURLY = {"orders": StreamTrigger(Schedule("1h"), waits=False, loads_per_minute=6)}
 
 
-def test_a_stream_with_a_schedule_of_its_own_is_loaded_at_its_times() -> None:
+def test_stream_with_its_own_schedule_is_loaded_at_its_times() -> None:
     world = World("10s", own=HOURLY)
     assert world.look() == "all"
     assert [world.look(1) for _ in range(3590)] == ([None] * 9 + [{"a/b=c"}]) * 359
@@ -132,7 +132,7 @@ def test_a_stream_with_a_schedule_of_its_own_is_loaded_at_its_times() -> None:
     assert [one for one in found if one is not None] == ["all", {"a/b=c"}]
 
 
-def test_only_streams_on_marker_are_loaded_by_notifications() -> None:
+def test_only_on_marker_streams_are_loaded_by_notifications() -> None:
     world = World(own=HOURLY)
     world.look()
     for _ in range(3):
@@ -140,7 +140,7 @@ def test_only_streams_on_marker_are_loaded_by_notifications() -> None:
         assert world.look(15) == {"a/b=c"}
 
 
-def test_a_stream_that_waits_for_notifications_does_not_make_others_do_so() -> None:
+def test_on_marker_stream_does_not_make_scheduled_streams_wait_for_notifications() -> None:
     world = World("1h", own={"orders": StreamTrigger(Schedule("on-marker"), waits=True, loads_per_minute=6)})
     world.look()
     for _ in range(3):
@@ -148,7 +148,7 @@ def test_a_stream_that_waits_for_notifications_does_not_make_others_do_so() -> N
         assert world.look(15) == {"orders"}
 
 
-def test_each_stream_has_the_schedule_that_it_names_or_that_of_the_loader() -> None:
+def test_stream_schedule_overrides_the_loaders() -> None:
     def stream(name: str, **keys: object) -> dict[str, object]:
         return {"app_id": name, "topics": [name], "table": f"memory://lake/{name}", "columns": "id BIGINT", **keys}
 
@@ -167,7 +167,7 @@ def test_each_stream_has_the_schedule_that_it_names_or_that_of_the_loader() -> N
     }
 
 
-def test_a_stream_that_is_due_does_not_wait_for_one_with_another_schedule() -> None:
+def test_due_stream_does_not_wait_for_one_with_another_schedule() -> None:
     world = World("10s", own=HOURLY)
     turn = world.next()
     assert turn is not None
@@ -179,21 +179,21 @@ def test_a_stream_that_is_due_does_not_wait_for_one_with_another_schedule() -> N
     assert world.look() == {"a/b=c"}
 
 
-def test_a_stream_that_is_resumed_is_loaded_at_once() -> None:
+def test_resumed_stream_is_loaded_at_once() -> None:
     world = World("10s", own=HOURLY)
     world.look()
     world.turns.begin_again({"orders"})
     assert world.look(1) == {"orders"}
 
 
-def test_a_date_that_is_set_back_delays_no_look_at_everything() -> None:
+def test_clock_set_back_does_not_delay_the_full_check() -> None:
     world = World()
     assert world.look() == "all"
     world.set_back_s = 3_600.0
     assert [world.look(1) for _ in range(60)].count("all") == 1
 
 
-def test_a_date_that_is_set_back_during_a_pass_delays_no_look_at_everything() -> None:
+def test_clock_set_back_during_a_pass_does_not_delay_the_full_check() -> None:
     world = World()
     turn = world.next()
     assert turn is not None
@@ -203,7 +203,7 @@ def test_a_date_that_is_set_back_during_a_pass_delays_no_look_at_everything() ->
     assert [world.look(20.0) for _ in range(3)] == [None, None, "all"]
 
 
-def test_a_stream_that_failed_is_tried_again_by_itself_and_less_and_less() -> None:
+def test_failed_stream_is_retried_with_growing_delays() -> None:
     world = World()
     tried: list[float] = []
     for _ in range(5900):
@@ -220,7 +220,7 @@ def test_a_stream_that_failed_is_tried_again_by_itself_and_less_and_less() -> No
     assert pace.begun(160).ended(160, failed=False).begun(170).ended(170, failed=True).due_s == 175
 
 
-def test_news_of_one_stream_does_not_wait_for_another_that_is_at_it() -> None:
+def test_notification_does_not_wait_for_another_stream_that_is_loading() -> None:
     world = World()
     world.look()
     world.clock.now_s = 20
@@ -230,14 +230,14 @@ def test_news_of_one_stream_does_not_wait_for_another_that_is_at_it() -> None:
     unfinished = frozenset({"orders"})
     world.notifications.streams |= {"orders"}
     world.clock.now_s += 15
-    assert not world.turns.hurries(unfinished), "its own turn comes after that one"
+    assert not world.turns.hurries(unfinished), "its next load starts after this one"
     world.notifications.streams |= {"a/b=c"}
     assert world.turns.hurries(unfinished)
     world.turns.ended(turn, [], world.now)
     assert world.look() == {"orders", "a/b=c"}
 
 
-def test_news_of_a_turn_that_was_cut_short_is_not_forgotten() -> None:
+def test_notification_survives_a_load_that_was_cut_short() -> None:
     world = World()
     world.look()
     world.clock.now_s = 20
@@ -254,7 +254,7 @@ def test_news_of_a_turn_that_was_cut_short_is_not_forgotten() -> None:
     assert [world.look(1) for _ in range(10)] == [*[None] * 9, {"a/b=c"}], "the other one was loaded"
 
 
-def test_a_stream_that_failed_and_is_at_it_again_is_not_asked_for_meanwhile() -> None:
+def test_failed_stream_is_not_requested_while_its_retry_runs() -> None:
     world = World()
     turn = world.next()
     assert turn is not None
@@ -269,14 +269,14 @@ def test_a_stream_that_failed_and_is_at_it_again_is_not_asked_for_meanwhile() ->
     assert [turn.app_ids for turn in found if turn is not None] == [frozenset({"orders"})]
 
 
-def test_a_schedule_without_news_loads_at_its_times_only() -> None:
+def test_scheduled_streams_ignore_notifications() -> None:
     world = World("15m")
     world.notifications.streams.add("orders")
     assert [world.look(60) for _ in range(31)].count("all") == 3
     assert world.notifications.looks == 0
 
 
-def test_times_that_passed_while_a_pass_lasted_are_not_made_up_for() -> None:
+def test_scheduled_times_missed_during_a_pass_are_skipped() -> None:
     world = World("*/15 * * * *")
     turn = world.next()
     assert turn is not None
@@ -287,13 +287,13 @@ def test_times_that_passed_while_a_pass_lasted_are_not_made_up_for() -> None:
     assert world.next(60) is not None
 
 
-def test_a_request_is_answered_by_a_load_that_begins_after_it() -> None:
+def test_request_is_answered_by_a_load_that_starts_after_it() -> None:
     world = World("15m")
     repair_running = world.next()
     asked = world.requests.ask()
     assert repair_running is not None
     world.turns.ended(repair_running, [], world.now)
-    assert asked.wait(0) is None, "that load may have passed over what the asker means"
+    assert asked.wait(0) is None, "that load may have started before the requested markers were staged"
     turn = world.next()
     assert turn is not None
     world.turns.ended(turn, [StreamReport("orders", rows=3)], world.now)
@@ -303,7 +303,7 @@ def test_a_request_is_answered_by_a_load_that_begins_after_it() -> None:
     assert world.look(1) is None
 
 
-def test_who_asked_is_told_when_it_comes_to_nothing() -> None:
+def test_request_that_cannot_be_served_is_answered_with_nothing() -> None:
     for end in ("cut short", "lease went"):
         world = World("15m")
         asked = world.requests.ask()
@@ -317,17 +317,17 @@ def test_who_asked_is_told_when_it_comes_to_nothing() -> None:
         assert asked.wait(0) is None
 
 
-def test_a_pause_stops_everything_and_its_end_loads_everything() -> None:
+def test_pause_stops_all_loads_and_resuming_loads_all_streams() -> None:
     world = World()
     world.look()
     world.notifications.streams.add("orders")
     assert [world.look(30, paused=True) for _ in range(5)] == [None] * 5
-    assert world.notifications.streams == {"orders"}, "it stays where the loader, or another one, will find it"
+    assert world.notifications.streams == {"orders"}, "it stays for this loader or the next one"
     assert world.look(1) == "all"
     assert (world.look(1, paused=True), world.look(1)) == (None, "all"), "also after a short one"
 
 
-def test_after_the_lease_came_back_everything_is_loaded() -> None:
+def test_all_streams_are_loaded_after_the_lease_is_regained() -> None:
     world = World("15m")
     world.look()
     world.turns.begin_again()
@@ -335,7 +335,7 @@ def test_after_the_lease_came_back_everything_is_loaded() -> None:
 
 
 class Aging(FsspecStore):
-    """In which the signs of one stream are two hours old."""
+    """The notifications of one stream are two hours old."""
 
     def list(self, prefix: str) -> Iterator[StoredObject]:
         for found in super().list(prefix):
@@ -343,7 +343,7 @@ class Aging(FsspecStore):
             yield replace(found, modified_ms=found.modified_ms - age_ms)
 
 
-def test_signs_are_taken_from_the_stage_once_with_old_ones_of_streams_that_are_no_more() -> None:
+def test_stored_notifications_are_consumed_once_and_old_ones_of_removed_streams_deleted() -> None:
     store = Aging(f"memory://{uuid.uuid4().hex}")
     notifications = StoredNotifications(store, STREAMS, structlog.get_logger())
     assert notifications.take() == frozenset()
@@ -355,12 +355,12 @@ def test_signs_are_taken_from_the_stage_once_with_old_ones_of_streams_that_are_n
     assert list(store.list("news/")) == []
 
 
-def test_a_store_that_is_away_has_no_news() -> None:
+def test_unreachable_store_has_no_notifications() -> None:
     store = TrappedStore("memory://x", before=failing("list", StoreError("away")))
     assert StoredNotifications(store, STREAMS, structlog.get_logger()).take() == frozenset()
 
 
-def test_signs_of_a_stream_that_another_loader_loads_stay_for_it() -> None:
+def test_notifications_for_another_loaders_streams_are_left() -> None:
     store = FsspecStore(f"memory://{uuid.uuid4().hex}")
     for app_id in ("orders", "a/b=c", "another config's"):
         store.write(notification_path(app_id, "w"), b"")
@@ -370,8 +370,8 @@ def test_signs_of_a_stream_that_another_loader_loads_stay_for_it() -> None:
     assert StoredNotifications(store, STREAMS, structlog.get_logger()).take() == {"a/b=c"}
 
 
-def test_another_thread_looks_for_news_only_while_it_is_taken() -> None:
-    said, clock, asked = Said(), HandClock(0.0), 0
+def test_notifications_are_fetched_in_the_background_at_most_once_a_second() -> None:
+    said, clock, asked = FakeNotifications(), HandClock(0.0), 0
 
     def ask() -> None:
         nonlocal asked
@@ -379,7 +379,7 @@ def test_another_thread_looks_for_news_only_while_it_is_taken() -> None:
 
     notifications = PolledNotifications(said, clock, ask)
     said.streams = {"orders"}
-    assert (notifications.take(), said.looks, asked) == (frozenset(), 0, 1), "it waits for no store"
+    assert (notifications.take(), said.looks, asked) == (frozenset(), 0, 1), "take() does not wait for the store"
     notifications.fetch()
     assert notifications.take() == {"orders"}
     assert (notifications.take(), asked) == (frozenset(), 1), "once a second"
@@ -388,14 +388,14 @@ def test_another_thread_looks_for_news_only_while_it_is_taken() -> None:
     assert asked == 2
 
 
-class Topic(Said):
-    """A control topic that a test speaks in."""
+class Topic(FakeNotifications):
+    """A control topic that the test writes to."""
 
     is_connected = True
 
 
-def test_while_a_control_topic_is_heard_the_stage_is_looked_at_seldom() -> None:
-    topic, stored, clock = Topic(), Said(), HandClock(0.0)
+def test_stage_is_polled_rarely_while_the_control_topic_is_connected() -> None:
+    topic, stored, clock = Topic(), FakeNotifications(), HandClock(0.0)
     notifications = ControlTopicNotifications(topic, stored, clock)
     told: list[tuple[float, set[str]]] = []
     topic.streams, stored.streams = {"orders"}, {"a/b=c"}
@@ -415,7 +415,7 @@ def test_while_a_control_topic_is_heard_the_stage_is_looked_at_seldom() -> None:
     assert 12 <= stored.looks <= 14, "each second"
 
 
-def test_a_notification_is_taken_at_once() -> None:
+def test_notification_after_an_idle_minute_is_loaded_at_once() -> None:
     world = World()
     world.look()
     assert world.look(30) is None

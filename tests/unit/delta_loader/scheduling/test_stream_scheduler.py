@@ -34,31 +34,31 @@ from tests.waiting import until
 
 NAMES = [f"stream{number}" for number in range(6)]
 LONG_S = 180.0
-"""What comes at once has come by then on any machine that is not stuck."""
+"""Longer than anything takes on a machine that is not stuck."""
 
 
 @dataclass
 class Watched:
-    """A turn that counts who runs beside whom; a stream named in ``hangs`` waits for its event."""
+    """Counts how many streams run at once; a stream named in ``hangs`` waits for its event."""
 
     hangs: dict[str, Event] = field(default_factory=dict)
     slices: dict[str, int] = field(default_factory=dict)
     """How many slices a stream needs."""
     story: list[str] = field(default_factory=list)
-    beside: int = 0
-    most_beside: int = 0
+    running: int = 0
+    most_running: int = 0
     lock: Lock = field(default_factory=Lock)
 
     def run(self, app_id: str, should_yield: Callable[[], bool], /) -> bool:
         with self.lock:
             self.story.append(app_id)
-            self.beside += 1
-            self.most_beside = max(self.most_beside, self.beside)
+            self.running += 1
+            self.most_running = max(self.most_running, self.running)
         if app_id in self.hangs:
             self.hangs[app_id].wait(LONG_S)
         time.sleep(0.01)
         with self.lock:
-            self.beside -= 1
+            self.running -= 1
             self.slices[app_id] = self.slices.get(app_id, 1) - 1
             return self.slices[app_id] > 0 and should_yield()
 
@@ -67,7 +67,7 @@ class Watched:
 
 
 class Patient(StreamScheduler):
-    """A second passes with each look while all that runs hangs: no slow machine makes a stream late."""
+    """A second passes with each clock reading while all running streams hang: no slow machine makes a stream late."""
 
     def __init__(self) -> None:
         self.hangs: Mapping[str, Event] = {}
@@ -89,16 +89,16 @@ def turns() -> Iterator[Patient]:
     made.close(LONG_S)
 
 
-def test_no_more_streams_at_a_time_than_there_are_places(turns: Patient) -> None:
+def test_concurrent_streams_are_limited_to_the_slots(turns: Patient) -> None:
     watched = Watched()
     for _ in range(3):
         assert turns(watched, NAMES) == frozenset()
-    assert watched.most_beside == 2
+    assert watched.most_running == 2
     assert sorted(watched.story) == sorted(NAMES * 3)
 
 
-def test_streams_that_hang_lend_their_places_and_have_one_more_turn_when_they_were_wanted(turns: Patient) -> None:
-    hangs = {name: Event() for name in NAMES[:3]}  # more than there are places
+def test_hanging_streams_free_their_slots_and_run_once_more_afterwards(turns: Patient) -> None:
+    hangs = {name: Event() for name in NAMES[:3]}  # more than there are slots
     watched = Watched(hangs)
     turns.hangs = hangs
     assert turns(watched, NAMES) == frozenset(NAMES[:3])
@@ -110,14 +110,14 @@ def test_streams_that_hang_lend_their_places_and_have_one_more_turn_when_they_we
     assert [watched.story.count(name) for name in NAMES] == [2, 2, 2, 3, 3, 3]
 
 
-def test_who_has_much_to_load_gives_way_to_who_waits() -> None:
+def test_stream_with_a_large_backlog_yields_to_waiting_streams() -> None:
     turns, watched = StreamScheduler(1, patience_s=LONG_S, slice_s=0.0), Watched(slices={"large": 3})
     assert turns(watched, ["large", "small", "other"], to_the_end=True) == frozenset()
-    assert watched.story == ["large", "small", "other", "large"]  # then nobody waits any more
+    assert watched.story == ["large", "small", "other", "large"]  # by then no other stream waits
     turns.close(LONG_S)
 
 
-def test_a_requested_pass_ends_before_its_streams_do() -> None:
+def test_pass_that_hurries_ends_before_its_slow_streams() -> None:
     turns, hang, seen = StreamScheduler(2, patience_s=LONG_S), Event(), list[frozenset[str]]()
     watched = Watched({"slow": hang})
 
@@ -127,7 +127,7 @@ def test_a_requested_pass_ends_before_its_streams_do() -> None:
 
     assert turns(watched, ["slow", "quick"], hurries=hurries) == {"slow"}
     assert turns(watched, ["quick"]) == {"slow"}
-    assert turns(watched, ["slow"], hurries=hurries) == {"slow"}, "it is at it, and has another turn then"
+    assert turns(watched, ["slow"], hurries=hurries) == {"slow"}, "it is still running, and runs once more afterwards"
     assert turns(watched, []) == {"slow"}
     hang.set()
     while turns(watched, []):
@@ -136,8 +136,8 @@ def test_a_requested_pass_ends_before_its_streams_do() -> None:
     turns.close(LONG_S)
 
 
-def test_a_turn_that_goes_on_takes_its_place_back() -> None:
-    """It hung, and another stream took its place; once that one has ended, the third stream still waits."""
+def test_resumed_stream_takes_its_slot_back() -> None:
+    """It hung and another stream took its slot. When that stream has ended, the third one still waits."""
     now_s, begun, goes_on, looks = [0.0], list[str](), {name: Event() for name in "ab"}, itertools.count()
     moved, at_a_time = [0], list[set[str]]()
 
@@ -160,7 +160,7 @@ def test_a_turn_that_goes_on_takes_its_place_back() -> None:
             now_s[0] = 2 * LONG_S
         elif "b" in unfinished and "b" in begun:
             moved[0] = 1
-            if next(looks) > 1:  # that was seen
+            if next(looks) > 1:  # the scheduler has seen the progress
                 goes_on["b"].set()
         elif "b" not in unfinished and next(looks) > 5:
             goes_on["a"].set()
@@ -172,7 +172,7 @@ def test_a_turn_that_goes_on_takes_its_place_back() -> None:
     turns.close(LONG_S)
 
 
-def test_a_pass_to_the_end_waits_for_who_is_late(turns: Patient) -> None:
+def test_pass_to_the_end_waits_for_late_streams(turns: Patient) -> None:
     hang = Event()
     turns.hangs = {"stream0": hang}
     watched = Watched({"stream0": hang})
@@ -181,7 +181,7 @@ def test_a_pass_to_the_end_waits_for_who_is_late(turns: Patient) -> None:
     assert turns(watched, ["stream0"], to_the_end=True) == frozenset()
 
 
-def test_the_end_waits_for_what_is_under_way_but_not_forever(turns: Patient) -> None:
+def test_close_waits_for_running_streams_up_to_its_timeout(turns: Patient) -> None:
     hang = Event()
     turns.hangs = {"stream0": hang}
     turns(Watched({"stream0": hang}), ["stream0"])
@@ -246,7 +246,7 @@ def service_of(stagings: Mapping[str, OneOfMany], ports: Ports) -> LoaderService
 
 
 class HangingProperties:
-    """One table's properties cannot be set: the store hangs, until the test lets it go on."""
+    """The properties of one table cannot be set: the store hangs until the test releases it."""
 
     def __init__(self, hangs: str) -> None:
         self.hangs = hangs
@@ -261,7 +261,7 @@ class HangingProperties:
             assert self.goes_on.wait(LONG_S)
 
 
-def test_a_property_that_cannot_be_set_keeps_no_other_stream_from_loading() -> None:
+def test_hanging_table_property_does_not_stop_other_streams() -> None:
     stagings = many()
     hanging, *well = stagings.values()
     tables, properties, parallel = MemoryDeltaTables(), HangingProperties(hanging.table), OwnPools(2)
@@ -284,14 +284,14 @@ def test_a_property_that_cannot_be_set_keeps_no_other_stream_from_loading() -> N
     until(all_are_set, within_s=5 * LONG_S)
     assert NAMES[0] not in reports
     assert all(len(tables.tables[staging.table].commits) == 1 for staging in well)
-    assert properties.loop not in properties.threads.values(), "the loop that decides what to load waits for no table"
+    assert properties.loop not in properties.threads.values(), "the scheduling loop waits for no table"
     properties.goes_on.set()
     assert service.run_pass(to_the_end=True)
     assert turns.close(LONG_S) == ()
     parallel.close()
 
 
-def test_a_stream_of_another_loader_is_looked_at_and_not_loaded() -> None:
+def test_stream_of_another_loader_is_inspected_but_not_loaded() -> None:
     stagings = many()
     other, broken, *own = stagings.values()
     tables, parallel, turns = BrokenTables("", broken.table), OwnPools(2), StreamScheduler(2)
@@ -308,7 +308,7 @@ def test_a_stream_of_another_loader_is_looked_at_and_not_loaded() -> None:
     service.inspect(elsewhere)
 
     def are_known() -> bool:
-        assert service.collect() == [], "a look is no load"
+        assert service.collect() == [], "an inspection is not a load"
         return all(service.stats.entries[name].is_known for name in elsewhere)
 
     until(are_known)
@@ -318,14 +318,14 @@ def test_a_stream_of_another_loader_is_looked_at_and_not_loaded() -> None:
     assert service.problems == ()
     assert tables.tables.keys() == {staging.table for staging in own}
 
-    elsewhere.clear()  # the other loader has ended
+    elsewhere.clear()  # the other loader stopped
     service.run_pass(to_the_end=True)
     assert service.stats.entries[NAMES[0]].seen[other.source(0)].lag == 0
     assert turns.close(LONG_S) == ()
     parallel.close()
 
 
-def test_a_commit_that_hangs_and_a_table_that_is_broken_hold_no_other_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hanging_commit_and_broken_table_do_not_stop_other_streams(monkeypatch: pytest.MonkeyPatch) -> None:
     stagings = many()
     hanging, broken, *well = stagings.values()
     tables, parallel = BrokenTables(hanging.table, broken.table), OwnPools(2)
@@ -349,7 +349,7 @@ def test_a_commit_that_hangs_and_a_table_that_is_broken_hold_no_other_stream(mon
 
     tables.goes_on.set()
     (hung, *_) = service.run_pass(to_the_end=True)
-    assert hung.rows == 30, "what the turn knew of that hung, and what came meanwhile"
+    assert hung.rows == 30, "the load that hung, and the records that were staged in the meantime"
     assert service.collect() == []
     assert turns.close(LONG_S) == ()
     parallel.close()
