@@ -1,4 +1,4 @@
-"""The loop over real markers and files in memory, and tables in memory: what happens when others interfere."""
+"""The loader loop over markers, files and tables in memory, with interference from other writers."""
 
 import itertools
 import json
@@ -50,7 +50,7 @@ class Later(SystemClock):
 
 
 def written_at(staging: Staging, moment: datetime, folder: str = "done") -> None:
-    """Have the store say that all markers, or all of another folder, were written then."""
+    """Set the store's write time of all markers, or of all objects in another folder."""
     root = f"{staging.stage_url.removeprefix('memory:/')}/{folder}/"
     for path, item in MemoryFileSystem.store.items():
         if path.startswith(root):
@@ -62,9 +62,7 @@ def loaded(tables: MemoryDeltaTables, url: str) -> list[str]:
 
 
 @pytest.mark.parametrize("arrives", [True, False])
-def test_a_commit_of_which_the_end_is_not_known_is_looked_up_before_it_is_tried_again(
-    staging: Staging, *, arrives: bool
-) -> None:
+def test_commit_with_an_unknown_outcome_is_looked_up_before_a_retry(staging: Staging, *, arrives: bool) -> None:
     class LateStore(MemoryDeltaTables):
         """Its first commit is not there when it is looked up, and arrives (or not) later."""
 
@@ -94,7 +92,7 @@ def test_a_commit_of_which_the_end_is_not_known_is_looked_up_before_it_is_tried_
     assert tables.tables[staging.table].transactions == {"orders-0": 9}
 
 
-def test_the_dead_letters_are_committed_first(staging: Staging) -> None:
+def test_dead_letters_are_committed_first(staging: Staging) -> None:
     order: list[str] = []
 
     class Watched(MemoryDeltaTables):
@@ -107,7 +105,7 @@ def test_the_dead_letters_are_committed_first(staging: Staging) -> None:
     assert order == [staging.dead_letters, staging.table]
 
 
-def test_a_plan_made_again_after_a_conflict_loads_the_rest(staging: Staging) -> None:
+def test_replan_after_a_conflict_loads_the_rest(staging: Staging) -> None:
     class Raced(MemoryDeltaTables):
         raced = False
 
@@ -136,15 +134,15 @@ def test_a_plan_made_again_after_a_conflict_loads_the_rest(staging: Staging) -> 
     assert len(paths) == len(set(paths)) == 2
 
 
-def test_endless_conflicts_are_a_failure(staging: Staging) -> None:
+def test_endless_conflicts_fail_the_load(staging: Staging) -> None:
     staging.flush(0, 0, 10)
-    clock, tables = IdleClock(), MemoryDeltaTables(lambda _: Conflicted("as ever"))
+    clock, tables = IdleClock(), MemoryDeltaTables(lambda _: Conflicted("another commit"))
     (report,) = loader_for(staging, tables, clock=clock).run_pass()
     assert "other writers'" in str(report.failure)
     assert clock.monotonic_s() >= 60
 
 
-def test_the_last_failure_is_told_by_status_and_the_next_loader_until_a_load_succeeds(staging: Staging) -> None:
+def test_last_failure_is_reported_until_a_load_succeeds(staging: Staging) -> None:
     staging.flush(0, 0, 10)
     tables = MemoryDeltaTables()
 
@@ -171,7 +169,7 @@ def test_the_last_failure_is_told_by_status_and_the_next_loader_until_a_load_suc
     assert (status_of(staging).last_failure, exit_code([status_of(staging)])) == (None, ExitCode.DONE)
 
 
-def test_status_sums_up_the_rules_that_records_break(staging: Staging) -> None:
+def test_status_totals_violations_of_expect_rules(staging: Staging) -> None:
     staging.violations = {"known": 2, "\x1b[2J": 1}
     staging.flush(0, 0, 10)
     staging.flush(1, 0, 10)
@@ -180,7 +178,7 @@ def test_status_sums_up_the_rules_that_records_break(staging: Staging) -> None:
     assert "  broken rules of expect, in the newest flushes: known (4), \\x1b[2J (2)\n" in to_text([found])
 
 
-def test_status_sums_up_what_markers_tell_of_undeclared_fields_and_nothing_of_them_is_obeyed(staging: Staging) -> None:
+def test_status_totals_undeclared_fields_with_terminal_escapes_neutralized(staging: Staging) -> None:
     stream = settings_for(staging).streams[0]
     staging.undeclared = UndeclaredFields(20, {"sku": 20, "\x1b[2J\n": 1}, 2)
     staging.flush(0, 0, 10)
@@ -205,7 +203,7 @@ def test_status_sums_up_what_markers_tell_of_undeclared_fields_and_nothing_of_th
     assert "dropped" not in to_text([shown])
 
 
-def test_a_deleted_table_is_called_that_and_a_file_that_went_alone_is_not(staging: Staging) -> None:
+def test_deleted_table_is_distinguished_from_a_single_missing_file(staging: Staging) -> None:
     marker = staging.flush(0, 0, 10)
     staging.store(staging.table).delete([file.path for file in marker.tables[0].files])
     (shown,) = status_of(staging).partitions
@@ -222,7 +220,7 @@ def test_a_deleted_table_is_called_that_and_a_file_that_went_alone_is_not(stagin
     assert f"the table {staging.table} was deleted" in without_origin.problem
 
 
-def test_a_stage_that_takes_no_note_of_a_failure_changes_nothing() -> None:
+def test_failure_note_the_store_refuses_raises_nothing() -> None:
     def refuse(request: str, path: str) -> None:
         raise StoreError(request, path)
 
@@ -232,13 +230,13 @@ def test_a_stage_that_takes_no_note_of_a_failure_changes_nothing() -> None:
     notes.succeeded("orders")
 
 
-def test_a_stop_ends_the_wait_for_a_table_that_others_change(staging: Staging) -> None:
+def test_stop_ends_the_conflict_backoff(staging: Staging) -> None:
     staging.flush(0, 0, 10)
     clock, tried = IdleClock(), list[TableCommit]()
 
     def conflict(commit: TableCommit) -> CommitOutcome:
         tried.append(commit)
-        return Conflicted("as ever")
+        return Conflicted("another commit")
 
     service = loader_for(staging, MemoryDeltaTables(conflict), clock=clock)
     (report,) = service.run_pass(lambda: len(tried) >= 5)
@@ -246,7 +244,7 @@ def test_a_stop_ends_the_wait_for_a_table_that_others_change(staging: Staging) -
     assert clock.monotonic_s() < 5
 
 
-def test_a_foreign_writer_that_wins_ten_times_running_does_not_make_a_stream_fail(staging: Staging) -> None:
+def test_fourteen_conflicts_in_a_row_do_not_fail_a_stream(staging: Staging) -> None:
     staging.flush(0, 0, 10)
     wins = iter([Conflicted("its properties were changed")] * 14)
     tables, metrics = MemoryDeltaTables(lambda _: next(wins, None)), Metrics()
@@ -255,14 +253,14 @@ def test_a_foreign_writer_that_wins_ten_times_running_does_not_make_a_stream_fai
     assert values(metrics)["delta_loader_conflicts_total", (("app_id", "orders"),)] == 14
 
 
-def test_conflicts_from_before_a_commit_that_was_made_are_forgotten(staging: Staging) -> None:
+def test_successful_commit_resets_the_conflict_count(staging: Staging) -> None:
     clock, tries = IdleClock(), itertools.count()
 
     def meanwhile(_commit: TableCommit) -> CommitOutcome | None:
         number = next(tries)
         if number == CONFLICTS_TO_FAILURE:
             clock.sleep_s(SECONDS_TO_FAILURE)
-        return None if number in (CONFLICTS_TO_FAILURE, CONFLICTS_TO_FAILURE + 2) else Conflicted("as ever")
+        return None if number in (CONFLICTS_TO_FAILURE, CONFLICTS_TO_FAILURE + 2) else Conflicted("another commit")
 
     for start in (0, 10):
         staging.flush(0, start, start + 10)
@@ -271,11 +269,11 @@ def test_conflicts_from_before_a_commit_that_was_made_are_forgotten(staging: Sta
     assert (report.failure, report.commits) == (None, 2)
 
 
-def test_conflicts_with_a_table_that_is_left_out_are_none_of_the_others(staging: Staging) -> None:
+def test_conflicts_of_a_skipped_table_do_not_count_for_others(staging: Staging) -> None:
     own = iter([Conflicted("its properties were changed")])
 
     def meanwhile(commit: TableCommit) -> CommitOutcome | None:
-        return Conflicted("as ever") if commit.target.url == staging.dead_letters else next(own, None)
+        return Conflicted("another commit") if commit.target.url == staging.dead_letters else next(own, None)
 
     staging.flush(0, 0, 10, dead=[4])
     tables = MemoryDeltaTables(meanwhile)
@@ -284,7 +282,7 @@ def test_conflicts_with_a_table_that_is_left_out_are_none_of_the_others(staging:
     assert tables.tables[staging.table].transactions["orders-0"] == 9
 
 
-def test_a_missing_file_holds_its_partition_and_no_other(staging: Staging, tables: MemoryDeltaTables) -> None:
+def test_missing_file_holds_only_its_partition(staging: Staging, tables: MemoryDeltaTables) -> None:
     staging.flush(0, 0, 10)
     gone = staging.flush(0, 10, 20)
     staging.flush(1, 0, 5)
@@ -297,9 +295,7 @@ def test_a_missing_file_holds_its_partition_and_no_other(staging: Staging, table
     assert tables.tables[staging.table].transactions == {"orders-0": 9, "orders-1": 4}
 
 
-def test_a_file_of_another_size_than_its_marker_says_holds_its_partition(
-    staging: Staging, tables: MemoryDeltaTables
-) -> None:
+def test_file_with_an_unexpected_size_holds_its_partition(staging: Staging, tables: MemoryDeltaTables) -> None:
     (file,) = staging.flush(0, 0, 10).tables[0].files
     staging.store(staging.table).write(file.path, b"PAR1")
     (report,) = loader_for(staging, tables).run_pass()
@@ -309,7 +305,7 @@ def test_a_file_of_another_size_than_its_marker_says_holds_its_partition(
     assert "bootstrap rewind ⟨config⟩ --topic orders --partition 0 --to 0" in held.remedy
 
 
-def test_a_bug_in_one_stream_stops_no_other_and_turns_health_red(staging: Staging) -> None:
+def test_stream_failing_three_times_in_a_row_is_a_problem(staging: Staging) -> None:
     class Broken(MemoryDeltaTables):
         def commit(self, commit: TableCommit) -> CommitOutcome:
             raise KeyError(commit.app_id)
@@ -323,7 +319,7 @@ def test_a_bug_in_one_stream_stops_no_other_and_turns_health_red(staging: Stagin
     assert "orders failed 3 times in a row" in loader.problems[0]
 
 
-def test_a_stop_between_two_commits_is_obeyed(staging: Staging, tables: MemoryDeltaTables) -> None:
+def test_stop_ends_a_load_between_two_commits(staging: Staging, tables: MemoryDeltaTables) -> None:
     staging.flush(0, 0, 10)
     staging.flush(0, 10, 20)
     loader = loader_for(staging, tables, settings_for(staging, max_files=1))
@@ -333,9 +329,7 @@ def test_a_stop_between_two_commits_is_obeyed(staging: Staging, tables: MemoryDe
     assert report.commits == 1
 
 
-def test_a_loader_that_may_load_a_stream_no_longer_ends_its_turn_between_two_commits(
-    staging: Staging, tables: MemoryDeltaTables
-) -> None:
+def test_lost_lease_ends_a_load_between_two_commits(staging: Staging, tables: MemoryDeltaTables) -> None:
     def may_load(app_id: str) -> bool:
         return app_id == "orders" and not (staging.table in tables.tables and tables.tables[staging.table].commits)
 
@@ -345,14 +339,14 @@ def test_a_loader_that_may_load_a_stream_no_longer_ends_its_turn_between_two_com
     assert (report.commits, report.failure) == (1, None)
 
 
-def test_a_stop_before_the_first_commit_loads_nothing(staging: Staging, tables: MemoryDeltaTables) -> None:
+def test_stop_before_the_first_commit_loads_nothing(staging: Staging, tables: MemoryDeltaTables) -> None:
     staging.flush(0, 0, 10)
     asked = iter([False, True, True, True])
     (report,) = loader_for(staging, tables).run_pass(lambda: next(asked))
     assert (report.commits, report.failure) == (0, None)
 
 
-def test_only_markers_of_the_window_are_held_in_memory(staging: Staging, tables: MemoryDeltaTables) -> None:
+def test_backlog_longer_than_the_marker_window_is_loaded_once(staging: Staging, tables: MemoryDeltaTables) -> None:
     for start in range(0, 400, 10):
         staging.flush(0, start, start + 10)
     (report,) = loader_for(staging, tables, settings_for(staging, max_files=5)).run_pass()
@@ -361,7 +355,7 @@ def test_only_markers_of_the_window_are_held_in_memory(staging: Staging, tables:
     assert len(paths) == len(set(paths)) == 40
 
 
-def test_dead_letters_alone_are_loaded_too(staging: Staging, tables: MemoryDeltaTables) -> None:
+def test_flush_of_only_dead_letters_is_loaded(staging: Staging, tables: MemoryDeltaTables) -> None:
     staging.flush(0, 0, 3, dead=(0, 1, 2))
     metrics = Metrics()
     (report,) = loader_for(staging, tables, metrics=metrics).run_pass()
@@ -372,7 +366,7 @@ def test_dead_letters_alone_are_loaded_too(staging: Staging, tables: MemoryDelta
     assert len(tables.tables[staging.dead_letters].paths) == 1
 
 
-def test_an_empty_marker_alone_waits_for_a_table(staging: Staging, tables: MemoryDeltaTables) -> None:
+def test_empty_marker_waits_for_a_table(staging: Staging, tables: MemoryDeltaTables) -> None:
     staging.touch(0, 41)
     (report,) = loader_for(staging, tables).run_pass()
     assert [held.reason for held in report.held.values()] == ["no_table"]
@@ -382,7 +376,7 @@ def test_an_empty_marker_alone_waits_for_a_table(staging: Staging, tables: Memor
     assert tables.tables[staging.table].transactions == {"orders-0": 49}
 
 
-def test_a_gap_between_empty_markers_and_the_first_rows_is_named(staging: Staging, tables: MemoryDeltaTables) -> None:
+def test_gap_after_empty_markers_is_held(staging: Staging, tables: MemoryDeltaTables) -> None:
     for offset in (3, 4, 7):
         staging.touch(0, offset)
     staging.flush(0, 8, 12)
@@ -409,7 +403,7 @@ def test_a_gap_between_empty_markers_and_the_first_rows_is_named(staging: Stagin
     ],
     ids=["corrupt", "of a newer release"],
 )
-def test_a_marker_that_is_not_understood_holds_its_partition_after_what_is_before_it(
+def test_unreadable_marker_holds_its_partition_after_the_markers_before_it(
     staging: Staging, tables: MemoryDeltaTables, content: bytes, reason: str, says: tuple[str, str]
 ) -> None:
     staging.flush(0, 0, 10)
@@ -423,7 +417,7 @@ def test_a_marker_that_is_not_understood_holds_its_partition_after_what_is_befor
     assert tables.tables[staging.table].transactions == {"orders-0": 9, "orders-1": 9}
 
 
-def test_a_chain_whose_beginning_is_lost_is_held(staging: Staging, tables: MemoryDeltaTables) -> None:
+def test_chain_without_its_first_marker_is_held(staging: Staging, tables: MemoryDeltaTables) -> None:
     staging.flush(0, 50, 60, previous=40)
     (report,) = loader_for(staging, tables).run_pass()
     assert report.held[staging.source(0)].reason == "no_root"
@@ -437,7 +431,7 @@ def test_markers_of_other_topics_are_ignored(staging: Staging, tables: MemoryDel
     assert tables.tables[staging.table].transactions == {"orders-0": 9}
 
 
-def test_retention_is_counted_from_when_a_marker_was_written(staging: Staging, tables: MemoryDeltaTables) -> None:
+def test_marker_retention_counts_from_the_stores_write_time(staging: Staging, tables: MemoryDeltaTables) -> None:
     for start in range(0, 30, 10):
         staging.flush(0, start, start + 10)
     settings = settings_for(staging, marker_retention="24h")
@@ -451,9 +445,7 @@ def test_retention_is_counted_from_when_a_marker_was_written(staging: Staging, t
     assert staging.markers() == ["done/orders/0/00000000000000000020.done"]
 
 
-def test_a_partition_without_anything_to_settle_keeps_no_other_from_it(
-    staging: Staging, tables: MemoryDeltaTables
-) -> None:
+def test_partition_with_no_marker_to_settle_does_not_block_others(staging: Staging, tables: MemoryDeltaTables) -> None:
     staging.flush(0, 0, 10)
     for start in (0, 10):
         staging.flush(1, start, start + 10)
@@ -462,7 +454,7 @@ def test_a_partition_without_anything_to_settle_keeps_no_other_from_it(
     assert staging.markers() == ["done/orders/0/00000000000000000000.done", "done/orders/1/00000000000000000010.done"]
 
 
-def test_a_hand_typed_marker_is_deleted_under_the_name_it_has(staging: Staging, tables: MemoryDeltaTables) -> None:
+def test_handmade_marker_is_deleted_by_its_own_name(staging: Staging, tables: MemoryDeltaTables) -> None:
     staging.touch(0, 41)
     staging.flush(0, 42, 50)
     staging.flush(0, 50, 60)
@@ -470,9 +462,7 @@ def test_a_hand_typed_marker_is_deleted_under_the_name_it_has(staging: Staging, 
     assert staging.markers() == ["done/orders/0/00000000000000000050.done"]
 
 
-def test_an_idle_partition_moves_the_valid_through_time_as_far_as_the_table_has_it(
-    staging: Staging, tables: MemoryDeltaTables
-) -> None:
+def test_idle_partition_advances_the_valid_through_time(staging: Staging, tables: MemoryDeltaTables) -> None:
     """Partition 1 is staged to 4 and loaded; a writer finds nothing beyond; of partition 2 not all is loaded."""
 
     def idle(partition: int, position: int, after_ms: int, generation: int = 0) -> IdleFact:
@@ -496,12 +486,12 @@ def test_an_idle_partition_moves_the_valid_through_time_as_far_as_the_table_has_
     written_at(staging, datetime.now(UTC) - timedelta(hours=25), "idle")
     store.write(idle_path("one"), facts_to_bytes([idle(1, 4, 60)]))
     loader_for(staging, tables).run_pass()
-    assert [found.path for found in store.list("idle")] == [idle_path("one")], "a day before its last word they go"
+    assert [found.path for found in store.list("idle")] == [idle_path("one")], (
+        "facts a day older than the newest are deleted"
+    )
 
 
-def test_a_partition_that_was_added_and_is_not_staged_yet_holds_the_valid_through_time_back(
-    staging: Staging, tables: MemoryDeltaTables
-) -> None:
+def test_new_unstaged_partition_holds_back_the_valid_through_time(staging: Staging, tables: MemoryDeltaTables) -> None:
     """Its records may be older than those of the others that are loaded."""
 
     def known(partitions: int, after_ms: int) -> StreamFact:
@@ -514,12 +504,12 @@ def test_a_partition_that_was_added_and_is_not_staged_yet_holds_the_valid_throug
         return None if metadata.valid_through_ms is None else metadata.valid_through_ms - staging.created_ms
 
     store = staging.store(staging.stage_url)
-    assert through_ms(lambda _: None, 0) is None, "which partitions there are is not known"
+    assert through_ms(lambda _: None, 0) is None, "the set of partitions is unknown"
     store.write(idle_path("one"), facts_to_bytes([], [replace(known(1, 99), app_id="other")]))
-    assert through_ms(lambda _: None, 10) is None, "nor by a writer of another stream"
+    assert through_ms(lambda _: None, 10) is None, "a writer of another stream does not reveal it"
     store.write(idle_path("two"), facts_to_bytes([], [known(1, 25)]))
     store.write(idle_path("one"), facts_to_bytes([], [known(2, 5)]))
-    assert through_ms(lambda _: None, 20) == 25, "as far as the writer that looked last knows"
+    assert through_ms(lambda _: None, 20) == 25, "the most recent writer's knowledge counts"
     assert through_ms(lambda _: known(1, 99), 30) == 39
     assert through_ms(lambda _: known(2, 99), 40) is None, "partition 1 is not staged"
     fact = IdleFact(staging.source(1), Position(7), staging.created_ms + 47, 0)
@@ -530,7 +520,7 @@ def test_a_partition_that_was_added_and_is_not_staged_yet_holds_the_valid_throug
 
 
 @pytest.mark.parametrize("partition", [7, 2**32 - 1])
-def test_a_partition_that_there_is_not_is_held_when_a_person_named_it(
+def test_handmade_marker_of_a_nonexistent_partition_is_held(
     staging: Staging, tables: MemoryDeltaTables, partition: int
 ) -> None:
     staging.flush(0, 0, 10)
@@ -552,10 +542,10 @@ def test_a_partition_that_there_is_not_is_held_when_a_person_named_it(
     staging.flush(0, 10, 20)
     service.run_pass()
     valid_through_ms = tables.tables[staging.table].commits[-1].metadata.valid_through_ms
-    assert valid_through_ms == staging.created_ms + 2, "that of partition 5: what nobody has written counts for nothing"
+    assert valid_through_ms == staging.created_ms + 2, "that of partition 5: an unwritten partition does not count"
 
 
-def test_the_valid_through_time_waits_for_every_partition(staging: Staging, tables: MemoryDeltaTables) -> None:
+def test_valid_through_time_waits_for_every_partition(staging: Staging, tables: MemoryDeltaTables) -> None:
     staging.flush(0, 0, 10)
     staging.touch(1, 5)
     loader_for(staging, tables).run_pass()
@@ -563,7 +553,7 @@ def test_the_valid_through_time_waits_for_every_partition(staging: Staging, tabl
     loader_for(staging, tables).run_pass()
     first, second = (commit.metadata for commit in tables.tables[staging.table].commits)
     assert first.valid_through_ms is None
-    # Partition 0 was loaded before, by a loader that remembers nothing: its last marker tells.
+    # Partition 0 was loaded before, by a loader without memory: its last marker shows the time.
     assert second.valid_through_ms == staging.created_ms + 8
     assert list(second.spans) == [staging.source(1)]
     assert second.spans[staging.source(1)].start == Position(6)
@@ -581,7 +571,7 @@ def test_status_offers_one_repair_for_several_held_partitions(staging: Staging, 
     assert text.count("`bootstrap rewind ⟨config⟩ --all-held`") == 1
 
 
-def test_a_marker_that_was_replaced_since_it_was_judged_stays_with_all_above_it(staging: Staging) -> None:
+def test_marker_replaced_before_its_deletion_is_kept_with_all_above_it(staging: Staging) -> None:
     """An operator rewinds, and a writer stages other records under the same name, while markers are settled."""
     markers = [staging.flush(0, start, start + 10) for start in (0, 10, 20, 30)]
     staging.touch(1, 5)

@@ -26,7 +26,7 @@ def settings(**says: object) -> Settings:
     return parse_settings(yaml.safe_dump(content_of(stream)), {}, "config.yaml")
 
 
-def test_a_name_stands_for_its_location_wherever_a_table_is_named() -> None:
+def test_catalog_name_resolves_to_its_location_in_every_setting() -> None:
     places = {NAME: "s3://lake/orders", "shop.clicks": "s3://lake/clicks", "lake.my-shop.dead": "s3://lake/dead"}
     says = {"dead_letters": "lake.my-shop.dead", "route": "kind", "routes": {"click": "shop.clicks"}}
     known = settings(catalog_tables={**places, "shop.model": "s3://lake/model"}, template="shop.model", **says)
@@ -39,7 +39,7 @@ def test_a_name_stands_for_its_location_wherever_a_table_is_named() -> None:
     assert table_named(known, "shop.others", tables_of(known)) is None
 
 
-def test_dead_letters_are_next_to_the_location() -> None:
+def test_default_dead_letter_table_is_next_to_the_location() -> None:
     assert settings(catalog_tables={NAME: "/lake/orders"}).streams[0].dead_letters == "/lake/orders_dead_letters"
 
 
@@ -58,7 +58,7 @@ def test_dead_letters_are_next_to_the_location() -> None:
         ({"template": "s3:/a", "catalog_tables": {NAME: "/a"}}, "template: 's3:/a' is not a URL"),
     ],
 )
-def test_names_that_mean_nothing_are_refused(says: dict[str, object], said: str) -> None:
+def test_unknown_or_invalid_catalog_names_are_refused(says: dict[str, object], said: str) -> None:
     with pytest.raises(ConfigError) as raised:
         settings(**says)
     assert said in raised.value.problem
@@ -86,7 +86,7 @@ def named(staging: Staging) -> Settings:
     return type(settings_for(staging)).model_validate(known)
 
 
-def test_tables_are_registered_once_they_are_there_and_asked_for_once(tmp_path: Path) -> None:
+def test_tables_are_registered_once_after_creation(tmp_path: Path) -> None:
     staging, tables, catalog = Staging.below(tmp_path), MemoryDeltaTables(), Known()
     loader = loader_for(staging, tables, named(staging), registering=Registering(catalog))
     loader.run_pass()
@@ -113,9 +113,7 @@ def test_tables_are_registered_once_they_are_there_and_asked_for_once(tmp_path: 
         (Entry("MANAGED", "delta", "/lake/elsewhere"), "is located at /lake/elsewhere", "use its own location"),
     ],
 )
-def test_a_name_of_something_else_keeps_the_stream_from_being_loaded(
-    tmp_path: Path, entry: Entry, said: str, remedy: str
-) -> None:
+def test_name_of_another_object_stops_only_its_stream(tmp_path: Path, entry: Entry, said: str, remedy: str) -> None:
     staging, tables, catalog = Staging.below(tmp_path), MemoryDeltaTables(), Known({NAME: entry})
     staging.flush(0, 0, 10)
     (report,) = loader_for(staging, tables, named(staging), registering=Registering(catalog)).run_pass()
@@ -127,7 +125,7 @@ def test_a_name_of_something_else_keeps_the_stream_from_being_loaded(
     assert (exit_code(checks), fatal(checks)) == (2, ()), "other streams are loaded"
 
 
-def test_a_catalog_that_is_away_differs_from_an_unknown_one() -> None:
+def test_unreachable_catalog_differs_from_an_unknown_one() -> None:
     stream: Stream = settings(catalog_tables={NAME: "/lake/orders"}).streams[0]
     away = list(Registering(Known(fails=TableError("gone", "wait"))).checks(stream))
     assert (exit_code(away), fatal(away)) == (1, ())

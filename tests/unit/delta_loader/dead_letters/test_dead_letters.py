@@ -1,4 +1,4 @@
-"""What is said of dead letters: patterns of reasons, and values only where somebody asks."""
+"""Reports of dead letters: error patterns by default, values only on request."""
 
 import importlib.util
 import json
@@ -36,11 +36,11 @@ GROUP = Group("orders", "wrong_type", "orders", 'status: the string "…" where 
         ("derive date: Could not convert string 'Ada' to INT32", 'derive date: Could not convert string "…" to INT#'),
     ],
 )
-def test_the_pattern_of_a_reason_holds_no_value(error: str, pattern: str) -> None:
+def test_error_pattern_contains_no_values(error: str, pattern: str) -> None:
     assert re.sub(NUMBER, "#", re.sub(QUOTED, '"…"', error)) == pattern
 
 
-def test_groups_are_lines_and_values_are_asked_for() -> None:
+def test_text_lists_groups_and_shows_values_only_on_request() -> None:
     text = as_text([GROUP], ["s3://lake/clicks_dead_letters"])
     assert text.splitlines()[0].startswith("s3://lake/clicks_dead_letters does not exist")
     assert text.splitlines()[2].split()[:3] == ["1,234", "wrong_type", "orders"]
@@ -50,20 +50,20 @@ def test_groups_are_lines_and_values_are_asked_for() -> None:
     assert as_text([], []) == "No dead letters."
 
 
-def test_json_has_the_same() -> None:
+def test_json_lists_groups_without_values() -> None:
     found = json.loads(as_json([GROUP]))
     assert found["dead_letters"] == 1_234
     assert found["groups"][0]["example"] == {"partition": 0, "offset": 41}
     assert "value" not in found["groups"][0]
 
 
-def test_a_moment_that_is_none_is_refused() -> None:
+def test_invalid_time_is_refused() -> None:
     assert moment_ms("--since", "2026-03-01T00:00:00Z") == 1_772_323_200_000
     with pytest.raises(UsageError, match="--since 'soon' is not a valid time"):
         moment_ms("--since", "soon")
 
 
-def test_a_stream_s_own_topic_selects_it_and_kafka_s_in_its_table() -> None:
+def test_stream_topic_name_selects_its_stream() -> None:
     shared = [{"app_id": name, "topics": ["orders"], "table": f"file:///{name}"} for name in ("first", "second")]
     streams = settings_of(*shared).streams
     for wanted in (DeadLetterFilter(), DeadLetterFilter(topic="orders")):
@@ -76,7 +76,7 @@ def test_a_stream_s_own_topic_selects_it_and_kafka_s_in_its_table() -> None:
             selected(streams, DeadLetterFilter(topic=none))
 
 
-def test_a_replay_without_the_writer_s_extra_says_what_to_do_elsewhere(
+def test_replay_without_the_stage_writer_extra_names_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = importlib.util.find_spec
@@ -87,6 +87,6 @@ def test_a_replay_without_the_writer_s_extra_says_what_to_do_elsewhere(
         "streams: [{app_id: orders, topics: [orders], table: /table, columns: id INT}]\n"
     )
     assert run(app, ["replay", str(config)]) == 2
-    told = capsys.readouterr().err
-    assert "the stage writer, which decodes dead letters, is not installed here" in told
-    assert "stage-writer replay" in told
+    stderr = capsys.readouterr().err
+    assert "the stage writer, which decodes dead letters, is not installed here" in stderr
+    assert "stage-writer replay" in stderr

@@ -1,4 +1,4 @@
-"""Where an offset is, by a table's history; the search on the table's line, and the words for people."""
+"""Where an offset is: the search in a table's history, and the text and JSON output."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -51,13 +51,13 @@ def version_of(commit: LoggedCommit | None) -> int | None:
     return None if commit is None else commit.version
 
 
-def test_the_commit_is_found_below_what_others_did() -> None:
+def test_loading_commit_is_found_below_foreign_commits() -> None:
     history = (other(0, "CREATE TABLE"), load(1, 0, 10), load(2, 10, 20), other(3), load(4, 0, 99, app_id="another"))
     assert [version_of(search(offset, *history).commit) for offset in (0, 9, 10, 19, 20)] == [1, 1, 2, 2, None]
     assert search(20, *history).is_whole
 
 
-def test_what_a_restore_took_is_not_said_to_be_there() -> None:
+def test_rows_removed_by_a_restore_are_reported_lost() -> None:
     history = (other(0, "CREATE TABLE"), load(1, 0, 10), load(2, 10, 20), other(3, "RESTORE", 1))
     found = search(15, *history)
     assert (version_of(found.commit), version_of(found.lost), version_of(found.taken_by)) == (None, 2, 3)
@@ -68,21 +68,21 @@ def test_what_a_restore_took_is_not_said_to_be_there() -> None:
     assert version_of(undone.commit) == 2
 
 
-def test_each_taking_is_told_with_what_was_taken() -> None:
+def test_restore_is_reported_with_the_load_it_removed() -> None:
     history = (load(1, 0, 10), other(2, "RESTORE", 0), load(3, 0, 5), load(4, 5, 9), other(5, "RESTORE", 3))
     assert version_of(search(7, *history, other(0, "CREATE TABLE")).lost) == 4
     assert version_of(search(7, *history, other(0, "CREATE TABLE")).taken_by) == 5
     assert version_of(search(3, *history, other(0, "CREATE TABLE")).commit) == 3
 
 
-def test_an_older_topic_and_a_cleaned_log() -> None:
+def test_loads_of_an_older_generation_are_reported_separately() -> None:
     history = (load(7, 0, 10), load(8, 0, 4, generation=1))
     assert version_of(search(3, *history, generation=1).commit) == 8
     found = search(6, *history, generation=1)
     assert (found.commit, version_of(found.older), found.is_whole) == (None, 7, False)
 
 
-def test_a_range_that_was_replaced_names_both_commits() -> None:
+def test_replaced_range_names_both_commits() -> None:
     replaced = Replaced(span(2, 6), "r-1", Counts(4, 4, 0, 0))
     again = LoggedCommit(2, "WRITE", metadata=CommitMetadata("x", "orders", {}, None, replaced={SOURCE: replaced}))
     found = search(3, load(1, 0, 10), again)
@@ -134,13 +134,13 @@ ROW = Holder("s3://lake/orders", "day=1/a.parquet", rows=1)
         (story(30, *LOADED, staged_to=Position(50)), OffsetLocation.GAP, "it is not staged, although"),
     ],
 )
-def test_each_place_has_its_words(found: OffsetStory, place: OffsetLocation, sentence: str) -> None:
+def test_each_offset_location_has_its_text(found: OffsetStory, place: OffsetLocation, sentence: str) -> None:
     assert found.place is place
     assert sentence in offset_to_text(found)
     assert f"'place': '{place.value}'" in str(offset_to_json(found))
 
 
-def test_what_is_staged_names_its_marker_and_why_it_is_held() -> None:
+def test_staged_offset_names_its_marker_and_hold_reason() -> None:
     manifest = Manifest(span(20, 40), Position(0), "orders", Origin.FLUSH, "w", 0)
     marker = Marker(MarkerName(SOURCE, Position(20)), manifest)
     waiting = story(30, *LOADED, staged=marker, staged_to=Position(40))

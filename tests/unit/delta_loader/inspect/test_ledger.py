@@ -1,4 +1,4 @@
-"""A table's history and its offsets, judged without a table: each rule of the ledger and of the reconciliation."""
+"""Each rule of the ledger and of the reconciliation, over a table's history and offsets, without a table."""
 
 import json
 from collections.abc import Iterable
@@ -94,7 +94,7 @@ def judged(
     dead: Iterable[int] = (),
     settings: Shape | None = None,
 ) -> list[Finding]:
-    """``settings`` are what the stream's say of its records."""
+    """``settings`` is the shape of the records by the stream's settings."""
     tables = Tables(history.ledger, None, "t", "d", Shape() if settings is None else settings)
     found = offset_ranges(history.ledger, None, SOURCE)
     spans = [one for offset_range in found for one in offset_range.spans]
@@ -114,7 +114,7 @@ def kinds(findings: Iterable[Finding]) -> list[tuple[str, str, int | None]]:
     return [(one.verdict.value, one.kind, one.version) for one in findings]
 
 
-def test_spans_follow_one_another() -> None:
+def test_gaps_and_overlaps_between_spans_are_faults() -> None:
     history = History((0, 10, 10), (10, 15, 5))
     assert history.faults() == []
     assert judged(history, range(15)) == []
@@ -123,7 +123,7 @@ def test_spans_follow_one_another() -> None:
     assert history.faults() == [("gap", 2), ("overlap", 3)]
 
 
-def test_a_txn_action_that_moves_without_rows_is_a_fault_and_one_with_rows_is_not() -> None:
+def test_txn_action_that_moves_without_rows_is_a_fault() -> None:
     history = History((0, 10, 10))
     history.commit(add("ingested", 10, 19, 10), txn(19))
     history.commit(txn(29))
@@ -132,7 +132,7 @@ def test_a_txn_action_that_moves_without_rows_is_a_fault_and_one_with_rows_is_no
     assert ("brought_by_another_program", 1) in [(one.kind, one.version) for one in history.ledger.findings]
 
 
-def test_what_another_program_loaded_without_offsets_is_not_proved_and_with_some_of_them_a_fault() -> None:
+def test_foreign_loads_without_offsets_are_unproved_and_with_missing_ones_a_fault() -> None:
     history = History()
     history.commit(add("ingested", 0, 9, 10), txn(9))
     history.commit(add("ingested too", 10, 19, 10), txn(19))
@@ -146,14 +146,14 @@ def test_what_another_program_loaded_without_offsets_is_not_proved_and_with_some
     assert [(one.start, one.end) for one in verdicts["missing_from_tables"].spans] == [(10, 12)]
 
 
-def test_a_commit_that_counts_otherwise_than_its_files_is_a_fault() -> None:
+def test_commit_whose_counts_differ_from_its_files_is_a_fault() -> None:
     history = History()
     history.commit(add("f", 0, 9, 9), txn(9), ours=loaded(0, 10, 10))
     history.commit(add("g", 10, 19, 10), txn(18), ours=loaded(10, 20, 10))
     assert history.faults() == [("files_differ_from_counts", 0), ("txn_action_differs", 1)]
 
 
-def test_optimize_keeps_the_rows_or_is_a_fault() -> None:
+def test_optimize_that_changes_the_row_count_is_a_fault() -> None:
     history = History((0, 10, 10), (10, 20, 10))
     actions = (remove("f0"), remove("f10"), add("o", 0, 19, 19))
     quiet = [quietly(action) for action in actions]
@@ -161,7 +161,7 @@ def test_optimize_keeps_the_rows_or_is_a_fault() -> None:
     assert history.faults() == [("rows_changed_on_the_way", 2)]
 
 
-def test_what_is_missing_is_told_apart_by_who_took_it() -> None:
+def test_missing_rows_are_classified_by_the_commit_that_removed_them() -> None:
     for operation, verdict in (("DELETE", ("noted", "deleted", 1)), ("WRITE", ("fault", "rows_removed", 1))):
         history = History((0, 10, 10))
         history.commit(remove("f0"), add("rest", 0, 7, 8), operation=operation)
@@ -170,13 +170,13 @@ def test_what_is_missing_is_told_apart_by_who_took_it() -> None:
     assert kinds(judged(history, range(8))) == [("fault", "rows_missing", 0)]
 
 
-def test_a_delete_excuses_no_more_than_it_took() -> None:
+def test_delete_excuses_only_the_rows_it_removed() -> None:
     history = History((0, 10, 10))
     history.commit(remove("f0"), add("rest", 0, 8, 9), operation="DELETE")
     assert [kind for _, kind, _ in kinds(judged(history, range(8)))] == ["deleted", "more_missing_than_deleted"]
 
 
-def test_a_replaced_range_is_no_overlap_and_is_counted() -> None:
+def test_replaced_range_is_counted_and_not_an_overlap() -> None:
     history = History((0, 10, 10), (10, 20, 10))
     replaced = Replaced(span(5, 15), "r", Counts(10, 8, 2, 0))
     metadata = CommitMetadata("c", "app", {}, None, {}, {SOURCE: replaced})
@@ -189,7 +189,7 @@ def test_a_replaced_range_is_no_overlap_and_is_counted() -> None:
     assert [kind for _, kind, _ in kinds(judged(history, [*rows[:9], *range(10, 13), 14, *range(15, 20)]))] == []
 
 
-def test_single_offsets_that_were_replaced_are_no_whole_range() -> None:
+def test_replaced_single_offsets_do_not_count_as_a_whole_range() -> None:
     history = History()
     history.commit(add("f", 0, 9, 6), txn(10), ours=shaped(0, 10, {SOURCE: Counts(10, 6, 4, 0)}))
     few = Replaced(span(1, 10), "r", Counts(3, 3, 0, 0), positions=3)
@@ -199,23 +199,23 @@ def test_single_offsets_that_were_replaced_are_no_whole_range() -> None:
     assert [kind for _, kind, _ in kinds(judged(history, [0, 1, 2, 3, 4, 5, 6, 8]))] == ["rows_missing"]
 
 
-def test_spans_without_counts_are_not_proved() -> None:
+def test_spans_without_counts_are_unproved() -> None:
     history = History((0, 10, None))
     assert kinds(judged(history, range(7))) == [("not proved", "not_counted", None)]
 
 
-def test_rows_that_no_load_explains_are_a_fault() -> None:
+def test_rows_without_a_load_are_a_fault() -> None:
     history = History((0, 10, 10))
     assert kinds(judged(history, range(12))) == [("fault", "unknown_rows", None)]
 
 
-def test_a_topic_that_was_made_again_starts_over() -> None:
+def test_recreated_topic_starts_a_new_chain() -> None:
     history = History((0, 10, 10))
     history.commit(add("n", 0, 4, 5), txn(4, "app-0@1"), ours=loaded(0, 5, 5, generation=1))
     assert (history.faults(), history.ledger.generations, history.ledger.positions[SOURCE]) == ([], {SOURCE: 1}, 5)
 
 
-def test_a_late_commit_of_the_old_topic_moves_nothing_of_the_new_one() -> None:
+def test_late_commit_of_the_old_topic_does_not_move_the_new_chain() -> None:
     history = History((0, 10, 10))
     history.commit(add("n", 0, 4, 5), txn(4, "app-0@1"), ours=loaded(0, 5, 5, generation=1))
     history.load(10, 20, 10)
@@ -225,13 +225,13 @@ def test_a_late_commit_of_the_old_topic_moves_nothing_of_the_new_one() -> None:
     assert [(one.kind, one.version) for one in history.ledger.findings] == [("older_generation", 2)]
 
 
-def test_a_span_of_one_topic_under_the_txn_action_of_another_is_a_fault() -> None:
+def test_span_under_the_txn_action_of_another_generation_is_a_fault() -> None:
     history = History((0, 10, 10))
     history.commit(add("n", 10, 14, 5), txn(14), ours=loaded(10, 15, 5, generation=1))
     assert ("no_txn_action", 1) in history.faults()
 
 
-def test_an_answer_of_an_operator_makes_it_right() -> None:
+def test_operator_resolution_settles_the_fault() -> None:
     for decision, position in ((Decision.REPLAY, 10), (Decision.GO_ON, 20)):
         history = History((0, 10, 10), (10, 20, 10))
         history.commit(remove("f10"), operation="RESTORE")
@@ -244,7 +244,7 @@ def test_an_answer_of_an_operator_makes_it_right() -> None:
         assert kinds(found) == ([] if decision is Decision.REPLAY else [("noted", "deleted", 2)])
 
 
-def test_a_replacement_past_an_accepted_position_counts_no_more() -> None:
+def test_replacement_past_an_accepted_position_no_longer_counts() -> None:
     history = History((0, 10, 10), (10, 20, 10))
     replaced = Replaced(span(12, 15), "r", Counts(3, 1, 2, 0))
     history.commit(
@@ -258,7 +258,7 @@ def test_a_replacement_past_an_accepted_position_counts_no_more() -> None:
     assert judged(history, range(20)) == []
 
 
-def test_what_kafka_has_and_the_tables_have_not_is_named() -> None:
+def test_records_missing_from_the_tables_are_named() -> None:
     history = History((0, 10, None))
     found = judged(history, [0, 1, 2, 6, 7, 8, 9], kafka=range(12))
     (fault,) = [one for one in found if one.verdict is Verdict.FAULT]
@@ -270,7 +270,7 @@ def test_what_kafka_has_and_the_tables_have_not_is_named() -> None:
     ]
 
 
-def test_what_kafka_has_from_before_the_history_is_not_claimed() -> None:
+def test_records_from_before_the_history_are_not_claimed() -> None:
     history = History((5, 10, 5))
     older, compared = judged(history, range(5, 10), kafka=range(10))
     assert kinds([older]) == [("noted", "before_the_chain", None)]
@@ -290,27 +290,27 @@ def test_what_kafka_has_from_before_the_history_is_not_claimed() -> None:
     assert found == ["not_counted", "may_be_deleted", "all_in_tables"]
 
 
-def test_a_record_in_both_tables_is_seen() -> None:
+def test_record_in_both_tables_is_found() -> None:
     seen = walk([], Position(10), [bucket(1, 2, 3)], [bucket(3, 4)])
     assert (seen.both.spans, seen.total, seen.dead_total) == ([span(3, 4)], 3, 2)
     twice = walk([], Position(10), [Bucket(BUCKET, 3, 0b11)], [])
     assert twice.twice.spans == [span(BUCKET, 2 * BUCKET)]
 
 
-def test_records_that_a_condition_left_out_are_as_many_as_were_counted() -> None:
+def test_filtered_records_must_match_their_count() -> None:
     history = History()
     history.commit(add("f", 0, 8, 6), txn(9), ours=shaped(0, 10, {SOURCE: Counts(10, 6, 0, 0, filtered=4)}))
     assert history.faults() == []
     (proved,) = judged(history, [0, 2, 4, 6, 7, 8], kafka=range(10))
     assert (proved.kind, "4 filtered records" in proved.text) == ("all_in_tables", True)
-    # Kafka has compacted one of those, and nobody can say which.
+    # Kafka has compacted one of those, and which one is unknown.
     assert kinds(judged(history, [0, 2, 4, 6, 7, 8], kafka=range(9))) == [("proved", "all_in_tables", None)]
     # A row is gone: there are more in Kafka alone than were left out.
     found = kinds(judged(history, [0, 2, 4, 6, 7], kafka=range(10)))
     assert found == [("fault", "rows_missing", 0), ("fault", "missing_from_tables", 0)]
 
 
-def test_what_is_left_out_by_commits_that_do_not_count_is_not_proved() -> None:
+def test_filtered_records_without_counts_are_unproved() -> None:
     history = History()
     history.commit(add("f", 0, 8, 6), txn(9), ours=shaped(0, 10, {}))
     rows = [0, 2, 4, 6, 7, 8]
@@ -319,7 +319,7 @@ def test_what_is_left_out_by_commits_that_do_not_count_is_not_proved() -> None:
     assert ("fault", "missing_from_tables", 0) in kinds(judged(history, rows, kafka=range(10)))
 
 
-def test_given_up_positions_are_not_taken_for_filtered_ones() -> None:
+def test_given_up_positions_do_not_count_as_filtered() -> None:
     history = History()
     counts = Counts(8, 6, 0, 0, (span(8, 10),), filtered=2)
     history.commit(add("f", 0, 7, 6), txn(9), ours=shaped(0, 10, {SOURCE: counts}))
@@ -327,7 +327,7 @@ def test_given_up_positions_are_not_taken_for_filtered_ones() -> None:
     assert found == [("noted", "given_up", 0), ("proved", "all_in_tables", None)]
 
 
-def test_several_rows_of_a_record_are_as_many_as_were_counted() -> None:
+def test_exploded_rows_must_match_their_count() -> None:
     history = History()
     history.commit(add("f", 0, 2, 6), txn(2), ours=shaped(0, 3, {SOURCE: Counts(3, 6, 0, 0, exploded=3)}))
     assert history.faults() == []
@@ -339,7 +339,7 @@ def test_several_rows_of_a_record_are_as_many_as_were_counted() -> None:
     assert kinds(judged(history, [0, 0, 1, 2, 2])) == [("not proved", "exploded_deleted", None)]
 
 
-def test_several_rows_of_a_record_in_a_replaced_range_are_counted_when_all_of_it_was() -> None:
+def test_exploded_rows_are_counted_when_their_whole_range_was_replaced() -> None:
     history = History()
     history.commit(add("f", 0, 2, 6), txn(2), ours=shaped(0, 3, {SOURCE: Counts(3, 6, 0, 0, exploded=3)}))
     again = Replaced(span(0, 3), "r", Counts(3, 4, 0, 0, filtered=1, exploded=2))
@@ -352,7 +352,7 @@ def test_several_rows_of_a_record_in_a_replaced_range_are_counted_when_all_of_it
     assert found == [("not proved", "not_counted", None), ("not proved", "exploded_uncounted", None)]
 
 
-def test_filtered_records_of_a_region_whose_dead_letters_were_cleaned_up_are_not_proved_and_no_fault() -> None:
+def test_filtered_records_are_unproved_after_dead_letters_were_cleaned_up() -> None:
     history, letters = History(), History()
     letters.ledger = Ledger("d", IDS, ("orders",), dead_letters=True)
     counts = {SOURCE: Counts(10, 6, 0, 1, filtered=3)}
@@ -379,7 +379,7 @@ def merge(history: History, start: int, end: int, rows: int, *actions: dict[str,
     history.commit(add(f"m{start}", start, end - 1, rows), *actions, txn(end - 1), ours=metadata)
 
 
-def test_no_rows_are_expected_of_merged_events_in_any_load_mode() -> None:
+def test_merged_events_are_not_expected_to_have_rows() -> None:
     history = History()
     merge(history, 0, 10, 4)
     merge(history, 10, 20, 6, remove("m0"))
@@ -400,7 +400,7 @@ def test_no_rows_are_expected_of_merged_events_in_any_load_mode() -> None:
     ]
 
 
-def test_rows_that_were_appended_before_a_merge_may_be_changed_by_it() -> None:
+def test_rows_appended_before_a_merge_may_be_changed_by_it() -> None:
     history = History((0, 10, 10))
     merge(history, 10, 20, 12, remove("f0"))
     assert history.faults() == []
@@ -410,7 +410,7 @@ def test_rows_that_were_appended_before_a_merge_may_be_changed_by_it() -> None:
     ]
 
 
-def test_an_older_release_s_commit_that_removed_rows_has_merged() -> None:
+def test_commit_of_an_older_release_that_removed_rows_counts_as_a_merge() -> None:
     history = History((0, 10, 10))
     history.commit(add("m", 0, 19, 13), remove("f0"), txn(19), ours=loaded(10, 20, 10))
     assert history.faults() == []
@@ -418,7 +418,7 @@ def test_an_older_release_s_commit_that_removed_rows_has_merged() -> None:
 
 
 def nameless(history: History, rows: int) -> list[tuple[str, str, int | None]]:
-    """The findings where so many rows name no record, and those from 10 to 20 do."""
+    """The findings for ``rows`` rows without offsets and ten rows at the offsets 10 to 20."""
     tables = Tables(history.ledger, None, "t", "d")
     seen = walk([span(0, 10), span(10, 20)], Position(20), [bucket(*range(10, 20))], [], kafka=KAFKA)
     explained = Explained()
@@ -435,7 +435,7 @@ NAMELESS = [
 ]
 
 
-def test_rows_that_were_loaded_without_offset_columns_are_counted_together() -> None:
+def test_rows_without_offset_columns_are_counted_together() -> None:
     history = History()
     history.commit(without_offsets("f0", 10), txn(9), ours=loaded(0, 10, 10))
     history.load(10, 20, 10)
@@ -448,12 +448,12 @@ def test_rows_that_were_loaded_without_offset_columns_are_counted_together() -> 
     assert nameless(history, 9) == [*NAMELESS, ("not proved", "may_be_deleted", None)]
 
 
-def test_rows_whose_files_have_offsets_are_not_taken_for_rows_without() -> None:
+def test_rows_whose_files_have_offsets_do_not_count_as_rows_without() -> None:
     history = History((0, 10, 10), (10, 20, 10))
     assert ("fault", "rows_missing", 0) in nameless(history, 10)
 
 
-def test_records_in_tables_that_cannot_be_read_are_excused_across_commits() -> None:
+def test_records_in_unreadable_tables_are_excused_across_commits() -> None:
     history = History()
     for start in (0, 10):
         metadata = replace(loaded(start, start + 10, 0, 10), other_tables={"gone": TableKind.DEAD_LETTERS})

@@ -1,4 +1,4 @@
-"""Sets of offsets as bits say what plain Python sets say."""
+"""Bit sets of offsets agree with plain Python sets."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,7 +24,7 @@ def buckets(offsets: set[int]) -> list[Bucket]:
 
 
 @given(OFFSETS, SPANS)
-def test_a_tally_counts_what_lies_in_each_span(offsets: set[int], spans: list[Span]) -> None:
+def test_tally_counts_the_offsets_in_each_span(offsets: set[int], spans: list[Span]) -> None:
     tally = SpanTally(spans)
     for bucket in buckets(offsets):
         tally.add(bucket)
@@ -35,7 +35,7 @@ def test_a_tally_counts_what_lies_in_each_span(offsets: set[int], spans: list[Sp
 
 
 @given(OFFSETS)
-def test_ranges_are_the_offsets(offsets: set[int]) -> None:
+def test_ranges_cover_exactly_the_offsets(offsets: set[int]) -> None:
     found = Ranges(1000)
     for bucket in buckets(offsets):
         for start, end in ranges(bucket.bits, bucket.start):
@@ -45,7 +45,7 @@ def test_ranges_are_the_offsets(offsets: set[int]) -> None:
 
 
 @given(OFFSETS, OFFSETS, st.integers(0, 3 * BUCKET), st.integers(0, 3 * BUCKET))
-def test_streams_walk_side_by_side(one: set[int], two: set[int], low: int, high: int) -> None:
+def test_buckets_of_two_streams_are_walked_in_step(one: set[int], two: set[int], low: int, high: int) -> None:
     both = sum(
         between(first.bits & second.bits, start, low, high).bit_count()
         for start, (first, second) in in_step(buckets(one), buckets(two))

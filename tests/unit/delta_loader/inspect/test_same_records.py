@@ -1,4 +1,4 @@
-"""Kafka has other records at the offsets that were loaded: timestamps and topics' ids tell."""
+"""Kafka has other records at the offsets that were loaded: timestamps and topic ids reveal it."""
 
 import json
 import uuid
@@ -72,7 +72,7 @@ class Record:
 
 
 class Kafka(KafkaOffsets):
-    """The real reader over records that no broker sent."""
+    """The real reader over records given by the test."""
 
     def __init__(self, *records: Record, topic_id: str | None = "one") -> None:
         self.sent = records
@@ -125,7 +125,7 @@ def proved(report: VerifiedStream) -> Finding:
     return found
 
 
-def test_the_same_records_are_proved_by_their_timestamps() -> None:
+def test_same_records_are_proved_by_their_timestamps() -> None:
     table = Table(times())
     report = verified(table, Kafka(*records(times())))
     assert (report.is_clean, report.partitions[0].proved, table.is_stamped) == (True, True, {True})
@@ -135,7 +135,7 @@ def test_the_same_records_are_proved_by_their_timestamps() -> None:
 
 
 @pytest.mark.parametrize("first", [0, 3, 4, 9])
-def test_other_records_at_the_same_offsets_are_a_fault_from_the_first_one_on(first: int) -> None:
+def test_different_records_at_the_same_offsets_are_a_fault(first: int) -> None:
     others = times() | {BEGINS + at: NOON + 60_000 + at for at in range(first, 10)}
     report = verified(Table(times()), Kafka(*records(others)))
     (fault,) = report.faults
@@ -148,12 +148,12 @@ def test_other_records_at_the_same_offsets_are_a_fault_from_the_first_one_on(fir
     assert not report.partitions[0].proved
 
 
-def test_one_other_record_among_many_is_found() -> None:
+def test_single_different_record_is_found() -> None:
     report = verified(Table(times()), Kafka(*records(times() | {BEGINS + 6: NOON})))
     assert [one.spans for one in report.faults] == [(Span(Position(BEGINS + 6), Position(BEGINS + 7)),)]
 
 
-def test_what_has_no_timestamp_is_not_compared_and_that_is_said() -> None:
+def test_records_without_timestamps_are_reported_as_not_compared() -> None:
     """Kafka has none, the table has none (before 1970, after 9999, a column of another type), or neither has."""
     kafka = times() | {BEGINS: None, BEGINS + 1: 300_000_000_000_000, BEGINS + 2: -1, BEGINS + 3: NOON + 3}
     table = times() | {BEGINS: None, BEGINS + 1: None, BEGINS + 2: None, BEGINS + 3: None}
@@ -162,7 +162,7 @@ def test_what_has_no_timestamp_is_not_compared_and_that_is_said() -> None:
     assert "timestamps compared: 6, all equal; not compared: the timestamps of 4 others" in proved(report).text
 
 
-def test_tombstones_and_what_kafka_no_longer_has_are_no_difference() -> None:
+def test_tombstones_and_expired_records_are_not_differences() -> None:
     rows = times(0, 9)
     kept = [*records({at: one for at, one in rows.items() if at not in (BEGINS, BEGINS + 1, BEGINS + 5)})]
     kafka = Kafka(*kept, Record(BEGINS + 9, NOON + 9, None))
@@ -173,12 +173,12 @@ def test_tombstones_and_what_kafka_no_longer_has_are_no_difference() -> None:
     assert ["1 records of orders/0" in one.text for one in report.findings if one.kind == "gone_from_kafka"] == [True]
 
 
-def test_a_tombstone_in_the_place_of_a_loaded_record_is_another_record() -> None:
+def test_tombstone_at_a_loaded_records_offset_is_a_different_record() -> None:
     kafka = Kafka(*records(times(0, 9)), Record(BEGINS + 9, NOON + 60_000, None))
     assert [one.kind for one in verified(Table(times()), kafka).faults] == ["other_records"]
 
 
-def test_a_topic_of_another_id_is_named_and_its_records_are_not_compared() -> None:
+def test_topic_with_another_id_is_a_fault_and_its_records_are_not_read() -> None:
     kafka = Kafka(*records(times()), topic_id="two")
     report = verified(Table(times()), kafka)
     (fault,) = report.faults
@@ -189,11 +189,11 @@ def test_a_topic_of_another_id_is_named_and_its_records_are_not_compared() -> No
     assert not report.partitions[0].proved
 
 
-def test_an_unknown_topic_id_is_compared_with_nothing() -> None:
+def test_unknown_topic_id_is_not_a_fault() -> None:
     assert verified(Table(times()), Kafka(*records(times()), topic_id=None)).is_clean
 
 
-def test_what_another_program_loaded_is_not_compared() -> None:
+def test_records_loaded_by_another_program_are_not_compared() -> None:
     history = History()
     history.commit(add("ingested", 0, 9, 10), txn(9))
     history.commit(add("ingested too", 10, 19, 10), txn(19))
@@ -202,7 +202,7 @@ def test_what_another_program_loaded_is_not_compared() -> None:
     assert staged_spans(offset_ranges(history.ledger, None, MINE)) == [Span(Position(20), Position(40))]
 
 
-def test_a_topic_that_was_made_again_has_no_known_id_until_a_commit_names_it() -> None:
+def test_recreated_topic_has_no_known_id_until_a_commit_names_it() -> None:
     history = History()
     first = CommitMetadata("c", "app", {}, None, {}, positions={MINE: Position(10)}, topic_ids={MINE: "one"})
     history.commit(txn(9), ours=replace(first, spans={MINE: Span(Position(0), Position(10))}))

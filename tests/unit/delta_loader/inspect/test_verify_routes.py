@@ -25,7 +25,7 @@ SOURCE = TopicPartition(Topic("orders"), Partition(0))
 
 
 class Contents:
-    """Offsets by table; what a verification asks for is put together."""
+    """Offsets by table, combined for the tables that a verification reads."""
 
     def __init__(self, **tables: Sequence[int]) -> None:
         self.tables = tables
@@ -91,7 +91,7 @@ class Logs:
         others: Mapping[str, TableKind] | None = None,
         txns: Mapping[str, int] | None = None,
     ) -> None:
-        """A commit of ours: of so many rows ``here`` are in this table, which names ``others``."""
+        """A commit of the loader with ``rows`` rows, of which ``here`` are in this table; it names ``others``."""
         span = Span(Position(start), Position(end))
         gone = end - start - (rows - exploded) - dead
         counts = Counts(end - start, rows, gone, dead, exploded=exploded, here=None if here == rows else here)
@@ -138,7 +138,7 @@ def _txn(name: str, last: int) -> dict[str, object]:
 
 @pytest.fixture
 def logs() -> Logs:
-    """Ten records: four rows in the own table, three in each route's."""
+    """Ten records: four rows in the main table, three in each route's."""
     made = Logs()
     made.load(made.route("a"), 0, 10, here=3, rows=10)
     made.load(made.route("b"), 0, 10, here=3, rows=10)
@@ -153,14 +153,14 @@ def kinds(report: VerifiedStream, verdict: Verdict) -> list[tuple[str, str]]:
     return [(one.kind, one.table.rpartition("/")[2]) for one in report.findings if one.verdict is verdict]
 
 
-def test_the_rows_of_all_tables_together_are_those_that_were_staged(logs: Logs) -> None:
+def test_rows_of_all_tables_add_up_to_the_staged_ones(logs: Logs) -> None:
     report = logs.verify(Contents(**WHOLE))
     assert [(one.proved, one.rows) for one in report.partitions] == [(True, 10)]
     assert (kinds(report, Verdict.FAULT), kinds(report, Verdict.UNPROVED)) == ([], [])
     assert report.routed == {logs.route("a"): 0, logs.route("b"): 0}
 
 
-def test_a_file_that_is_gone_from_any_table_is_a_fault_of_it(logs: Logs) -> None:
+def test_missing_file_is_a_fault_of_its_table(logs: Logs) -> None:
     logs.load(logs.staging.dead_letters, 0, 10, here=0, rows=10)
     for url in (logs.route("b"), logs.staging.dead_letters):
         store = FsspecStore(url)
@@ -170,7 +170,7 @@ def test_a_file_that_is_gone_from_any_table_is_a_fault_of_it(logs: Logs) -> None
         store.write("f0.parquet", b"rows")
 
 
-def test_a_file_that_is_gone_from_a_former_table_is_a_fault_of_it(edited: Logs) -> None:
+def test_missing_file_of_a_former_table_is_a_fault_of_it(edited: Logs) -> None:
     for url in (edited.route("b"), edited.staging.dead_letters):
         store = FsspecStore(url)
         store.delete(["f0.parquet"])
@@ -178,7 +178,7 @@ def test_a_file_that_is_gone_from_a_former_table_is_a_fault_of_it(edited: Logs) 
         store.write("f0.parquet", b"rows")
 
 
-def test_a_record_in_two_tables_is_a_fault(logs: Logs) -> None:
+def test_record_in_two_tables_is_a_fault(logs: Logs) -> None:
     report = logs.verify(Contents(**{**WHOLE, "orders_b": [7, 8, 9, 0]}))
     assert ("rows_twice", "orders") in kinds(report, Verdict.FAULT)
 
@@ -192,7 +192,7 @@ def copies() -> Logs:
     return made
 
 
-def test_records_in_several_tables_are_there_as_often_as_they_were_staged(copies: Logs) -> None:
+def test_records_copied_to_several_tables_must_match_their_count(copies: Logs) -> None:
     every = list(range(10))
     report = copies.verify(Contents(orders=every, orders_a=every))
     assert [(one.proved, one.rows) for one in report.partitions] == [(True, 20)]
@@ -203,7 +203,7 @@ def test_records_in_several_tables_are_there_as_often_as_they_were_staged(copies
     assert kinds(fewer, Verdict.FAULT) == [("rows_missing", "orders")]
 
 
-def test_a_record_that_one_of_its_tables_refused_is_not_proved_and_no_fault(copies: Logs) -> None:
+def test_record_refused_by_one_of_its_tables_is_unproved(copies: Logs) -> None:
     every = list(range(10))
     dead = copies.staging.dead_letters
     copies.write(dead, {"commitInfo": {"operation": "WRITE"}})
@@ -212,14 +212,14 @@ def test_a_record_that_one_of_its_tables_refused_is_not_proved_and_no_fault(copi
     assert ("row_and_dead_letter", "orders") in kinds(report, Verdict.UNPROVED)
 
 
-def test_a_record_that_one_table_has_lost_is_a_fault(logs: Logs) -> None:
+def test_record_lost_from_one_table_is_a_fault(logs: Logs) -> None:
     report = logs.verify(Contents(**{**WHOLE, "orders_b": [7, 8]}))
     assert kinds(report, Verdict.FAULT) == [("rows_missing", "orders")]
     (fault,) = (each for each in report.findings if each.verdict is Verdict.FAULT)
     assert fault.text.endswith("counted them, and no later commit removed them")
 
 
-def test_what_was_deleted_from_a_routes_table_is_noted_with_that(logs: Logs) -> None:
+def test_delete_from_a_routes_table_is_noted(logs: Logs) -> None:
     gone = {"path": "f0.parquet", "dataChange": True, "deletionTimestamp": 0}
     kept = {"path": "f1.parquet", "partitionValues": {}, "stats": '{"numRecords":2}', "dataChange": True}
     logs.write(logs.route("b"), {"commitInfo": {"operation": "DELETE"}}, {"remove": gone}, {"add": kept})
@@ -230,7 +230,7 @@ def test_what_was_deleted_from_a_routes_table_is_noted_with_that(logs: Logs) -> 
     assert "DELETE" in deleted.text
 
 
-def test_what_a_table_is_owed_is_not_proved_and_no_fault(logs: Logs) -> None:
+def test_deferred_range_is_unproved_and_not_a_fault(logs: Logs) -> None:
     ids = DeferredIds.of(TxnIds("orders", several_topics=False), SOURCE, logs.route("b"))
     logs.load(logs.own, 10, 20, here=5, rows=10, txns={ids.start: 9, ids.end: 19})
     rows = {**WHOLE, "orders": [0, 1, 2, 3, 10, 11, 12, 13, 14]}
@@ -242,7 +242,7 @@ def test_what_a_table_is_owed_is_not_proved_and_no_fault(logs: Logs) -> None:
     assert kinds(report, Verdict.FAULT) == [("rows_missing", "orders")]
 
 
-def test_what_a_table_is_owed_by_a_commit_that_was_cleaned_up_is_no_fault(logs: Logs) -> None:
+def test_deferred_range_of_a_cleaned_up_commit_is_not_a_fault(logs: Logs) -> None:
     ids = DeferredIds.of(TxnIds("orders", several_topics=False), SOURCE, logs.route("b"))
     owed = {ids.start: 9, ids.end: 19}
     logs.load(logs.own, 10, 20, here=5, rows=10, txns=owed)
@@ -256,14 +256,14 @@ def test_what_a_table_is_owed_by_a_commit_that_was_cleaned_up_is_no_fault(logs: 
     assert ("owed", "orders_b") in kinds(report, Verdict.UNPROVED)
 
 
-def test_what_has_not_reached_the_own_table_yet_is_left_out(logs: Logs) -> None:
+def test_rows_ahead_of_the_main_table_are_ignored(logs: Logs) -> None:
     logs.load(logs.route("a"), 10, 20, here=3, rows=10)
     contents = Contents(**WHOLE)
     report = logs.verify(contents)
     assert (kinds(report, Verdict.FAULT), contents.versions["orders_a"]) == ([], 0)
 
 
-def test_a_routes_table_may_have_nothing_of_many_spans(logs: Logs) -> None:
+def test_routes_table_may_lack_rows_of_many_spans(logs: Logs) -> None:
     logs.load(logs.own, 10, 30, here=20, rows=20)
     logs.load(logs.route("a"), 30, 40, here=1, rows=1)
     logs.load(logs.own, 30, 40, here=0, rows=1)
@@ -289,7 +289,7 @@ def test_files_with_more_rows_than_their_commit_counts_are_a_fault(logs: Logs) -
 
 
 def without(logs: Logs, *gone: str) -> Logs:
-    """The same, once the settings no longer name some routes, and name another table for dead letters."""
+    """The same logs with settings that drop the routes ``gone`` and name another dead-letter table."""
     kept = {name: table for name, table in logs.stream.routing.route_settings.items() if name not in gone}
     update = {"route_settings": kept, "dead_letters": f"{logs.staging.dead_letters}_new"}
     logs.stream = logs.stream.model_copy(update=update)
@@ -298,7 +298,7 @@ def without(logs: Logs, *gone: str) -> Logs:
 
 @pytest.fixture
 def edited() -> Logs:
-    """Ten records: four rows in the own table, three in a's, two in b's, and a dead letter; b is no longer named."""
+    """Ten records: four rows in the main table, three in a's, two in b's, a dead letter; b is no longer configured."""
     made = Logs()
     dead, routes = made.staging.dead_letters, {name: made.route(name) for name in ("a", "b")}
     made.load(routes["a"], 0, 10, here=3, rows=9, dead=1)
@@ -314,7 +314,7 @@ def contents_of(logs: Logs, **changed: Sequence[int]) -> Contents:
     return Contents(**{**WHOLE, "orders_b": [7, 8], dead: [9], **changed})
 
 
-def test_tables_that_the_settings_no_longer_name_are_read_if_the_commits_name_them(edited: Logs) -> None:
+def test_former_tables_named_by_commits_are_read(edited: Logs) -> None:
     report = edited.verify(contents_of(edited))
     assert (kinds(report, Verdict.FAULT), kinds(report, Verdict.UNPROVED)) == ([], [])
     assert [one.kind for one in report.findings if one.verdict is Verdict.NOTED] == ["former_table"] * 2
@@ -328,7 +328,7 @@ def test_tables_that_the_settings_no_longer_name_are_read_if_the_commits_name_th
     assert [kind for kind, _ in kinds(report, Verdict.FAULT)] == ["rows_missing"]
 
 
-def test_a_former_table_that_cannot_be_read_is_named_and_no_fault(edited: Logs) -> None:
+def test_unreadable_former_table_is_unproved_and_not_a_fault(edited: Logs) -> None:
     for url in (edited.route("b"), edited.staging.dead_letters):
         FsspecStore(url).delete([f"_delta_log/{0:020d}.json"])
     report = edited.verify(Contents(**WHOLE))
@@ -341,7 +341,7 @@ def test_a_former_table_that_cannot_be_read_is_named_and_no_fault(edited: Logs) 
     ]
 
 
-def test_rows_of_an_older_release_in_other_tables_are_not_proved_and_those_of_known_ones_are(logs: Logs) -> None:
+def test_rows_of_an_older_release_are_unproved_only_in_unknown_tables(logs: Logs) -> None:
     report = without(logs, "b").verify(Contents(**{**WHOLE, "orders_b": []}))
     assert (kinds(report, Verdict.FAULT), kinds(report, Verdict.UNPROVED)) == ([], [("in_other_tables", "orders")])
     report = logs.verify(Contents(**{**WHOLE, "orders_a": [4, 5], "orders_b": []}))
@@ -358,7 +358,7 @@ def _made(table_id: str) -> tuple[dict[str, object], ...]:
     return {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}, {"metaData": made}
 
 
-def test_a_table_that_was_copied_to_another_place_is_read_once() -> None:
+def test_table_copied_to_another_location_is_read_once() -> None:
     made = Logs()
     dead, copy = made.staging.dead_letters, f"{made.staging.dead_letters}_copy"
     for url in (dead, copy):

@@ -1,4 +1,4 @@
-"""A table that two streams share: each is proved by its own commits, and the other's rows are no fault of it."""
+"""A table that two streams share: each is verified by its own commits, and the other's rows are not a fault."""
 
 import json
 import uuid
@@ -70,7 +70,7 @@ def load(version: int, app_id: str, partition: TopicPartition) -> bytes:
     ).encode()
 
 
-def test_the_other_stream_s_rows_are_noted_and_no_fault() -> None:
+def test_rows_of_the_other_stream_are_noted_and_not_a_fault() -> None:
     stream = settings_for(Staging(f"memory://{uuid.uuid4().hex}")).streams[0]
     log = FsspecStore(stream.table)
     log.write(f"_delta_log/{0:020d}.json", load(0, "orders", MINE))
@@ -84,7 +84,7 @@ def test_the_other_stream_s_rows_are_noted_and_no_fault() -> None:
     assert [one.partition for one in report.findings if one.kind == "rows_of_other_topics"] == [OTHERS]
 
 
-def test_a_chain_of_several_topics_is_proved_by_the_log() -> None:
+def test_chain_of_several_topics_is_verified_by_the_log() -> None:
     one = settings_for(Staging(f"memory://{uuid.uuid4().hex}")).streams[0]
     stream = one.model_copy(update={"topics": ("orders", "payments"), "topology": "shop:build"})
     chain = TopicPartition(Topic("orders+payments"), Partition(0))

@@ -1,4 +1,4 @@
-"""Rows that do not tell which record they were (kafka_columns: off): the log proves, and the rows are counted."""
+"""Rows without offset columns (kafka_columns: off): verified by the log and by counting rows."""
 
 import json
 import uuid
@@ -16,7 +16,7 @@ from tests.unit.delta_loader.inspect.test_verify_shared import MINE, Rows, load
 
 
 class Counted(Rows):
-    """A table of which nothing can be had but the number of its rows."""
+    """A table that gives only its number of rows."""
 
     def __init__(self, rows: int) -> None:
         super().__init__()
@@ -44,13 +44,13 @@ def verified(stream: Stream, rows: int) -> VerifiedStream:
     return Verifier(FsspecStore, in_turn, Counted(rows), None).verify(stream)
 
 
-def told(report: VerifiedStream) -> list[tuple[str, Verdict]]:
+def findings(report: VerifiedStream) -> list[tuple[str, Verdict]]:
     return [(one.kind, one.verdict) for one in report.findings if one.kind != "no_offset_columns"]
 
 
-def test_as_many_rows_as_the_commits_loaded_are_proved_and_no_more_is_claimed(stream: Stream) -> None:
+def test_matching_row_count_is_proved_but_no_partition_is(stream: Stream) -> None:
     report = verified(stream, 10)
-    assert (report.failure, report.is_clean, told(report)) == (None, True, [("rows_reconciled", Verdict.PROVED)])
+    assert (report.failure, report.is_clean, findings(report)) == (None, True, [("rows_reconciled", Verdict.PROVED)])
     assert [(one.partition, one.position, one.rows, one.proved) for one in report.partitions] == [
         (MINE, 10, None, False)
     ]
@@ -58,14 +58,14 @@ def test_as_many_rows_as_the_commits_loaded_are_proved_and_no_more_is_claimed(st
     assert unproved.verdict is Verdict.UNPROVED
 
 
-def test_rows_that_were_neither_staged_nor_loaded_are_a_fault(stream: Stream) -> None:
+def test_row_count_that_differs_from_the_commits_is_a_fault(stream: Stream) -> None:
     for rows in (9, 11):
         report = verified(stream, rows)
-        assert (told(report), report.is_clean) == ([("rows_differ", Verdict.FAULT)], False)
+        assert (findings(report), report.is_clean) == ([("rows_differ", Verdict.FAULT)], False)
         assert f"the table has {rows} rows, but the commits loaded 10" in report.faults[0].text
 
 
-def test_rows_that_others_took_or_loaded_are_not_told_from_loss(stream: Stream) -> None:
+def test_row_count_is_unproved_after_another_program_changed_rows(stream: Stream) -> None:
     actions = (
         {"commitInfo": {"operation": "DELETE"}},
         {"remove": {"path": "0.parquet", "dataChange": True}},
@@ -75,11 +75,11 @@ def test_rows_that_others_took_or_loaded_are_not_told_from_loss(stream: Stream) 
     store.write(f"_delta_log/{1:020d}.json", "\n".join(map(json.dumps, actions)).encode())
     store.write("rest.parquet", b"rows")
     report = verified(stream, 7)
-    assert (told(report), report.is_clean) == ([("rows_differ", Verdict.UNPROVED)], True)
+    assert (findings(report), report.is_clean) == ([("rows_differ", Verdict.UNPROVED)], True)
     assert "another program has added or deleted rows since" in report.findings[-1].text
 
 
-def test_a_file_that_is_gone_is_named_although_spark_would_count_it_by_the_log(stream: Stream) -> None:
+def test_missing_file_is_named_even_though_the_log_counts_its_rows(stream: Stream) -> None:
     FsspecStore(stream.table).delete(["0.parquet"])
     report = verified(stream, 10)
     assert [(one.kind, one.version, one.files) for one in report.faults] == [("files_gone", 0, ("0.parquet",))]

@@ -1,4 +1,4 @@
-"""The clean-up over real files: what nothing refers to goes, and whatever anything refers to stays."""
+"""The clean-up over real files: unreferenced files are removed, and referenced ones are kept."""
 
 import json
 import os
@@ -84,7 +84,7 @@ def files(staging: Staging) -> set[str]:
     return {found.path for found in staging.store(staging.table).list("") if found.path.endswith(".parquet")}
 
 
-def test_what_nothing_refers_to_goes_and_a_dry_run_only_tells(staging: Staging) -> None:
+def test_unreferenced_files_are_removed_and_a_dry_run_only_reports_them(staging: Staging) -> None:
     kept = paths_of(staging.flush(0, 0, 10))
     gone = orphan(staging, 10, 20)
     grow_old(staging)
@@ -96,20 +96,20 @@ def test_what_nothing_refers_to_goes_and_a_dry_run_only_tells(staging: Staging) 
     assert clean(staging)["data files /tables/orders"].count == 0
 
 
-def test_what_is_young_is_not_looked_at(staging: Staging) -> None:
+def test_young_files_are_ignored(staging: Staging) -> None:
     orphan(staging, 10, 20)
     grow_old(staging, days=6)
     assert clean(staging)["data files /tables/orders"].count == 0
 
 
-def test_an_age_that_is_not_safe_is_refused(staging: Staging) -> None:
+def test_unsafe_age_is_refused(staging: Staging) -> None:
     with pytest.raises(UsageError, match="waiting for their marker") as caught:
         require_safe(settings_for(staging), DAY_S)
     assert "use at least 90080s" in caught.value.remedy
     require_safe(settings_for(staging), 90_080)
 
 
-def test_every_version_that_can_be_read_keeps_its_files(staging: Staging) -> None:
+def test_files_of_every_readable_version_are_kept(staging: Staging) -> None:
     first, second, third = (orphan(staging, start, start + 10)[0] for start in (0, 10, 20))
     # A path in the log is a URI, and may be an absolute one.
     commit(staging, 0, add(first.replace("=", "%3D")), add(f"{staging.table}/{second}"))
@@ -121,8 +121,8 @@ def test_every_version_that_can_be_read_keeps_its_files(staging: Staging) -> Non
 
 
 @pytest.mark.parametrize("streams", [1, 2])
-def test_a_table_that_another_stage_feeds_with_the_same_topic_is_left(staging: Staging, streams: int) -> None:
-    """Also one of several streams: ``payments`` is in the config or not."""
+def test_table_fed_by_another_stage_with_the_same_topic_is_left_alone(staging: Staging, streams: int) -> None:
+    """With ``payments`` in the config or not."""
     stream = {"topics": ["orders"], "table": staging.table}
     stage = {"url": staging.stage_url, "storage_options": staging.storage_options}
     settings = settings_of(*[stream, stream | {"app_id": "payments", "topics": ["payments"]}][:streams], stage=stage)
@@ -136,7 +136,7 @@ def test_a_table_that_another_stage_feeds_with_the_same_topic_is_left(staging: S
     loaded(0, "orders", "orders")
     loaded(1, "payments", "payments")
     grow_old(staging)
-    loaded(2, "orders_us", "orders")  # of another cluster, through another stage
+    loaded(2, "orders_us", "orders")  # from another cluster, through another stage
     tally = clean(staging, settings)["data files /tables/orders"]
     assert (tally.count, files(staging)) == (0, {path})
     assert tally.failure is not None
@@ -147,7 +147,7 @@ def test_a_table_that_another_stage_feeds_with_the_same_topic_is_left(staging: S
     assert files(staging) == set()
 
 
-def test_a_log_with_a_hole_keeps_everything_and_says_so(staging: Staging) -> None:
+def test_log_with_a_missing_version_keeps_all_files(staging: Staging) -> None:
     orphan(staging, 0, 10)
     commit(staging, 0, add("a"))
     commit(staging, 2, add("b"))
@@ -172,7 +172,7 @@ def test_a_log_with_a_hole_keeps_everything_and_says_so(staging: Staging) -> Non
         "its partition's staged replacement cannot be read",
     ],
 )
-def test_what_may_be_referred_to_is_kept(staging: Staging, names_it: str, content: str) -> None:
+def test_possibly_referenced_files_are_kept(staging: Staging, names_it: str, content: str) -> None:
     (path,) = orphan(staging, 0, 10)
     staging.store(staging.stage_url).write(names_it, content.replace("PATH", path).encode())
     grow_old(staging)
@@ -181,7 +181,7 @@ def test_what_may_be_referred_to_is_kept(staging: Staging, names_it: str, conten
 
 
 @pytest.mark.parametrize("torn", ["done/TOPIC/0/50.done", "replace/TOPIC/0/x.replace"])
-def test_an_unreadable_object_keeps_the_files_of_a_topic_with_a_long_name(tmp_path: Path, torn: str) -> None:
+def test_unreadable_object_keeps_files_named_by_a_topic_digest(tmp_path: Path, torn: str) -> None:
     staging = Staging.below(tmp_path, "o" * 120)
     (path,) = orphan(staging, 0, 10)
     assert "sha256-" in path, "it is named by a digest"
@@ -196,7 +196,7 @@ def test_an_unreadable_object_keeps_the_files_of_a_topic_with_a_long_name(tmp_pa
 
 
 @pytest.mark.parametrize("topics", [["payments", "o" * 120], ["^o+$"], ["o"]])
-def test_files_are_a_stream_s_by_any_of_its_topics(topics: list[str]) -> None:
+def test_files_belong_to_a_stream_by_any_of_its_topics(topics: list[str]) -> None:
     area = Area("u", "", settings_of({"topics": topics}).streams, has_log=True)
     names = [
         DataFileName(TopicPartition(Topic(topic), Partition(0)), Position(0), "1") for topic in ("o" * 120, "o", "p")
@@ -205,7 +205,7 @@ def test_files_are_a_stream_s_by_any_of_its_topics(topics: list[str]) -> None:
     assert ours == [len(topics) == 2, len(topics) == 1, False], "a digest does not say whether a pattern matches"
 
 
-def test_tables_that_appear_are_cleaned_too(staging: Staging) -> None:
+def test_tables_that_appear_later_are_cleaned(staging: Staging) -> None:
     (path,) = orphan(staging, 0, 10)
     stream = {"app_id": "orders", "topics": ["orders"], "table": f"{staging.root}/tables/main", "columns": "id BIGINT"}
     stream |= {"route": "id::VARCHAR", "route_table": f"{staging.root}/tables/{{route}}"}
@@ -221,7 +221,7 @@ def test_tables_that_appear_are_cleaned_too(staging: Staging) -> None:
     assert files(staging) == set()
 
 
-def test_what_others_put_below_the_table_is_left(staging: Staging) -> None:
+def test_files_of_other_programs_are_left(staging: Staging) -> None:
     store = staging.store(staging.table)
     others = [
         "part-00000-3e0fca18-0001-c000.snappy.parquet",
@@ -236,8 +236,8 @@ def test_what_others_put_below_the_table_is_left(staging: Staging) -> None:
     assert {found.path for found in store.list("")} == set(others)
 
 
-def test_a_file_that_is_loaded_and_settled_while_the_clean_up_looks_is_seen(staging: Staging) -> None:
-    """Its marker is there when the files are listed, and gone when the markers are: then the log has it."""
+def test_file_loaded_and_settled_during_the_clean_up_is_kept(staging: Staging) -> None:
+    """Its marker exists when the files are listed and is gone when the markers are; by then the log has the file."""
     marker = staging.flush(0, 0, 10)
     grow_old(staging)
 
@@ -251,7 +251,7 @@ def test_a_file_that_is_loaded_and_settled_while_the_clean_up_looks_is_seen(stag
     assert files(staging) == set(paths_of(marker))
 
 
-def test_copies_of_late_claims_go_and_those_of_a_rewind_stay(staging: Staging) -> None:
+def test_copies_of_late_claims_are_removed_and_rewound_markers_kept(staging: Staging) -> None:
     store = staging.store(staging.stage_url)
     rewound = "stray/done/orders/0/00000000000000000010.done"
     store.write(rewound, b"x")
@@ -261,7 +261,7 @@ def test_copies_of_late_claims_go_and_those_of_a_rewind_stay(staging: Staging) -
     assert [found.path for found in store.list("stray/")] == [rewound]
 
 
-def test_dead_letters_and_what_waits_for_spark_are_looked_at_too(staging: Staging) -> None:
+def test_dead_letters_and_files_staged_for_spark_are_cleaned(staging: Staging) -> None:
     marker = staging.flush(0, 0, 10, dead=[3])
     staging.store(staging.stage_url).delete([marker.name.path])
     waiting = f"data/orders/{paths_of(marker)[0]}"
@@ -272,7 +272,7 @@ def test_dead_letters_and_what_waits_for_spark_are_looked_at_too(staging: Stagin
     assert staging.store(staging.stage_url).stat(waiting) is None
 
 
-def test_the_report(staging: Staging) -> None:
+def test_report_lists_files_in_text_and_json(staging: Staging) -> None:
     orphan(staging, 0, 10)
     grow_old(staging)
     tallies = list(clean(staging, remove=False).values())
@@ -282,7 +282,7 @@ def test_the_report(staging: Staging) -> None:
     assert json.loads(as_json(tallies, WEEK_S, done=False))["found"][0]["count"] == 1
 
 
-def test_the_report_says_how_much_how_old_and_what_some_of_it_is() -> None:
+def test_report_shows_counts_ages_and_examples() -> None:
     files = Tally("data files", "/tables/orders")
     for number in range(7):
         files = files.with_file(f"{number}.parquet", 1_000, 60_000 * abs(3 - number))
@@ -331,7 +331,7 @@ def test_the_report_says_how_much_how_old_and_what_some_of_it_is() -> None:
     }
 
 
-def test_names_of_files_are_found_at_any_depth_of_any_version() -> None:
+def test_file_names_are_found_at_any_depth() -> None:
     content = {"tables": [{"files": [{"path": "day=1/a.parquet"}, {"path": 5}]}], "x": {"path": "b"}, "path": "c/d"}
     assert [*file_names_in(json.dumps(content).encode())] == ["d", "a.parquet", "b"]
     assert [*file_names_in(b"")] == []
@@ -339,7 +339,7 @@ def test_names_of_files_are_found_at_any_depth_of_any_version() -> None:
         [*file_names_in(b"torn")]
 
 
-def test_the_schedule_is_off_unless_asked_for_and_an_unsafe_age_is_told_at_the_start(staging: Staging) -> None:
+def test_schedule_is_off_by_default_and_an_unsafe_age_is_refused_at_start(staging: Staging) -> None:
     from datetime import UTC, datetime, timedelta
 
     orphan(staging, 0, 10)
@@ -363,7 +363,7 @@ def test_the_schedule_is_off_unless_asked_for_and_an_unsafe_age_is_told_at_the_s
         scheduled(clean_up="1d", clean_up_older_than="2h")
 
 
-def test_a_store_that_fails_is_told_and_keeps_everything(staging: Staging) -> None:
+def test_failing_store_is_reported_and_keeps_all_files(staging: Staging) -> None:
     orphan(staging, 0, 10)
     grow_old(staging)
 
@@ -373,7 +373,7 @@ def test_a_store_that_fails_is_told_and_keeps_everything(staging: Staging) -> No
     assert len(files(staging)) == 1
 
 
-def test_outboxes_go_that_neither_a_marker_of_their_chain_nor_its_origin_names(staging: Staging) -> None:
+def test_outboxes_not_named_by_a_marker_or_origin_are_removed(staging: Staging) -> None:
     store, partition = staging.store(staging.stage_url), staging.source(0)
     marker = staging.flush(0, 0, 10)
     assert marker.manifest is not None
@@ -394,7 +394,7 @@ def test_outboxes_go_that_neither_a_marker_of_their_chain_nor_its_origin_names(s
     assert {found.path for found in store.list("outbox")} == {waiting, begun, strange}
 
 
-def test_a_marker_or_origin_that_cannot_be_read_keeps_the_outboxes_of_its_chain(staging: Staging) -> None:
+def test_unreadable_marker_or_origin_keeps_the_outboxes_of_its_chain(staging: Staging) -> None:
     store = staging.store(staging.stage_url)
     paths = [OutboxName(staging.source(number), Position(0), 0, "one").path for number in range(4)]
     for path in paths:
@@ -406,7 +406,7 @@ def test_a_marker_or_origin_that_cannot_be_read_keeps_the_outboxes_of_its_chain(
     assert clean(staging)["outboxes /stage"].examples == (paths[1],)
 
 
-def test_uploads_are_aborted_once_they_are_old(staging: Staging) -> None:
+def test_old_uploads_are_aborted(staging: Staging) -> None:
     aborted: list[str] = []
 
     class Uploading(FsspecStore):

@@ -1,4 +1,4 @@
-"""What is due for a table, by its facts."""
+"""Which maintenance is due for a table, given its facts."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -61,19 +61,19 @@ def test_only_quiet_partitions_with_enough_small_files_are_optimized() -> None:
     assert piece.why == "50 small files, 500.0 KiB, in 2 partitions"
 
 
-def test_a_partition_that_is_never_quiet_is_served_once_it_pays() -> None:
+def test_busy_partition_is_optimized_once_it_has_enough_small_files() -> None:
     assert len(pieces(table(part("3", 101, 0)), rules())) == 1
     assert pieces(table(part("3", 101, 0)), rules(optimize={"min_files_busy": None})) == ()
     assert pieces(table(part("3", 101, 0)), rules(z_order=("id",))) == ()
 
 
-def test_files_that_would_only_become_as_many_again_are_left() -> None:
+def test_optimize_that_saves_too_few_files_is_not_due() -> None:
     half = 120 * 2**20  # two of them make a file of 256 MiB
     assert pieces(table(part("1", 14, 5, half)), rules()) == ()  # 14 become 7
     assert len(pieces(table(part("1", 18, 5, half)), rules())) == 1
 
 
-def test_pieces_are_cut_by_what_they_rewrite() -> None:
+def test_tasks_are_split_by_the_bytes_they_rewrite() -> None:
     wanted = rules(optimize={"target_file": "1MiB", "piece": "1MiB", "min_files": 2})
     found = pieces(table(*(part(str(day), 60, 5) for day in range(5))), wanted)  # 600 KiB each
     assert [len(piece.partitions) for piece in found] == [1] * 5
@@ -84,14 +84,14 @@ def test_pieces_are_cut_by_what_they_rewrite() -> None:
     ]
 
 
-def test_a_table_without_partitions_is_looked_at_as_a_whole() -> None:
+def test_unpartitioned_table_is_one_task() -> None:
     whole = PartitionFacts((), 50, 50 * 10 * KIB, 30, 30 * 10 * KIB, NOW_MS)
     (piece,) = pieces(table(whole), rules())
     assert (piece.partitions, piece.z_order) == ((), ())
 
 
 @pytest.mark.parametrize(("new_bytes", "is_due"), [(2**30, True), (2**28, False)])
-def test_what_is_rewritten_as_a_whole_needs_a_share_that_is_new(new_bytes: int, *, is_due: bool) -> None:
+def test_full_rewrite_needs_a_share_of_new_bytes(new_bytes: int, *, is_due: bool) -> None:
     clustered = PartitionFacts((), 100, 9 * 2**30, unclustered_files=20, unclustered_bytes=new_bytes)
     wanted = rules(optimize={"target_file": "1GiB"})
     assert bool(pieces(table(clustered, is_clustered=True), wanted)) is is_due
@@ -99,7 +99,7 @@ def test_what_is_rewritten_as_a_whole_needs_a_share_that_is_new(new_bytes: int, 
     assert bool(pieces(table(sorted_), replace(wanted, z_order=("id",)))) is is_due
 
 
-def test_checkpoints_and_statistics() -> None:
+def test_checkpoint_and_statistics_are_due() -> None:
     log = LogFacts(140, 100, 141, 0, 0, 5000)
     bare = PartitionFacts((), 3, 30, bare_files=2, bare_bytes=2**31)
     found = pieces(table(bare, log=log), rules())
@@ -116,7 +116,7 @@ def waits(facts: TableFacts) -> str:
     return due(facts, rules(vacuum={}), NOW_MS).vacuum_waits
 
 
-def test_a_vacuum_is_due_by_the_last_one_that_came_to_its_end() -> None:
+def test_vacuum_is_due_counting_from_the_last_completed_one() -> None:
     ended = ServiceRun(Service.VACUUM, 7, NOW_MS - 23 * HOUR_MS)
     died = ServiceRun(Service.VACUUM, 9, NOW_MS - HOUR_MS, completed=False)
     (piece,), _ = vacuum(table())
@@ -128,30 +128,30 @@ def test_a_vacuum_is_due_by_the_last_one_that_came_to_its_end() -> None:
     assert piece.mode is VacuumMode.AUTO
 
 
-def test_a_table_that_is_younger_than_its_retention_has_nothing_to_delete() -> None:
+def test_table_younger_than_its_retention_needs_no_vacuum() -> None:
     young = table(log=LogFacts(40, 4, 41, 0, NOW_MS - 99 * HOUR_MS, 5000))
     assert vacuum(young) == ((), ())
     assert waits(young) == "files that leave the table are kept for 1w, and the table is younger than that"
-    assert len(vacuum(young, mode="full")[0]) == 1  # which finds what no log speaks of
+    assert len(vacuum(young, mode="full")[0]) == 1  # which also finds files that are in no log
 
 
 @pytest.mark.parametrize("kept", ["interval 0 days", "interval 1 hour", "for a while"])
-def test_a_vacuum_is_refused_where_nothing_protects_what_is_staged(kept: str) -> None:
+def test_vacuum_is_refused_where_staged_files_are_unprotected(kept: str) -> None:
     found, refused = vacuum(table(properties={"delta.deletedFileRetentionDuration": kept}))
     assert (found, len(refused)) == ((), 1)
 
 
-def test_a_vacuum_that_lists_waits_for_what_waits_to_be_loaded() -> None:
+def test_full_vacuum_waits_for_staged_files_to_be_loaded() -> None:
     waiting = table(waiting_ms=NOW_MS - 100 * HOUR_MS)
     (piece,), _ = vacuum(waiting)
-    assert piece.mode is VacuumMode.LITE  # by the log alone, which no staged file is in
+    assert piece.mode is VacuumMode.LITE  # by the log alone, which contains no staged file
     found, refused = vacuum(waiting, mode="full")
     assert (found, refused) == ((), ("files have been staged for 100h and not loaded; a VACUUM might delete them",))
     (piece,), _ = vacuum(table(waiting_ms=NOW_MS - 3 * HOUR_MS), mode="full")
     assert piece.mode is VacuumMode.FULL
 
 
-def test_files_are_added_up_by_partition() -> None:
+def test_files_are_totaled_by_partition() -> None:
     gathering = PartitionTotals(100, NOW_MS - HOUR_MS, {"col-1": "day"})
     old, new = NOW_MS - 2 * HOUR_MS, NOW_MS
     found = gathering.add(
@@ -191,14 +191,14 @@ def test_runs_are_read_from_the_log() -> None:
     ]
     runs = joined_vacuums([run for version, info in commits if (run := run_of(version, info)) is not None])
     assert [(run.version, run.completed, run.files_removed, run.bytes_removed) for run in runs] == [
-        (9, False, 0, 70),  # one that runs now, or died
+        (9, False, 0, 70),  # still running, or died
         (8, True, 7, 70),
         (5, True, 9, 0),
     ]
     assert runs[2].words == "Z-order by id"
 
 
-def test_the_condition_names_each_partition() -> None:
+def test_where_condition_names_each_partition() -> None:
     values = ((("day", "it's"), ("n", "3")), (("day", None), ("n", "4")))
     assert where(values, {"day": Primitive.STRING, "n": Primitive.INTEGER}) == (
         "(day = 'it\\'s' AND n = CAST('3' AS INT)) OR (day IS NULL AND n = CAST('4' AS INT))"

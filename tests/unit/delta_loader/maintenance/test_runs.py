@@ -1,4 +1,4 @@
-"""A run: its order, its window, its budget, and what goes wrong; by a given clock."""
+"""A run: its order, its window, its budget, and its failures, on a fake clock."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -31,7 +31,7 @@ HOUR_MS = 3_600_000
 
 @dataclass
 class GivenClock:
-    """Time passes by what is done."""
+    """Time passes only as tasks run."""
 
     now_ms: int = NIGHT_MS
     spent_s: float = 0.0
@@ -48,11 +48,11 @@ class GivenClock:
 
 @dataclass
 class World:
-    """Tables with one small-file piece each, of which each takes ten minutes."""
+    """Tables with one optimize task each, which takes ten minutes."""
 
     clock: GivenClock = field(default_factory=GivenClock)
     served: dict[str, int] = field(default_factory=dict)
-    """When, in hours ago."""
+    """The hours since each table was maintained."""
     broken: dict[str, Outcome] = field(default_factory=dict)
     unreadable: set[str] = field(default_factory=set)
     done: list[str] = field(default_factory=list)
@@ -98,7 +98,7 @@ def run(world: World, wanted: Settings, may_begin: Callable[[], bool] = lambda: 
     return services_of(world, wanted).run(may_begin)
 
 
-def test_the_table_served_longest_ago_comes_first_and_a_budget_ends_the_run() -> None:
+def test_least_recently_maintained_table_comes_first_within_the_budget() -> None:
     world = World(served={"memory://a": 1, "memory://b": 9})
     report = run(world, settings("a", "b", "c", budget="15m"))
     assert world.done == ["memory://c", "memory://b"]
@@ -106,7 +106,7 @@ def test_the_table_served_longest_ago_comes_first_and_a_budget_ends_the_run() ->
     assert "memory://a: optimize: left for the next run (budget)" in run_to_text(report)
 
 
-def test_what_is_logged_names_the_service_of_a_table_and_hides_no_program() -> None:
+def test_log_line_names_the_table_service_and_keeps_the_programs_name() -> None:
     """Every line of the log has the program's name as its ``service``."""
     log = structlog.get_logger().bind(service="delta-loader")
     world, wanted = World(), settings("a")
@@ -116,7 +116,7 @@ def test_what_is_logged_names_the_service_of_a_table_and_hides_no_program() -> N
     assert (line["service"], line["table_service"]) == ("delta-loader", "optimize")
 
 
-def test_nothing_begins_outside_of_the_window() -> None:
+def test_no_task_begins_outside_the_window() -> None:
     zone = {"window": "01:00-03:15", "time_zone": "Europe/Vienna"}  # 02:00 UTC is 03:00 there
     world = World()
     report = run(world, settings("a", "b", "c", budget="10h", **zone))
@@ -124,17 +124,17 @@ def test_nothing_begins_outside_of_the_window() -> None:
 
 
 @pytest.mark.parametrize(("window", "begins"), [("22:00-02:30", True), ("22:00-02:00", False), ("02:00-02:01", True)])
-def test_a_window_may_go_over_midnight(window: str, *, begins: bool) -> None:
+def test_window_may_span_midnight(window: str, *, begins: bool) -> None:
     assert bool(run(World(), settings("a", window=window)).tasks) is begins
 
 
-def test_a_stop_is_obeyed_before_the_next_piece() -> None:
+def test_stop_ends_the_run_before_the_next_task() -> None:
     world = World()
     assert run(world, settings("a", "b"), lambda: not world.done).stopped_by == "stop"
     assert world.done == ["memory://a"]
 
 
-def test_tables_of_streams_that_another_loader_loads_are_left_to_it() -> None:
+def test_tables_of_another_loaders_streams_are_skipped() -> None:
     world, wanted = World(), settings("a", "b")
     services = TableServices(
         wanted,
@@ -159,7 +159,7 @@ _SERVED = {
 }
 
 
-def test_a_table_that_fails_costs_the_others_nothing_and_comes_last_the_next_time() -> None:
+def test_failed_table_does_not_stop_others_and_comes_last_next_time() -> None:
     world = World(
         broken={"memory://a": TaskFailed("no room"), "memory://b": TaskAborted("a MERGE")}, unreadable={"memory://d"}
     )
@@ -178,7 +178,7 @@ def test_a_table_that_fails_costs_the_others_nothing_and_comes_last_the_next_tim
     assert "failed: no room" in run_to_text(report)
 
 
-def test_the_command_shows_runs_and_what_is_due() -> None:
+def test_command_shows_past_runs_and_due_tasks() -> None:
     world = World(served={"memory://a": 2}, unreadable={"memory://b"})
     looks = inspect_tables(settings("a", "b"), world, world.clock)
     text = tables_to_text(looks)
@@ -193,7 +193,7 @@ def test_the_command_shows_runs_and_what_is_due() -> None:
     assert tables_to_text([]) == "no table: `table_services.enabled` is false for each stream"
 
 
-def test_a_stream_may_be_left_alone() -> None:
+def test_maintenance_can_be_disabled_for_a_stream() -> None:
     given = settings("a", "b")
     off = given.streams[0].model_copy(
         update={"table_services": given.streams[0].table_services.model_copy(update={"enabled": False})}
@@ -214,12 +214,12 @@ def test_a_stream_may_be_left_alone() -> None:
         ({"vacuum": {"retention": "1h"}}, "not permitted"),
     ],
 )
-def test_what_cannot_be_is_refused(given: dict[str, object], sentence: str) -> None:
+def test_invalid_settings_are_refused(given: dict[str, object], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         settings("a", **given)
 
 
-def test_a_load_goes_first_and_a_stop_ends_what_runs() -> None:
+def test_task_waits_for_a_running_load_and_close_cancels() -> None:
     world = World()
     wanted = settings("a", schedule="1h").table_services
     services = services_of(world, settings("a"))
@@ -229,7 +229,7 @@ def test_a_load_goes_first_and_a_stop_ends_what_runs() -> None:
     with scheduled.loading():
         jobs.start()
         assert world.looked.wait(180)
-        assert not world.served_one.wait(0.3)  # the run has begun, and its piece waits for the load
+        assert not world.served_one.wait(0.3)  # the run has begun, and its task waits for the load
     assert world.served_one.wait(180)
     scheduled.close()
     jobs.close()
@@ -237,7 +237,7 @@ def test_a_load_goes_first_and_a_stop_ends_what_runs() -> None:
     assert world.done == ["memory://a"]
 
 
-def test_no_piece_begins_next_to_a_load_that_outlived_its_pass() -> None:
+def test_no_task_begins_during_a_load_that_outlived_its_pass() -> None:
     ends, began = Event(), Event()
 
     class LongLoad:
@@ -263,12 +263,12 @@ def test_no_piece_begins_next_to_a_load_that_outlived_its_pass() -> None:
     jobs = Jobs(SystemClock(), structlog.get_logger())
     jobs.add("maintenance", scheduled.run_due, every_s=0.01)
     with scheduled.loading():
-        assert turns(LongLoad(), ["slow"]) == {"slow"}  # the pass is over, and the load is not
+        assert turns(LongLoad(), ["slow"]) == {"slow"}  # the pass has ended, but not the load
     assert began.wait(180)
     jobs.start()
     assert world.looked.wait(180)
     asked.clear()
-    assert asked.wait(180)  # it has waited once at least
+    assert asked.wait(180)  # it has waited at least once
     assert not world.served_one.is_set()
     ends.set()
     assert world.served_one.wait(180)
@@ -277,7 +277,7 @@ def test_no_piece_begins_next_to_a_load_that_outlived_its_pass() -> None:
     assert turns.close() == ()
 
 
-def test_a_table_of_several_streams_is_left_where_one_says_so_and_quiet_when_it_is_for_all() -> None:
+def test_shared_table_is_skipped_if_any_stream_opts_out_and_uses_the_longest_quiet() -> None:
     def shared(first: dict[str, object], second: dict[str, object]) -> Settings:
         table = {"table": "memory://shared"}
         return settings_of(
@@ -290,7 +290,7 @@ def test_a_table_of_several_streams_is_left_where_one_says_so_and_quiet_when_it_
         assert rules_of(shared({"quiet": quiets[0]}, {"quiet": quiets[1]}), "memory://shared").quiet_s == 5 * 3600
 
 
-def test_a_service_that_failed_for_a_table_is_not_tried_again_and_by_hand_no_window_counts() -> None:
+def test_failed_service_is_not_retried_and_a_manual_run_ignores_the_window() -> None:
     world = World(broken={"memory://a": TaskFailed("torn")})
     optimize = {"target_file": "1MiB", "piece": "1MiB"}
     wanted = settings("a", "b", window="03:00-04:00", budget="1m", optimize=optimize)

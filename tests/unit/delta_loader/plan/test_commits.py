@@ -47,14 +47,14 @@ def test_txn_ids_are_those_of_kafka_delta_ingest() -> None:
     assert IDS.position({"app-1": 41}, SOURCE) is None
 
 
-def test_every_marker_moves_the_tables_own_txn() -> None:
+def test_each_marker_advances_the_txn_action_of_the_table() -> None:
     load = Load({SOURCE: Run((marker(0, 10), by_hand(10), marker(11, 20, files=0)))})
     commit = rows_commit(ROWS, NAMING, load, 7)
     # No loader has loaded it, as a stream of one topic, as one of several or as the next generation.
     assert commit.expected == {"app-0": None, "app-orders-0": None, "app-0@1": None}
     assert commit.advances == {"app-0": 19}
     assert [file.path for file in commit.files] == ["f0-0"]
-    # The position that was typed by hand is nobody's record.
+    # The position of the handmade marker is not a record.
     counts = Counts(records=0, rows=1, tombstones=0, dead_letters=0, given_up=(Span(Position(10), Position(11)),))
     spans = {SOURCE: Span(Position(0), Position(20))}
     positions = {SOURCE: Position(20)}
@@ -63,7 +63,7 @@ def test_every_marker_moves_the_tables_own_txn() -> None:
     assert ROWS.after(commit, 1).transactions == {"app-0": 19}
 
 
-def test_dead_letters_are_committed_for_markers_that_have_some() -> None:
+def test_dead_letter_commit_covers_only_markers_with_dead_letters() -> None:
     load = Load({SOURCE: Run((marker(0, 10), with_dead_letters(marker(10, 20)), marker(20, 30)))})
     commit = required(side_commit(DEAD, NAMING, load))
     assert (commit.advances, [file.path for file in commit.files]) == ({"app-0": 19}, ["d10"])
@@ -71,7 +71,7 @@ def test_dead_letters_are_committed_for_markers_that_have_some() -> None:
     assert side_commit(DEAD, NAMING, Load({SOURCE: Run((marker(0, 10),))})) is None
 
 
-def test_a_dead_letter_table_ahead_of_its_stream_gets_only_what_it_lacks() -> None:
+def test_dead_letter_table_ahead_of_its_stream_gets_only_missing_files() -> None:
     """The loader died between the two commits, and the next plan brings more."""
     first, second = with_dead_letters(marker(0, 10)), with_dead_letters(marker(10, 20))
     ahead = replace(DEAD, transactions={"app-0": 9})
@@ -82,25 +82,23 @@ def test_a_dead_letter_table_ahead_of_its_stream_gets_only_what_it_lacks() -> No
 
 
 @pytest.mark.parametrize(("generation", "added"), [(0, ["d10"]), (1, ["d0", "d10"])])
-def test_a_dead_letter_table_ahead_whose_txn_action_expired_is_known_by_its_commits(
-    generation: int, added: list[str]
-) -> None:
-    """A position of another generation says nothing of this chain."""
+def test_expired_txn_action_is_replaced_by_the_positions_in_commits(generation: int, added: list[str]) -> None:
+    """A position of another generation does not apply to this chain."""
     identity = TableIdentity("t", {SOURCE: TableChain(generation, Position(10))})
     load = Load({SOURCE: Run((with_dead_letters(marker(0, 10)), with_dead_letters(marker(10, 20))))})
     commit = required(side_commit(replace(DEAD, transactions={}, identity=identity), NAMING, load))
     assert [file.path for file in commit.files] == added
 
 
-def test_a_txn_action_is_believed_before_what_older_commits_say() -> None:
-    """A tool that knows only txn actions has moved it on."""
+def test_txn_action_takes_precedence_over_older_commits() -> None:
+    """A tool that knows only txn actions has advanced it."""
     identity = TableIdentity("orders", {SOURCE: TableChain(0, Position(5))})
     load = Load({SOURCE: Run((with_dead_letters(marker(0, 10)), with_dead_letters(marker(10, 20))))})
     commit = required(side_commit(replace(DEAD, transactions={"app-0": 9}, identity=identity), NAMING, load))
     assert commit.metadata.spans == {SOURCE: Span(Position(10), Position(20))}
 
 
-def test_a_dead_letter_table_within_a_marker_gets_what_lies_beyond() -> None:
+def test_dead_letter_table_inside_a_marker_gets_only_later_offsets() -> None:
     """The same, and the chain was rebuilt: the marker's other table takes all of it."""
     straddled = replace(DEAD, transactions={"app-0": 4})
     load = Load({SOURCE: Run((with_dead_letters(marker(0, 10)), with_dead_letters(marker(10, 20))))})
@@ -111,12 +109,12 @@ def test_a_dead_letter_table_within_a_marker_gets_what_lies_beyond() -> None:
     assert rows_commit(ROWS, NAMING, load, None).written == ()
 
 
-def test_metadata_of_others_is_ignored() -> None:
+def test_foreign_commit_metadata_is_ignored() -> None:
     assert CommitMetadata.from_json("") is None
     assert CommitMetadata.from_json('{"x": 1}') is None
 
 
-def test_a_commit_merges_when_any_of_its_writes_does() -> None:
+def test_commit_merges_when_any_of_its_writes_does() -> None:
     by = MergeBy(("id",), ("_kafka_topic", "_kafka_partition", "_kafka_offset"), None, None)
     added, merged = (SparkWrite(SOURCE, None, TableShape("{}", (), merge), (), None) for merge in (None, by))
     commit = TableCommit(ROWS, "app", (), {}, {}, CommitMetadata("c1", "app", {}, None))
@@ -125,11 +123,11 @@ def test_a_commit_merges_when_any_of_its_writes_does() -> None:
     assert replace(commit, written=(added, merged)).merges
 
 
-def test_what_two_commits_loaded_is_their_sum() -> None:
+def test_loaded_totals_add_up() -> None:
     assert LoadedTotals(1, 20, 300) + LoadedTotals(4, 50, 600) == LoadedTotals(5, 70, 900)
 
 
-def test_a_commit_that_answers_says_so() -> None:
+def test_commit_with_a_resolution_is_marked_as_one() -> None:
     metadata = CommitMetadata("c1", "app", {}, None)
     commit = TableCommit(ROWS, "app", (), {}, {}, metadata)
     assert not commit.is_resolution
@@ -137,7 +135,7 @@ def test_a_commit_that_answers_says_so() -> None:
     assert replace(commit, metadata=replace(metadata, answers=answers)).is_resolution
 
 
-def test_the_main_tables_commit_names_the_other_tables_and_theirs_name_none() -> None:
+def test_only_the_main_tables_commit_names_the_other_tables() -> None:
     load = Load({SOURCE: Run((with_dead_letters(marker(0, 10)), marker(10, 20)))})
     assert rows_commit(ROWS, NAMING, load, None).metadata.other_tables == {"/dead": TableKind.DEAD_LETTERS}
     side = side_commit(DEAD, NAMING, load)

@@ -1,4 +1,4 @@
-"""What is done for each Kafka partition costs the same whether there are ten of them or ten thousand.
+"""Work done for each Kafka partition costs the same for ten partitions as for ten thousand.
 
 Operations are counted, not seconds: each test does its work once for each of ten thousand partitions, and what it reads
 may be read a few times for each of them, and not once for each pair.
@@ -60,7 +60,7 @@ def owing(every: int) -> CountedTransactions:
 
 
 class KnownIds:
-    """Stands for the detector of rollbacks: only the ids are read."""
+    """Stands in for the rollback detector, of which only the ids are read."""
 
     ids = IDS
 
@@ -77,7 +77,7 @@ def tables_with(transactions: CountedTransactions) -> tuple[StreamTables, Second
     return tables, SecondaryTables(stream, tables)
 
 
-def test_how_far_all_tables_are_is_told_of_each_partition_without_searching_all() -> None:
+def test_floor_of_each_partition_needs_no_search_of_all_txn_actions() -> None:
     for every in (1, 2, MANY):
         transactions = owing(every)
         _, secondary = tables_with(transactions)
@@ -88,7 +88,7 @@ def test_how_far_all_tables_are_is_told_of_each_partition_without_searching_all(
         ] == PARTITIONS[::every]
 
 
-def test_what_is_deferred_is_read_again_when_the_table_has_moved() -> None:
+def test_deferred_ranges_are_reread_when_the_table_changes() -> None:
     transactions = owing(MANY)
     tables, secondary = tables_with(transactions)
     (missing,) = secondary.deferred(PARTITIONS)
@@ -100,7 +100,7 @@ def test_what_is_deferred_is_read_again_when_the_table_has_moved() -> None:
     assert secondary.floor(missing.partition, Position(100)) == 100
 
 
-def test_the_newest_generations_are_found_in_one_pass() -> None:
+def test_newest_generations_are_found_in_one_pass() -> None:
     transactions = CountedTransactions(
         {f"{IDS.of(partition)}@{number}": 9 for partition in PARTITIONS for number in (1, 2)}
     )
@@ -108,7 +108,7 @@ def test_the_newest_generations_are_found_in_one_pass() -> None:
     assert ids.generations == {**dict.fromkeys(PARTITIONS, 2), PARTITIONS[0]: 3}
 
 
-def test_a_fact_about_an_idle_partition_is_not_searched_for_among_those_of_all_others() -> None:
+def test_idle_fact_of_a_partition_needs_no_search_of_all_facts() -> None:
     class CountedFact(IdleFact):
         reads = 0
 

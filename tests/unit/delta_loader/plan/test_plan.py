@@ -1,4 +1,4 @@
-"""The planner on cases that a person would draw on a board."""
+"""The planner on cases one would draw on a whiteboard."""
 
 from dataclasses import replace
 
@@ -94,17 +94,19 @@ RUNS: dict[str, tuple[int | None, list[Marker | UnreadableMarker], object]] = {
 
 
 @pytest.mark.parametrize(("position", "staged", "outcome"), RUNS.values(), ids=RUNS)
-def test_what_is_loaded_next(position: int | None, staged: list[Marker | UnreadableMarker], outcome: object) -> None:
+def test_next_run_is_the_unbroken_chain_at_the_position(
+    position: int | None, staged: list[Marker | UnreadableMarker], outcome: object
+) -> None:
     assert next_run(None if position is None else Position(position), staged) == outcome
 
 
-def test_a_chain_whose_origin_was_moved_down_has_a_gap_before_its_first_marker() -> None:
+def test_chain_with_a_lowered_origin_has_a_gap_before_its_first_marker() -> None:
     first, by_operator = marker(5, 9, None), by_hand(7)
     assert next_run(None, [first], Position(0)) == Gap(Position(0), Position(5))
     assert next_run(None, [first], Position(5)) == next_run(None, [first], Position(7)) == run_of(first)
     made = replace(first, manifest=replace(required(first.manifest), origin=Origin.BOOTSTRAP))
     for found in (by_operator, made):
-        assert next_run(None, [found], Position(0)) == run_of(found), "who made it has said where to begin"
+        assert next_run(None, [found], Position(0)) == run_of(found), "its author chose where the chain begins"
     assert next_run(Position(5), [first], Position(0)) == run_of(first), "the table's position decides where it has one"
 
 
@@ -123,7 +125,7 @@ def test_a_chain_whose_origin_was_moved_down_has_a_gap_before_its_first_marker()
         ),
     ],
 )
-def test_what_is_held_names_the_command_that_fixes_it(
+def test_held_partition_names_the_command_that_fixes_it(
     position: int | None, chain: list[Marker | UnreadableMarker], reason: str, command: str
 ) -> None:
     outcome = next_run(None if position is None else Position(position), chain)
@@ -131,14 +133,14 @@ def test_what_is_held_names_the_command_that_fixes_it(
     assert (found.reason, command in found.remedy) == (reason, True)
 
 
-def test_a_straddle_without_offsets_is_held_and_names_the_command_that_fixes_it() -> None:
+def test_straddle_without_offset_columns_is_held_with_its_remedy() -> None:
     found = required(held(SOURCE, UnsplittableOverlap(Position(10), marker(5, 30))))
     assert found.reason == "straddle"
     assert "kafka_columns" in found.problem
     assert "rewind ⟨config⟩ --topic orders --partition 0 --to 10" in found.remedy
 
 
-def test_a_straddle_of_a_chain_of_several_topics_is_held() -> None:
+def test_straddle_in_a_chain_of_several_topics_is_held() -> None:
     partition = TopicPartition(Topic("orders+payments"), Partition(0))
     straddling = replace(marker(5, 30), name=MarkerName(partition, Position(5)))
     found = required(held(partition, require_splittable(Overlap(Position(10), straddling), ["/t"], kafka_columns=True)))
@@ -147,13 +149,13 @@ def test_a_straddle_of_a_chain_of_several_topics_is_held() -> None:
     assert "stray/" in found.remedy
 
 
-def test_what_moves_is_not_held() -> None:
+def test_partition_that_can_progress_is_not_held() -> None:
     assert held(SOURCE, Overlap(Position(10), marker(5, 30))) is None
     assert held(SOURCE, UpToDate()) is None
     assert held(SOURCE, run_of(marker(1, 2))) is None
 
 
-def test_files_for_a_strange_table_are_never_passed_over() -> None:
+def test_marker_with_files_for_an_unknown_table_is_unreadable() -> None:
     tables = {"s3://lake/t": "s3://lake/t/"}
     strange = instance(UnreadableMarker, for_tables(marker(0, 5, table="s3://lake/other"), tables))
     assert "s3://lake/other" in strange.problem
@@ -166,19 +168,19 @@ def test_files_for_a_strange_table_are_never_passed_over() -> None:
 
 
 @pytest.mark.parametrize("schema", ["{", "[]", '"STRING"', '{"type":"struct"}', "[" * 100_000])
-def test_columns_that_are_none_are_their_markers_fault_and_not_the_streams(schema: str) -> None:
+def test_invalid_schema_makes_only_its_marker_unreadable(schema: str) -> None:
     found = instance(UnreadableMarker, for_tables(marker(0, 5, schema=schema), {"/t": "/t"}))
     assert "table" in found.problem
 
 
-def test_a_load_has_one_schema_the_oldest() -> None:
+def test_load_takes_only_the_oldest_schema() -> None:
     old, new = marker(0, 10, schema="old", created_ms=5), marker(10, 20, schema="new", created_ms=7)
     other = marker(0, 9, schema="new", partition=1, created_ms=6)
     load = required(plan_load({SOURCE: run_of(old, new), other.name.topic_partition: run_of(other)}, LIMITS))
     assert load.markers == (old,)
 
 
-def test_of_schemas_that_have_waited_equally_long_the_lower_partitions_goes_first() -> None:
+def test_equally_old_schemas_load_by_lowest_partition() -> None:
     first, second = (
         marker(0, 10, schema=schema, partition=partition, created_ms=5)
         for partition, schema in enumerate(("one", "other"))
@@ -187,7 +189,7 @@ def test_of_schemas_that_have_waited_equally_long_the_lower_partitions_goes_firs
     assert load.markers == (first,)
 
 
-def test_a_load_has_one_schema_of_each_table_that_joins_it_later() -> None:
+def test_load_takes_one_schema_for_each_table() -> None:
     rows = marker(0, 10)
     letters = marker(10, 20, table="/dead", schema="d")
     others = marker(20, 30, table="/dead", schema="d2")
@@ -195,19 +197,19 @@ def test_a_load_has_one_schema_of_each_table_that_joins_it_later() -> None:
     assert load.markers == (rows, letters)
 
 
-def test_a_marker_without_files_fits_every_schema() -> None:
+def test_marker_without_files_fits_every_schema() -> None:
     old, empty, new = marker(0, 10, schema="old"), marker(10, 20, files=0, schema="new"), marker(20, 30, schema="new")
     load = required(plan_load({SOURCE: run_of(old, empty, new)}, LIMITS))
     assert load.markers == (old, empty)
 
 
-def test_a_marker_larger_than_the_limits_goes_alone() -> None:
+def test_marker_larger_than_the_limits_is_loaded_alone() -> None:
     large, small = marker(0, 10, files=500), marker(10, 20)
     load = required(plan_load({SOURCE: run_of(large, small)}, LIMITS))
     assert load.markers == (large,)
 
 
-def test_partitions_take_turns() -> None:
+def test_partitions_share_a_load_evenly() -> None:
     runs = {}
     for partition in (0, 1):
         chain = [marker(start, start + 1, partition=partition) for start in range(100)]
@@ -216,14 +218,14 @@ def test_partitions_take_turns() -> None:
     assert [len(run.markers) for run in load.runs.values()] == [50, 50]
 
 
-def test_a_load_may_be_exactly_as_large_as_its_limits() -> None:
+def test_load_may_reach_its_limits_exactly() -> None:
     chain = [marker(start, start + 1, files=2, size_bytes=50) for start in range(4)]
     for limits in (Limits(max_files=6, max_bytes=10_000), Limits(max_files=100, max_bytes=300)):
         load = required(plan_load({SOURCE: run_of(*chain)}, limits))
         assert load.markers == tuple(chain[:3])
 
 
-def test_a_partition_whose_next_marker_does_not_fit_keeps_no_other_from_its_turns() -> None:
+def test_partition_whose_next_marker_does_not_fit_blocks_no_other() -> None:
     large = [marker(0, 1), marker(1, 2, files=100)]
     small = [marker(start, start + 1, partition=1) for start in range(5)]
     load = required(plan_load({run[0].name.topic_partition: run_of(*run) for run in (large, small)}, LIMITS))
@@ -231,7 +233,7 @@ def test_a_partition_whose_next_marker_does_not_fit_keeps_no_other_from_its_turn
 
 
 @pytest.mark.parametrize("straddles", [False, True])
-def test_the_partition_that_waits_longest_goes_first(*, straddles: bool) -> None:
+def test_longest_waiting_partition_loads_first(*, straddles: bool) -> None:
     later, longest = marker(0, 9, created_ms=7), marker(0, 9, partition=1, created_ms=3)
     outcomes = {
         found.name.topic_partition: Overlap(Position(4), found) if straddles else run_of(found)
@@ -241,26 +243,26 @@ def test_the_partition_that_waits_longest_goes_first(*, straddles: bool) -> None
     assert load.markers == (longest,)
 
 
-def test_a_partition_that_a_marker_made_by_hand_begins_goes_first() -> None:
-    """It is older than all that was staged behind it."""
+def test_partition_that_starts_with_a_handmade_marker_loads_first() -> None:
+    """A handmade marker has no time and counts as the oldest."""
     by_people = [by_hand(0), marker(1, 9, created_ms=7)]
     other = [marker(start, start + 1, partition=1, created_ms=3) for start in range(2)]
     load = plan_load({run[0].name.topic_partition: run_of(*run) for run in (other, by_people)}, Limits(2, 10_000))
     assert required(load).markers == (*by_people, other[0])
 
 
-def test_nothing_to_load_is_no_load() -> None:
+def test_plan_without_runs_is_none() -> None:
     assert plan_load({}, LIMITS) is None
 
 
-def test_a_load_that_stops_before_its_first_marker_is_none() -> None:
+def test_load_cut_before_its_first_marker_is_none() -> None:
     first, second = marker(0, 10), marker(10, 20)
     load = required(plan_load({SOURCE: run_of(first, second)}, LIMITS))
     assert load.until(lambda found: found is first) is None
     assert load.until(lambda found: found is second) == plan_load({SOURCE: run_of(first)}, LIMITS)
 
 
-def test_a_straddle_of_two_tables_is_held_where_either_has_rows_without_offsets() -> None:
+def test_straddle_needs_offset_columns_where_its_table_has_rows() -> None:
     straddle = Overlap(Position(10), marker(5, 30, table="/t"))
     for urls in (["/t", "/other"], ["/other", "/t"]):
         assert require_splittable(straddle, urls, kafka_columns=False) == UnsplittableOverlap(
@@ -270,7 +272,7 @@ def test_a_straddle_of_two_tables_is_held_where_either_has_rows_without_offsets(
     assert require_splittable(straddle, ["/t"], kafka_columns=True) == straddle
 
 
-def test_a_marker_is_mixed_when_any_of_its_files_is() -> None:
+def test_marker_is_mixed_when_any_of_its_files_is() -> None:
     whole = marker(0, 10, files=2)
     assert not has_mixed(whole)
     assert whole.manifest is not None
@@ -279,7 +281,7 @@ def test_a_marker_is_mixed_when_any_of_its_files_is() -> None:
     assert has_mixed(replace(whole, manifest=replace(whole.manifest, tables=(table,))))
 
 
-def test_of_straddles_that_have_waited_equally_long_the_lower_partition_goes_first() -> None:
+def test_equally_old_straddles_load_by_lowest_partition() -> None:
     straddles = {
         marker(5, 30, partition=partition).name.topic_partition: Overlap(
             Position(10), marker(5, 30, partition=partition)
@@ -290,7 +292,7 @@ def test_of_straddles_that_have_waited_equally_long_the_lower_partition_goes_fir
     assert list(load.runs) == [SOURCE]
 
 
-def test_a_marker_without_files_that_waits_longest_does_not_decide_the_schema() -> None:
+def test_oldest_marker_without_files_does_not_choose_the_schema() -> None:
     empty, new = marker(0, 10, files=0, created_ms=1), marker(10, 20, schema='{"new":1}', created_ms=30)
     old = marker(0, 10, schema='{"old":1}', partition=1, created_ms=20)
     load = required(plan_load({SOURCE: run_of(empty, new), old.name.topic_partition: run_of(old)}, LIMITS))

@@ -39,7 +39,7 @@ def rows(staging: Staging, tables: MemoryDeltaTables) -> dict[str, int]:
     }
 
 
-def test_a_running_loader_loads_into_the_tables_that_appear(staging: Staging) -> None:
+def test_running_loader_loads_into_tables_that_appear(staging: Staging) -> None:
     tables = MemoryDeltaTables()
     loader = loader_for(staging, tables, settings_of(staging))
     staging.flush(0, 0, 10)
@@ -52,9 +52,7 @@ def test_a_running_loader_loads_into_the_tables_that_appear(staging: Staging) ->
     assert rows(staging, tables) == {"own": 18, "a": 2}
 
 
-def test_a_table_that_appears_between_the_settings_and_the_listing_is_known(
-    staging: Staging, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_table_that_appears_just_before_the_listing_is_known(staging: Staging, monkeypatch: pytest.MonkeyPatch) -> None:
     tables = MemoryDeltaTables()
     loader = loader_for(staging, tables, settings_of(staging))
     listing = Stage.listing
@@ -74,7 +72,7 @@ def test_a_table_that_appears_between_the_settings_and_the_listing_is_known(
     assert rows(staging, tables) == {"own": 18, "a": 1, "b": 1}
 
 
-def test_a_table_that_has_not_appeared_is_not_loaded_into(staging: Staging) -> None:
+def test_marker_for_a_table_that_has_not_appeared_is_held(staging: Staging) -> None:
     tables = MemoryDeltaTables()
     staging.flush(0, 0, 10, routed={"a": [1]})
     (report,) = loader_for(staging, tables, settings_of(staging)).run_pass()
@@ -83,7 +81,7 @@ def test_a_table_that_has_not_appeared_is_not_loaded_into(staging: Staging) -> N
     assert rows(staging, tables) == {}
 
 
-def test_programs_know_the_tables_that_appeared(staging: Staging) -> None:
+def test_settings_with_appeared_tables_list_their_routes(staging: Staging) -> None:
     appear(staging, "a", "b")
     (stream,) = with_appeared(settings_of(staging), staging.store(staging.stage_url)).streams
     assert stream.side_tables == (staging.route("a"), staging.route("b"), staging.dead_letters)

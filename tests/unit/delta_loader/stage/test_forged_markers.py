@@ -40,7 +40,7 @@ def forge(orders: Staging, marker: Marker, file: StagedFile) -> None:
 
 
 @pytest.mark.parametrize("owner", [PAYMENTS, ORDERS_1], ids=str)
-def test_a_waiting_file_of_another_flush_is_neither_loaded_nor_deleted(owner: TopicPartition) -> None:
+def test_staged_file_of_another_flush_is_neither_loaded_nor_deleted(owner: TopicPartition) -> None:
     orders = Staging(f"memory://{uuid.uuid4().hex}", "orders")
     stage = orders.store(orders.stage_url)
     table = payments_table(orders) if owner == PAYMENTS else orders.table
@@ -61,7 +61,7 @@ def test_a_waiting_file_of_another_flush_is_neither_loaded_nor_deleted(owner: To
     assert len(orders.markers()) == 2
 
 
-def test_a_file_that_the_table_has_already_or_has_no_more_is_not_added() -> None:
+def test_marker_that_names_a_file_of_an_earlier_load_is_held() -> None:
     orders = Staging(f"memory://{uuid.uuid4().hex}", "orders")
     loaded = orders.flush(0, 0, 10)
     tables = MemoryDeltaTables()

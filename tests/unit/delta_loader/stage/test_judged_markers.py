@@ -37,7 +37,7 @@ def of(marker: Marker, **said: object) -> Marker:
     return replace(marker, manifest=replace(required(marker.manifest), **said))  # type: ignore[arg-type]
 
 
-def test_a_marker_of_a_chain_that_was_started_since_the_origins_were_read_waits_for_the_next_pass() -> None:
+def test_marker_of_a_generation_newer_than_the_origins_waits() -> None:
     """Markers of the new chain may have the names that were listed."""
     own, later = flush(0, 10), of(flush(10, 20, 0), generation=1)
     first, second = judged(own, later)
@@ -47,7 +47,7 @@ def test_a_marker_of_a_chain_that_was_started_since_the_origins_were_read_waits_
     assert judged(torn, by_hand(20)) == [torn, by_hand(20)]
 
 
-def test_a_marker_is_of_the_topic_of_the_first_one_below_it_that_names_it() -> None:
+def test_marker_without_a_topic_id_takes_the_one_below_it() -> None:
     markers = of(flush(0, 10), topic_id="a"), flush(10, 20, 0), of(flush(20, 30, 10), topic_id="b")
     first, second, third = judged(*markers)
     assert (first, second, instance(ForeignMarker, third).reason) == (*markers[:2], "other_topic")
@@ -67,7 +67,7 @@ LOADED = TableIdentity(loaded_under={(ORDERS, 0): "before"})
         (UnreadableMarker(flush(10, 20, 0).name, "torn"), {}, False),
     ],
 )
-def test_a_chain_whose_start_another_app_id_has_loaded_is_that_one_s(
+def test_chain_started_under_another_app_id_is_foreign(
     first: AnyMarker, transactions: dict[str, int], *, is_foreign: bool
 ) -> None:
     (found,) = judged(first, table=LOADED, transactions=transactions)
@@ -89,9 +89,7 @@ def test_a_chain_whose_start_another_app_id_has_loaded_is_that_one_s(
         (of(flush(0, 7), app_id=None), flush(7, 14, 0), False),
     ],
 )
-def test_a_late_claim_of_a_settled_name_is_no_start_of_a_chain_that_another_app_id_has_loaded(
-    late: Marker, after: Marker, *, is_foreign: bool
-) -> None:
+def test_late_claim_of_a_settled_name_does_not_start_a_chain(late: Marker, after: Marker, *, is_foreign: bool) -> None:
     found = judged(late, after, table=LOADED)
     assert isinstance(found[0], ForeignMarker) is is_foreign
     assert judged(late, after) == [late, *judged(after)], "another app_id has loaded nothing"
@@ -112,7 +110,7 @@ SHARED = TableIdentity(loaded_under={(AUDIT, 0): "audit"})
         (UnreadableMarker(flush(0, 10).name, "torn"), 10, True),
     ],
 )
-def test_a_table_that_another_stream_of_the_topic_has_loaded_gets_what_comes_after(
+def test_table_loaded_by_another_stream_of_the_topic_takes_only_later_markers(
     marker: AnyMarker, position: int | None, *, is_foreign: bool
 ) -> None:
     table = replace(SHARED, plain_topic="")
@@ -123,7 +121,7 @@ def test_a_table_that_another_stream_of_the_topic_has_loaded_gets_what_comes_aft
         assert ("or begin its chain after what 'audit' has loaded" in found.remedy) is (position is not None)
 
 
-def test_a_marker_of_another_stream_is_not_asked_about_anything_else() -> None:
+def test_marker_of_another_stream_is_reported_as_such_first() -> None:
     (found,) = judged(of(flush(0, 10), app_id="other"), table=replace(SHARED, plain_topic=""))
     assert "was staged for the app_id other" in instance(ForeignMarker, found).problem
 
@@ -131,7 +129,7 @@ def test_a_marker_of_another_stream_is_not_asked_about_anything_else() -> None:
 @pytest.mark.parametrize(
     ("url", "position", "is_foreign"), [(STREAM.table, 9, True), (STREAM.table, 5, False), ("/other", 9, False)]
 )
-def test_only_the_main_table_says_that_another_stage_has_loaded_the_former_generation_on(
+def test_only_the_main_table_reveals_loads_of_the_old_generation_from_another_stage(
     url: str, position: int, *, is_foreign: bool
 ) -> None:
     origin = ChainOrigin(Position(0), 1, "same", loaded_before=Position(5))

@@ -32,7 +32,7 @@ def _name(start: int) -> MarkerName:
     return MarkerName(SOURCE, Position(start))
 
 
-def test_names_come_by_position_in_any_spelling_and_order() -> None:
+def test_marker_names_are_sorted_by_position_in_any_spelling() -> None:
     padded = _name(7).path
     listed = _listing((_name(40).path, 4), ("done/orders/3/9.done", 2), (padded, 1), ("done/orders/3/7.done", 1))[
         SOURCE
@@ -48,7 +48,7 @@ def test_names_come_by_position_in_any_spelling_and_order() -> None:
     assert (listed.names[0], listed.names[-1], len(listed.names)) == (_name(7), _name(40), 3)
 
 
-def test_a_window_begins_with_the_marker_before_the_position() -> None:
+def test_marker_window_begins_before_the_position() -> None:
     listed = _listing(*((_name(start).path, start) for start in range(0, 100, 10)))[SOURCE]
     assert listed.window_at(None, 2) == [_name(0), _name(10)]
     assert listed.window_at(Position(30), 2) == [_name(20), _name(30), _name(40)]
@@ -58,7 +58,7 @@ def test_a_window_begins_with_the_marker_before_the_position() -> None:
     assert listed.waiting(None) == 10
 
 
-def test_what_is_put_aside_is_not_listed_and_a_partition_without_markers_neither() -> None:
+def test_removed_markers_and_empty_partitions_are_not_listed() -> None:
     other = TopicPartition(Topic("orders"), Partition(4))
     listing = _listing((_name(0).path, 1), (_name(10).path, 2), (MarkerName(other, Position(0)).path, 3))
     left = without(listing, [_name(0), MarkerName(other, Position(0))])
@@ -66,15 +66,15 @@ def test_what_is_put_aside_is_not_listed_and_a_partition_without_markers_neither
     assert list(left[SOURCE].modified_ms.items()) == [(_name(10), 2)]
 
 
-def test_a_marker_of_a_listing_takes_few_bytes() -> None:
+def test_listed_marker_takes_few_bytes() -> None:
     listed = _listing(*((_name(start).path, start) for start in range(10_000)))[SOURCE]
     assert sys.getsizeof(listed.starts) + sys.getsizeof(listed.written_ms) < 10_000 * 20
     assert not listed.spelled
 
 
 @pytest.mark.parametrize("apart_s", [60, 0])
-def test_an_idle_pass_reads_little_however_many_markers_are_kept(tmp_path: Path, apart_s: int) -> None:
-    """One marker of each partition; a few more when the store's times do not tell that nobody came late."""
+def test_idle_pass_reads_few_of_many_kept_markers(tmp_path: Path, apart_s: int) -> None:
+    """One marker of each partition; a few more when the store's times do not rule out a late claim."""
     staging = Staging(str(tmp_path))
     for start in range(0, 400, 10):
         for partition in range(2):

@@ -1,4 +1,4 @@
-"""Late claims beside a running loader, each a named history: put aside, counted, told, and nothing lost by it."""
+"""Late claims while a loader runs, each a named history: put aside, counted, reported, and no record lost."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -56,7 +56,7 @@ def late_claim(staging: Staging, start: int, end: int, previous: int | None) -> 
         staging.previous[0] = living
 
 
-def test_a_claim_of_a_freed_position_is_put_aside_and_counted(staging: Staging, loader: LoaderService) -> None:
+def test_late_claim_of_a_freed_position_is_put_aside_and_counted(staging: Staging, loader: LoaderService) -> None:
     loaded_chain(staging, loader)
     late_claim(staging, 10, 25, 0)
     data = staging.store(staging.stage_url).read(name(staging, 10))
@@ -70,7 +70,7 @@ def test_a_claim_of_a_freed_position_is_put_aside_and_counted(staging: Staging, 
     assert report.strays == 0
 
 
-def test_one_that_reaches_beyond_the_table_goes_once_the_chain_has_staged_as_far(
+def test_stray_reaching_beyond_the_table_is_removed_once_the_chain_covers_it(
     staging: Staging, loader: LoaderService, tables: MemoryDeltaTables
 ) -> None:
     loaded_chain(staging, loader)
@@ -92,7 +92,7 @@ CLAIMS: dict[str, tuple[list[tuple[int, int, int | None]], list[int]]] = {
 
 
 @pytest.mark.parametrize(("claims", "left"), CLAIMS.values(), ids=CLAIMS)
-def test_late_claims_are_put_aside_as_a_whole_or_stay(
+def test_branch_of_late_claims_is_put_aside_whole_or_not_at_all(
     staging: Staging, loader: LoaderService, claims: list[tuple[int, int, int | None]], left: list[int]
 ) -> None:
     loaded_chain(staging, loader)
@@ -102,10 +102,10 @@ def test_late_claims_are_put_aside_as_a_whole_or_stay(
     assert (report.strays, starts(staging)) == (1 + len(claims) - len(left), left)
 
 
-def test_a_branch_that_the_chain_has_passed_is_put_aside_with_its_far_end(
+def test_branch_passed_by_the_chain_is_put_aside_with_its_far_end(
     staging: Staging, loader: LoaderService, tables: MemoryDeltaTables
 ) -> None:
-    """A zombie that knows no rules goes on from its own end; the living writer passes it by."""
+    """A stale writer continues from its own end, and the live writer's chain passes it."""
     loaded_chain(staging, loader)
     late_claim(staging, 10, 45, 0)
     late_claim(staging, 45, 55, 10)
@@ -117,7 +117,7 @@ def test_a_branch_that_the_chain_has_passed_is_put_aside_with_its_far_end(
     assert tables.tables[staging.table].transactions == {"orders-0": 79}
 
 
-def test_a_second_claim_of_a_position_whose_first_claim_was_put_aside(staging: Staging, loader: LoaderService) -> None:
+def test_second_stray_at_the_same_position_is_put_aside_too(staging: Staging, loader: LoaderService) -> None:
     loaded_chain(staging, loader)
     for end in (25, 28):
         late_claim(staging, 10, end, 0)
@@ -126,8 +126,8 @@ def test_a_second_claim_of_a_position_whose_first_claim_was_put_aside(staging: S
     assert len(aside(staging)) == 2
 
 
-def test_what_operators_make_is_no_stray(staging: Staging, loader: LoaderService) -> None:
-    """The end of a gap that an operator closed, a chain begun by hand, and one from which a marker was lost."""
+def test_operator_made_markers_are_not_strays(staging: Staging, loader: LoaderService) -> None:
+    """The end of a gap that an operator closed, a chain started by hand, and a chain with a lost marker."""
     staging.touch(0, 41)
     staging.flush(0, 42, 50)
     staging.flush(0, 50, 60)
@@ -138,7 +138,7 @@ def test_what_operators_make_is_no_stray(staging: Staging, loader: LoaderService
     assert (report.strays, starts(staging)) == (0, [41, 42, 60])
 
 
-def test_a_crash_between_copy_and_deletion_is_fixed_by_the_next_pass(
+def test_crash_between_copy_and_deletion_is_repaired_by_the_next_pass(
     staging: Staging, tables: MemoryDeltaTables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loader = loader_for(staging, tables)
@@ -158,14 +158,14 @@ def test_a_crash_between_copy_and_deletion_is_fixed_by_the_next_pass(
     assert (starts(staging), len(aside(staging))) == ([20], 1)
 
 
-def test_a_stray_that_cannot_be_read_is_left(staging: Staging, loader: LoaderService) -> None:
+def test_unreadable_stray_is_left_in_place(staging: Staging, loader: LoaderService) -> None:
     loaded_chain(staging, loader)
     staging.store(staging.stage_url).write(name(staging, 10), b"{torn")
     (report,) = loader.run_pass()
     assert (report.failure, report.strays, starts(staging)) == (None, 0, [10, 20])
 
 
-def test_status_tells_what_was_put_aside(staging: Staging, loader: LoaderService) -> None:
+def test_status_counts_markers_that_were_put_aside(staging: Staging, loader: LoaderService) -> None:
     loaded_chain(staging, loader)
     late_claim(staging, 10, 25, 0)
     loader.run_pass()
@@ -177,7 +177,7 @@ def test_status_tells_what_was_put_aside(staging: Staging, loader: LoaderService
 
 
 def low_end(*written: tuple[Marker, int], known: bool = True) -> LowEnd:
-    """What is known of markers and when each was written, from the lowest on; the table has all of them."""
+    """The low end of a chain: markers and when each was written, lowest first; the table has all of them."""
     return LowEnd(
         [marker.name for marker, _ in written],
         {marker.name: modified_ms for marker, modified_ms in written},
@@ -186,7 +186,7 @@ def low_end(*written: tuple[Marker, int], known: bool = True) -> LowEnd:
     )
 
 
-def test_a_chain_from_which_a_marker_was_lost_has_no_stray() -> None:
+def test_chain_with_a_lost_marker_has_no_stray() -> None:
     below, above = flush(0, 10), flush(20, 30, 10)
     assert lowest_branch(low_end((below, 1_000), (above, 1_000))) == NoStray()
     for end in (15, 30):
@@ -194,8 +194,8 @@ def test_a_chain_from_which_a_marker_was_lost_has_no_stray() -> None:
         assert lowest_branch(low_end((late, 1_000), (above, 1_000))) == StrayBranch((late,))
 
 
-def test_what_was_written_long_after_a_marker_above_it_is_a_stray() -> None:
-    """Clocks of a store's servers may differ by the skew, so that much later is no evidence."""
+def test_marker_written_long_after_one_above_it_is_a_stray() -> None:
+    """Clocks of a store's servers may differ by the skew, so a difference up to the skew is not evidence."""
     lowest, above = flush(0, 10), flush(10, 20, 0)
     assert lowest_branch(low_end((lowest, 1_000 + SKEW_MS), (above, 1_000))) == NoStray()
     assert lowest_branch(low_end((lowest, 1_001 + SKEW_MS), (above, 1_000))) == StrayBranch((lowest,))
@@ -203,7 +203,7 @@ def test_what_was_written_long_after_a_marker_above_it_is_a_stray() -> None:
     assert lowest_branch(late) == StrayBranch((lowest,)), "the first written of all above it counts"
 
 
-def test_what_ends_at_the_position_of_a_table_that_waits_for_more_stays() -> None:
+def test_marker_ending_at_the_tables_position_is_kept_while_nothing_follows() -> None:
     """After a rewind, [0, 18) was staged again, and then a request came for what was to follow the former [0, 40).
 
     Writers went on from that. Only [0, 18) says what a rewind to 18 needs.
@@ -232,7 +232,7 @@ def test_what_ends_at_the_position_of_a_table_that_waits_for_more_stays() -> Non
         (flush(10, 20, 5), True),  # it begins where the branch ends, and continues another marker
     ],
 )
-def test_the_marker_next_to_a_branch_says_what_it_continues(witness: AnyMarker, *, is_stray: bool) -> None:
+def test_marker_after_a_branch_decides_whether_the_branch_is_stray(witness: AnyMarker, *, is_stray: bool) -> None:
     lowest, last = flush(0, 10), flush(20, 30, 12)
     names = [lowest.name, witness.name, last.name]
     known: dict[MarkerName, AnyMarker] = {lowest.name: lowest, witness.name: witness, last.name: last}
@@ -240,8 +240,8 @@ def test_the_marker_next_to_a_branch_says_what_it_continues(witness: AnyMarker, 
     assert found == (StrayBranch((lowest,)) if is_stray else NoStray())
 
 
-def test_a_long_branch_is_left() -> None:
-    """What is read of a partition before its chain is loaded has a limit."""
+def test_branch_longer_than_the_limit_is_left() -> None:
+    """The number of markers read of a partition before its chain is loaded is limited."""
     for length in (15, 16):
         branch = chain_of(*range(0, 10 * length + 1, 10))
         end = 10 * length
@@ -250,13 +250,13 @@ def test_a_long_branch_is_left() -> None:
         assert found == (StrayBranch((*reversed(branch),)) if length == 15 else NoStray())
 
 
-def test_a_branch_that_ends_in_an_operator_s_marker_is_no_stray() -> None:
+def test_branch_ending_in_an_operators_marker_is_not_a_stray() -> None:
     """It may close a gap, long after the markers above it."""
     skipped, above = flush(0, 10, origin=Origin.SKIP), flush(10, 20, 5)
     assert lowest_branch(low_end((skipped, 1_001 + SKEW_MS), (above, 1_000))) == NoStray()
 
 
-def test_nothing_is_read_where_the_lowest_marker_is_the_oldest() -> None:
+def test_no_marker_is_read_when_the_lowest_is_the_oldest() -> None:
     lowest, above = flush(0, 10), flush(10, 20, 0)
     assert lowest_branch(low_end((lowest, 1_000), (above, 2_001), known=False)) == NoStray()
     assert lowest_branch(low_end((lowest, 1_000), (above, 2_000), known=False)) == MarkersToRead((lowest.name,))
