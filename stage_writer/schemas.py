@@ -11,14 +11,16 @@ Rules:
    object that cannot be read, holds no record: the fields stay in the rescue column, and markers offer them to the
    loader.
 4. What other processes agreed on is read periodically. A failed refresh is logged, and tried again: a writer that knows
-   fewer columns agrees on them when it meets their fields. At the start partitions wait for it (`unread`): a merged
-   event without a field would leave the row's value in a column that this writer does not know.
+   fewer columns agrees on them when it meets their fields. At the start partitions wait for it (`read_first`): a merged
+   event without a field would leave the row's value in a column that this writer does not know. The stage and the
+   tables are read in the background, and a stream waits for no other's.
 5. Columns that a stream does not declare are found elsewhere (stage_writer/columns/); what it gains is in addition.
 """
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from math import inf
 
 from structlog.typing import FilteringBoundLogger
 
@@ -50,8 +52,10 @@ class GainedColumns:
     known: Evolved | None = None
     is_read: bool = False
     """Whether the stage has been read since the start."""
+    is_awaited: bool = True
+    """Whether partitions wait for that: it has not ended yet, or has failed in a way that may pass."""
     unread: StoreError | None = None
-    """Why it has not, where that may pass."""
+    """How it failed."""
     problem: KafkaDeltaExpressError | None = None
     """Why the last attempt to agree failed."""
     _left_out: StructType = NO_COLUMNS
@@ -59,7 +63,11 @@ class GainedColumns:
     _offers: dict[str, StructType] = field(default_factory=dict)
     """What is to be asked for, by the marker that comes with it."""
     _attempt: tuple[Running[Evolved], Mapping[str, StructType]] | None = None
+    """Begins only while nothing is read, and the other way around."""
     _request_at_s: float = 0.0
+    _reading: Running[Evolved | None] | None = None
+    _read_at_s: float = -inf
+    _read_backoff: Backoff = field(default_factory=Backoff)
     _refused_until_s: float = 0.0
     """Until then nothing is asked for, because the stage has refused it (rule 3)."""
     _backoff: Backoff = field(default_factory=Backoff)
@@ -87,18 +95,42 @@ class GainedColumns:
     def want(self, offered: StructType, marker: str) -> None:
         self._offers[marker] = joined_columns(self._offers.get(marker, NO_COLUMNS), offered)
 
-    def found(self, published: Evolved | None) -> bool:
-        """Take what was found in the stage; whether that is new."""
+    def read(self, stream: Stream) -> bool:
+        """Read what is published where that is due, or take what was read; whether there are new columns."""
+        if self._reading is None:
+            if self._attempt is not None or self.clock.monotonic_s() < self._read_at_s:
+                return False
+            self._reading = self.workers.start(partial(self._published, stream, again=self.is_read))
+        if not self._reading.done():
+            return False
+        running, self._reading = self._reading, None
+        self._read_at_s = self.clock.monotonic_s() + LOOK_AT_SCHEMAS_S
+        self.unread = None
+        try:
+            published = running.result()
+        except (StoreError, MarkerError) as error:
+            self.log.warning("gained columns not read", problem=error.problem)
+            if self.is_read or isinstance(error, StoreRefusedError | MarkerError):
+                self.is_awaited = False
+            else:
+                self.unread = error
+                self._read_at_s = self.clock.monotonic_s() + self._read_backoff.next_s()
+            return False
+        self.is_read, self.is_awaited = True, False
         if published is None or published == self.known:
             return False
         self.known, self._left_out = published, NO_COLUMNS
         return True
 
+    def _published(self, stream: Stream, *, again: bool) -> Evolved | None:
+        """In a worker's thread."""
+        return self.stage.gained(stream.app_id, by_route=self.by_route) if again else self.stage.continued(stream)
+
     def agree(self, stream: Stream) -> bool:
         """Start what is due, and take what has ended; whether there are new columns."""
         if self._attempt is not None:
             return self._attempt[0].done() and self._ended(*self._attempt)
-        if self._offers and self.clock.monotonic_s() >= self._request_at_s:
+        if self._offers and self._reading is None and self.clock.monotonic_s() >= self._request_at_s:
             offers, self._offers = self._offers, {}
             self._attempt = self.workers.start(partial(self.stage.gain, stream, offers)), offers
         return False
@@ -189,23 +221,25 @@ class Schemas:
             for app_id, converter in self._declared.items()
         }
         self._columns = columns
-        self._stage = stage
         self._clock = clock
         self._log = log
-        self._check_at_s = clock.monotonic_s()
-        self._backoff = Backoff()
 
     def newest(self, converter: Converter) -> Converter:
         """The conversion for what is read from now on."""
         return self._newest.get(converter.stream.app_id, converter)
 
-    def unread(self, converter: Converter) -> StoreError | None:
-        """Why it is not known what the stream gained before this writer started; None if it is (rule 4)."""
+    def read_first(self, converter: Converter) -> bool:
+        """Whether partitions go on: it is known what the stream gained before this writer started (rule 4).
+
+        Raises StoreError where that could not be read.
+        """
         gained = self._gained.get(converter.stream.app_id)
-        if gained is None or gained.is_read:
-            return None
+        if gained is None or not gained.is_awaited:
+            return True
         self.refresh()
-        return gained.unread
+        if gained.unread is not None:
+            raise gained.unread
+        return not gained.is_awaited
 
     def waits(self, converter: Converter, offered: StructType, marker: str) -> NewFields | None:
         """What rows wait for that offer fields (rule 1); None if these stay where they are.
@@ -231,32 +265,11 @@ class Schemas:
             gained = self._gained.get(app_id)
             self._newest[app_id] = converter if gained is None or gained.known is None else converter.at(gained.columns)
         for app_id, gained in self._gained.items():
-            if gained.agree(self._newest[app_id].stream):  # which knows the tables that have appeared
+            stream = self._newest[app_id].stream  # it knows the tables that have appeared
+            if gained.agree(stream):
                 self._take(app_id)
-        if self._clock.monotonic_s() >= self._check_at_s:
-            self._read_published()
-
-    def _read_published(self) -> None:
-        now_s = self._clock.monotonic_s()
-        self._check_at_s = now_s + LOOK_AT_SCHEMAS_S
-        for app_id, gained in self._gained.items():
-            gained.unread = None
-            try:
-                is_new = gained.found(self._read(app_id, gained))
-            except (StoreError, MarkerError) as error:
-                self._log.warning("gained columns not read", app_id=app_id, problem=error.problem)
-                if not gained.is_read and isinstance(error, StoreError) and not isinstance(error, StoreRefusedError):
-                    gained.unread, self._check_at_s = error, now_s + self._backoff.next_s()
-                continue
-            if is_new:
+            if gained.read(stream):
                 self._take(app_id)
-
-    def _read(self, app_id: str, gained: GainedColumns) -> Evolved | None:
-        if gained.is_read:
-            return self._stage.gained(app_id, by_route=gained.by_route)
-        published = self._stage.continued(self._newest[app_id].stream)
-        gained.is_read = True
-        return published
 
     def _take(self, app_id: str) -> None:
         columns = self._gained[app_id].columns

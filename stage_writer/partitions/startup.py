@@ -99,6 +99,8 @@ class PartitionStartup:
         ]
         ids = topic_ids(self._metadata, {partition.topic for partition in due}, self._log)
         streams = {partition: self.waiting[partition].converter.stream for partition in due}
+        if due:
+            self._schemas.refresh()  # which reads in the background, while chains are read here
         resume_points = self.resume_points.of_all(streams, self._workers)
         outcomes = {
             partition: self._found(partition, ids, resume_point) for partition, resume_point in resume_points.items()
@@ -114,8 +116,9 @@ class PartitionStartup:
             topic_id = (ids or self._metadata.topic_ids([partition.topic])).get(partition.topic)
             if not isinstance(checked, ResumePoint):
                 raise checked
-            if (problem := self._schemas.unread(starting.converter)) is not None:
-                raise problem
+            if not self._schemas.read_first(starting.converter):
+                starting.retry_at_s = self._clock.monotonic_s() + starting.backoff.next_s()
+                return None
         except (MarkerError, StoreError, BrokerError) as error:
             return self._failed(partition, error)
         if is_other(checked.lineage, topic_id):
