@@ -1,4 +1,4 @@
-"""What tests stage by hand, and tables in memory to load it into."""
+"""Records that tests stage by hand, and in-memory tables to load them into."""
 
 import uuid
 
@@ -10,7 +10,7 @@ from tests.fakes.staging import Staging
 
 @pytest.fixture
 def staging() -> Staging:
-    """The stage of a stream, and its tables' files, in memory."""
+    """The stage of a stream and its tables' files, in memory."""
     return Staging(f"memory://{uuid.uuid4().hex}")
 
 

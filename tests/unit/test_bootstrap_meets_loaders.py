@@ -1,6 +1,6 @@
-"""A rewind while a loader settles: whatever the order of their steps, the chain goes on where it was rewound to.
+"""A rewind while a loader settles: in every interleaving, the chain continues where it was rewound to.
 
-The partition keeps a marker or an origin, with the outboxes that are not delivered there, and its task's state.
+The partition keeps a marker or an origin, the outboxes that are undelivered there, and its task's state.
 """
 
 import uuid
@@ -41,7 +41,7 @@ def die() -> None:
     raise StoreError("killed", "")
 
 
-class Between(TrappedStore):
+class InterleavedStore(TrappedStore):
     """A store where another process acts right before one of the requests."""
 
     def before_request(self, number: int, act: Callable[[], object]) -> None:
@@ -55,7 +55,7 @@ class Between(TrappedStore):
         self.before = count
 
     @property
-    def has_met(self) -> bool:
+    def has_acted(self) -> bool:
         return self.left <= 0
 
 
@@ -68,7 +68,7 @@ def state_at(position: int) -> StateFiles:
     return StateFiles(None, tuple(name.path for name in names))
 
 
-class Meeting:
+class RewindAndLoader:
     """A chain ``[0, 10) [10, 20) [20, 30)`` whose last data file is gone: the table is held at position 20.
 
     It is a topology's, and no record for its topics is delivered.
@@ -79,7 +79,7 @@ class Meeting:
         markers = [self.staging.flush(0, start, start + 10) for start in (0, 10, 20)]
         last = markers[-1]
         self.tables = MemoryDeltaTables()
-        self.store = Between(self.staging.stage_url)
+        self.store = InterleavedStore(self.staging.stage_url)
         for marker in markers:
             start, end = marker.span.start, marker.span.end
             of_task = MarkedState(state_at(end), state_at(start))
@@ -111,7 +111,7 @@ class Meeting:
         return plan_rewind(state, Position(to), Author("operator", 1_000), below_table=to < self.table)
 
     def writer_begins(self) -> ResumePoint:
-        """Where a writer of a stream with ``start: latest`` reads from, with all that its topology had there."""
+        """Where a writer of a stream with ``start: latest`` resumes, with its topology's outboxes and state there."""
         kafka = LonelyMember(HandClock(), {ORDERS: KAFKA_END})
         writer = ObjectStage(self.store, lambda _: self.store, SystemClock(), lambda: "0b4a", "writer")
         [stream] = settings_for(self.staging).streams
@@ -123,46 +123,46 @@ class Meeting:
 
 
 @pytest.mark.parametrize("to", [20, 10])
-def test_a_rewind_at_any_moment_of_settling_leaves_no_gap(to: int) -> None:
+def test_rewind_before_any_request_of_settling_leaves_no_gap(to: int) -> None:
     for moment in range(1, 1000):
-        meeting = Meeting()
+        meeting = RewindAndLoader()
         plan = meeting.plan(to)
         meeting.store.before_request(moment, partial(operator.rewind, meeting.store, plan))
         meeting.load(meeting.store)
-        if not meeting.store.has_met:
-            assert moment > 5, "the rewind met the loader at each of its requests"
+        if not meeting.store.has_acted:
+            assert moment > 5, "the rewind ran before each of the loader's requests"
             return
         assert meeting.writer_begins().position == to, f"before request {moment} of the loader"
 
 
-def test_a_rewind_that_dies_while_a_loader_settles_leaves_no_gap() -> None:
+def test_rewind_that_dies_while_a_loader_settles_leaves_no_gap() -> None:
     """The loader has listed the chain when the operator's process makes its first changes and dies."""
     for changes in range(1, 1000):
-        meeting = Meeting()
-        plan, mortal = meeting.plan(10), Between(meeting.staging.stage_url)
+        meeting = RewindAndLoader()
+        plan, mortal = meeting.plan(10), InterleavedStore(meeting.staging.stage_url)
         mortal.before_request(changes, die)
 
-        def rewind(mortal: Between = mortal, plan: RewindPlan = plan) -> None:
+        def rewind(mortal: InterleavedStore = mortal, plan: RewindPlan = plan) -> None:
             with suppress(StoreError):
                 operator.rewind(mortal, plan)
 
         meeting.store.before_request(LISTED, rewind)
         meeting.load(meeting.store)
-        assert meeting.store.has_met
-        if not mortal.has_met:
+        assert meeting.store.has_acted
+        if not mortal.has_acted:
             assert changes > 5, "it died before each of its requests"
             return
         assert meeting.writer_begins().position <= 30, f"it died before its request {changes}"
 
 
 @pytest.mark.parametrize("to", [20, 10])
-def test_settling_at_any_moment_of_a_rewind_leaves_no_gap(to: int) -> None:
+def test_settling_before_any_request_of_a_rewind_leaves_no_gap(to: int) -> None:
     for moment in range(1, 1000):
-        meeting = Meeting()
+        meeting = RewindAndLoader()
         plan = meeting.plan(to)
         meeting.store.before_request(moment, meeting.load)
         operator.rewind(meeting.store, plan)
-        if not meeting.store.has_met:
-            assert moment > 5, "the loader met the rewind at each of its requests"
+        if not meeting.store.has_acted:
+            assert moment > 5, "the loader ran before each of the rewind's requests"
             return
         assert meeting.writer_begins().position == to, f"before request {moment} of the rewind"

@@ -1,4 +1,4 @@
-"""A rewind while a stage writer runs: the two meet in nothing but the stage."""
+"""A rewind while a stage writer runs: the two share only the stage."""
 
 from pathlib import Path
 
@@ -35,18 +35,18 @@ def writer(store: FsspecStore) -> ObjectStage:
 
 
 def seal(writer: ObjectStage, tail: Tail | None, start: int, end: int) -> FlushOutcome:
-    """What a flush of ``[start, end)`` comes to."""
+    """The outcome of a flush of ``[start, end)``."""
     buffer = Buffer(Position(start), Position(end), (), records=end - start)
     return writer.flush_job(FlushIdentity(ORDERS, STREAM, buffer, tail), always).run()
 
 
-def look(store: FsspecStore) -> PartitionState:
+def partition_state(store: FsspecStore) -> PartitionState:
     ends = Ends(Position(0), Position(100))
     return PartitionState(ORDERS, "orders", StartAt.EARLIEST, ends, None, operator.staged_markers(store, ORDERS))
 
 
 def rewind(store: FsspecStore, to: int) -> None:
-    operator.rewind(store, plan_rewind(look(store), Position(to), AUTHOR))
+    operator.rewind(store, plan_rewind(partition_state(store), Position(to), AUTHOR))
 
 
 def end(writer: ObjectStage) -> int:
@@ -54,7 +54,7 @@ def end(writer: ObjectStage) -> int:
     return tail.end
 
 
-def test_a_running_writer_goes_on_where_the_chain_was_rewound_to(store: FsspecStore, writer: ObjectStage) -> None:
+def test_running_writer_continues_at_the_rewind_position(store: FsspecStore, writer: ObjectStage) -> None:
     put(store, *chain_of(0, 10, 20, 30))
     tail = writer.chains.tail(ORDERS)  # the writer has read the chain, and buffers from 30 on
     rewind(store, 10)
@@ -62,11 +62,11 @@ def test_a_running_writer_goes_on_where_the_chain_was_rewound_to(store: FsspecSt
     assert end(writer) == 10
     outcome = instance(Sealed, seal(writer, writer.chains.tail(ORDERS), 10, 40))
     assert not outcome.chain_moved
-    assert look(store).chain.end == 40
-    assert look(store).chain.strays == ()
+    assert partition_state(store).chain.end == 40
+    assert partition_state(store).chain.strays == ()
 
 
-def test_a_running_writer_goes_on_behind_a_new_beginning(store: FsspecStore, writer: ObjectStage) -> None:
+def test_running_writer_continues_at_an_origin_before_its_chain(store: FsspecStore, writer: ObjectStage) -> None:
     put(store, *chain_of(50, 60, 70))
     tail = writer.chains.tail(ORDERS)
     rewind(store, 20)
@@ -74,9 +74,7 @@ def test_a_running_writer_goes_on_behind_a_new_beginning(store: FsspecStore, wri
     assert end(writer) == 20
 
 
-def test_a_claim_is_not_withdrawn_because_the_marker_before_it_was_settled(
-    store: FsspecStore, writer: ObjectStage
-) -> None:
+def test_claim_holds_when_the_previous_marker_was_settled(store: FsspecStore, writer: ObjectStage) -> None:
     put(store, *chain_of(0, 10, 20, 30))
     tail = required(writer.chains.tail(ORDERS))
     store.delete([tail.path])  # loaded and settled; only a very late writer sees this
@@ -84,18 +82,18 @@ def test_a_claim_is_not_withdrawn_because_the_marker_before_it_was_settled(
     assert outcome.chain_moved
 
 
-def test_a_running_writer_goes_on_at_zero(store: FsspecStore, writer: ObjectStage) -> None:
+def test_running_writer_continues_at_zero_after_a_rewind_to_zero(store: FsspecStore, writer: ObjectStage) -> None:
     put(store, *chain_of(0, 10))
     tail = writer.chains.tail(ORDERS)
     rewind(store, 0)
     assert isinstance(seal(writer, tail, 10, 20), LostClaim), (
-        "no marker is left, and the beginning says where it goes on"
+        "no marker is left, and the origin says where the chain continues"
     )
     assert writer.chains.tail(ORDERS) is None
     assert writer.chains.origin(ORDERS) == ChainOrigin(Position(0), number=1)
 
 
-def test_an_only_marker_without_a_beginning_is_never_withdrawn(store: FsspecStore, writer: ObjectStage) -> None:
+def test_sole_marker_without_an_origin_is_never_withdrawn(store: FsspecStore, writer: ObjectStage) -> None:
     put(store, *chain_of(0, 10))
     tail = writer.chains.tail(ORDERS)
     rewind(store, 0)
@@ -104,11 +102,11 @@ def test_an_only_marker_without_a_beginning_is_never_withdrawn(store: FsspecStor
     assert end(writer) == 20
 
 
-def test_a_running_writer_loses_its_claim_to_a_skip_and_goes_on_behind_it(
+def test_running_writer_loses_its_claim_to_a_skip_and_continues_after_it(
     store: FsspecStore, writer: ObjectStage
 ) -> None:
     put(store, *chain_of(0, 10))
     tail = writer.chains.tail(ORDERS)
-    operator.make(store, plan_skip(look(store), Position(25), AUTHOR).marker)
+    operator.make(store, plan_skip(partition_state(store), Position(25), AUTHOR).marker)
     assert isinstance(seal(writer, tail, 10, 30), LostClaim)
     assert end(writer) == 25

@@ -1,4 +1,4 @@
-"""The plan of tests/chaos: what is dealt to the real processes."""
+"""The plan of tests/chaos: the faults that the real processes get."""
 
 import json
 from collections import Counter
@@ -15,7 +15,7 @@ from tests.verifier import GOOD, Sent
 
 
 @pytest.mark.parametrize("seconds", [60, 75, 600])
-def test_a_seed_is_a_plan_with_every_kind_of_fault_in_the_time(seconds: int) -> None:
+def test_each_seed_plans_every_kind_of_fault_within_the_time(seconds: int) -> None:
     for seed in range(50):
         faults = plan(seed, seconds)
         assert faults == plan(seed, seconds)
@@ -26,7 +26,7 @@ def test_a_seed_is_a_plan_with_every_kind_of_fault_in_the_time(seconds: int) -> 
         assert times[-1] < seconds * 1.1
 
 
-def test_a_pause_makes_a_zombie() -> None:
+def test_pauses_outlast_sessions_and_leases() -> None:
     faults = [fault for seed in range(20) for fault in plan(seed, 600)]
     least = {Kind.WRITER_PAUSED: SESSION_S, Kind.LOADER_PAUSED: LEASE_S}
     for kind, seconds in least.items():
@@ -34,7 +34,7 @@ def test_a_pause_makes_a_zombie() -> None:
     assert min(Counter(fault.kind for fault in faults).values()) > 20 * 3
 
 
-def test_a_record_is_always_the_same_and_says_its_number() -> None:
+def test_record_is_deterministic_and_carries_its_number() -> None:
     kinds: Counter[bytes] = Counter()
     for number in range(2000):
         one = record(7, number)
@@ -50,7 +50,7 @@ def test_a_record_is_always_the_same_and_says_its_number() -> None:
     assert kinds[b"gone"] == 65
 
 
-def test_the_books_number_a_topology_s_rows_as_its_state_does() -> None:
+def test_numbered_rows_match_the_topology_s_state() -> None:
     driver = TopologyTestDriver(build(), columns=f"{COLUMNS}, {SEEN}")
     records = [record(7, number) for number in range(400)]
     messages = [Message(TOPIC, one.key, one.value, 0, partition=one.partition) for one in records]

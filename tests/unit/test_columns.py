@@ -1,4 +1,4 @@
-"""Columns that a stream does not declare: from its table, or from its first records, for writers and a loader."""
+"""Columns that a stream does not declare: taken from its table or its first records, by writers and a loader."""
 
 import json
 import shutil
@@ -63,7 +63,7 @@ class Sample:
     error: BrokerError | None = None
     taken: int = 0
     images: tuple[object, ...] = ()
-    """What it sees of change events."""
+    """The images of change events that it sees."""
 
     def __call__(self, stream: Stream) -> JsonShape:
         self.taken += 1
@@ -120,7 +120,7 @@ class World:
         return ColumnFinder(self.settings.streams[0], self.stage, FsspecStore, sample, self.clock)
 
     def writer(self, partition: TopicPartition = FIRST, *sampled: object) -> Writer:
-        """One that starts now, as `stage-writer run` wires it; threads run in turn."""
+        """A writer that starts now, as `stage-writer run` wires it; threads run in turn."""
         sample = Sample(list(sampled))
         finder = self.finder(sample)
         return self.started(finder, made, finder.known(), partition, sample)
@@ -183,7 +183,7 @@ class World:
         return [to_ddl(schema_from_json(one.tables[0].schema)) for one in found]
 
     def counted(self) -> tuple[int, int]:
-        """The records that are staged, and those of them that are dead letters."""
+        """The number of staged records, and how many of them are dead letters."""
         found = manifests(self.stage)
         return sum(one.records for one in found), sum(sum(one.dead_letters.values()) for one in found)
 
@@ -216,7 +216,7 @@ def from_records(folder: Path, **stream: object) -> World:
     return World(folder, {"columns": "from_records", **stream})
 
 
-def test_the_tables_columns_are_the_streams_and_followed_when_they_change(tmp_path: Path) -> None:
+def test_stream_uses_its_table_s_columns_and_follows_changes(tmp_path: Path) -> None:
     world = from_table(tmp_path, derive={"day": "'x'"}, unknown_fields="rescue")
     world.commit("id BIGINT NOT NULL, day STRING, _kafka_offset BIGINT, _rescued STRING, tags MAP<STRING, INT>")
     writer = world.writer()
@@ -231,7 +231,7 @@ def test_the_tables_columns_are_the_streams_and_followed_when_they_change(tmp_pa
     assert world.agreed is None
 
 
-def test_rows_in_a_buffer_keep_their_columns_when_the_tables_change(tmp_path: Path) -> None:
+def test_buffered_rows_keep_their_columns_when_the_table_changes(tmp_path: Path) -> None:
     world = from_table(tmp_path)
     world.commit("id BIGINT")
     writer = world.writer()
@@ -247,7 +247,7 @@ def test_rows_in_a_buffer_keep_their_columns_when_the_tables_change(tmp_path: Pa
     assert world.counted() == (3, 0)
 
 
-def test_columns_that_the_settings_cannot_use_leave_those_before_in_use(tmp_path: Path) -> None:
+def test_unusable_new_columns_leave_the_previous_ones_in_use(tmp_path: Path) -> None:
     world = from_table(tmp_path, where="id > 0")
     world.commit("id BIGINT")
     writer = world.writer()
@@ -263,7 +263,7 @@ def test_columns_that_the_settings_cannot_use_leave_those_before_in_use(tmp_path
     assert world.staged()[-1] == "id BIGINT, number BIGINT"
 
 
-def test_a_tables_partitioning_is_the_streams(tmp_path: Path) -> None:
+def test_stream_uses_its_table_s_partitioning(tmp_path: Path) -> None:
     world = from_table(tmp_path)
     world.commit("id BIGINT, day STRING", "day")
     world.writer().produce({"id": 1, "day": "monday"})
@@ -272,7 +272,7 @@ def test_a_tables_partitioning_is_the_streams(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("columns", [None, "_kafka_offset BIGINT"])
-def test_a_table_that_has_no_columns_for_records_is_refused(tmp_path: Path, columns: str | None) -> None:
+def test_table_without_columns_for_records_is_refused(tmp_path: Path, columns: str | None) -> None:
     world = from_table(tmp_path)
     if columns is not None:
         world.commit(columns)
@@ -281,12 +281,12 @@ def test_a_table_that_has_no_columns_for_records_is_refused(tmp_path: Path, colu
     assert "from_records" in caught.value.remedy or "ADD COLUMNS" in caught.value.remedy
 
 
-def test_the_first_records_make_the_columns_and_the_loader_the_table(tmp_path: Path) -> None:
+def test_first_records_define_the_columns_and_the_loader_creates_the_table(tmp_path: Path) -> None:
     world = from_records(tmp_path)
     record = {"id": 1, "at": "2026-03-01T00:00:00Z", "meta": {"a": [1.5]}, "mixed": 1}
     writer = world.writer(FIRST, record, {"id": 2, "mixed": "x"})
     writer.step()
-    assert writer.sample.taken == 0  # an empty topic is asked nothing
+    assert writer.sample.taken == 0  # an empty topic is not sampled
     writer.produce(record, {"id": 2, "mixed": "x", "late": True})
     expected = "id BIGINT, at TIMESTAMP, meta STRUCT<a: ARRAY<DOUBLE>>, mixed STRING"
     assert world.agreed == expected
@@ -298,7 +298,7 @@ def test_the_first_records_make_the_columns_and_the_loader_the_table(tmp_path: P
     assert to_ddl(schema_from_json(table.schema)) == f"{expected}, late BOOLEAN, _rescued STRING"
 
 
-def test_two_writers_that_infer_differently_end_in_one_schema_and_lose_nothing(tmp_path: Path) -> None:
+def test_writers_that_infer_differently_share_one_schema_and_lose_no_record(tmp_path: Path) -> None:
     world = from_records(tmp_path)
     one = world.writer(FIRST, {"id": 1, "a": "x"})
     two = world.writer(SECOND, {"id": 2.5, "b": True})
@@ -319,7 +319,7 @@ def test_two_writers_that_infer_differently_end_in_one_schema_and_lose_nothing(t
     assert world.agreed == "id BIGINT, a STRING"
 
 
-def test_a_writer_that_loses_the_race_takes_the_winners_columns(tmp_path: Path) -> None:
+def test_writer_that_loses_the_race_uses_the_agreed_columns(tmp_path: Path) -> None:
     world = from_records(tmp_path)
 
     def beaten(stream: Stream) -> JsonShape:
@@ -329,7 +329,7 @@ def test_a_writer_that_loses_the_race_takes_the_winners_columns(tmp_path: Path) 
     assert world.finder(beaten).find().stream.record.columns == "id STRING"
 
 
-def test_a_table_that_is_there_comes_first(tmp_path: Path) -> None:
+def test_existing_table_s_columns_precede_inferred_ones(tmp_path: Path) -> None:
     world = from_records(tmp_path)
     world.commit("id INT, note STRING, day STRING", "day")
     world.writer(FIRST, {"id": 1, "note": 1, "extra": 1.5}).produce({"id": 1, "note": "n", "extra": 2.5})
@@ -342,7 +342,7 @@ def test_a_table_that_is_there_comes_first(tmp_path: Path) -> None:
     )
 
 
-def test_a_tables_strings_stay_plain_text_and_new_columns_of_several_kinds_are_json(tmp_path: Path) -> None:
+def test_table_strings_stay_plain_text_and_new_mixed_columns_are_json(tmp_path: Path) -> None:
     world = from_records(tmp_path)
     world.commit("note STRING, meta STRUCT<code: STRING>, tags ARRAY<STRING>")
     mixed: list[object] = ["n", 7]
@@ -364,7 +364,7 @@ def test_records_wait_until_columns_can_be_inferred(tmp_path: Path) -> None:
     assert "have no JSON object" in writer.problems[0]
     taken = writer.sample.taken
     writer.step()
-    assert writer.sample.taken <= taken + 1, "it is asked less and less often"
+    assert writer.sample.taken <= taken + 1, "the pause between samples grows"
     writer.sample.error = BrokerError("Kafka is away")
     world.clock.now_s += 30
     writer.step()
@@ -376,7 +376,7 @@ def test_records_wait_until_columns_can_be_inferred(tmp_path: Path) -> None:
     assert (world.counted(), writer.problems) == ((2, 1), ())
 
 
-def test_nothing_is_agreed_on_that_the_settings_cannot_use(tmp_path: Path) -> None:
+def test_inferred_columns_that_the_settings_cannot_use_are_not_agreed_on(tmp_path: Path) -> None:
     world = from_records(tmp_path, partition_by=["dya"])
     writer = world.writer(FIRST, {"id": 1, "day": "x"})
     writer.produce({"id": 1, "day": "x"})
@@ -385,7 +385,7 @@ def test_nothing_is_agreed_on_that_the_settings_cannot_use(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("framed", [False, True])
-def test_change_events_without_their_envelope_are_named_as_such(tmp_path: Path, *, framed: bool) -> None:
+def test_change_events_read_without_their_envelope_are_diagnosed(tmp_path: Path, *, framed: bool) -> None:
     event = {"op": "c", "before": None, "after": {"id": 1}}
     world = from_records(tmp_path, load="merge", merge={"keys": ["id"]}, envelope="plain")
     with pytest.raises(ConfigError, match=r"merge\.keys names 'id'.*look like Debezium change events") as caught:
@@ -397,7 +397,7 @@ def test_change_events_without_their_envelope_are_named_as_such(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("framed", [False, True])
-def test_merged_change_events_are_opened_for_all_programs(tmp_path: Path, *, framed: bool) -> None:
+def test_merged_change_events_use_the_debezium_envelope_in_every_program(tmp_path: Path, *, framed: bool) -> None:
     event = {"op": "c", "before": None, "after": {"id": 1}}
     record = {"schema": None, "payload": event} if framed else event
     world = from_records(tmp_path, load="merge", merge={"keys": ["id"]})
@@ -413,7 +413,7 @@ def test_merged_change_events_are_opened_for_all_programs(tmp_path: Path, *, fra
     of_loader = with_columns_of_files(written, "", lambda app_id: agreed_columns(stage, app_id))
     assert (of_loader.record.envelope, of_loader.record.columns) == ("debezium", "id BIGINT")
     plain = written.model_copy(update={"envelope": "plain"})
-    assert required(found_columns(plain, stage, FsspecStore)).record.envelope == "plain", "what the settings say counts"
+    assert required(found_columns(plain, stage, FsspecStore)).record.envelope == "plain", "an explicit setting wins"
 
 
 @pytest.mark.parametrize(
@@ -423,16 +423,18 @@ def test_merged_change_events_are_opened_for_all_programs(tmp_path: Path, *, fra
         ({"load": "append"}, []),
         ({"merge": {"keys": ["op"], "operation": "op", "deletes": ["d"]}}, []),
     ],
-    ids=["other records, too", "not merged", "an operation of the records"],
+    ids=["mixed with other records", "not merged", "operation in the records"],
 )
-def test_other_streams_take_records_as_they_are(tmp_path: Path, more: dict[str, object], others: list[object]) -> None:
+def test_other_streams_read_change_events_as_plain_records(
+    tmp_path: Path, more: dict[str, object], others: list[object]
+) -> None:
     event = {"op": "c", "before": None, "after": {"id": 1}}
     merged = {"load": "merge", "merge": {"keys": ["op"]}} if more.get("load") != "append" else {}
     found = from_records(tmp_path, **{**merged, **more}).finder(Sample([event, *others], images=({"id": 1},))).find()
     assert (found.stream.record.envelope, "op STRING" in found.stream.record.columns) == ("plain", True)
 
 
-def test_a_row_s_value_goes_where_an_older_file_lacks_a_column_that_the_table_has(tmp_path: Path) -> None:
+def test_rows_of_an_older_file_are_written_with_all_columns_of_the_table(tmp_path: Path) -> None:
     world = from_table(tmp_path, load="merge", merge={"keys": ["id"]}, evolution="add")
     world.commit("id BIGINT, day STRING")
     stale = world.writer()
@@ -446,7 +448,7 @@ def test_a_row_s_value_goes_where_an_older_file_lacks_a_column_that_the_table_ha
     assert to_ddl(schema_from_json(write.shape.schema)) == "id BIGINT, day STRING, mood STRING"
 
 
-def test_names_that_the_table_has_for_something_else_are_not_inferred(tmp_path: Path) -> None:
+def test_names_taken_by_the_table_are_not_inferred(tmp_path: Path) -> None:
     world = from_records(tmp_path, derive={"Day": "'x'"}, kafka_columns=True, evolve_limit=3)
     many = {f"user{number}": 1 for number in range(5)}
     record = {"id": 1, "day": 1, "_kafka_offset": 1, "_rescued": 1, "kafka": 1, "many": many, "b": 1}
@@ -454,7 +456,7 @@ def test_names_that_the_table_has_for_something_else_are_not_inferred(tmp_path: 
     assert world.agreed is None
 
 
-def test_the_settings_may_change_to_declared_columns_and_back(tmp_path: Path) -> None:
+def test_stream_can_switch_to_declared_columns_and_back(tmp_path: Path) -> None:
     world = from_records(tmp_path)
     world.writer(FIRST, {"id": 1}).produce({"id": 1})
     world.stream_settings["columns"] = "id BIGINT, more STRING"
@@ -464,7 +466,7 @@ def test_the_settings_may_change_to_declared_columns_and_back(tmp_path: Path) ->
     assert required(world.finder(Sample([])).known()).record.columns == "id BIGINT"
 
 
-def test_each_change_of_the_setting_goes_on_with_the_table_or_says_what_it_needs(tmp_path: Path) -> None:
+def test_each_change_of_columns_keeps_loading_or_names_the_remedy(tmp_path: Path) -> None:
     world = World(tmp_path, {})
     records: list[dict[str, object]] = []
 
@@ -496,7 +498,7 @@ def test_each_change_of_the_setting_goes_on_with_the_table_or_says_what_it_needs
     assert set(world.tables.tables[f"{tmp_path}/table"].transactions.values()) == {len(records) - 1}
 
 
-def test_a_table_that_is_gone_while_a_writer_runs_leaves_its_columns_in_use(tmp_path: Path) -> None:
+def test_running_writer_keeps_its_columns_when_the_table_disappears(tmp_path: Path) -> None:
     world = from_table(tmp_path)
     world.commit("id BIGINT")
     writer = world.writer()
@@ -510,7 +512,7 @@ def test_a_table_that_is_gone_while_a_writer_runs_leaves_its_columns_in_use(tmp_
     assert caught.value.remedy == "create the table, or write columns: from_records, with which the loader creates it"
 
 
-def test_the_tables_of_routes_get_the_columns_of_the_main_table(tmp_path: Path) -> None:
+def test_route_tables_get_the_main_table_s_columns(tmp_path: Path) -> None:
     world = from_table(tmp_path, route="kind", routes={"a": f"{tmp_path}/a"}, unrouted="table")
     world.commit("id BIGINT, kind STRING")
     world.writer().produce({"id": 1, "kind": "a"}, {"id": 2, "kind": "b"})
@@ -520,7 +522,7 @@ def test_the_tables_of_routes_get_the_columns_of_the_main_table(tmp_path: Path) 
     assert columns == dict.fromkeys((f"{tmp_path}/table", f"{tmp_path}/a"), "id BIGINT, kind STRING")
 
 
-def test_a_table_with_columns_of_its_own_has_these_and_what_they_lack_is_rescued(tmp_path: Path) -> None:
+def test_section_with_declared_columns_rescues_other_fields(tmp_path: Path) -> None:
     clicks = {"table": f"{tmp_path}/a", "columns": "id BIGINT, url STRING", "partition_by": ["url"]}
     world = from_records(
         tmp_path, route="kind", routes={"a": clicks, "b": {"table": f"{tmp_path}/b", "load": "append"}}
@@ -534,7 +536,7 @@ def test_a_table_with_columns_of_its_own_has_these_and_what_they_lack_is_rescued
     assert world.counted() == (2, 0)
 
 
-def test_what_check_shows(tmp_path: Path) -> None:
+def test_check_shows_inferred_columns(tmp_path: Path) -> None:
     world = from_records(tmp_path)
     stream = world.settings.streams[0]
     assert columns_text(stream, world.finder(Sample([])).preview()).endswith("they are inferred from the first records")
@@ -542,7 +544,7 @@ def test_what_check_shows(tmp_path: Path) -> None:
     assert columns_text(stream, found) == "ok: orders: from_records: id BIGINT"
 
 
-def test_absent_columns_are_from_records() -> None:
+def test_columns_default_to_from_records() -> None:
     (stream,) = settings_of("/x").streams
     assert (stream.record.columns, stream.record.unknown_fields) == ("from_records", "evolve")
     (stream,) = settings_of("/x", columns="from_records", unknown_fields="ignore").streams
@@ -569,13 +571,13 @@ def test_absent_columns_are_from_records() -> None:
         ),
     ],
 )
-def test_columns_of_records_that_name_a_schema_are_from_the_registry(stream: dict[str, object], columns: str) -> None:
+def test_columns_default_to_from_registry_when_records_name_a_schema(stream: dict[str, object], columns: str) -> None:
     raw = {"app_id": "orders", "topics": ["orders"], "table": "/x", "framing": "confluent", **stream}
     assert Stream.model_validate(raw).record.columns == columns
 
 
 @pytest.mark.parametrize("stream", [{"jmespath": {"a": "b"}}, {"rename": {"a": "b"}}, {"field_names": "snake_case"}])
-def test_columns_from_records_evolve_whatever_their_names(stream: dict[str, object]) -> None:
+def test_columns_from_records_evolve_with_renamed_fields(stream: dict[str, object]) -> None:
     (found,) = settings_of("/x", columns=" from_records ", **stream).streams
     assert found.record.unknown_fields == "evolve"
 
@@ -622,12 +624,12 @@ def test_headers_that_rows_will_need_are_read_from_the_start(stream: dict[str, o
         ({"topology": "a:b"}, "a topology makes the rows"),
     ],
 )
-def test_settings_that_cannot_be(stream: dict[str, object], words: str) -> None:
+def test_contradictory_column_settings_are_refused(stream: dict[str, object], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         settings_of("/x", **stream)
 
 
-def test_agreed_columns_are_read_as_they_were_written(tmp_path: Path) -> None:
+def test_agreed_columns_round_trip(tmp_path: Path) -> None:
     store = FsspecStore(f"{tmp_path}/stage")
     assert agreed_columns(store, "a/b") is None
     agreed = AgreedColumns(
@@ -638,7 +640,7 @@ def test_agreed_columns_are_read_as_they_were_written(tmp_path: Path) -> None:
     assert agreed_columns(store, "a/b") == agreed
     path = "columns/a%2Fb/00000000000000000003.json"
     stored = json.loads(required(store.read(path)))
-    assert stored == {  # what is stored stays readable, so a field may be added here, and none changed
+    assert stored == {  # the stored format stays readable: fields may be added, none changed
         "version": 1,
         "app_id": "a/b",
         "columns": schema_to_json(agreed.columns),

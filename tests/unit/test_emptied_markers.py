@@ -1,4 +1,4 @@
-"""A writer's marker that was emptied: it is not taken for one made by hand, and no record is lost by it."""
+"""A writer's marker that was emptied is not taken for one made by hand, and loses no record."""
 
 from dataclasses import replace
 
@@ -48,7 +48,7 @@ def empty(staging: Staging, store: ObjectStore, start: int) -> None:
 
 
 @pytest.mark.parametrize("end", [11, 20], ids=["one record", "ten records"])
-def test_an_emptied_marker_is_held_and_its_records_are_staged_again(
+def test_emptied_marker_is_held_and_its_records_are_staged_again(
     end: int, staging: Staging, store: ObjectStore, tables: MemoryDeltaTables
 ) -> None:
     staging.flush(0, 0, 10)
@@ -68,7 +68,7 @@ def test_an_emptied_marker_is_held_and_its_records_are_staged_again(
     assert (dict(report.held), tables.tables[staging.table].transactions) == ({}, {"orders-0": 29})
 
 
-def test_one_at_the_end_of_what_a_plan_reads_is_held(
+def test_emptied_marker_at_the_end_of_a_plan_is_held(
     staging: Staging, store: ObjectStore, tables: MemoryDeltaTables
 ) -> None:
     staging.flush(0, 0, 1)
@@ -80,7 +80,9 @@ def test_one_at_the_end_of_what_a_plan_reads_is_held(
     assert tables.tables[staging.table].transactions == {"orders-0": 14}
 
 
-def test_one_that_the_table_has_is_settled(staging: Staging, store: ObjectStore, tables: MemoryDeltaTables) -> None:
+def test_emptied_marker_that_the_table_has_loaded_is_settled(
+    staging: Staging, store: ObjectStore, tables: MemoryDeltaTables
+) -> None:
     staging.flush(0, 0, 10)
     for start in (10, 20):
         flush_behind(staging, store, start, start + 10)
@@ -90,7 +92,7 @@ def test_one_that_the_table_has_is_settled(staging: Staging, store: ObjectStore,
     assert (dict(report.held), staging.markers()) == ({}, [MarkerName(staging.source(0), Position(20)).path])
 
 
-def test_a_flush_has_the_digest_of_the_marker_before_it(staging: Staging, store: ObjectStore) -> None:
+def test_flush_has_the_digest_of_the_marker_before_it(staging: Staging, store: ObjectStore) -> None:
     (stream,) = settings_for(staging).streams
     writer = ObjectStage(store, lambda _: store, SystemClock(), lambda: "0b4a", "writer")
     staging.touch(0, 41)

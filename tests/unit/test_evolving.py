@@ -1,4 +1,4 @@
-"""Writers and a loader over one stage: how columns are agreed on, staged, offered, added and taken up."""
+"""Writers and a loader on one stage: how columns are agreed on, staged, offered, added and adopted."""
 
 import json
 from collections.abc import Sequence
@@ -61,7 +61,7 @@ VALUES: dict[TopicPartition, list[object]] = {}
 
 
 class Picky(MemoryDeltaTables):
-    """Takes no column of one name."""
+    """Refuses the column ``sick``."""
 
     def add_columns(self, url: str, added: Sequence[Addition]) -> None:
         if any(one.path == ("sick",) for one in added):
@@ -117,7 +117,7 @@ class World:
         assert (report.failure and report.failure.problem, report.held) == (failure, {})
 
     def staged(self, partition: TopicPartition) -> list[tuple[str, str | None]]:
-        """By marker, the columns of its files, and what it offers."""
+        """By marker, the columns of its files, and the columns that it offers."""
         found = []
         for manifest in manifests(self.store, f"done/orders/{partition.partition}"):
             offered = None if manifest.offered is None else to_ddl(schema_from_json(manifest.offered))
@@ -125,7 +125,7 @@ class World:
         return found
 
     def rows(self, partition: TopicPartition) -> list[dict[str, object]]:
-        """What is staged of a partition, without the columns that are null."""
+        """The staged rows of a partition, without the columns that are null."""
         paths = [
             file.path
             for one in manifests(self.store, f"done/orders/{partition.partition}")
@@ -161,7 +161,7 @@ def produce(writer: StageWriter, group: Member, partition: TopicPartition, *valu
         writer.step(0.5)
 
 
-def test_a_field_is_in_its_column_from_its_first_record(tmp_path: Path) -> None:
+def test_new_field_has_its_column_from_its_first_record(tmp_path: Path) -> None:
     world = World(tmp_path, columns="id BIGINT, meta STRUCT<a: BIGINT>")
     writer = world.writer(SOURCES[0])
     produce(*writer, SOURCES[0], {"id": 1})
@@ -187,7 +187,7 @@ def test_a_field_is_in_its_column_from_its_first_record(tmp_path: Path) -> None:
     assert numbers(world.metrics)["columns_gained_total{app_id=orders}"] == 2
 
 
-def test_of_two_writers_that_infer_differently_the_first_counts(tmp_path: Path) -> None:
+def test_first_of_two_writers_that_infer_differently_wins(tmp_path: Path) -> None:
     world = World(tmp_path)
     one = world.writer(SOURCES[0])
     first = acting("create", lambda: produce(*one, SOURCES[0], {"id": 1, "x": 1, "a": 1}), below="schema/")
@@ -203,14 +203,14 @@ def test_of_two_writers_that_infer_differently_the_first_counts(tmp_path: Path) 
     assert world.published.version == 2
 
 
-def test_a_column_is_said_to_be_of_the_first_marker_that_offers_it() -> None:
+def test_gained_column_names_the_first_marker_that_offers_it() -> None:
     offers = {path: parse_ddl(columns) for path, columns in {"1": "x INT", "2": "x INT, y INT", "3": "y INT"}.items()}
     columns = parse_ddl("x INT, y INT, z INT")
     gained = Evolved.nothing("orders", by_route=False).with_columns(columns, parse_ddl("id INT"), offers, 5).gained
     assert gained == (Gained("x INT", "1", 5), Gained("y INT", "2", 5), Gained("z INT", "", 5))
 
 
-def test_partitions_of_one_writer_offer_together(tmp_path: Path) -> None:
+def test_partitions_of_one_writer_offer_columns_together(tmp_path: Path) -> None:
     world = World(tmp_path)
     writer, group = world.writer(SOURCES[0])
     group.ends[SOURCES[1]] = 1
@@ -226,7 +226,7 @@ def test_partitions_of_one_writer_offer_together(tmp_path: Path) -> None:
     assert world.published.version == 2
 
 
-def test_the_type_of_a_column_that_the_table_has_counts(tmp_path: Path) -> None:
+def test_type_of_an_existing_table_column_wins(tmp_path: Path) -> None:
     world = World(tmp_path)
     write_log(world.table, "id BIGINT, _rescued STRING, X STRING, day DATE, blob BINARY")
     writer = world.writer(SOURCES[0])
@@ -238,7 +238,7 @@ def test_the_type_of_a_column_that_the_table_has_counts(tmp_path: Path) -> None:
     ]
 
 
-def test_a_type_that_the_table_got_in_between_holds_and_is_published(tmp_path: Path) -> None:
+def test_type_that_the_table_got_meanwhile_wins_and_is_published(tmp_path: Path) -> None:
     world = World(tmp_path)
     writer = world.writer(SOURCES[0])
     produce(*writer, SOURCES[0], {"id": 1})
@@ -254,7 +254,7 @@ def test_a_type_that_the_table_got_in_between_holds_and_is_published(tmp_path: P
     assert (world.published.version, to_ddl(world.published.columns)) == (2, "x STRING")
 
 
-def test_nothing_is_taken_for_read_while_the_stage_fails(tmp_path: Path) -> None:
+def test_reading_does_not_advance_while_the_stage_fails(tmp_path: Path) -> None:
     world = World(tmp_path)
     store = TrappedStore(f"{tmp_path}/stage")
     writer, group = world.writer(SOURCES[0], store)
@@ -281,13 +281,13 @@ def test_nothing_is_taken_for_read_while_the_stage_fails(tmp_path: Path) -> None
     assert writer.health().problems == ()
 
 
-def test_records_in_front_of_one_that_holds_are_read_again_before_it_does(tmp_path: Path) -> None:
+def test_records_before_a_held_one_are_read_again_first(tmp_path: Path) -> None:
     world = World(tmp_path, expect={"positive": "id > 0"}, on_fail="hold")
     writer, group = world.writer(SOURCES[0])
     produce(writer, group, SOURCES[0], {"id": 1}, {"id": 2})
     VALUES[SOURCES[0]] += [{"id": 3}]
     group.ends[SOURCES[0]] = 3
-    writer.step(0.1)  # a buffer with the old columns stands
+    writer.step(0.1)  # a buffer with the old columns is open
     produce(writer, group, SOURCES[0], {"id": 4, "x": 1}, {"id": -5}, {"id": 6})
     assert world.rows(SOURCES[0]) == [{"id": 1}, {"id": 2}, {"id": 3}, {"id": 4, "x": 1}]
     assert [(held.reason, required(held.resume_point).position) for held in writer.assignment.held.values()] == [
@@ -295,7 +295,7 @@ def test_records_in_front_of_one_that_holds_are_read_again_before_it_does(tmp_pa
     ]
 
 
-def test_writers_take_up_what_the_loader_publishes(tmp_path: Path) -> None:
+def test_writers_adopt_columns_that_the_loader_publishes(tmp_path: Path) -> None:
     world = World(tmp_path)
     one, two = (world.writer(partition, refusing(tmp_path)) for partition in SOURCES)
     produce(*one, SOURCES[0], {"id": 1, "x": 1}, {"id": 2, "x": None})
@@ -317,7 +317,7 @@ def test_writers_take_up_what_the_loader_publishes(tmp_path: Path) -> None:
     assert {gained.offered_by.split("/")[2] for gained in world.published.gained} <= {"0", "1"}
 
 
-def test_a_table_that_lost_its_columns_gets_them_again(tmp_path: Path) -> None:
+def test_table_that_lost_its_columns_gets_them_again(tmp_path: Path) -> None:
     world = World(tmp_path)
     writer = world.writer(SOURCES[0])
     produce(*writer, SOURCES[0], {"id": 1, "x": 1})
@@ -331,7 +331,7 @@ def test_a_table_that_lost_its_columns_gets_them_again(tmp_path: Path) -> None:
     assert world.columns == "id BIGINT, _rescued STRING, x BIGINT"
 
 
-def test_a_loader_that_dies_between_adding_and_publishing_is_made_good(tmp_path: Path) -> None:
+def test_loader_that_dies_before_publishing_is_recovered_by_the_next(tmp_path: Path) -> None:
     world = World(tmp_path)
     produce(*world.writer(SOURCES[0], refusing(tmp_path)), SOURCES[0], {"id": 1, "x": 1})
     world.load(refusing(tmp_path), failure="not for you")
@@ -345,7 +345,7 @@ def test_a_loader_that_dies_between_adding_and_publishing_is_made_good(tmp_path:
     assert len(world.tables.tables[world.stream.table].paths) == 1
 
 
-def test_of_two_loaders_the_later_one_publishes_what_both_agree_on(tmp_path: Path) -> None:
+def test_later_of_two_loaders_publishes_the_joined_types(tmp_path: Path) -> None:
     world = World(tmp_path)
     produce(*world.writer(SOURCES[0], refusing(tmp_path)), SOURCES[0], {"id": 1, "x": 1.5, "y": "y"})
     other = Evolved("orders", 1, parse_ddl("x BIGINT"))
@@ -357,7 +357,7 @@ def test_of_two_loaders_the_later_one_publishes_what_both_agree_on(tmp_path: Pat
     assert world.columns == "id BIGINT, _rescued STRING, x DOUBLE, y STRING"
 
 
-def test_a_column_that_the_table_does_not_take_keeps_no_row_out(tmp_path: Path) -> None:
+def test_column_that_the_table_refuses_blocks_no_row(tmp_path: Path) -> None:
     world = World(tmp_path, Picky())
     writer = world.writer(SOURCES[0], refusing(tmp_path))
     produce(*writer, SOURCES[0], {"id": 1, "a": 1, "sick": 1, "z": "z"})
@@ -366,7 +366,7 @@ def test_a_column_that_the_table_does_not_take_keeps_no_row_out(tmp_path: Path) 
     assert len(world.tables.tables[world.stream.table].paths) == 1
 
 
-def test_there_is_a_limit(tmp_path: Path) -> None:
+def test_evolve_limit_bounds_gained_columns_of_all_writers(tmp_path: Path) -> None:
     world = World(tmp_path, evolve_limit=3)
     one, two = (world.writer(partition) for partition in SOURCES)
     produce(*one, SOURCES[0], {"id": 1, **{f"user-{number}": number for number in range(100)}})
@@ -376,7 +376,7 @@ def test_there_is_a_limit(tmp_path: Path) -> None:
     assert [offered for partition in SOURCES for _, offered in world.staged(partition)] == [None, None]
 
 
-def test_the_columns_of_an_altered_table_are_used_as_they_are() -> None:
+def test_columns_of_an_altered_table_are_used_unchanged() -> None:
     table = parse_ddl("id BIGINT, day DATE, _rescued STRING")
     known = PublishedColumns(parse_ddl("id BIGINT"), parse_ddl("old STRING"), 10)
     agreement = agree(table, known, parse_ddl("day STRING, ID BIGINT"), table)
@@ -384,7 +384,7 @@ def test_the_columns_of_an_altered_table_are_used_as_they_are() -> None:
     assert to_ddl(agreement.columns) == "old STRING, day DATE"
 
 
-def test_an_object_that_cannot_be_read_changes_nothing_for_a_writer(tmp_path: Path) -> None:
+def test_unreadable_published_columns_leave_a_writer_s_columns_unchanged(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.store.write(Evolved("orders", 1, parse_ddl("x BIGINT")).path, b"{")
     writer = world.writer(SOURCES[0])
@@ -392,7 +392,7 @@ def test_an_object_that_cannot_be_read_changes_nothing_for_a_writer(tmp_path: Pa
     assert world.staged(SOURCES[0]) == [("id BIGINT, _rescued STRING", "x BIGINT")]
 
 
-def test_published_columns_are_read_as_they_were_written(tmp_path: Path) -> None:
+def test_published_columns_round_trip(tmp_path: Path) -> None:
     store = FsspecStore(f"{tmp_path}/stage")
     assert latest(store, "a/b") is None
     for version in (2, 10, 9):
@@ -403,7 +403,7 @@ def test_published_columns_are_read_as_they_were_written(tmp_path: Path) -> None
     assert folder_of("a/b") == "schema/a%2Fb/"
 
 
-def test_the_rescue_column_cannot_be_dropped() -> None:
+def test_rescue_column_cannot_be_dropped() -> None:
     with pytest.raises((ConfigError, ValueError), match="evolve"):
         settings_of("/x", drop=["_rescued"])
 
@@ -411,13 +411,17 @@ def test_the_rescue_column_cannot_be_dropped() -> None:
 @pytest.mark.parametrize(
     ("table", "first", "refused"),
     [
-        ("id BIGINT, _rescued STRING, price FLOAT", {"price": 1.5}, False),  # counts, though no record may fill it
+        (
+            "id BIGINT, _rescued STRING, price FLOAT",
+            {"price": 1.5},
+            False,
+        ),  # counts toward the limit, though no record may fill it
         ("id BIGINT, _rescued STRING, Attrs STRING", {}, False),
         (None, {}, True),
     ],
     ids=["limit", "case", "refused"],
 )
-def test_names_that_are_data_cost_no_flush_each(
+def test_field_names_that_are_data_do_not_cost_a_flush_each(
     tmp_path: Path, table: str | None, first: dict[str, object], *, refused: bool
 ) -> None:
     world = World(tmp_path, evolve_limit=3)
@@ -433,7 +437,7 @@ def test_names_that_are_data_cost_no_flush_each(
     assert len(world.staged(SOURCES[0])) <= 3
 
 
-def test_the_types_of_a_route_s_table_count(tmp_path: Path) -> None:
+def test_types_of_a_route_s_table_win(tmp_path: Path) -> None:
     route = f"{tmp_path}/route"
     world = World(tmp_path, route="kind", columns="id BIGINT, kind STRING", routes={"a": route})
     stores = {world.stream.table: world.table, route: FsspecStore(route)}
@@ -451,7 +455,7 @@ def columns_by_route(world: World) -> dict[str, str]:
     return {url.rpartition("/")[2]: columns for url, columns in tables.items() if "/by/" in url}
 
 
-def test_tables_with_columns_of_their_own_gain_them_apart(tmp_path: Path) -> None:
+def test_tables_with_own_columns_gain_them_separately(tmp_path: Path) -> None:
     world = World(tmp_path, **OWN, route_table=f"{tmp_path}/by/{{route}}")
     first, second = SOURCES
     writer, group = world.writer(first)
@@ -463,7 +467,7 @@ def test_tables_with_columns_of_their_own_gain_them_apart(tmp_path: Path) -> Non
     }
     gained = [each.column for each in world.published.gained]
     assert gained == ["a STRUCT<x: BIGINT, y: STRUCT<z: BIGINT>>", "b STRUCT<x: STRING>"]
-    # Another writer, and one that may not agree: what it offers is for the table of its route alone.
+    # Another writer may not agree on columns: its offer is for the table of its route alone.
     other, group = world.writer(second, refusing(tmp_path))
     produce(other, group, second, {"kind": "b", "x": "two", "late": True}, {"kind": "a", "x": "text"})
     world.load()
@@ -481,8 +485,8 @@ def sections_of(folder: Path) -> dict[str, Any]:
     return {"route": "kind", "columns": "id BIGINT, kind STRING", "routes": routes}
 
 
-def test_sections_gain_columns_apart(tmp_path: Path) -> None:
-    """Columns that only the stream declares are none of theirs."""
+def test_sections_gain_columns_separately(tmp_path: Path) -> None:
+    """Columns that only the stream declares do not belong to the sections."""
     world = World(tmp_path, **sections_of(tmp_path), evolve_limit=4)
     first, second = SOURCES
     writer = world.writer(first)
@@ -510,7 +514,7 @@ def test_sections_gain_columns_apart(tmp_path: Path) -> None:
     assert columns_at(world.stream, f"{tmp_path}/by/c", world.published.columns).names == ("kind", "w", "x", "v1")
 
 
-def test_sections_may_become_tables_like_the_main_one_and_sections_again(tmp_path: Path) -> None:
+def test_sections_can_become_plain_routes_and_sections_again(tmp_path: Path) -> None:
     settings, (first, _) = sections_of(tmp_path), SOURCES
     settings["routes"] = {"a": {"table": f"{tmp_path}/by/a", "columns": "id BIGINT"}}
     sections = World(tmp_path, **settings)
@@ -529,11 +533,11 @@ def test_sections_may_become_tables_like_the_main_one_and_sections_again(tmp_pat
     assert "a STRUCT<kind: STRING, n: BIGINT, m: BOOLEAN>" in to_ddl(sections.published.columns)
 
 
-def test_tables_may_change_to_shared_columns_and_back(tmp_path: Path) -> None:
+def test_own_columns_can_become_shared_and_own_again(tmp_path: Path) -> None:
     template, (first, second) = f"{tmp_path}/by/{{route}}", SOURCES
     own = World(tmp_path, **OWN, route_table=template)
     produce(*own.writer(first), first, {"kind": "a", "x": 1}, {"kind": "b", "y": 1})
-    produce(*own.writer(second, refusing(tmp_path)), second, {"kind": "a", "late": True})  # in its marker, an offer
+    produce(*own.writer(second, refusing(tmp_path)), second, {"kind": "a", "late": True})  # its marker has an offer
     values = VALUES[first]
     shared = World(tmp_path, own.tables, **{**OWN, "route_columns": "shared"}, route_table=template)
     shared.load()
@@ -557,7 +561,7 @@ def test_tables_may_change_to_shared_columns_and_back(tmp_path: Path) -> None:
     assert columns_by_route(own)["b"] == "kind STRING, y BIGINT, _rescued STRING, z BIGINT, a STRUCT<n: BIGINT>"
 
 
-def test_a_table_of_its_own_that_exists_keeps_its_types(tmp_path: Path) -> None:
+def test_existing_table_with_own_columns_keeps_its_types(tmp_path: Path) -> None:
     world = World(tmp_path, **OWN, route_table=f"{tmp_path}/by/{{route}}")
     write_log(FsspecStore(f"{tmp_path}/by/a"), "kind STRING, x STRING")
     writer, group = world.writer(SOURCES[0])
@@ -576,7 +580,7 @@ def test_a_table_of_its_own_that_exists_keeps_its_types(tmp_path: Path) -> None:
         ("own", "shared"),
     ],
 )
-def test_an_event_without_a_field_clears_what_its_table_gained_by_former_settings(
+def test_event_without_a_field_clears_columns_gained_under_former_settings(
     tmp_path: Path, before: str, after: str
 ) -> None:
     url, (first, second) = f"{tmp_path}/by/a", SOURCES
@@ -606,11 +610,11 @@ def test_an_event_without_a_field_clears_what_its_table_gained_by_former_setting
     produce(writer, group, second, {"id": 1, "new": True})
     staged = [table.schema for each in manifests(edited.store, "done/orders/1") for table in each.tables if table.files]
     names = [{*schema_from_json(schema).names} - {"id", "kind", "_rescued"} for schema in staged]
-    assert names == [{"n", "m"}, {"n", "m", "new"}], "by_hand is none of this stream's"
+    assert names == [{"n", "m"}, {"n", "m", "new"}], "by_hand does not belong to this stream"
 
 
-def test_a_merging_stream_reads_its_tables_once_for_an_edit(tmp_path: Path) -> None:
-    """And a writer that may not agree on columns starts too."""
+def test_merging_stream_reads_its_tables_once_after_an_edit(tmp_path: Path) -> None:
+    """A writer that may not agree on columns starts, too."""
     url = f"{tmp_path}/by/a"
     merged: dict[str, Any] = {"route": "coalesce(kafka.key_text, 'a')", "load": "merge", "merge": {"keys": ["id"]}}
     merged["columns"] = "id BIGINT, kind STRING"
@@ -633,13 +637,13 @@ def test_a_merging_stream_reads_its_tables_once_for_an_edit(tmp_path: Path) -> N
 
     assert continued(refusing(tmp_path)) == (None, [sections.stream.table, url])
     with pytest.raises(StoreError, match="away"):
-        continued(sections.store, StoreError("away", "wait"))  # it is tried again
+        continued(sections.store, StoreError("away", "wait"))  # the caller tries again
     (columns, _), (again, opened) = continued(sections.store), continued(sections.store)
     assert (columns, opened) == (again, [sections.stream.table]), "the main table has gained nothing yet"
     assert to_ddl(required(columns)) == "a STRUCT<n: BIGINT>"
 
 
-def test_partitions_wait_until_what_was_gained_before_is_known(tmp_path: Path) -> None:
+def test_partitions_wait_until_previously_gained_columns_are_known(tmp_path: Path) -> None:
     world, (first, second) = World(tmp_path), SOURCES
     produce(*world.writer(first), first, {"id": 1, "x": 1})
     store = TrappedStore(
@@ -659,7 +663,7 @@ ITEMS: dict[str, Any] = {"columns": "id BIGINT, items ARRAY<STRUCT<sku: STRING>>
 
 
 def test_rows_of_elements_gain_columns(tmp_path: Path) -> None:
-    """Those of the record, and those of the element, which is a column of the table."""
+    """Both columns of the record and fields of the element, which is a column of the table."""
     world, (first, second) = World(tmp_path, **ITEMS), SOURCES
     writer, group = world.writer(first)
     produce(writer, group, first, {"id": 1, "items": [{"sku": "a"}, {"sku": "b", "n": 2}], "x": True})
@@ -688,7 +692,7 @@ def test_rows_of_elements_gain_columns(tmp_path: Path) -> None:
     world.load()
 
 
-def test_the_type_of_an_element_s_field_that_the_table_has_counts(tmp_path: Path) -> None:
+def test_type_of_an_element_s_field_in_the_table_wins(tmp_path: Path) -> None:
     world = World(tmp_path, **ITEMS)
     write_log(world.table, "id BIGINT, items STRUCT<sku: STRING, n: DOUBLE>, _rescued STRING")
     writer, group = world.writer(SOURCES[0])
@@ -696,7 +700,7 @@ def test_the_type_of_an_element_s_field_that_the_table_has_counts(tmp_path: Path
     assert to_ddl(world.published.columns) == "items ARRAY<STRUCT<n: DOUBLE>>"
 
 
-def test_a_derived_array_is_no_field_that_gains(tmp_path: Path) -> None:
+def test_derived_array_gains_no_fields(tmp_path: Path) -> None:
     derive = {"part": "string_split(names, ',')"}
     world = World(tmp_path, columns="id BIGINT, names STRING", derive=derive, explode="part")
     writer, group = world.writer(SOURCES[0])
@@ -708,8 +712,8 @@ def test_a_derived_array_is_no_field_that_gains(tmp_path: Path) -> None:
     assert world.columns == "id BIGINT, names STRING, x BIGINT, _rescued STRING, part STRING"
 
 
-def test_the_first_piece_of_a_record_offers_its_fields(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before a row of it is in a buffer: from there it is not read again."""
+def test_first_slice_of_a_record_offers_its_fields(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Offered before one of its rows is in a buffer: from there it is not read again."""
     world, (first, _) = World(tmp_path, **ITEMS), SOURCES
     converter = StreamConverter(world.stream, limits=ExplodeLimits(slice_bytes=200))
     items = [{"sku": f"{number}", "n": number} for number in range(30)]
@@ -731,4 +735,4 @@ def test_the_first_piece_of_a_record_offers_its_fields(tmp_path: Path, monkeypat
 
     monkeypatch.setattr(Offers, "of", count)
     assert len(list(StreamConverter(world.stream).slices([batch]))) == 1
-    assert texts == [2], "one of each message, and not of each row"
+    assert texts == [2], "one text for each message, and not for each row"

@@ -1,4 +1,4 @@
-"""Columns that a table gains under other names than records have: `rename`, `field_names` and `jmespath`."""
+"""Columns that a table gains under names other than the records': `rename`, `field_names` and `jmespath`."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ FIRST, SECOND = SOURCES
 SNAKE: dict[str, Any] = {"field_names": "snake_case"}
 
 
-def test_a_new_field_s_column_gets_the_name_that_the_settings_give_it(tmp_path: Path) -> None:
+def test_new_column_gets_the_name_from_the_settings(tmp_path: Path) -> None:
     columns = "orderId BIGINT, meta STRUCT<sentBy: STRING>, items ARRAY<STRUCT<n: BIGINT>>"
     rename = {"extra": "more", "meta.oldName": "label"}
     world = World(tmp_path, columns=columns, rename=rename, **SNAKE)
@@ -55,7 +55,7 @@ def test_a_new_field_s_column_gets_the_name_that_the_settings_give_it(tmp_path: 
     assert (world.columns, world.published.version) == (staged, 1)
 
 
-def test_what_the_loader_adds_by_offers_has_the_name_of_the_table(tmp_path: Path) -> None:
+def test_columns_added_from_offers_get_their_table_names(tmp_path: Path) -> None:
     world = World(tmp_path, columns="id BIGINT, meta STRUCT<a: BIGINT>", rename={"meta": "about"}, **SNAKE)
     writer = world.writer(FIRST, refusing(tmp_path))
     produce(*writer, FIRST, {"id": 1, "userID": 7, "user_id": "x", "meta": {"sentAt": "now"}})
@@ -65,8 +65,8 @@ def test_what_the_loader_adds_by_offers_has_the_name_of_the_table(tmp_path: Path
     assert to_ddl(world.published.columns) == "meta STRUCT<sentAt: STRING>, userID BIGINT"
 
 
-def test_the_type_of_the_table_s_column_counts(tmp_path: Path) -> None:
-    """Under its name in the table, and not where a column has the record's name."""
+def test_type_of_the_existing_table_column_wins(tmp_path: Path) -> None:
+    """The column is found by its name in the table, not by the record's name."""
     world = World(tmp_path, **SNAKE)
     write_log(world.table, "id BIGINT, _rescued STRING, user_id STRING, userName DOUBLE")
     writer = world.writer(FIRST)
@@ -78,8 +78,8 @@ def test_the_type_of_the_table_s_column_counts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_nested", [False, True])
-def test_of_fields_that_would_become_one_column_the_first_has_it(tmp_path: Path, *, is_nested: bool) -> None:
-    """The one that all writers agreed on first; the other one stays in the rescue column."""
+def test_first_of_fields_that_map_to_one_column_keeps_it(tmp_path: Path, *, is_nested: bool) -> None:
+    """The field that all writers agreed on first has the column; the other stays in the rescue column."""
 
     def record(number: int, **fields: object) -> dict[str, object]:
         return {"id": number, **({"meta": fields} if is_nested else fields)}
@@ -116,7 +116,7 @@ def test_of_fields_that_would_become_one_column_the_first_has_it(tmp_path: Path,
     assert to_ddl(world.published.columns) == ("meta STRUCT<userID: BIGINT>" if is_nested else "userID BIGINT")
 
 
-def test_a_new_column_takes_no_name_that_another_one_has(tmp_path: Path) -> None:
+def test_new_column_never_takes_an_existing_column_s_name(tmp_path: Path) -> None:
     settings = {"columns": "id BIGINT, sent STRING", "rename": {"id": "number"}, "derive": {"day": "sent"}, **SNAKE}
     world = World(tmp_path, kafka_columns=True, **settings)
     writer = world.writer(FIRST)
@@ -127,21 +127,21 @@ def test_a_new_column_takes_no_name_that_another_one_has(tmp_path: Path) -> None
     assert world.staged(FIRST)[0][1] is None
 
 
-def test_the_rescue_column_may_be_renamed(tmp_path: Path) -> None:
+def test_rescue_column_can_be_renamed(tmp_path: Path) -> None:
     world = World(tmp_path, rename={"_rescued": "rest"})
     produce(*world.writer(FIRST), FIRST, {"id": 1, "x": 1, "y": None, "rest": 2})
     assert world.rows(FIRST) == [{"id": 1, "x": 1, "rest": '{"y":null,"rest":2}'}]
     assert to_ddl(world.published.columns) == "x BIGINT"
 
 
-def test_a_dropped_derived_column_keeps_its_name_among_fields(tmp_path: Path) -> None:
+def test_dropped_derived_column_s_name_stays_reserved(tmp_path: Path) -> None:
     world = World(tmp_path, columns="id BIGINT, sent STRING", derive={"day": "sent", "hour": "sent"}, drop=["day"])
     writer = world.writer(FIRST)
     produce(*writer, FIRST, {"id": 1, "day": "a"})
     assert world.rows(FIRST) == [{"id": 1, "_rescued": '{"day":"a"}'}]
 
 
-def test_a_setting_of_names_may_come_and_go_while_files_wait(tmp_path: Path) -> None:
+def test_naming_setting_can_change_while_files_wait(tmp_path: Path) -> None:
     plain = World(tmp_path)
     produce(*plain.writer(FIRST), FIRST, {"id": 1, "userID": 1, "user_id": "a"})
     named = World(tmp_path, plain.tables, **SNAKE)
@@ -160,7 +160,7 @@ def test_a_setting_of_names_may_come_and_go_while_files_wait(tmp_path: Path) -> 
     assert to_ddl(named.published.columns) == "userID STRING, user_id STRING, newField BOOLEAN"
 
 
-def test_files_of_both_names_are_loaded(tmp_path: Path) -> None:
+def test_files_staged_under_both_names_are_loaded(tmp_path: Path) -> None:
     plain = World(tmp_path)
     produce(*plain.writer(FIRST), FIRST, {"id": 1, "userID": 1})
     named = World(tmp_path, plain.tables, **SNAKE)
@@ -175,8 +175,8 @@ def test_files_of_both_names_are_loaded(tmp_path: Path) -> None:
     assert to_ddl(again.published.columns) == "userID BIGINT, newField BOOLEAN"
 
 
-def test_a_killed_writer_s_fields_are_agreed_on_again(tmp_path: Path) -> None:
-    """It dies after the agreement and before its flush."""
+def test_fields_of_a_killed_writer_are_agreed_on_again(tmp_path: Path) -> None:
+    """The writer dies after the agreement and before its flush."""
     world = World(tmp_path, **SNAKE)
     store = TrappedStore(f"{tmp_path}/stage", before=failing("create", StoreError("no answer", ""), below="done/"))
     produce(*world.writer(FIRST, store), FIRST, {"id": 1, "userID": 1})
@@ -199,8 +199,8 @@ def test_elements_gain_columns_under_their_names(tmp_path: Path) -> None:
     assert world.columns == staged
 
 
-def test_what_jmespath_reads_is_no_new_field(tmp_path: Path) -> None:
-    """It stays in the rescue column, as it does with `rescue`."""
+def test_fields_read_by_jmespath_do_not_become_columns(tmp_path: Path) -> None:
+    """They stay in the rescue column, as with `rescue`."""
     jmespath = {"day": "substr(meta.time, `0`, `10`)", "place": "kafka.offset"}
     world = World(tmp_path, columns="id BIGINT, day STRING, place BIGINT", jmespath=jmespath)
     writer = world.writer(FIRST)
@@ -224,7 +224,7 @@ def test_what_jmespath_reads_is_no_new_field(tmp_path: Path) -> None:
     assert world.columns == "id BIGINT, day STRING, place BIGINT, _rescued STRING, x BIGINT, y STRUCT<z: BIGINT>"
 
 
-def test_a_field_that_is_a_column_stays_one_when_jmespath_comes(tmp_path: Path) -> None:
+def test_field_that_is_a_column_stays_one_when_jmespath_is_added(tmp_path: Path) -> None:
     plain = World(tmp_path, columns="id BIGINT, day STRING")
     produce(*plain.writer(FIRST), FIRST, {"id": 1, "time": "2026-03-01T12"})
     world = World(tmp_path, plain.tables, columns="id BIGINT, day STRING", jmespath={"day": "substr(time, `0`, `10`)"})
@@ -233,7 +233,7 @@ def test_a_field_that_is_a_column_stays_one_when_jmespath_comes(tmp_path: Path) 
     world.load()
 
 
-def test_tables_of_their_own_gain_columns_under_their_names(tmp_path: Path) -> None:
+def test_tables_with_own_columns_gain_them_under_their_names(tmp_path: Path) -> None:
     world = World(
         tmp_path,
         columns="kind STRING",
@@ -253,7 +253,7 @@ def test_tables_of_their_own_gain_columns_under_their_names(tmp_path: Path) -> N
     }
 
 
-def test_each_section_has_names_of_its_own(tmp_path: Path) -> None:
+def test_each_section_has_its_own_names(tmp_path: Path) -> None:
     section = {"table": f"{tmp_path}/clicks", "columns": "kind STRING", "rename": {"userID": "who"}, **SNAKE}
     world = World(tmp_path, columns="kind STRING", route="kind", routes={"click": section})
     writer = world.writer(FIRST)
@@ -273,8 +273,8 @@ MERGED: dict[str, Any] = {
 }
 
 
-def test_an_event_without_a_gained_field_makes_its_column_null(tmp_path: Path) -> None:
-    """Also where its file was staged before the field was known: the loader knows the column by its name there."""
+def test_event_without_a_gained_field_makes_its_column_null(tmp_path: Path) -> None:
+    """Also where its file was staged before the field was known: the loader finds the column by its table name."""
     world = World(tmp_path, **MERGED)
     writer = world.writer(FIRST)
     produce(*writer, FIRST, {"orderId": 1})
@@ -289,7 +289,7 @@ def test_an_event_without_a_gained_field_makes_its_column_null(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("key", [{"rename": {"a": "b"}}, SNAKE])
-def test_keys_of_messages_keep_their_names(key: dict[str, object]) -> None:
+def test_message_keys_keep_their_names(key: dict[str, object]) -> None:
     settings: dict[str, Any] = {
         "route": "kafka.topic",
         "route_table": "/y/{route}",
@@ -306,7 +306,7 @@ def test_keys_of_messages_keep_their_names(key: dict[str, object]) -> None:
     assert settings_of("/x", columns="id BIGINT", **settings, drop=["id"])
 
 
-def test_a_renamed_field_that_may_come_is_checked_as_far_as_it_is_known() -> None:
+def test_rename_of_an_undeclared_field_is_checked_as_far_as_possible() -> None:
     assert settings_of("/x", columns="id BIGINT", rename={"extra": "more"})
     with pytest.raises(ValueError, match="rename makes the column 'ID', which columns has too"):
         settings_of("/x", columns="id BIGINT", rename={"extra": "ID"})
@@ -316,7 +316,7 @@ def test_a_renamed_field_that_may_come_is_checked_as_far_as_it_is_known() -> Non
         settings_of("/x", columns="id BIGINT", rename={"extra": "more"}, unknown_fields="rescue")
 
 
-def test_what_is_published_stays_while_a_setting_hides_it() -> None:
+def test_published_columns_stay_while_a_setting_hides_them() -> None:
     stream = stream_of(columns="id BIGINT", unknown_fields="evolve", **SNAKE)
     known = PublishedColumns(parse_ddl("id BIGINT"), parse_ddl("userID BIGINT, user_id STRING, s STRUCT<a: INT>"), 10)
     table = parse_ddl("id BIGINT, user_id DOUBLE")
@@ -325,7 +325,7 @@ def test_what_is_published_stays_while_a_setting_hides_it() -> None:
     assert [str(column) for column in agreed.added] == ["s STRUCT<a: INT, b_c: BIGINT>", "x INT"]
 
 
-def test_names_of_maps_and_of_what_is_in_arrays() -> None:
+def test_names_within_maps_and_arrays_are_mapped() -> None:
     naming = Naming(rename={("m", "value", "x"): "y"}, snake_case=True)
     fields = parse_ddl("m MAP<STRING, STRUCT<x: INT, y: INT>>, a ARRAY<STRUCT<fooBar: INT, foo_bar: INT>>")
     assert to_ddl(naming.columns_of(fields)) == "m MAP<STRING, STRUCT<y: INT>>, a ARRAY<STRUCT<foo_bar: INT>>"

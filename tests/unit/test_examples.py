@@ -1,4 +1,4 @@
-"""The examples' topologies in the test driver, against batches that see all of the messages at once."""
+"""The examples' topologies in the test driver, compared with batches that see all messages at once."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ BATCHES = (29, 1_000)
 
 
 def driven(driver: TopologyTestDriver, messages: list[Message], size: int) -> TopologyTestDriver:
-    """The messages in batches of that size, each of which ends with a lost task."""
+    """Pipes the messages in batches of ``size``; the task is lost after each."""
     for start in range(0, len(messages), size):
         driver.pipe_inputs(messages[start : start + size])
         driver.restart()
@@ -29,7 +29,7 @@ def driven(driver: TopologyTestDriver, messages: list[Message], size: int) -> To
 
 
 @pytest.mark.parametrize("size", BATCHES)
-def test_visits_are_those_of_a_batch(size: int) -> None:
+def test_visits_equal_a_batch_computation(size: int) -> None:
     sent = batch.requests()
     driver = driven(TopologyTestDriver(sessions.build(), columns=batch.columns(STREAMS["visits"])), sent, size)
     expected = batch.visits(sent)
@@ -38,7 +38,7 @@ def test_visits_are_those_of_a_batch(size: int) -> None:
     assert driver.dead_letters() == []
 
 
-def test_a_request_that_is_too_late_is_a_dead_letter() -> None:
+def test_request_that_is_too_late_is_a_dead_letter() -> None:
     driver = TopologyTestDriver(sessions.build())
     late = [batch.request("ada", minute) for minute in (0, 45, 200, 1)]
     driver.pipe_inputs(late)
@@ -47,7 +47,7 @@ def test_a_request_that_is_too_late_is_a_dead_letter() -> None:
 
 
 @pytest.mark.parametrize("size", BATCHES)
-def test_orders_are_those_of_a_batch(size: int) -> None:
+def test_orders_equal_a_batch_computation(size: int) -> None:
     sent = batch.orders_and_customers()
     driver = driven(TopologyTestDriver(enrichment.build(), columns=batch.columns(STREAMS["orders"])), sent, size)
     expected = batch.enriched(sent)
@@ -56,7 +56,7 @@ def test_orders_are_those_of_a_batch(size: int) -> None:
 
 
 @pytest.mark.parametrize("size", BATCHES)
-def test_minutes_and_alerts_are_those_of_a_batch(size: int) -> None:
+def test_minutes_and_alerts_equal_a_batch_computation(size: int) -> None:
     sent = batch.readings()
     stream = STREAMS["devices"]
     routes = {"alerts": stream.routing.route_tables["alerts"].columns}
@@ -69,6 +69,6 @@ def test_minutes_and_alerts_are_those_of_a_batch(size: int) -> None:
 
 
 @pytest.mark.parametrize("app_id", sorted(STREAMS))
-def test_the_config_fits_the_topologies(app_id: str) -> None:
+def test_config_topics_match_the_topologies(app_id: str) -> None:
     stream = STREAMS[app_id]
     assert sorted(topology_of(stream).sources) == sorted(stream.topics)

@@ -1,6 +1,6 @@
-"""Exit codes, as the commands themselves end: 0 done, 1 may help to retry, 2 wrong use or config, 3 waits for a person.
+"""Exit codes of whole commands: 0 done, 1 a retry may help, 2 wrong use or config, 3 waits for a person.
 
-Where a command would need Kafka or Spark, the part that asks them is replaced by what it would find.
+Where a command would need Kafka or Spark, the part that asks them is replaced by its result.
 """
 
 import itertools
@@ -83,7 +83,7 @@ def errors_below(root: type[KafkaDeltaExpressError]) -> list[type[KafkaDeltaExpr
 
 
 LAZILY = (TopologyError, UnknownCatalogError, UnknownFieldError)
-"""Errors of modules that a program imports only when it needs them."""
+"""Errors of modules that a program imports only when needed."""
 ERRORS = {error.__name__: error for error in errors_below(errors.KafkaDeltaExpressError)}
 
 
@@ -117,23 +117,23 @@ def config(staging: Staging, tmp_path: Path) -> str:
 # The numbers, and errors.
 
 
-def test_the_numbers_are_those_that_other_programs_rely_on() -> None:
+def test_exit_code_numbers_are_fixed() -> None:
     assert {code.name: int(code) for code in ExitCode} == {"DONE": 0, "FAILED": 1, "USAGE": 2, "HELD": 3}
 
 
-def test_of_several_codes_the_gravest_counts() -> None:
+def test_gravest_of_several_codes_wins() -> None:
     gravest = [2, 1, 3, 0]
     for codes in itertools.product(ExitCode, repeat=2):
         assert ExitCode.of(codes) == min(codes, key=gravest.index)
     assert ExitCode.of([]) == 0
 
 
-def test_each_error_has_its_code_here() -> None:
+def test_each_error_has_its_code_in_this_table() -> None:
     assert ERRORS.keys() == CODES.keys()
 
 
 @pytest.mark.parametrize(("name", "code"), CODES.items())
-def test_an_error_ends_a_command_with_its_code(name: str, code: int) -> None:
+def test_error_ends_a_command_with_its_code(name: str, code: int) -> None:
     app, error = new_app("Try things."), ERRORS[name]("something is wrong", "do something")
 
     @app.command()
@@ -149,7 +149,7 @@ def test_an_error_ends_a_command_with_its_code(name: str, code: int) -> None:
 @pytest.mark.parametrize(
     ("outcome", "code"), [(NotNeeded("there is a chain"), 0), (RefusedPartition("no", "do this"), 3)]
 )
-def test_bootstrap_plan(
+def test_exit_code_of_bootstrap_plan(
     outcome: NotNeeded | RefusedPartition, code: int, config: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plans = (StreamPlan("orders", (PlannedPartition(ORDERS, None, outcome),)),)
@@ -159,7 +159,7 @@ def test_bootstrap_plan(
 
 
 @pytest.mark.parametrize(("spoiled", "code"), [("nothing", 0), ("file", 3), ("marker", 3), ("table", 1)])
-def test_bootstrap_markers_verify(spoiled: str, code: int, config: str, staging: Staging) -> None:
+def test_exit_code_of_bootstrap_markers_verify(spoiled: str, code: int, config: str, staging: Staging) -> None:
     marker = staging.flush(0, 0, 10)
     if spoiled == "file":
         staging.store(staging.table).delete([marker.tables[0].files[0].path])
@@ -210,7 +210,7 @@ UNFIT = Check("table", Level.ERROR, "it lacks a column", "add it")
         ([HELD_REPORT, StreamReport("more", failure=TableError("it is away"))], (UNFIT,), 1),
     ],
 )
-def test_loader_run_once(
+def test_exit_code_of_loader_run_once(
     reports: list[StreamReport], unfit: tuple[Check, ...], code: int, config: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without_signals_and_logs(loader_program, monkeypatch)
@@ -219,24 +219,24 @@ def test_loader_run_once(
     assert run(loader_program.app, ["run", config, "--once"]) == code
 
 
-def test_loader_run_once_with_a_paused_stream(config: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exit_code_of_loader_run_once_with_a_paused_stream(config: str, monkeypatch: pytest.MonkeyPatch) -> None:
     without_signals_and_logs(loader_program, monkeypatch)
     loader = loader_that([StreamReport("orders")], paused=("orders",))
     monkeypatch.setattr(loader_program, "_loader", lambda *_, **__: loader)
     assert run(loader_program.app, ["run", config, "--once"]) == 3
 
 
-def test_a_loader_whose_spark_died_is_looked_at_at_once_and_says_so(
+def test_loader_checks_spark_at_once_and_reports_that_it_ended(
     config: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A stream may be the first to meet the end of Java, by any exception, and before the next look at it."""
+    """Any stream may be the first to notice that Java ended, by any exception, before the next scheduled check."""
     without_signals_and_logs(loader_program, monkeypatch)
     ended = Event()
 
-    def meet_the_end(*_: object) -> None:
+    def fail_without_spark(*_: object) -> None:
         raise ConnectionRefusedError
 
-    monkeypatch.setattr(loader_program, "_run", meet_the_end)
+    monkeypatch.setattr(loader_program, "_run", fail_without_spark)
     loader = SimpleNamespace(
         lease_thread=None,
         end_streams=nothing,
@@ -251,14 +251,14 @@ def test_a_loader_whose_spark_died_is_looked_at_at_once_and_says_so(
 @pytest.mark.parametrize(
     ("once", "while_loading", "code"), [(["--once"], True, 1), (["--once"], False, 1), ([], False, 0)]
 )
-def test_a_loader_that_is_stopped(
+def test_exit_code_of_a_stopped_loader(
     once: list[str],
     while_loading: bool,  # noqa: FBT001
     code: int,
     config: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """With --once something may be left; a service that was asked to stop has done as it was told."""
+    """With --once, records may be left; a service that was asked to stop has done its job."""
     without_signals_and_logs(loader_program, monkeypatch)
 
     def made(_settings: object, _log: object, _stack: ExitStack, stopped: Event, **_named: object) -> object:
@@ -285,7 +285,7 @@ def test_a_loader_that_is_stopped(
         (failed("kafka", BrokerRefusedError("no right")), 2),
     ],
 )
-def test_loader_check(found: Check, code: int, config: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exit_code_of_loader_check(found: Check, code: int, config: str, monkeypatch: pytest.MonkeyPatch) -> None:
     without_signals_and_logs(check, monkeypatch)
     monkeypatch.setattr(check, "preflight_of", lambda *_: SimpleNamespace(checks=lambda: [found]))
     monkeypatch.setattr(check, "_spark_checks", lambda *_: iter([Check("spark", Level.OK, "well")]))
@@ -306,7 +306,7 @@ def test_loader_check(found: Check, code: int, config: str, monkeypatch: pytest.
         (Verdict.FAULT, "it is away", 1),
     ],
 )
-def test_loader_verify(
+def test_exit_code_of_loader_verify(
     verdict: Verdict, failure: str | None, code: int, config: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     finding = Finding(verdict, "kind", "text", "/t")
@@ -338,9 +338,9 @@ def test_loader_verify_needs_the_stage_where_streams_may_share_a_topic(
     monkeypatch.setattr(verify, "replace", lambda found, **_: found)
     monkeypatch.setattr(verify, "stage_store", refused)
     assert run(loader_program.app, ["verify", str(config_file(tmp_path, *streams))]) == code
-    told = capsys.readouterr().err
-    assert ("the stage was not read" in told) is (code == 0)
-    assert "no right" in told
+    printed = capsys.readouterr().err
+    assert ("the stage was not read" in printed) is (code == 0)
+    assert "no right" in printed
 
 
 class Ends:
@@ -364,7 +364,7 @@ class Ends:
 @pytest.mark.parametrize(
     ("error", "code"), [(None, 0), (BrokerError("it is away"), 1), (BrokerRefusedError("no right"), 2)]
 )
-def test_loader_status_of_what_answers(
+def test_exit_code_of_loader_status_by_kafka_s_response(
     error: KafkaDeltaExpressError | None, code: int, config: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(status, "BrokerEnds", Ends)
@@ -373,7 +373,7 @@ def test_loader_status_of_what_answers(
 
 
 @pytest.mark.parametrize("code", list(ExitCode)[1:])
-def test_loader_status_after_a_load_that_failed(
+def test_exit_code_of_loader_status_after_a_failed_load(
     code: ExitCode, config: str, staging: Staging, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(status, "BrokerEnds", Ends)
@@ -382,7 +382,7 @@ def test_loader_status_after_a_load_that_failed(
     assert run(loader_program.app, ["status", config]) == code
 
 
-def test_the_note_of_a_load_that_failed_has_its_error_s_code(staging: Staging) -> None:
+def test_note_of_a_failed_load_has_its_error_s_code(staging: Staging) -> None:
     store = staging.store(staging.stage_url)
     FailureNotes(store, SystemClock(), structlog.get_logger()).failed("orders", HeldError("it waits"))
     note = last_failure(store, "orders")
@@ -390,7 +390,9 @@ def test_the_note_of_a_load_that_failed_has_its_error_s_code(staging: Staging) -
     assert note.code == ExitCode.HELD
 
 
-def test_loader_status_of_a_held_partition(config: str, staging: Staging, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exit_code_of_loader_status_with_a_held_partition(
+    config: str, staging: Staging, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(status, "BrokerEnds", Ends)
     marker = staging.flush(0, 0, 10)
     staging.store(staging.stage_url).write(marker.name.path, b"{")
@@ -413,7 +415,7 @@ WELL = PartitionStatus(ORDERS, Position(0), Position(0), None, 0, None)
         (replace(WELL, staged_to=Position(3), loaded_to=Position(5)), (), 0),
     ],
 )
-def test_loader_status_of_what_waits(
+def test_exit_code_of_loader_status_by_partition_state(
     partition: PartitionStatus, unfit: tuple[Check, ...], code: int, config: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = StreamStatus("orders", "/t", None, None, (partition,), unfit=unfit)
@@ -425,7 +427,9 @@ def test_loader_status_of_what_waits(
 
 
 @pytest.mark.parametrize(("failure", "code"), [(None, 0), ("it is away", 1)])
-def test_loader_clean(failure: str | None, code: int, config: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exit_code_of_loader_clean(
+    failure: str | None, code: int, config: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found = Tally("data files", "/t", failure=failure)
     monkeypatch.setattr(clean, "CleanUp", lambda *_: SimpleNamespace(run=lambda *_, **__: [found]))
     assert run(loader_program.app, ["clean", config]) == code
@@ -443,7 +447,7 @@ def test_loader_clean(failure: str | None, code: int, config: str, monkeypatch: 
         (["--run", "--dry-run"], (outcomes.Done(), None), 2),
     ],
 )
-def test_loader_services(
+def test_exit_code_of_loader_services(
     arguments: list[str],
     found: tuple[outcomes.Outcome, str | None],
     code: int,
@@ -474,7 +478,7 @@ UNTIL = ["--until-caught-up"]
 
 
 @pytest.mark.parametrize(("arguments", "code"), [([], 0), (UNTIL, 1)])
-def test_a_writer_that_is_stopped_before_it_has_begun(
+def test_exit_code_of_a_writer_stopped_before_it_begins(
     arguments: list[str], code: int, config: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writer_program, "_stop_on_signals", lambda stop: stop())
@@ -492,7 +496,7 @@ def test_a_writer_that_is_stopped_before_it_has_begun(
         ([], {}, (BrokerError("no such topic", "create it"),), 0),
     ],
 )
-def test_a_writer_that_has_caught_up(  # noqa: PLR0917 - the last is pytest's
+def test_exit_code_of_a_writer_that_has_caught_up(  # noqa: PLR0917 - the last is pytest's
     arguments: list[str],
     raised: dict[str, str],
     undelivered: tuple[KafkaDeltaExpressError, ...] | None,
@@ -517,10 +521,10 @@ def test_a_writer_that_has_caught_up(  # noqa: PLR0917 - the last is pytest's
     ("codes", "arguments", "code"),
     [((0, 0), UNTIL, 0), ((0, 3), UNTIL, 3), ((0, 2), UNTIL, 2), ((1, 1), UNTIL, 1), ((0, 0), [], 1)],
 )
-def test_several_writers(
+def test_exit_code_of_several_workers_is_the_gravest(
     codes: tuple[int, int], arguments: list[str], code: int, config: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As the gravest of them; one that runs until stopped has failed when it ends by itself."""
+    """A worker that runs until stopped has failed when it ends by itself."""
     without_signals_and_logs(writer_program, monkeypatch)
     ends = f"import sys; raise SystemExit({codes!r}[int(sys.argv[-1].split('/')[0])])"
     command = [sys.executable, "-c", ends]
@@ -538,7 +542,7 @@ def test_several_writers(
         (UnsafeStoreError("no conditions"), True, 2),
     ],
 )
-def test_writer_check(
+def test_exit_code_of_writer_check(
     error: KafkaDeltaExpressError | None,
     well: bool,  # noqa: FBT001
     code: int,

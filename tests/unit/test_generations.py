@@ -1,4 +1,4 @@
-"""A topic that was created again: beginnings, txn ids, the restart's plan, and what the loader makes of old markers."""
+"""A topic that was recreated: chain origins, txn ids, the restart's plan, and how the loader treats old markers."""
 
 import json
 import uuid
@@ -73,13 +73,13 @@ STATE = StateFiles(None, (StateFileName(ORDERS, Position(3), 0, "0b4a", StateKin
         loaded_before=st.none() | st.integers(0, MAX_POSITION).map(Position),
     )
 )
-def test_a_beginning_is_read_as_it_was_written(chain_origin: ChainOrigin) -> None:
+def test_origin_round_trips(chain_origin: ChainOrigin) -> None:
     assert origin_from_bytes(origin_path(ORDERS), origin_to_bytes(chain_origin)) == chain_origin
 
 
 @pytest.mark.parametrize("needs", [{"outboxes": (OUTBOX,)}, {"state": STATE}])
-def test_a_writer_that_would_continue_without_what_an_origin_has_refuses_it(needs: dict[str, object]) -> None:
-    """Older releases read version 1 and ignore what they do not know."""
+def test_writers_that_would_ignore_an_origin_s_outboxes_or_state_refuse_it(needs: dict[str, object]) -> None:
+    """Older releases read version 1 and ignore unknown fields."""
     plain = ChainOrigin(Position(10), 1, "id")
     stored = {"version": 1, "position": 10, "generation": 1, "topic_id": "id"}
     assert json.loads(origin_to_bytes(plain)) == stored
@@ -87,7 +87,7 @@ def test_a_writer_that_would_continue_without_what_an_origin_has_refuses_it(need
     assert json.loads(origin_to_bytes(replace(plain, **needs)))["version"] == 2  # type: ignore[arg-type]
 
 
-def test_an_origin_names_what_is_of_its_chain() -> None:
+def test_origin_may_only_name_files_of_its_partition() -> None:
     elsewhere = replace(ORDERS, partition=Partition(1))
     for needs in (
         ChainOrigin(Position(10), outboxes=(OutboxName(elsewhere, Position(3), 0, "0b4a").path,)),
@@ -97,15 +97,15 @@ def test_an_origin_names_what_is_of_its_chain() -> None:
             origin_from_bytes(origin_path(ORDERS), origin_to_bytes(needs))
 
 
-def test_a_beginning_s_path_is_its_partition_s() -> None:
+def test_origin_path_names_its_partition_and_number() -> None:
     assert origin_path(ORDERS) == "begin/orders/0/00000000000000000000.begin"
     assert origin_path(ORDERS, 12) == "begin/orders/0/00000000000000000012.begin"
     assert newest_paths([origin_path(ORDERS)]) == {ORDERS: origin_path(ORDERS)}
     assert newest_paths(["done/orders/0/00000000000000000000.done", "begin/orders/0/1.begin", "begin/x"]) == {}
 
 
-def test_of_several_origins_the_one_of_the_highest_number_counts() -> None:
-    """What a repair wrote before another one may arrive once more, or only then: a name for each."""
+def test_origin_with_the_highest_number_wins() -> None:
+    """The write of an earlier repair may arrive late or twice: each origin has its own name."""
     store, elsewhere = FsspecStore(f"memory://{uuid.uuid4().hex}", {}), replace(ORDERS, partition=Partition(1))
     assert newest_origin(store, ORDERS) is None
     later = ChainOrigin(Position(20), number=10)
@@ -116,25 +116,25 @@ def test_of_several_origins_the_one_of_the_highest_number_counts() -> None:
     assert newest_origin(store, elsewhere) == ChainOrigin(Position(0), number=11)
 
 
-def test_a_repair_between_listing_and_reading_is_no_lost_origin() -> None:
+def test_origin_replaced_between_listing_and_reading_is_found() -> None:
     store, repaired = FsspecStore(f"memory://{uuid.uuid4().hex}", {}), ChainOrigin(Position(20), number=10)
     store.create(origin_path(ORDERS, 10), origin_to_bytes(repaired))
     store.write(origin_path(ORDERS), SUPERSEDED)
     assert listed_origin(store, ORDERS, origin_path(ORDERS)) == repaired
-    assert listed_origin(store, ORDERS, origin_path(ORDERS, 11)) is None, "one that is gone is not one at position 0"
+    assert listed_origin(store, ORDERS, origin_path(ORDERS, 11)) is None, "a missing origin is not one at position 0"
 
 
-def test_number_0_says_that_another_counts_and_older_releases_refuse_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_superseded_number_0_names_its_successor_and_older_releases_refuse_it(monkeypatch: pytest.MonkeyPatch) -> None:
     store = FsspecStore(f"memory://{uuid.uuid4().hex}", {})
     store.write(origin_path(ORDERS), SUPERSEDED)
     with pytest.raises(MarkerError, match=r"0{20}\.begin was replaced by an origin of a higher number"):
         newest_origin(store, ORDERS)
-    monkeypatch.setattr(chain_origins, "VERSION", 2)  # what releases before it know
+    monkeypatch.setattr(chain_origins, "VERSION", 2)  # as in releases before version 3
     with pytest.raises(NewerFormatError, match="has format version 3"):
         origin_from_bytes(origin_path(ORDERS), SUPERSEDED)
 
 
-def test_an_empty_beginning_is_position_0_and_a_broken_one_names_itself() -> None:
+def test_empty_origin_is_position_0_and_a_broken_one_is_named() -> None:
     path = origin_path(ORDERS)
     assert origin_from_bytes(path, b"") == ChainOrigin(Position(0))
     for data in (b"{", b'{"version": 4}', b'{"version": 1, "generation": -1}', b'{"version": 1, "position": "7"}'):
@@ -144,7 +144,7 @@ def test_an_empty_beginning_is_position_0_and_a_broken_one_names_itself() -> Non
         origin_from_bytes("begin/x", b"")
 
 
-def test_a_loader_that_knows_no_generations_refuses_such_a_marker() -> None:
+def test_generations_after_0_raise_the_marker_version() -> None:
     for generation, version in ((0, b'"version":1'), (1, b'"version":2')):
         marker = of(flush(0, 10), generation, "id")
         assert marker.manifest is not None
@@ -153,7 +153,7 @@ def test_a_loader_that_knows_no_generations_refuses_such_a_marker() -> None:
         assert manifest_from_bytes(marker.name, data) == marker.manifest
 
 
-def test_each_generation_has_a_txn_id_of_its_own() -> None:
+def test_each_generation_has_its_own_txn_id() -> None:
     ids = TxnIds("orders", several_topics=False)
     assert ids.of(ORDERS) == "orders-0"
     assert replace(ids, generations={ORDERS: 2}).of(ORDERS) == "orders-0@2"
@@ -183,20 +183,20 @@ def state(
 OLD = [of(marker, topic_id="old") for marker in chain_of(0, 10, 20)]
 
 
-def test_a_new_chain_begins_where_the_topic_does_and_all_of_the_old_goes() -> None:
+def test_restart_begins_at_the_topic_s_start_and_puts_the_old_chain_aside() -> None:
     plan = instance(Restart, plan_restart(state(*OLD, table=20, ends=(7, 50)), give_up=False))
     assert plan.chain_origin == ChainOrigin(Position(7), 1, "new", number=1, loaded_before=Position(0))
     assert [found.name.start for found in plan.put_aside] == [10, 0]
     assert plan.notes == ()
 
 
-def test_a_chain_in_the_place_of_others_is_of_a_later_generation_than_these() -> None:
+def test_chain_that_replaces_others_has_a_later_generation() -> None:
     joined = replace(state(*OLD), foreign="its topics are joined from now on", replaced_generation=3)
     plan = instance(Restart, plan_restart(joined, give_up=True))
     assert required(plan.chain_origin).generation == 4
 
 
-def test_a_new_chain_delivers_what_the_old_one_has_not() -> None:
+def test_new_chain_carries_the_old_chain_s_undelivered_outboxes() -> None:
     first, last = OLD
     last = replace(last, manifest=replace(required(last.manifest), outboxes=(OUTBOX,)))
     plan = instance(Restart, plan_restart(state(first, last, table=20), give_up=False))
@@ -204,14 +204,14 @@ def test_a_new_chain_delivers_what_the_old_one_has_not() -> None:
     assert plan.chain_origin == begun
 
 
-def test_what_one_table_of_the_stream_lacks_has_to_be_given_up_too() -> None:
+def test_ranges_that_one_table_lacks_must_be_given_up_explicitly() -> None:
     behind = replace(state(*OLD, table=20), deferred_from=Position(15))
     with pytest.raises(UsageError, match=r"\[15, 20\) of the old orders/0 is staged and not loaded into every table"):
         plan_restart(behind, give_up=False)
 
 
 @pytest.mark.parametrize("table", [None, 0, 15])
-def test_what_is_not_loaded_has_to_be_given_up(table: int | None) -> None:
+def test_unloaded_ranges_must_be_given_up_explicitly(table: int | None) -> None:
     with pytest.raises(UsageError, match="staged and not loaded") as caught:
         plan_restart(state(*OLD, table=table), give_up=False)
     assert "--give-up" in caught.value.remedy
@@ -219,18 +219,18 @@ def test_what_is_not_loaded_has_to_be_given_up(table: int | None) -> None:
     assert "given up" in plan.notes[0]
 
 
-def test_a_chain_of_the_topic_that_is_there_is_left() -> None:
+def test_restart_leaves_a_chain_of_the_current_topic() -> None:
     assert isinstance(plan_restart(state(*OLD, table=20, now="old"), give_up=True), UnchangedPartition)
     assert isinstance(plan_restart(state(), give_up=False), UnchangedPartition)
 
 
-def test_of_a_topic_that_has_lost_records_an_operator_says_where_the_new_chain_begins() -> None:
-    """From its first record on, those that are left would be loaded a second time."""
+def test_restart_of_a_truncated_topic_needs_a_start_position() -> None:
+    """From the topic's first record on, the remaining records would be loaded a second time."""
     short = state(*OLD, table=20, now="old", ends=(3, 12))
     with pytest.raises(UsageError, match="ends at 12 in Kafka, before its chain's end 20") as caught:
         plan_restart(short, give_up=True)
     assert "--partition 0 --at 12" in caught.value.remedy
-    for ends in ((3, 12), (3, 50)):  # also once others have come in their place
+    for ends in ((3, 12), (3, 50)):  # also once new records have taken the lost offsets
         plan = instance(
             Restart,
             plan_restart(
@@ -246,19 +246,19 @@ def test_of_a_topic_that_has_lost_records_an_operator_says_where_the_new_chain_b
         plan_restart(replace(short, table=Position(15)), give_up=False, at=Position(8))
 
 
-def test_with_unknown_ids_the_plan_says_what_may_happen() -> None:
+def test_restart_with_unknown_topic_ids_warns_of_a_second_load() -> None:
     plan = instance(Restart, plan_restart(state(*chain_of(0, 10), table=10, now=None), give_up=False))
     assert "a second time" in plan.notes[0]
 
 
-def test_a_restart_that_was_cut_off_is_tidied_up_by_the_next() -> None:
+def test_next_restart_completes_an_interrupted_one() -> None:
     leftover = StagedMarker(OLD[1].name.path, OLD[1].name, OLD[1])
     cut = replace(state(), older=(leftover,), generation=1, chain_origin=ChainOrigin(Position(0), 1, "new"))
     plan = plan_restart(cut, give_up=False)
     assert plan == Restart(ORDERS, None, (leftover,), plan.notes if isinstance(plan, Restart) else ())
 
 
-def test_the_old_topic_s_position_in_the_table_is_none_for_the_new_one_s_chain() -> None:
+def test_new_generation_ignores_the_old_topic_s_table_position() -> None:
     stream = settings_for(Staging(f"memory://{uuid.uuid4().hex}")).streams[0]
     table = TableState(1, "id", "", (), {}, 1, 2, frozenset(), {"orders-0": 19, "orders-1": 5})
     other = replace(ORDERS, partition=Partition(1))
@@ -266,7 +266,7 @@ def test_the_old_topic_s_position_in_the_table_is_none_for_the_new_one_s_chain()
     assert from_table(table, stream, [ORDERS, other], {ORDERS: 1}).positions == {other: 6}
 
 
-def test_a_load_that_reached_one_table_alone_is_completed_under_its_app_id() -> None:
+def test_load_that_reached_one_table_is_completed_under_its_app_id() -> None:
     stream = settings_for(Staging("memory://lake")).streams[0].model_copy(update={"app_id": "orders2"})
 
     def table(**transactions: int) -> TableState:
@@ -287,8 +287,8 @@ def test_a_load_that_reached_one_table_alone_is_completed_under_its_app_id() -> 
     check(table(orders_0=9), table(orders_0=15), app_id="orders")  # its own loader completes it
 
 
-def test_such_a_load_of_a_topic_in_whose_place_the_table_has_another_is_completed_before_a_new_chain() -> None:
-    """Each table has had a first commit of its own, which says whose txn actions name no topic."""
+def test_partial_load_of_a_replaced_topic_is_completed_before_a_new_chain() -> None:
+    """Each table has its own first commit, which says which topic its txn actions without a topic belong to."""
     (stream,) = settings_for(Staging("memory://lake")).streams
     table = TableState(1, "id", "", (), {}, 1, 2, frozenset(), {"orders-0": 15})
     first = {stream.table: "payments", stream.dead_letters: "orders"}
@@ -303,7 +303,7 @@ def test_such_a_load_of_a_topic_in_whose_place_the_table_has_another_is_complete
     assert "let one config read all topics of its table until its loader has completed that" in error.value.remedy
 
 
-def test_what_a_table_still_lacks_is_loaded_under_the_app_id_that_noted_it() -> None:
+def test_deferred_ranges_are_loaded_under_the_app_id_that_noted_them() -> None:
     stream = settings_for(Staging("memory://lake")).streams[0]
     ids = DeferredIds.of(TxnIds("orders", several_topics=False), ORDERS, stream.dead_letters)
 
@@ -317,10 +317,10 @@ def test_what_a_table_still_lacks_is_loaded_under_the_app_id_that_noted_it() -> 
         check("orders2", lacking)
     assert "restore the app_id orders" in error.value.remedy
     check("orders2", ids.caught_up(Span(Position(10), Position(20))))
-    check("orders", lacking)  # `plan_restart` sees to it
+    check("orders", lacking)  # `plan_restart` handles it
 
 
-def test_a_restart_that_cannot_record_its_origin_removes_no_marker() -> None:
+def test_restart_that_cannot_record_its_origin_removes_no_marker() -> None:
     away = failing("create", StoreError("no answer"), below="begin")
     store = TrappedStore(f"memory://{uuid.uuid4().hex}", before=away)
     put(store, *OLD)
@@ -329,7 +329,7 @@ def test_a_restart_that_cannot_record_its_origin_removes_no_marker() -> None:
     assert [item.path for item in store.list("done")] == [marker.name.path for marker in OLD]
 
 
-def test_a_restart_keeps_copies_and_leaves_a_beginning() -> None:
+def test_restart_keeps_copies_and_records_an_origin() -> None:
     store = FsspecStore(f"memory://{uuid.uuid4().hex}")
     put(store, *OLD)
     plan = instance(Restart, plan_restart(state(*OLD, table=20), give_up=False))
@@ -348,19 +348,19 @@ def begin_again(staging: Staging, generation: int) -> None:
 
 
 def stage_again(staging: Staging, start: int, end: int, previous: int | None, generation: int) -> None:
-    """A flush of another generation, as a writer makes it."""
+    """Stages a flush of another generation, as a writer does."""
     other = Staging(staging.root, staging.topic, previous={} if previous is None else {0: Position(previous)})
     marker = of(other.flush(0, start, end), generation)
     put(staging.store(staging.stage_url), marker)
 
 
-def test_both_topics_are_in_the_table_and_an_old_marker_blocks_nothing() -> None:
+def test_both_generations_are_loaded_and_an_old_marker_blocks_nothing() -> None:
     staging, tables = Staging(f"memory://{uuid.uuid4().hex}"), MemoryDeltaTables()
     staging.flush(0, 0, 10)
     staging.flush(0, 10, 20)
     loader_for(staging, tables).run_pass()
     store = staging.store(staging.stage_url)
-    store.delete([f"done/orders/0/{0:020d}.done"])  # the other one is left: a late claim, or a restart that was cut off
+    store.delete([f"done/orders/0/{0:020d}.done"])  # the other marker is left: a late claim, or an interrupted restart
     begin_again(staging, 1)
     stage_again(staging, 0, 7, None, 1)
     (report,) = loader_for(staging, tables).run_pass()
@@ -373,7 +373,7 @@ def test_both_topics_are_in_the_table_and_an_old_marker_blocks_nothing() -> None
     assert table.transactions == {"orders-0": 19, "orders-0@1": 11}
 
 
-def test_a_restart_that_has_not_ended_holds_a_chain_whose_old_markers_it_moves() -> None:
+def test_unfinished_restart_holds_the_chain_whose_old_markers_it_moves() -> None:
     staging, tables = Staging(f"memory://{uuid.uuid4().hex}"), MemoryDeltaTables()
     staging.flush(0, 0, 10)
     loader_for(staging, tables).run_pass()
@@ -391,7 +391,7 @@ def test_a_restart_that_has_not_ended_holds_a_chain_whose_old_markers_it_moves()
 
 
 @pytest.mark.parametrize("is_begun", [True, False])
-def test_old_markers_at_both_ends_of_a_chain_are_moved_though_none_was_read(*, is_begun: bool) -> None:
+def test_old_markers_at_both_ends_of_a_chain_are_moved_unread(*, is_begun: bool) -> None:
     """Writers continue from the highest marker, and the lowest one keeps all above it."""
     staging = Staging(f"memory://{uuid.uuid4().hex}")
     for start in (0, 10, 20, 30):
@@ -404,19 +404,19 @@ def test_old_markers_at_both_ends_of_a_chain_are_moved_though_none_was_read(*, i
     tables = {comparable(url): url for url in stream.tables}
     locks = RepairLocks(store, Author("operator", 1_000), "0b4a")
     locks.read_last(partition)
-    with locks.locked(partition, "restart"):  # which moves them, and whose deletion may come when a name is used again
+    with locks.locked(partition, "restart"):  # the repair moves them; its deletion may arrive after a name is reused
         _, moved, held = put_older_aside(stage, stage.listing(stream), stage.origins(stream), (), tables)
     assert (moved, [reason.reason for reason in held.values()]) == ((), ["under_repair"])
     listing, moved, held = put_older_aside(stage, stage.listing(stream), stage.origins(stream), (), tables)
     assert (sorted(marker.name.start for marker in moved), held) == ([0, 10, 20, 30], {})
-    assert [moved[0].name.start, moved[1].name.start] == [30, 0], "of each look at the ends the highest first"
+    assert [moved[0].name.start, moved[1].name.start] == [30, 0], "of the two ends, the highest is moved first"
     left = [f"done/orders/0/{12:020d}.done"] if is_begun else []
     assert staging.markers() == left
     assert [name.path for listed in listing.values() for name in listed.names] == left
 
 
 @pytest.mark.parametrize(
-    ("ids", "now", "told"),
+    ("ids", "now", "shown"),
     [
         (("old", "old"), "new", True),
         (("old", "new"), "new", False),  # the last marker counts
@@ -426,19 +426,19 @@ def test_old_markers_at_both_ends_of_a_chain_are_moved_though_none_was_read(*, i
         (("old", "old"), "old", False),
     ],
 )
-def test_a_topic_that_is_another_one_than_the_chain_s_is_told(
-    ids: tuple[str | None, str | None], now: str | None, *, told: bool
+def test_recreated_topic_is_reported_by_its_id(
+    ids: tuple[str | None, str | None], now: str | None, *, shown: bool
 ) -> None:
     chain = [of(marker, topic_id=topic_id) for marker, topic_id in zip(chain_of(0, 10, 20), ids, strict=True)]
     held = topic_recreated(ORDERS, staged_from([UnreadableMarker(chain[0].name, "torn"), *reversed(chain)]), now)
-    assert (held is not None) is told
+    assert (held is not None) is shown
     if held is not None:
         assert held.reason == "topic_recreated"
         assert "its id is new, but the staged records of orders/0 came from old" in held.problem
         assert "`bootstrap restart ⟨config⟩ --topic orders --yes`" in held.remedy
 
 
-def test_the_topic_of_one_stream_s_chain_is_kafka_s_and_the_command_has_the_chain_s() -> None:
+def test_recreated_topic_is_named_as_in_kafka_and_the_command_names_the_chain() -> None:
     chain = TopicPartition(Topic("orders@audit"), Partition(0))
     held = required(topic_recreated(chain, "old", "new"))
     assert held.problem.startswith("the topic orders was deleted and created again")
@@ -447,44 +447,44 @@ def test_the_topic_of_one_stream_s_chain_is_kafka_s_and_the_command_has_the_chai
     assert "the topic orders has no partition 0" in unknown_partition(chain, ["done/a"]).problem
 
 
-def test_status_tells_a_topic_that_was_created_again_until_its_chain_is_begun_again() -> None:
+def test_status_reports_a_recreated_topic_until_its_chain_restarts() -> None:
     staging = Staging(f"memory://{uuid.uuid4().hex}")
     store = staging.store(staging.stage_url)
     put(store, of(staging.flush(0, 0, 10), topic_id="old"))
     (stream,) = settings_for(staging).streams
 
-    def told(ends: dict[TopicPartition, Position]) -> tuple[str, str]:
+    def shown(ends: dict[TopicPartition, Position]) -> tuple[str, str]:
         status = stream_status(
             stream, Stage(store, in_turn), staging.store, lambda _: ends, lambda topics: dict.fromkeys(topics, "new")
         )
         return to_text([status]), str(to_json([status]))
 
     partition = staging.source(0)
-    text, found = told({partition: Position(3)})
+    text, found = shown({partition: Position(3)})
     assert "writers hold it (topic_recreated): the topic orders was deleted and created again" in text
     assert "'writers_hold': {'reason': 'topic_recreated'" in found
-    assert "topic_recreated" not in "".join(told({}))  # Kafka does not answer
+    assert "topic_recreated" not in "".join(shown({}))  # Kafka does not respond
     begin_again(staging, 1)
-    assert "topic_recreated" not in "".join(told({partition: Position(3)}))
+    assert "topic_recreated" not in "".join(shown({partition: Position(3)}))
 
 
 @pytest.mark.parametrize(
-    ("ends", "told"), [((7, 7), True), ((7, 10), False), ((10, 7), False), ((7, None), False)], ids=str
+    ("ends", "shown"), [((7, 7), True), ((7, 10), False), ((10, 7), False), ((7, None), False)], ids=str
 )
-def test_status_tells_a_topic_that_lost_what_was_staged(ends: tuple[int, int | None], *, told: bool) -> None:
-    """Kafka is asked again after the markers were read: what was staged meanwhile is not ahead of it."""
+def test_status_reports_a_topic_that_lost_staged_records(ends: tuple[int, int | None], *, shown: bool) -> None:
+    """Kafka is asked again after the markers were read: records staged meanwhile are not ahead of it."""
     staging = Staging(f"memory://{uuid.uuid4().hex}")
     staging.flush(0, 0, 10)
     (stream,) = settings_for(staging).streams
     partition, stage = staging.source(0), Stage(staging.store(staging.stage_url), in_turn)
     answers = iter([{partition: Position(end)} if end is not None else None for end in ends])
     text = to_text([stream_status(stream, stage, staging.store, lambda _: next(answers))])
-    assert ("writers hold it (topic_truncated): orders/0 ends at 7 in Kafka, but is staged up to 10" in text) is told
-    assert ("`bootstrap restart ⟨config⟩ --topic orders --partition 0 --at 7 --yes`" in text) is told
+    assert ("writers hold it (topic_truncated): orders/0 ends at 7 in Kafka, but is staged up to 10" in text) is shown
+    assert ("`bootstrap restart ⟨config⟩ --topic orders --partition 0 --at 7 --yes`" in text) is shown
 
 
-@pytest.mark.parametrize(("first", "told"), [(0, False), (10, False), (25, True)])
-def test_status_tells_what_retention_took_before_it_was_staged(first: int, *, told: bool) -> None:
+@pytest.mark.parametrize(("first", "shown"), [(0, False), (10, False), (25, True)])
+def test_status_reports_records_that_retention_removed_unstaged(first: int, *, shown: bool) -> None:
     staging = Staging(f"memory://{uuid.uuid4().hex}")
     staging.flush(0, 0, 10)
     (stream,) = settings_for(staging).streams
@@ -497,11 +497,11 @@ def test_status_tells_what_retention_took_before_it_was_staged(first: int, *, to
         firsts=lambda sources: dict.fromkeys(sources, Position(first)),
     )
     text = to_text([status])
-    assert ("writers hold it (gone_from_kafka): Kafka no longer has [10, 25) of orders/0" in text) is told
-    assert ("`bootstrap skip ⟨config⟩ --topic orders --partition 0 --to 25 --yes`" in text) is told
+    assert ("writers hold it (gone_from_kafka): Kafka no longer has [10, 25) of orders/0" in text) is shown
+    assert ("`bootstrap skip ⟨config⟩ --topic orders --partition 0 --to 25 --yes`" in text) is shown
 
 
-def test_a_forgotten_position_of_the_new_topic_is_recognised_and_set_again() -> None:
+def test_expired_position_of_a_new_generation_is_recognized_and_restored() -> None:
     staging, tables = Staging(f"memory://{uuid.uuid4().hex}"), MemoryDeltaTables()
     staging.flush(0, 0, 20)
     loader_for(staging, tables).run_pass()
@@ -511,7 +511,7 @@ def test_a_forgotten_position_of_the_new_topic_is_recognised_and_set_again() -> 
     loader_for(staging, tables).run_pass()
     table = tables.tables[staging.table]
     assert table.commits[-1].metadata.generations == {staging.source(0): 1}
-    del table.transactions["orders-0@1"]  # as delta.setTransactionRetentionDuration makes it
+    del table.transactions["orders-0@1"]  # as delta.setTransactionRetentionDuration does
     (report,) = loader_for(staging, tables).run_pass()
     assert {held.reason for held in report.held.values()} == {"txn_expired"}
     assert [held.problem.endswith("it has the records of orders/0 up to 7") for held in report.held.values()] == [True]
@@ -533,7 +533,7 @@ def test_a_forgotten_position_of_the_new_topic_is_recognised_and_set_again() -> 
     assert table.transactions == {"orders-0": 19, "orders-0@1": 6}
 
 
-def test_an_old_marker_just_at_the_new_position_is_not_loaded() -> None:
+def test_old_marker_at_the_new_position_is_a_stray() -> None:
     staging, tables = Staging(f"memory://{uuid.uuid4().hex}"), MemoryDeltaTables()
     begin_again(staging, 1)
     stage_again(staging, 0, 10, None, 1)

@@ -1,4 +1,4 @@
-"""Readers of ranges say what is wrong with a config as every other client does; and no client waits forever."""
+"""Range readers report config errors as every other client does, and no client waits forever."""
 
 import threading
 from collections.abc import Callable
@@ -21,7 +21,7 @@ READERS: list[Callable[[Settings], object]] = [KafkaOffsets, lambda settings: Re
 
 
 @pytest.mark.parametrize("made", READERS, ids=["verify", "replay"])
-def test_a_property_that_is_refused_is_the_config_s_fault(made: Callable[[Settings], object]) -> None:
+def test_refused_client_property_is_a_config_error(made: Callable[[Settings], object]) -> None:
     settings = settings_of(
         {"table": "/t"}, stage={"url": "/s"}, kafka={"bootstrap.servers": "127.0.0.1:1", "fetch.min.byts": 7}
     )
@@ -31,11 +31,11 @@ def test_a_property_that_is_refused_is_the_config_s_fault(made: Callable[[Settin
 
 
 class Silent:
-    """A consumer without a broker, and the clock: each look at it takes a while."""
+    """A consumer without a broker, and the clock: each reading of it takes a while."""
 
-    def __init__(self, look_s: float) -> None:
+    def __init__(self, reading_s: float) -> None:
         self.asked: list[float] = []
-        self._look_s = look_s
+        self._look_s = reading_s
         self._now_s = 0.0
 
     def monotonic(self) -> float:
@@ -52,11 +52,9 @@ class Silent:
         assert timeout_s == 0
 
 
-@pytest.mark.parametrize("look_s", [0.0003, 0.0007])
-def test_kafka_is_never_asked_for_less_than_no_time_which_would_be_forever(
-    monkeypatch: pytest.MonkeyPatch, look_s: float
-) -> None:
-    consumer = Silent(look_s)
+@pytest.mark.parametrize("reading_s", [0.0003, 0.0007])
+def test_kafka_timeout_is_never_negative(monkeypatch: pytest.MonkeyPatch, reading_s: float) -> None:
+    consumer = Silent(reading_s)
     monkeypatch.setattr(reader, "time", consumer)
     with pytest.raises(KafkaException):
         reader.topics_of(cast("Consumer", consumer), 10.0, LastClientError())
@@ -64,7 +62,7 @@ def test_kafka_is_never_asked_for_less_than_no_time_which_would_be_forever(
     assert sum(consumer.asked) <= 10.0
 
 
-def test_who_is_refused_is_told_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refused_client_fails_within_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     consumer, client_error = Silent(0.0003), LastClientError()
     monkeypatch.setattr(reader, "time", consumer)
     client_error.record(KafkaError(KafkaError._AUTHENTICATION))
@@ -74,7 +72,7 @@ def test_who_is_refused_is_told_soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Closing:
-    """A consumer that can be closed once it is let, or never."""
+    """A consumer that closes once it may, or never."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self.may_close = threading.Event()
@@ -86,21 +84,21 @@ class Closing:
             raise self._error
 
 
-def test_a_consumer_that_does_not_close_is_left() -> None:
+def test_consumer_that_does_not_close_is_abandoned() -> None:
     consumer = Closing()
     assert not close_within(cast("Consumer", consumer), 0.01)
     consumer.may_close.set()
     assert close_within(cast("Consumer", consumer))
 
 
-def test_what_a_callback_raises_while_a_consumer_closes_is_raised() -> None:
+def test_error_raised_by_a_callback_during_close_is_raised() -> None:
     consumer = Closing(StoreError("gone", "wait"))
     consumer.may_close.set()
     with pytest.raises(StoreError, match="gone"):
         close_within(cast("Consumer", consumer))
 
 
-def test_an_answer_that_does_not_come_is_an_error_of_kafka_s() -> None:
+def test_missing_response_is_a_kafka_timeout_error() -> None:
     with pytest.raises(KafkaException) as error:
         result_of(Future(), -1.0)
     assert error.value.args[0].code() == KafkaError._TIMED_OUT

@@ -1,4 +1,4 @@
-"""`columns: from_registry`: the columns of the schemas that records name, for writers with a registry over HTTP."""
+"""`columns: from_registry`: columns of the schemas that records name, with writers and a registry over HTTP."""
 
 import io
 import json
@@ -50,11 +50,11 @@ def frame(schema_id: int, body: bytes) -> bytes:
 
 @dataclass(slots=True)
 class RegistryWorld(World):
-    """One whose records have schemas in a registry."""
+    """A world whose records have schemas in a registry."""
 
     registry: Registry = field(kw_only=True)
     unusable: str = "nothing"
-    """Columns with this in them cannot be converted into."""
+    """Columns with this text in them are refused by the converter."""
 
     def open_registry(self) -> SchemaRegistry:
         return SchemaRegistry(
@@ -95,8 +95,8 @@ class RegistryWorld(World):
         return frame(schema_id, out.getvalue())
 
 
-def arrive(world: RegistryWorld, count: int, *writers: Writer) -> None:
-    """Let the writers work until so many records are staged: the registry answers in its own time."""
+def wait_for_staged(world: RegistryWorld, count: int, *writers: Writer) -> None:
+    """Steps the writers until ``count`` records are staged: the registry responds asynchronously."""
 
     def is_done() -> bool:
         for writer in writers:
@@ -106,7 +106,7 @@ def arrive(world: RegistryWorld, count: int, *writers: Writer) -> None:
     until(is_done, f"{count} staged records")
 
 
-def report(writer: Writer, problem: str) -> None:
+def wait_for_problem(writer: Writer, problem: str) -> None:
 
     def is_done() -> bool:
         writer.step()
@@ -137,7 +137,7 @@ def proto(*fields: tuple[str, str, int]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """The same two schemas, and records by them, in one format."""
+    """The same two schemas, and records of them, in one format."""
 
     format: str
     schemas: tuple[str, str]
@@ -180,7 +180,7 @@ ENCODINGS = {
 
 
 @pytest.mark.parametrize("format_of", ENCODINGS)
-def test_a_new_field_is_in_its_column_from_its_first_record(tmp_path: Path, registry: Registry, format_of: str) -> None:
+def test_new_field_has_its_column_from_its_first_record(tmp_path: Path, registry: Registry, format_of: str) -> None:
     encoding = ENCODINGS[format_of]
     world = world_of(tmp_path, registry, format=format_of)
     message = partial(encoding.message, world)
@@ -188,13 +188,13 @@ def test_a_new_field_is_in_its_column_from_its_first_record(tmp_path: Path, regi
     one = world.registered(encoding.schemas[0], kind)
     writer = world.follower()
     writer.produce(message(one, id=1, note="a"))
-    arrive(world, 1, writer)
+    wait_for_staged(world, 1, writer)
     two = world.registered(encoding.schemas[1], kind)
     writer.group.values += [message(one, id=2, note="b")]
     writer.group.ends[FIRST] = 2
-    writer.service.step(0.01)  # it is in the buffer, whose file has no more columns
+    writer.service.step(0.01)  # it is in the buffer, whose file keeps the old columns
     writer.produce(message(two, id=3, price=1.5), message(one, id=4, note="d"))
-    arrive(world, 4, writer)
+    wait_for_staged(world, 4, writer)
     before = f"id {encoding.id_type}, note STRING"
     after = f"{before}, price DOUBLE"
     rescue = ", _rescued STRING" if format_of == "json" else ""
@@ -205,12 +205,12 @@ def test_a_new_field_is_in_its_column_from_its_first_record(tmp_path: Path, regi
     restarted = world.follower(SECOND)
     asked = len(registry.asked)
     restarted.produce(message(two, id=5, price=2.5))
-    arrive(world, 5, restarted)
+    wait_for_staged(world, 5, restarted)
     assert world.staged(SECOND) == [after + rescue]
     assert registry.asked[asked:] == [f"GET /schemas/ids/{two}"], "the columns are in the stage"
 
 
-def test_the_latest_schema_of_the_subject_is_among_the_first_columns(tmp_path: Path, registry: Registry) -> None:
+def test_subject_s_latest_schema_is_among_the_first_columns(tmp_path: Path, registry: Registry) -> None:
     world = world_of(tmp_path, registry)
     one = world.registered(avro(("id", "int"), ("gone", "string")), subject="orders-value")
     latest = world.registered(avro(("id", "long"), ("new", "string")), subject="orders-value")
@@ -219,67 +219,63 @@ def test_the_latest_schema_of_the_subject_is_among_the_first_columns(tmp_path: P
     assert agreed_columns(world.stage, "orders") is None
     writer = world.follower()
     writer.produce(world.order(one, id=1, gone="x"))
-    arrive(world, 1, writer)
+    wait_for_staged(world, 1, writer)
     assert world.staged() == ["id BIGINT, new STRING, gone STRING"]
     assert required(agreed_columns(world.stage, "orders")).schema_ids == (latest, one)
 
 
-def test_two_writers_that_meet_schemas_in_another_order_end_in_one_set_of_columns(
-    tmp_path: Path, registry: Registry
-) -> None:
+def test_writers_that_meet_schemas_in_different_orders_agree_on_columns(tmp_path: Path, registry: Registry) -> None:
     world = world_of(tmp_path, registry)
     ids = [world.registered(avro(("id", "int"), (name, "string"))) for name in ("a", "b", "c")]
     one, two = world.follower(FIRST), world.follower(SECOND)
     records = ((one, 0, {"a": "x"}), (two, 1, {"b": "x"}), (two, 2, {"c": "x"}), (one, 2, {"c": "x"}))
     for number, (writer, which, more) in enumerate(records):
         writer.produce(world.order(ids[which], id=number, **more))
-        arrive(world, number + 1, writer)
+        wait_for_staged(world, number + 1, writer)
     agreed = required(agreed_columns(world.stage, "orders"))
     assert (agreed.version, to_ddl(agreed.columns)) == (3, "id INT, a STRING, b STRING, c STRING")
     assert world.staged(FIRST)[-1] == world.staged(SECOND)[-1] == to_ddl(agreed.columns)
     assert world.counted() == (4, 0)
 
 
-def test_records_wait_for_a_registry_that_is_away_and_others_go_on(tmp_path: Path, registry: Registry) -> None:
+def test_records_wait_while_the_registry_is_unreachable(tmp_path: Path, registry: Registry) -> None:
     world = world_of(tmp_path, registry)
     one, two = (world.registered(avro(("id", "int"), *more)) for more in ((), (("a", "string"),)))
     writer = world.follower()
     writer.produce(world.order(one, id=1))
-    arrive(world, 1, writer)
+    wait_for_staged(world, 1, writer)
     new = world.order(two, id=2, a="x")
     registry.stop()
     other = world.follower(SECOND)
     other.produce(world.order(one, id=3))
     writer.produce(new)
-    report(writer, "does not respond")
-    report(other, "does not respond")
+    wait_for_problem(writer, "does not respond")
+    wait_for_problem(other, "does not respond")
     assert world.counted() == (1, 0)
     registry.start()
-    arrive(world, 3, writer, other)
+    wait_for_staged(world, 3, writer, other)
     assert (world.counted(), writer.problems, other.problems) == ((3, 0), (), ())
     assert world.staged()[-1] == "id INT, a STRING"
 
 
-def test_records_of_another_format_or_of_no_schema_are_dead_letters_and_hold_nothing(
-    tmp_path: Path, registry: Registry
-) -> None:
+def test_records_of_another_format_or_without_a_schema_are_dead_letters(tmp_path: Path, registry: Registry) -> None:
     world = world_of(tmp_path, registry)
     one = world.registered(avro(("id", "int")), subject="orders-value")
     other = world.registered("{}", "JSON")
     writer = world.follower()
     writer.produce(frame(other, b"{}"), b"no frame", world.order(one, id=1), frame(other, b"{}"))
-    arrive(world, 4, writer)
+    wait_for_staged(world, 4, writer)
     assert (world.counted(), writer.problems) == ((4, 3), ())
     assert to_ddl(required(agreed_columns(world.stage, "orders")).columns) == "id INT"
 
 
-def test_a_schema_that_gives_no_columns_is_named(tmp_path: Path, registry: Registry) -> None:
+def test_schema_that_yields_no_columns_is_named(tmp_path: Path, registry: Registry) -> None:
     world = world_of(tmp_path, registry)
     tree = world.registered(avro(("id", "int"), ("in", ["null", "Order"])))
     writer = world.follower()
     writer.produce(frame(tree, b"\2\0"))
     problem = f"no columns can be derived from the schema {tree}: `in` is of the Avro type Order"
-    report(writer, problem)
+    wait_for_problem(writer, problem)
     assert world.staged() == []
     empty = world_of(tmp_path / "empty", registry)
     with pytest.raises(RegistryError, match="no avro schema"):
@@ -287,7 +283,7 @@ def test_a_schema_that_gives_no_columns_is_named(tmp_path: Path, registry: Regis
     assert empty.registry_finder().preview() is None
 
 
-def test_fields_outside_of_a_json_schema_are_rescued(tmp_path: Path, registry: Registry) -> None:
+def test_fields_outside_a_json_schema_are_rescued(tmp_path: Path, registry: Registry) -> None:
     world = world_of(tmp_path, registry, format="json")
     (stream,) = world.settings.streams
     assert (stream.record.unknown_fields, stream.evolution) == ("rescue", "add")
@@ -295,28 +291,28 @@ def test_fields_outside_of_a_json_schema_are_rescued(tmp_path: Path, registry: R
     one = world.registered(json.dumps(schema), "JSON")
     writer = world.follower()
     writer.produce(frame(one, b'{"id": 1, "any": [1, "x"], "more": 2}'))
-    arrive(world, 1, writer)
+    wait_for_staged(world, 1, writer)
     assert world.staged() == ["id BIGINT, any STRING, _rescued STRING"]
     assert required(agreed_columns(world.stage, "orders")).formats == {"any": "json"}
     assert world.counted() == (1, 0)
 
 
-def test_fields_outside_of_a_json_schema_become_columns_until_a_schema_has_them(
+def test_fields_outside_a_json_schema_become_columns_until_a_schema_has_them(
     tmp_path: Path, registry: Registry
 ) -> None:
-    """The type that a column has counts: rows of both have to go into one table."""
+    """The type that a column already has wins: rows of both have to fit one table."""
     world = world_of(tmp_path, registry, format="json", unknown_fields="evolve")
     one = world.registered(json_schema(("id", "integer")), "JSON")
     writer = world.follower()
     writer.produce(frame(one, b'{"id": 1, "more": 2, "any": "x"}'))
-    arrive(world, 1, writer)
+    wait_for_staged(world, 1, writer)
     properties = {"id": {"type": "integer"}, "more": {"type": "number"}, "any": {}, "new": {"type": "string"}}
     two = world.registered(json.dumps({"type": "object", "properties": properties}), "JSON")
     writer.produce(frame(two, b'{"id": 2, "more": 3, "any": "y", "new": "z", "later": true}'))
-    arrive(world, 2, writer)
+    wait_for_staged(world, 2, writer)
     restarted = world.follower(SECOND)
     restarted.produce(frame(one, b'{"id": 3, "later": false}'))
-    arrive(world, 3, restarted)
+    wait_for_staged(world, 3, restarted)
     assert world.staged() == [
         "id BIGINT, any STRING, more BIGINT, _rescued STRING",
         "id BIGINT, more BIGINT, any STRING, new STRING, later BOOLEAN, _rescued STRING",
@@ -327,29 +323,29 @@ def test_fields_outside_of_a_json_schema_become_columns_until_a_schema_has_them(
 
 
 @pytest.mark.parametrize("format_of", ["avro", "protobuf"])
-def test_evolve_goes_with_schemas_that_have_all_fields(tmp_path: Path, registry: Registry, format_of: str) -> None:
+def test_evolve_works_with_schemas_that_declare_all_fields(tmp_path: Path, registry: Registry, format_of: str) -> None:
     encoding = ENCODINGS[format_of]
     world = world_of(tmp_path, registry, format=format_of, unknown_fields="evolve")
     one, two = (world.registered(schema, format_of.upper()) for schema in encoding.schemas)
     writer = world.follower()
     writer.produce(encoding.message(world, one, id=1, note="a"))
-    arrive(world, 1, writer)
+    wait_for_staged(world, 1, writer)
     writer.produce(encoding.message(world, two, id=2, price=1.5))
-    arrive(world, 2, writer)
+    wait_for_staged(world, 2, writer)
     assert world.staged()[-1] == "id INT, note STRING, price DOUBLE, _rescued STRING"
     assert world.staged_values("price") == [None, 1.5]
 
 
-def test_a_source_that_gains_a_column_is_followed_by_its_events_schema(tmp_path: Path, registry: Registry) -> None:
+def test_change_events_follow_a_column_that_their_source_gains(tmp_path: Path, registry: Registry) -> None:
     world = world_of(tmp_path, registry, envelope="debezium", load="merge", merge={"keys": ["id"]})
     rows = [avro(("id", "int"), *more, name="Row") for more in ((), (("tier", "string"),))]
     images = [("before", ["null", json.loads(row)]) for row in rows]
     one, two = (world.registered(avro(image, ("after", ["null", "Row"]), ("op", "string"))) for image in images)
     writer = world.follower()
     writer.produce(world.order(one, before=None, after={"id": 1}, op="c"))
-    arrive(world, 1, writer)
+    wait_for_staged(world, 1, writer)
     writer.produce(world.order(two, before=None, after={"id": 1, "tier": "gold"}, op="u"))
-    arrive(world, 2, writer)
+    wait_for_staged(world, 2, writer)
     assert [columns.partition(", _cdc")[0] for columns in world.staged()] == ["id INT", "id INT, tier STRING"]
     assert world.counted() == (2, 0)
 
@@ -360,30 +356,30 @@ def test_records_wait_while_the_new_columns_cannot_be_used(tmp_path: Path, regis
     three = world.registered(avro(("id", "int"), ("name", "string")))
     writer = world.follower()
     writer.produce(world.order(one, id=1))
-    arrive(world, 1, writer)
+    wait_for_staged(world, 1, writer)
     other = world.follower(SECOND)
     other.produce(world.order(two, id=3, price=2.5))
-    report(other, "derive makes the column 'price', which columns has too")
+    wait_for_problem(other, "derive makes the column 'price', which columns has too")
     world.unusable = "name"
     writer.produce(world.order(three, id=2, name="x"))
-    report(writer, "cannot be used")
+    wait_for_problem(writer, "cannot be used")
     world.clock.now_s += 600
-    report(writer, "cannot be used")
+    wait_for_problem(writer, "cannot be used")
     assert world.counted() == (1, 0)
     world.unusable = "nothing"
     world.clock.now_s += 600
-    arrive(world, 2, writer)
+    wait_for_staged(world, 2, writer)
     assert world.staged()[-1] == "id INT, name STRING, price DECIMAL(2,1)"
 
 
-def test_types_are_the_table_s_unless_it_is_widened(tmp_path: Path, registry: Registry) -> None:
+def test_table_types_win_unless_evolution_is_widen(tmp_path: Path, registry: Registry) -> None:
     for evolution, expected in (("add", "id INT, a STRING"), ("widen", "id BIGINT, a STRING")):
         world = world_of(tmp_path / evolution, registry, evolution=evolution)
         world.commit("id INT")
         one = world.registered(avro(("id", "long"), ("a", "string")))
         writer = world.follower()
         writer.produce(world.order(one, id=1, a="x"))
-        arrive(world, 1, writer)
+        wait_for_staged(world, 1, writer)
         assert world.staged() == [expected]
 
 
@@ -413,7 +409,7 @@ JSON_EVENT = json.dumps({"type": "object", "properties": {"after": IMAGE, "sourc
         ({"format": "json", "envelope": "debezium"}, JSON_EVENT, ("id BIGINT, any STRING", {"any": "json"})),
     ],
 )
-def test_the_columns_of_a_schema(settings: dict[str, object], schema: str, expected: tuple[str, object]) -> None:
+def test_columns_of_a_schema(settings: dict[str, object], schema: str, expected: tuple[str, object]) -> None:
     (stream,) = settings_of("/x", columns="from_registry", framing="confluent", **settings).streams
     columns, formats = columns_of_schema(stream, RegisteredSchema("", schema), compile_protobuf)
     assert (to_ddl(columns), formats) == expected
@@ -430,14 +426,14 @@ ADDRESS, ORDER = b"\0\x0a\x01a", b"\2\2\x08\5"
         ({"message": "Order"}, "id BIGINT", (ADDRESS, "shop.Address, and the stream's message is shop.Order")),
     ],
 )
-def test_columns_are_those_of_one_message_and_records_of_others_are_dead_letters(
+def test_columns_are_of_one_message_and_other_messages_are_dead_letters(
     tmp_path: Path, registry: Registry, message: dict[str, str], columns: str, refused: tuple[bytes, str]
 ) -> None:
     world = world_of(tmp_path, registry, format="protobuf", **message)
     schema = world.registered(TWO, "PROTOBUF")
     writer = world.follower()
     writer.produce(frame(schema, ADDRESS), frame(schema, ORDER))
-    arrive(world, 2, writer)
+    wait_for_staged(world, 2, writer)
     (marker,) = manifests(world.stage, f"done/orders/{FIRST.partition}")
     assert (world.staged(), dict(marker.dead_letters)) == ([columns], {"wrong_schema": 1})
     rows, letters = (table.files[0].path for table in marker.tables)
@@ -447,7 +443,7 @@ def test_columns_are_those_of_one_message_and_records_of_others_are_dead_letters
     assert refused[1] in letter["error"]
 
 
-def test_an_event_s_schema_without_images_is_refused() -> None:
+def test_event_schema_without_images_is_refused() -> None:
     (stream,) = settings_of(
         "/x", columns="from_registry", framing="confluent", format="avro", envelope="debezium"
     ).streams
@@ -455,7 +451,7 @@ def test_an_event_s_schema_without_images_is_refused() -> None:
         columns_of_schema(stream, RegisteredSchema("AVRO", avro(("id", "int"))), compile_protobuf)
 
 
-def test_a_schema_that_is_nested_too_deeply_is_refused() -> None:
+def test_schema_nested_too_deeply_is_refused() -> None:
     (stream,) = settings_of("/x", columns="from_registry", framing="confluent").streams
     schema = '{"properties":{"v":' * 400 + "{}" + "}}" * 400
     with pytest.raises(SchemaError, match="nested too deeply"):
@@ -476,7 +472,7 @@ def test_a_schema_that_is_nested_too_deeply_is_refused() -> None:
         ("a INT", "A STRING", "a INT"),
     ],
 )
-def test_columns_only_grow(known: str, later: str, expected: str | None) -> None:
+def test_grown_columns_keep_every_column_and_widen_types(known: str, later: str, expected: str | None) -> None:
     assert to_ddl(grown(parse_ddl(known), parse_ddl(later))) == (expected or later)
 
 
@@ -492,20 +488,20 @@ def test_columns_only_grow(known: str, later: str, expected: str | None) -> None
         ),
     ],
 )
-def test_settings_that_cannot_be(stream: dict[str, object], words: str) -> None:
+def test_contradictory_registry_settings_are_refused(stream: dict[str, object], words: str) -> None:
     usual = {"columns": "from_registry", "framing": "confluent", "format": "avro"}
     with pytest.raises(ValueError, match=words):
         settings_of("/x", **{**usual, **stream})
 
 
-def test_all_partitions_share_the_columns(tmp_path: Path, registry: Registry) -> None:
+def test_all_partitions_share_one_set_of_columns(tmp_path: Path, registry: Registry) -> None:
     world = world_of(tmp_path, registry)
     one = world.registered(avro(("id", "int")))
     third = TopicPartition(Topic("orders"), Partition(2))
     for number, partition in enumerate((FIRST, SECOND, third), 1):
         writer = world.follower(partition)
         writer.produce(world.order(one, id=1))
-        arrive(world, number, writer)
+        wait_for_staged(world, number, writer)
     assert world.counted() == (3, 0)
     assert {table.schema for one in manifests(world.stage) for table in one.tables[:1]} == {
         manifests(world.stage)[0].tables[0].schema

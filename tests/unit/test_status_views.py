@@ -1,4 +1,4 @@
-"""What the services say of themselves on their pages, from the real services over stages on a disk."""
+"""The services' status pages, from the real services with stages on a disk."""
 
 import json
 from collections.abc import Sequence
@@ -60,7 +60,7 @@ def as_json(status: Status) -> Status:
     return status_from_json(json.dumps(status.to_json()))
 
 
-def test_what_is_written_by_hand_is_all_of_it() -> None:
+def test_hand_written_json_of_a_row_is_complete() -> None:
     [row] = writer_status(0).partitions[:1]
     assert row.to_json() == asdict(row)
 
@@ -80,7 +80,7 @@ def gauges(metrics: Metrics, name: str) -> dict[str, float]:
 
 
 class WriterPage:
-    """A writer's page, in a world whose time stands still."""
+    """A writer's page, in a world with a stopped clock."""
 
     def __init__(self, folder: Path, ends: dict[TopicPartition, int]) -> None:
         self.world = World(folder, ends)
@@ -103,7 +103,7 @@ class WriterPage:
         return self.world.clock.now_s
 
 
-def test_a_writer_tells_what_it_has_read_and_staged_and_what_it_lacks(tmp_path: Path) -> None:
+def test_writer_shows_read_and_staged_positions_and_its_lag(tmp_path: Path) -> None:
     page = WriterPage(tmp_path, {FIRST: 10, SECOND: 0})
     page.world.steps(1)
     status = page.look()
@@ -126,7 +126,7 @@ def test_a_writer_tells_what_it_has_read_and_staged_and_what_it_lacks(tmp_path: 
     assert gauges(page.metrics, "stage_writer_kafka_end_position") == {"0": 25, "1": 0}
 
 
-def test_a_writer_tells_why_a_partition_is_held_and_what_fixes_it(tmp_path: Path) -> None:
+def test_writer_shows_why_a_partition_is_held_and_the_remedy(tmp_path: Path) -> None:
     page = WriterPage(tmp_path, {FIRST: 10})
     page.world.steps()
     page.world.store.write("done/orders/0/00000000000000000010.done", b'{"version": 99}')
@@ -146,7 +146,7 @@ def attach(page: WriterPage, **parts: object) -> None:
     writer._attachments = replace(writer._attachments, **parts)  # type: ignore[arg-type]
 
 
-def test_records_for_topics_that_do_not_get_there_are_told_on_the_page_too(tmp_path: Path) -> None:
+def test_undelivered_records_for_kafka_topics_are_shown(tmp_path: Path) -> None:
     page = WriterPage(tmp_path, {FIRST: 10})
     page.world.steps()
     error = KafkaDeltaExpressError("orders/0: records for Kafka topics wait: no right", "allow it")
@@ -156,7 +156,7 @@ def test_records_for_topics_that_do_not_get_there_are_told_on_the_page_too(tmp_p
     assert page.world.writer.health().problems == (f"{error.problem} → allow it",)
 
 
-def test_a_paused_writer_says_so_and_how_it_goes_on(tmp_path: Path) -> None:
+def test_paused_writer_shows_how_to_resume(tmp_path: Path) -> None:
     page = WriterPage(tmp_path, {FIRST: 10})
     page.world.steps()
     page.pausing.pause()
@@ -166,7 +166,7 @@ def test_a_paused_writer_says_so_and_how_it_goes_on(tmp_path: Path) -> None:
     assert "/resume`" in status.problems[0].remedy
 
 
-def test_a_writer_whom_the_control_topic_does_not_take_says_so(tmp_path: Path) -> None:
+def test_writer_shows_an_unreachable_control_topic(tmp_path: Path) -> None:
     page = WriterPage(tmp_path, {FIRST: 10})
     log = structlog.get_logger()
     attach(page, notifier=LoaderNotifier(cast("WriterStage", None), page.world.clock, log, page.metrics, Unreached()))
@@ -192,7 +192,7 @@ class Unreached:
         return frozenset()
 
 
-def test_dead_letters_are_counted_by_class_and_shown_only_when_asked_for(tmp_path: Path) -> None:
+def test_dead_letters_are_counted_by_class_and_sampled_on_request(tmp_path: Path) -> None:
     for samples in (None, Samples(1)):
         page = WriterPage(tmp_path / str(samples is None), {FIRST: 0})
         telemetry = page.world.writer._runtime.telemetry
@@ -206,7 +206,7 @@ def test_dead_letters_are_counted_by_class_and_shown_only_when_asked_for(tmp_pat
         assert [one.text for one in letters.samples] == ([] if samples is None else ['{"id": "xxxxxx"}'])
 
 
-def test_workers_are_one_page() -> None:
+def test_workers_are_merged_into_one_page() -> None:
     one = writer_status(1_000)
     other = replace(one, partitions=one.partitions[:3], problems=(), state="paused")
     status = merged_status([as_json(one), as_json(other)], 3, 2_000, 0)
@@ -218,7 +218,7 @@ def test_workers_are_one_page() -> None:
     assert status.streams[0].partitions == 24
     assert [stop.lag for stop in status.streams[0].stops] == [None, Lag(2_080, 1.0), Lag(18_720, 12.0)]
     assert [letters.count for letters in status.dead_letters] == [2_408, 34]
-    assert not status.is_known, "one worker does not answer"
+    assert not status.is_known, "one worker does not respond"
     assert merged_status([], 2, 0, 0).partitions == ()
 
 
@@ -235,9 +235,9 @@ class LoaderPage:
         self.checkpoints = BackgroundCheckpoints(clock, log, self.metrics, lambda _: ())
         every = StreamTrigger(Schedule("15m"), waits=False, loads_per_minute=6)
         streams = {stream.app_id: every for stream in self.settings.streams}
-        turns = LoadTrigger(streams, RequestQueue(), clock, self.metrics)
+        trigger = LoadTrigger(streams, RequestQueue(), clock, self.metrics)
         self.service = service
-        self.ready = Loader(  # the parts that its pages do not look at are nothing
+        self.ready = Loader(  # parts that its pages do not use are stubs
             service,
             Event(),
             None,
@@ -245,7 +245,7 @@ class LoaderPage:
             cast("ReadinessCheck", _Nothing()),
             self.pausing,
             self.paused,
-            turns,
+            trigger,
             StreamScheduler(1),
             self.checkpoints,
             Jobs(clock, log),
@@ -279,13 +279,13 @@ def healthcheck(page: LoaderPage) -> tuple[int, str]:
     return answer.status, answer.body.decode()
 
 
-def test_a_loader_that_is_still_starting_takes_no_request_for_a_load(tmp_path: Path) -> None:
+def test_starting_loader_refuses_load_requests(tmp_path: Path) -> None:
     page = LoaderPage(tmp_path)
     for loader, status in ((None, 503), (page.ready, 202)):
         assert LoaderServing(page.pausing, page.paused, loader=loader).load({}).status == status
 
 
-def test_a_loader_whose_checkpoints_fail_is_not_healthy(tmp_path: Path) -> None:
+def test_loader_with_failing_checkpoints_is_unhealthy(tmp_path: Path) -> None:
     def fail() -> None:
         msg = "no space is left"
         raise TableError(msg, "make room")
@@ -305,7 +305,7 @@ def test_a_loader_whose_checkpoints_fail_is_not_healthy(tmp_path: Path) -> None:
     assert healthcheck(page)[0] == 200
 
 
-def test_a_paused_stream_is_shown_until_it_is_resumed(tmp_path: Path) -> None:
+def test_paused_stream_is_shown_until_it_is_resumed(tmp_path: Path) -> None:
     page = LoaderPage(tmp_path)
     page.load()
     page.paused.pause("orders", "an operator")
@@ -320,7 +320,7 @@ def test_a_paused_stream_is_shown_until_it_is_resumed(tmp_path: Path) -> None:
     assert page.view.status().problems == ()
 
 
-def test_a_loader_tells_of_the_fields_that_no_column_takes(tmp_path: Path) -> None:
+def test_loader_shows_fields_that_no_column_takes(tmp_path: Path) -> None:
     page = LoaderPage(tmp_path)
     page.staging.undeclared = UndeclaredFields(20, {"sku": 20})
     page.staging.flush(0, 0, 10)
@@ -330,8 +330,8 @@ def test_a_loader_tells_of_the_fields_that_no_column_takes(tmp_path: Path) -> No
     assert problem.problem == "of 40 sampled records, fields that no column takes: sku (40)"
 
 
-def test_a_loader_tells_what_its_writers_hold_and_what_fixes_it(tmp_path: Path) -> None:
-    """Kafka had lost the records before the stage was looked at; the other topic is another one than was staged."""
+def test_loader_shows_partitions_held_by_writers_and_the_remedy(tmp_path: Path) -> None:
+    """Kafka had lost the records before the stage was read."""
     clock = HandClock()
     page = LoaderPage(tmp_path, clock=clock)
     page.staging.flush(0, 0, 10)
@@ -347,12 +347,12 @@ def test_a_loader_tells_what_its_writers_hold_and_what_fixes_it(tmp_path: Path) 
     assert (status.streams[0].held, status.streams[0].level) == (1, ProblemLevel.ERROR)
     assert "1 of 2 Kafka partitions is held" in status.verdict
     code, text = healthcheck(page)
-    assert code == 200, "the loader itself is well"
+    assert code == 200, "the loader itself is healthy"
     assert "orders/0 is held by its writers" in text
     assert "→ restore them, or skip them with `bootstrap skip" in text
 
 
-def test_a_lag_that_the_last_pass_could_not_read_is_not_shown(tmp_path: Path) -> None:
+def test_lag_that_the_last_pass_could_not_read_is_not_shown(tmp_path: Path) -> None:
     page = LoaderPage(tmp_path)
     page.staging.flush(0, 0, 10)
     page.load()
@@ -364,7 +364,7 @@ def test_a_lag_that_the_last_pass_could_not_read_is_not_shown(tmp_path: Path) ->
     assert gauges(page.metrics, "delta_loader_lag_seconds") == {}
 
 
-def test_a_standby_says_how_far_behind_the_stream_is_that_another_loader_loads(tmp_path: Path) -> None:
+def test_standby_shows_the_lag_of_a_stream_that_another_loader_loads(tmp_path: Path) -> None:
     page = LoaderPage(tmp_path)
     page.staging.flush(0, 0, 10)
     lease = SimpleNamespace(problem=None, holder="host-2", held=frozenset, elsewhere=frozenset({"orders"}))
@@ -380,7 +380,7 @@ def test_a_standby_says_how_far_behind_the_stream_is_that_another_loader_loads(t
     assert healthcheck(page)[0] == 200
 
 
-def test_a_lease_out_of_reach_and_a_load_that_hangs_name_the_command_to_call(tmp_path: Path) -> None:
+def test_unreachable_lease_and_stuck_load_name_the_check_command(tmp_path: Path) -> None:
     clock = HandClock()
     page = LoaderPage(tmp_path, clock=clock)
     page.load()
@@ -398,8 +398,8 @@ def test_a_lease_out_of_reach_and_a_load_that_hangs_name_the_command_to_call(tmp
         assert f"{problem.problem} → {problem.remedy}" in text
 
 
-def test_what_kafka_loses_after_the_stage_was_looked_at_proves_nothing(tmp_path: Path) -> None:
-    """Writers may have staged it since; the next pass will see."""
+def test_records_lost_by_kafka_after_the_stage_scan_are_no_problem_yet(tmp_path: Path) -> None:
+    """Writers may have staged them since; the next pass will see."""
     clock = HandClock()
     page = LoaderPage(tmp_path, clock=clock)
     page.staging.flush(0, 0, 10)
@@ -412,7 +412,7 @@ def test_what_kafka_loses_after_the_stage_was_looked_at_proves_nothing(tmp_path:
     assert page.load().problems != ()
 
 
-def test_a_loader_tells_of_a_topic_that_was_made_again(tmp_path: Path) -> None:
+def test_loader_reports_a_recreated_topic(tmp_path: Path) -> None:
     page = LoaderPage(tmp_path)
     page.staging.flush(0, 0, 10)
     page.load()
@@ -427,8 +427,8 @@ def test_a_loader_tells_of_a_topic_that_was_made_again(tmp_path: Path) -> None:
     assert "bootstrap restart ⟨config⟩ --topic orders --yes" in problem.remedy
 
 
-def test_records_that_wait_in_kafka_for_long_are_no_sign_that_all_is_well(tmp_path: Path) -> None:
-    """Partition 0 has a chain; of partition 1 nothing was ever staged. Whoever only begins to look says nothing yet."""
+def test_records_that_wait_in_kafka_for_long_are_a_warning(tmp_path: Path) -> None:
+    """Partition 0 has a chain, partition 1 has nothing staged. A loader that just started reports nothing yet."""
     clock = HandClock()
     page = LoaderPage(tmp_path, clock=clock)
     page.staging.flush(0, 0, 10)
@@ -441,7 +441,7 @@ def test_records_that_wait_in_kafka_for_long_are_no_sign_that_all_is_well(tmp_pa
     clock.now_s += 700
     assert page.load().problems == ()
     clock.now_s += 100
-    assert page.look().problems == (), "the stage was not looked at since: writers may have staged it all"
+    assert page.look().problems == (), "the stage was not read since: writers may have staged it all"
     status = page.load()
     [problem] = status.problems
     assert (problem.level, problem.title, problem.also) == (ProblemLevel.WARNING, "orders/0 waits to be staged", 1)
@@ -453,8 +453,8 @@ def test_records_that_wait_in_kafka_for_long_are_no_sign_that_all_is_well(tmp_pa
     assert page.load().problems == ()
 
 
-def test_the_end_of_a_transaction_is_no_record_that_waits(tmp_path: Path) -> None:
-    """Only writers know that what lies beyond a chain is nothing; from when they say so no more, nobody knows."""
+def test_end_of_a_transaction_is_not_a_waiting_record(tmp_path: Path) -> None:
+    """Only a writer's recent idle report proves that no record follows a chain's end; else the loader warns."""
     clock = HandClock()
     page = LoaderPage(tmp_path, clock=clock)
     page.staging.flush(0, 0, 10)
@@ -471,11 +471,11 @@ def test_the_end_of_a_transaction_is_no_record_that_waits(tmp_path: Path) -> Non
     [problem] = page.load().problems
     assert problem.problem.startswith("1 record of orders/0 waited in Kafka for 12 minutes")
     page.kafka.idle = (IdleWriter(partition, Position(11), clock.now_s),)
-    assert len(page.load().problems) == 1, "of a position further on it says nothing"
+    assert len(page.load().problems) == 1, "the report says nothing about later positions"
 
 
-def test_of_a_partition_without_a_chain_its_writer_knows_where_it_begins(tmp_path: Path) -> None:
-    """What Kafka has of it may be aborted, or lie before the place where its writer began."""
+def test_idle_report_explains_a_partition_without_a_chain(tmp_path: Path) -> None:
+    """Its records in Kafka may be aborted, or lie before its writer's start position."""
     clock = HandClock()
     page = LoaderPage(tmp_path, clock=clock)
     partition = page.staging.source(0)
@@ -488,10 +488,10 @@ def test_of_a_partition_without_a_chain_its_writer_knows_where_it_begins(tmp_pat
         page.kafka.idle = (IdleWriter(partition, Position(began), clock.now_s),)
         assert page.load().problems == ()
     clock.now_s += 800
-    assert page.load().problems != (), "from when the writer says so no more, nobody knows"
+    assert page.load().problems != (), "without a recent report, the records count as waiting"
 
 
-def test_a_stream_that_begins_at_the_end_waits_for_what_comes_since(tmp_path: Path) -> None:
+def test_stream_that_starts_at_latest_waits_only_for_newer_records(tmp_path: Path) -> None:
     clock = HandClock()
     page = LoaderPage(tmp_path, clock=clock)
     page.settings = page.settings.model_copy(
@@ -511,14 +511,14 @@ def test_a_stream_that_begins_at_the_end_waits_for_what_comes_since(tmp_path: Pa
     assert problem.problem.startswith("10 records of orders/0")
 
 
-def test_a_loader_whom_kafka_does_not_answer_says_what_it_does_not_know(tmp_path: Path) -> None:
+def test_loader_shows_that_kafka_does_not_respond(tmp_path: Path) -> None:
     page = LoaderPage(tmp_path)
     assert "Kafka has not responded" not in page.load().verdict
     page.kafka.is_answering = False
     assert "Kafka has not responded" in page.look().verdict
 
 
-def test_the_health_of_a_loader_names_what_is_held_with_the_command_that_fixes_it(tmp_path: Path) -> None:
+def test_loader_health_names_held_partitions_and_the_remedy(tmp_path: Path) -> None:
     page = LoaderPage(tmp_path)
     page.staging.flush(1, 5, 8)
     page.staging.flush(1, 20, 22)
@@ -529,13 +529,13 @@ def test_the_health_of_a_loader_names_what_is_held_with_the_command_that_fixes_i
     assert "→ stage them again with `bootstrap rewind ⟨config⟩ --topic orders --partition 1 --to 8 --yes`" in text
 
 
-def test_a_loader_that_starts_says_so(tmp_path: Path) -> None:
+def test_starting_loader_shows_that_it_starts(tmp_path: Path) -> None:
     status = LoaderPage(tmp_path).look()
     assert (status.state, status.partitions, status.streams) == ("starting", (), ())
     assert not status.is_known
 
 
-def test_a_loader_that_has_not_loaded_yet_does_not_say_that_all_is_well(tmp_path: Path) -> None:
+def test_loader_is_not_shown_as_healthy_before_its_first_load(tmp_path: Path) -> None:
     page = LoaderPage(tmp_path)
     page.loader = page.ready
     status = page.look()
@@ -548,7 +548,7 @@ def test_a_loader_that_has_not_loaded_yet_does_not_say_that_all_is_well(tmp_path
     assert status.streams[0].stops[1].note == "nothing waits"
 
 
-def test_a_loader_tells_what_its_last_pass_found(tmp_path: Path) -> None:
+def test_loader_shows_the_results_of_its_last_pass(tmp_path: Path) -> None:
     page = LoaderPage(tmp_path)
     page.staging.flush(0, 0, 10, dead=[4])
     page.staging.flush(1, 5, 8)
@@ -573,7 +573,7 @@ def test_a_loader_tells_what_its_last_pass_found(tmp_path: Path) -> None:
     assert gauges(page.metrics, "delta_loader_lag_seconds")["1"] > 0
 
 
-def test_a_page_costs_no_look_at_the_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_page_makes_no_request_to_the_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = LoaderPage(tmp_path)
     page.staging.flush(0, 0, 10)
     page.load()
@@ -587,7 +587,7 @@ def test_a_page_costs_no_look_at_the_stage(tmp_path: Path, monkeypatch: pytest.M
     assert len(page.look().partitions) == 1
 
 
-def test_a_stream_that_fails_keeps_what_was_known_of_it(tmp_path: Path) -> None:
+def test_failing_stream_keeps_its_last_known_state(tmp_path: Path) -> None:
     class Breaking(MemoryDeltaTables):
         broken = False
 
@@ -613,7 +613,7 @@ def test_a_stream_that_fails_keeps_what_was_known_of_it(tmp_path: Path) -> None:
     assert page.load().problems == ()
 
 
-def test_a_loader_that_does_not_hear_the_control_topic_says_so_and_is_well(tmp_path: Path) -> None:
+def test_unreachable_control_topic_is_only_a_warning(tmp_path: Path) -> None:
     class Deaf:
         problem = BrokerError("the topic is not there", "create it")
 

@@ -1,4 +1,4 @@
-"""A marker of an operator that a late request creates again, after a rewind has put it aside."""
+"""An operator's marker that a late request creates again after a rewind has put it aside."""
 
 import json
 from dataclasses import replace
@@ -50,7 +50,7 @@ def rewind(staging: Staging, store: ObjectStore, to: int) -> Marker | None:
     return plan.marker
 
 
-def test_an_operator_s_marker_names_the_origin_that_it_belongs_to(staging: Staging, store: ObjectStore) -> None:
+def test_operator_s_marker_names_its_origin(staging: Staging, store: ObjectStore) -> None:
     first = start_at(staging, store, 20)
     skip = plan_skip(state(staging, store), Position(30), AUTHOR).marker
     lower = required(rewind(staging, store, 9))
@@ -59,9 +59,7 @@ def test_an_operator_s_marker_names_the_origin_that_it_belongs_to(staging: Stagi
 
 
 @pytest.mark.parametrize("by", ["write", "rewind"])
-def test_one_that_is_created_again_after_a_later_rewind_is_a_stray(
-    staging: Staging, store: ObjectStore, by: str
-) -> None:
+def test_marker_recreated_after_a_later_rewind_is_a_stray(staging: Staging, store: ObjectStore, by: str) -> None:
     again = start_at(staging, store, 20)
     if by == "rewind":
         again = required(rewind(staging, store, 9))
@@ -79,8 +77,8 @@ def test_one_that_is_created_again_after_a_later_rewind_is_a_stray(
     assert tables.tables[staging.table].commits[-1].metadata.spans[staging.source(0)].start == 0
 
 
-def test_one_that_a_repair_is_moving_is_left_to_it(staging: Staging, store: ObjectStore) -> None:
-    """A writer may claim its name as soon as the repair has moved it: the loader would delete that claim."""
+def test_marker_that_a_repair_is_moving_is_left_to_it(staging: Staging, store: ObjectStore) -> None:
+    """A writer may claim its name as soon as the repair has moved it; the loader would delete that claim."""
     start_at(staging, store, 20)
     locks = RepairLocks(store, AUTHOR, "0b4a")
     locks.read_last(staging.source(0))
@@ -93,7 +91,7 @@ def test_one_that_a_repair_is_moving_is_left_to_it(staging: Staging, store: Obje
     assert (report.strays, staging.markers()) == (1, [])
 
 
-def test_one_that_a_rewind_has_kept_is_part_of_the_chain(staging: Staging, store: ObjectStore) -> None:
+def test_marker_kept_by_a_rewind_is_part_of_the_chain(staging: Staging, store: ObjectStore) -> None:
     start_at(staging, store, 9)
     staging.previous[0] = Position(8)
     staging.flush(0, 9, 20)
@@ -117,8 +115,8 @@ def named(number: int | None, start: int = 8, end: int = 9, generation: int = 0)
         (named(2), True),
         (named(0), True),
         (named(3), False),  # the origin's own
-        (named(4), False),  # of a later origin, which the reader has not seen
-        (named(None), False),  # by an older release
+        (named(4), False),  # of a later origin that the reader has not seen
+        (named(None), False),  # made by an older release
         (by_hand(8), False),
         (named(2, 3, 6), False),  # the rewind kept it
         (named(2, 3, 7), True),
@@ -126,14 +124,14 @@ def named(number: int | None, start: int = 8, end: int = 9, generation: int = 0)
         (named(3, generation=0), False),
     ],
 )
-def test_a_stray_reaches_beyond_a_later_origin(marker: Marker, *, is_stray: bool) -> None:
+def test_superseded_marker_reaches_beyond_a_later_origin(marker: Marker, *, is_stray: bool) -> None:
     assert is_superseded(marker, ChainOrigin(Position(6), number=3)) is is_stray
     assert not is_superseded(marker, None)
     assert is_superseded(marker, ChainOrigin(Position(6), 3, number=3)) is (marker.manifest is not None)
 
 
 @pytest.mark.parametrize("number", [None, 0, 7])
-def test_the_number_is_stored_where_an_operator_made_the_marker(number: int | None) -> None:
+def test_origin_number_is_stored_only_in_operators_markers(number: int | None) -> None:
     marker = named(number)
     data = manifest_to_bytes(ORDERS, required(marker.manifest))
     assert manifest_from_bytes(marker.name, data) == marker.manifest
@@ -142,8 +140,8 @@ def test_the_number_is_stored_where_an_operator_made_the_marker(number: int | No
         manifest_from_bytes(marker.name, json.dumps({**json.loads(data), "chain_origin": -1}).encode())
 
 
-def test_a_rewind_that_was_interrupted_is_completed_by_the_next(staging: Staging, store: ObjectStore) -> None:
-    """Its origin is recorded, and the marker that it was to put aside is still there."""
+def test_next_rewind_completes_an_interrupted_one(staging: Staging, store: ObjectStore) -> None:
+    """The first one's origin is recorded, and the marker that it was to put aside is still there."""
     start_at(staging, store, 20)
     operator.begin(store, staging.source(0), ChainOrigin(Position(0), number=1))
     assert state(staging, store).staged == ()

@@ -1,4 +1,4 @@
-"""The judge of real runs (tests/verifier.py) has to see what it is there for: faults are planted, and each is told."""
+"""The verifier of real runs (tests/verifier.py) has to find its faults: each kind is planted and reported."""
 
 import json
 from collections.abc import Callable
@@ -45,7 +45,7 @@ def dead_letters() -> list[Row]:
 
 
 Fault = tuple["Callable[[list[Row], list[Row]], object]", str]
-"""What is done to rows and dead letters, and which kind of finding tells it."""
+"""The change to rows and dead letters, and the kind of finding that reports it."""
 
 
 def change(row: Row, name: str, value: object) -> None:
@@ -71,10 +71,10 @@ FAULTS: dict[str, Fault] = {
     "other bytes in a dead letter": (lambda _, dead: change(dead[0], "value", b"{}"), "different"),
     "another key of a dead letter": (lambda _, dead: change(dead[0], "key", b""), "different"),
     "another reason of a dead letter": (lambda _, dead: change(dead[0], "error_class", "empty"), "different"),
-    "a dead letter that says nothing": (lambda _, dead: change(dead[0], "error", None), "different"),
+    "a dead letter without an error": (lambda _, dead: change(dead[0], "error", None), "different"),
     "a good record among the dead letters": (lambda table, dead: dead.append(table.pop()), "different"),
     "a bad record among the rows": (lambda table, dead: table.append(dead.pop()), "different"),
-    "a row of no record": (lambda table, _: table.append({**table[7], "_kafka_offset": 10_000}), "unknown"),
+    "a row without a record": (lambda table, _: table.append({**table[7], "_kafka_offset": 10_000}), "unknown"),
     "a row of a tombstone": (
         lambda table, _: table.append({**table[7], **kafka_columns(next(one for one in SENT if one.value is None))}),
         "unknown",
@@ -92,12 +92,12 @@ def swap(one: Row, other: Row) -> None:
     other.update(mine)
 
 
-def test_right_tables_are_clean() -> None:
+def test_correct_tables_are_clean() -> None:
     assert verify(SENT, rows(), dead_letters(), expected).clean
 
 
 @pytest.mark.parametrize(("plant", "kind"), FAULTS.values(), ids=FAULTS)
-def test_a_planted_fault_is_told(plant: Callable[[list[Row], list[Row]], object], kind: str) -> None:
+def test_planted_fault_is_reported(plant: Callable[[list[Row], list[Row]], object], kind: str) -> None:
     table, dead = rows(), dead_letters()
     plant(table, dead)
     findings = verify(SENT, table, dead, expected)
@@ -105,7 +105,7 @@ def test_a_planted_fault_is_told(plant: Callable[[list[Row], list[Row]], object]
     assert getattr(findings, kind), findings
 
 
-def test_only_what_was_planted_is_told() -> None:
+def test_only_planted_faults_are_reported() -> None:
     table = rows()
     lost, changed = table.pop(7), table[7]
     change(changed, "name", "other")
@@ -115,7 +115,7 @@ def test_only_what_was_planted_is_told() -> None:
     assert len(findings.different) == 1
 
 
-def test_a_version_that_adds_what_is_older_than_what_is_there_is_told() -> None:
+def test_version_that_adds_older_records_is_reported() -> None:
     grown = [[(TOPIC, 0, 0), (TOPIC, 0, 1)], [(TOPIC, 1, 0)], [(TOPIC, 0, 5), (TOPIC, 0, 2)]]
     assert order_faults(grown) == []
     assert order_faults([*grown, [(TOPIC, 0, 4), (TOPIC, 1, 9)]]) == [
@@ -162,7 +162,7 @@ def judged(url: Path) -> tuple[Findings, Findings, list[str]]:
     return by_delta_rs, by_duckdb, order_faults(read_growth(url))
 
 
-def test_a_right_table_on_a_disk_is_clean_also_after_optimize(tmp_path: Path) -> None:
+def test_correct_table_on_disk_is_clean_after_optimize(tmp_path: Path) -> None:
     written(tmp_path / "orders", *range(10))
     written(tmp_path / "orders", *range(10, 20))
     DeltaTable(tmp_path / "orders").optimize.compact()
@@ -170,7 +170,7 @@ def test_a_right_table_on_a_disk_is_clean_also_after_optimize(tmp_path: Path) ->
     assert (by_delta_rs.clean, by_duckdb.clean, order) == (True, True, [])
 
 
-def test_what_is_wrong_in_a_table_on_a_disk_is_seen_by_both_readers_and_in_its_versions(tmp_path: Path) -> None:
+def test_faults_of_a_table_on_disk_are_found_by_both_readers(tmp_path: Path) -> None:
     written(tmp_path / "orders", *range(10))
     written(tmp_path / "orders", *range(11, 20))
     written(tmp_path / "orders", 3)
@@ -179,7 +179,7 @@ def test_what_is_wrong_in_a_table_on_a_disk_is_seen_by_both_readers_and_in_its_v
     assert order == ["version 2 added orders/0 @ 3 after @ 19 was there"]
 
 
-def test_readers_that_differ_are_told(tmp_path: Path) -> None:
+def test_differing_readers_are_reported(tmp_path: Path) -> None:
     table = tmp_path / "orders"
     written(table, *range(10))
     by_spark = delta_rs_reader(None)(table.as_uri())

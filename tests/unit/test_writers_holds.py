@@ -1,4 +1,4 @@
-"""What writers hold, and `delta-loader status` says of it, by the writers' own reports in the stage."""
+"""Partitions that writers hold, as `delta-loader status` reads them from the writers' reports in the stage."""
 
 import os
 from pathlib import Path
@@ -37,7 +37,7 @@ from tests.unit.test_exit_codes import Ends
 
 
 def reported(world: World) -> tuple[dict[int, Held], int]:
-    """What status says that writers hold, by number, and its exit code."""
+    """The partitions that status shows as held by writers, by number, and its exit code."""
     (stream,) = world.settings.streams
     ends = {partition: Position(end) for partition, end in world.group.ends.items()}
     status = stream_status(stream, Stage(world.store, in_turn), FsspecStore, lambda _: ends)
@@ -45,7 +45,7 @@ def reported(world: World) -> tuple[dict[int, Held], int]:
     return held, exit_code([status])
 
 
-def test_a_partition_that_a_rule_holds_is_reported_until_its_chain_moves(tmp_path: Path) -> None:
+def test_partition_held_by_a_rule_is_reported_until_its_chain_moves(tmp_path: Path) -> None:
     world = World(tmp_path, {FIRST: 20, SECOND: 3}, expect={"known": "id <> 7"}, on_fail="hold")
     world.steps(20)
     held, code = reported(world)
@@ -54,24 +54,24 @@ def test_a_partition_that_a_rule_holds_is_reported_until_its_chain_moves(tmp_pat
     assert "the record at offset 7 of orders/0 breaks a rule with on_fail: hold" in held[0].problem
     assert "bootstrap skip ⟨config⟩ --topic orders --partition 0 --to 8 --yes" in held[0].remedy
     put(world.store, flush(7, 8, 0, partition=FIRST, origin=Origin.SKIP))
-    assert reported(world) == ({}, 0), "given up, and no writer runs"
+    assert reported(world) == ({}, 0), "the record was skipped, and no writer runs"
     world.clock.now_s += CHECK_HELD_EVERY_S + 1
     world.steps(2, 0.0)
     (item,) = world.store.list("idle")
-    assert facts_from_bytes(item.path, world.store.read(item.path) or b"").held == (), "as soon as that has changed"
+    assert facts_from_bytes(item.path, world.store.read(item.path) or b"").held == (), "the report follows the change"
 
 
-def test_a_chain_without_a_marker_is_held_at_its_origin(tmp_path: Path) -> None:
+def test_chain_without_a_marker_is_held_at_its_origin(tmp_path: Path) -> None:
     world = World(tmp_path, {FIRST: 5}, expect={"known": "id > 2"}, on_fail="hold")
     world.steps(20)
     held, code = reported(world)
     assert (held[0].reason, code) == ("expectation", 3)
     again = ChainOrigin(Position(0), generation=1, number=1)
     world.store.create(origin_path(FIRST, 1), origin_to_bytes(again))
-    assert reported(world) == ({}, 0), "the chain of another topic"
+    assert reported(world) == ({}, 0), "the origin is of a recreated topic's chain"
 
 
-def test_a_hold_is_over_once_its_chain_ends_elsewhere_or_is_idle() -> None:
+def test_hold_ends_once_its_chain_ends_elsewhere_or_is_idle() -> None:
     fact = HeldFact(FIRST, Position(7), 1_000, 0, "unexpected", "it failed", "look")
     assert fact.holds(Position(7), 0, [IdleFact(FIRST, Position(7), 1_000, 0), IdleFact(SECOND, Position(7), 1_001, 0)])
     assert fact.holds(Position(7), 0, [IdleFact(FIRST, Position(6), 1_001, 0)])
@@ -81,7 +81,7 @@ def test_a_hold_is_over_once_its_chain_ends_elsewhere_or_is_idle() -> None:
     assert not fact.holds(None, 0, [])
 
 
-def test_a_hold_of_a_writer_that_is_gone_is_over_where_others_have_its_streams() -> None:
+def test_hold_of_a_stopped_writer_ends_where_others_run_its_streams() -> None:
     def report(*app_ids: str, held: int | None = None) -> WriterFacts:
         facts = [HeldFact(FIRST, Position(held), 0, 0, "expectation", "it failed", "look")] if held is not None else []
         return WriterFacts((), tuple(StreamFact(app_id, 0, {}) for app_id in app_ids), tuple(facts))
@@ -92,11 +92,11 @@ def test_a_hold_of_a_writer_that_is_gone_is_over_where_others_have_its_streams()
     assert (list(holds_of_running_writers(in_time)), holds_of_running_writers(late)) == ([FIRST], {})
     for others in (report("orders"), report("carts"), WriterFacts(())):
         assert list(holds_of_running_writers([(0, gone), (9 * minute_ms, others)])) == [FIRST]
-    assert list(holds_of_running_writers([(0, gone)])) == [FIRST], "none has its streams"
+    assert list(holds_of_running_writers([(0, gone)])) == [FIRST], "no other writer runs its streams"
     assert holds_of_running_writers([*late, (2 * minute_ms, report("orders", held=9))])[FIRST].position == 9
 
 
-def test_status_takes_ages_of_reports_by_the_store_s_clock(tmp_path: Path) -> None:
+def test_status_takes_report_ages_from_the_store_s_clock(tmp_path: Path) -> None:
     world = World(tmp_path, {FIRST: 20, SECOND: 3}, expect={"known": "id <> 7"}, on_fail="hold")
     world.steps(20)
     world.store.write(idle_path("another"), facts_to_bytes([], [StreamFact("orders", 0, {})]))
@@ -127,7 +127,7 @@ def test_status_reads_the_reports_once_for_all_streams(tmp_path: Path, monkeypat
     ]
 
 
-def test_the_newest_report_of_a_partition_counts_and_older_releases_make_none(tmp_path: Path) -> None:
+def test_newest_report_of_a_partition_wins_and_older_releases_make_none(tmp_path: Path) -> None:
     store = FsspecStore(str(tmp_path))
     now_ms = SystemClock().wall_ms()
     facts = [
