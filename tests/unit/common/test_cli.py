@@ -38,20 +38,20 @@ def say(text: str) -> None:
 
 
 @pytest.mark.parametrize(("kind", "expected"), [("config", 2), ("usage", 2), ("unfit", 2), ("broker", 1)])
-def test_an_error_is_two_sentences_and_an_exit_code(
+def test_error_prints_two_sentences_and_sets_the_exit_code(
     kind: str, expected: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert run(app, ["fail", kind]) == expected
     assert capfd.readouterr() == ("", "error: something is wrong\n  → do something\n")
 
 
-def test_an_exit_code_of_a_command_s_own_is_kept() -> None:
+def test_command_s_own_exit_code_is_kept() -> None:
     assert [run(app, ["code", str(number)]) for number in (0, 1, 2, 3)] == [0, 1, 2, 3]
     assert run(app, ["nothing"]) == 0
 
 
 @pytest.mark.parametrize("arguments", [["no-such-command"], ["code"], ["code", "x"], ["nothing", "--no-such-option"]])
-def test_a_wrong_use_is_2_without_a_stack_trace(arguments: list[str], capfd: pytest.CaptureFixture[str]) -> None:
+def test_wrong_usage_exits_with_2_and_no_stack_trace(arguments: list[str], capfd: pytest.CaptureFixture[str]) -> None:
     assert run(app, arguments) == 2
     captured = capfd.readouterr()
     assert captured.out == ""
@@ -59,14 +59,14 @@ def test_a_wrong_use_is_2_without_a_stack_trace(arguments: list[str], capfd: pyt
     assert "Usage" in captured.err
 
 
-def test_help_and_version_are_0(capfd: pytest.CaptureFixture[str]) -> None:
+def test_help_and_version_exit_with_0(capfd: pytest.CaptureFixture[str]) -> None:
     assert run(app, ["--help"]) == 0
     assert "Try things." in capfd.readouterr().out
     assert run(app, ["--version"]) == 0
     assert capfd.readouterr().out == f"{release()}\n"
 
 
-def test_a_character_that_standard_output_cannot_encode_is_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_character_that_standard_output_cannot_encode_is_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
     written = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="iso-8859-1"))
 
@@ -76,23 +76,23 @@ def test_a_character_that_standard_output_cannot_encode_is_escaped(monkeypatch: 
     assert written.getvalue() == b"\xe9 \\u2013 \\u65e5\n"
 
 
-def test_a_bug_is_not_hidden() -> None:
+def test_unexpected_exception_is_raised() -> None:
     with pytest.raises(KeyError):
         run(app, ["fail", "bug"])
 
 
-def test_an_error_shows_its_problem_and_its_remedy() -> None:
+def test_error_text_has_the_problem_and_the_remedy() -> None:
     assert str(KafkaDeltaExpressError("a", "b")) == "a\n  → b"
     assert str(KafkaDeltaExpressError("a")) == "a"
 
 
 @pytest.mark.parametrize("command", ["plan", "write", "skip", "rewind"])
-def test_bootstrap_is_a_command_that_explains_itself(command: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_bootstrap_commands_have_help(command: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert run(bootstrap, [command, "--help"]) == 0
     assert "CONFIG" in capfd.readouterr().out
 
 
-def test_bootstrap_without_a_config_file_is_2() -> None:
+def test_bootstrap_without_a_config_file_exits_with_2() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "bootstrap", "plan", "/no/such/file", "--from", "latest"],
         capture_output=True,
@@ -112,7 +112,7 @@ def test_bootstrap_without_a_config_file_is_2() -> None:
     ],
 )
 @pytest.mark.parametrize("arguments", [["--version"], ["config", "schema"]])
-def test_a_result_that_cannot_be_written_is_one_error(arguments: list[str], redirection: str, problem: str) -> None:
+def test_unwritable_result_is_one_error(arguments: list[str], redirection: str, problem: str) -> None:
     command = [sys.executable, "-m", "bootstrap", *arguments]
     done = subprocess.run(
         ["sh", "-c", f'exec "$@" {redirection}', "sh", *command], stderr=subprocess.PIPE, text=True, check=False
@@ -121,7 +121,7 @@ def test_a_result_that_cannot_be_written_is_one_error(arguments: list[str], redi
     assert "Traceback" not in done.stderr
 
 
-def test_colours_are_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_colors_are_only_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True
@@ -134,13 +134,13 @@ def test_colours_are_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not has_colours(Terminal())
 
 
-def test_a_bar_is_for_terminals(capfd: pytest.CaptureFixture[str]) -> None:
-    with progress("files", 3) as told:
-        told(1)
+def test_progress_bar_is_only_for_terminals(capfd: pytest.CaptureFixture[str]) -> None:
+    with progress("files", 3) as report:
+        report(1)
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_table_is_aligned_and_not_cut() -> None:
+def test_table_is_aligned_and_not_truncated() -> None:
     long = "x" * 300
     assert aligned(("a", "n"), [(long, "1"), ("b", "1,000")], right=(1,)).splitlines() == [
         "a" + " " * 299 + "      n",

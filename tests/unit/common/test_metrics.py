@@ -5,7 +5,7 @@ from common.metrics import CATALOGUE, Metric, MetricKind, Metrics
 from tests.fakes.metrics import values
 
 
-def test_each_metric_is_declared_once_and_named_as_prometheus_wants() -> None:
+def test_each_metric_is_declared_once_and_named_by_prometheus_rules() -> None:
     assert len({metric.name for metric in CATALOGUE}) == len(CATALOGUE)
     for metric in CATALOGUE:
         assert metric.name.startswith(("stage_writer_", "delta_loader_"))
@@ -14,7 +14,7 @@ def test_each_metric_is_declared_once_and_named_as_prometheus_wants() -> None:
         assert bool(metric.buckets) == (metric.kind is MetricKind.HISTOGRAM)
 
 
-def test_only_what_a_service_touches_is_served() -> None:
+def test_only_metrics_that_a_service_sets_are_served() -> None:
     metrics = Metrics()
     assert values(metrics) == {}
     metrics.add(catalogue.WRITER_RECORDS, 3, topic="orders")
@@ -28,7 +28,7 @@ def test_only_what_a_service_touches_is_served() -> None:
     }
 
 
-def test_a_histogram_counts_what_it_saw() -> None:
+def test_histogram_counts_its_observations() -> None:
     metrics = Metrics()
     metrics.observe(catalogue.WRITER_FLUSH_SECONDS, 0.3)
     metrics.observe(catalogue.WRITER_FLUSH_SECONDS, 1e9)
@@ -38,7 +38,7 @@ def test_a_histogram_counts_what_it_saw() -> None:
     assert found["stage_writer_flush_seconds_bucket", (("le", "+Inf"),)] == 2
 
 
-def test_what_a_gauge_said_of_old_labels_can_be_dropped() -> None:
+def test_forget_drops_a_gauge_s_old_labels() -> None:
     metrics = Metrics()
     metrics.forget(catalogue.LOADER_HELD)
     metrics.set(catalogue.LOADER_HELD, 2, app_id="orders", reason="gap")
@@ -53,7 +53,7 @@ def test_two_services_in_one_process_do_not_share_values() -> None:
     assert values(other) == {}
 
 
-def test_a_wrong_use_is_a_bug() -> None:
+def test_wrong_metric_kind_or_label_raises() -> None:
     metrics = Metrics()
     with pytest.raises(TypeError):
         metrics.add(catalogue.WRITER_PAUSED)
@@ -65,7 +65,7 @@ def test_a_wrong_use_is_a_bug() -> None:
         metrics.add(catalogue.WRITER_RECORDS, colour="green")
 
 
-def test_every_metric_of_the_catalogue_can_be_served() -> None:
+def test_every_metric_of_the_catalog_can_be_served() -> None:
     metrics = Metrics()
 
     def touch(metric: Metric) -> None:
@@ -85,7 +85,7 @@ def test_every_metric_of_the_catalogue_can_be_served() -> None:
         assert metric.name in served or f"{metric.name}_count" in served
 
 
-def test_what_the_operating_system_says_of_the_process_is_served_where_it_is_asked_for() -> None:
+def test_process_metrics_are_served_on_request() -> None:
     metrics = Metrics()
     metrics.with_process()
     assert values(metrics)["process_resident_memory_bytes", ()] > 0

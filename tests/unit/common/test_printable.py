@@ -1,4 +1,4 @@
-"""What others wrote, on its way to a terminal."""
+"""Text from others, before it reaches a terminal."""
 
 import json
 import uuid
@@ -27,7 +27,7 @@ def is_harmless(text: str) -> bool:
     return not any(char in text for char in "\x1b\x07\r\x9b\u202e\x7f\x08")
 
 
-def test_what_a_terminal_obeys_is_escaped_and_what_we_write_stays() -> None:
+def test_terminal_control_characters_are_escaped_and_colors_kept() -> None:
     assert printable(EVIL) == "writer\\x1b]0;owned\\x07\\x1b[2J\\r\\x9b31m\\u202e\nfake line\\x7f"
     assert one_line(EVIL) == "writer\\x1b]0;owned\\x07\\x1b[2J\\r\\x9b31m\\u202e\\nfake line\\x7f"
     assert printable("héllo → \x1b[32mgood\x1b[0m\ta\nb 名前") == "héllo → \x1b[32mgood\x1b[0m\ta\nb 名前"
@@ -35,14 +35,14 @@ def test_what_a_terminal_obeys_is_escaped_and_what_we_write_stays() -> None:
     assert aligned(["a"], [["x\ny"]]) == "a\nx\\ny"
 
 
-def test_what_commands_print_is_harmless(capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_output_is_escaped(capsys: pytest.CaptureFixture[str]) -> None:
     echo(EVIL)
     echo(EVIL, err=True)
     out, err = capsys.readouterr()
     assert out == err == f"{printable(EVIL)}\n"
 
 
-def test_logs_for_people_are_harmless(capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_logs_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
     set_up_logs(LogSettings(format="text"), "tests")
     try:
         structlog.get_logger().warning("held", problem=EVIL, files=3)
@@ -54,10 +54,10 @@ def test_logs_for_people_are_harmless(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 @pytest.mark.parametrize("as_json", [False, True])
-def test_a_forged_marker_says_nothing_to_the_terminal(
+def test_forged_marker_cannot_control_the_terminal(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *, as_json: bool
 ) -> None:
-    monkeypatch.setattr(BrokerEnds.__init__, "__defaults__", (0.01,))  # there is no Kafka to wait for
+    monkeypatch.setattr(BrokerEnds.__init__, "__defaults__", (0.01,))  # there is no Kafka; do not wait for one
     staging = Staging(str(tmp_path), "orders")
     marker = staging.flush(0, 0, 10)
     assert marker.manifest is not None

@@ -1,4 +1,4 @@
-"""The services' processes end as they should, even if a store hangs, or standard error takes no more lines."""
+"""The services' processes end even if a store hangs or standard error is closed."""
 
 import os
 import subprocess
@@ -29,7 +29,7 @@ importlib.import_module(f"{sys.argv[1]}.__main__").main()
 
 
 @pytest.mark.parametrize("program", ["stage_writer", "delta_loader"])
-def test_threads_that_wait_for_a_store_that_hangs_do_not_keep_the_process_from_ending(program: str) -> None:
+def test_process_ends_while_a_thread_waits_for_a_hanging_store(program: str) -> None:
     command = [sys.executable, "-c", _HANGING, program]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, done.stdout) == (3, "stopped\n"), done.stderr
@@ -46,7 +46,7 @@ end_process(3)
 """
 
 
-def test_lines_that_standard_error_does_not_take_are_dropped() -> None:
+def test_log_lines_that_standard_error_refuses_are_dropped() -> None:
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "wb") as gone:

@@ -1,4 +1,4 @@
-"""Remedies name the real config file wherever they are read."""
+"""Remedies name the real config file in every output."""
 
 import json
 import urllib.request
@@ -18,19 +18,19 @@ from common.settings import LogSettings
 
 @pytest.fixture
 def shown(tmp_path: Path) -> Iterator[str]:
-    """A config whose path needs quoting, in a shell as well as in JSON."""
+    """A config whose path needs quoting in a shell and in JSON."""
     show_config(tmp_path / 'my "own" $config.yaml')
     yield f"'{tmp_path}/my \"own\" $config.yaml'"
     show_config(None)
 
 
-def test_the_path_is_quoted_for_the_shell_and_in_json(shown: str) -> None:
+def test_path_is_quoted_for_the_shell_and_in_json(shown: str) -> None:
     assert rendered(f"bootstrap restart {CONFIG} --topic orders") == f"bootstrap restart {shown} --topic orders"
     remedy = {"remedy": f"delta-loader status {CONFIG}"}
     assert json.loads(rendered(json.dumps(remedy))) == {"remedy": f"delta-loader status {shown}"}
 
 
-def test_pages_and_logs_have_the_path(shown: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pages_and_logs_show_the_config_path(shown: str, capsys: pytest.CaptureFixture[str]) -> None:
     remedy = f"stage-writer check {CONFIG}"
     pages = {"/text": lambda: text_page(200, remedy), "/json": lambda: json_page(200, [remedy])}
     server = HttpServer("127.0.0.1:0", Routes(pages))
@@ -45,7 +45,7 @@ def test_pages_and_logs_have_the_path(shown: str, capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_commands_print_the_path_and_forget_it(
+def test_commands_print_the_config_path_and_forget_it(
     fails: bool,  # noqa: FBT001 - a parameter of pytest
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],

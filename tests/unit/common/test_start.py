@@ -1,4 +1,4 @@
-"""How the commands start, where packages have this program's names or are not installed."""
+"""How the commands start where other packages have the same names, or dependencies are missing."""
 
 import os
 import subprocess
@@ -43,7 +43,7 @@ def without(names: tuple[str, ...], command: str, folder: Path) -> subprocess.Co
 
 
 @pytest.mark.parametrize(("command", "names"), [("delta-loader", OF_LOADERS), ("stage-writer", OF_WRITERS)])
-def test_a_command_without_its_extra_says_which_one_to_install(
+def test_command_without_its_extra_names_the_one_to_install(
     command: str, names: tuple[str, ...], tmp_path: Path
 ) -> None:
     done = without(names, command, tmp_path)
@@ -54,14 +54,14 @@ def test_a_command_without_its_extra_says_which_one_to_install(
 
 
 @pytest.mark.parametrize("command", ["stage-writer", "delta-loader", "bootstrap", "kafka-delta-express"])
-def test_a_command_starts_with_its_own_extra_only(command: str, tmp_path: Path) -> None:
+def test_command_starts_with_its_own_extra_only(command: str, tmp_path: Path) -> None:
     others = {"stage-writer": OF_LOADERS, "delta-loader": OF_WRITERS}.get(command, OF_WRITERS + OF_LOADERS)
     done = without(others, command, tmp_path)
     assert done.returncode == 0, done.stderr
     assert "Usage:" in done.stdout
 
 
-def test_packages_of_the_same_name_are_passed_over(tmp_path: Path) -> None:
+def test_other_packages_of_the_same_name_are_ignored(tmp_path: Path) -> None:
     for name in ("common", "bootstrap", "stage_writer"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text("raise ZeroDivisionError\n")
@@ -73,7 +73,7 @@ def test_packages_of_the_same_name_are_passed_over(tmp_path: Path) -> None:
     assert "Usage: stage-writer" in done.stdout
 
 
-def test_standard_streams_that_are_closed_change_no_exit_code(tmp_path: Path) -> None:
+def test_closed_standard_streams_do_not_change_the_exit_code(tmp_path: Path) -> None:
     command = [sys.executable, *stage_writer_command()[1:], "check", str(tmp_path / "none.yaml")]
     closed = ["/bin/sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *command]
     assert subprocess.run(closed, timeout=300, check=False).returncode == 2

@@ -41,52 +41,52 @@ def ask(server: HttpServer, path: str, method: str = "GET") -> tuple[int, str, b
         connection.close()
 
 
-def test_a_healthy_service_says_ok(server: HttpServer) -> None:
+def test_healthy_service_responds_ok(server: HttpServer) -> None:
     assert ask(server, "/healthcheck")[::2] == (200, b"ok\n")
 
 
-def test_problems_are_named_with_a_status_that_probes_understand(server: HttpServer, service: Service) -> None:
+def test_problems_are_named_with_status_503(server: HttpServer, service: Service) -> None:
     assert ask(server, "/ready")[::2] == (503, b"not yet a member of the group\n")
     service.health = Health(("orders/0: gap", "the store fails"))
     assert ask(server, "/healthcheck")[::2] == (503, b"orders/0: gap\nthe store fails\n")
 
 
-def test_metrics_are_in_the_format_that_prometheus_asks_for(server: HttpServer) -> None:
+def test_metrics_are_in_the_prometheus_format(server: HttpServer) -> None:
     status, content_type, body = ask(server, "/metrics")
     assert (status, body) == (200, b"metric 1\n")
     assert content_type.startswith("text/plain; version=0.0.4")
 
 
-def test_the_version_is_told(server: HttpServer) -> None:
+def test_version_is_served(server: HttpServer) -> None:
     status, content_type, body = ask(server, "/version")
     assert (status, content_type) == (200, "application/json")
     assert json.loads(body)["service"] == "stage-writer"
 
 
-def test_a_query_is_passed_over_and_an_unknown_page_is_404(server: HttpServer) -> None:
+def test_query_is_ignored_and_an_unknown_page_is_404(server: HttpServer) -> None:
     assert ask(server, "/healthcheck?verbose=1")[0] == 200
     assert ask(server, "/nothing")[0] == 404
 
 
-def test_a_head_request_has_no_body(server: HttpServer) -> None:
+def test_head_request_has_no_body(server: HttpServer) -> None:
     assert ask(server, "/healthcheck", "HEAD")[::2] == (200, b"")
 
 
-def test_a_page_that_fails_harms_nothing_else_and_tells_no_details(server: HttpServer) -> None:
+def test_failing_page_is_a_500_without_details_and_others_still_work(server: HttpServer) -> None:
     status, _, body = ask(server, "/broken")
     assert status == 500
     assert b"secret" not in body
     assert ask(server, "/healthcheck")[0] == 200
 
 
-def test_an_address_that_is_taken_or_wrong_is_a_wrong_config(server: HttpServer) -> None:
+def test_taken_or_invalid_address_is_a_config_error(server: HttpServer) -> None:
     for address in (f"127.0.0.1:{server.port}", "nohost", "127.0.0.1:99999", "127.0.0.1:x"):
         with pytest.raises(ConfigError, match=address) as caught:
             HttpServer(address, Routes({}))
         assert "writer.http" in caught.value.remedy
 
 
-def test_a_closed_server_answers_no_more(service: Service) -> None:
+def test_closed_server_refuses_connections(service: Service) -> None:
     pages = service_pages("x", lambda: service.health, lambda: service.ready, lambda: b"")
     server = HttpServer("127.0.0.1:0", Routes(pages))
     port = server.port

@@ -1,4 +1,4 @@
-"""What may be asked of a service over HTTP, by whom, and what it may cost."""
+"""Calls to a service over HTTP: which are allowed, to whom, and what they may cost."""
 
 import gzip
 import http.client
@@ -23,7 +23,7 @@ from tests.fakes.pauses import paused_streams
 
 TOKEN = "a-token-of-a-test"
 WAIT_S = 60
-"""For what comes at once on any machine that is not stuck."""
+"""A limit for events that are immediate on any machine that is not stuck."""
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def bearer(token: str = TOKEN) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
 
 
-def test_a_call_with_the_token_is_carried_out(serve: Callable[..., HttpServer], pausing: Pausing) -> None:
+def test_call_with_the_token_is_performed(serve: Callable[..., HttpServer], pausing: Pausing) -> None:
     server = serve()
     assert ask(server, "POST", "/pause", bearer())[:2] == (200, '{"paused":true}')
     assert pausing.since_ms is not None
@@ -89,7 +89,7 @@ def test_a_call_with_the_token_is_carried_out(serve: Callable[..., HttpServer], 
 
 
 @pytest.mark.parametrize("headers", [{}, bearer("b" + TOKEN[1:]), bearer(TOKEN[:-1]), {"Authorization": TOKEN}])
-def test_a_call_with_another_token_or_none_is_refused(
+def test_call_without_the_right_token_is_refused(
     serve: Callable[..., HttpServer], pausing: Pausing, headers: dict[str, str]
 ) -> None:
     status, text, answered = ask(serve(), "POST", "/pause", headers)
@@ -112,15 +112,13 @@ def test_one_stream_is_paused_and_resumed(serve: Callable[..., HttpServer], paus
     assert not pausing.is_on
 
 
-def test_without_a_token_in_the_settings_no_call_is_carried_out(serve: Callable[..., HttpServer]) -> None:
+def test_calls_are_refused_without_a_configured_token(serve: Callable[..., HttpServer]) -> None:
     status, text, _ = ask(serve(None), "POST", "/pause", bearer("None"))
     assert status == 403
     assert "http_token" in text
 
 
-def test_what_calls_do_cannot_be_had_by_get_and_pages_not_by_post(
-    serve: Callable[..., HttpServer], pausing: Pausing
-) -> None:
+def test_calls_need_post_and_pages_need_get(serve: Callable[..., HttpServer], pausing: Pausing) -> None:
     server = serve()
     assert ask(server, "GET", "/pause", bearer())[0] == 404
     assert ask(server, "POST", "/metrics", bearer())[0] == 404
@@ -128,13 +126,13 @@ def test_what_calls_do_cannot_be_had_by_get_and_pages_not_by_post(
     assert not pausing.is_on
 
 
-def test_a_call_that_fails_harms_nothing_else(serve: Callable[..., HttpServer]) -> None:
+def test_failing_call_is_a_500_and_others_still_work(serve: Callable[..., HttpServer]) -> None:
     server = serve()
     assert ask(server, "POST", "/broken", bearer())[:2] == (500, "ZeroDivisionError\n")
     assert ask(server, "GET", "/healthcheck")[0] == 200
 
 
-def test_a_large_body_is_not_read(serve: Callable[..., HttpServer], pausing: Pausing) -> None:
+def test_large_body_is_not_read(serve: Callable[..., HttpServer], pausing: Pausing) -> None:
     server = serve()
     large = bearer() | {"Content-Length": "10000000000"}
     assert ask(server, "POST", "/pause", large)[0] == 413
@@ -143,7 +141,7 @@ def test_a_large_body_is_not_read(serve: Callable[..., HttpServer], pausing: Pau
     assert not pausing.is_on
 
 
-def test_no_other_site_may_frame_or_feed_a_page(serve: Callable[..., HttpServer]) -> None:
+def test_pages_forbid_framing_and_foreign_content(serve: Callable[..., HttpServer]) -> None:
     headers = ask(serve(), "GET", "/version")[2]
     assert "default-src 'none'" in headers["Content-Security-Policy"]
     assert "frame-ancestors 'none'" in headers["Content-Security-Policy"]
@@ -151,7 +149,7 @@ def test_no_other_site_may_frame_or_feed_a_page(serve: Callable[..., HttpServer]
     assert "Python" not in headers["Server"]
 
 
-def test_a_long_page_is_packed_for_who_can_unpack_it(serve: Callable[..., HttpServer]) -> None:
+def test_long_page_is_compressed_for_clients_that_accept_gzip(serve: Callable[..., HttpServer]) -> None:
     server = serve()
     status, text, headers = ask(server, "GET", "/long", {"Accept-Encoding": "gzip"})
     assert (status, len(text)) == (200, 100_000)
@@ -172,7 +170,7 @@ def received(connection: socket.socket) -> bytes:
     return text
 
 
-def test_connections_that_never_send_a_request_keep_no_probe_out(serve: Callable[..., HttpServer]) -> None:
+def test_connections_that_never_send_a_request_do_not_block_probes(serve: Callable[..., HttpServer]) -> None:
     server = serve()
     with ExitStack() as stack:
         for _ in range(150):
@@ -180,7 +178,7 @@ def test_connections_that_never_send_a_request_keep_no_probe_out(serve: Callable
         assert [ask(server, "GET", "/version")[0] for _ in range(10)] == [200] * 10
 
 
-def test_one_connection_too_many_closes_the_oldest(serve: Callable[..., HttpServer]) -> None:
+def test_connection_over_the_limit_closes_the_oldest(serve: Callable[..., HttpServer]) -> None:
     server = serve()
     with ExitStack() as stack:
         waiting = [stack.enter_context(connect(server)) for _ in range(64)]
@@ -190,7 +188,7 @@ def test_one_connection_too_many_closes_the_oldest(serve: Callable[..., HttpServ
         assert b" 200 " in received(waiting[1])
 
 
-def test_a_request_that_is_being_answered_is_not_cut_off(serve: Callable[..., HttpServer]) -> None:
+def test_request_in_progress_is_not_cut_off(serve: Callable[..., HttpServer]) -> None:
     begun, may_end = threading.Event(), threading.Event()
 
     def slow() -> Page:
@@ -228,18 +226,18 @@ def test_slow_pages_do_not_take_all_connections(serve: Callable[..., HttpServer]
         assert ask(server, "GET", "/version")[0] == 200
 
 
-def test_the_deadline_is_for_the_request_and_not_for_each_byte(
+def test_receive_deadline_covers_the_whole_request(
     serve: Callable[..., HttpServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http_server, "_RECEIVE_WITHIN_S", 0.2)
     with connect(serve(), b"GET /version HTTP/1.1\r\nX: ") as slow:
         while not select.select([slow], [], [], 0.02)[0]:
-            slow.sendall(b"a")  # a head that is too large would take minutes
+            slow.sendall(b"a")  # reaching the limit of the head's size would take minutes
         assert b" 408 " in slow.recv(4096)
 
 
 @pytest.mark.parametrize("line", [b"", b"X: " + b"a" * 1000 + b"\r\n"])
-def test_a_head_of_more_than_16_kib_is_refused(serve: Callable[..., HttpServer], line: bytes) -> None:
+def test_head_of_more_than_16_kib_is_refused(serve: Callable[..., HttpServer], line: bytes) -> None:
     request = b"GET /version HTTP/1.1\r\nHost: localhost\r\n" + line * 16 + b"Cookie: "
     fits, too_large = request.ljust(16 * 1024 - 4, b"c"), request.ljust(16 * 1024 - 3, b"c")
     server = serve()
@@ -256,7 +254,7 @@ def test_a_head_of_more_than_16_kib_is_refused(serve: Callable[..., HttpServer],
         "pipeline.example.com", "a.pages.example.org:443",
     ],
 )  # fmt: skip
-def test_a_host_that_cannot_be_rebound_is_served(serve: Callable[..., HttpServer], host: str) -> None:
+def test_host_that_cannot_be_rebound_is_served(serve: Callable[..., HttpServer], host: str) -> None:
     server = serve(hosts=("pipeline.example.com", "*.pages.example.org"))
     assert ask(server, "GET", "/version", {"Host": host})[0] == 200
 
@@ -269,7 +267,7 @@ def test_a_host_that_cannot_be_rebound_is_served(serve: Callable[..., HttpServer
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("method", ["GET", "POST"])
-def test_a_host_of_another_site_is_refused(
+def test_host_of_another_site_is_refused(
     serve: Callable[..., HttpServer], pausing: Pausing, host: str, method: str
 ) -> None:
     server = serve(hosts=("pipeline.example.com", "*.pages.example.org"))
@@ -279,11 +277,11 @@ def test_a_host_of_another_site_is_refused(
     assert not pausing.is_on
 
 
-def test_an_asterisk_serves_every_host(serve: Callable[..., HttpServer]) -> None:
+def test_asterisk_serves_every_host(serve: Callable[..., HttpServer]) -> None:
     assert ask(serve(hosts=("*",)), "GET", "/version", {"Host": "any.example"})[0] == 200
 
 
-def test_a_second_host_is_refused_and_none_is_served(serve: Callable[..., HttpServer]) -> None:
+def test_second_host_header_is_refused_and_a_missing_one_is_served(serve: Callable[..., HttpServer]) -> None:
     server = serve()
     for head, status in ((b"", b" 200 "), (b"Host: localhost\r\nHost: localhost\r\n", b" 421 ")):
         with connect(server, b"GET /version HTTP/1.0\r\n" + head + b"\r\n") as asking:
@@ -293,7 +291,9 @@ def test_a_second_host_is_refused_and_none_is_served(serve: Callable[..., HttpSe
 @pytest.mark.parametrize(
     "request_line", [b"", b"GET", b"PUT / HTTP/1.1", b"GET / HTTP/9.9", b"GET / FTP/1.1", b"\xff\x00"]
 )
-def test_a_request_that_cannot_be_read_harms_nothing(serve: Callable[..., HttpServer], request_line: bytes) -> None:
+def test_malformed_request_is_rejected_and_others_still_work(
+    serve: Callable[..., HttpServer], request_line: bytes
+) -> None:
     server = serve()
     with connect(server, request_line + b"\r\n\r\n") as asking:
         answer = received(asking)
@@ -301,13 +301,13 @@ def test_a_request_that_cannot_be_read_harms_nothing(serve: Callable[..., HttpSe
     assert ask(server, "GET", "/version")[0] == 200
 
 
-def test_one_more_page_than_are_computed_at_a_time_is_served_after_them(serve: Callable[..., HttpServer]) -> None:
+def test_page_limit_frees_a_slot_after_each_page(serve: Callable[..., HttpServer]) -> None:
     server = serve()
     asked = [ask(server, "GET", "/healthcheck")[0] for _ in range(http_server._MOST_PAGES_AT_A_TIME + 1)]
     assert set(asked) == {200}
 
 
-def test_a_head_has_no_body_and_a_large_body_is_refused(serve: Callable[..., HttpServer]) -> None:
+def test_head_has_no_body_and_a_large_post_body_is_refused(serve: Callable[..., HttpServer]) -> None:
     server = serve()
     with connect(server, b"HEAD /version HTTP/1.0\r\n\r\n") as asking:
         head, _, body = received(asking).partition(b"\r\n\r\n")

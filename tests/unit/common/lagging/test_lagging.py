@@ -1,4 +1,4 @@
-"""Lag in time from the ends that were seen, by hand-made times and against a plain count."""
+"""Lag in seconds from observed ends: by hand-made times, and against a plain count."""
 
 import itertools
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ SOURCE = TopicPartition(Topic("orders"), Partition(0))
 OTHER = TopicPartition(Topic("orders"), Partition(1))
 
 
-def saw(*ends: tuple[float, int]) -> EndHistory:
+def history_of(*ends: tuple[float, int]) -> EndHistory:
     history = EndHistory()
     for now_s, end in ends:
         history.observe({SOURCE: Position(end)}, now_s)
@@ -36,38 +36,38 @@ def lag(history: EndHistory, position: int, now_s: float) -> tuple[int | None, f
     return history.lag_records(SOURCE, Position(position)), history.lag_s(SOURCE, Position(position), now_s)
 
 
-def test_what_is_at_the_end_waits_for_nothing() -> None:
-    assert lag(saw((0, 10), (10, 30)), 30, 500) == (0, 0.0)
-    assert lag(saw((0, 10), (10, 30)), 31, 500) == (0, 0.0), "it went on since the last look"
+def test_position_at_the_end_has_no_lag() -> None:
+    assert lag(history_of((0, 10), (10, 30)), 30, 500) == (0, 0.0)
+    assert lag(history_of((0, 10), (10, 30)), 31, 500) == (0, 0.0), "it advanced after the last observation"
 
 
-def test_what_lies_behind_a_position_came_after_that_was_the_end() -> None:
-    history = saw((0, 10), (10, 30), (20, 30), (30, 50))
-    assert lag(history, 30, 35) == (20, 15), "at 20 it still was the end"
+def test_lag_starts_when_the_position_was_last_the_end() -> None:
+    history = history_of((0, 10), (10, 30), (20, 30), (30, 50))
+    assert lag(history, 30, 35) == (20, 15), "at 20 s it was still the end"
     assert lag(history, 10, 35) == (40, 35)
     assert lag(history, 29, 35) == (21, 35)
 
 
-def test_what_is_older_than_every_look_waits_at_least_since_the_first() -> None:
-    assert lag(saw((5, 10), (10, 30)), 3, 35) == (27, 30)
+def test_position_before_all_observations_lags_since_the_first() -> None:
+    assert lag(history_of((5, 10), (10, 30)), 3, 35) == (27, 30)
 
 
-def test_nothing_is_said_before_a_look_or_without_a_position() -> None:
+def test_lag_is_unknown_without_an_observation_or_a_position() -> None:
     assert lag(EndHistory(), 3, 35) == (None, None)
-    history = saw((0, 10))
+    history = history_of((0, 10))
     assert (history.lag_records(SOURCE, None), history.lag_s(SOURCE, None, 1)) == (None, None)
 
 
-def test_a_topic_that_was_made_again_begins_again() -> None:
-    assert lag(saw((0, 100), (10, 3), (20, 9)), 3, 25) == (6, 15)
+def test_recreated_topic_restarts_the_history() -> None:
+    assert lag(history_of((0, 100), (10, 3), (20, 9)), 3, 25) == (6, 15)
 
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 5), st.integers(0, 9)), min_size=1, max_size=300), st.data())
-def test_the_lag_is_bounded_by_what_was_seen(looks: list[tuple[int, int]], data: st.DataObject) -> None:
+def test_lag_is_bounded_by_the_observations(looks: list[tuple[int, int]], data: st.DataObject) -> None:
     times = list(itertools.accumulate(step for step, _ in looks))
     ends = list(itertools.accumulate(grown for _, grown in looks))
-    history = saw(*zip(map(float, times), ends, strict=True))
+    history = history_of(*zip(map(float, times), ends, strict=True))
     assert len(history._seen[SOURCE]) <= MOST + 1
     position = data.draw(st.integers(0, ends[-1]))
     found = history.lag_s(SOURCE, Position(position), float(times[-1]))
@@ -77,12 +77,14 @@ def test_the_lag_is_bounded_by_what_was_seen(looks: list[tuple[int, int]], data:
     elif len(looks) <= MOST:
         assert found == times[-1] - (exact[-1] if exact else times[0])
     else:
-        assert required(found) >= times[-1] - (exact[-1] if exact else times[0]), "thinned out, it is rather longer"
+        assert required(found) >= times[-1] - (exact[-1] if exact else times[0]), (
+            "a thinned-out history overstates the lag"
+        )
 
 
-def test_a_kafka_that_does_not_answer_costs_nothing_but_the_figures() -> None:
+def test_unreachable_kafka_only_stops_the_figures() -> None:
     answers: list[dict[TopicPartition, Position]] = [{}, {SOURCE: Position(7)}]
-    told: list[Position | None] = []
+    ends_seen: list[Position | None] = []
     history = EndHistory()
 
     def ends(_sources: object) -> dict[TopicPartition, Position]:
@@ -95,7 +97,7 @@ def test_a_kafka_that_does_not_answer_costs_nothing_but_the_figures() -> None:
     watch = EndWatch(
         ends,
         lambda: {SOURCE},
-        lambda: told.append(history.end(SOURCE)),
+        lambda: ends_seen.append(history.end(SOURCE)),
         history=history,
         clock=clock,
         log=structlog.get_logger(),
@@ -103,18 +105,18 @@ def test_a_kafka_that_does_not_answer_costs_nothing_but_the_figures() -> None:
     watch.close()
     for _ in range(3):
         watch.refresh()
-    assert told[:2] == [None, 7]
-    assert set(told[2:]) == {7}
+    assert ends_seen[:2] == [None, 7]
+    assert set(ends_seen[2:]) == {7}
 
 
-def test_what_is_no_longer_asked_for_is_forgotten() -> None:
-    history = saw((0, 10))
+def test_partitions_that_are_no_longer_watched_are_forgotten() -> None:
+    history = history_of((0, 10))
     history.observe({OTHER: Position(5)}, 0)
     history.retain({OTHER})
     assert (history.end(SOURCE), history.end(OTHER)) == (None, 5)
 
 
-def test_a_topic_that_kafka_does_not_tell_of_is_told_once_and_keeps_no_other_from_being_told() -> None:
+def test_refused_topic_is_logged_once_and_does_not_hide_other_topics() -> None:
     ends = KafkaEnds({"bootstrap.servers": "nowhere:1"}, structlog.get_logger())
     refuses = {"secret"}
 
@@ -142,7 +144,7 @@ def test_a_topic_that_kafka_does_not_tell_of_is_told_once_and_keeps_no_other_fro
     refuses.add("secret")
     with capture_logs() as logs:
         ends(wanted)
-    assert len(logs) == 1, "again, once it had answered meanwhile"
+    assert len(logs) == 1, "logged again, because it had responded in between"
     refuses.add(str(SOURCE.topic))
     with pytest.raises(KafkaException):
         ends(wanted)

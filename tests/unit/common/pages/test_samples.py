@@ -1,4 +1,4 @@
-"""What the status page may show of a dead letter: its shape."""
+"""The status page shows only the shape of a dead letter."""
 
 import pytest
 from hypothesis import given
@@ -20,20 +20,20 @@ from common.pages.samples import Samples, masked
         (b"", ""),
     ],
 )
-def test_names_of_fields_stay_and_all_else_is_masked(value: bytes, shown: str) -> None:
+def test_field_names_stay_and_values_are_masked(value: bytes, shown: str) -> None:
     assert masked(value) == shown
 
 
 @given(st.text(st.characters(exclude_characters='"')))
-def test_nothing_is_shown_but_punctuation(text: str) -> None:
+def test_masked_text_keeps_only_punctuation(text: str) -> None:
     assert set(masked(text.encode("utf-8", "replace"))) <= set('x9… \n\t{}[]":,.+-\\')
 
 
-def test_a_long_value_is_cut() -> None:
+def test_long_value_is_truncated() -> None:
     assert len(masked(b"[" + b"1, " * 100_000)) <= 201
 
 
-def test_the_newest_of_each_class_are_kept() -> None:
+def test_newest_samples_of_each_class_are_kept() -> None:
     samples = Samples(2)
     samples.add("orders", [("wrong_type", f"orders/0 @ {number}", b"{}") for number in range(5)])
     samples.add("orders", [("empty", "orders/0 @ 9", None)])

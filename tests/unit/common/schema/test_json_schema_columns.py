@@ -17,8 +17,8 @@ TYPES: dict[str, tuple[object, str]] = {
     "large integer": ({"type": "integer", "maximum": 2**64 - 1}, "DECIMAL(38,0)"),
     "number": ({"type": "number"}, "DOUBLE"),
     "string": (TEXT, "STRING"),
-    "moment": ({"type": "string", "format": "date-time"}, "TIMESTAMP"),
-    "day": ({"type": "string", "format": "date"}, "DATE"),
+    "date-time": ({"type": "string", "format": "date-time"}, "TIMESTAMP"),
+    "date": ({"type": "string", "format": "date"}, "DATE"),
     "time of day": ({"type": "string", "format": "time"}, "STRING"),
     "nullable": ({"type": ["null", "string"]}, "STRING"),
     "nullable by choice": ({"oneOf": [NULL, OBJECT]}, "STRUCT<q: BIGINT>"),
@@ -27,7 +27,7 @@ TYPES: dict[str, tuple[object, str]] = {
         {"anyOf": [{"type": "integer"}, {"type": "integer", "minimum": -(2**70)}]},
         "DECIMAL(38,0)",
     ),
-    "texts of two forms": ({"anyOf": [TEXT, {"type": "string", "format": "date"}]}, "STRING"),
+    "strings of two formats": ({"anyOf": [TEXT, {"type": "string", "format": "date"}]}, "STRING"),
     "string or number": ({"type": ["string", "number"]}, JSON),
     "array": ({"type": "array", "items": {"type": ["integer", "null"]}}, "ARRAY<BIGINT>"),
     "tuple": ({"type": "array", "prefixItems": [{"type": "integer"}], "items": {"type": "number"}}, "ARRAY<DOUBLE>"),
@@ -35,7 +35,7 @@ TYPES: dict[str, tuple[object, str]] = {
     "array of anything": ({"type": "array"}, "ARRAY<STRING> json"),
     "array of nulls": ({"type": "array", "items": NULL}, "ARRAY<STRING> json"),
     "object": (OBJECT, "STRUCT<q: BIGINT>"),
-    "object that is not named so": ({"properties": {"a": OBJECT}}, "STRUCT<a: STRUCT<q: BIGINT>>"),
+    "object without a type": ({"properties": {"a": OBJECT}}, "STRUCT<a: STRUCT<q: BIGINT>>"),
     "map": ({"type": "object", "additionalProperties": {"type": "number"}}, "MAP<STRING, DOUBLE>"),
     "map by pattern": ({"type": "object", "patternProperties": {"^x": OBJECT}}, "MAP<STRING, STRUCT<q: BIGINT>>"),
     "open object": ({"type": "object"}, JSON),
@@ -53,7 +53,7 @@ TYPES: dict[str, tuple[object, str]] = {
         {"oneOf": [OBJECT, {"properties": {"q": {"type": "number"}, "r": TEXT}}]},
         "STRUCT<q: DOUBLE, r: STRING>",
     ),
-    "a choice of what is required": (
+    "a choice of required fields": (
         {**OBJECT, "oneOf": [{"required": ["q"]}, {"required": ["r"]}]},
         "STRUCT<q: BIGINT>",
     ),
@@ -74,17 +74,17 @@ def test_each_type_has_its_column(kind: object, expected: str) -> None:
     assert columns(schema({"v": kind})) == f"v {expected}"
 
 
-def test_values_of_any_kind_are_named_by_their_paths() -> None:
+def test_values_of_any_type_are_stored_as_json_by_path() -> None:
     listed = {"items": {"properties": {"c": True}}}
     _, formats = json_schema_columns(schema({"a.b": listed, "m": {"additionalProperties": {}}}))
     assert formats == {"`a.b`.element.c": "json", "m.value": "json"}
 
 
-def test_a_field_that_is_always_null_and_a_name_that_delta_does_not_take_have_no_column() -> None:
+def test_null_fields_and_invalid_column_names_have_no_column() -> None:
     assert columns(schema({"a": NULL, "b c": TEXT, "d": TEXT, "D": TEXT, "e": False})) == "d STRING"
 
 
-def test_references_lead_into_the_schema_and_the_ones_that_come_with_it() -> None:
+def test_references_resolve_within_the_schema_and_its_attachments() -> None:
     text = json.dumps(
         {
             "$ref": "#/definitions/Order",
@@ -116,7 +116,7 @@ def test_references_lead_into_the_schema_and_the_ones_that_come_with_it() -> Non
         ),
     ],
 )
-def test_a_schema_that_gives_no_columns_is_refused(text: str, problem: str) -> None:
+def test_schema_that_yields_no_columns_is_refused(text: str, problem: str) -> None:
     with pytest.raises(SchemaError) as caught:
         json_schema_columns(text)
     assert problem in caught.value.problem

@@ -51,7 +51,7 @@ AVRO_TYPES: dict[str, tuple[object, str]] = {
         ["int", {"type": "long", "logicalType": "timestamp-millis"}],
         "STRUCT<int: INT, long: TIMESTAMP>",
     ),
-    "a choice of two of one name": (
+    "a choice of two records of one name": (
         [NESTED, {"type": "record", "name": "y.In", "fields": [{"name": "w", "type": "int"}]}],
         "STRUCT<`x.In`: STRUCT<q: INT>, `y.In`: STRUCT<w: INT>>",
     ),
@@ -69,18 +69,18 @@ def test_each_avro_type_has_its_column(kind: object, ddl: str) -> None:
     assert to_ddl(avro_columns(parse_avro(record(("v", kind))))) == f"v {ddl}"
 
 
-def test_fields_that_hold_nothing_have_no_column() -> None:
+def test_fields_without_values_have_no_column() -> None:
     empty = {"type": "record", "name": "Empty", "fields": []}
     schema = record(("a", "null"), ("b", empty), ("c", {"type": "array", "items": "Empty"}), ("d", "int"), name="R")
     assert to_ddl(avro_columns(parse_avro(schema))) == "d INT"
 
 
-def test_a_nullable_record_is_a_record() -> None:
+def test_nullable_record_is_a_record() -> None:
     schema = json.dumps(["null", json.loads(record(("a", "int")))])
     assert to_ddl(avro_columns(parse_avro(schema))) == "a INT"
 
 
-def test_an_avro_schema_uses_the_types_of_its_references() -> None:
+def test_avro_schema_uses_the_types_of_its_references() -> None:
     references = [json.dumps(NESTED), record(("in", "x.In"), name="x.Outer")]
     found = avro_columns(parse_avro(record(("a", "x.Outer"), ("b", ["null", "x.In"])), references))
     assert to_ddl(found) == "a STRUCT<in: STRUCT<q: INT>>, b STRUCT<q: INT>"
@@ -97,7 +97,7 @@ AVRO_REFUSED: dict[str, tuple[str, str]] = {
         record(("a", {"type": "bytes", "logicalType": "decimal", "precision": 40, "scale": 2})),
         "`a` is an Avro decimal of 40 digits",
     ),
-    "no record": ('"string"', "of type string"),
+    "not a record": ('"string"', "of type string"),
     "a choice of records": (json.dumps([NESTED, LOOP]), "of type union"),
     "no fields": (record(), "no fields"),
     "an unknown name": (record(("a", "Nope")), "invalid.*Nope"),
@@ -108,7 +108,7 @@ AVRO_REFUSED: dict[str, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize(("schema", "problem"), AVRO_REFUSED.values(), ids=AVRO_REFUSED)
-def test_an_avro_schema_without_columns_is_refused_by_name(schema: str, problem: str) -> None:
+def test_avro_schema_without_columns_is_refused_by_name(schema: str, problem: str) -> None:
     with pytest.raises(SchemaError, match=problem):
         avro_columns(parse_avro(schema))
 
@@ -162,17 +162,17 @@ def test_descriptors_need_no_compiler(compiled: bytes, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("message", ["Note", "shop.Order.Note", [0, 0]])
-def test_a_message_is_found_by_name_or_indexes(compiled: bytes, message: str | Sequence[int]) -> None:
+def test_message_is_found_by_name_or_indexes(compiled: bytes, message: str | Sequence[int]) -> None:
     assert find_message(compiled, message).full_name == "shop.Order.Note"
 
 
 @pytest.mark.parametrize("message", ["Missing", "Line", "ByNumberEntry", [9], [0, 7], [0, 0, 0], [-1], []])
-def test_a_message_that_is_not_there_is_refused(compiled: bytes, message: str | Sequence[int]) -> None:
+def test_missing_message_is_refused(compiled: bytes, message: str | Sequence[int]) -> None:
     with pytest.raises(SchemaError, match="message"):
         find_message(compiled, message)
 
 
-def test_a_protobuf_message_without_columns_is_refused_by_name(compiled: bytes) -> None:
+def test_protobuf_message_without_columns_is_refused_by_name(compiled: bytes) -> None:
     with pytest.raises(SchemaError, match=r"`branches.element` is of the Protobuf message shop.Tree"):
         protobuf_columns(find_message(compiled, "Tree"))
     with pytest.raises(SchemaError, match="no fields"):
@@ -188,13 +188,11 @@ def test_a_protobuf_message_without_columns_is_refused_by_name(compiled: bytes) 
         ("", {}, "no message"),
     ],
 )
-def test_a_protobuf_schema_that_does_not_compile_is_refused(
-    text: str, references: dict[str, str], problem: str
-) -> None:
+def test_protobuf_schema_that_does_not_compile_is_refused(text: str, references: dict[str, str], problem: str) -> None:
     with pytest.raises(SchemaError, match=problem):
         find_message(compile_protobuf(text, references), [0])
 
 
-def test_a_schema_file_that_is_nothing_of_both_is_refused() -> None:
+def test_schema_file_that_is_neither_text_nor_descriptors_is_refused() -> None:
     with pytest.raises(SchemaError, match="neither"):
         compile_protobuf(b"\xff\xff\xff")

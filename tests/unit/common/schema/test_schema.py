@@ -18,7 +18,7 @@ from common.schema import (
 )
 
 
-def test_a_nested_column_list_is_read() -> None:
+def test_nested_column_list_is_parsed() -> None:
     schema = parse_ddl(
         "meta STRUCT<producer: STRUCT<timestamp: STRING>>, method string NOT NULL COMMENT 'GET, ''POST'', …',\n"
         "`odd name` INT -- a remark\n, amounts array<decimal(12, 2)>, /* more */ tags MAP<STRING,STRUCT<`a``b` date>>"
@@ -56,7 +56,7 @@ def test_every_spelling_of_a_type_is_known(written: str, meant: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "parts"),
     [
         ("a STRNG", ["character 3", "`STRNG`", "STRING?"]),
         ("a", ["expected a type", "the end of the text"]),
@@ -76,15 +76,15 @@ def test_every_spelling_of_a_type_is_known(written: str, meant: object) -> None:
         ("a INTERVAL", ["Delta has no intervals"]),
     ],
 )
-def test_a_wrong_column_list_is_told_where_and_what_to_do(text: str, told: list[str]) -> None:
+def test_wrong_column_list_names_the_place_and_the_remedy(text: str, parts: list[str]) -> None:
     with pytest.raises(SchemaError) as raised:
         parse_ddl(text)
-    for part in told:
+    for part in parts:
         assert part in str(raised.value)
     assert raised.value.remedy
 
 
-def test_one_name_object_used_twice_is_refused() -> None:
+def test_repeated_name_in_a_struct_is_refused() -> None:
     with pytest.raises(SchemaError, match="declared twice"):
         StructType((Field("a", Primitive.LONG), Field("a", Primitive.LONG)))
 
@@ -110,7 +110,7 @@ def test_delta_schema_json_is_written_as_spark_writes_it() -> None:
         '{"type":"struct","fields":[{"name":"a","type":{"type":"udt","class":"x"},"nullable":true,"metadata":{}}]}',
     ],
 )
-def test_a_schema_that_is_not_understood_is_refused(text: str) -> None:
+def test_invalid_schema_json_is_refused(text: str) -> None:
     with pytest.raises(SchemaError):
         schema_from_json(text)
 

@@ -1,4 +1,4 @@
-"""The `formats` of a stream as a user writes them, and what is refused."""
+"""The `formats` of a stream as a user writes them, and which are refused."""
 
 import pytest
 
@@ -22,7 +22,7 @@ def parse(formats: str) -> Settings:
     return parse_settings(STREAM % formats, {}, "config.yaml")
 
 
-def test_a_path_leads_to_a_value_at_any_depth() -> None:
+def test_path_leads_to_a_value_at_any_depth() -> None:
     text = "sent: epoch_ms, meta.digest: hex, meta.seen.element: epoch_s, '`a.b`': json, g.value: json"
     forms = parse(text).streams[0].record.forms
     assert forms.at("sent").format is ValueFormat.EPOCH_MS
@@ -34,7 +34,7 @@ def test_a_path_leads_to_a_value_at_any_depth() -> None:
 
 
 @pytest.mark.parametrize(
-    ("formats", "told"),
+    ("formats", "problem"),
     [
         ("sant: epoch_ms", "did you mean 'sent'?"),
         (
@@ -48,7 +48,7 @@ def test_a_path_leads_to_a_value_at_any_depth() -> None:
         ("'a..b': json", "not a valid path"),
     ],
 )
-def test_what_leads_nowhere_or_does_not_fit_is_refused(formats: str, told: str) -> None:
+def test_path_that_does_not_exist_or_fit_its_format_is_refused(formats: str, problem: str) -> None:
     with pytest.raises(ConfigError) as raised:
         parse(formats)
-    assert told in raised.value.problem
+    assert problem in raised.value.problem

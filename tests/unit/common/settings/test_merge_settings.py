@@ -1,4 +1,4 @@
-"""`load: merge` as a user meets it: what is refused, with the key and the remedy."""
+"""`load: merge` in a config: each refusal names the key and the remedy."""
 
 import pytest
 from pydantic import ValidationError
@@ -16,7 +16,7 @@ OF_ROWS = {"keys": ["id", "rows.sku"]}
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "problem"),
     [
         ({"merge": None}, "load is merge, and merge.keys is missing; add merge: {keys: [columns]}"),
         ({"load": "auto", "merge": KEYS}, "merge is set, but load is auto; write load: merge"),
@@ -68,17 +68,17 @@ OF_ROWS = {"keys": ["id", "rows.sku"]}
         ({"merge": {"keys": ["id", "many"], "sequence": "many"}, "explode": "many"}, "name a column of the record"),
     ],
 )
-def test_what_contradicts_itself_is_refused_with_its_key_and_the_remedy(settings: dict[str, object], told: str) -> None:
+def test_contradictory_merge_settings_are_refused_by_key(settings: dict[str, object], problem: str) -> None:
     columns = (
         "id BIGINT, name STRING, half DOUBLE, inside STRUCT<a: INT>, many ARRAY<INT>, "
         "rows ARRAY<STRUCT<sku: STRING, half: DOUBLE>>"
     )
     with pytest.raises(ValidationError) as caught:
         stream_of(**{"columns": columns, "load": "merge", **settings})
-    assert told in str(caught.value)
+    assert problem in str(caught.value)
 
 
-def test_keys_and_sequence_are_the_table_s_names_and_may_be_made() -> None:
+def test_keys_and_sequence_are_table_names_and_may_be_derived() -> None:
     merge = {"keys": ["user"], "sequence": "seconds", "soft_delete": "gone"}
     stream = stream_of(
         columns="userID BIGINT", load="merge", merge=merge, rename={"userID": "user"}, derive={"seconds": "1"}
@@ -88,13 +88,13 @@ def test_keys_and_sequence_are_the_table_s_names_and_may_be_made() -> None:
     assert merge_by_of(stream_of(columns="id INT")) is None
 
 
-def test_keys_of_an_element_are_known_before_the_columns_are() -> None:
+def test_element_keys_are_known_before_the_columns() -> None:
     merge = {"keys": ["items.sku", "order_id"]}
     by = required(merge_by_of(stream_of(load="merge", columns="from_records", merge=merge, explode="items")))
     assert (by.keys, by.element) == (("order_id", "items.sku"), (("items", "sku"),))
 
 
-def test_keys_of_an_exploded_element_come_after_those_of_its_record() -> None:
+def test_element_keys_follow_the_record_s_keys() -> None:
     columns = "orderID BIGINT, items ARRAY<STRUCT<SKU: STRING>>, tags ARRAY<STRING>"
     of = {"columns": columns, "load": "merge", "field_names": "snake_case"}
     by = required(
@@ -118,17 +118,17 @@ def test_keys_of_an_exploded_element_come_after_those_of_its_record() -> None:
     assert by.element == (("a.b",),)
 
 
-def test_debezium_brings_the_operation_and_a_user_s_own_comes_before_it() -> None:
-    def told(**merge: object) -> object:
+def test_debezium_operation_is_the_default_and_settings_override_it() -> None:
+    def operation_with(**merge: object) -> object:
         stream = stream_of(columns="id INT", load="merge", envelope="debezium", merge={**KEYS, **merge})
         return operation_of(stream)
 
-    assert told() == ("_cdc.op", ("d",))
-    assert told(deletes=["d", "r"]) == ("_cdc.op", ("d", "r"))
-    assert told(operation="_cdc.source", deletes=["x"]) == ("_cdc.source", ("x",))
+    assert operation_with() == ("_cdc.op", ("d",))
+    assert operation_with(deletes=["d", "r"]) == ("_cdc.op", ("d", "r"))
+    assert operation_with(operation="_cdc.source", deletes=["x"]) == ("_cdc.source", ("x",))
 
 
-def test_staged_columns_are_the_table_s_and_what_only_merging_needs() -> None:
+def test_staged_columns_are_the_table_s_and_those_only_merging_needs() -> None:
     for kafka_columns in (True, False):
         stream = stream_of(columns="id INT", load="merge", merge=KEYS, kafka_columns=kafka_columns)
         by = required(merge_by_of(stream))
@@ -138,7 +138,7 @@ def test_staged_columns_are_the_table_s_and_what_only_merging_needs() -> None:
         assert table_columns(staged).names == tuple(name for name in staged.names if not name.startswith("_merge"))
 
 
-def test_a_null_is_a_value_in_columns_that_describe_the_event() -> None:
+def test_null_is_a_value_in_columns_that_describe_the_event() -> None:
     more = {"columns": "id BIGINT, name STRING", "derive": {"upper": "upper(name)"}, "include": ["headers"]}
     stream = stream_of(
         **more, envelope="debezium", unknown_fields="rescue", load="merge", merge={"keys": ["id"], "ignore_nulls": True}
@@ -152,7 +152,7 @@ def test_a_null_is_a_value_in_columns_that_describe_the_event() -> None:
     assert plain.event_columns is None
 
 
-def test_what_merging_adds_is_among_the_columns_of_the_rows_and_none_of_the_record_s() -> None:
+def test_columns_added_by_merging_are_not_the_record_s() -> None:
     stream = stream_of(
         columns="id INT", load="merge", merge={**HISTORY, "soft_delete": "gone"}, partition_by=["is_current"]
     )
@@ -162,4 +162,6 @@ def test_what_merging_adds_is_among_the_columns_of_the_rows_and_none_of_the_reco
     assert record_columns(stream, schema_to_json(table)).names == ("id",)
     assert record_columns(stream_of(columns="id INT"), schema_to_json(table)).names == ("id", *added)
     without = stream_of(columns="id INT", load="merge", merge=KEYS)
-    assert record_columns(without, schema_to_json(table)).names == ("id", "gone"), "so that it is refused the versions"
+    assert record_columns(without, schema_to_json(table)).names == ("id", "gone"), (
+        "a stream without history is refused the versions"
+    )

@@ -1,4 +1,4 @@
-"""A stream's own pace: its keys, or those of the writer and the loader."""
+"""A stream's own pace: its keys, or else those of the writer and the loader."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def parsed(stream: str = "", loader: str = "") -> Settings:
     return parse_settings(CONFIG.format(stream=stream, loader=loader), {}, "pipeline.yaml")
 
 
-def test_a_stream_has_its_own_keys_and_the_services_for_all_others() -> None:
+def test_stream_keys_override_those_of_the_services() -> None:
     settings = parsed(FAST)
     fast, slow = settings.streams
     writer, loader = writer_of(settings.writer, fast), loader_of(settings.loader, fast)
@@ -35,19 +35,19 @@ def test_a_stream_has_its_own_keys_and_the_services_for_all_others() -> None:
     assert longest_flush_after_s(settings) == 7200
 
 
-def test_a_key_that_is_removed_has_its_default_again() -> None:
+def test_stream_without_keys_uses_those_of_the_services() -> None:
     settings = parsed()
     assert writer_of(settings.writer, settings.streams[0]) == settings.writer
     assert loader_of(settings.loader, settings.streams[0]) == settings.loader
 
 
 @pytest.mark.parametrize(("loader", "seconds"), [("", 600), (", marker_retention: 1d", 86_400)])
-def test_markers_of_a_stream_on_marker_are_kept_for_a_short_time(loader: str, seconds: int) -> None:
+def test_markers_of_an_on_marker_stream_are_kept_briefly(loader: str, seconds: int) -> None:
     settings = parsed(FAST, loader)
     assert loader_of(settings.loader, settings.streams[0]).marker_retention_s == seconds
 
 
-def test_a_control_topic_is_for_any_stream_that_waits_for_markers() -> None:
+def test_control_topic_needs_a_stream_that_waits_for_markers() -> None:
     assert parsed(FAST, ", control_topic: control").loader.control_topic == "control"
     with pytest.raises(ConfigError, match="control_topic"):
         parsed("", ", control_topic: control")
@@ -67,7 +67,7 @@ def test_a_control_topic_is_for_any_stream_that_waits_for_markers() -> None:
         (", include: [headers], topology: 'a:b'", "headers=True"),
     ],
 )
-def test_what_is_wrong_is_refused_with_what_was_meant(stream: str, problem: str) -> None:
+def test_invalid_pace_key_is_refused_with_the_remedy(stream: str, problem: str) -> None:
     with pytest.raises(ConfigError) as refused:
         parsed(stream)
     assert problem in refused.value.problem

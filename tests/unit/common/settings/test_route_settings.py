@@ -1,4 +1,4 @@
-"""`routes` and `tables` with sections of their own."""
+"""`routes` and `tables` that have their own sections."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def with_routes(**routes: object) -> str:
     )
 
 
-def test_a_section_with_columns_describes_its_table_in_full() -> None:
+def test_section_with_columns_describes_its_whole_table() -> None:
     (stream,) = parse(with_routes(click=CLICK, view="/data/views")).streams
     click, view = stream.at("/data/clicks"), stream.at("/data/views")
     assert (click.record.schema_of_columns.names, click.layout.partition_by) == (("day", "url"), ("day",))
@@ -35,7 +35,7 @@ def test_a_section_with_columns_describes_its_table_in_full() -> None:
     assert stream.has_several_columns
 
 
-def test_a_section_without_columns_changes_only_what_it_names() -> None:
+def test_section_without_columns_changes_only_its_keys() -> None:
     (stream,) = parse(with_routes(click={"table": "/data/clicks", "load": "append", "z_order": ["id"]})).streams
     click = stream.at("/data/clicks/")
     assert (click.record.columns, click.layout.partition_by, click.layout.table_properties) == (
@@ -50,12 +50,12 @@ def test_a_section_without_columns_changes_only_what_it_names() -> None:
     assert not stream.has_several_columns
 
 
-def test_a_section_with_a_url_alone_is_that_url() -> None:
+def test_section_with_only_a_url_equals_that_url() -> None:
     (stream,) = parse(with_routes(click={"table": "/data/clicks"})).streams
     assert stream == parse(with_routes(click="/data/clicks")).streams[0]
 
 
-def test_the_first_of_several_tables_is_the_main_one() -> None:
+def test_first_of_several_tables_is_the_main_table() -> None:
     values = {"app_id": "orders", "topics": ["orders"], "columns": "id INT, city STRING"}
     (stream,) = parse(
         with_stream(table=None, tables=["/data/a", CLICK], **values).replace("  table: null\n", "")
@@ -67,7 +67,7 @@ def test_the_first_of_several_tables_is_the_main_one() -> None:
     assert [key for key, _ in stream.places] == ["streams[].table", "streams[].dead_letters", "streams[].tables[0]"]
 
 
-def test_names_of_catalog_tables_are_known_in_sections() -> None:
+def test_catalog_names_are_resolved_in_sections() -> None:
     names = {"shop.clicks": "/data/clicks", "shop.model": "/data/model"}
     section = {"table": "shop.clicks", "columns": "id INT", "template": "shop.model"}
     (stream,) = parse(with_stream(route="city", routes={"click": section}, catalog_tables=names)).streams
@@ -80,7 +80,7 @@ def test_names_of_catalog_tables_are_known_in_sections() -> None:
 
 
 @pytest.mark.parametrize("more", [{"route": "city", "routes": {"click": CLICK, "a": "/a"}}, {"tables": ["/a", CLICK]}])
-def test_what_is_printed_is_read_back_as_the_same_tables(more: dict[str, object]) -> None:
+def test_printed_settings_parse_to_the_same_tables(more: dict[str, object]) -> None:
     settings = parse(with_stream(partition_by=["city"], **more))
     again = parse(print_settings(settings))
     assert again == settings
@@ -92,7 +92,7 @@ def test_what_is_printed_is_read_back_as_the_same_tables(more: dict[str, object]
 
 
 @pytest.mark.parametrize(
-    ("stream", "told"),
+    ("stream", "problem"),
     [
         (
             {"routes": {"click": {"tabel": "/data/clicks"}}},
@@ -157,11 +157,11 @@ def test_what_is_printed_is_read_back_as_the_same_tables(more: dict[str, object]
         ({"tables": ["/data/a"], "route": None, "topology": "shop:build"}, "and so is topology; write routes"),
     ],
 )
-def test_tables_that_cannot_be_are_refused(stream: dict[str, object], told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_contradictory_sections_are_refused(stream: dict[str, object], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
         parse(with_stream(**{"route": "city", **stream}))
 
 
-def test_the_first_of_tables_has_no_section() -> None:
+def test_first_table_has_no_section() -> None:
     with pytest.raises(ConfigError, match=r"tables\[0\] is the main table.*write only its URL, and columns"):
         parse(with_stream(table=None, tables=[CLICK]).replace("  table: null\n", ""))

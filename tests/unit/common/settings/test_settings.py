@@ -1,4 +1,4 @@
-"""Settings as a user meets them: a file, what is in force, and errors that can be acted on."""
+"""Settings from a file: the values in force, and errors with a remedy."""
 
 import os
 import re
@@ -91,10 +91,10 @@ def another_stream(**changes: object) -> str:
     return yaml.safe_dump(content)
 
 
-# What is in force.
+# Values in force.
 
 
-def test_the_example_of_the_reference_is_a_config() -> None:
+def test_example_in_the_reference_is_a_valid_config() -> None:
     settings = parse(reference.EXAMPLE)
     assert settings.kafka == {"bootstrap.servers": "localhost:9092"}
     assert settings.stage.url == "s3://lake/stage"
@@ -109,7 +109,7 @@ def test_the_example_of_the_reference_is_a_config() -> None:
     assert stream.dead_letters == "s3://lake/tables/web_requests_dead_letters"
 
 
-def test_the_example_shows_every_default_as_it_is() -> None:
+def test_example_shows_every_default() -> None:
     content = yaml.safe_load(reference.EXAMPLE)
     shorter = {key: content[key] for key in ("kafka", "stage", "streams")}
     full, bare = parse(reference.EXAMPLE), parse(yaml.safe_dump(shorter))
@@ -117,13 +117,13 @@ def test_the_example_shows_every_default_as_it_is() -> None:
     assert full.loader.model_copy(update={"spark": {}}) == bare.loader
 
 
-def test_what_is_printed_is_read_back_as_the_same_settings() -> None:
+def test_printed_settings_parse_to_the_same_settings() -> None:
     start = {"orders": {0: 120}, 1: 340}
     settings = parse(with_stream(start=start, kafka_columns=False, topics=["orders", "orders-eu"]))
     assert parse(print_settings(settings)) == settings
 
 
-def test_a_file_shows_no_parts_of_a_stream_and_a_copy_changes_them() -> None:
+def test_parts_of_a_stream_are_invisible_in_files_and_follow_copies() -> None:
     stream = parse(MINIMAL).streams[0]
     changed = stream.model_copy(update={"kafka_columns": False, "envelope": "canal", "flush_records": 7})
     assert (changed.kafka_columns, changed.record.envelope, changed.pace.flush_records) == (False, "canal", 7)
@@ -138,18 +138,18 @@ def test_a_file_shows_no_parts_of_a_stream_and_a_copy_changes_them() -> None:
 @pytest.mark.parametrize(
     ("text", "seconds"), [("500ms", 0.5), ("60s", 60), ("1.5m", 90), ("24h", 86400), ("7d", 604800), (90, 90)]
 )
-def test_a_duration_has_a_unit_or_is_in_seconds(text: object, seconds: float) -> None:
+def test_duration_has_a_unit_or_is_in_seconds(text: object, seconds: float) -> None:
     assert parse(with_section(writer={"flush_after": text})).writer.flush_after_s == seconds
 
 
 @pytest.mark.parametrize(
     ("text", "size"), [("128MiB", 2**27), ("1GB", 10**9), ("1.5 KiB", 1536), (4096, 4096), ("4096", 4096)]
 )
-def test_a_size_has_a_unit_or_is_in_bytes(text: object, size: int) -> None:
+def test_size_has_a_unit_or_is_in_bytes(text: object, size: int) -> None:
     assert parse(with_section(writer={"flush_bytes": text})).writer.flush_bytes == size
 
 
-def test_a_loader_that_waits_for_markers_keeps_them_for_minutes_unless_told_otherwise() -> None:
+def test_on_marker_loader_keeps_markers_for_minutes_by_default() -> None:
     loader = parse(with_section(loader={"schedule": "on-marker"})).loader
     assert (loader.schedule, loader.marker_retention_s) == ("on-marker", 600)
     loader = parse(with_section(loader={"schedule": "on-marker", "marker_retention": "24h"})).loader
@@ -161,7 +161,7 @@ def test_a_loader_that_waits_for_markers_keeps_them_for_minutes_unless_told_othe
         parse(with_section(loader={"clean_up": "on-marker"}))
 
 
-def test_a_control_topic_is_for_a_loader_that_waits_for_markers_and_holds_no_records() -> None:
+def test_control_topic_needs_an_on_marker_loader_and_a_topic_of_its_own() -> None:
     waiting = {"schedule": "on-marker", "control_topic": "control.of-lake_1"}
     assert parse(with_section(loader=waiting)).loader.control_topic == "control.of-lake_1"
     with pytest.raises(ConfigError, match=r"control_topic is 'c', and schedule is '15m'.*set that schedule"):
@@ -176,25 +176,25 @@ def test_a_control_topic_is_for_a_loader_that_waits_for_markers_and_holds_no_rec
 
 @pytest.mark.parametrize("section", ["writer", "loader"])
 @pytest.mark.parametrize("token", ["", "too-short", 7, "ünguessable-and-long"])
-def test_a_token_that_can_be_guessed_is_refused_and_not_shown(section: str, token: object) -> None:
+def test_guessable_token_is_refused_and_not_shown(section: str, token: object) -> None:
     with pytest.raises(ConfigError, match=rf"{section}.http_token.*at least 16") as caught:
         parse(with_section(**{section: {"http_token": token}}))
     assert not token or str(token) not in caught.value.problem
 
 
-def test_a_token_is_never_shown() -> None:
+def test_token_is_not_printed() -> None:
     settings = parse(with_section(writer={"http_token": "${TOKEN}"}), {"TOKEN": "0123456789abcdef"})
     assert settings.writer.http_token == "0123456789abcdef"
     assert "0123456789abcdef" not in print_settings(settings)
 
 
-def test_positions_to_start_at_are_of_topics_of_the_stream() -> None:
+def test_start_positions_name_topics_of_the_stream() -> None:
     with pytest.raises(ConfigError, match="start has positions of 'ordres', which is not in topics"):
         parse(with_stream(start={"ordres": {0: 5}}))
     assert parse(with_stream(topics=["^ord"], start={"ordres": {0: 5}}))
 
 
-def test_a_start_is_a_word_a_moment_or_positions() -> None:
+def test_start_is_a_word_a_timestamp_or_positions() -> None:
     def start(value: object) -> object:
         return parse(with_stream(start=value)).streams[0].start
 
@@ -212,7 +212,7 @@ def test_a_start_is_a_word_a_moment_or_positions() -> None:
 
 
 @pytest.mark.parametrize("number", [120, 1_772_323_200, 202_603_011_000, 20_260_301_100_000, True])
-def test_a_number_that_may_be_an_offset_or_seconds_is_no_start(number: int) -> None:
+def test_ambiguous_number_is_not_a_start(number: int) -> None:
     with pytest.raises(ConfigError, match="is not a start; write earliest"):
         parse(with_stream(start=number))
 
@@ -221,7 +221,7 @@ def test_kafka_columns_can_be_turned_off() -> None:
     assert parse(MINIMAL.replace("columns:", "kafka_columns: off, columns:")).streams[0].kafka_columns is False
 
 
-def test_a_regular_expression_takes_what_it_matches_and_names_its_topics_in_the_table() -> None:
+def test_topic_expression_matches_whole_names_and_means_several_topics() -> None:
     stream = parse(with_stream(topics=["^orders-.*"])).streams[0]
     assert stream.takes("orders-eu")
     assert not stream.takes("orders")
@@ -326,7 +326,7 @@ streams:
 """
 
 
-def test_secrets_of_every_kind_are_not_printed_and_all_else_is() -> None:
+def test_secrets_of_every_kind_are_masked_and_other_values_printed() -> None:
     printed = print_settings(parse(SECRETS_BY_NAME))
     assert "hunter2" not in printed
     shown = yaml.safe_load(printed)
@@ -349,7 +349,7 @@ loader: {spark: {spark.some.name: "${NAMED}", spark.other: "a-${NAMED}-b", spark
 )
 
 
-def test_a_value_from_the_environment_is_shown_as_its_reference() -> None:
+def test_environment_value_is_printed_as_its_reference() -> None:
     environ = {"TABLE": "/data/orders-of-ada", "FLUSH": "90s", "NAMED": "hunter2"}
     settings = parse(FROM_OUTSIDE, environ)
     assert settings.writer.flush_after_s == 90
@@ -361,18 +361,18 @@ def test_a_value_from_the_environment_is_shown_as_its_reference() -> None:
     }  # fmt: skip
     assert shown["streams"][0]["table"] == "${TABLE}"
     assert "hunter2" not in printed
-    assert "orders-of-ada" not in printed, "what is derived from it shows it neither"
+    assert "orders-of-ada" not in printed, "values derived from it do not show it"
     assert parse(printed, environ) == settings
 
 
-def test_a_reason_that_quotes_a_value_from_the_environment_has_its_reference() -> None:
+def test_error_that_quotes_an_environment_value_shows_its_reference() -> None:
     stream = {"topics": ["${TOPIC}"], "columns": "id BIGINT"}
     streams = [{**stream, "app_id": name, "table": "/data/both"} for name in ("a", "b")]
     with pytest.raises(ConfigError, match=r"both read the topic '\$\{TOPIC\}'"):
         parse(with_section(streams=streams), {"TOPIC": "hunter2"})
 
 
-def test_a_map_may_take_over_another_one() -> None:
+def test_yaml_merge_key_copies_another_map() -> None:
     first, second = parse(
         """
 kafka: {bootstrap.servers: a}
@@ -386,7 +386,7 @@ streams:
     assert (second.topics, second.table) == (("returns",), first.table)
 
 
-def test_a_value_from_the_environment_is_not_in_errors() -> None:
+def test_environment_value_is_not_in_errors() -> None:
     for text in ("writer: {flush_after: '${NAMED}'}", "writer: {memory: 'a${NAMED}b'}", "writer: {http: '${NAMED}'}"):
         with pytest.raises(ConfigError, match=r"\$\{NAMED\}") as caught:
             parse(f"{MINIMAL}\n{text}\n", {"NAMED": "hunter2"})
@@ -414,7 +414,7 @@ WRONG = {
         ["streams", "one `- item` on each line"],
     ),
     "the program's own name of a key": (with_section(writer={"flush_after_s": 60}), ["did you mean flush_after?"]),
-    "records whose schema is nowhere": (
+    "records without a schema": (
         with_stream(format="avro"),
         ["the schema of the records is unknown", "framing: confluent"],
     ),
@@ -423,18 +423,18 @@ WRONG = {
         ["validate is for JSON, and format is avro"],
     ),
     "a check without a schema": (with_stream(validate=True), ["validate needs a JSON Schema"]),
-    "a schema that nothing reads": (with_stream(schema_file="/s.json"), ["format: json reads by the columns alone"]),
+    "a schema that is not used": (with_stream(schema_file="/s.json"), ["format: json reads by the columns alone"]),
     "two schemas of a message": (
         with_stream(format="protobuf", framing="confluent", schema_file="/s.proto"),
         ["with framing: confluent the registry has the schema"],
     ),
     "a message of no schema": (with_stream(message="shop.Order"), ["message only applies to format: protobuf"]),
-    "dead letters that come back": (with_stream(dead_letters_topic="orders"), ["which the stream itself reads"]),
-    "dead letters in no topic": (
+    "dead letters into an input topic": (with_stream(dead_letters_topic="orders"), ["which the stream itself reads"]),
+    "dead letters into an invalid topic": (
         with_stream(dead_letters="kafka://two words"),
         ["dead_letters_topic (orders): 'two words' is not a topic name; use 1 to 249 letters"],
     ),
-    "null for a text": (
+    "null for text": (
         with_stream(columns=None),
         ["columns (orders): null is no value; write one, or leave the key out"],
     ),
@@ -456,12 +456,12 @@ WRONG = {
         with_stream(format="xml", flush_after="soon"),
         ["2 settings are wrong", "streams[0].format (orders): 'xml'", "streams[0].flush_after (orders): 'soon'"],
     ),
-    "keys of two parts that do not go together": (
+    "conflicting keys of two parts": (
         with_stream(rescue_column="rest", on_fail="count"),
         ["2 settings are wrong", "streams[0] (orders) rescue_column is given", "streams[0] (orders) on_fail is count"],
     ),
     "a key given twice": (MINIMAL + "stage: {url: x}\n", ["'stage' is given twice", "line 6", "→ fix that line\n"]),
-    "a key given twice in what another map takes over": (
+    "a key given twice in a merged map": (
         MINIMAL + "logs: {<<: &logs {level: info, level: debug}}\n",
         ["'level' is given twice"],
     ),
@@ -471,40 +471,49 @@ WRONG = {
         ["aliases (*name) repeat more than 100,000 values", "line 6", "fix that line"],
     ),
     "maps of maps": (bomb("{{<<: [{}]}}"), ["aliases (*name) repeat", "line 6"]),
-    "brackets without end": ("kafka: " + "[" * 5000 + "]" * 5000, ["nested too deeply"]),
+    "brackets nested too deeply": ("kafka: " + "[" * 5000 + "]" * 5000, ["nested too deeply"]),
     "a column in another case": (with_stream(partition_by=["ID"]), ["'ID'", "did you mean 'id'?"]),
     "true for a count": (with_section(writer={"flush_records": True}), ["writer.flush_records", "whole number"]),
     "true for a count that may be missing": (
         with_section(table_services={"optimize": {"min_files_busy": True}}),
         ["min_files_busy", "whole number"],
     ),
-    "longer than dates go": (with_section(writer={"flush_after": "99999999d"}), ["writer.flush_after", "36500d"]),
-    "for ever": (with_section(loader={"marker_retention": float("inf")}), ["loader.marker_retention", "36500d"]),
-    "a schedule for ever": (with_section(loader={"schedule": float("inf")}), ["loader.schedule", "36500d"]),
-    "no YAML": ("kafka: [", ["is not YAML", "line 1"]),
+    "a duration longer than a century": (
+        with_section(writer={"flush_after": "99999999d"}),
+        ["writer.flush_after", "36500d"],
+    ),
+    "an infinite duration": (
+        with_section(loader={"marker_retention": float("inf")}),
+        ["loader.marker_retention", "36500d"],
+    ),
+    "an infinite schedule": (with_section(loader={"schedule": float("inf")}), ["loader.schedule", "36500d"]),
+    "invalid YAML": ("kafka: [", ["is not YAML", "line 1"]),
     "a list": ("- a\n", ["has no settings", "kafka, stage and streams"]),
     "nothing": ("", ["has no settings"]),
     "a missing section": (yaml.safe_dump({"kafka": {"bootstrap.servers": "a"}}), ["stage is missing", "streams"]),
     "a missing key": (MINIMAL.replace("table: /data/orders, ", ""), ["streams[0].table (orders) is missing"]),
-    "no duration": (with_section(writer={"flush_after": "1 minute"}), ["flush_after", "'1 minute'", "60s"]),
-    "no time at all": (with_section(writer={"flush_after": "0s"}), ["writer.flush_after", "too small"]),
-    "no size": (with_section(writer={"flush_bytes": "128 megs"}), ["writer.flush_bytes", "'128 megs'", "128MiB"]),
+    "an invalid duration": (with_section(writer={"flush_after": "1 minute"}), ["flush_after", "'1 minute'", "60s"]),
+    "a zero duration": (with_section(writer={"flush_after": "0s"}), ["writer.flush_after", "too small"]),
+    "an invalid size": (
+        with_section(writer={"flush_bytes": "128 megs"}),
+        ["writer.flush_bytes", "'128 megs'", "128MiB"],
+    ),
     "too little memory": (with_section(writer={"memory": "1kB"}), ["writer.memory", "1000", "1048576"]),
-    "no whole number": (with_section(writer={"flush_records": 1.5}), ["writer.flush_records", "1.5", "digits"]),
+    "a fraction for a count": (with_section(writer={"flush_records": 1.5}), ["writer.flush_records", "1.5", "digits"]),
     "too many threads": (with_section(writer={"upload_threads": 1000}), ["upload_threads", "1000", "256"]),
     "neither true nor false": (with_section(writer={"report_positions": "perhaps"}), ["report_positions", "'perhaps'"]),
     "a section that is text": (with_section(writer="fast"), ["writer: 'fast'", "{key: value}"]),
-    "a section that is nothing": (with_section(loader=None), ["loader: null", "{key: value}"]),
-    "no schedule": (with_section(loader={"schedule": "sometimes"}), ["loader.schedule", "'sometimes'", "15m"]),
-    "an hour that no day has": (
+    "a section that is null": (with_section(loader=None), ["loader: null", "{key: value}"]),
+    "an invalid schedule": (with_section(loader={"schedule": "sometimes"}), ["loader.schedule", "'sometimes'", "15m"]),
+    "an invalid hour in a cron line": (
         with_section(loader={"schedule": "0 25 * * *"}),
         ["loader.schedule: '0 25 * * *' is not a cron line: the hour cannot be '25'"],
     ),
-    "a time of a clean-up that never comes": (
+    "a clean-up cron line without a valid day": (
         with_section(loader={"clean_up": "0 0 30 2 *"}),
         ["loader.clean_up: '0 0 30 2 *' is not a cron line: no such day exists"],
     ),
-    "a minute of the services that no hour has": (
+    "an invalid minute of the table services": (
         with_section(table_services={"schedule": "61 * * * *"}),
         ["table_services.schedule: '61 * * * *'", "the minute cannot be '61'"],
     ),
@@ -529,11 +538,17 @@ WRONG = {
     "a tag that does not fit": (MINIMAL + "writer: {flush_records: !!bool x}\n", ["line 6, column 25"]),
     "yes for a position": (with_stream(start={0: True}), ["streams[0].start", "{0: true}", "earliest"]),
     "two positions of a partition": (with_stream(start={0: 5, "0": 7}), ["streams[0].start", "name each partition"]),
-    "no log level": (with_section(logs={"level": "loud"}), ["logs.level", "'loud'", "debug, info, warning, error"]),
-    "no address": (with_section(writer={"http": "localhost"}), ["writer.http", "'localhost'", "127.0.0.1:8080"]),
+    "an invalid log level": (
+        with_section(logs={"level": "loud"}),
+        ["logs.level", "'loud'", "debug, info, warning, error"],
+    ),
+    "an invalid address": (
+        with_section(writer={"http": "localhost"}),
+        ["writer.http", "'localhost'", "127.0.0.1:8080"],
+    ),
     "no streams": (with_section(streams=[]), ["streams", "is empty"]),
     "no brokers": (with_section(kafka={"client.id": "x"}), ["kafka has no bootstrap.servers", "localhost:9092"]),
-    "nobody makes tokens": (
+    "no method for OAuth tokens": (
         with_kafka("sasl.mechanism", "OAUTHBEARER"),
         ["kafka has sasl.mechanism OAUTHBEARER", "sasl.oauthbearer.method: oidc"],
     ),
@@ -542,22 +557,22 @@ WRONG = {
         ["kafka sets an isolation.level", "aborted transactions", "remove it"],
     ),
     "a property that is a map": (with_kafka("x", {"y": 1}), ["kafka.x", "not a single value"]),
-    "a property of the program's own": (with_kafka("group.id", "x"), ["group.id", "writer.group_id"]),
+    "a property that the program sets": (with_kafka("group.id", "x"), ["group.id", "writer.group_id"]),
     "topics that are text": (with_stream(topics="orders"), ["streams[0].topics", "'orders'", "[orders]"]),
     "a list that is one text": (
         with_stream(include="key"),
         ["streams[0].include (orders): 'key' is not a list; write [key]"],
     ),
     "no topics": (with_stream(topics=[]), ["streams[0].topics", "is empty"]),
-    "no topic's name": (with_stream(topics=["or ders"]), ["streams[0].topics", "'or ders'", "letters"]),
-    "no regular expression": (with_stream(topics=["^a("]), ["streams[0].topics", "'^a('", "fix"]),
+    "an invalid topic name": (with_stream(topics=["or ders"]), ["streams[0].topics", "'or ders'", "letters"]),
+    "an invalid regular expression": (with_stream(topics=["^a("]), ["streams[0].topics", "'^a('", "fix"]),
     "an expression and a name": (with_stream(topics=["^a", "b"]), ["streams[0].topics", "mixes"]),
-    "no start": (with_stream(start="yesterday"), ["streams[0].start", "'yesterday'", "earliest"]),
+    "an invalid start": (with_stream(start="yesterday"), ["streams[0].start", "'yesterday'", "earliest"]),
     "a start below zero": (with_stream(start={0: -5}), ["streams[0].start", "{0: -5}", "earliest"]),
-    "no columns": (with_stream(columns="id NUMBER(3"), ["streams[0].columns", "NUMBER", "NUMERIC"]),
+    "invalid columns": (with_stream(columns="id NUMBER(3"), ["streams[0].columns", "NUMBER", "NUMERIC"]),
     "uniform": (with_stream(uniform=["iceberg"]), ["uniform", "delta-iceberg", "remove uniform"]),
-    "a format that nobody knows": (with_stream(uniform=["hudi"]), ["uniform", "iceberg"]),
-    "a way that nobody knows": (with_stream(load="copy"), ["load", "append"]),
+    "an unknown uniform format": (with_stream(uniform=["hudi"]), ["uniform", "iceberg"]),
+    "an unknown load mode": (with_stream(load="copy"), ["load", "append"]),
     "clustered and partitioned": (
         with_stream(cluster_by=["city"], partition_by=["city"]),
         ["cluster_by and partition_by", "remove one of them"],
@@ -585,19 +600,19 @@ WRONG = {
             ("partition_by", "f", "FLOAT"),
         )
     },
-    "a clustering column that is not there": (with_stream(cluster_by=["cty"]), ["cluster_by", "'cty'", "'city'"]),
-    "a property of Delta's own": (
+    "a missing clustering column": (with_stream(cluster_by=["cty"]), ["cluster_by", "'cty'", "'city'"]),
+    "a property that Delta sets": (
         with_stream(table_properties={"delta.columnMapping.maxColumnId": "7"}),
         ["delta.columnMapping.maxColumnId", "remove it"],
     ),
     "a table like itself": (with_stream(template="/data/orders/"), ["template", "name another one"]),
-    "a partition column that is not there": (with_stream(partition_by=["cty"]), ["'cty'", "'city'"]),
-    "a derived column that is there already": (with_stream(derive={"City": "1"}), ["'City'", "rename"]),
+    "a missing partition column": (with_stream(partition_by=["cty"]), ["'cty'", "'city'"]),
+    "a derived column that exists already": (with_stream(derive={"City": "1"}), ["'City'", "rename"]),
     "dead letters in the table": (with_stream(dead_letters="/data/orders/"), ["dead_letters", "URL of its own"]),
-    "dead letters nowhere": (with_stream(dead_letters=""), ["streams[0].dead_letters", "is empty"]),
+    "empty dead letters": (with_stream(dead_letters=""), ["streams[0].dead_letters", "is empty"]),
     "two streams of one name": (another_stream(topics=["x"], table="/x"), ["'orders'", "each its own"]),
     "two streams on one topic and one table": (another_stream(app_id="x"), ["'orders'", "both load", "stage.url"]),
-    "two streams on one topic, one with a name for no folder": (
+    "two streams on one topic, one with an invalid folder name": (
         another_stream(app_id="x y", table="/x"),
         ["'x y'", "letters, digits", "stage.url"],
     ),
@@ -609,8 +624,8 @@ WRONG = {
         another_stream(app_id="x", topics=["x"], table="/data/orders_dead_letters"),
         ["dead letters of 'orders'", "URL"],
     ),
-    "routes that nothing chooses from": (with_stream(routes={"a": "/a"}), ["route is missing", "add route"]),
-    "a route to nowhere": (with_stream(route="city"), ["routes name no table", "{value: table URL}"]),
+    "routes without a route expression": (with_stream(routes={"a": "/a"}), ["route is missing", "add route"]),
+    "a route expression without routes": (with_stream(route="city"), ["routes name no table", "{value: table URL}"]),
     "a route for each value": (
         with_stream(route="city", routes="/data/{route}"),
         ["streams[0].routes", "route_table: URL with {route}", "a line for each value"],
@@ -624,11 +639,11 @@ WRONG = {
         with_stream(route="city", routes={"a": "file:///data/orders_dead_letters/"}),
         ["routes.a", "dead_letters", "unrouted: dead_letters"],
     ),
-    "an unrouted record's place": (
+    "an invalid place for unrouted records": (
         with_stream(route="city", routes={"a": "/a"}, unrouted="nowhere"),
         ["unrouted", "'nowhere'", "table, dead_letters"],
     ),
-    "an unrouted record's place without a route": (with_stream(unrouted="dead_letters"), ["unrouted", "add route"]),
+    "a place for unrouted records without a route": (with_stream(unrouted="dead_letters"), ["unrouted", "add route"]),
     "a route into another's dead letters": (
         another_stream(app_id="x", topics=["x"], table="/x", route="city", routes={"a": "/data/orders_dead_letters"}),
         ["a route of stream 'x'", "dead letters of 'orders'"],
@@ -653,8 +668,8 @@ WRONG = {
     "a topic that leads out of its folder": (with_stream(topics=[".."]), ["streams[0].topics"]),
     "a topic with a folder": (with_stream(topics=["a/b"]), ["streams[0].topics"]),
     "frames without a registry": (with_stream(framing="confluent"), ["schema_registry.url is missing"]),
-    "a derived column that events bring": (with_stream(envelope="debezium", derive={"_CDC": "1"}), ["'_CDC'"]),
-    "a file that is not there": (
+    "a derived column that events add": (with_stream(envelope="debezium", derive={"_CDC": "1"}), ["'_CDC'"]),
+    "a missing file": (
         with_section(kafka={"bootstrap.servers": "${file:/not/there}"}),
         ["/not/there", "bootstrap.servers"],
     ),
@@ -662,7 +677,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("text", "said"), WRONG.values(), ids=WRONG)
-def test_a_wrong_config_gives_one_readable_error(
+def test_invalid_config_gives_one_readable_error(
     text: str, said: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     config = tmp_path / "config.yaml"
@@ -678,7 +693,7 @@ def test_a_wrong_config_gives_one_readable_error(
         assert words in captured.err
 
 
-def test_several_mistakes_are_told_at_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_all_config_errors_are_reported_together(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     config = tmp_path / "config.yaml"
     config.write_text(with_section(writer={"flush_after": "x", "flush_byte": 1}, loader={"schedule": "y"}))
     assert run(app, ["show", str(config)]) == 2
@@ -688,7 +703,7 @@ def test_several_mistakes_are_told_at_once(tmp_path: Path, capfd: pytest.Capture
 
 
 @pytest.mark.parametrize("content", [None, b"\xff\xfe\x00"])
-def test_a_file_that_cannot_be_read_is_a_wrong_config(
+def test_unreadable_file_is_a_config_error(
     content: bytes | None, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     config = tmp_path / "config.yaml"
@@ -700,7 +715,7 @@ def test_a_file_that_cannot_be_read_is_a_wrong_config(
     assert "Traceback" not in error
 
 
-def test_load_reads_the_process_s_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_settings_reads_the_process_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KDE_TEST_URL", "/from/environment")
     config = tmp_path / "config.yaml"
     config.write_text(with_section(stage={"url": "${KDE_TEST_URL}"}))
@@ -722,22 +737,20 @@ def test_load_reads_the_process_s_environment(tmp_path: Path, monkeypatch: pytes
         ("s3://lake", {"dead_letters": "s3a://lake/done/orders/"}, "lies in the folder done of the stage"),
     ],
 )
-def test_stage_and_tables_do_not_lie_where_one_takes_the_others_for_its_own(
-    stage: str, stream: dict[str, object], said: str
-) -> None:
+def test_overlapping_stage_and_table_folders_are_refused(stage: str, stream: dict[str, object], said: str) -> None:
     content = yaml.safe_load(with_stream(**stream))
     content["stage"] = {"url": stage}
     with pytest.raises(ConfigError, match=re.escape(said)):
         parse(yaml.safe_dump(content))
 
 
-def test_a_table_may_lie_below_the_stage_and_share_the_beginning_of_a_name() -> None:
+def test_table_may_lie_below_the_stage_and_share_a_name_prefix() -> None:
     content = yaml.safe_load(with_stream(table="/data/orders", dead_letters="/data/orders_dead"))
     content["stage"] = {"url": "/data"}
     assert parse(yaml.safe_dump(content)).stage.url == "/data"
 
 
-def test_the_stage_s_folders_are_known() -> None:
+def test_stage_folders_constant_lists_every_folder() -> None:
     of_chains = {DONE, STRAY, STAGED, IDLE, STATE, OUTBOX, BEGIN, REPAIR, LOADING, REPLACE, ACCEPT}
     kept = of_chains | {SCHEMA, COLUMNS, ROUTES, FAILURES, NOTIFICATIONS, SENT}
     modules = [import_module(f"common.stage.{module.name}") for module in iter_modules(common.stage.__path__)]
@@ -747,21 +760,21 @@ def test_the_stage_s_folders_are_known() -> None:
     assert kept | {name for name in named if name.isalpha()} | {PROBES, "lease"} == STAGE_FOLDERS
 
 
-# What messages are wrapped in.
+# Connections and message envelopes.
 
 
-def test_a_registry_s_password_is_not_shown() -> None:
+def test_registry_password_is_not_printed() -> None:
     registry = {"url": "http://me:hush@localhost:8081", "basic.auth.user.info": "me:hush"}
     assert "hush" not in print_settings(parse(with_section(schema_registry=registry)))
 
 
-def test_events_bring_a_column() -> None:
+def test_event_envelope_adds_a_column() -> None:
     (stream,) = parse(with_stream(envelope="debezium", where="_cdc.op <> 'd'", drop=["_cdc"])).streams
     assert stream.record.has_events
 
 
-def test_a_config_of_twice_the_streams_takes_twice_the_work_to_check() -> None:
-    """A thousand streams took 20 CPU-seconds at each start, and for each `delta-loader status`."""
+def test_checking_twice_the_streams_takes_twice_the_work() -> None:
+    """A thousand streams once took 20 CPU-seconds at each start and for each `delta-loader status`."""
 
     def calls_for(count: int) -> int:
         content = content_of(*({"app_id": f"a{n}", "topics": [f"t{n}"], "table": f"/lake/{n}"} for n in range(count)))

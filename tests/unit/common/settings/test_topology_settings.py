@@ -1,4 +1,4 @@
-"""`topology` in a config: what it is, what cannot be beside it, and what a user is told."""
+"""`topology` in a config: its form, the keys that it excludes, and the error messages."""
 
 import pytest
 
@@ -9,14 +9,14 @@ from stage_writer.replay.records import replayable
 from tests.unit.common.settings.test_settings import parse, with_stream
 
 
-def test_a_topology_names_a_function() -> None:
+def test_topology_names_a_function() -> None:
     stream = parse(with_stream(topology="shop.sessions:build", routes={"late": "/data/late"})).streams[0]
     assert stream.topology == "shop.sessions:build"
     assert stream.row_tables == ("/data/orders", "/data/late")
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "problem"),
     [
         *(
             ({"topology": name}, "is not a function's name")
@@ -27,8 +27,8 @@ def test_a_topology_names_a_function() -> None:
     ],
     ids=str,
 )
-def test_what_is_no_topology_s_is_refused(settings: dict[str, object], told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_topology_with_an_invalid_name_route_or_topic_is_refused(settings: dict[str, object], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
         parse(with_stream(**{"topology": "shop:build", **settings}))
 
 
@@ -46,13 +46,13 @@ def test_what_is_no_topology_s_is_refused(settings: dict[str, object], told: str
         ("formats", {"city": "json"}, "source"),
     ],
 )
-def test_other_makers_of_rows_are_refused_with_it(key: str, value: object, instead: str) -> None:
+def test_other_row_making_settings_are_refused_with_a_topology(key: str, value: object, instead: str) -> None:
     columns = "id ARRAY<INT>, city STRING" if key == "explode" else "id BIGINT, city STRING"
     with pytest.raises(ConfigError, match=rf"{key} cannot be set; remove {key}, and .*{instead}"):
         parse(with_stream(topology="shop:build", columns=columns, **{key: value}))
 
 
-def test_rows_that_depend_on_all_before_them_are_not_replayed() -> None:
+def test_topology_streams_cannot_be_replayed() -> None:
     settings = parse_settings(with_stream(topology="shop:build"), {}, "config.yaml")
     with pytest.raises(UsageError, match="cannot be rebuilt alone") as refused:
         replayable(settings, "orders")
@@ -60,7 +60,7 @@ def test_rows_that_depend_on_all_before_them_are_not_replayed() -> None:
 
 
 ALERTS = {"columns": "day DATE, share DOUBLE", "partition_by": ["day"], "load": "append"}
-"""A table of its own shape."""
+"""A table with its own columns and layout."""
 
 
 def with_tables(tables: object, **more: object) -> str:
@@ -68,7 +68,7 @@ def with_tables(tables: object, **more: object) -> str:
     return with_stream(**{**given, "route_tables": tables, "partition_by": ["city"], **more})
 
 
-def test_a_table_of_its_own_shape_takes_nothing_of_the_stream_s() -> None:
+def test_table_with_its_own_shape_inherits_nothing_from_the_stream() -> None:
     stream = parse(with_tables({"alerts": ALERTS}, table_properties={"delta.appendOnly": "true"})).streams[0]
     alerts, late = stream.at("/data/alerts/"), stream.at("/data/late")
     assert (alerts.record.schema_of_columns.names, alerts.layout.partition_by) == (("day", "share"), ("day",))
@@ -79,7 +79,7 @@ def test_a_table_of_its_own_shape_takes_nothing_of_the_stream_s() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tables", "more", "told"),
+    ("tables", "more", "problem"),
     [
         ({"alarms": ALERTS}, {}, r"route_tables names 'alarms', which is not in routes; did you mean 'alerts'\?"),
         ({"alerts": {"columns": "day DATUM"}}, {}, "route_tables.alerts.columns.* cannot be read"),
@@ -95,14 +95,12 @@ def test_a_table_of_its_own_shape_takes_nothing_of_the_stream_s() -> None:
         ({"alerts": ALERTS | {"template": "shop.model"}}, {}, "route_tables.alerts.template: 'shop.model' is a name"),
     ],
 )
-def test_tables_of_their_own_shape_that_cannot_be_are_refused(
-    tables: object, more: dict[str, object], told: str
-) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_invalid_tables_with_their_own_shape_are_refused(tables: object, more: dict[str, object], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
         parse(with_tables(tables, **more))
 
 
-def test_the_template_of_a_route_s_table_may_be_a_name() -> None:
+def test_template_of_a_route_s_table_may_be_a_catalog_name() -> None:
     tables = {"alerts": ALERTS | {"template": "shop.model"}}
     (stream,) = parse(with_tables(tables, catalog_tables={"shop.model": "/data/model"})).streams
     assert stream.at("/data/alerts").layout.template == "/data/model"

@@ -1,4 +1,4 @@
-"""What is the URL of a place, by the eyes of both programs, and what is told of one that is not."""
+"""Which URLs both programs accept, and the error messages for others."""
 
 import re
 
@@ -53,19 +53,19 @@ WRONG = {
 
 
 @pytest.mark.parametrize("url", GOOD)
-def test_a_path_or_a_url_of_a_store_is_taken_as_it_is(url: str) -> None:
+def test_path_or_store_url_is_accepted_unchanged(url: str) -> None:
     assert require_url(url) == url
 
 
 @pytest.mark.parametrize(("url", "said"), WRONG.items())
-def test_anything_else_is_refused_with_what_was_meant(url: str, said: str) -> None:
+def test_other_urls_are_refused_with_a_suggestion(url: str, said: str) -> None:
     with pytest.raises(ValueError, match=re.escape(said)):
         require_url(url)
 
 
 @pytest.mark.parametrize("url", [url for url in GOOD if url.startswith(("/", "file:", "memory:"))])
-def test_what_is_taken_never_depends_on_the_folder_that_a_program_starts_in(url: str) -> None:
-    # Of the others fsspec wants extra packages, or a server.
+def test_accepted_url_does_not_depend_on_the_working_directory(url: str) -> None:
+    # The other schemes need extra fsspec packages or a server.
     _, root = fsspec.url_to_fs(normalised(url))
     assert root.rstrip("/").endswith(url.rstrip("/").partition(":")[2].lstrip("/") or url.strip("/"))
     assert root.startswith("/")
@@ -81,12 +81,12 @@ KEYS = {
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_every_setting_that_is_a_place_follows_the_rule(key: str) -> None:
+def test_every_location_setting_follows_the_rule(key: str) -> None:
     with pytest.raises(ConfigError, match=rf"{re.escape(key)}.*did you mean s3://lake/x\?") as caught:
         parse(KEYS[key])
     assert caught.value.exit_code == 2
 
 
-def test_what_is_meant_is_told_without_its_password() -> None:
+def test_suggestion_hides_the_password() -> None:
     with pytest.raises(ConfigError, match=r"did you mean sftp://me:\*{8}@host/stage\?"):
         parse(with_section(stage={"url": "sftp:/me:pass-of-mine@host/stage"}))

@@ -1,4 +1,4 @@
-"""Which markers are a chain, which are strays, and where writers go on."""
+"""Which markers form a chain, which are strays, and where writers continue."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,9 +15,9 @@ SETTLED = chain_of(0, 10, 25, 40)[1:]
 CHAINS: dict[str, tuple[Sequence[Marker], list[int], list[int], int | None]] = {
     "nothing": ([], [], [], None),
     "a whole chain in any order": (chain_of(0, 10, 25, 40)[::-1], [0, 10, 25], [], 40),
-    "what settling left of a chain": (SETTLED, [10, 25], [], 40),
+    "the rest of a settled chain": (SETTLED, [10, 25], [], 40),
     "a marker made by hand": ([by_hand(41)], [41], [], 42),
-    "a flush behind a marker made by hand": ([by_hand(41), flush(42, 50, 41)], [41, 42], [], 50),
+    "a flush after a marker made by hand": ([by_hand(41), flush(42, 50, 41)], [41, 42], [], 50),
     "a late and longer claim of a settled position": ([*SETTLED, flush(0, 30)], [10, 25], [0], 40),
     "a late claim that ends where a living marker does": (
         [flush(0, 10), flush(5, 10, 0), flush(10, 20, 5)],
@@ -25,7 +25,7 @@ CHAINS: dict[str, tuple[Sequence[Marker], list[int], list[int], int | None]] = {
         [0],
         20,
     ),
-    "a late claim that was gone on from without an overlap": (
+    "a late claim that was continued without an overlap": (
         [flush(0, 12), flush(12, 15, 0), flush(10, 11, 5), flush(11, 12, 10)],
         [10, 11],
         [0, 12],
@@ -33,7 +33,7 @@ CHAINS: dict[str, tuple[Sequence[Marker], list[int], list[int], int | None]] = {
     ),
     "segments that touch, below": ([flush(0, 9), by_hand(9), flush(10, 20, 9)], [0, 9, 10], [], 20),
     "segments that touch, above": ([flush(0, 9), by_hand(9)], [0, 9], [], 10),
-    "what writers went on from, with a root made by hand": (
+    "the markers that writers continued from, with a root made by hand": (
         [flush(40, 44), by_hand(41), flush(42, 50, 41)],
         [41, 42],
         [40],
@@ -46,7 +46,7 @@ CHAINS: dict[str, tuple[Sequence[Marker], list[int], list[int], int | None]] = {
 
 
 @pytest.mark.parametrize(("markers", "living", "strays", "end"), CHAINS.values(), ids=CHAINS)
-def test_a_chain_is_what_writers_go_on_from(
+def test_chain_is_the_markers_that_writers_continue_from(
     markers: Sequence[Marker], living: list[int], strays: list[int], end: int | None
 ) -> None:
     chain = read_chain(markers)
@@ -82,6 +82,8 @@ EMPTIED: dict[str, tuple[Sequence[Marker], list[int]]] = {
 
 
 @pytest.mark.parametrize(("markers", "starts"), EMPTIED.values(), ids=EMPTIED)
-def test_an_empty_marker_was_emptied_where_the_next_flush_says_so(markers: Sequence[Marker], starts: list[int]) -> None:
+def test_empty_marker_was_emptied_if_the_next_flush_has_another_digest(
+    markers: Sequence[Marker], starts: list[int]
+) -> None:
     for ordered in (markers, markers[::-1]):
         assert sorted(name.start for name in emptied(ordered)) == starts

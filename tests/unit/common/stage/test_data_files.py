@@ -15,13 +15,13 @@ def name(*values: tuple[str, str | None]) -> DataFileName:
     return DataFileName(SOURCE, Position(41), UNIQUE, values)
 
 
-def test_a_data_file_tells_where_its_rows_came_from() -> None:
+def test_data_file_name_has_the_source_of_its_rows() -> None:
     assert name(("date", "2026-03-01")).path == (
         f"date=2026-03-01/orders-eu-1-3-00000000000000000041-{UNIQUE}.snappy.parquet"
     )
 
 
-def test_a_name_tells_how_the_file_is_compressed() -> None:
+def test_data_file_name_has_its_compression() -> None:
     compressed = replace(name(("date", None)), codec="zstd")
     assert compressed.path.endswith(f"{UNIQUE}.zstd.parquet")
     assert DataFileName.parse(compressed.path) == compressed
@@ -44,19 +44,19 @@ def test_a_name_tells_how_the_file_is_compressed() -> None:
         ("..", ".."),
     ],
 )
-def test_a_partition_value_is_escaped_as_hive_and_spark_do(value: str | None, folder: str) -> None:
+def test_partition_value_is_escaped_as_by_hive_and_spark(value: str | None, folder: str) -> None:
     path = name(("city", value)).path
     assert path.split("/")[0] == f"city={folder}"
     assert path.count("/") == 1
 
 
-def test_the_path_in_a_delta_log_is_escaped_once_more() -> None:
+def test_path_in_a_delta_log_is_escaped_once_more() -> None:
     path = name(("city", "東京 100%")).path
     assert delta_path(path).startswith("city=%E6%9D%B1%E4%BA%AC%20100%2525/orders-eu-1-3-")
     assert unquote(delta_path(path)) == path
 
 
-def test_a_value_that_no_file_system_takes_is_replaced_by_its_digest() -> None:
+def test_overlong_partition_value_is_replaced_by_its_digest() -> None:
     paths = {name(("city", value * 300)).path for value in "abć"}
     assert len(paths) == 3
     for path in paths:
@@ -70,6 +70,6 @@ def test_a_value_that_no_file_system_takes_is_replaced_by_its_digest() -> None:
     "path",
     ["part-00000-0b4a5dbe.snappy.parquet", "orders-0-41-0b4a.snappy.parquet", f"x/{name().path}", "", "_delta_log/1"],
 )
-def test_a_file_that_no_stage_writer_made_is_refused(path: str) -> None:
+def test_file_name_of_another_program_is_refused(path: str) -> None:
     with pytest.raises(MarkerError, match="not the name of a data file"):
         DataFileName.parse(path)

@@ -1,4 +1,4 @@
-"""Of which record a row is that a table refuses: what says so in the stage, who reads it, what is told without it."""
+"""The record identity of a row that a table refuses: how it is staged and read, and the message without it."""
 
 import json
 from dataclasses import replace
@@ -25,7 +25,7 @@ FILE = StagedFile(waiting_path("/t", DataFileName(ORDERS, Position(0), "0")), No
 TABLE = StagedTable("/t", TableKind.ROWS, schema_to_json(parse_ddl("id INT")), (), (FILE,), place=STAGED_IDENTITY)
 
 
-def test_rows_that_wait_for_spark_without_kafkas_columns_have_their_place_as_a_column() -> None:
+def test_rows_for_spark_without_kafka_columns_get_identity_columns() -> None:
     stream = stream_of(columns="id INT, many ARRAY<INT>", load="append", kafka_columns=False, explode="many")
     converter = StreamConverter(stream)
     own = converter.formats[0]
@@ -38,30 +38,30 @@ def test_rows_that_wait_for_spark_without_kafkas_columns_have_their_place_as_a_c
 @pytest.mark.parametrize(
     "settings", [{"load": "auto", "kafka_columns": False}, {"load": "append"}, {"load": "add", "kafka_columns": False}]
 )
-def test_no_other_stream_pays_for_it(settings: dict[str, object]) -> None:
+def test_other_streams_have_no_identity_columns(settings: dict[str, object]) -> None:
     own = StreamConverter(stream_of(columns="id INT", **settings)).formats[0]
     assert own.place is None
     assert schema_from_json(own.schema).names == tuple(own.arrow_schema.names)
 
 
-def test_a_column_of_such_a_name_is_refused_at_start() -> None:
+def test_column_with_a_reserved_identity_name_is_refused() -> None:
     with pytest.raises(ValidationError, match="load makes the column '_staged_offset', which columns has too"):
         stream_of(columns="id INT, _STAGED_offset INT", load="append", kafka_columns=False)
 
 
-def test_a_marker_names_the_columns_and_costs_no_byte_without_them() -> None:
+def test_marker_names_identity_columns_only_where_they_exist() -> None:
     marker = flush(0, 3)
     manifest = replace(required(marker.manifest), tables=(TABLE,))
     stored = manifest_to_bytes(ORDERS, manifest)
     assert manifest_from_bytes(marker.name, stored) == manifest
-    assert manifest.version == 4, "a loader from before it reads the marker, and passes over the columns"
+    assert manifest.version == 4, "an older loader reads the marker and ignores the columns"
     without = manifest_to_bytes(ORDERS, replace(manifest, tables=(replace(TABLE, place=None),)))
     assert b"place" not in without
     content = json.loads(stored)
     assert content["tables"][0]["place"] == list(STAGED_IDENTITY)
 
 
-def test_where_a_row_s_place_is_found() -> None:
+def test_identity_columns_of_a_staged_table() -> None:
     assert place_of(TABLE) == STAGED_IDENTITY
     kafkas = schema_to_json(parse_ddl("id INT, _kafka_topic STRING, _kafka_partition INT, _kafka_offset BIGINT"))
     assert place_of(replace(TABLE, place=None, schema=kafkas)) == KAFKAS
@@ -75,14 +75,14 @@ def test_where_a_row_s_place_is_found() -> None:
     ]
 
 
-def test_what_is_held_because_a_row_cannot_be_tied_names_the_way_out() -> None:
+def test_remedy_for_a_row_without_identity_is_to_set_append_and_rewind() -> None:
     held = not_written(ORDERS, Position(7), "id is null", "/t", has_identity=False)
     assert "set load: append and stage its records again with `bootstrap rewind" in held.remedy
     assert "--to 7" in held.remedy
     assert "load: append" not in not_written(ORDERS, Position(7), "id is null", "/t").remedy
 
 
-def test_a_check_is_about_unstaged_columns_where_it_names_them() -> None:
+def test_check_needs_the_unstaged_columns_that_it_names() -> None:
     schema = schema_to_json(parse_ddl("id INT, value STRING, mine STRING, `my own` INT, other INT"))
     texts = ["(value <> MINE)", "`my own` > 3"]
     assert kept_columns_needed(texts, schema, ("id", "value")) == ("mine", "my own")

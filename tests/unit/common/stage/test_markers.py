@@ -66,7 +66,7 @@ MANIFEST = Manifest(
 )
 
 
-def test_the_last_record_is_written_where_it_is_known() -> None:
+def test_last_record_is_written_where_known() -> None:
     last = LastRecord(43, 1_772_359_204_021, 7)
     content = json.loads(manifest_to_bytes(ORDERS, replace(MANIFEST, last_record=last)))
     assert content["last_record"] == {"offset": 43, "timestamp_ms": 1_772_359_204_021, "leader_epoch": 7}
@@ -76,23 +76,23 @@ def test_the_last_record_is_written_where_it_is_known() -> None:
     assert "last_record" not in stored(), "older releases wrote none"
 
 
-def test_fields_that_no_column_takes_are_told_where_a_sample_has_some() -> None:
+def test_undeclared_fields_are_written_where_sampled() -> None:
     found = UndeclaredFields(21, {"meta.producer": 20, "€": 1}, 3)
     manifest = replace(MANIFEST, undeclared=found)
     content = json.loads(manifest_to_bytes(ORDERS, manifest))
     assert content["undeclared"] == {"sampled": 21, "fields": {"meta.producer": 20, "€": 1}, "others": 3}
-    assert content["version"] == stored()["version"], "older readers pass over it"
+    assert content["version"] == stored()["version"], "older readers ignore it"
     assert read(content) == manifest
     assert "undeclared" not in stored(), "it costs nothing where there is none"
     with pytest.raises(MarkerError, match=r"undeclared\.fields"):
         read({**content, "undeclared": {"sampled": 1, "fields": {"a": -1}}})
 
 
-def test_records_that_break_rules_are_counted_where_there_are_any() -> None:
+def test_violations_are_counted_where_there_are_any() -> None:
     manifest = replace(MANIFEST, violations={"positive_amount": 3})
     content = json.loads(manifest_to_bytes(ORDERS, manifest))
     assert content["violations"] == {"positive_amount": 3}
-    assert content["version"] == stored()["version"], "older readers pass over it"
+    assert content["version"] == stored()["version"], "older readers ignore it"
     assert read(content) == manifest
     assert "violations" not in stored(), "it costs nothing where there is none"
     with pytest.raises(MarkerError, match=r"violations\.positive_amount"):
@@ -108,7 +108,7 @@ def read(content: object) -> Manifest | None:
     return manifest_from_bytes(NAME, json.dumps(content).encode())
 
 
-def test_a_marker_is_named_by_its_start_in_twenty_digits() -> None:
+def test_marker_is_named_by_its_start_in_twenty_digits() -> None:
     assert NAME.path == "done/orders/0/00000000000000000041.done"
     assert folder_of(ORDERS) == "done/orders/0/"
     assert stray_path(NAME.path) == "stray/done/orders/0/00000000000000000041.done"
@@ -131,11 +131,11 @@ def test_a_marker_is_named_by_its_start_in_twenty_digits() -> None:
         "data/orders/0/41.done",
     ],
 )
-def test_any_other_path_is_no_marker(path: str) -> None:
+def test_other_path_is_not_a_marker(path: str) -> None:
     assert MarkerName.parse(path) is None
 
 
-def test_an_empty_marker_was_made_by_hand_and_covers_one_position() -> None:
+def test_empty_marker_was_made_by_hand_and_covers_one_position() -> None:
     marker = marker_from_bytes(NAME, b"")
     assert marker.manifest is None
     assert marker.span == Span(Position(41), Position(42))
@@ -143,11 +143,11 @@ def test_an_empty_marker_was_made_by_hand_and_covers_one_position() -> None:
     assert marker.tables == ()
 
 
-def test_a_field_that_a_newer_writer_added_is_passed_over() -> None:
+def test_unknown_field_of_a_newer_writer_is_ignored() -> None:
     assert read({**stored(), "colour": "green"}) == MANIFEST
 
 
-def test_a_newer_version_is_refused_with_the_remedy_to_upgrade() -> None:
+def test_newer_version_is_refused_with_the_remedy_to_upgrade() -> None:
     with pytest.raises(MarkerError, match="format version 10") as caught:
         read({**stored(), "version": 10, "something": "else"})
     assert "upgrade" in caught.value.remedy
@@ -158,14 +158,14 @@ def test_a_newer_version_is_refused_with_the_remedy_to_upgrade() -> None:
     ("generation", "filtered", "exploded", "version"),
     [(0, 0, 0, 1), (1, 0, 0, 2), (0, 1, 0, 3), (0, 0, 1, 3), (1, 1, 0, 3)],
 )
-def test_a_marker_is_refused_by_loaders_that_would_miss_what_it_says(
+def test_marker_version_excludes_loaders_that_would_miss_its_fields(
     generation: int, filtered: int, exploded: int, version: int
 ) -> None:
     manifest = replace(MANIFEST, generation=generation, filtered=filtered, exploded=exploded)
     assert json.loads(manifest_to_bytes(ORDERS, manifest))["version"] == version
 
 
-def test_a_marker_with_a_mixed_file_is_refused_by_loaders_that_would_add_it_as_it_is() -> None:
+def test_mixed_file_raises_the_version_and_lies_below_data() -> None:
     (table,) = MANIFEST.tables
     mixed = StagedFile(f"data/orders/{FILE}", None, 10, 1, "{}")
     manifest = replace(MANIFEST, tables=(replace(table, files=(*table.files, mixed)),))
@@ -193,7 +193,7 @@ def test_a_marker_with_a_mixed_file_is_refused_by_loaders_that_would_add_it_as_i
         ({"tables": [{}]}, "tables"),
     ],
 )
-def test_a_broken_manifest_is_refused_by_marker_and_field(change: dict[str, object], said: str) -> None:
+def test_broken_manifest_is_refused_by_marker_and_field(change: dict[str, object], said: str) -> None:
     with pytest.raises(MarkerError) as caught:
         read({**stored(), **change})
     assert NAME.path in caught.value.problem
@@ -214,7 +214,7 @@ DEEP = b"[" * 100_000 + b"]" * 100_000
         b'{"version": true}',
     ],
 )
-def test_what_is_no_manifest_at_all_is_refused(data: bytes) -> None:
+def test_invalid_json_is_not_a_manifest(data: bytes) -> None:
     with pytest.raises(MarkerError, match=NAME.path):
         manifest_from_bytes(NAME, data)
 
@@ -237,7 +237,7 @@ FOREIGN: list[tuple[str, object, str]] = [
 
 
 @pytest.mark.parametrize(("key", "value", "said"), FOREIGN)
-def test_a_file_of_another_place_flush_or_program_is_refused(key: str, value: object, said: str) -> None:
+def test_file_of_another_table_flush_or_program_is_refused(key: str, value: object, said: str) -> None:
     content = stored()
     content["tables"][0]["files"][0][key] = value  # type: ignore[index]
     with pytest.raises(MarkerError, match=said):
@@ -246,7 +246,7 @@ def test_a_file_of_another_place_flush_or_program_is_refused(key: str, value: ob
 
 @pytest.mark.parametrize("topic", ["orders", "a-1-00000000000000000041-b", "x" * 249, "orders+payments"])
 @pytest.mark.parametrize("url", ["s3://lake/orders", "/", "s3://lake/" + "t" * 200, "memory://a b%:c/"])
-def test_a_marker_may_name_any_file_that_is_named_for_it(topic: str, url: str) -> None:
+def test_marker_may_name_any_file_that_is_named_for_it(topic: str, url: str) -> None:
     partition = TopicPartition(Topic(topic), Partition(7))
     inputs = [InputEnd(TopicPartition(part, Partition(7)), Position(41)) for part in topics_of(topic)]
     start = merged_position(inputs) if is_merged(topic) else Position(41)
@@ -260,7 +260,7 @@ def test_a_marker_may_name_any_file_that_is_named_for_it(topic: str, url: str) -
     assert manifest_from_bytes(MarkerName(partition, start), manifest_to_bytes(partition, manifest)) == manifest
 
 
-def test_what_is_larger_than_any_marker_is_not_parsed() -> None:
+def test_oversized_marker_is_not_parsed() -> None:
     padded = manifest_to_bytes(ORDERS, MANIFEST).ljust(MOST_BYTES + 1)
     with pytest.raises(
         MarkerError, match=r"marker done/orders/0/0*41\.done cannot be read: it is larger than 64"
@@ -272,7 +272,7 @@ def test_what_is_larger_than_any_marker_is_not_parsed() -> None:
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bounds that cost a test nothing to pass."""
+    """Bounds that are cheap to exceed in a test."""
     for name, most in (("MOST_ELEMENTS", ELEMENTS), ("MOST_OBJECTS", OBJECTS), ("_SMALL_BYTES", 2000)):
         monkeypatch.setattr(f"common.stage.stored.{name}", most)
 
@@ -289,7 +289,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
     ids=["names", "values", "lists", "objects", "quotes"],
 )
-def test_what_would_cost_more_memory_than_any_marker_is_not_parsed(
+def test_marker_that_would_take_too_much_memory_is_not_parsed(
     more: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pydantic.BaseModel.model_validate_json", _never_parsed)
@@ -302,24 +302,24 @@ def _never_parsed(*_: object, **__: object) -> None:
     raise AssertionError("it was parsed")
 
 
-def test_texts_of_any_size_count_for_one() -> None:
+def test_text_of_any_size_counts_as_one_value() -> None:
     statistics = json.dumps({"minValues": {"a": ",:{[" * 2**18}})
     (table,) = MANIFEST.tables
     manifest = replace(MANIFEST, tables=(replace(table, files=(replace(table.files[0], statistics=statistics),)),))
     data = manifest_to_bytes(ORDERS, manifest)
     assert len(data) > 2**20
     assert manifest_from_bytes(NAME, data) == manifest
-    assert beyond_bounds(data[:-40]) is None  # a text that does not end is one too
+    assert beyond_bounds(data[:-40]) is None  # an unterminated text counts as one, too
 
 
 @pytest.mark.usefixtures("few")
-def test_a_marker_that_could_not_be_read_is_not_written() -> None:
+def test_marker_that_could_not_be_read_is_not_written() -> None:
     (table,) = MANIFEST.tables
     with pytest.raises(StoreError, match=r"was not written, because it has more than 100 objects"):
         sealed(NAME, replace(MANIFEST, tables=(replace(table, files=table.files * (OBJECTS // 2)),)))
 
 
-def test_the_largest_flush_has_a_marker_that_can_be_read() -> None:
+def test_largest_flush_has_a_readable_marker() -> None:
     bounds = json.dumps({f"a_column_with_a_name_{number}": "x" * 32 for number in range(32)})
     statistics = f'{{"numRecords":1,"minValues":{bounds},"maxValues":{bounds}}}'
 
@@ -336,7 +336,7 @@ def test_the_largest_flush_has_a_marker_that_can_be_read() -> None:
     assert manifest_from_bytes(NAME, data) == marker.manifest == flush(100, '{"numRecords":1}')
 
 
-def test_the_layout_page_shows_a_manifest_that_is_one() -> None:
+def test_layout_page_shows_a_valid_manifest() -> None:
     page = (Path(__file__).parents[4] / "docs" / "internals" / "layout.md").read_text(encoding="utf-8")
     example = page.split("```json\n")[1].split("```")[0]
     name = required(MarkerName.parse("done/orders/0/00000000000000000041.done"))
@@ -358,9 +358,7 @@ def test_the_layout_page_shows_a_manifest_that_is_one() -> None:
         ({"history": True, "row": "_merge_row"}, 8),
     ],
 )
-def test_an_older_reader_gets_no_marker_whose_events_it_would_merge_otherwise(
-    more: dict[str, Any], version: int
-) -> None:
+def test_merge_rules_raise_the_marker_version(more: dict[str, Any], version: int) -> None:
     by = MergeBy(("id",), ("_merge_topic", "_merge_partition", "_merge_offset"), None, None, **more)
     table = StagedTable("s3://lake/orders", TableKind.ROWS, '{"type":"struct","fields":[]}', (), (), by)
     manifest = replace(MANIFEST, tables=(table,))
@@ -369,7 +367,7 @@ def test_an_older_reader_gets_no_marker_whose_events_it_would_merge_otherwise(
 
 
 @pytest.mark.parametrize("name", ["keys", "place", "sequence", "soft_delete"])
-def test_a_merge_whose_rule_is_missing_is_refused_and_not_guessed(name: str) -> None:
+def test_merge_with_a_missing_rule_is_refused(name: str) -> None:
     by = MergeBy(("id",), ("_merge_topic", "_merge_partition", "_merge_offset"), None, None)
     table = StagedTable("s3://lake/orders", TableKind.ROWS, '{"type":"struct","fields":[]}', (), (), by)
     content = json.loads(manifest_to_bytes(ORDERS, replace(MANIFEST, tables=(table,))))
@@ -393,7 +391,7 @@ def test_a_merge_whose_rule_is_missing_is_refused_and_not_guessed(name: str) -> 
         ("outboxes", lambda of: [OutboxName(of, Position(7), 0, "a").path]),
     ],
 )
-def test_the_state_and_the_outboxes_of_another_partition_are_refused(
+def test_state_and_outboxes_of_another_partition_are_refused(
     topic_partition: TopicPartition, field: str, written: Callable[[TopicPartition], object]
 ) -> None:
     origin = json.dumps({"version": 2, field: written(topic_partition)}).encode()

@@ -1,4 +1,4 @@
-"""Chains of several topics: their names, their positions, and what is written down of them."""
+"""Chains of several topics: their names, their positions, and their stored form."""
 
 import json
 from dataclasses import replace
@@ -40,14 +40,14 @@ def manifest(end: Position) -> Manifest:
     return Manifest(Span(Position(2), end), None, "shop", Origin.FLUSH, "w", 1, records=3)
 
 
-def test_a_chain_is_named_by_its_topics_in_order() -> None:
+def test_chain_is_named_by_its_sorted_topics() -> None:
     assert chain_topic(["payments", "orders"]) == "orders+payments"
     assert topics_of("orders+payments") == ("orders", "payments")
     assert topics_of("orders") == ("orders",)
     assert TopicPartition(Topic("payments"), Partition(3)) == PAYMENTS
 
 
-def test_a_place_is_a_sum_that_says_of_what() -> None:
+def test_merged_position_is_a_sum_that_knows_its_inputs() -> None:
     there = place(5, 7)
     assert there == 12
     assert inputs_at(there) == (InputEnd(ORDERS, Position(5)), InputEnd(PAYMENTS, Position(7)))
@@ -55,13 +55,13 @@ def test_a_place_is_a_sum_that_says_of_what() -> None:
     assert inputs_at(max(there, Position(4))) == inputs_at(there)
 
 
-def test_a_goal_is_reached_input_by_input() -> None:
+def test_merged_position_is_reached_input_by_input() -> None:
     assert not has_reached(place(9, 3), place(5, 7))
     assert has_reached(place(5, 7), place(5, 7))
     assert has_reached(Position(8), Position(8))
 
 
-def test_a_marker_says_how_far_its_inputs_are() -> None:
+def test_marker_has_the_ends_of_its_inputs() -> None:
     name = MarkerName(CHAIN, Position(2))
     assert MarkerName.parse(name.path) == name
     data = marker_to_bytes(Marker(name, manifest(place(5, 7))))
@@ -77,7 +77,7 @@ def test_a_marker_says_how_far_its_inputs_are() -> None:
     assert b"inputs" not in marker_to_bytes(Marker(plain, manifest(Position(12))))
 
 
-def test_a_marker_says_where_its_inputs_start() -> None:
+def test_marker_has_the_starts_of_its_inputs() -> None:
     span = Span(place(2, 0), place(5, 7))
     data = marker_to_bytes(Marker(MarkerName(CHAIN, span.start), replace(manifest(span.end), span=span)))
     assert [one["start"] for one in json.loads(data)["inputs"]] == [2, 0]
@@ -99,14 +99,14 @@ def test_a_marker_says_where_its_inputs_start() -> None:
         ),
     ],
 )
-def test_inputs_that_are_not_the_chains_are_refused(inputs: object, problem: str) -> None:
+def test_inputs_that_are_not_the_chain_s_are_refused(inputs: object, problem: str) -> None:
     name = MarkerName(CHAIN, Position(2))
     data = json.dumps(json.loads(marker_to_bytes(Marker(name, manifest(place(5, 7))))) | {"inputs": inputs}).encode()
     with pytest.raises(MarkerError, match=problem):
         marker_from_bytes(name, data)
 
 
-def test_a_beginning_says_where_its_inputs_begin() -> None:
+def test_origin_has_the_positions_of_its_inputs() -> None:
     path = origin_path(CHAIN)
     assert newest_paths([path]) == {CHAIN: path}
     found = origin_from_bytes(path, origin_to_bytes(ChainOrigin(place(5, 7), 1)))
@@ -115,13 +115,13 @@ def test_a_beginning_says_where_its_inputs_begin() -> None:
     assert b"inputs" not in origin_to_bytes(ChainOrigin(Position(12)))
 
 
-def test_a_beginning_at_zero_is_that_of_every_topic() -> None:
+def test_origin_at_zero_is_at_zero_of_every_topic() -> None:
     path = origin_path(CHAIN)
     for data in (b"", origin_to_bytes(ChainOrigin(Position(0)))):
         assert inputs_at(origin_from_bytes(path, data).position) == inputs_at(place(0, 0))
 
 
-def test_a_stream_has_a_chain_of_its_own_of_a_topic_that_another_one_has_too() -> None:
+def test_shared_topic_has_a_separate_chain_for_each_stream() -> None:
     chain = shared_chain("orders", "audit")
     assert chain == "orders@audit"
     assert (topics_of(chain), stream_of(chain), kafka_topic(chain)) == (("orders",), "audit", "orders")
@@ -136,7 +136,7 @@ def test_a_stream_has_a_chain_of_its_own_of_a_topic_that_another_one_has_too() -
     assert newest_paths([origin_path(place)]) == {place: origin_path(place)}
 
 
-def test_a_marker_of_another_stream_s_chain_is_not_taken_for_one_of_its_own() -> None:
+def test_marker_of_another_stream_s_chain_is_refused() -> None:
     own, other = (MarkerName(TopicPartition(Topic(chain), Partition(3)), Position(2)) for chain in ("o", "o@b"))
     data = marker_to_bytes(Marker(other, manifest(Position(5))))
     assert marker_from_bytes(other, data).manifest is not None
@@ -145,19 +145,19 @@ def test_a_marker_of_another_stream_s_chain_is_not_taken_for_one_of_its_own() ->
 
 
 @pytest.mark.parametrize("name", ["orders@", "@b", "orders@b@c", "orders@b/c", "orders+payments@b", "orders@b+c"])
-def test_what_is_no_chain_s_name_is_no_marker_s_path(name: str) -> None:
+def test_invalid_chain_name_is_not_a_marker_path(name: str) -> None:
     assert MarkerName.parse(f"done/{name}/3/00000000000000000002.done") is None
 
 
 @pytest.mark.parametrize(
     ("app_id", "fits"), [("audit", True), ("a.b_c-1", True), ("a b", False), ("a@b", False), ("ä", False), ("", False)]
 )
-def test_an_app_id_may_be_part_of_a_chain_s_name(app_id: str, *, fits: bool) -> None:
+def test_app_id_may_be_part_of_a_chain_name(app_id: str, *, fits: bool) -> None:
     assert may_name_chain("orders", app_id) == fits
     assert not may_name_chain("o" * 249, "b")
 
 
-def test_the_ends_of_kafka_partitions_are_those_of_the_chains_that_read_them() -> None:
+def test_kafka_ends_are_mapped_to_the_chains_that_read_them() -> None:
     first, second = (TopicPartition(Topic(chain), Partition(3)) for chain in ("orders@b", "orders@c"))
     ends = {ORDERS: Position(5), PAYMENTS: Position(7)}
     assert with_chains(ends, [ORDERS, first]) == {ORDERS: 5, first: 5, PAYMENTS: 7}
@@ -167,7 +167,7 @@ def test_the_ends_of_kafka_partitions_are_those_of_the_chains_that_read_them() -
     assert with_chains({}, [first]) == {}
 
 
-def test_a_repair_names_a_stream_s_chain_of_a_topic() -> None:
+def test_with_chain_selects_the_partitions_of_a_chain() -> None:
     place = TopicPartition(Topic("orders@b"), Partition(3))
     assert with_chain([place], "orders@b") == [place]
     assert with_chain([place], "orders") == []

@@ -1,9 +1,9 @@
-"""Signs of new markers as messages."""
+"""Notifications of new markers as Kafka messages."""
 
 from common.stage.notifications import MESSAGE, notification_key, notified_stream
 
 
-def test_a_sign_names_its_stream_and_what_is_none_names_nothing() -> None:
+def test_notification_names_its_stream_and_other_messages_name_none() -> None:
     for app_id in ("orders", "a/b=c", "ümlaut", "🦆 of the west"):
         assert notified_stream(notification_key(app_id), MESSAGE) == app_id
         assert notified_stream(notification_key(app_id), MESSAGE + b"0") is None

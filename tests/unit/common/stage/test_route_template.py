@@ -1,4 +1,4 @@
-"""`route_table`: which templates are taken, and how the routes that appear are agreed on in the stage."""
+"""`route_table`: valid templates, and how writers agree in the stage on the routes that appear."""
 
 import uuid
 
@@ -25,7 +25,7 @@ def store() -> FsspecStore:
     return FsspecStore(f"memory://{uuid.uuid4().hex}", {})
 
 
-def test_routes_that_appeared_are_routes_like_those_of_the_config() -> None:
+def test_appeared_routes_are_like_those_of_the_config() -> None:
     (stream,) = parse(templated(routes={"rome": "/data/rome"}, partition_by=["city"])).streams
     found = with_routes(stream, ["oslo", "rome", "bonn"])
     assert found.routing.routes == {"rome": "/data/rome", "oslo": "/data/by_city/oslo", "bonn": "/data/by_city/bonn"}
@@ -37,7 +37,7 @@ def test_routes_that_appeared_are_routes_like_those_of_the_config() -> None:
     assert with_routes(plain, ["oslo"]) is plain
 
 
-def test_settings_have_what_appeared_and_print_what_was_written(store: FsspecStore) -> None:
+def test_settings_include_appeared_routes_but_print_only_the_config(store: FsspecStore) -> None:
     settings = parse(templated())
     agree_on(store, "orders", ["oslo"], 10)
     assert with_appeared(settings, store).streams[0].routing.routes == {"oslo": "/data/by_city/oslo"}
@@ -63,12 +63,12 @@ def test_settings_have_what_appeared_and_print_what_was_written(store: FsspecSto
         ("{route}", False),
     ],
 )
-def test_a_value_names_a_folder_or_is_no_route(name: str, *, good: bool) -> None:
+def test_route_value_must_be_a_folder_name(name: str, *, good: bool) -> None:
     assert is_name(name) is good
 
 
 @pytest.mark.parametrize(
-    ("stream", "told"),
+    ("stream", "problem"),
     [
         ({"route": None}, "route_table is set, but route is missing"),
         ({"route_table": "/data/all"}, r"route_table.* does not have \{route\} once"),
@@ -81,13 +81,13 @@ def test_a_value_names_a_folder_or_is_no_route(name: str, *, good: bool) -> None
         ({"route_table": "/data/orders/{route}"}, "lies below streams"),
     ],
 )
-def test_templates_that_cannot_be_are_refused(stream: dict[str, object], told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_invalid_templates_are_refused(stream: dict[str, object], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
         parse(templated(**stream).replace("  route: null\n", "").replace("  route_table: null\n", ""))
 
 
 @pytest.mark.parametrize(
-    ("template", "told"),
+    ("template", "problem"),
     [
         ("/data/{route}", None),
         ("/stage/{route}", "a folder of stage.url"),
@@ -98,7 +98,7 @@ def test_templates_that_cannot_be_are_refused(stream: dict[str, object], told: s
         ("/lake/x-{route}", None),
     ],
 )
-def test_no_value_makes_a_place_of_others(template: str, told: str | None) -> None:
+def test_template_that_may_make_another_location_is_refused(template: str, problem: str | None) -> None:
     text = f"""
 kafka: {{bootstrap.servers: "nowhere:1"}}
 stage: {{url: /stage}}
@@ -106,14 +106,14 @@ streams:
   - {{app_id: a, topics: [a], table: /data/all, columns: k STRING, route: k, route_table: "{template}"}}
   - {{app_id: b, topics: [b], table: /lake/others, columns: k STRING}}
 """
-    if told is None:
+    if problem is None:
         assert parse(text).streams[0].routing.route_table == template
         return
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=problem):
         parse(text)
 
 
-def test_two_templates_that_may_make_one_table_are_refused() -> None:
+def test_templates_that_may_make_the_same_table_are_refused() -> None:
     text = """
 kafka: {bootstrap.servers: "nowhere:1"}
 stage: {url: /stage}
@@ -130,19 +130,19 @@ def test_writers_agree_on_routes_up_to_the_limit(store: FsspecStore) -> None:
     assert agree_on(store, "orders", ["b"], 3).version == 1
     assert agree_on(store, "orders", ["B", "c", "d"], 3).routes == ("b", "a", "c")
     assert agree_on(store, "orders", ["d"], 3).routes == ("b", "a", "c")
-    assert agree_on(store, "orders", ["d"], 2).routes == ("b", "a", "c"), "none is taken back"
+    assert agree_on(store, "orders", ["d"], 2).routes == ("b", "a", "c"), "no route is withdrawn"
     assert agree_on(store, "orders", ["d"], 4).routes == ("b", "a", "c", "d")
     assert appeared(store, "others").routes == ()
     assert agree_on(store, "others", ["A"], 3).routes == agree_on(store, "others", ["a"], 3).routes == ("A",)
 
 
-def test_of_two_writers_at_once_each_has_what_the_other_added(store: FsspecStore) -> None:
+def test_concurrent_writers_keep_each_other_s_routes(store: FsspecStore) -> None:
     raced = TrappedStore(store.url, before=acting("create", lambda: agree_on(store, "orders", ["mine", "Both"], 3)))
     assert agree_on(raced, "orders", ["yours", "both", "more"], 3).routes == ("mine", "Both", "yours")
     assert [one.path.rpartition("/")[2] for one in store.list("routes/")] == [f"{1:020d}.json", f"{2:020d}.json"]
 
 
-def test_what_is_unreadable_or_newer_is_not_overwritten(store: FsspecStore) -> None:
+def test_unreadable_or_newer_routes_are_not_overwritten(store: FsspecStore) -> None:
     first = agree_on(store, "or/ders", ["a"], 3)
     assert first.path == f"routes/or%2Fders/{1:020d}.json"
     assert AppearedRoutes.from_bytes(first.path, 1, first.to_bytes()) == first
@@ -153,6 +153,6 @@ def test_what_is_unreadable_or_newer_is_not_overwritten(store: FsspecStore) -> N
         store.delete([f"routes/or%2Fders/{2:020d}.json"])
 
 
-def test_a_stream_that_merges_may_have_a_template() -> None:
+def test_merging_stream_may_have_a_template() -> None:
     (stream,) = parse(templated(load="merge", merge={"keys": ["id"]})).streams
     assert with_routes(stream, ["a"]).load_of("/data/by_city/a") is LoadSetting.MERGE

@@ -1,4 +1,4 @@
-"""Which stream has the chains with a shared topic's own name: one answer, whatever a config's order and its edits."""
+"""The stream that has the chains with a shared topic's own name stays the same through every edit of a config."""
 
 import json
 import threading
@@ -34,8 +34,8 @@ def config(*app_ids: str, topics: str = "t", tables: Mapping[str, str] | None = 
     )
 
 
-def learned(store: FsspecStore, *app_ids: str, make: bool = True, topics: str = "t") -> dict[str, str]:
-    """The chains of the topic ``t`` in the eyes of a program with these streams."""
+def chains_with(store: FsspecStore, *app_ids: str, make: bool = True, topics: str = "t") -> dict[str, str]:
+    """The chains of the topic ``t`` as a program with these streams sees them."""
     settings = config(*app_ids, topics=topics)
     StageTopicOwners(settings, store, make=make).read_all()
     return chains(settings)
@@ -65,43 +65,45 @@ def staged(
     store.create(name.path, marker_to_bytes(Marker(name, manifest)))
 
 
-def test_the_first_of_the_config_owns_a_topic_without_chains_and_keeps_it_when_the_order_changes(
+def test_first_stream_owns_an_unused_topic_and_keeps_it_when_the_order_changes(
     store: TrappedStore,
 ) -> None:
-    assert learned(store, "a", "b") == {"a": "t", "b": "t@b"}
-    assert learned(store, "b", "a") == {"a": "t", "b": "t@b"}
+    assert chains_with(store, "a", "b") == {"a": "t", "b": "t@b"}
+    assert chains_with(store, "b", "a") == {"a": "t", "b": "t@b"}
     assert json.loads(store.read(owner_path("t")) or b"") == {"version": 1, "owner": "a"}
 
 
-def test_the_stream_that_has_chains_owns_the_topic(store: TrappedStore) -> None:
+def test_stream_that_has_chains_owns_the_topic(store: TrappedStore) -> None:
     staged(store, "b")
-    assert learned(store, "a", "b", "c") == {"a": "t@a", "b": "t", "c": "t@c"}
+    assert chains_with(store, "a", "b", "c") == {"a": "t@a", "b": "t", "c": "t@c"}
 
 
-def test_one_stream_that_never_shared_makes_no_object(store: TrappedStore) -> None:
+def test_stream_that_never_shared_writes_no_owner_object(store: TrappedStore) -> None:
     staged(store, "a")
-    assert learned(store, "a") == {"a": "t"}
+    assert chains_with(store, "a") == {"a": "t"}
     assert [found.path for found in store.list("shared/")] == []
 
 
-def test_who_leaves_and_who_comes_back_has_its_own_chains(store: TrappedStore) -> None:
-    learned(store, "a", "b")
-    assert learned(store, "b") == {"b": "t@b"}
-    assert learned(store, "c", "b") == {"c": "t@c", "b": "t@b"}
-    assert learned(store, "b", "a") == {"a": "t", "b": "t@b"}
-    assert learned(store, "a") == {"a": "t"}
+def test_streams_that_leave_and_return_keep_their_chains(store: TrappedStore) -> None:
+    chains_with(store, "a", "b")
+    assert chains_with(store, "b") == {"b": "t@b"}
+    assert chains_with(store, "c", "b") == {"c": "t@c", "b": "t@b"}
+    assert chains_with(store, "b", "a") == {"a": "t", "b": "t@b"}
+    assert chains_with(store, "a") == {"a": "t"}
 
 
-def test_of_two_programs_with_other_orders_one_decides_for_both(store: TrappedStore) -> None:
-    store.before = acting("create", lambda: learned(store, "b", "a"))
-    assert learned(store, "a", "b") == {"a": "t@a", "b": "t"}
-    assert learned(store, "a", "b") == {"a": "t@a", "b": "t"}
+def test_first_of_two_programs_decides_the_owner_for_both(store: TrappedStore) -> None:
+    store.before = acting("create", lambda: chains_with(store, "b", "a"))
+    assert chains_with(store, "a", "b") == {"a": "t@a", "b": "t"}
+    assert chains_with(store, "a", "b") == {"a": "t@a", "b": "t"}
 
 
-def test_many_programs_at_once_agree(store: TrappedStore) -> None:
+def test_concurrent_programs_agree_on_the_owner(store: TrappedStore) -> None:
     found: list[dict[str, str]] = []
     orders = [("a", "b", "c"), ("b", "c", "a"), ("c", "b", "a")] * 3
-    threads = [threading.Thread(target=lambda names=names: found.append(learned(store, *names))) for names in orders]
+    threads = [
+        threading.Thread(target=lambda names=names: found.append(chains_with(store, *names))) for names in orders
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -110,42 +112,42 @@ def test_many_programs_at_once_agree(store: TrappedStore) -> None:
     assert all(one == found[0] for one in found)
 
 
-def test_a_command_that_only_shows_decides_nothing(store: TrappedStore) -> None:
-    assert learned(store, "a", "b", make=False) == {"a": "t", "b": "t@b"}
+def test_read_only_command_decides_no_owner(store: TrappedStore) -> None:
+    assert chains_with(store, "a", "b", make=False) == {"a": "t", "b": "t@b"}
     assert list(store.list("")) == []
     settings = config("a", "b")
     StageTopicOwners(settings, store, make=False).read_all()
-    assert settings.owners.by_topic == {}, "it is asked again once something depends on it"
-    learned(store, "b", "a")
+    assert settings.owners.by_topic == {}, "the owner is not cached before it is decided"
+    chains_with(store, "b", "a")
     StageTopicOwners(settings, store, make=True).read_all()
     assert chains(settings) == {"a": "t@a", "b": "t"}
 
 
-def test_a_renamed_stream_does_not_begin_again_by_itself(store: TrappedStore) -> None:
+def test_renamed_stream_of_a_shared_topic_is_refused_until_an_owner_is_set(store: TrappedStore) -> None:
     staged(store, "old")
     with pytest.raises(ConfigError, match="'new' or 'b' are to share now, and they belong to 'old'") as caught:
-        learned(store, "new", "b")
+        chains_with(store, "new", "b")
     assert f'{{"version":1,"owner":"old"}} as {owner_path("t")}' in caught.value.remedy
     store.write(owner_path("t"), b'{"version":1,"owner":"old"}')
-    assert learned(store, "new", "b") == {"new": "t@new", "b": "t@b"}
+    assert chains_with(store, "new", "b") == {"new": "t@new", "b": "t@b"}
 
 
-def test_a_stream_that_shares_and_is_renamed_does_not_load_its_records_again(store: TrappedStore) -> None:
-    learned(store, "a", "b")
+def test_renamed_sharing_stream_with_its_old_table_is_refused(store: TrappedStore) -> None:
+    chains_with(store, "a", "b")
     for app_id, chain in (("a", "t"), ("b", "t@b")):
         staged(store, app_id, chain, f"/{app_id}")
-    learned(store, "b", "a")
+    chains_with(store, "b", "a")
     for streams, gone in ((("a", "new"), "b"), (("new", "b"), "a")):
         settings = config(*streams, tables={"new": f"/{gone}"})
         with pytest.raises(ConfigError, match=f"'{gone}', which is no longer a stream of the config") as caught:
             StageTopicOwners(settings, store, make=True).read_all()
         assert f"write app_id: {gone} again" in caught.value.remedy
-        assert learned(store, *streams)["new"] == "t@new", "with a table of its own it is another stream"
+        assert chains_with(store, *streams)["new"] == "t@new", "with a separate table it is another stream"
 
 
-def test_a_stream_does_not_get_the_table_of_another_one_that_shares_its_topic(store: TrappedStore) -> None:
-    """Each has staged: their tables have the same records."""
-    learned(store, "a", "b")
+def test_stream_cannot_take_the_table_of_another_that_shares_its_topic(store: TrappedStore) -> None:
+    """Both streams have staged: their tables have the same records."""
+    chains_with(store, "a", "b")
     for app_id, chain in (("a", "t"), ("b", "t@b")):
         staged(store, app_id, chain, f"/{app_id}")
     for tables in ({"a": "/b", "b": "/a"}, {"a": "/b", "b": "/new"}, {"a": "/new", "b": "/a"}):
@@ -160,9 +162,9 @@ def test_a_stream_does_not_get_the_table_of_another_one_that_shares_its_topic(st
     StageTopicOwners(config("a", "b", tables={"a": "/new"}), store, make=True).read_all()
 
 
-def test_a_stream_does_not_get_a_table_that_another_one_had_before(store: TrappedStore) -> None:
-    """What was staged for it may wait for its load, and what was loaded into it are the same records."""
-    learned(store, "a", "b")
+def test_stream_cannot_take_a_table_that_another_one_had_before(store: TrappedStore) -> None:
+    """Files staged for it may still wait, and the records loaded into it are the same."""
+    chains_with(store, "a", "b")
     staged(store, "a", "t", "/a", start=100)
     for start in range(40):
         staged(store, "b", "t@b", "/b" if start == 5 else "/b2", start=start)
@@ -172,12 +174,12 @@ def test_a_stream_does_not_get_a_table_that_another_one_had_before(store: Trappe
     assert caught.value.remedy == "put the table of 'a' back, or give 'a' tables of its own"
     store.counts.clear()
     StageTopicOwners(config("a", "b", tables={"b": "/b2"}), store, make=True).read_all()
-    assert store.counts["read"] < 10, "tables that it has staged for are not searched for"
+    assert store.counts["read"] < 10, "tables that the stream itself has staged for are not searched"
 
 
-def test_a_renamed_stream_is_found_by_any_marker_of_its_chains(store: TrappedStore) -> None:
-    """Whatever other partitions end with: a marker made by hand, or one of `bootstrap write`, names no table."""
-    learned(store, "a", "b")
+def test_renamed_stream_is_found_by_any_marker_of_its_chains(store: TrappedStore) -> None:
+    """Other partitions may end with a marker without tables: one made by hand, or by `bootstrap write`."""
+    chains_with(store, "a", "b")
     staged(store, "a", "t", "/a")
     settings = config("a", "new", tables={"new": "/b"})
     staged(store, "b", "t@b", None, partition=1)
@@ -185,18 +187,18 @@ def test_a_renamed_stream_is_found_by_any_marker_of_its_chains(store: TrappedSto
     with pytest.raises(ConfigError, match="'b', which is no longer a stream of the config, has chains") as caught:
         StageTopicOwners(settings, store, make=True).read_all()
     assert "write app_id: b again; to begin 'new' at its start" in caught.value.remedy
-    assert learned(store, "a", "b", "more")["more"] == "t@more", "b is still there"
+    assert chains_with(store, "a", "b", "more")["more"] == "t@more", "b is still in the config"
     staged(store, "b", "t@b", "/b")
     with pytest.raises(ConfigError, match="'b', which is no longer a stream of the config, has staged the topic 't'"):
         StageTopicOwners(settings, store, make=True).read_all()
-    assert learned(store, "a", "new")["new"] == "t@new", "the tables are others"
+    assert chains_with(store, "a", "new")["new"] == "t@new", "the tables differ"
 
 
 @pytest.mark.parametrize(("app_id", "more"), [("etl/x", {}), ("e" * 248, {}), ("e", {"topology": "a.b:c"})])
-def test_a_stream_alone_on_a_topic_of_another_one_is_refused_if_it_can_have_no_chain(
+def test_stream_that_cannot_name_a_chain_is_refused_on_another_s_topic(
     store: TrappedStore, app_id: str, more: dict[str, str]
 ) -> None:
-    learned(store, "a", "b")
+    chains_with(store, "a", "b")
     settings = settings_of({"app_id": app_id, "topics": ["t"], "table": "/e", "columns": "id INT", **more})
     with pytest.raises(ConfigError, match="are of the stream 'a'") as caught:
         StageTopicOwners(settings, store, make=True).read_all()
@@ -205,57 +207,57 @@ def test_a_stream_alone_on_a_topic_of_another_one_is_refused_if_it_can_have_no_c
     StageTopicOwners(settings, store, make=True).read_all()
 
 
-def test_a_topic_of_an_expression_that_another_stream_owns_is_refused_when_it_comes(store: TrappedStore) -> None:
-    learned(store, "a", "b")
-    book = StageTopicOwners(config("etl/x", topics="^."), store, make=True)
-    book.read_all()
-    assert list(book.agree(["t", "u"])) == ["t"]
+def test_matched_topic_owned_by_another_stream_is_refused_when_it_appears(store: TrappedStore) -> None:
+    chains_with(store, "a", "b")
+    owners = StageTopicOwners(config("etl/x", topics="^."), store, make=True)
+    owners.read_all()
+    assert list(owners.agree(["t", "u"])) == ["t"]
 
 
-def test_the_owner_takes_no_chain_with_its_app_id(store: TrappedStore) -> None:
+def test_owner_has_no_chain_with_its_app_id(store: TrappedStore) -> None:
     settings = config("a", "b")
     StageTopicOwners(settings, store, make=True).read_all()
     assert [settings.stream_of(chain) for chain in ("t", "t@b", "t@a")] == [*settings.streams, None]
 
 
-def test_chains_that_name_no_stream_are_given_to_none(store: TrappedStore) -> None:
+def test_chains_that_name_no_stream_are_refused(store: TrappedStore) -> None:
     place = TopicPartition(Topic("t"), Partition(0))
     store.create(origin_path(place), origin_to_bytes(ChainOrigin(Position(7))))
     with pytest.raises(ConfigError, match="they do not name their stream"):
-        learned(store, "a", "b")
+        chains_with(store, "a", "b")
     store.create("done/t/0/41.done", b"")
     with pytest.raises(ConfigError, match="they do not name their stream"):
-        learned(store, "a", "b")
+        chains_with(store, "a", "b")
     assert list(store.list("shared/")) == []
 
 
-def test_a_topic_of_two_expressions_is_agreed_on_when_it_comes(store: TrappedStore) -> None:
+def test_topic_of_two_expressions_gets_its_owner_when_it_appears(store: TrappedStore) -> None:
     settings = config("a", "b", topics="^t.*")
-    book = StageTopicOwners(settings, store, make=True)
-    book.read_all()
+    owners = StageTopicOwners(settings, store, make=True)
+    owners.read_all()
     assert list(store.list("shared/")) == []
-    assert book.agree(["t", "unrelated"]) == {}
+    assert owners.agree(["t", "unrelated"]) == {}
     assert chains(settings) == {"a": "t", "b": "t@b"}
     assert [found.path for found in store.list("shared/")] == [owner_path("t")]
 
 
-def test_a_topic_that_cannot_be_shared_is_given_to_none_of_its_streams(store: TrappedStore) -> None:
+def test_topic_that_cannot_be_shared_gets_no_owner(store: TrappedStore) -> None:
     settings = config("a", "b", topics="^t.*", tables={"a": "/both", "b": "/both"})
     refused = StageTopicOwners(settings, store, make=True).agree(["t"])
     assert "both load into /both" in refused["t"].problem
     assert list(store.list("")) == []
 
 
-def test_an_owner_that_cannot_be_read_is_no_owner_and_named(store: TrappedStore) -> None:
+def test_unreadable_owner_object_is_an_error_that_names_it(store: TrappedStore) -> None:
     store.write(owner_path("t"), b"{}")
     with pytest.raises(MarkerError, match=r"shared/t\.json"):
-        learned(store, "a", "b")
+        chains_with(store, "a", "b")
     store.write(owner_path("t"), b'{"version": 2, "owner": "a"}')
     with pytest.raises(NewerFormatError):
-        learned(store, "a", "b")
+        chains_with(store, "a", "b")
 
 
-def test_an_owner_that_is_known_is_not_looked_for_among_the_chains(store: TrappedStore) -> None:
+def test_known_owner_is_not_searched_in_the_chains(store: TrappedStore) -> None:
     staged(store, "stranger")
     store.write(owner_path("t"), b'{"version":1,"owner":"a"}')
     settings = config("a", "b")

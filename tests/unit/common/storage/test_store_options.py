@@ -1,4 +1,4 @@
-"""What fsspec is told besides the storage options."""
+"""The options that fsspec gets in addition to the storage options."""
 
 import gc
 import os
@@ -16,7 +16,7 @@ HERE = {"AWS_REGION": "eu-central-1"}
 
 
 @pytest.mark.parametrize(
-    ("url", "options", "environ", "told"),
+    ("url", "options", "environ", "added"),
     [
         pytest.param(
             "s3a://lake/stage", {"key": "k"}, HERE, {"client_kwargs": {"region_name": "eu-central-1"}}, id="s3"
@@ -26,30 +26,34 @@ HERE = {"AWS_REGION": "eu-central-1"}
             {"client_kwargs": {"verify": "/ca.pem"}},
             HERE,
             {"client_kwargs": {"verify": "/ca.pem", "region_name": "eu-central-1"}},
-            id="beside other options",
+            id="next to other options",
         ),
         pytest.param("s3://lake", {"client_kwargs": {"region_name": "eu-west-1"}}, HERE, {}, id="given by the config"),
-        pytest.param("s3://lake", {"config_kwargs": {"region_name": "eu-west-1"}}, HERE, {}, id="given otherwise"),
-        pytest.param("s3://lake", {"key": "k"}, {"AWS_DEFAULT_REGION": "eu-west-1"}, {}, id="what the client knows"),
+        pytest.param(
+            "s3://lake", {"config_kwargs": {"region_name": "eu-west-1"}}, HERE, {}, id="given in config_kwargs"
+        ),
+        pytest.param(
+            "s3://lake", {"key": "k"}, {"AWS_DEFAULT_REGION": "eu-west-1"}, {}, id="read by the client itself"
+        ),
         pytest.param("gs://lake", {"token": "t"}, HERE, {}, id="another store"),
     ],
 )
-def test_the_region_of_the_environment_reaches_the_s3_client(
-    url: str, options: dict[str, object], environ: dict[str, str], told: dict[str, object]
+def test_environment_region_reaches_the_s3_client(
+    url: str, options: dict[str, object], environ: dict[str, str], added: dict[str, object]
 ) -> None:
     given = client_options(url, options, environ)
     connections = {"max_pool_connections": 256} if url.startswith("s3") else {}
     config = {**connections, **cast("dict[str, object]", options.get("config_kwargs", {}))}
-    assert given == {**options, **told, **({"config_kwargs": config} if config else {})}
+    assert given == {**options, **added, **({"config_kwargs": config} if config else {})}
 
 
-def test_the_connections_of_the_config_are_kept() -> None:
+def test_connections_of_the_config_are_kept() -> None:
     options = {"config_kwargs": {"max_pool_connections": 3}}
     assert client_options("s3://lake", options, {}) == options
 
 
 def test_stores_of_a_bucket_share_a_client(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One of S3 takes 10 MB; options, buckets and forks have their own, which end with the last store that has them."""
+    """An S3 client takes 10 MB. Options, buckets and forks get separate ones, which end with their last store."""
     opened: list[str] = []
     url_to_fs = fsspec.url_to_fs
 
@@ -74,7 +78,7 @@ def test_stores_of_a_bucket_share_a_client(monkeypatch: pytest.MonkeyPatch) -> N
     assert opened[4:] == ["s3://lake/a"]
 
 
-def test_stores_that_share_a_client_have_folders_of_their_own() -> None:
+def test_stores_that_share_a_client_keep_separate_folders() -> None:
     stores = [FsspecStore(f"memory://shared-client/{path}") for path in ("a", "b/", "b/c")]
     for store in stores:
         store.write("name", store.url.encode())
@@ -82,7 +86,7 @@ def test_stores_that_share_a_client_have_folders_of_their_own() -> None:
     assert [[found.path for found in store.list("")] for store in stores] == [["name"], ["c/name", "name"], ["name"]]
 
 
-def test_a_client_that_cannot_start_is_an_error_of_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_client_that_cannot_start_is_a_store_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def unable(*_: object, **__: object) -> None:
         msg = "Unable to load libjvm\ndlopen(/usr/lib/libjvm.so) failed"
         raise OSError(msg)
@@ -102,16 +106,16 @@ def test_a_client_that_cannot_start_is_an_error_of_the_store(monkeypatch: pytest
         ({"endpoint_url": "localhost:1"}, "Invalid endpoint: localhost:1", "write endpoint_url as a URL"),
     ],
 )
-def test_options_that_the_client_does_not_take_are_named(options: dict[str, object], problem: str, remedy: str) -> None:
-    """A supervisor would start the program again and again, as for a store that is away."""
+def test_invalid_client_options_are_named(options: dict[str, object], problem: str, remedy: str) -> None:
+    """A supervisor would otherwise restart the program again and again, as for an unreachable store."""
     store = FsspecStore("s3://lake/stage", {"key": "k", "secret": "s", **options})
     with pytest.raises(StoreRefusedError, match=problem) as raised:
         list(store.list("done/"))
     assert raised.value.remedy.startswith(remedy)
 
 
-def test_nothing_is_written_in_memory_while_it_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A listing would fail: it goes through a dictionary that all threads have."""
+def test_memory_store_is_not_written_during_a_listing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The listing would fail: it iterates over a dictionary that all threads share."""
     store, written = FsspecStore("memory://in-turn/a"), Event()
 
     def write() -> None:

@@ -1,4 +1,4 @@
-"""What a store must be able to do is proved by probes, of which one may fail."""
+"""Probes prove a store's required behavior; a single failed probe is repeated."""
 
 import uuid
 from collections.abc import Callable
@@ -20,7 +20,7 @@ def failing_store(times: int, error: type[StoreError] = StoreError) -> TrappedSt
 
 
 @pytest.mark.parametrize("prove", [prove_exclusive_create, prove_writable])
-def test_a_probe_that_failed_once_is_tried_again(prove: Callable[[ObjectStore], None]) -> None:
+def test_failed_probe_is_repeated_once(prove: Callable[[ObjectStore], None]) -> None:
     store = failing_store(1)
     prove(store)
     assert list(store.list("")) == []
@@ -29,15 +29,15 @@ def test_a_probe_that_failed_once_is_tried_again(prove: Callable[[ObjectStore], 
 
 
 @pytest.mark.parametrize("prove", [prove_exclusive_create, prove_writable])
-def test_a_refusal_is_final(prove: Callable[[ObjectStore], None]) -> None:
+def test_refused_probe_is_final(prove: Callable[[ObjectStore], None]) -> None:
     store = failing_store(2, StoreRefusedError)
     with pytest.raises(StoreRefusedError):
         prove(store)
     assert store.counts["create"] == 1
 
 
-def test_a_create_that_is_refused_says_which_right_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A refused create reads what is there: that needs another right."""
+def test_refused_create_names_the_missing_permission(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A create of an existing object reads it, which needs another permission."""
 
     def deny(self: MemoryFileSystem, path: str, *_: object, **__: object) -> bytes:
         del self
@@ -54,7 +54,7 @@ def test_a_create_that_is_refused_says_which_right_is_missing(monkeypatch: pytes
         store.create("a", b"2")
 
 
-def test_a_create_that_is_refused_by_an_object_that_is_gone_is_not_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_create_refused_by_a_vanished_object_is_not_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_self: MemoryFileSystem, path: str, *_: object, **__: object) -> None:
         raise FileExistsError(path)
 
@@ -62,7 +62,7 @@ def test_a_create_that_is_refused_by_an_object_that_is_gone_is_not_ours(monkeypa
     assert FsspecStore(f"memory://{uuid.uuid4().hex}").create("a", b"1") == AlreadyExists()
 
 
-def test_a_folder_that_cannot_be_read_is_no_empty_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_folder_is_not_an_empty_listing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = FsspecStore(str(tmp_path))
     store.write("done/t/0/1.done", b"")
     ls = LocalFileSystem.ls
@@ -77,7 +77,7 @@ def test_a_folder_that_cannot_be_read_is_no_empty_one(tmp_path: Path, monkeypatc
         list(store.list("done"))
 
 
-def test_a_store_that_refuses_the_second_but_not_the_simultaneous_is_not_safe() -> None:
+def test_store_with_racing_creates_is_unsafe() -> None:
     class Racy(FsspecStore):
         def create(self, path: str, data: bytes) -> CreateOutcome:
             outcome = super().create(path, data)

@@ -1,4 +1,4 @@
-"""Commit metadata is read back as it was written, and has no bytes for what it does not say."""
+"""Commit metadata round-trips, and absent values take no bytes."""
 
 import json
 
@@ -13,7 +13,7 @@ SPAN = Span(Position(10), Position(20))
 
 
 @pytest.mark.parametrize("here", [None, 0, 5])
-def test_no_rows_here_is_not_all_rows_here(here: int | None) -> None:
+def test_zero_rows_here_differ_from_an_absent_count(here: int | None) -> None:
     counts = Counts(10, 7, 2, 1, (Span(Position(12), Position(13)),), here=here)
     metadata = CommitMetadata("c", "orders", {ORDERS: SPAN}, None, {ORDERS: counts})
     stored = json.loads(metadata.to_json())["kafka_delta_express"]
@@ -21,7 +21,7 @@ def test_no_rows_here_is_not_all_rows_here(here: int | None) -> None:
     assert CommitMetadata.from_json(metadata.to_json()) == metadata
 
 
-def test_what_is_not_said_has_no_bytes_and_generation_0_is_not_said() -> None:
+def test_absent_values_and_generation_0_are_not_stored() -> None:
     metadata = CommitMetadata("c", "orders", {ORDERS: SPAN}, None, generations={ORDERS: 0}, plain_topic="")
     stored = json.loads(metadata.to_json())["kafka_delta_express"]
     assert stored == {
@@ -38,6 +38,6 @@ def test_what_is_not_said_has_no_bytes_and_generation_0_is_not_said() -> None:
     "edit",
     [{"version": 2}, {"spans": {"orders": {"x": [10, 20]}}}, {"spans": {"orders": {"3": [20, 10]}}}, {"counts": 1}],
 )
-def test_what_cannot_be_read_is_the_metadata_of_another_program(edit: dict[str, object]) -> None:
+def test_unreadable_metadata_counts_as_another_program_s(edit: dict[str, object]) -> None:
     stored = json.loads(CommitMetadata("c", "orders", {ORDERS: SPAN}, None).to_json())["kafka_delta_express"]
     assert CommitMetadata.from_json(json.dumps({"kafka_delta_express": stored | edit})) is None

@@ -1,4 +1,4 @@
-"""Debts: what a table lacks, written in the own table's txn actions."""
+"""Deferred ranges: what a secondary table still lacks, stored in the main table's txn actions."""
 
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.tables.deferred_ranges import DeferredIds, DeferredRange, DeferredRanges, deferred_of
@@ -11,7 +11,7 @@ IDS = TxnIds("orders", several_topics=False)
 A, B = "s3://lake/a", "s3://lake/b"
 
 
-def test_a_deferred_range_is_read_as_it_was_written_until_the_table_has_caught_up() -> None:
+def test_deferred_range_round_trips_until_the_table_has_caught_up() -> None:
     ids = DeferredIds.of(IDS, ORDERS, A)
     for missing in (span(0, 1), span(5, 90)):
         assert ids.read(ids.written(missing)) == missing
@@ -19,7 +19,7 @@ def test_a_deferred_range_is_read_as_it_was_written_until_the_table_has_caught_u
     assert ids.read({}) is None
 
 
-def test_a_table_has_one_deferred_range_however_its_url_is_spelled() -> None:
+def test_deferred_range_is_independent_of_the_url_s_spelling() -> None:
     assert DeferredIds.of(IDS, ORDERS, A) == DeferredIds.of(IDS, ORDERS, "s3a://lake/a/")
     assert len({DeferredIds.of(IDS, partition, url) for partition in (ORDERS, OTHER) for url in (A, B)}) == 4
 
@@ -39,7 +39,7 @@ def test_deferred_ranges_are_found_among_other_txn_actions() -> None:
     assert deferred_of(IDS, {"orders-0": 99}, [A, B], [ORDERS, OTHER]) == ()
 
 
-def test_nothing_beyond_the_lowest_deferred_range_is_in_all_tables() -> None:
+def test_floor_is_the_start_of_the_lowest_deferred_range() -> None:
     transactions = {
         **DeferredIds.of(IDS, ORDERS, A).written(span(10, 50)),
         **DeferredIds.of(IDS, ORDERS, B).written(span(30, 40)),

@@ -1,4 +1,4 @@
-"""The log reader, on tables that delta-rs wrote and on logs written out by hand."""
+"""The log reader, on tables that delta-rs wrote and on hand-written logs."""
 
 import io
 import json
@@ -55,13 +55,13 @@ def transactions(store: FsspecStore) -> dict[str, int]:
     return dict(state.transactions)
 
 
-def test_a_folder_without_a_log_is_no_table(store: FsspecStore) -> None:
+def test_folder_without_a_log_is_not_a_table(store: FsspecStore) -> None:
     assert read_table_state(store) is None
     store.write("date=2026-03-01/file.parquet", b"")
     assert read_table_state(store) is None
 
 
-def test_a_table_of_delta_rs_is_read(store: FsspecStore, tmp_path: Path) -> None:
+def test_table_of_delta_rs_is_read(store: FsspecStore, tmp_path: Path) -> None:
     for offset in (4, 9):
         append(tmp_path, offset)
     append(tmp_path, 3, app_id="orders-1")
@@ -79,7 +79,7 @@ def test_a_table_of_delta_rs_is_read(store: FsspecStore, tmp_path: Path) -> None
     )
 
 
-def test_a_checkpoint_says_what_the_commits_before_it_said(store: FsspecStore, tmp_path: Path) -> None:
+def test_checkpoint_replaces_the_commits_before_it(store: FsspecStore, tmp_path: Path) -> None:
     for offset in range(12):
         append(tmp_path, offset)
     before = read_table_state(store)
@@ -91,7 +91,7 @@ def test_a_checkpoint_says_what_the_commits_before_it_said(store: FsspecStore, t
     assert transactions(store) == {"orders-0": 12}
 
 
-def test_what_comes_later_wins(store: FsspecStore) -> None:
+def test_later_actions_win(store: FsspecStore) -> None:
     commit(store, 0, PROTOCOL, METADATA, txn("a-0", 5), txn("b-0", 1))
     commit(store, 1, txn("a-0", 7))
     commit(store, 2, {"metaData": {**TABLE, "id": "another"}})
@@ -101,7 +101,7 @@ def test_what_comes_later_wins(store: FsspecStore) -> None:
     assert state.properties == {"delta.appendOnly": "true"}
 
 
-def test_the_features_of_the_protocol_are_named(store: FsspecStore) -> None:
+def test_protocol_features_are_read(store: FsspecStore) -> None:
     protocol = {
         "minReaderVersion": 3,
         "minWriterVersion": 7,
@@ -113,13 +113,13 @@ def test_the_features_of_the_protocol_are_named(store: FsspecStore) -> None:
     assert state.features == {"deletionVectors", "generatedColumns"}
 
 
-def test_spaces_in_the_json_make_no_difference(store: FsspecStore) -> None:
+def test_whitespace_in_the_json_is_ignored(store: FsspecStore) -> None:
     commit(store, 0, PROTOCOL, METADATA, txn("a-0", 5), separators=(", ", ": "))
     store.write("_delta_log/00000000000000000001.json", b'{ "txn" : {"appId": "a-0", "version": 6}}\r\n\n')
     assert transactions(store) == {"a-0": 6}
 
 
-def test_other_files_of_a_log_are_passed_over(store: FsspecStore) -> None:
+def test_other_files_in_the_log_folder_are_ignored(store: FsspecStore) -> None:
     commit(store, 0, PROTOCOL, METADATA, txn("a-0", 5))
     for name in (
         "_last_checkpoint",
@@ -134,7 +134,7 @@ def test_other_files_of_a_log_are_passed_over(store: FsspecStore) -> None:
 
 
 def checkpoint_part(*actions: dict[str, object]) -> bytes:
-    """What Spark writes: a column for each kind of action, null in the rows of the others; maps as maps."""
+    """A checkpoint as Spark writes it: a column for each kind of action, null in rows of other kinds; maps as maps."""
     table_type = pa.schema(
         [
             ("txn", pa.struct([("appId", pa.string()), ("version", pa.int64()), ("lastUpdated", pa.int64())])),
@@ -181,11 +181,11 @@ PARQUET_METADATA: dict[str, object] = {
 CHECKPOINT_2 = checkpoint_part(PROTOCOL, PARQUET_METADATA, txn("a-0", 2), txn("from-the-checkpoint", 9))
 
 
-def test_a_checkpoint_in_parts_counts_when_all_of_them_are_there(store: FsspecStore) -> None:
+def test_multipart_checkpoint_counts_once_all_parts_exist(store: FsspecStore) -> None:
     commit(store, 0, PROTOCOL, METADATA, txn("a-0", 1))
     commit(store, 1, txn("a-0", 2))
     commit(store, 2, txn("a-0", 3))
-    # Whatever the checkpoint says is taken from it, so a false one shows which was read.
+    # The reader trusts a checkpoint, so a false one shows which was read.
     part = "_delta_log/00000000000000000001.checkpoint.{:010d}.0000000002.parquet"
     store.write(part.format(1), checkpoint_part(PROTOCOL, PARQUET_METADATA, {"add": {"path": "x"}}))
     assert transactions(store) == {"a-0": 3}
@@ -196,7 +196,7 @@ def test_a_checkpoint_in_parts_counts_when_all_of_them_are_there(store: FsspecSt
     assert state.partition_by == ("date",)
 
 
-def test_a_checkpoint_of_many_files_takes_the_memory_of_what_is_no_file(tmp_path: Path) -> None:
+def test_checkpoint_of_many_files_is_read_within_5_mb(tmp_path: Path) -> None:
     large_table.make(tmp_path, 50_000)
     tracemalloc.start()
     try:
@@ -210,7 +210,7 @@ def test_a_checkpoint_of_many_files_takes_the_memory_of_what_is_no_file(tmp_path
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "json"])
-def test_a_checkpoint_of_the_second_version_is_read(store: FsspecStore, suffix: str) -> None:
+def test_v2_checkpoint_is_read(store: FsspecStore, suffix: str) -> None:
     name = f"_delta_log/00000000000000000007.checkpoint.0b4a5dbe-8d61-4bb7-9e0e-2f8f0b0e3c11.{suffix}"
     if suffix == "parquet":
         store.write(name, checkpoint_part(PROTOCOL, PARQUET_METADATA, txn("a-0", 4)))
@@ -231,23 +231,21 @@ def test_a_checkpoint_of_the_second_version_is_read(store: FsspecStore, suffix: 
         ({5: (txn("a-0", 5),)}, "lacks version 0"),
         ({0: (txn("a-0", 5),)}, "no schema or no protocol"),
     ],
-    ids=["a hole", "a beginning in the middle", "no schema"],
+    ids=["a hole", "no first version", "no schema"],
 )
-def test_a_log_that_says_not_everything_is_an_error(
-    store: FsspecStore, commits: dict[int, tuple[object, ...]], said: str
-) -> None:
+def test_incomplete_log_is_an_error(store: FsspecStore, commits: dict[int, tuple[object, ...]], said: str) -> None:
     for version, actions in commits.items():
         commit(store, version, *actions)
     with pytest.raises(TableError, match=said):
         read_table_state(store)
 
 
-def test_a_commit_that_clean_up_takes_while_the_log_is_read_is_not_passed_over(tmp_path: Path) -> None:
+def test_commit_cleaned_up_during_the_read_is_not_lost(tmp_path: Path) -> None:
     reads: list[str] = []
 
     def clean(request: str, path: str) -> None:
         reads.extend([path] if request == "read" else [])
-        if len(reads) == 2:  # after the log was listed, a checkpoint is written and the commits go
+        if len(reads) == 2:  # after the listing, a checkpoint is written and the commits are removed
             part = checkpoint_part(PROTOCOL, PARQUET_METADATA, txn("a-0", 7))
             well.write("_delta_log/00000000000000000001.checkpoint.parquet", part)
             well.delete([f"_delta_log/{version:020d}.json" for version in (0, 1)])
@@ -274,11 +272,11 @@ def torn(request: pytest.FixtureRequest, store: FsspecStore) -> FsspecStore:
     return store
 
 
-def test_a_torn_checkpoint_is_passed_over(torn: FsspecStore) -> None:
+def test_torn_checkpoint_is_ignored(torn: FsspecStore) -> None:
     assert transactions(torn) == {"a-0": 5, "from-the-checkpoint": 9}
 
 
-def test_a_torn_checkpoint_is_removed_with_the_hint_that_names_it(torn: FsspecStore) -> None:
+def test_torn_checkpoint_is_removed_with_its_hint(torn: FsspecStore) -> None:
     assert remove_torn_checkpoints(torn) == [CHECKPOINT_4]
     left = {found.path for found in torn.list("_delta_log")}
     assert not left & {CHECKPOINT_4, "_delta_log/_last_checkpoint"}
@@ -286,7 +284,7 @@ def test_a_torn_checkpoint_is_removed_with_the_hint_that_names_it(torn: FsspecSt
     assert remove_torn_checkpoints(torn) == []
 
 
-def test_a_torn_checkpoint_stays_where_nothing_else_says_what_it_said(torn: FsspecStore) -> None:
+def test_torn_checkpoint_stays_where_commits_are_missing(torn: FsspecStore) -> None:
     torn.delete(["_delta_log/00000000000000000003.json"])
     for read in (read_table_state, remove_torn_checkpoints):
         with pytest.raises(TableError, match="lacks version 3, and its checkpoint of version 4 is torn"):
@@ -294,7 +292,7 @@ def test_a_torn_checkpoint_stays_where_nothing_else_says_what_it_said(torn: Fssp
     assert CHECKPOINT_4 in {found.path for found in torn.list("_delta_log")}
 
 
-def test_a_torn_part_and_a_torn_checkpoint_of_the_second_version_are_passed_over(store: FsspecStore) -> None:
+def test_torn_part_and_torn_v2_checkpoint_are_ignored(store: FsspecStore) -> None:
     commit(store, 0, PROTOCOL, METADATA, txn("a-0", 0))
     commit(store, 1, txn("a-0", 1))
     names = [f"_delta_log/{1:020d}.checkpoint.{part:010d}.{2:010d}.parquet" for part in (1, 2)]
@@ -307,7 +305,7 @@ def test_a_torn_part_and_a_torn_checkpoint_of_the_second_version_are_passed_over
     assert remove_torn_checkpoints(store) == [names[1], names[2]]
 
 
-def test_delta_rs_opens_a_table_whose_torn_checkpoint_was_removed(store: FsspecStore, tmp_path: Path) -> None:
+def test_delta_rs_opens_a_table_after_its_torn_checkpoint_is_removed(store: FsspecStore, tmp_path: Path) -> None:
     for offset in range(3):
         append(tmp_path, offset)
     DeltaTable(str(tmp_path)).create_checkpoint()
@@ -323,7 +321,7 @@ def clustering(*columns: list[str], removed: bool = False) -> dict[str, object]:
     return {"domainMetadata": {"domain": "delta.clustering", "configuration": configuration, "removed": removed}}
 
 
-def test_the_newest_clustering_of_a_table_counts(store: FsspecStore) -> None:
+def test_newest_clustering_of_a_table_wins(store: FsspecStore) -> None:
     other = {"domainMetadata": {"domain": "delta.rowTracking", "configuration": "{}", "removed": False}}
     commit(store, 0, PROTOCOL, METADATA)
     assert clustering_columns(store) == ()
@@ -335,7 +333,7 @@ def test_the_newest_clustering_of_a_table_counts(store: FsspecStore) -> None:
     assert clustering_columns(store) == ()
 
 
-def test_the_clustering_of_a_checkpoint_counts_where_no_later_commit_has_another(store: FsspecStore) -> None:
+def test_checkpoint_clustering_counts_until_a_later_commit_changes_it(store: FsspecStore) -> None:
     rows = [{"domainMetadata": clustering(["id"])["domainMetadata"]}, {"domainMetadata": None}]
     commit(store, 7, PROTOCOL, METADATA)
     buffer = io.BytesIO()

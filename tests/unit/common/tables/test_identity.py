@@ -1,4 +1,4 @@
-"""Which chains a table's txn actions are of, where no commit says it."""
+"""Which chains a table's txn actions belong to, where no commit names them."""
 
 from common.spans import Offset, Partition, Position, Topic, TopicPartition
 from common.tables.commit_metadata import CommitMetadata
@@ -8,7 +8,7 @@ from common.tables.transactions import TxnIds
 from tests.builders import settings_of, span
 
 
-def test_a_txn_action_without_a_topic_is_of_the_streams_own_chain_of_a_shared_topic() -> None:
+def test_txn_action_without_a_topic_belongs_to_the_stream_s_own_chain() -> None:
     settings = settings_of(
         *({"app_id": one, "topics": ["t"], "table": f"/{one}", "columns": "id INT"} for one in ("a", "b"))
     )
@@ -19,7 +19,7 @@ def test_a_txn_action_without_a_topic_is_of_the_streams_own_chain_of_a_shared_to
         assert found.chains == {TopicPartition(Topic(chain), Partition(0)): TableChain(0, Position(10))}
 
 
-def test_a_chain_was_loaded_under_the_app_id_of_the_newest_of_other_streams_commits() -> None:
+def test_chain_was_loaded_under_the_app_id_of_its_newest_commit() -> None:
     partition = TopicPartition(Topic("t"), Partition(0))
     history = [
         LoggedCommit(version, "STREAMING UPDATE", metadata=CommitMetadata("c", app_id, {partition: span(0, end)}, None))
@@ -32,7 +32,7 @@ def test_a_chain_was_loaded_under_the_app_id_of_the_newest_of_other_streams_comm
     assert identity_of(history, stream, TxnIds("now", several_topics=False), {}).other_stream(partition, 0) == "before"
 
 
-def test_a_table_with_positions_of_the_stream_is_no_other_streams() -> None:
+def test_table_with_the_stream_s_positions_is_not_another_stream_s() -> None:
     own, other = (TopicPartition(Topic(name), Partition(0)) for name in ("orders", "orders@later"))
     under = {(other, 0): "later"}
     assert TableIdentity(loaded_under=under).sharing_stream(own) == ("later", other, 0)

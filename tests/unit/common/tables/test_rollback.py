@@ -1,4 +1,4 @@
-"""Whether a table went back, from histories that are written out by hand."""
+"""Detection of rollbacks, from hand-written histories."""
 
 import json
 import uuid
@@ -88,7 +88,7 @@ HISTORIES: dict[str, tuple[tuple[LoggedCommit, ...], dict[TopicPartition, int]]]
     "a restore to the last load": ((CREATED, FIRST, other(2, "DELETE"), restore(3, 1)), {}),
     "a restore to after the last load": ((CREATED, FIRST, SECOND, other(3, "DELETE"), other(4), restore(5, 2)), {}),
     "a restore that undoes a restore": ((CREATED, FIRST, SECOND, restore(3, 1), restore(4, 2)), {}),
-    # Its version's content is what the first one left, though its txn actions say more.
+    # The content of its version is what the first restore left, though its txn actions have higher positions.
     "a restore to a restored version": (
         (CREATED, FIRST, SECOND, restore(3, 1), other(4), restore(5, 4)),
         {P0: 10},
@@ -105,13 +105,11 @@ HISTORIES: dict[str, tuple[tuple[LoggedCommit, ...], dict[TopicPartition, int]]]
 
 
 @pytest.mark.parametrize(("history", "lost"), HISTORIES.values(), ids=HISTORIES)
-def test_a_table_lost_what_a_restore_took_back(
-    history: tuple[LoggedCommit, ...], lost: dict[TopicPartition, int]
-) -> None:
+def test_positions_lost_by_a_restore(history: tuple[LoggedCommit, ...], lost: dict[TopicPartition, int]) -> None:
     assert positions(*history) == lost
 
 
-def test_one_commit_is_read_where_the_newest_is_our_own() -> None:
+def test_only_one_commit_is_read_when_the_newest_is_our_own() -> None:
     def history() -> Iterator[LoggedCommit]:
         yield SECOND
         raise AssertionError
@@ -119,12 +117,12 @@ def test_one_commit_is_read_where_the_newest_is_our_own() -> None:
     assert find_rollback(history(), "orders") is None
 
 
-def test_a_restore_takes_back_what_came_after_its_version() -> None:
+def test_restore_undoes_all_commits_after_its_version() -> None:
     found = required(find_rollback(newest_first(CREATED, FIRST, SECOND, THIRD, restore(4, 1), other(5)), "orders"))
     assert (found.kind, found.cause.version, found.positions) == (RollbackKind.RESTORED, 4, {P0: 10})
 
 
-def test_positions_that_were_done_before_the_chain_began_are_not_replayed() -> None:
+def test_dead_letter_positions_before_the_chain_origin_are_not_replayed() -> None:
     counts = Counts(9, 8, 0, 0, (Span(Position(41), Position(42)),))
     metadata = CommitMetadata("c1", "orders", {P0: Span(Position(41), Position(50))}, None, {P0: counts})
     begun = LoggedCommit(1, "STREAMING UPDATE", read_version=0, metadata=metadata)
@@ -132,29 +130,29 @@ def test_positions_that_were_done_before_the_chain_began_are_not_replayed() -> N
 
 
 @pytest.mark.parametrize("operation", ["REPLACE TABLE", "CREATE OR REPLACE TABLE AS SELECT", "CLONE"])
-def test_a_replacement_takes_everything(operation: str) -> None:
+def test_replacement_loses_all_positions(operation: str) -> None:
     found = required(find_rollback(newest_first(CREATED, FIRST, SECOND, other(3, operation)), "orders"))
     assert (found.kind, found.positions) == (RollbackKind.REPLACED, {P0: 0})
     assert find_rollback(newest_first(other(0, operation), FIRST), "orders") is None
 
 
-def test_a_second_restore_wants_an_answer_of_its_own() -> None:
+def test_second_restore_needs_its_own_resolution() -> None:
     answered = (CREATED, FIRST, SECOND, restore(3, 1), answer(4, 3, p0=10), own(5, (P0, 10, 20)))
     found = required(find_rollback(newest_first(*answered, restore(6, 1)), "orders"))
     assert (found.cause.version, found.positions) == (6, {P0: 10})
-    # To what it was before the first one: the same records.
+    # To the version before the first restore: the same records.
     assert positions(*answered, restore(6, 2)) == {}
-    # To just after the answer.
+    # To the version just after the resolution.
     assert positions(*answered, restore(6, 4)) == {P0: 10}
 
 
-def test_what_an_answer_has_put_right_is_not_lost_by_a_later_restore() -> None:
+def test_positions_recovered_by_a_resolution_survive_a_later_restore() -> None:
     p2 = TopicPartition(Topic("orders"), Partition(2))
     answered = (CREATED, FIRST, own(2, (P1, 0, 5)), restore(3, 1), answer(4, 3, p1=0))
     assert positions(*answered, own(5, (P0, 10, 20)), own(6, (p2, 0, 5)), restore(7, 5)) == {p2: 0}
 
 
-def test_rows_that_a_commit_under_way_put_over_a_restore_are_told() -> None:
+def test_rows_that_a_concurrent_commit_added_after_a_restore_are_reported() -> None:
     late = own(4, (P0, 20, 30), read=2)
     found = required(find_rollback(newest_first(CREATED, FIRST, SECOND, restore(3, 1), late), "orders"))
     assert (found.cause.version, found.positions, found.over) == (3, {P0: 10}, (4,))
@@ -163,7 +161,7 @@ def test_rows_that_a_commit_under_way_put_over_a_restore_are_told() -> None:
     assert (fixed.positions, fixed.over) == ({P0: 10}, ())
 
 
-def test_a_restore_to_rows_that_were_put_over_another_restore_does_not_hide_that_one() -> None:
+def test_restore_to_rows_added_over_another_restore_does_not_hide_it() -> None:
     late = own(4, (P0, 20, 30), read=2)
     history = (CREATED, FIRST, SECOND, restore(3, 1), late)
     found = required(find_rollback(newest_first(*history, other(5), restore(6, 5)), "orders"))
@@ -172,7 +170,7 @@ def test_a_restore_to_rows_that_were_put_over_another_restore_does_not_hide_that
     assert (found.positions, found.over) == ({P0: 10}, (5, 4))
     taken_back = (CREATED, FIRST, SECOND, restore(3, 1), replaced(4, 5, 15), restore(5, 3))
     assert required(find_rollback(newest_first(*taken_back), "orders")).over == ()
-    # One that saw it has put it right.
+    # A load that saw the resolution has recovered the positions.
     seen = (CREATED, FIRST, SECOND, restore(3, 1), answer(4, 3, p0=10), own(5, (P0, 10, 20)), other(6), restore(7, 6))
     assert positions(*seen) == {}
 
@@ -183,11 +181,11 @@ def replaced(version: int, start: int, end: int) -> LoggedCommit:
     return LoggedCommit(version, "WRITE", read_version=version - 1, metadata=metadata)
 
 
-def test_a_replacement_has_not_seen_what_came_before_it() -> None:
+def test_replacement_of_a_range_does_not_resolve_an_earlier_restore() -> None:
     history = CREATED, FIRST, SECOND, restore(3, 1)
     found = required(find_rollback(newest_first(*history, replaced(4, 2, 5)), "orders"))
     assert (found.cause.version, found.positions, found.over) == (3, {P0: 10}, ())
-    # It wrote rows that a replay would bring again.
+    # It wrote rows that a replay would write again.
     found = required(find_rollback(newest_first(*history, replaced(4, 5, 15)), "orders"))
     assert (found.positions, found.over) == ({P0: 10}, (4,))
     assert positions(CREATED, FIRST, SECOND, replaced(3, 5, 15), other(4)) == {}
@@ -206,39 +204,37 @@ def test_a_replacement_has_not_seen_what_came_before_it() -> None:
     ],
     ids=[
         "a replaced range",
-        "others alone",
+        "only commits of others",
         "a deferred range that is complete",
         "a load",
-        "a load that saw all that is gone",
-        "a load, and a commit is gone that it had not seen",
-        "an answer",
+        "a load that saw every missing commit",
+        "a load that had not seen a missing commit",
+        "a resolution",
     ],
 )
 def test_only_a_commit_that_saw_the_positions_makes_a_history_known(newest: LoggedCommit, oldest: int | None) -> None:
-    """Where the log begins at version 5."""
+    """The log begins at version 5."""
     found = unknown_since(iter([newest, other(6), other(5)]), "orders")
     assert (None if found is None else found.version) == oldest
     assert unknown_since(newest_first(CREATED, FIRST, replaced(2, 2, 5)), "orders") is None
 
 
-def test_what_expired_is_one_event_while_others_go_on() -> None:
+def test_expired_txn_stays_one_event_while_other_partitions_advance() -> None:
     first = own_past(newest_first(CREATED, FIRST, own(2, (P1, 0, 5))), "orders")
     later = own_past(newest_first(CREATED, FIRST, own(2, (P1, 0, 5)), own(3, (P1, 5, 9))), "orders")
     causes = [without_txn(past, [P0], [], {})[0].cause.version for past in (first, later)]
     assert causes == [1, 1]
 
 
-def test_between_two_looks() -> None:
+def test_turning_points_are_the_restores_and_replacements_since_a_version() -> None:
     found = turning_points(newest_first(CREATED, FIRST, other(2), restore(3, 0), other(4, "REPLACE TABLE")), 1)
     assert [commit.version for commit in found] == [4, 3]
     assert turning_points(newest_first(CREATED, FIRST, other(2), restore(3, 0)), 3) == ()
 
 
 @pytest.mark.parametrize(("younger_ms", "waits"), [(3_600_000, True), (3_600_001, False)])
-def test_what_is_younger_than_the_log_by_an_hour_was_not_loaded_by_a_commit_that_is_gone(
-    younger_ms: int, *, waits: bool
-) -> None:
-    """The clocks of writers and committers differ by less."""
+def test_markers_over_an_hour_younger_than_the_log_were_not_loaded(younger_ms: int, *, waits: bool) -> None:
+    """Clocks of writers and committers differ by less than an hour."""
     marker = flush(0, 10)
     oldest = replace(other(5), timestamp_ms=required(marker.manifest).created_ms - younger_ms)
     placed = {P0: (Position(10), [marker])}
@@ -246,7 +242,7 @@ def test_what_is_younger_than_the_log_by_an_hour_was_not_loaded_by_a_commit_that
     assert (unknown_positions(oldest, placed, {}, frozenset, loads=False) is not None) is False
 
 
-def test_what_expired_and_what_never_was_are_told_apart() -> None:
+def test_expired_txn_and_recreated_table_are_distinguished() -> None:
     past = own_past(newest_first(CREATED, own(1, (P0, 0, 10), (P1, 0, 5)), SECOND), "orders")
     (found,) = without_txn(past, [P0], [], {})
     assert (found.kind, found.positions, found.cause.version) == (RollbackKind.EXPIRED, {P0: 20}, 2)
@@ -260,7 +256,7 @@ def test_what_expired_and_what_never_was_are_told_apart() -> None:
 # A topic that was deleted and created again begins a new generation.
 
 
-def test_positions_of_two_topics_are_not_taken_for_each_other_s() -> None:
+def test_positions_of_two_generations_are_kept_apart() -> None:
     recreated = own(3, (P0, 0, 7), generation=1), own(4, (P0, 7, 9), generation=1)
     found = required(find_rollback(newest_first(CREATED, FIRST, SECOND, *recreated, restore(5, 3)), "orders"))
     assert (found.positions, found.lost_from, found.generations, found.gone) == ({P0: 7}, {P0: 7}, {P0: 1}, ())
@@ -268,12 +264,12 @@ def test_positions_of_two_topics_are_not_taken_for_each_other_s() -> None:
     assert (found.positions, found.generations) == ({P0: 0}, {P0: 1})
     assert found.gone == ((P0, Span(Position(10), Position(20))),)
     assert "[10, 20) of an older topic orders/0 is gone with it" in described("/t", found)
-    # What was lost before the topic was recreated, and the new one has loaded nothing.
+    # Lost before the topic was recreated; the new topic has loaded nothing.
     found = required(find_rollback(newest_first(CREATED, FIRST, SECOND, restore(3, 1)), "orders"))
     assert (found.positions, found.generations) == ({P0: 10}, {})
 
 
-def test_what_expired_is_recognised_for_the_chain_s_own_topic_only() -> None:
+def test_expired_txn_is_recognized_only_for_the_chain_s_own_generation() -> None:
     past = own_past(newest_first(CREATED, FIRST, own(2, (P0, 0, 7), generation=1)), "orders")
     (found,) = without_txn(past, [P0], [], {P0: 1})
     assert (found.kind, found.positions, found.generations) == (RollbackKind.EXPIRED, {P0: 7}, {P0: 1})
@@ -282,7 +278,7 @@ def test_what_expired_is_recognised_for_the_chain_s_own_topic_only() -> None:
     assert without_txn(past, [P0], [P0], {P0: 2}) == ()
 
 
-def test_metadata_and_answers_without_another_generation_read_as_before() -> None:
+def test_metadata_and_resolutions_of_generation_0_have_the_old_format() -> None:
     first = CommitMetadata("c1", "orders", {P0: Span(Position(0), Position(10))}, 7, generations={P0: 0})
     assert first.to_json() == (
         '{"kafka_delta_express":{"version":1,"commit_id":"c1","app_id":"orders","spans":{"orders":{"0":[0,10]}},'
@@ -318,7 +314,7 @@ def remove(path: str, vector: str | None = None) -> dict[str, object]:
     return {"remove": {"path": path, "deletionVector": vector and {"pathOrInlineDv": vector}}}
 
 
-def test_the_history_is_read_from_the_log() -> None:
+def test_history_is_read_from_the_log() -> None:
     mine = CommitMetadata("c1", "orders", {P0: Span(Position(0), Position(10))}, 7)
     store = log_of(
         [info("CREATE TABLE")],
@@ -334,7 +330,7 @@ def test_the_history_is_read_from_the_log() -> None:
     assert [commit.version for commit in read_history(3, store_lines(store))] == [3, 2]
 
 
-def test_a_restore_to_a_moment_is_found_by_its_files() -> None:
+def test_restored_version_is_found_by_its_files() -> None:
     before = [
         [info("CREATE TABLE")],
         [info("WRITE"), add("a"), add("b")],
@@ -356,7 +352,7 @@ def test_a_restore_to_a_moment_is_found_by_its_files() -> None:
     assert next(read_history(5, store_lines(log_of(*before, [moment, add("z")])))).restored_version is None
 
 
-def test_an_answer_is_read_as_it_was_written() -> None:
+def test_resolution_round_trips() -> None:
     given = Resolution("o/r", "s3://t", "id", 7, Decision.GO_ON, {P0: Position(10)}, "eve", 5)
     assert given.path == "accept/o%2Fr/id/00000000000000000007.json"
     assert Resolution.from_bytes(given.path, given.to_bytes()) == given

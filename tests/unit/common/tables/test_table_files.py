@@ -1,4 +1,4 @@
-"""Which files a log speaks of: real logs as delta-rs writes them, checkpoints and gone commits included."""
+"""The files that a log named_files: real logs as delta-rs writes them, with checkpoints and missing commits."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from common.storage.store import FsspecStore
 from common.tables.files import spoken_of
 
 
-def names(store: FsspecStore) -> set[str]:
+def named_files(store: FsspecStore) -> set[str]:
     return set().union(*spoken_of(store))
 
 
@@ -29,41 +29,41 @@ def table(tmp_path: Path) -> FsspecStore:
     return FsspecStore(str(tmp_path))
 
 
-def test_commits_alone_tell_all_files(table: FsspecStore, tmp_path: Path) -> None:
-    assert names(table) == files(tmp_path)
+def test_commits_alone_name_all_files(table: FsspecStore, tmp_path: Path) -> None:
+    assert named_files(table) == files(tmp_path)
     assert len(files(tmp_path)) == 4
 
 
-def test_a_checkpoint_stands_for_the_commits_that_are_gone(table: FsspecStore, tmp_path: Path) -> None:
+def test_checkpoint_replaces_missing_commits(table: FsspecStore, tmp_path: Path) -> None:
     deltalake.DeltaTable(str(tmp_path)).create_checkpoint()
     table.delete([f"_delta_log/{version:020d}.json" for version in range(3)])
     deltalake.write_deltalake(str(tmp_path), pa.table({"n": [9], "d": ["a b"]}), mode="append")
-    assert names(table) == files(tmp_path), "tombstones too"
+    assert named_files(table) == files(tmp_path), "tombstones, too"
 
 
-def test_a_later_checkpoint_is_read_where_commits_before_it_are_gone(table: FsspecStore, tmp_path: Path) -> None:
+def test_later_checkpoint_is_read_where_earlier_commits_are_missing(table: FsspecStore, tmp_path: Path) -> None:
     deltalake.DeltaTable(str(tmp_path)).create_checkpoint()
     for number in range(2):
         deltalake.write_deltalake(str(tmp_path), pa.table({"n": [number], "d": ["x"]}), mode="append")
     deltalake.DeltaTable(str(tmp_path)).create_checkpoint()
     table.delete([f"_delta_log/{version:020d}.json" for version in (0, 1, 2, 3, 4)])
-    assert names(table) == files(tmp_path)
+    assert named_files(table) == files(tmp_path)
 
 
-def test_a_version_that_is_gone_is_an_error(table: FsspecStore) -> None:
+def test_missing_version_is_an_error(table: FsspecStore) -> None:
     table.delete([f"_delta_log/{1:020d}.json"])
     with pytest.raises(TableError, match="lacks version 1"):
-        names(table)
+        named_files(table)
 
 
-def test_a_torn_checkpoint_does_not_stand_for_the_commits_that_are_gone(table: FsspecStore, tmp_path: Path) -> None:
+def test_torn_checkpoint_does_not_replace_missing_commits(table: FsspecStore, tmp_path: Path) -> None:
     deltalake.DeltaTable(str(tmp_path)).create_checkpoint()
     (checkpoint,) = (found.path for found in table.list("_delta_log") if found.path.endswith(".parquet"))
     table.write(checkpoint, b"PAR1")
-    assert names(table) == files(tmp_path)
+    assert named_files(table) == files(tmp_path)
     table.delete([f"_delta_log/{0:020d}.json"])
     with pytest.raises(TableError, match="lacks version 0"):
-        names(table)
+        named_files(table)
 
 
 def test_sidecars_are_followed(table: FsspecStore) -> None:
@@ -75,8 +75,8 @@ def test_sidecars_are_followed(table: FsspecStore) -> None:
     table.write("_delta_log/_sidecars/one.parquet", sink.getvalue().to_pybytes())
     line = b'{"checkpointMetadata":{"version":9}}\n{"sidecar":{"path":"one.parquet","sizeInBytes":1}}\n'
     table.write(f"_delta_log/{9:020d}.checkpoint.{'0' * 8}-0000-0000-0000-{'0' * 12}.json", line)
-    assert "in-a-sidecar.parquet" in names(table)
+    assert "in-a-sidecar.parquet" in named_files(table)
 
 
-def test_no_table_speaks_of_nothing(tmp_path: Path) -> None:
-    assert names(FsspecStore(str(tmp_path))) == set()
+def test_missing_table_names_no_files(tmp_path: Path) -> None:
+    assert named_files(FsspecStore(str(tmp_path))) == set()
