@@ -1,4 +1,4 @@
-"""The operator's answer to a table that went back: what is planned, and what it does to a stage."""
+"""The operator's resolution of a rollback: its plan, and its effect on a stage."""
 
 import uuid
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ from tests.unit.bootstrap.plans.test_plans import AUTHOR, state
 from tests.unit.common.tables.test_delta_log import METADATA, PROTOCOL, commit, txn
 
 
-def went(
+def rollback_event(
     kind: RollbackKind = RollbackKind.RESTORED, position: int = 20, *, lost_from: int | None = None, over: int = 0
 ) -> RollbackEvent:
     first = position if lost_from is None else lost_from
@@ -45,52 +45,54 @@ def complete(_marker: Marker) -> bool:
     return True
 
 
-def test_going_on_keeps_the_tables_positions() -> None:
-    plan = plan_go_on(went(), [state(chain_of(0, 30, 40), table=30)])
+def test_go_on_keeps_the_table_s_positions() -> None:
+    plan = plan_go_on(rollback_event(), [state(chain_of(0, 30, 40), table=30)])
     assert plan.positions == {ORDERS: 30}
-    plan = plan_go_on(went(RollbackKind.EXPIRED, 25), [state(chain_of(25, 40))])
+    plan = plan_go_on(rollback_event(RollbackKind.EXPIRED, 25), [state(chain_of(25, 40))])
     assert plan.positions == {ORDERS: 25}
-    plan = plan_go_on(went(RollbackKind.RECREATED, 0), [state(chain_of(25, 40))])
+    plan = plan_go_on(rollback_event(RollbackKind.RECREATED, 0), [state(chain_of(25, 40))])
     assert plan.positions == {ORDERS: 25}
 
 
-def test_markers_that_are_still_there_are_used_again() -> None:
-    (resolution,) = plan_replay(went(), [state(chain_of(10, 20, 30, 45), table=30)], AUTHOR, complete).partitions
+def test_replay_uses_markers_that_still_exist() -> None:
+    (resolution,) = plan_replay(
+        rollback_event(), [state(chain_of(10, 20, 30, 45), table=30)], AUTHOR, complete
+    ).partitions
     assert (resolution.position, resolution.staged_to, resolution.rewind) == (20, 45, None)
 
 
-def test_where_they_end_the_chain_is_rewound() -> None:
+def test_replay_rewinds_the_chain_where_its_markers_end() -> None:
     whole = state(chain_of(10, 20, 30, 45, 50), table=45)
-    (resolution,) = plan_replay(went(), [whole], AUTHOR, lambda marker: marker.span.start != 30).partitions
+    (resolution,) = plan_replay(rollback_event(), [whole], AUTHOR, lambda marker: marker.span.start != 30).partitions
     assert resolution.rewind is not None
     assert (resolution.position, resolution.staged_to, resolution.rewind.position) == (20, 30, 30)
     assert [marker.name.start for marker in resolution.rewind.put_aside] == [45, 30]
     settled = state(chain_of(30, 45), table=45)
-    (resolution,) = plan_replay(went(), [settled], AUTHOR, complete).partitions
+    (resolution,) = plan_replay(rollback_event(), [settled], AUTHOR, complete).partitions
     assert resolution.rewind is not None
     assert (resolution.position, resolution.rewind.position) == (20, 20)
     assert required(resolution.rewind.marker).span == Span(Position(19), Position(20))
 
 
-def test_what_kafka_no_longer_has_is_named_in_numbers() -> None:
+def test_replay_names_the_records_that_kafka_no_longer_has() -> None:
     settled = state(chain_of(30, 45), table=45, low=26)
     with pytest.raises(UsageError, match=r"no longer has \[20, 26\) of orders/0: 6 positions"):
-        plan_replay(went(), [settled], AUTHOR, complete)
-    (found,) = plan_replay(went(), [settled], AUTHOR, complete, give_up=True).partitions
+        plan_replay(rollback_event(), [settled], AUTHOR, complete)
+    (found,) = plan_replay(rollback_event(), [settled], AUTHOR, complete, give_up=True).partitions
     assert found.rewind is not None
     assert (found.position, found.rewind.position, found.given_up) == (26, 26, Span(Position(20), Position(26)))
 
 
-def test_what_would_load_rows_twice_is_refused() -> None:
+def test_replay_that_would_load_rows_twice_is_refused() -> None:
     with pytest.raises(UsageError, match="--go-on") as error:
-        plan_replay(went(RollbackKind.EXPIRED), [state(chain_of(20, 30))], AUTHOR, complete)
+        plan_replay(rollback_event(RollbackKind.EXPIRED), [state(chain_of(20, 30))], AUTHOR, complete)
     with pytest.raises(UsageError, match="loaded over version 7") as error:
-        plan_replay(went(over=9), [state(chain_of(20, 30))], AUTHOR, complete)
+        plan_replay(rollback_event(over=9), [state(chain_of(20, 30))], AUTHOR, complete)
     assert "RESTORE the table to version 8" in error.value.remedy
 
 
-def test_dead_letters_are_replayed_with_their_rows_or_not_at_all() -> None:
-    dead = plan_replay(went(position=8, lost_from=22), [state(chain_of(0, 30), table=30)], AUTHOR, complete)
+def test_dead_letters_are_replayed_together_with_their_rows() -> None:
+    dead = plan_replay(rollback_event(position=8, lost_from=22), [state(chain_of(0, 30), table=30)], AUTHOR, complete)
     require_own_too(dead, {ORDERS: Position(20)})
     with pytest.raises(UsageError, match="never into one alone") as error:
         require_own_too(dead, {ORDERS: Position(30)})
@@ -100,8 +102,8 @@ def test_dead_letters_are_replayed_with_their_rows_or_not_at_all() -> None:
     assert "replay ⟨config⟩ --topic orders --partition 0 --from 22 --to 30" in error.value.remedy
 
 
-def test_positions_of_a_topic_that_was_made_again_are_never_the_new_one_s() -> None:
-    older = went(position=20)
+def test_positions_of_an_older_topic_are_not_applied_to_the_new_one() -> None:
+    older = rollback_event(position=20)
     now = replace(state(chain_of(0, 5, 9), table=9), generation=1)
     with pytest.raises(UsageError, match="deleted and created again"):
         plan_replay(older, [now], AUTHOR, complete)
@@ -121,7 +123,7 @@ def test_positions_of_a_topic_that_was_made_again_are_never_the_new_one_s() -> N
 
 
 class Restored:
-    """A stream in memory whose table was loaded up to 30, and put back to 10."""
+    """An in-memory stream whose table was loaded up to 30 and restored to 10."""
 
     def __init__(self) -> None:
         self.root = f"memory://{uuid.uuid4().hex}"
@@ -154,16 +156,16 @@ class Restored:
         return Accepting(self.stream, FsspecStore, state_of, [ORDERS], Author("eve", 5))
 
     def carry_out(self, plans: Sequence[AcceptPlan]) -> None:
-        turns = RepairLocks(self.stage, AUTHOR, uuid.uuid4().hex)
-        turns.read_last(ORDERS)
-        self.accepting.carry_out(self.stage, turns, plans)
+        locks = RepairLocks(self.stage, AUTHOR, uuid.uuid4().hex)
+        locks.read_last(ORDERS)
+        self.accepting.carry_out(self.stage, locks, plans)
 
     def tables(self) -> dict[str, TableState]:
         found = required(read_table_state(self.table))
         return {self.stream.table: found}
 
 
-def test_an_answer_is_given_once_and_may_be_given_again() -> None:
+def test_resolution_can_be_repeated_but_not_changed() -> None:
     restored = Restored()
     plans = restored.accepting.plan(restored.tables(), Decision.REPLAY, give_up=False)
     assert [dict(plan.positions) for plan in plans] == [{ORDERS: 10}]
@@ -179,7 +181,7 @@ def test_an_answer_is_given_once_and_may_be_given_again() -> None:
         restored.carry_out(other)
 
 
-def test_after_a_crash_between_rewind_and_answer_the_same_command_does_the_rest() -> None:
+def test_repeated_command_completes_a_crashed_resolution() -> None:
     restored = Restored()
     restored.stage.delete([f"done/orders/0/{10:020d}.done"])
     accepting = restored.accepting
@@ -192,8 +194,8 @@ def test_after_a_crash_between_rewind_and_answer_the_same_command_does_the_rest(
     assert len(list(restored.stage.list("accept"))) == 1
 
 
-def test_a_chain_is_not_dropped_while_its_table_waits_for_an_answer() -> None:
-    """`bootstrap restart`: the txn action says that the table has all that is staged, and its rows are gone."""
+def test_chain_with_an_unresolved_rollback_is_not_dropped() -> None:
+    """`bootstrap restart`: the txn action says that the table has all staged records, and their rows are gone."""
     restored = Restored()
     renamed = restored.stream.model_copy(update={"app_id": "orders2"})
 
@@ -203,7 +205,7 @@ def test_a_chain_is_not_dropped_while_its_table_waits_for_an_answer() -> None:
     with pytest.raises(UsageError, match="put it back to version 1") as error:
         require_whole(restored.stream, restored.tables(), history, [])
     assert error.value.remedy.startswith("decide with `bootstrap accept ⟨config⟩ --stream orders` first")
-    # Under another app_id its records are those of a former stream, which no loader looks after.
+    # Under another app_id, the records are those of a former stream that no loader serves.
     with pytest.raises(UsageError, match="put it back to version 1") as error:
         require_whole(renamed, restored.tables(), history, ["orders"])
     assert "restore the app_id orders and decide with `bootstrap accept ⟨config⟩ --stream orders`" in (
@@ -215,7 +217,7 @@ def test_a_chain_is_not_dropped_while_its_table_waits_for_an_answer() -> None:
     require_whole(renamed, restored.tables(), history, ["orders"])
 
 
-def test_a_table_that_did_not_go_back_wants_no_answer() -> None:
+def test_table_without_a_rollback_needs_no_resolution() -> None:
     restored = Restored()
     restored.table.delete([f"_delta_log/{3:020d}.json"])
     with pytest.raises(UsageError, match="no table of stream"):

@@ -1,4 +1,4 @@
-"""What the commands ask of the tables before they change a stage."""
+"""The commands' checks of the tables before they change a stage."""
 
 import json
 from collections.abc import Sequence
@@ -29,8 +29,8 @@ from tests.unit.common.tables.test_delta_log import METADATA, PROTOCOL, commit, 
 ENDS = Ends(Position(0), Position(10))
 
 
-def test_a_chain_is_not_staged_from_before_its_start_while_a_load_is_between_two_tables(tmp_path: Path) -> None:
-    """The dead-letter table has the first records of the chain: it would pass over those before them."""
+def test_rewind_before_a_chain_is_refused_while_a_load_is_between_two_tables(tmp_path: Path) -> None:
+    """The dead-letter table has the chain's first records: it would ignore those before them."""
     staging = Staging.below(tmp_path)
     staging.flush(0, 16, 40)
     settings = settings_for(staging)
@@ -52,7 +52,7 @@ def test_a_chain_is_not_staged_from_before_its_start_while_a_load_is_between_two
 
 @pytest.fixture
 def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
-    """Two streams whose expressions match the topic ``shop.x``, with a Kafka that has it, and two others."""
+    """Two streams whose expressions match the topic ``shop.x``, and a Kafka that has it and two other topics."""
     topic = SimpleNamespace(error=None, partitions=[0])
     monkeypatch.setattr(kafka, "topics_of", lambda *_: dict.fromkeys(["shop.x", "shop.a", "b.x"], topic))
     monkeypatch.setattr(kafka.KafkaView, "ends", lambda _view, chains: dict.fromkeys(chains, ENDS))
@@ -71,17 +71,17 @@ def planned(plans: Sequence[StreamPlan]) -> dict[str, list[str]]:
     return {plan.app_id: sorted(str(one.partition) for one in plan.partitions) for plan in plans}
 
 
-def test_streams_whose_expressions_match_one_topic_are_planned_into_chains_of_their_own(two: Settings) -> None:
+def test_streams_that_match_one_topic_are_planned_into_separate_chains(two: Settings) -> None:
     work = Work(two, SystemClock())
     plans = work.plan(StartAt.EARLIEST, None)
     assert planned(plans) == {"a": ["shop.a/0", "shop.x/0"], "b": ["b.x/0", "shop.x@b/0"]}
     store = stage_store(two)
-    assert store.read(owner_path("shop.x")) is None, "a plan only shows"
+    assert store.read(owner_path("shop.x")) is None, "a plan decides no owner"
     work.write(plans)
     assert json.loads(store.read(owner_path("shop.x")) or b"")["owner"] == "a"
 
 
-def test_what_another_program_decides_after_a_plan_is_not_overruled(two: Settings) -> None:
+def test_plan_does_not_overrule_another_program_s_decision(two: Settings) -> None:
     work = Work(two, SystemClock())
     plans = work.plan(StartAt.EARLIEST, None)
     stage_store(two).create(owner_path("shop.x"), b'{"version":1,"owner":"b"}')
@@ -90,7 +90,7 @@ def test_what_another_program_decides_after_a_plan_is_not_overruled(two: Setting
     assert list(stage_store(two).list("done/")) == []
 
 
-def test_a_repair_of_a_topic_of_two_expressions_is_of_the_stream_that_owns_it(two: Settings) -> None:
+def test_repair_of_a_shared_topic_belongs_to_its_owner(two: Settings) -> None:
     def look(topic: str) -> list[tuple[str, TopicPartition]]:
         work = Work(two, SystemClock())
         return [(state.app_id, state.partition) for state in work._inspect(topic, None)]
@@ -102,12 +102,12 @@ def test_a_repair_of_a_topic_of_two_expressions_is_of_the_stream_that_owns_it(tw
         look("shop.x")
     staged(store, "b", "shop.x", partition=1)
     assert [(app_id, str(chain)) for app_id, chain in look("shop.x")] == [("b", "shop.x/0")]
-    for nobodys in ("shop.x@b", "shop.a@a"):
+    for unowned in ("shop.x@b", "shop.a@a"):
         with pytest.raises(UsageError):
-            look(nobodys)
+            look(unowned)
 
 
-def test_an_accepted_rollback_of_a_shared_topic_makes_its_owner_first(
+def test_accepted_rollback_of_a_shared_topic_decides_its_owner_first(
     two: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, owners = stage_store(two), []
@@ -119,10 +119,8 @@ def test_an_accepted_rollback_of_a_shared_topic_makes_its_owner_first(
     assert [json.loads(found or b"")["owner"] for found in owners] == ["a"]
 
 
-def test_a_rewind_names_what_another_table_has_and_the_main_table_lacks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its main table may be one that was a route's, whose position is that of its own last record."""
+def test_rewind_names_records_that_only_another_table_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The main table may once have been a route's, whose position is that of its own last record."""
     staging = Staging.below(tmp_path)
     for start in (0, 10, 20):
         staging.flush(0, start, start + 10)

@@ -12,12 +12,12 @@ OLD = {"orders-v1": frozenset({"orders"})}
 
 
 class Lease:
-    """The lease of a stage in memory, whose loader renews it for as long as ``renewals`` last."""
+    """An in-memory stage's lease, which its loader renews ``renewals`` times."""
 
     def __init__(self, url: str, *grants: Grant, renewals: int = 0) -> None:
         self.store = FsspecStore(url)
         self.clock = IdleClock()
-        self.said: list[str] = []
+        self.messages: list[str] = []
         self._grants = grants
         self._renewals = renewals
         self._put(1)
@@ -32,7 +32,7 @@ class Lease:
                 self._put(epoch)
 
         self.clock.sleep_s = slept  # type: ignore[method-assign]
-        require_no_loader(self.store, self.clock, 30.0, OLD, say=self.said.append)
+        require_no_loader(self.store, self.clock, 30.0, OLD, say=self.messages.append)
 
     def _put(self, epoch: int) -> None:
         grants = tuple(
@@ -58,7 +58,7 @@ def url(request: pytest.FixtureRequest) -> str:
     return f"memory://live_loaders/{request.node.name}"
 
 
-def test_a_loader_that_renews_is_waited_for_no_longer(url: str) -> None:
+def test_renewing_loader_is_refused_without_waiting_longer(url: str) -> None:
     lease = Lease(url, granted(frozenset({"orders-v1", "other"}), dict(OLD)), renewals=1)
     with pytest.raises(UsageError, match="loader-1 still loads the stream orders-v1") as error:
         lease.check()
@@ -66,11 +66,11 @@ def test_a_loader_that_renews_is_waited_for_no_longer(url: str) -> None:
     assert lease.clock.monotonic_s() < 30, "it did not wait for the whole lease time"
 
 
-def test_a_loader_that_died_is_waited_for_until_its_lease_ends(url: str) -> None:
+def test_dead_loader_is_waited_for_until_its_lease_ends(url: str) -> None:
     lease = Lease(url, granted(frozenset({"orders-v1"}), dict(OLD)))
     lease.check()
     assert lease.clock.monotonic_s() >= 30
-    assert lease.said == ["waiting up to 30 s to learn whether the loader loader-1 still runs"]
+    assert lease.messages == ["waiting up to 30 s to learn whether the loader loader-1 still runs"]
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_only_loaders_of_the_topic_under_the_former_app_id_count(url: str, grant
     assert bool(lease.clock.monotonic_s()) is waits
 
 
-def test_without_a_lease_nothing_is_waited_for(url: str) -> None:
+def test_no_wait_without_a_lease(url: str) -> None:
     lease = Lease(url)
     lease.check()
-    assert (lease.clock.monotonic_s(), lease.said) == (0, [])
+    assert (lease.clock.monotonic_s(), lease.messages) == (0, [])

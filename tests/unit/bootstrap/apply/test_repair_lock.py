@@ -1,4 +1,4 @@
-"""Two operators repair one Kafka partition at the same time: one of them is told to look again."""
+"""Two operators repair one Kafka partition at the same time: one of them has to inspect it again."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -28,7 +28,7 @@ def store(tmp_path: Path) -> FsspecStore:
 
 
 class Twice(FsspecStore):
-    """A store whose requests about origins arrive once more, much later; ``is_late`` ones arrive only then."""
+    """A store whose requests about origins arrive again, much later; with ``is_late`` they arrive only then."""
 
     def __init__(self, url: str, *, is_late: bool = False) -> None:
         super().__init__(url)
@@ -49,12 +49,12 @@ class Twice(FsspecStore):
 
 
 class Operator:
-    """One command: it looks when it is made, and does what it planned then."""
+    """One command: it inspects the partition when created, and acts on the plan made then."""
 
     def __init__(self, store: FsspecStore, name: str, to: int, *, take_over: int | None = None) -> None:
         author = Author(name, 1_700_000_000_000)
-        self.turns = RepairLocks(store, author, name, take_over=take_over)
-        repairs = self.turns.read_last(ORDERS)
+        self.locks = RepairLocks(store, author, name, take_over=take_over)
+        repairs = self.locks.read_last(ORDERS)
         staged = stage.staged_markers(store, ORDERS)
         chain_origin = newest_origin(store, ORDERS)
         ends = Ends(Position(0), Position(100))
@@ -65,27 +65,27 @@ class Operator:
         self.work = f"bootstrap rewind --to {to}"
 
     def act(self) -> None:
-        with self.turns.locked(ORDERS, self.work) as mine:
+        with self.locks.locked(ORDERS, self.work) as mine:
             stage.rewind(mine, self.plan)
 
 
-def test_a_plan_that_another_repair_has_made_stale_is_refused(store: FsspecStore) -> None:
+def test_plan_made_stale_by_another_repair_is_refused(store: FsspecStore) -> None:
     put(store, *chain_of(10, 20, 30))
     first, second = Operator(store, "ann", 0), Operator(store, "bob", 5)
     first.act()
-    assert second.turns.read_last(ORDERS) == 0, "what its plan was made with"
+    assert second.locks.read_last(ORDERS) == 0, "the number that its plan was made with"
     with pytest.raises(UsageError, match="another repair of orders/0 has begun meanwhile"):
         second.act()
-    assert stage.staged_markers(store, ORDERS) == ()  # no marker says that all before 5 is done
+    assert stage.staged_markers(store, ORDERS) == ()  # no marker claims that everything before 5 is done
     assert newest_origin(store, ORDERS) == ChainOrigin(Position(0), number=1)
     with pytest.raises(UsageError, match="staged up to 0 only"):
         Operator(store, "bob", 5)
 
 
-def test_a_repair_that_has_not_ended_is_named_with_the_way_out(store: FsspecStore) -> None:
+def test_unfinished_repair_is_named_with_the_remedy(store: FsspecStore) -> None:
     put(store, *chain_of(10, 20, 30))
     first = Operator(store, "ann", 20)
-    with first.turns.locked(ORDERS, first.work):
+    with first.locks.locked(ORDERS, first.work):
         second = Operator(store, "bob", 20)
         with pytest.raises(
             UsageError, match="`bootstrap rewind --to 20` by ann, begun at 2023-11-14T22:13:20Z"
@@ -96,18 +96,18 @@ def test_a_repair_that_has_not_ended_is_named_with_the_way_out(store: FsspecStor
     Operator(store, "bob", 20).act()
 
 
-def test_whoever_was_taken_over_changes_nothing_more(store: FsspecStore) -> None:
+def test_repair_that_was_taken_over_changes_nothing_more(store: FsspecStore) -> None:
     put(store, *chain_of(10, 20, 30, 40))
     first = Operator(store, "ann", 20)
-    with first.turns.locked(ORDERS, first.work) as mine:
+    with first.locks.locked(ORDERS, first.work) as mine:
         Operator(store, "bob", 30, take_over=1).act()
         with pytest.raises(UsageError, match="another repair"):
             stage.rewind(mine, first.plan)
     assert [marker.name.start for marker in stage.staged_markers(store, ORDERS)] == [10, 20]
 
 
-def test_a_rewind_stays_where_requests_of_an_earlier_one_arrive_again(store: FsspecStore) -> None:
-    """The chain has no marker that could say more: a higher origin would leave out what lies in between."""
+def test_rewind_holds_when_requests_of_an_earlier_one_arrive_again(store: FsspecStore) -> None:
+    """The chain has no marker that could correct it: a higher origin would leave out the records in between."""
     put(store, *chain_of(10, 20, 30))
     first = Twice(store.url)
     Operator(first, "ann", 20).act()
@@ -118,8 +118,8 @@ def test_a_rewind_stays_where_requests_of_an_earlier_one_arrive_again(store: Fss
     assert newest_origin(store, ORDERS) == ChainOrigin(Position(0), number=2)
 
 
-def test_an_origin_of_a_repair_that_was_taken_over_counts_for_less(store: FsspecStore) -> None:
-    """Its request may arrive after all that its successor has done."""
+def test_late_origin_of_a_repair_that_was_taken_over_does_not_win(store: FsspecStore) -> None:
+    """Its request may arrive after everything that its successor has done."""
     put(store, *chain_of(10, 20, 30))
     first = Twice(store.url, is_late=True)
     with pytest.raises(StoreError, match="no answer"):
@@ -131,7 +131,7 @@ def test_an_origin_of_a_repair_that_was_taken_over_counts_for_less(store: Fsspec
     assert newest_origin(store, ORDERS) == ChainOrigin(Position(0), number=2)
 
 
-def test_a_repair_whose_requests_may_still_be_under_way_has_not_ended(store: FsspecStore) -> None:
+def test_repair_with_a_failed_request_has_not_ended(store: FsspecStore) -> None:
     put(store, *chain_of(10, 20, 30))
     first = Operator(TrappedStore(store.url, before=failing("delete", StoreError("no answer"))), "ann", 20)
     with pytest.raises(StoreError, match="no answer"):
@@ -144,16 +144,16 @@ def test_a_repair_whose_requests_may_still_be_under_way_has_not_ended(store: Fss
     Operator(store, "ann", 20, take_over=1).act()
     assert [marker.name.start for marker in stage.staged_markers(store, ORDERS)] == [10]
     put(store, *chain_of(10, 20, 30))
-    Operator(store, "ann", 20).act()  # the turn that was taken over has ended with its successor's
+    Operator(store, "ann", 20).act()  # the repair that was taken over ended with its successor
 
 
-def test_a_turn_that_cannot_be_read_is_a_turn(store: FsspecStore) -> None:
+def test_unreadable_repair_entry_still_locks_the_partition(store: FsspecStore) -> None:
     put(store, *chain_of(10, 20, 30))
     store.write(repair_path(ORDERS, 7), b"{")
     with pytest.raises(UsageError, match="another repair"):
         Operator(store, "ann", 20).act()
-    turn = RepairEntry("ann", 5, "skip", "u")
-    assert RepairEntry.from_bytes(turn.to_bytes()) == turn
+    entry = RepairEntry("ann", 5, "skip", "u")
+    assert RepairEntry.from_bytes(entry.to_bytes()) == entry
 
 
 def taken_over(store: FsspecStore) -> None:
@@ -170,20 +170,20 @@ def taken_over(store: FsspecStore) -> None:
         lambda mine: mine.delete(["old"]),
     ],
 )
-def test_no_kind_of_change_is_made_once_another_repair_has_begun(
+def test_no_request_is_made_once_another_repair_has_begun(
     store: FsspecStore, change: Callable[[ObjectStore], object]
 ) -> None:
     put(store, *chain_of(10, 20, 30))
     store.write("old", b"1")
     first = Operator(store, "ann", 20)
-    with first.turns.locked(ORDERS, first.work) as mine:
+    with first.locks.locked(ORDERS, first.work) as mine:
         taken_over(store)
         with pytest.raises(UsageError, match="another repair"):
             change(mine)
     assert (store.read("old"), store.read("new")) == (b"1", None)
 
 
-def test_each_of_several_deletes_is_the_repair_s_own(store: FsspecStore) -> None:
+def test_each_of_several_deletes_checks_the_lock(store: FsspecStore) -> None:
     put(store, *chain_of(10, 20, 30))
     store.write("second", b"1")
     first = Operator(store, "ann", 20)
@@ -193,6 +193,6 @@ def test_each_of_several_deletes_is_the_repair_s_own(store: FsspecStore) -> None
         taken_over(store)
         yield "second"
 
-    with first.turns.locked(ORDERS, first.work) as mine, pytest.raises(UsageError, match="another repair"):
+    with first.locks.locked(ORDERS, first.work) as mine, pytest.raises(UsageError, match="another repair"):
         mine.delete(paths())
     assert store.read("second") == b"1"

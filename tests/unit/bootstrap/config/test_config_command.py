@@ -1,4 +1,4 @@
-"""`config init|schema|show` without a broker: what is inferred, written and described."""
+"""`config init|schema|show` without a broker: the inferred, written and described config."""
 
 import json
 from pathlib import Path
@@ -58,7 +58,7 @@ def drafted(*records: object, answers: Answers = ANSWERS) -> tuple[Draft, Stream
         ((None,), "STRING"),
     ],
 )
-def test_a_type_is_no_more_than_what_was_seen(values: tuple[object, ...], expected: str) -> None:
+def test_inferred_type_covers_only_the_sampled_values(values: tuple[object, ...], expected: str) -> None:
     _, stream = drafted(*({"id": 1, "value": value} for value in values))
     assert to_ddl(stream.record.schema_of_columns) == f"id BIGINT, value {expected}"
 
@@ -74,13 +74,13 @@ def test_a_type_is_no_more_than_what_was_seen(values: tuple[object, ...], expect
         (({},), {"value.value": "json"}),
     ],
 )
-def test_what_has_no_one_type_is_kept_as_its_json_text(values: tuple[object, ...], formats: dict[str, str]) -> None:
+def test_values_of_mixed_types_are_kept_as_json_text(values: tuple[object, ...], formats: dict[str, str]) -> None:
     _, stream = drafted(*({"id": 1, "value": value} for value in values))
     assert {key.replace("`", ""): value.value for key, value in stream.record.formats.items()} == formats
 
 
 @pytest.mark.parametrize(
-    ("usual", "odd", "expected", "told", "alternative"),
+    ("usual", "odd", "expected", "counted", "alternative"),
     [
         (7, 1.5, "BIGINT", "1 number", "value DOUBLE would accept all"),
         (7, "x", "BIGINT", "1 text", "value STRING, with formats: {value: json} would accept all"),
@@ -92,24 +92,24 @@ def test_what_has_no_one_type_is_kept_as_its_json_text(values: tuple[object, ...
         (1.5, 7, "DOUBLE", None, None),
     ],
 )
-def test_one_odd_value_in_a_thousand_changes_no_type_and_is_told(
-    usual: object, odd: object, expected: str, told: str | None, alternative: str | None
+def test_one_odd_value_in_a_thousand_is_reported_and_changes_no_type(
+    usual: object, odd: object, expected: str, counted: str | None, alternative: str | None
 ) -> None:
     drafted_config, stream = drafted(*({"value": usual} for _ in range(999)), {"value": odd})
     assert to_ddl(stream.record.schema_of_columns) == f"value {expected}"
     assert stream.record.formats == {}
-    assert ("would be dead letters" in drafted_config.text) == (told is not None)
-    for text in (told, alternative):
+    assert ("would be dead letters" in drafted_config.text) == (counted is not None)
+    for text in (counted, alternative):
         assert text is None or f"{text}" in drafted_config.text
 
 
-def test_two_odd_values_in_a_hundred_are_taken() -> None:
+def test_two_odd_values_in_a_hundred_change_the_type() -> None:
     _, stream = drafted(*({"value": 7} for _ in range(98)), {"value": "x"}, {"value": "y"})
     assert to_ddl(stream.record.schema_of_columns) == "value STRING"
 
 
 @pytest.mark.parametrize("option", ["--stage-url", "--tables-url"])
-def test_init_refuses_what_is_no_url(option: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_init_refuses_an_invalid_url(option: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     urls = {"--stage-url": "/lake/stage", "--tables-url": "/lake/tables", option: "s3:/lake/x"}
     arguments = [word for pair in urls.items() for word in pair]
     file = str(tmp_path / "pipeline.yaml")
@@ -117,19 +117,19 @@ def test_init_refuses_what_is_no_url(option: str, tmp_path: Path, capfd: pytest.
     assert f"{option}: 's3:/lake/x' is not a URL" in capfd.readouterr().err
 
 
-def test_editors_are_told_of_the_schema() -> None:
+def test_draft_names_its_schema_for_editors() -> None:
     drafted_config, _ = drafted({"id": 1})
     assert drafted_config.text.startswith("# yaml-language-server: $schema=config.schema.json\n")
 
 
-def test_names_that_no_column_can_have_are_told_and_left_out() -> None:
+def test_invalid_column_names_are_reported_and_left_out() -> None:
     drafted_config, stream = drafted({"id": 1, "ID": 2, "a b": 3, "": 4, "${HOME}": 5, "\u2028": 8, "`": 6, "x.y": 7})
     assert stream.record.schema_of_columns.names == ("id", "`", "x.y")
     assert "differs from id only in case" in drafted_config.text
     assert "without column mapping" in drafted_config.text
 
 
-def test_epochs_and_rare_fields_are_told_as_comments() -> None:
+def test_epochs_and_rare_fields_are_noted_as_comments() -> None:
     drafted_config, stream = drafted({"id": 1, "sent": 1_774_927_057_260}, {"id": 2})
     assert stream.record.formats == {}
     assert "sent looks like an epoch: TIMESTAMP with formats: {sent: epoch_ms}" in drafted_config.text
@@ -150,7 +150,7 @@ def test_epochs_and_rare_fields_are_told_as_comments() -> None:
         ({"date": 5}, {"event_date": "CAST(kafka.timestamp AS DATE)"}, ("event_date",)),
     ],
 )
-def test_a_table_is_partitioned_by_a_day_that_each_record_has(
+def test_table_is_partitioned_by_a_day_that_each_record_has(
     record: object, derive: dict[str, str], partition_by: tuple[str, ...]
 ) -> None:
     _, stream = drafted(record)
@@ -193,7 +193,7 @@ CANAL: dict[str, object] = {"database": "shop", "table": "orders", "ts": 1589373
         ("plain", None, [{"type": "click", "data": {"id": 1}}]),
     ],
 )
-def test_the_envelope_of_change_events_is_recognized(
+def test_envelope_of_change_events_is_recognized(
     envelope: str, columns: str | None, messages: list[dict[str, object]]
 ) -> None:
     drafted_config = draft(
@@ -205,7 +205,7 @@ def test_the_envelope_of_change_events_is_recognized(
         assert to_ddl(stream.record.schema_of_columns) == columns
 
 
-def test_frames_and_change_events_are_recognised() -> None:
+def test_frames_and_change_events_are_recognized() -> None:
     event = {"op": "u", "source": {}, "before": {"id": 1}, "after": {"id": 1, "city": "Köln"}}
     frame, key = b"\x00\x00\x00\x00\x07", json.dumps({"payload": {"id": 1}, "schema": {}}).encode()
     values = [(frame + json.dumps({"payload": event}).encode(), frame + key), (None, frame + key)]
@@ -219,7 +219,7 @@ def test_frames_and_change_events_are_recognised() -> None:
     assert (stream.load, required(stream.merge).keys) == (LoadSetting.MERGE, ("id",))
 
 
-def test_framed_messages_that_are_no_json_may_have_another_format() -> None:
+def test_framed_messages_that_are_not_json_are_noted_as_another_format() -> None:
     frame = b"\x00\x00\x00\x00\x07"
     drafted_config = draft(ANSWERS, [sampled("orders", 1, [(frame + b'{"id": 1}', None), (frame + b"\x02\x04", None)])])
     assert any(
@@ -227,7 +227,7 @@ def test_framed_messages_that_are_no_json_may_have_another_format() -> None:
     )
 
 
-def test_no_value_and_no_secret_is_written_down() -> None:
+def test_values_and_secrets_are_not_written() -> None:
     answers = Answers(
         {"bootstrap.servers": "b:9092", "sasl.password": "hunter2", "sasl.username": "${USER}"}, "/stage", "/tables"
     )
@@ -242,7 +242,9 @@ def test_no_value_and_no_secret_is_written_down() -> None:
     assert any("1 of 3 messages are not JSON objects" in line for line in drafted_config.notes)
 
 
-def test_init_asks_on_a_terminal_only(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_init_without_a_terminal_needs_its_options_and_a_new_file(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "pipeline.yaml"
     assert run(app, ["config", "init", str(file)]) == 2
     assert capfd.readouterr().err.startswith("error: --bootstrap-servers is missing")
@@ -262,7 +264,7 @@ def loads(text: str, environ: dict[str, str] | None = None) -> Settings:
     return parse_settings(text, environ or {}, "test")
 
 
-def test_the_schema_takes_what_the_services_take() -> None:
+def test_schema_accepts_valid_configs() -> None:
     jsonschema.Draft202012Validator.check_schema(settings_schema())
     plain = (
         "kafka: {bootstrap.servers: b}\nstage: {url: /s}\nstreams: [{app_id: a, topics: [a], table: /t, columns: a INT"
@@ -293,14 +295,14 @@ def test_the_schema_takes_what_the_services_take() -> None:
         "streams: [{app_id: a, topics: [a], table: /t, columns: a INT, unknown_fields: keep}]",
     ],
 )
-def test_the_schema_refuses_what_the_services_refuse(lines: str) -> None:
+def test_schema_refuses_invalid_configs(lines: str) -> None:
     text = yaml.safe_dump({**yaml.safe_load(EXAMPLE), **yaml.safe_load(lines)})
     assert refused(text)
     with pytest.raises(Exception, match="test: "):
         loads(text)
 
 
-def test_the_schema_says_the_defaults_and_sentences_of_the_settings() -> None:
+def test_schema_has_the_defaults_and_descriptions_of_the_settings() -> None:
     writer = settings_schema()["$defs"]["WriterSettings"]["properties"]  # type: ignore[index]
     assert writer["flush_after"]["default"] == "1m"
     assert writer["memory"]["default"] == "1GiB"

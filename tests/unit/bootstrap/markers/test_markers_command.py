@@ -1,4 +1,4 @@
-"""`bootstrap markers`: what a person sees of chains, whole and broken."""
+"""`bootstrap markers` on whole and broken chains."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ from tests.fakes.staging import Staging
 
 @pytest.fixture
 def staging(tmp_path: Path) -> Staging:
-    """Two partitions of real files; the first one's chain is whole, the second one is touched only."""
+    """Two partitions of real files: the first has a whole chain, the second only a marker made by hand."""
     staging_area = Staging.below(tmp_path)
     staging_area.flush(0, 0, 10, days=("2026-01-01", "2026-01-02"), dead=(3,))
     staging_area.flush(0, 10, 25)
@@ -44,7 +44,7 @@ def test_ls_has_a_line_for_each_chain(config: str, capfd: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize("name", ["done/orders/41.done", "done/orders/00/41.done", "done/orders/0/41.DONE"])
-def test_what_is_named_like_no_marker_is_reported(
+def test_name_that_is_not_a_marker_s_is_reported(
     name: str, staging: Staging, config: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     store = staging.store(staging.stage_url)
@@ -57,7 +57,7 @@ def test_what_is_named_like_no_marker_is_reported(
     assert (code, problem.startswith(f"{name} is not a marker")) == (0, True)
 
 
-def test_a_marker_that_was_emptied_is_a_fault(staging: Staging, config: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_emptied_marker_is_a_fault(staging: Staging, config: str, capfd: pytest.CaptureFixture[str]) -> None:
     staging.store(staging.stage_url).write("done/orders/0/00000000000000000000.done", b"")
     code, text = call(capfd, "verify", config)
     assert (code, "it is empty, but the marker at 10 continues" in text) == (3, True)
@@ -94,7 +94,7 @@ def test_show_decodes_the_marker_of_an_offset_or_a_path(
 @pytest.mark.parametrize(
     "arguments", [[], ["done/orders/x"], ["--topic", "orders"], ["done/orders/0/99.done"], ["--topic", "nothing"]]
 )
-def test_show_of_nothing_that_is_there_is_2(
+def test_show_of_a_missing_marker_exits_with_2(
     arguments: list[str], config: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     code, text = call(capfd, "show", config, *arguments)
@@ -102,11 +102,11 @@ def test_show_of_nothing_that_is_there_is_2(
     assert text.startswith("error: ")
 
 
-def test_a_whole_stage_verifies(config: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_whole_stage_verifies(config: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert call(capfd, "verify", config) == (0, "2 chains and 4 data files: no fault\n")
 
 
-def test_verify_names_a_file_that_is_gone_cut_or_another_one(
+def test_verify_names_missing_truncated_and_replaced_files(
     staging: Staging, config: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     files = sorted(Path(staging.table).rglob("*.parquet"))
@@ -126,7 +126,7 @@ def test_verify_names_a_file_that_is_gone_cut_or_another_one(
     assert call(capfd, "verify", config, "--no-files") == (0, "2 chains and 0 data files: no fault\n")
 
 
-def test_verify_names_gaps_strays_and_what_cannot_be_read(
+def test_verify_names_gaps_strays_and_unreadable_markers(
     staging: Staging, config: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     store = FsspecStore(staging.stage_url)

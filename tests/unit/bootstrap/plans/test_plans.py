@@ -1,4 +1,4 @@
-"""The decisions of the bootstrap tool, and what it does to a stage."""
+"""The decisions of the bootstrap tool, and their effect on a stage."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -91,12 +91,12 @@ def planned(state: PartitionState, position: int | None, why: str = "nothing") -
         ("seek_offsets:seek.json", FromFile("seek.json", last_offsets=True)),
     ],
 )
-def test_a_source_is_a_word_a_moment_or_a_file(text: str, meaning: PositionSource) -> None:
+def test_source_is_a_word_a_timestamp_or_a_file(text: str, meaning: PositionSource) -> None:
     assert parse_source(text) == meaning
 
 
 @pytest.mark.parametrize("text", ["group:", "seek_offsets:"])
-def test_a_source_without_a_name_is_refused(text: str) -> None:
+def test_source_without_a_name_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match=text) as caught:
         parse_source(text)
     assert "group:NAME" in caught.value.remedy
@@ -107,7 +107,7 @@ def positions(text: str, topics: tuple[str, ...] = ("orders",), *, last: bool = 
     return {str(partition): position for partition, position in parsed.items()}
 
 
-def test_a_file_holds_positions_by_partition_or_by_topic() -> None:
+def test_file_has_positions_by_partition_or_by_topic() -> None:
     assert positions("{0: 120, 1: 340}") == {"orders/0": 120, "orders/1": 340}
     assert positions('{"0": 120}') == {"orders/0": 120}
     assert positions("orders: {0: 120}\ninvoices: {0: 7}", ("orders", "invoices")) == {"orders/0": 120, "invoices/0": 7}
@@ -138,7 +138,7 @@ def test_kafka_delta_ingest_s_seek_offsets_are_last_offsets() -> None:
         ("orders: {0: {1: 2}}", "{1: 2}"),
     ],
 )
-def test_a_file_of_another_shape_is_refused_with_an_example(text: str, said: str) -> None:
+def test_invalid_positions_file_is_refused_with_an_example(text: str, said: str) -> None:
     with pytest.raises(UsageError) as caught:
         positions(text)
     assert said in caught.value.problem
@@ -154,7 +154,7 @@ def test_positions_without_topics_need_a_stream_with_one() -> None:
 # plan and write
 
 
-def test_a_position_becomes_the_marker_before_it() -> None:
+def test_position_becomes_the_marker_before_it() -> None:
     outcome = planned(state(), 42).outcome
     assert isinstance(outcome, Make)
     assert outcome.marker.name.path == "done/orders/0/00000000000000000041.done"
@@ -164,7 +164,7 @@ def test_a_position_becomes_the_marker_before_it() -> None:
     assert read_chain([outcome.marker]).end == 42
 
 
-def test_position_zero_needs_no_marker_where_the_stream_begins_there() -> None:
+def test_position_zero_needs_no_marker_where_the_stream_starts_there() -> None:
     for start in (StartAt.EARLIEST, FromOffsets({(None, Partition(0)): Position(0)}), FromOffsets({})):
         assert isinstance(planned(state(start=start), 0).outcome, NotNeeded)
 
@@ -172,7 +172,7 @@ def test_position_zero_needs_no_marker_where_the_stream_begins_there() -> None:
 @pytest.mark.parametrize(
     "start", [StartAt.LATEST, FromTimestamp(1), FromOffsets({(Topic("orders"), Partition(0)): Position(5)})]
 )
-def test_position_zero_is_written_down_where_the_stream_begins_elsewhere(start: Start) -> None:
+def test_position_zero_is_recorded_where_the_stream_starts_elsewhere(start: Start) -> None:
     outcome = planned(state(start=start), 0).outcome
     assert isinstance(outcome, BeginChain)
     assert outcome.path == "begin/orders/0/00000000000000000000.begin"
@@ -180,7 +180,7 @@ def test_position_zero_is_written_down_where_the_stream_begins_elsewhere(start: 
 
 
 @pytest.mark.parametrize("markers", [[by_hand(3)], chain_of(0, 10), [broken(7)]])
-def test_a_chain_is_never_overwritten(markers: list[Marker | StagedMarker]) -> None:
+def test_chain_is_never_overwritten(markers: list[Marker | StagedMarker]) -> None:
     outcome = planned(state(markers), 42).outcome
     assert isinstance(outcome, RefusedPartition)
     assert "done/orders/0/" in outcome.problem
@@ -188,7 +188,7 @@ def test_a_chain_is_never_overwritten(markers: list[Marker | StagedMarker]) -> N
     assert "skip" in outcome.remedy
 
 
-def test_a_position_that_kafka_does_not_have_is_refused() -> None:
+def test_position_that_kafka_does_not_have_is_refused() -> None:
     beyond = planned(state(high=10), 11).outcome
     assert isinstance(beyond, RefusedPartition)
     assert "ends at 10" in beyond.problem
@@ -199,7 +199,7 @@ def test_a_position_that_kafka_does_not_have_is_refused() -> None:
     assert isinstance(planned(state(low=50, high=50), 50).outcome, Make)
 
 
-def test_positions_that_the_table_wants_are_not_left_out_in_silence() -> None:
+def test_position_beyond_the_table_s_is_refused() -> None:
     outcome = planned(state(table=30), 42).outcome
     assert isinstance(outcome, RefusedPartition)
     assert "[30, 42)" in outcome.problem
@@ -210,14 +210,14 @@ def test_positions_that_the_table_wants_are_not_left_out_in_silence() -> None:
 @pytest.mark.parametrize(
     ("position", "note"), [(60, "leaves out [10, 60)"), (100, "leaves out all that Kafka has, [10, 100)"), (10, "")]
 )
-def test_records_before_the_beginning_are_worth_a_note(position: int, note: str) -> None:
-    """A moment that lies in the future, for one, is the end of each partition."""
+def test_records_left_out_before_the_position_are_noted(position: int, note: str) -> None:
+    """A timestamp in the future, for example, is the end of each partition."""
     outcome = planned(state(low=10, high=100), position).outcome
     assert isinstance(outcome, Make)
     assert outcome.note == note
 
 
-def test_positions_that_the_table_has_are_worth_a_note() -> None:
+def test_records_that_the_table_already_has_are_noted() -> None:
     outcome = planned(state(table=60), 42).outcome
     assert isinstance(outcome, Make)
     assert "[42, 60)" in outcome.note
@@ -226,21 +226,21 @@ def test_positions_that_the_table_has_are_worth_a_note() -> None:
     assert same.note == ""
 
 
-def test_a_partition_without_a_position_is_left_out_and_told_why() -> None:
+def test_partition_without_a_position_is_left_out_with_the_reason() -> None:
     fresh = planned(state(), None, "the group 'g' has no commit").outcome
     assert fresh == NoPosition("the group 'g' has no commit; it begins at the stream's start, earliest")
     chained = planned(state(chain_of(0, 10)), None, "the file does not name it").outcome
     assert chained == NoPosition("the file does not name it; its chain stays as it is")
 
 
-def test_a_rewind_to_before_a_chain_moves_its_origin_also_where_nothing_is_put_aside() -> None:
-    """By it a loader sees the rewind that comes before its first load (common/stage/loading.py)."""
+def test_rewind_to_before_a_chain_moves_its_origin_without_markers() -> None:
+    """A loader sees such a rewind before its first load by the origin (common/stage/loading.py)."""
     plan = rewound(state(chain_origin=ChainOrigin(Position(70)), start=StartAt.LATEST), 42)
     assert (plan.position, plan.chain_start, aside(plan)) == (42, 70, [])
     assert plan.chain_origin == ChainOrigin(Position(42), number=1)
 
 
-def test_a_rewind_above_an_origin_from_which_nothing_was_staged_goes_back_to_it() -> None:
+def test_rewind_above_an_origin_without_staged_records_returns_to_it() -> None:
     """The rewind to the origin came while a writer claimed from a former one; another origin would hide the gap."""
     chain = [flush(60, 90), flush(90, 100, 60)]
     gap = state(chain, chain_origin=ChainOrigin(Position(42), number=1))
@@ -251,8 +251,8 @@ def test_a_rewind_above_an_origin_from_which_nothing_was_staged_goes_back_to_it(
     assert rewound(state(chain, chain_origin=ChainOrigin(Position(60))), 90).position == 90
 
 
-def test_a_marker_below_a_rewind_that_a_late_request_deletes_leaves_a_gap() -> None:
-    """Of another rewind, whose operator no longer waits; the table has no position that would show the gap."""
+def test_marker_below_a_rewind_deleted_by_a_late_request_leaves_a_gap() -> None:
+    """The request is of another rewind; the table has no position that would show the gap."""
     plan = rewound(state(chain_of(0, 16, 56, 62)), 16)
     origin = origin_from_bytes(origin_path(ORDERS, 1), origin_to_bytes(required(plan.chain_origin)))
     assert (origin.position, origin.first_position) == (16, 0)
@@ -267,18 +267,18 @@ def test_a_marker_below_a_rewind_that_a_late_request_deletes_leaves_a_gap() -> N
 
 
 def test_position_0_moves_the_origin_of_a_chain_without_a_marker() -> None:
-    """As a marker does for any other position."""
+    """A marker does the same for any other position."""
     begun = state(chain_origin=ChainOrigin(Position(42), 1, "new", number=3, loaded_before=Position(7)))
     outcome = planned(replace(begun, repairs=7), 0).outcome
     assert outcome == BeginChain(ORDERS, ChainOrigin(Position(0), 0, "new", number=8, loaded_before=Position(7)))
 
 
-def test_a_partition_that_is_left_out_under_latest_begins_at_the_end_of_now() -> None:
+def test_partition_left_out_under_latest_begins_at_the_current_end() -> None:
     outcome = planned(state(start=StartAt.LATEST, high=70), None, "the file does not name it").outcome
     assert outcome == BeginChain(ORDERS, ChainOrigin(Position(70)))
 
 
-def test_one_refusal_refuses_all() -> None:
+def test_one_refused_partition_refuses_the_plan() -> None:
     good = planned(state(), 42)
     bad = planned(state(chain_of(0, 10)), 42)
     assert len(StreamPlan("orders", (good,)).markers) == 1
@@ -288,7 +288,7 @@ def test_one_refusal_refuses_all() -> None:
     assert caught.value.exit_code == 2
 
 
-def test_a_plan_is_shown_to_people_and_to_programs() -> None:
+def test_plan_is_shown_as_text_and_as_json() -> None:
     plan = StreamPlan(
         "orders", (planned(state(), 42), planned(state(), 0), planned(state(), None), planned(state(chain_of(0, 9)), 5))
     )
@@ -316,31 +316,33 @@ def skipped(state: PartitionState, to: int) -> tuple[Span, Position | None]:
 
 SKIPPED: dict[str, tuple[PartitionState, int, tuple[Span, int | None]]] = {
     "from the chain's end": (state(chain_of(0, 10, 20)), 25, (span(20, 25), 10)),
-    "the gap that holds the partition": (
+    "over the gap that holds the partition": (
         state([*chain_of(0, 10), flush(15, 20), flush(30, 40)]),
         15,
         (span(10, 15), 0),
     ),
     "between the table and the chain": (state(chain_of(50, 60), table=42), 50, (span(42, 50), None)),
-    "no gap below the table's position": (state([*chain_of(0, 10), flush(15, 20)], table=18), 22, (span(20, 22), 15)),
-    "what the table wants without a chain": (state(table=42, low=50), 50, (span(42, 50), None)),
+    "not over a gap below the table's position": (
+        state([*chain_of(0, 10), flush(15, 20)], table=18),
+        22,
+        (span(20, 22), 15),
+    ),
+    "from the table's position without a chain": (state(table=42, low=50), 50, (span(42, 50), None)),
     "from the origin of a chain without a marker": (
         state(low=50, chain_origin=ChainOrigin(Position(42))),
         50,
         (span(42, 50), None),
     ),
-    "where the lost part of a chain began": (state(THIRTY[1:]), 10, (span(0, 10), None)),
+    "from the start of a chain's lost part": (state(THIRTY[1:]), 10, (span(0, 10), None)),
 }
 
 
 @pytest.mark.parametrize(("found", "to", "gives_up"), SKIPPED.values(), ids=SKIPPED)
-def test_a_skip_gives_up_no_more_than_what_is_missing(
-    found: PartitionState, to: int, gives_up: tuple[Span, int | None]
-) -> None:
+def test_skip_gives_up_only_missing_records(found: PartitionState, to: int, gives_up: tuple[Span, int | None]) -> None:
     assert skipped(found, to) == gives_up
 
 
-def test_a_skip_of_a_part_of_a_gap_says_what_remains() -> None:
+def test_skip_of_a_part_of_a_gap_notes_the_rest() -> None:
     plan = plan_skip(state([*chain_of(0, 10), flush(15, 20)]), Position(12), AUTHOR)
     assert plan.marker.span == span(10, 12)
     assert "[12, 15)" in plan.notes[0]
@@ -357,14 +359,14 @@ def test_a_skip_of_a_part_of_a_gap_says_what_remains() -> None:
         (state([*chain_of(0, 10), broken(10)]), 13, "cannot be read"),
     ],
 )
-def test_a_skip_that_would_hide_something_is_refused(found: PartitionState, to: int, said: str) -> None:
+def test_skip_that_would_hide_records_is_refused(found: PartitionState, to: int, said: str) -> None:
     with pytest.raises(UsageError) as caught:
         plan_skip(found, Position(to), AUTHOR)
     assert said in caught.value.problem
     assert caught.value.remedy
 
 
-def test_a_skip_says_which_offsets_will_never_be_loaded() -> None:
+def test_skip_names_the_offsets_that_will_never_be_loaded() -> None:
     plan = plan_skip(state(chain_of(0, 10)), Position(25), AUTHOR)
     assert "[10, 25), 15 positions, will never be loaded" in view.skip_as_text(plan, done=True)
     assert "add --yes" in view.skip_as_text(plan, done=False)
@@ -373,8 +375,8 @@ def test_a_skip_says_which_offsets_will_never_be_loaded() -> None:
 # rewind
 
 
-def test_a_rewind_gives_up_what_kafka_no_longer_has_only_on_request() -> None:
-    # The files of the first two markers are gone, and Kafka begins behind them.
+def test_rewind_gives_up_records_lost_from_kafka_only_on_request() -> None:
+    # The files of the first two markers are gone, and Kafka begins after them.
     partition_state = state(chain_of(0, 10, 20, 80), low=50)
     with pytest.raises(UsageError, match=r"no longer has \[10, 50\)") as refused:
         plan_rewind(partition_state, Position(10), AUTHOR)
@@ -388,7 +390,7 @@ def test_a_rewind_gives_up_what_kafka_no_longer_has_only_on_request() -> None:
     assert "will never be loaded" in view.rewind_as_text(plan, (), done=True)
 
 
-def test_a_rewind_to_the_origin_gives_up_what_kafka_no_longer_has() -> None:
+def test_rewind_to_the_origin_can_give_up_records_lost_from_kafka() -> None:
     plan = plan_rewind(state(chain_of(0, 10), low=50), Position(0), AUTHOR, give_up=True)
     assert plan.marker is not None
     assert plan.chain_origin == ChainOrigin(Position(50), number=1)
@@ -396,7 +398,7 @@ def test_a_rewind_to_the_origin_gives_up_what_kafka_no_longer_has() -> None:
 
 
 @pytest.mark.parametrize("give_up", [True, False])
-def test_a_chain_of_several_topics_gives_up_nothing_that_kafka_no_longer_has(*, give_up: bool) -> None:
+def test_chain_of_several_topics_gives_up_no_lost_records(*, give_up: bool) -> None:
     joined = TopicPartition(Topic("orders+payments"), Partition(0))
     partition_state = replace(state(THIRTY, low=15), partition=joined)
     with pytest.raises(UsageError, match=r"no longer has \[10, 15\)") as refused:
@@ -405,8 +407,8 @@ def test_a_chain_of_several_topics_gives_up_nothing_that_kafka_no_longer_has(*, 
     assert plan_rewind(partition_state, Position(20), AUTHOR, give_up=give_up).position == 20
 
 
-def test_a_chain_of_several_topics_is_not_staged_again_where_the_table_has_it() -> None:
-    """They may come in another order the second time."""
+def test_loaded_part_of_a_chain_of_several_topics_is_not_staged_again() -> None:
+    """Its records may come in another order the second time."""
     joined = TopicPartition(Topic("orders+payments"), Partition(0))
     partition_state = replace(state(THIRTY, table=20), partition=joined)
     for to in (10, 0):
@@ -429,7 +431,7 @@ REWOUND: dict[str, tuple[PartitionState, int, tuple[int, list[int], Span | None]
     "into a marker, so to its start": (state(THIRTY), 17, (10, [20, 10], None)),
     "to the table's position within a marker": (state(THIRTY, table=17), 17, (17, [20, 10], span(16, 17))),
     "above the table, so to its position": (state(THIRTY, table=17), 19, (17, [20, 10], span(16, 17))),
-    "to the end of a gap": (state([*chain_of(0, 10), flush(15, 20)]), 15, (10, [15], None)),
+    "to the end of a gap, so to its start": (state([*chain_of(0, 10), flush(15, 20)]), 15, (10, [15], None)),
     "to before the chain": (state([by_hand(41), flush(42, 50, 41)]), 20, (20, [42, 41], span(19, 20))),
     "to the place of a lost marker": (state(THIRTY[2:]), 15, (10, [20], span(9, 10))),
     "to an unreadable marker": (state([*chain_of(0, 10), broken(10), flush(20, 30, 10)]), 10, (10, [20, 10], None)),
@@ -438,29 +440,31 @@ REWOUND: dict[str, tuple[PartitionState, int, tuple[int, list[int], Span | None]
 
 
 @pytest.mark.parametrize(("found", "to", "becomes"), REWOUND.values(), ids=REWOUND)
-def test_a_rewind_puts_later_markers_aside_and_leaves_no_gap(
+def test_rewind_puts_later_markers_aside_and_leaves_no_gap(
     found: PartitionState, to: int, becomes: tuple[int, list[int], Span | None]
 ) -> None:
     plan = rewound(found, to)
     assert (plan.position, aside(plan), plan.marker and plan.marker.span) == becomes
 
 
-def test_a_rewind_into_a_marker_is_told() -> None:
+def test_rewind_into_a_marker_is_noted() -> None:
     assert "17 lies within a marker" in rewound(state(THIRTY), 17).notes[0]
 
 
-def test_a_rewind_keeps_staged_what_another_table_of_the_stream_lacks() -> None:
-    # To 17, where the own table is, another one would never get [10, 17): so down to where a marker ends.
+def test_rewind_keeps_staged_records_that_another_table_lacks() -> None:
+    # To 17, the main table's position, another table would never get [10, 17): so down to where a marker ends.
     plan = rewound(state(THIRTY, table=17, deferred_from=4), 17)
     assert (plan.position, aside(plan), plan.marker) == (10, [20, 10], None)
-    # And what all of them have is sound.
+    # Markers below are also put aside.
     plan = rewound(state(THIRTY, table=17, deferred_from=4), 3, below_table=True)
     assert (plan.position, aside(plan)) == (3, [20, 10, 0])
 
 
 @pytest.mark.parametrize(("to", "to_replay"), [(3, (4, 17)), (10, (10, 17)), (20, None)])
-def test_a_rewind_names_what_another_table_gets_by_a_later_config(to: int, to_replay: tuple[int, int] | None) -> None:
-    """The main table keeps what it has: if routes were edited since, a record would be in both tables, or in none."""
+def test_rewind_names_records_that_another_table_gets_by_a_later_config(
+    to: int, to_replay: tuple[int, int] | None
+) -> None:
+    """The main table keeps its records: if routes were edited since, a record would be in both tables, or in none."""
     plan = rewound(state(THIRTY, table=17, deferred_from=4), to, below_table=True)
     assert plan.to_replay == (None if to_replay is None else span(*to_replay))
     command = f"stage-writer replay ⟨config⟩ --topic orders --partition 0 --from {max(to, 4)} --to 17 --yes"
@@ -469,46 +473,46 @@ def test_a_rewind_names_what_another_table_gets_by_a_later_config(to: int, to_re
     assert alike.to_replay is None
 
 
-def test_a_load_during_a_rewind_that_left_a_table_out_is_named() -> None:
+def test_uneven_load_during_a_rewind_is_named() -> None:
     plan = rewound(state(THIRTY, table=5), 10)
     with pytest.raises(UsageError, match="a loader has loaded it up to 30, and not into every table") as error:
         require_loaded_alike(plan, lambda: span(5, 30))
     assert "--from 10 --to 30 --yes" in error.value.remedy
-    require_loaded_alike(plan, lambda: span(5, 10))  # what is not staged again
+    require_loaded_alike(plan, lambda: span(5, 10))  # loaded, but not staged again
     require_loaded_alike(plan, lambda: None)
     known = rewound(state(THIRTY, table=17, deferred_from=4), 10, below_table=True)
-    require_loaded_alike(known, lambda: span(4, 17))  # the notes of the plan have named it
+    require_loaded_alike(known, lambda: span(4, 17))  # already named in the plan's notes
 
 
-def test_a_skip_does_not_leave_out_what_another_table_of_the_stream_lacks() -> None:
+def test_skip_does_not_leave_out_records_that_another_table_lacks() -> None:
     assert skipped(state(chain_of(0, 10, 20), table=40), 50)[0] == span(40, 50)
     assert skipped(state(chain_of(0, 10, 20), table=40, deferred_from=12), 50)[0] == span(20, 50)
 
 
-def test_what_an_interrupted_rewind_to_zero_was_to_stage_is_not_skipped_by_the_next_one() -> None:
-    """Its beginning is written and a late claim stands above it: nothing between the two was ever staged."""
+def test_rewind_after_an_interrupted_one_to_zero_skips_nothing() -> None:
+    """The first rewind's origin is written, and a late claim stands above it: nothing between them was ever staged."""
     late = state([flush(30, 40, 20)], chain_origin=ChainOrigin(Position(0)))
     assert rewound(late, 25).position == 0
     assert rewound(late, 40 - 1).position == 0
     gone = state([flush(30, 40, 20)], chain_origin=ChainOrigin(Position(0)), low=15)
-    assert rewound(gone, 25).position == 20, "as far as Kafka can bring it again"
+    assert rewound(gone, 25).position == 20, "as far back as Kafka still has records"
 
 
-def test_what_a_moved_origin_left_without_a_marker_is_rewound_or_skipped() -> None:
-    """As the loader says that holds it: a writer claimed where the chain began before."""
+def test_range_below_a_moved_origin_s_first_marker_is_rewound_or_skipped() -> None:
+    """As the loader that holds the partition says: a writer claimed where the chain began before."""
     late = state([flush(30, 40, None)], chain_origin=ChainOrigin(Position(10)))
     assert rewound(late, 10).position == 10
     assert plan_skip(late, Position(30), AUTHOR).marker.span == Span(Position(10), Position(30))
 
 
-@pytest.mark.parametrize(("to", "table", "is_told"), [(10, 40, True), (10, None, False), (30, 40, False)])
-def test_a_rewind_to_before_the_chain_says_what_was_loaded_meanwhile(
-    to: int, table: int | None, *, is_told: bool
+@pytest.mark.parametrize(("to", "table", "is_refused"), [(10, 40, True), (10, None, False), (30, 40, False)])
+def test_rewind_to_before_the_chain_names_records_loaded_meanwhile(
+    to: int, table: int | None, *, is_refused: bool
 ) -> None:
-    """The loader passes over what it stages from there; of a rewind within the chain the table has it all."""
+    """The loader ignores what the rewind stages from there; of a rewind within the chain the table has everything."""
     plan = rewound(state([flush(30, 40, None)], chain_origin=ChainOrigin(Position(30))), to)
     loaded_to = None if table is None else Position(table)
-    if not is_told:
+    if not is_refused:
         require_no_load_begun(plan, lambda: loaded_to)
         return require_not_loaded(plan, lambda: loaded_to)
     with pytest.raises(UsageError, match="already has orders/0 up to 40") as error:
@@ -521,7 +525,7 @@ def test_a_rewind_to_before_the_chain_says_what_was_loaded_meanwhile(
     return None
 
 
-def test_a_rewind_of_joined_topics_sees_what_only_a_secondary_table_has() -> None:
+def test_rewind_of_joined_topics_sees_records_of_a_secondary_table() -> None:
     """A loader died between the commits to two tables, and an operator deleted its note."""
     plan = rewound(state(THIRTY, table=20), 20)
     joined = replace(plan, partition=TopicPartition(Topic("orders+payments"), Partition(0)))
@@ -531,14 +535,16 @@ def test_a_rewind_of_joined_topics_sees_what_only_a_secondary_table_has() -> Non
         require_no_load_begun(joined, lambda: Position(30))
 
 
-def test_a_rewind_to_zero_leaves_no_marker_where_the_stream_begins_there() -> None:
+def test_rewind_to_zero_leaves_an_origin_and_no_marker() -> None:
     plan = rewound(state(chain_of(0, 10, 20)), 0)
     assert (plan.position, aside(plan), plan.marker) == (0, [10, 0], None)
-    assert plan.chain_origin == ChainOrigin(Position(0), number=1), "and says so, whatever the stream's start is"
+    assert plan.chain_origin == ChainOrigin(Position(0), number=1), (
+        "an origin is recorded for every start of the stream"
+    )
     assert rewound(state(chain_of(0, 10, 20), start=StartAt.LATEST), 0).chain_origin == plan.chain_origin
 
 
-def test_a_rewind_below_the_table_has_to_be_meant() -> None:
+def test_rewind_below_the_table_needs_its_flag() -> None:
     partition_state = state(THIRTY, table=20)
     with pytest.raises(UsageError, match=r"\[10, 20\) are loaded") as caught:
         rewound(partition_state, 10)
@@ -558,14 +564,14 @@ def test_a_rewind_below_the_table_has_to_be_meant() -> None:
         (state(), 5, "no marker"),
     ],
 )
-def test_a_rewind_that_cannot_be_is_refused(found: PartitionState, to: int, said: str) -> None:
+def test_impossible_rewind_is_refused(found: PartitionState, to: int, said: str) -> None:
     with pytest.raises(UsageError) as caught:
         rewound(found, to)
     assert said in caught.value.problem
     assert caught.value.remedy
 
 
-# What happens to the stage.
+# Effects on the stage.
 
 
 @pytest.fixture
@@ -593,14 +599,14 @@ def test_markers_are_read_by_position_in_any_spelling(store: FsspecStore) -> Non
     assert staged[1].path == "done/orders/0/9.done"
 
 
-def test_a_marker_that_was_made_meanwhile_is_not_overwritten(store: FsspecStore) -> None:
+def test_marker_made_by_another_process_is_not_overwritten(store: FsspecStore) -> None:
     put(store, by_hand(41))
     with pytest.raises(UsageError, match="another process"):
         stage.make(store, AUTHOR.begin_at(state(), Position(42)))
     assert store.read("done/orders/0/00000000000000000041.done") == b""
 
 
-def test_what_is_put_aside_is_kept_as_it_was(store: FsspecStore) -> None:
+def test_markers_are_put_aside_unchanged(store: FsspecStore) -> None:
     put(store, *chain_of(0, 10, 20, 30))
     before = {item.path: store.read(item.path) for item in store.list("done/")}
     stage.rewind(store, plan_rewind(found_in(store), Position(10), AUTHOR))
@@ -610,7 +616,7 @@ def test_what_is_put_aside_is_kept_as_it_was(store: FsspecStore) -> None:
         assert store.read(f"stray/{path}") == before[path]
 
 
-def test_nothing_that_was_put_aside_before_is_overwritten(store: FsspecStore) -> None:
+def test_earlier_copies_are_not_overwritten(store: FsspecStore) -> None:
     for end in (20, 21, 22):
         put(store, *chain_of(0, 10), flush(10, end, 0))
         stage.rewind(store, plan_rewind(found_in(store), Position(10), AUTHOR))
@@ -620,7 +626,7 @@ def test_nothing_that_was_put_aside_before_is_overwritten(store: FsspecStore) ->
     assert len({store.read(path) for path in copies}) == 3
 
 
-def test_a_marker_at_the_new_beginning_is_replaced(store: FsspecStore) -> None:
+def test_marker_at_the_new_start_is_replaced(store: FsspecStore) -> None:
     # The chain's only marker begins at 16, and the table has reached 17.
     put(store, flush(16, 30))
     stage.rewind(store, plan_rewind(found_in(store, table=17), Position(17), AUTHOR))
@@ -629,24 +635,24 @@ def test_a_marker_at_the_new_beginning_is_replaced(store: FsspecStore) -> None:
     assert store.read("stray/done/orders/0/00000000000000000016.done") is not None
 
 
-def test_a_claim_that_came_meanwhile_is_put_aside_as_well(store: FsspecStore) -> None:
+def test_claim_made_during_a_rewind_is_put_aside(store: FsspecStore) -> None:
     put(store, *chain_of(0, 10, 20, 30))
     plan = plan_rewind(found_in(store), Position(10), AUTHOR)
-    put(store, flush(30, 40, 20), flush(40, 50, 30))  # a writer that goes on at the old end
+    put(store, flush(30, 40, 20), flush(40, 50, 30))  # a writer that continues at the old end
     late = stage.rewind(store, plan)
     assert sorted(late) == [f"done/orders/0/{start:020d}.done" for start in (30, 40)]
     assert found_in(store).chain.end == 10
     assert store.read("stray/done/orders/0/00000000000000000040.done") is not None
 
 
-def test_what_is_below_the_new_end_is_no_claim_that_came_meanwhile(store: FsspecStore) -> None:
-    """The marker before ``[10, 20)`` was settled, and a late claim of its position is among those that go."""
+def test_marker_below_the_new_end_is_not_put_aside_as_a_late_claim(store: FsspecStore) -> None:
+    """The marker before ``[10, 20)`` was settled, and a late claim of its position is among those put aside."""
     put(store, flush(0, 30), flush(10, 20, 0))
     assert stage.rewind(store, plan_rewind(found_in(store, table=10), Position(20), AUTHOR)) == ()
     assert [marker.name.start for marker in found_in(store).staged] == [10]
 
 
-def test_a_claim_behind_a_marker_that_was_replaced_is_put_aside_as_well(store: FsspecStore) -> None:
+def test_claim_after_a_replaced_marker_is_put_aside(store: FsspecStore) -> None:
     put(store, flush(16, 30))
     plan = plan_rewind(found_in(store, table=17), Position(17), AUTHOR)
     put(store, flush(30, 40, 16))
@@ -654,7 +660,7 @@ def test_a_claim_behind_a_marker_that_was_replaced_is_put_aside_as_well(store: F
     assert found_in(store).chain.end == 17
 
 
-def test_what_writers_stage_again_meanwhile_stays(tmp_path: Path) -> None:
+def test_markers_that_writers_stage_again_meanwhile_stay(tmp_path: Path) -> None:
     store = TrappedStore(tmp_path.as_uri())
     put(store, *chain_of(0, 10, 20, 30))
     staged_again = (flush(10, 15, 0), flush(15, 20, 10))
@@ -675,12 +681,12 @@ def test_what_writers_stage_again_meanwhile_stays(tmp_path: Path) -> None:
         (state(chain_of(0, 10, 20), table=12), 15, ChainOrigin(Position(12), number=1)),
     ],
 )
-def test_a_rewind_records_where_the_chain_goes_on(found: PartitionState, to: int, origin: ChainOrigin) -> None:
-    """In the chain's own generation: settling may take every marker that stays."""
+def test_rewind_records_where_the_chain_continues(found: PartitionState, to: int, origin: ChainOrigin) -> None:
+    """The origin stays in the chain's own generation: settling may delete every marker that remains."""
     assert rewound(found, to).chain_origin == origin
 
 
-def test_other_partitions_are_left_alone(store: FsspecStore) -> None:
+def test_rewind_leaves_other_partitions_unchanged(store: FsspecStore) -> None:
     other = TopicPartition(Topic("orders"), Partition(1))
     put(store, *chain_of(0, 10, 20), *chain_of(0, 10, 20, partition=other))
     stage.rewind(store, plan_rewind(found_in(store), Position(0), AUTHOR))

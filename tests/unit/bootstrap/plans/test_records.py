@@ -1,4 +1,4 @@
-"""The repairs as JSON: what a program reads is what a person is shown; and where the text says less."""
+"""Repairs as JSON for programs; and where the text is shorter."""
 
 import json
 
@@ -21,7 +21,7 @@ def state() -> PartitionState:
     return PartitionState(ORDERS, "orders", StartAt.EARLIEST, ends, Position(10), staged)
 
 
-def test_a_skip() -> None:
+def test_skip_as_json() -> None:
     record = json.loads(view.skip_as_json(plan_skip(state(), Position(40), AUTHOR), done=False))
     assert record == PLACE | {
         "done": False,
@@ -31,13 +31,13 @@ def test_a_skip() -> None:
     }
 
 
-def test_a_rewind() -> None:
+def test_rewind_as_json() -> None:
     record = json.loads(view.rewind_as_json(plan_rewind(state(), Position(10), AUTHOR), ("late",), done=True))
     assert (record["done"], record["position"], record["put_aside_late"]) == (True, 10, ["late"])
     assert record["put_aside"] == ["done/orders/0/00000000000000000010.done"]
 
 
-def test_a_restart() -> None:
+def test_restart_as_json_and_text() -> None:
     plans = (
         Restart(ORDERS, ChainOrigin(Position(0), 1), tuple(state().staged)),
         UnchangedPartition(ORDERS, "it is the same topic"),
@@ -46,4 +46,6 @@ def test_a_restart() -> None:
     assert (new["generation"], new["position"], len(new["put_aside"])) == (1, 0, 2)
     assert left == PLACE | {"left": "it is the same topic"}
     assert view.restarts_as_text(plans, done=False).endswith("Nothing was changed; add --yes to do it.")
-    assert view.restarts_as_text(plans[1:], done=False) == "orders/0: it is the same topic", "there is nothing to do"
+    assert view.restarts_as_text(plans[1:], done=False) == "orders/0: it is the same topic", (
+        "without work, --yes is not mentioned"
+    )
