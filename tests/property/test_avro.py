@@ -1,4 +1,4 @@
-"""Avro that fastavro writes is read as it was, by Python and by the reader in C; other bytes are refused alike."""
+"""Avro that fastavro writes is read back by Python and by the C reader; both refuse the same other bytes."""
 
 import io
 import json
@@ -38,7 +38,7 @@ LEAVES: dict[str, st.SearchStrategy[Any]] = {
 def types(  # noqa: PLR0911 - one for each kind
     draw: st.DrawFn, depth: int = 2, prefix: str = "T"
 ) -> tuple[Any, st.SearchStrategy[Any]]:
-    """A schema without logical types, and its values. Names are told apart by where they are."""
+    """A schema without logical types, and its values. Type names are made unique by their position."""
     kinds = ["leaf", "fixed", "enum", *(["array", "map", "record", "nullable", "choice"] if depth else [])]
     match draw(st.sampled_from(kinds)):
         case "leaf":
@@ -84,7 +84,7 @@ def written(schema: Any, record: Any) -> bytes:  # noqa: ANN401 - any of Avro's
 
 
 def both(schema: Any, bodies: list[bytes], columns: StructType | None = None, reading: DecodeOptions = STRICT) -> Texts:  # noqa: ANN401
-    """What Python makes of the bodies, which is what C and Python together make."""
+    """Read by Python alone, which has to equal the result of C and Python together."""
     avro = parse_avro(json.dumps(schema))
     known = parse_ddl("unknown INT") if columns is None else columns
     array = pa.array(bodies, pa.large_binary())
@@ -143,7 +143,7 @@ def without_nan(value: Any) -> Any:  # noqa: ANN401 - a row
 
 
 @given(SCHEMAS)
-def test_what_fastavro_writes_is_in_the_columns_of_its_schema(case: tuple[Any, list[Any]]) -> None:
+def test_records_of_fastavro_are_read_into_the_schema_s_columns(case: tuple[Any, list[Any]]) -> None:
     schema, values = case
     if not has_column(schema):
         return
@@ -155,7 +155,7 @@ def test_what_fastavro_writes_is_in_the_columns_of_its_schema(case: tuple[Any, l
 
 
 @given(SCHEMAS, st.data())
-def test_changed_bytes_are_read_alike(case: tuple[Any, list[Any]], data: st.DataObject) -> None:
+def test_corrupted_bytes_are_read_alike_in_python_and_c(case: tuple[Any, list[Any]], data: st.DataObject) -> None:
     schema, values = case
     bodies = []
     for value in values:
@@ -214,6 +214,6 @@ NUMBERS = st.fixed_dictionaries(
 
 
 @given(st.lists(NUMBERS, min_size=1, max_size=20))
-def test_times_and_decimals_have_the_same_text(values: list[dict[str, object]]) -> None:
+def test_times_and_decimals_have_the_same_text_in_python_and_c(values: list[dict[str, object]]) -> None:
     both(LOGICAL, [written(PLAIN, value) for value in values])
     both(LOGICAL, [written(PLAIN, value) for value in values], avro_columns(parse_avro(json.dumps(LOGICAL))))

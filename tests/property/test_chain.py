@@ -17,7 +17,7 @@ late = st.lists(
 
 
 @given(edges, late, hands, st.randoms(use_true_random=False))
-def test_the_reading_does_not_depend_on_the_listing_order(
+def test_chain_does_not_depend_on_the_listing_order(
     at: list[int], late_ones: list[Marker], by_people: list[Marker], random: Random
 ) -> None:
     markers = list({marker.name: marker for marker in [*chain_of(*at), *late_ones, *by_people]}.values())
@@ -27,7 +27,7 @@ def test_the_reading_does_not_depend_on_the_listing_order(
 
 
 @given(edges, late, hands)
-def test_nothing_is_lost_and_what_lives_does_not_overlap(
+def test_every_marker_is_kept_and_chain_markers_do_not_overlap(
     at: list[int], late_ones: list[Marker], by_people: list[Marker]
 ) -> None:
     markers = list({marker.name: marker for marker in [*chain_of(*at), *late_ones, *by_people]}.values())
@@ -38,7 +38,7 @@ def test_nothing_is_lost_and_what_lives_does_not_overlap(
 
 
 @given(edges, st.integers(0, 7))
-def test_what_is_left_after_settling_ends_where_it_ended(at: list[int], settled: int) -> None:
+def test_settled_chain_ends_where_the_whole_chain_did(at: list[int], settled: int) -> None:
     markers = chain_of(*at)
     left = markers[min(settled, len(markers) - 1) :]
     chain = read_chain(left)

@@ -1,4 +1,4 @@
-"""Changes as messages of a topic: what a marker names is read as it was written, or refused."""
+"""Changes as messages of a topic: the changes that a marker names are read back unchanged, or refused."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -24,16 +24,14 @@ sizes = st.integers(1, 50)
 
 
 @given(parts, sizes)
-def test_messages_are_short_and_together_what_was_cut(data: list[bytes], piece_bytes: int) -> None:
+def test_messages_are_short_and_join_to_the_original(data: list[bytes], piece_bytes: int) -> None:
     pieces = cut("shop", NAME, ByteChunks(data), piece_bytes)
     assert b"".join(piece.value for piece in pieces) == b"".join(data)
     assert max(len(piece.value) for piece in pieces) <= piece_bytes
 
 
 @given(st.lists(parts, min_size=1, max_size=5), sizes, st.data())
-def test_flushes_among_others_are_read_as_they_were_written(
-    flushes: list[list[bytes]], piece_bytes: int, data: st.DataObject
-) -> None:
+def test_flushes_are_read_back_in_any_order(flushes: list[list[bytes]], piece_bytes: int, data: st.DataObject) -> None:
     changelog = TopicChangelog(MemoryTopics(), HandClock(), Metrics(), piece_bytes)
     changes = [changelog.write(Topic("changes"), "shop", NAME, ByteChunks(flush)) for flush in flushes]
     wanted = data.draw(st.permutations(range(len(flushes))))
@@ -42,7 +40,7 @@ def test_flushes_among_others_are_read_as_they_were_written(
 
 
 @given(st.binary(min_size=1, max_size=200), sizes, st.data())
-def test_what_is_not_as_it_was_is_refused(value: bytes, piece_bytes: int, data: st.DataObject) -> None:
+def test_damaged_changes_are_refused(value: bytes, piece_bytes: int, data: st.DataObject) -> None:
     pieces = cut("shop", NAME, ByteChunks([value]), piece_bytes)
     place = TopicPartition(Topic("changes"), Partition(0))
     changes = TopicChanges(place, None, spans_of(range(5, 5 + len(pieces))), len(value), changes_digest(value), 0)
@@ -58,7 +56,7 @@ def test_what_is_not_as_it_was_is_refused(value: bytes, piece_bytes: int, data: 
 
 
 @given(st.lists(st.integers(0, 1_000), min_size=1, unique=True).map(sorted))
-def test_runs_have_the_offsets_that_they_were_made_of(offsets: list[int]) -> None:
+def test_spans_cover_exactly_their_offsets(offsets: list[int]) -> None:
     spans = spans_of(offsets)
     assert [offset for span in spans for offset in range(span.start, span.end)] == offsets
     assert all(span.end < other.start for span, other in pairwise(spans))

@@ -1,4 +1,4 @@
-"""The settings take a cron line if, and only if, apscheduler does and it comes some day."""
+"""The settings accept a cron line if, and only if, apscheduler does and it fires some day."""
 
 from datetime import UTC, datetime
 
@@ -40,7 +40,7 @@ def is_taken_by_apscheduler(line: str) -> bool:
 @example("0 0 last 2 *")
 @example("*/60 * * * *")
 @example("0 0 * * 7")
-def test_the_settings_take_what_the_loader_can_carry_out(line: str) -> None:
+def test_settings_accept_the_cron_lines_that_apscheduler_can_run(line: str) -> None:
     try:
         require_cron(line)
     except ValueError:

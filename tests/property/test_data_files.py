@@ -9,7 +9,7 @@ from common.stage.data_files import NULL_FOLDER, DataFileName, delta_path, short
 topics = st.from_regex(r"[A-Za-z0-9._-]{1,100}", fullmatch=True)
 partitions = st.builds(TopicPartition, topics.map(Topic), st.integers(0, 2**31 - 1).map(Partition))
 uniques = st.uuids().map(str)
-# What Delta cannot tell from null is null here as well; no reader could tell them apart.
+# Values that Delta cannot tell from null are null here as well.
 texts = st.text(st.characters(codec="utf-8"), min_size=1).filter(lambda text: text != NULL_FOLDER)
 awkward = st.sampled_from(
     ["/", "=", "%", "%2F", " ", "a b", "a/b=c%d", "東京", "Ελλάδα", "..", ".", "\n", '"', "\x7f", "\0"]
@@ -28,7 +28,7 @@ names = st.builds(
 
 @given(names)
 @example(DataFileName(TopicPartition(Topic("a-1"), Partition(2)), Position(3), "0-a", (("p", "x-4/5"),)))
-def test_a_name_is_read_as_it_was_written(name: DataFileName) -> None:
+def test_data_file_name_round_trips(name: DataFileName) -> None:
     assert DataFileName.parse(name.path) == name
 
 
@@ -38,7 +38,7 @@ def test_each_partition_column_is_one_folder(name: DataFileName) -> None:
 
 
 @given(names)
-def test_a_path_in_the_delta_log_is_the_path_when_it_is_decoded(name: DataFileName) -> None:
+def test_path_in_the_delta_log_decodes_to_the_path(name: DataFileName) -> None:
     logged = delta_path(name.path)
     assert unquote(logged) == name.path
     assert logged.isascii()

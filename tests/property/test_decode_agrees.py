@@ -251,9 +251,9 @@ QUOTABLE = (*INTEGER_BITS, Primitive.FLOAT, Primitive.DOUBLE, Primitive.BOOLEAN)
 
 @st.composite
 def written(draw: st.DrawFn, data_type: DataType, forms: Forms, *, lenient: bool) -> str:
-    """A text for a value of the type: what its format or lenience wants, or what its type does.
+    """A text for a value of the type: one that its format or lenience accepts, or else its type.
 
-    Mostly right: the first pass takes a message only if all of it is.
+    Mostly valid: the native decoder takes a message only if all of it is.
     """
     whim = draw(st.integers(0, 39))
     if forms.format in FORM_RIGHT and whim != 1:
@@ -273,7 +273,7 @@ def written(draw: st.DrawFn, data_type: DataType, forms: Forms, *, lenient: bool
 
 @st.composite
 def written_plainly(draw: st.DrawFn, data_type: DataType, forms: Forms, *, lenient: bool) -> str:  # noqa: PLR0911 - one for each kind of type
-    """A text for a value of the type: mostly right, sometimes null, on the edge, or of any other kind."""
+    """A text for a value of the type: mostly valid, sometimes null, on the edge, or of any other kind."""
     whim = draw(st.integers(0, 49))
     if whim == 0:
         return draw(OTHERS)
@@ -301,7 +301,7 @@ def written_plainly(draw: st.DrawFn, data_type: DataType, forms: Forms, *, lenie
 
 @st.composite
 def objects(draw: st.DrawFn, columns: StructType, forms: Forms, *, lenient: bool) -> str:
-    """A JSON object near the schema: any of its fields, at times twice, beside fields of no meaning."""
+    """A JSON object near the schema: any of its fields, sometimes twice, with unknown fields among them."""
     chosen = st.lists(st.sampled_from(columns.fields), max_size=8, unique_by=lambda field: field.name)
     fields = [field for field in columns if not field.nullable and draw(st.integers(0, 29))]
     fields += [field for field in draw(chosen) if field not in fields]
@@ -383,14 +383,14 @@ def check(name: str, batch: Sequence[bytes | None]) -> None:
 @example([b'{\n"i":1\r\n}', b'{"i":3}'])
 @example([b'{"u":NaN}', b'{"u":[Infinity]}', b'{"u":-Inf }', b'{"u":"NaN","t":": NaN,"}'])
 @example([b'{"u":"\\ud800"}', b'{"\\ud800":1}'])
-def test_plain_columns(batch: list[bytes | None]) -> None:
+def test_plain_columns_agree(batch: list[bytes | None]) -> None:
     check("plain", batch)
 
 
 @given(batches(*READINGS["nested"]))
 @example([b'{"r":"","p":null}', b'{"r":"","p":{}}', b'{"r":"","p":{"q":null}}', b'{"r":"","p":{"q":{}}}', b"{}"])
 @example([b'{"r":"","v":null}', b'{"r":"","v":[null,1]}', b'{"r":"","v":[]}', b'{"r":"","vv":[null,[null],[]]}'])
-def test_nested_columns(batch: list[bytes | None]) -> None:
+def test_nested_columns_agree(batch: list[bytes | None]) -> None:
     check("nested", batch)
 
 
@@ -398,7 +398,7 @@ def test_nested_columns(batch: list[bytes | None]) -> None:
 @example(
     [b'{"vm":[{"a":1.10,"b":"2"},{},null,{"a":1,"a":2}]}', b'{"vm":[[{"key":"a","value":1}]]}', b'{"vm":[{"a":1,}]}']
 )
-def test_columns_with_maps(batch: list[bytes | None]) -> None:
+def test_columns_with_maps_agree(batch: list[bytes | None]) -> None:
     check("maps", batch)
 
 
@@ -408,7 +408,7 @@ def test_columns_with_maps(batch: list[bytes | None]) -> None:
     [b'{"odd \\"\'/~name":{}}', b'{"odd \\"\'/~name":{"":"x"},"g":{"a":-0}}', b'{"g":{"a":1,"a":1}}', b'{"g":null}']
 )
 @example([b'{"odd \\"\'/~name":{},"u":[1,]}'])
-def test_columns_of_plain_maps(batch: list[bytes | None]) -> None:
+def test_columns_of_plain_maps_agree(batch: list[bytes | None]) -> None:
     check("plain maps", batch)
 
 
@@ -419,7 +419,7 @@ def test_columns_of_plain_maps(batch: list[bytes | None]) -> None:
 @example([b'{"j":[1,\n2]}', b'{"j":[\r\n\t1]}'])
 @example([b'{"p":{"j":{},"vs":[{"j":"\\""}, null,{"j" : [ ]}]}}', b'{"p":{"j":null}}', b'{"j":1,"j":2}'])
 @example([b'{"s":253402300800}', b'{"s":-62135596800}', b'{"s":-62135596800.000001}', b'{"u":18446744073709551616}'])
-def test_formats(batch: list[bytes | None]) -> None:
+def test_formats_agree(batch: list[bytes | None]) -> None:
     check("formed", batch)
 
 
@@ -428,30 +428,30 @@ def test_formats(batch: list[bytes | None]) -> None:
 @example(
     [b'{"i":-0.0,"t":"x"}', b'{"i":"-0"}', b'{"f":"1e400"}', b'{"t":[1,]}', b'{"t":-0.0}', b'{"i":100}', b'{"i":1.50}']
 )
-def test_lenient_plain_columns(batch: list[bytes | None]) -> None:
+def test_lenient_plain_columns_agree(batch: list[bytes | None]) -> None:
     check("plain, lenient", batch)
 
 
 @given(batches(*READINGS["nested, lenient"]))
-def test_lenient_nested_columns(batch: list[bytes | None]) -> None:
+def test_lenient_nested_columns_agree(batch: list[bytes | None]) -> None:
     check("nested, lenient", batch)
 
 
 @given(batches(*READINGS["maps, lenient"]))
-def test_lenient_columns_with_maps(batch: list[bytes | None]) -> None:
+def test_lenient_columns_with_maps_agree(batch: list[bytes | None]) -> None:
     check("maps, lenient", batch)
 
 
 @given(batches(*READINGS["plain maps, lenient"]))
-def test_lenient_columns_of_plain_maps(batch: list[bytes | None]) -> None:
+def test_lenient_columns_of_plain_maps_agree(batch: list[bytes | None]) -> None:
     check("plain maps, lenient", batch)
 
 
 @given(batches(*READINGS["formed, lenient"]))
-def test_lenient_formats(batch: list[bytes | None]) -> None:
+def test_lenient_formats_agree(batch: list[bytes | None]) -> None:
     check("formed, lenient", batch)
 
 
 @given(st.lists(st.binary(max_size=30), max_size=5))
-def test_any_bytes(batch: list[bytes]) -> None:
+def test_any_bytes_agree(batch: list[bytes]) -> None:
     check("plain", batch)

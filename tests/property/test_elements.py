@@ -1,4 +1,4 @@
-"""The SQL that merges elements of records, run by DuckDB, against a replay that knows records only."""
+"""The SQL that merges elements of records, run by DuckDB, against a replay that knows only records."""
 
 # ruff: noqa: S608 - no value is in a text
 
@@ -32,7 +32,7 @@ def staged_rows(event: RecordEvent, *, sequenced: bool) -> list[list[object]]:
 
 
 def merged(loads: Sequence[Sequence[RecordEvent]], *, sequenced: bool, soft: bool, sequence: str = "at") -> Records:
-    """The table that the statements make."""
+    """The table that the statements produce."""
     by = MergeBy(
         ("id", "item.sku", "item.n"),
         PLACE,
@@ -104,7 +104,7 @@ def event(offset: int, names: str, sequence: int | None = None) -> RecordEvent:
 @example([[event(0, "ab", 5)], [event(1, "c", 4), event(2, "a", 6)]], True, False)  # noqa: FBT003 - drawn so
 @example([[event(0, "ab", 5), event(1, "a", 7)], [event(2, "abc", 6)]], True, True)  # noqa: FBT003
 @example([[event(0, "ab", 5)], [event(1, "")], [event(2, "b", 2)]], True, False)  # noqa: FBT003
-def test_a_record_s_rows_are_the_elements_of_its_last_event(
+def test_record_s_rows_are_the_elements_of_its_last_event(
     loads: list[list[RecordEvent]],
     sequenced: bool,  # noqa: FBT001 - drawn
     soft: bool,  # noqa: FBT001
@@ -112,21 +112,21 @@ def test_a_record_s_rows_are_the_elements_of_its_last_event(
     assert merged(loads, sequenced=sequenced, soft=soft) == expected(loads, sequenced=sequenced, soft=soft)
 
 
-def test_the_sequence_may_be_the_offset() -> None:
+def test_sequence_may_be_the_offset() -> None:
     loads = [[event(0, "ab"), event(1, "bc")], [event(3, "a")], [event(2, "d")]]
     found = merged(loads, sequenced=True, soft=False, sequence="_kafka_offset")
     assert found == {1: {("a", 0): Row("a3", None, offset=3)}}
 
 
-@settings(max_examples=examples(0.15))  # a merge for each event costs
+@settings(max_examples=examples(0.15))  # merging each event separately is slow
 @given(histories(), st.booleans(), st.booleans())
-def test_it_is_the_same_however_events_are_cut_into_loads_and_when_they_are_merged_again(
+def test_merge_is_independent_of_load_boundaries_and_repetition(
     loads: list[list[RecordEvent]],
     sequenced: bool,  # noqa: FBT001 - drawn
     soft: bool,  # noqa: FBT001
 ) -> None:
     events = sorted((event for load in loads for event in load), key=lambda event: event.place)
-    if sequenced:  # what has no row keeps no sequence
+    if sequenced:  # a record without rows keeps no sequence
         events = [one for one in events if one.elements]
     at_once = merged([events], sequenced=sequenced, soft=soft)
     assert merged([[one] for one in events], sequenced=sequenced, soft=soft) == at_once
@@ -136,7 +136,7 @@ def test_it_is_the_same_however_events_are_cut_into_loads_and_when_they_are_merg
 
 @settings(max_examples=examples(0.2))
 @given(st.data())
-def test_elements_that_name_no_record_are_rows_of_their_own(data: st.DataObject) -> None:
+def test_elements_without_a_record_key_are_separate_rows(data: st.DataObject) -> None:
     loads = data.draw(histories())
     by = MergeBy(("item.sku", "item.n"), PLACE, None, None, element=(("item", "sku"), ("item", "n")))
     table: dict[tuple[object, ...], Row] = {}

@@ -1,4 +1,4 @@
-"""Events are opened by the first pass as one at a time: the same image, or the same refusal."""
+"""The native reader opens events as the strict one does: the same image, or the same refusal."""
 
 import json
 
@@ -77,7 +77,7 @@ def messages(draw: st.DrawFn) -> str:
 
 
 class Images:
-    """A decoder of any image, which keeps it as it is."""
+    """A decoder that keeps any image unchanged."""
 
     columns = parse_ddl("image STRING")
 
@@ -95,7 +95,7 @@ DECODERS = [RowChangeDecoder(Images(), DebeziumOpener(one)) for one in native_de
 @example(['{"schema":{},"payload":{"op":"c","after":{}}}', '{"schema":{},"payload":{"op":"c","after":{}},"op":"c"}'])
 @example(['{"op":null,"payload":{"op":"c","after":{}}}', '{"op":"c","after":{},"payload":{"op":"c","after":{"a":1}}}'])
 @example(['{"op":"\\u0063","after":{}}', '{"op":"c","after": [1]}', '{"op":"c","after":{},"payload":1,"payload":1}'])
-def test_each_event_ends_as_it_is_opened_by_itself(batch: list[str | None]) -> None:
+def test_each_event_ends_as_opened_alone(batch: list[str | None]) -> None:
     values = [None if message is None else message.encode() for message in batch]
     wanted: list[tuple[int, str]] = []
     rejects: list[Reject] = []

@@ -1,4 +1,4 @@
-"""Columns that a stream gains: whoever infers what in whatever order, all end with one schema, and no value is lost."""
+"""Columns that a stream gains: writers infer in any order, all end with one schema, and no value is lost."""
 
 import json
 from dataclasses import dataclass, field
@@ -63,7 +63,7 @@ def test_types_are_joined_in_any_order(one: DataType, two: DataType, three: Data
 
 
 @given(STRUCTS, STRUCTS)
-def test_what_is_known_stays(known: StructType, wanted: StructType) -> None:
+def test_known_columns_stay_when_extended(known: StructType, wanted: StructType) -> None:
     after = extended(known, wanted)
     assert additions(after, wanted) == ()
     assert additions(after, known) == ()
@@ -123,7 +123,7 @@ def converter_at(gained: str) -> StreamConverter:
 
 @dataclass
 class Writer:
-    """One writer's Kafka partition: a buffer with the columns that it knew when it began."""
+    """One writer's Kafka partition: a buffer with the columns known when it was opened."""
 
     partition: TopicPartition
     converter: StreamConverter = CONVERTER
@@ -131,7 +131,7 @@ class Writer:
     waiting: list[tuple[list[Record], StagedRows]] = field(default_factory=list)
     position: int = 0
     agrees: bool = False
-    """Whether it agrees on columns before it stages new fields; otherwise it only offers them."""
+    """Whether the writer agrees on columns before it stages new fields; otherwise it only offers them."""
 
     def convert(self, records: list[Record]) -> StagedRows:
         values = [json.dumps(record).encode() for record in records]
@@ -226,7 +226,7 @@ class World:
 
 
 def recovered(sent: Json, typed: object, left: Json) -> bool:  # noqa: PLR0911 - one for each kind of value
-    """Whether a value is in a typed column, or in the rescue column, or each part of it in one of them."""
+    """Whether a value is in a typed column, in the rescue column, or split between the two."""
     if left is not None and left == sent:
         return True
     match sent:
@@ -261,7 +261,7 @@ def check(world: World) -> None:
 
 
 def finish(world: World) -> None:
-    """All that is known is staged and loaded, twice: the second time with what the first one agreed on."""
+    """Stages and loads everything, twice: the second time with the columns that the first one agreed on."""
     for _ in range(2):
         for writer in world.writers:
             world.look(writer)
@@ -298,7 +298,7 @@ STORES = iter(range(10**9))
     (False, False),
 )
 @example([("read", 0, [{"id": 1, "x": 1}]), ("read", 1, [{"id": 1, "x": "text"}])], (True, True))
-def test_two_writers_end_with_one_schema_and_nothing_is_lost(steps: list[Step], agree: tuple[bool, bool]) -> None:
+def test_two_writers_end_with_one_schema_and_lose_nothing(steps: list[Step], agree: tuple[bool, bool]) -> None:
     world = World(stream_of(), FsspecStore(f"memory://stage-{next(STORES)}"))
     world.writers[0].agrees, world.writers[1].agrees = agree
     for step, index, records in steps:
@@ -319,7 +319,7 @@ def test_two_writers_end_with_one_schema_and_nothing_is_lost(steps: list[Step], 
         columns = schema_from_json(first.schema)
         assert additions(world.columns, columns) == additions(columns, world.columns) == ()
     check(world)
-    # What is read again changes nothing more, but for names that could not be offered beside others of another case.
+    # Records read again change nothing more, except names that could not be offered together with another case.
     again = [record for record, _ in world.rows]
     after = [read_again(world, again) for _ in range(2)] if again else []
     assert after[:1] == after[1:]

@@ -1,4 +1,4 @@
-"""Messages of many partitions, in any order, end in their own partition's batch: against a plain loop."""
+"""Messages of many partitions, in any order, end in their own partition's batch: compared with a plain loop."""
 
 from confluent_kafka import Message
 from hypothesis import example, given
@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from stage_writer.decode.batch import NO_TIMESTAMP
 from stage_writer.fetch.fetched import batches_of
 
-# Runs of one partition's messages, as brokers send them: partitions that follow each other, come back, or never do.
+# Runs of one partition's messages, as brokers send them: partitions follow each other, return, or do not.
 RUNS = st.lists(st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 5), st.integers(1, 4)), max_size=12)
 
 
@@ -16,8 +16,8 @@ def _value(*place: str | int) -> bytes:
 
 
 @given(RUNS)
-@example([("a", 0, 2), ("a", 1, 2), ("a", 2, 1), ("a", 3, 1), ("a", 2, 1)])  # one comes back, its neighbours do not
-def test_each_message_is_in_its_own_partition_s_batch_in_the_order_that_it_came(
+@example([("a", 0, 2), ("a", 1, 2), ("a", 2, 1), ("a", 3, 1), ("a", 2, 1)])  # one returns, its neighbors do not
+def test_messages_are_batched_by_partition_in_order_of_arrival(
     runs: list[tuple[str, int, int]],
 ) -> None:
     places: list[tuple[str, int, int]] = []
@@ -45,7 +45,7 @@ def test_each_message_is_in_its_own_partition_s_batch_in_the_order_that_it_came(
         assert batch.timestamps_ms.tolist() == batch.offsets.tolist()
 
 
-def test_a_time_that_no_clock_shows_is_none() -> None:
+def test_timestamp_out_of_range_is_none() -> None:
     times = [0, 1_700_000_000_000, 253_402_300_799_999, 253_402_300_800_000, 2**63 - 1, -1]
     messages = [
         Message(topic="a", partition=0, offset=offset, value=b"{}", timestamp=(1, time_ms))

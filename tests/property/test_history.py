@@ -23,7 +23,7 @@ KEY = (1, "a")
 def merged(
     loads: Sequence[Sequence[Event]], *, sequenced: bool, soft: bool, old: Sequence[int] = (), old_at: int | None = 0
 ) -> Versions:
-    """The table that the statements make; ``old`` are the ids of rows from before it kept versions."""
+    """The table that the statements produce; ``old`` are the ids of rows from before it kept versions."""
     by = MergeBy(
         ("id", "name"),
         PLACE,
@@ -74,7 +74,7 @@ def merged(
 
 @st.composite
 def streams(draw: st.DrawFn) -> list[Event]:
-    """Events of two Kafka partitions, each of which has keys of its own, in Kafka's order."""
+    """Events of two Kafka partitions with separate keys, in Kafka's order."""
     events: list[Event] = []
     for offset in range(draw(st.integers(0, 12))):
         partition = draw(st.integers(0, 1))
@@ -90,7 +90,7 @@ def streams(draw: st.DrawFn) -> list[Event]:
 
 @st.composite
 def cut(draw: st.DrawFn, events: Sequence[Event]) -> list[list[Event]]:
-    """The events in loads, a message's rows together."""
+    """The events in loads; a message's rows stay together."""
     loads: list[list[Event]] = [[]]
     for before, event in zip([None, *events], events, strict=False):
         if (before is None or before.place != event.place) and draw(st.booleans()):
@@ -100,7 +100,7 @@ def cut(draw: st.DrawFn, events: Sequence[Event]) -> list[list[Event]]:
 
 
 def in_order(versions: Versions) -> dict[object, list[Version]]:
-    """Of several versions that begin at once the table does not say which was first."""
+    """Versions that begin at the same time have no order in the table."""
     return {key: sorted(versions_of_key, key=repr) for key, versions_of_key in versions.items()}
 
 
@@ -114,7 +114,7 @@ def event(offset: int, value: str | None, time: int | None) -> Event:
 
 @settings(max_examples=examples(0.5))
 @given(st.data(), st.booleans())
-def test_without_a_sequence_the_versions_follow_kafka_s_order_however_events_are_cut_into_loads(
+def test_versions_without_a_sequence_follow_kafka_s_order_in_any_loads(
     data: st.DataObject,
     soft: bool,  # noqa: FBT001 - drawn
 ) -> None:
@@ -125,7 +125,7 @@ def test_without_a_sequence_the_versions_follow_kafka_s_order_however_events_are
 
 @settings(max_examples=examples(0.5))
 @given(st.data())
-def test_by_sequence_each_event_has_its_place_in_time_however_late_its_load(data: st.DataObject) -> None:
+def test_versions_by_sequence_have_their_place_however_late_their_load(data: st.DataObject) -> None:
     events = data.draw(streams())
     versions = merged(data.draw(cut(events)), sequenced=True, soft=True)
     assert in_order(versions) == in_order(replay_by_sequence(events, soft=True))
@@ -133,8 +133,8 @@ def test_by_sequence_each_event_has_its_place_in_time_however_late_its_load(data
 
 @settings(max_examples=examples(0.5))
 @given(st.data())
-def test_a_delete_ends_the_version_at_its_time(data: st.DataObject) -> None:
-    """In one load any delete; in several those that end a current version, because others are forgotten."""
+def test_delete_ends_the_version_at_its_time(data: st.DataObject) -> None:
+    """In one load, any delete; in several, only those that end a current version: other deletes are not kept."""
     events = data.draw(streams())
     assert in_order(merged([events], sequenced=True, soft=False)) == in_order(replay_by_sequence(events, soft=False))
     kept = [
@@ -145,7 +145,7 @@ def test_a_delete_ends_the_version_at_its_time(data: st.DataObject) -> None:
 
 
 def ends_a_version(event: Event, before: Sequence[Event]) -> bool:
-    """Whether a delete is of a row that there is, and later than all that happened to it."""
+    """Whether a delete is of an existing row, and later than all of its changes."""
     versions = replay_by_sequence(before, soft=False).get(event.key, [])
     times = [change.sequence or 0 for change in before if change.key == event.key]
     return any(version.is_current for version in versions) and max(times) <= (event.sequence or 0)
@@ -153,20 +153,20 @@ def ends_a_version(event: Event, before: Sequence[Event]) -> bool:
 
 @settings(max_examples=examples(0.3))
 @given(st.data(), st.booleans())
-def test_what_is_merged_again_changes_nothing(data: st.DataObject, soft: bool) -> None:  # noqa: FBT001 - drawn
+def test_merging_again_changes_nothing(data: st.DataObject, soft: bool) -> None:  # noqa: FBT001 - drawn
     events = [replace(change, sequence=number) for number, change in enumerate(data.draw(streams()))]
     once, again = data.draw(cut(events)), data.draw(cut(events))
     assert merged([*once, *again], sequenced=True, soft=soft) == merged(once, sequenced=True, soft=soft)
 
 
-def test_times_that_are_equal_or_unknown_lose_no_version() -> None:
+def test_equal_or_unknown_times_lose_no_version() -> None:
     events = [event(0, "a", None), event(1, "b", 5), event(2, "c", 5), event(3, None, 3), event(4, "d", 1)]
     expected = [ended("a", None, 5), ended("b", 5, 5), ended("c", 5, 5), Version("d", 5)]
     for loads in ([events], [[change] for change in events]):
         assert merged(loads, sequenced=False, soft=False) == {KEY: expected}
 
 
-def test_a_truncation_ends_the_current_versions_and_no_others() -> None:
+def test_truncation_ends_only_the_current_versions() -> None:
     truncation = Event("one", 0, 2, OF_ALL, None, deletes=True, sequence=7)
     events = [event(0, "a", 5), replace(event(1, "b", 6), key=(2, "a"))]
     versions = merged(
@@ -175,7 +175,7 @@ def test_a_truncation_ends_the_current_versions_and_no_others() -> None:
     assert versions == {(2, "a"): [ended("b", 6, 7)], KEY: [ended("a", 5, 6), Version("c", 9)]}
 
 
-def test_a_row_from_before_the_table_kept_versions_is_the_first_one() -> None:
+def test_row_from_before_the_history_is_the_first_version() -> None:
     for sequenced in (False, True):
         versions = merged([[event(0, "a", 5)]], sequenced=sequenced, soft=False, old=[1, 2])
         began = 0 if sequenced else None
@@ -183,7 +183,7 @@ def test_a_row_from_before_the_table_kept_versions_is_the_first_one() -> None:
         assert versions[2, "a"] == [Version("old", None, is_current=None)]
 
 
-def test_a_delete_of_a_deleted_row_adds_no_version() -> None:
+def test_delete_of_a_deleted_row_adds_no_version() -> None:
     events = [event(0, "a", 5), event(1, None, 6), event(2, None, 9)]
     for loads in ([events], [[change] for change in events]):
         deleted = Version(None, 6, deleted=True)
@@ -191,7 +191,7 @@ def test_a_delete_of_a_deleted_row_adds_no_version() -> None:
         assert merged(loads, sequenced=False, soft=False) == {KEY: [ended("a", 5, 6)]}
 
 
-def test_a_late_event_ends_the_version_before_it_and_ends_at_the_next_one() -> None:
+def test_late_event_is_inserted_between_its_neighbors() -> None:
     events = [
         event(0, "a", 2),
         event(1, None, 8),
@@ -209,7 +209,7 @@ def test_a_late_event_ends_the_version_before_it_and_ends_at_the_next_one() -> N
         assert merged(loads, sequenced=True, soft=True) == {KEY: [ended("a", 2, 5), ended("b", 5, 8), flagged]}
 
 
-def test_a_row_from_before_whose_sequence_is_null_ends_where_the_first_version_begins() -> None:
+def test_old_row_with_a_null_sequence_ends_at_the_first_version() -> None:
     for loads in ([[event(0, "a", 5), event(1, "b", 6)]], [[event(0, "b", 6)], [event(1, "a", 5)]]):
         versions = merged(loads, sequenced=True, soft=False, old=[1], old_at=None)
         assert versions == {KEY: [ended("old", None, 5), ended("a", 5, 6), Version("b", 6)]}

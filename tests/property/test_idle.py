@@ -1,4 +1,4 @@
-"""What writers say of idle partitions is read as it was written."""
+"""Writers' reports of idle partitions round-trip."""
 
 import pytest
 from hypothesis import given
@@ -18,7 +18,7 @@ _facts = st.builds(
 
 
 @given(st.lists(_facts, max_size=4))
-def test_facts_are_read_as_they_were_written(facts: list[IdleFact]) -> None:
+def test_idle_facts_round_trip(facts: list[IdleFact]) -> None:
     path = idle_path("host/1")
     assert path.count("/") == 1
     written = facts_from_bytes(path, facts_to_bytes(facts))
@@ -26,6 +26,6 @@ def test_facts_are_read_as_they_were_written(facts: list[IdleFact]) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b'{"version": 2}', b'{"version": 1}'])
-def test_what_cannot_be_read_is_named(data: bytes) -> None:
+def test_unreadable_idle_report_is_named(data: bytes) -> None:
     with pytest.raises(MarkerError, match="idle/one"):
         facts_from_bytes(idle_path("one"), data)

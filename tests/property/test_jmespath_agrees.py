@@ -1,4 +1,4 @@
-"""`jmespath` in bulk ends every message as writing it again, one at a time, does."""
+"""`jmespath` in bulk ends every message as rewriting it alone does."""
 
 import json
 
@@ -57,7 +57,7 @@ def transforms(draw: st.DrawFn) -> dict[str, str]:
 
 @settings(max_examples=examples(0.6))
 @given(transforms(), st.lists(messages, min_size=1, max_size=8))
-def test_in_bulk_each_message_ends_as_by_itself(expressions: dict[str, str], found: list[bytes | None]) -> None:
+def test_bulk_result_equals_that_of_each_message_alone(expressions: dict[str, str], found: list[bytes | None]) -> None:
     batch = Messages.of([batch_of(found)])
     bulk = JmesPathDecoder(COLUMNS, expressions).decode(batch)
     alone = JmesPathDecoder(COLUMNS, expressions, in_bulk=False).decode(batch)
@@ -86,7 +86,7 @@ PATHS = [
 
 @settings(max_examples=examples(0.4))
 @given(st.sampled_from(PATHS), st.lists(records | structs, min_size=1, max_size=4))
-def test_any_expression_has_the_value_that_the_library_gives(expression: str, found: list[object]) -> None:
+def test_expression_has_the_value_of_the_jmespath_library(expression: str, found: list[object]) -> None:
     """The value as JSON text, in a column that keeps it."""
     decoder = JmesPathDecoder(parse_ddl("found STRING"), {"found": f"to_string({expression})"})
     decoded = decoder.decode(Messages.of([batch_of([json.dumps(record).encode() for record in found])]))

@@ -1,4 +1,4 @@
-"""Which message keys have a table's names, against what Python's own parser finds in them."""
+"""Which message keys have a table's names, compared with Python's own parser."""
 
 import json
 
@@ -28,7 +28,7 @@ KEYS = st.lists(st.none() | TEXTS | st.sampled_from([b"", b"{", b"\xff", b'{"id"
 
 
 def fields_of(key: bytes | None) -> dict[str, object] | None:
-    """The fields of a key, as a reader of all of it finds them; None where it has none or repeats one."""
+    """The fields of a fully parsed key; None where it has none or repeats one."""
     try:
         pairs = json.loads(key or b"", object_pairs_hook=list)
     except ValueError:
@@ -48,7 +48,7 @@ def fields_of(key: bytes | None) -> dict[str, object] | None:
 @example([b'{"schema": {"payload": {"id": 1}}, "payload": {"id": 1}}'], ["id"])
 @example([b'{"schema": {"payload": {"id": 1}}, "payload": {"id": 1, "part": 2}}'], ["id"])
 @example([b'{ "payload" : { "id": 1, "part": 2 }, "schema": null }'], ["id"])
-def test_keys_with_other_names_than_the_table_s_are_found(keys: list[bytes | None], names: list[str]) -> None:
+def test_keys_with_names_other_than_the_table_s_are_found(keys: list[bytes | None], names: list[str]) -> None:
     wanted = []
     for key in keys:
         fields = fields_of(key)
@@ -59,7 +59,7 @@ def test_keys_with_other_names_than_the_table_s_are_found(keys: list[bytes | Non
 
 @settings(max_examples=examples(0.2))
 @given(FIELDS, SCHEMAS)
-def test_the_names_are_those_of_the_fields_in_their_order(fields: dict[str, object], schema: object) -> None:
+def test_names_are_those_of_the_fields_in_order(fields: dict[str, object], schema: object) -> None:
     plain = fields.keys() != {"schema", "payload"}
     assert not plain or names_in(json.dumps(fields).encode()) == tuple(fields)
     assert names_in(json.dumps(wrapped(fields, schema)).encode()) == tuple(fields)
