@@ -1,4 +1,4 @@
-"""The loader's lease over real stores: a local disk and S3."""
+"""The loader's lease on real stores: a local disk and S3."""
 
 import json
 
@@ -33,7 +33,7 @@ def held(*leases: LoaderLease) -> list[str]:
     return [" ".join(sorted(lease.held())) for lease in leases]
 
 
-def test_one_of_two_holds_renews_and_is_replaced_when_it_dies(lake: Lake, clock: HandClock) -> None:
+def test_one_of_two_loaders_holds_and_renews_and_is_replaced_when_it_dies(lake: Lake, clock: HandClock) -> None:
     first, second = contender(lake, clock, "first"), contender(lake, clock, "second")
     store = FsspecStore(f"{lake.url}/stage", lake.storage_options)
     for _ in range(20):
@@ -46,7 +46,7 @@ def test_one_of_two_holds_renews_and_is_replaced_when_it_dies(lake: Lake, clock:
     assert (status.holder, status.epoch, status.released) == ("first", 21, False)
     assert len(list(store.list("lease/"))) == 2
 
-    clock.sleep_s(LEASE_S)  # the first one does nothing any more
+    clock.sleep_s(LEASE_S)  # the first loader stops renewing
     assert not first.held()
     second.step()
     assert second.held()
@@ -55,7 +55,7 @@ def test_one_of_two_holds_renews_and_is_replaced_when_it_dies(lake: Lake, clock:
     assert (held(first), first.holder) == ([""], "second")
 
 
-def test_a_released_lease_goes_to_the_next_at_its_next_look(lake: Lake, clock: HandClock) -> None:
+def test_released_lease_goes_to_the_next_loader_at_once(lake: Lake, clock: HandClock) -> None:
     first, second = contender(lake, clock, "first"), contender(lake, clock, "second")
     first.release()
     assert not first.held()
@@ -66,7 +66,7 @@ def test_a_released_lease_goes_to_the_next_at_its_next_look(lake: Lake, clock: H
     assert second.held()
 
 
-def test_an_emptied_folder_is_filled_again(lake: Lake, clock: HandClock) -> None:
+def test_emptied_lease_folder_is_filled_by_the_holder(lake: Lake, clock: HandClock) -> None:
     first, second = contender(lake, clock, "first"), contender(lake, clock, "second")
     store = FsspecStore(f"{lake.url}/stage", lake.storage_options)
     store.delete([item.path for item in store.list("lease/")])
@@ -78,15 +78,13 @@ def test_an_emptied_folder_is_filled_again(lake: Lake, clock: HandClock) -> None
     assert held(first, second) == ["orders", ""]
 
 
-def test_it_was_never_held(lake: Lake) -> None:
+def test_lease_status_is_none_before_any_lease(lake: Lake) -> None:
     assert lease_status(FsspecStore(f"{lake.url}/stage", lake.storage_options)) is None
 
 
-def test_loaders_of_different_streams_wait_for_one_another_only_for_what_both_load(
-    lake: Lake, clock: HandClock
-) -> None:
+def test_loaders_of_different_streams_wait_only_for_shared_streams(lake: Lake, clock: HandClock) -> None:
     orders, returns = contender(lake, clock, "first", "orders"), contender(lake, clock, "second", "returns")
-    both = contender(lake, clock, "third", "orders returns payments")  # a rolling update, which adds a stream
+    both = contender(lake, clock, "third", "orders returns payments")  # a rolling update that adds a stream
     for _ in range(20):
         assert held(orders, returns, both) == ["orders", "returns", "payments"]
         assert both.elsewhere == {"orders", "returns"}
@@ -103,7 +101,7 @@ def test_loaders_of_different_streams_wait_for_one_another_only_for_what_both_lo
     both.step()
     assert held(orders, both) == ["", "orders payments"]
 
-    for _ in range(4):  # the second one dies
+    for _ in range(4):  # the second loader dies
         clock.sleep_s(LEASE_S / 3)
         both.step()
     assert held(both) == ["orders payments returns"]
@@ -112,11 +110,11 @@ def test_loaders_of_different_streams_wait_for_one_another_only_for_what_both_lo
     assert returns.elsewhere == {"returns"}
 
 
-def test_a_loader_of_an_older_release_is_waited_for_and_waits(lake: Lake, clock: HandClock) -> None:
+def test_loaders_of_an_older_release_and_new_ones_wait_for_each_other(lake: Lake, clock: HandClock) -> None:
     store = FsspecStore(f"{lake.url}/stage", lake.storage_options)
 
     def older(epoch: int, *, released: bool) -> None:
-        """What a release made that knew one lease for all."""
+        """The lease of a release that had one lease for all streams."""
         fields = {"version": 1, "holder": "older", "released": released, "lease_s": LEASE_S, "created_ms": 0}
         store.create(epoch_path(Epoch(epoch)), json.dumps(fields).encode())
 
@@ -137,7 +135,7 @@ def test_a_loader_of_an_older_release_is_waited_for_and_waits(lake: Lake, clock:
     first.release()
     status = lease_status(store)
     assert status is not None
-    assert (status.holder, status.released) == ("second", False), "an older release would take all of it"
+    assert (status.holder, status.released) == ("second", False), "an older release would take every stream"
     second.release()
     status = lease_status(store)
     assert status is not None

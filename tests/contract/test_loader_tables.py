@@ -1,4 +1,4 @@
-"""What the loader relies on in a Delta table, over the fake and over Spark."""
+"""The properties of Delta tables that the loader relies on, for the fake and for Spark."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -55,11 +55,11 @@ def commit_to(to: Target, *, app_id: str = "a-0", last: int = 9, files: int = 1)
     )
 
 
-def test_a_table_that_is_not_there_has_no_state(tables: DeltaTables, url: str) -> None:
+def test_missing_table_has_no_state(tables: DeltaTables, url: str) -> None:
     assert tables.state(url) is None
 
 
-def test_a_table_is_made_once_and_with_nullable_columns(tables: DeltaTables, url: str) -> None:
+def test_table_is_created_once_and_with_nullable_columns(tables: DeltaTables, url: str) -> None:
     tables.create(url, TableShape(SCHEMA.replace("true", "false"), ()))
     first = tables.state(url)
     assert first is not None
@@ -68,7 +68,7 @@ def test_a_table_is_made_once_and_with_nullable_columns(tables: DeltaTables, url
     assert tables.state(url) == first
 
 
-def test_a_commit_moves_its_txn_actions_and_no_others(tables: DeltaTables, url: str) -> None:
+def test_commit_advances_only_its_own_txn_actions(tables: DeltaTables, url: str) -> None:
     tables.create(url, SHAPE)
     assert isinstance(tables.commit(commit_to(target(tables, url))), Committed)
     assert isinstance(tables.commit(commit_to(target(tables, url), app_id="a-1", last=4)), Committed)
@@ -77,13 +77,13 @@ def test_a_commit_moves_its_txn_actions_and_no_others(tables: DeltaTables, url: 
     assert state.transactions == {"a-0": 9, "a-1": 4}
 
 
-def test_a_commit_without_files_moves_its_txn_action(tables: DeltaTables, url: str) -> None:
+def test_commit_without_files_advances_its_txn_action(tables: DeltaTables, url: str) -> None:
     tables.create(url, SHAPE)
     assert isinstance(tables.commit(commit_to(target(tables, url), files=0)), Committed)
     assert target(tables, url).transactions == {"a-0": 9}
 
 
-def test_the_same_commit_twice_is_loaded_once(tables: DeltaTables, url: str) -> None:
+def test_same_commit_twice_is_loaded_once(tables: DeltaTables, url: str) -> None:
     tables.create(url, SHAPE)
     commit = commit_to(target(tables, url))
     first = tables.commit(commit)
@@ -95,7 +95,7 @@ def test_the_same_commit_twice_is_loaded_once(tables: DeltaTables, url: str) -> 
     assert state.version == again.version == first.version
 
 
-def test_a_commit_from_a_stale_plan_is_a_conflict(tables: DeltaTables, url: str) -> None:
+def test_commit_from_a_stale_plan_conflicts(tables: DeltaTables, url: str) -> None:
     tables.create(url, SHAPE)
     stale = target(tables, url)
     tables.commit(commit_to(stale, last=4))
@@ -103,7 +103,7 @@ def test_a_commit_from_a_stale_plan_is_a_conflict(tables: DeltaTables, url: str)
     assert target(tables, url).transactions == {"a-0": 4}
 
 
-def test_a_commit_to_another_table_under_the_same_url_is_a_conflict(tables: DeltaTables, url: str) -> None:
+def test_commit_to_another_table_at_the_same_url_conflicts(tables: DeltaTables, url: str) -> None:
     tables.create(url, SHAPE)
     now = target(tables, url)
     assert isinstance(tables.commit(commit_to(replace(now, table_id="another"))), Conflicted)
@@ -112,8 +112,8 @@ def test_a_commit_to_another_table_under_the_same_url_is_a_conflict(tables: Delt
     assert target(tables, url).transactions == {}
 
 
-def test_an_answer_is_obeyed_only_at_the_version_that_was_looked_at(tables: DeltaTables, url: str) -> None:
-    """Another loader obeys it, and loads up to the very position that was there: obeyed again, it would load twice."""
+def test_resolution_is_committed_only_at_the_inspected_version(tables: DeltaTables, url: str) -> None:
+    """Another loader applies it and loads up to the former position: applied again, it would load twice."""
     tables.create(url, SHAPE)
     assert isinstance(tables.commit(commit_to(target(tables, url), last=9)), Committed)
     assert isinstance(tables.commit(commit_to(target(tables, url), last=19)), Committed)
@@ -131,9 +131,7 @@ def test_an_answer_is_obeyed_only_at_the_version_that_was_looked_at(tables: Delt
     assert target(tables, url).transactions == {"a-0": 19}
 
 
-def test_a_table_gains_columns_at_any_depth_and_each_once(
-    tables: MemoryDeltaTables | SparkDeltaTables, url: str
-) -> None:
+def test_columns_are_added_once_at_any_depth(tables: MemoryDeltaTables | SparkDeltaTables, url: str) -> None:
     known = parse_ddl("id BIGINT, meta STRUCT<a: BIGINT>, items ARRAY<STRUCT<n: BIGINT>>")
     wanted = parse_ddl(
         "`1d` STRUCT<`2e5`: BIGINT, `order`: BOOLEAN>, `a.b-é` DOUBLE, "

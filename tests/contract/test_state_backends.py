@@ -1,4 +1,4 @@
-"""One suite for the backends of state stores: in memory, and on disk."""
+"""One suite for the backends of state stores: in memory and on disk."""
 
 import os
 import subprocess
@@ -36,14 +36,14 @@ def all_of(backend: Backend, space: str) -> dict[bytes, bytes]:
     return dict(backend.scan(space))
 
 
-def test_an_empty_one_holds_nothing_at_no_mark(backend: Backend) -> None:
+def test_new_backend_is_empty_and_has_no_mark(backend: Backend) -> None:
     assert backend.mark is None
     assert backend.get("a", b"k") is None
     assert all_of(backend, "a") == {}
     assert backend.count("a") == 0
 
 
-def test_what_is_applied_is_there_with_its_mark(backend: Backend) -> None:
+def test_applied_changes_are_read_back_with_their_mark(backend: Backend) -> None:
     backend.apply({"a": {b"k": b"v", b"l": b""}, "b": {b"k": b"w"}}, "first")
     assert (backend.get("a", b"k"), backend.get("a", b"l"), backend.get("b", b"k")) == (b"v", b"", b"w")
     assert backend.mark == "first"
@@ -55,7 +55,7 @@ def test_what_is_applied_is_there_with_its_mark(backend: Backend) -> None:
     assert backend.mark is None
 
 
-def test_after_clearing_nothing_is_left(backend: Backend) -> None:
+def test_clear_removes_all_entries_and_the_mark(backend: Backend) -> None:
     backend.apply({"a": {b"k": b"v"}}, "mark")
     backend.clear()
     assert backend.mark is None
@@ -70,7 +70,7 @@ def test_after_clearing_nothing_is_left(backend: Backend) -> None:
     st.just(b"") | KEYS,
     st.none() | KEYS,
 )
-def test_it_is_an_ordered_dict(
+def test_backend_behaves_like_an_ordered_dict(
     backend: Backend, applied: list[dict[bytes, bytes | None]], low: bytes, high: bytes | None
 ) -> None:
     backend.clear()
@@ -89,7 +89,7 @@ def test_it_is_an_ordered_dict(
         assert backend.get("a", key) == expected.get(key)
 
 
-def test_it_is_read_in_another_thread_while_this_one_reads(backend: Backend) -> None:
+def test_backend_can_be_read_by_two_threads(backend: Backend) -> None:
     entries = {b"%05d" % number: b"v" * 50 for number in range(3000)}
     backend.apply({"a": entries}, "mark")
     found: list[dict[bytes, bytes]] = []
@@ -101,7 +101,7 @@ def test_it_is_read_in_another_thread_while_this_one_reads(backend: Backend) -> 
     assert found == [entries]
 
 
-def test_it_grows(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_backend_grows(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk, "_FIRST_MAP_BYTES", 2**17)
     backend.clear()
     for number in range(40):
@@ -112,9 +112,9 @@ def test_it_grows(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class TestOnDisk:
-    """What only the disk can do: be there again."""
+    """The disk backend persists."""
 
-    def test_it_is_there_again_after_it_was_closed(self, tmp_path: Path) -> None:
+    def test_closed_backend_opens_with_its_entries(self, tmp_path: Path) -> None:
         first = open_backend(tmp_path)
         first.apply({"a": {b"k": b"v", LONG: b"w"}}, "mark")
         first.close()
@@ -123,7 +123,7 @@ class TestOnDisk:
         assert all_of(again, "a") == {b"k": b"v", LONG: b"w"}
         again.close()
 
-    def test_a_killed_process_leaves_what_it_applied(self, tmp_path: Path) -> None:
+    def test_killed_process_leaves_its_applied_entries(self, tmp_path: Path) -> None:
         program = (
             "import os, sys\nfrom pathlib import Path\nfrom stage_writer.topologies.stores.disk import open_backend\n"
             "held = open_backend(Path(sys.argv[1]))\n"
@@ -138,10 +138,10 @@ class TestOnDisk:
 
     @pytest.mark.parametrize("closed", [True, False])
     @pytest.mark.parametrize(("before", "after"), [("a start", "another start"), ("", "")])
-    def test_what_may_be_of_another_start_of_the_machine_is_believed_only_if_it_was_closed(
+    def test_backend_of_another_boot_is_trusted_only_if_it_was_closed(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str, after: str, *, closed: bool
     ) -> None:
-        """Where starts have no names, as on macOS, nothing says that it is still the same one."""
+        """Where boots have no identifiers, as on macOS, every boot may be another one."""
         monkeypatch.setattr(disk, "_machine", lambda: before)
         first = open_backend(tmp_path)
         first.apply({"a": {b"k": b"v"}}, "mark")
@@ -156,7 +156,7 @@ class TestOnDisk:
         assert all_of(again, "a") == ({b"k": b"v"} if closed else {})
         again.close()
 
-    def test_what_cannot_be_read_is_thrown_away(self, tmp_path: Path) -> None:
+    def test_unreadable_backend_is_discarded(self, tmp_path: Path) -> None:
         first = open_backend(tmp_path)
         first.apply({"a": {b"k": b"v"}}, "mark")
         first.close()
@@ -165,7 +165,7 @@ class TestOnDisk:
         assert again.mark is None
         again.close()
 
-    def test_two_at_a_time_have_folders_of_their_own(self, tmp_path: Path) -> None:
+    def test_two_open_backends_use_separate_folders(self, tmp_path: Path) -> None:
         first, second = open_backend(tmp_path), open_backend(tmp_path)
         first.apply({"a": {b"k": b"v"}}, "mark")
         assert second.mark is None
@@ -177,7 +177,7 @@ class TestOnDisk:
         assert not (tmp_path / "1" / "lmdb").exists()
         again.close()
 
-    def test_a_folder_that_cannot_be_written_is_named(self, tmp_path: Path) -> None:
+    def test_unwritable_folder_is_named(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")
         with pytest.raises(StateError, match=r"cannot keep state in .*file/task/0"):
             open_backend(tmp_path / "file" / "task")

@@ -1,4 +1,4 @@
-"""What every object store must do for the chain: one suite, over memory, a disk, S3 servers and emulated clouds."""
+"""The behavior that the chain needs of every object store: over memory, a disk, S3 servers and emulated clouds."""
 
 import errno
 import json
@@ -28,7 +28,7 @@ from tests.conftest import built
 
 ROOT = Path(__file__).parents[2]
 
-# aiohttp's word to gcsfs and adlfs, which send from a thread of their own.
+# aiohttp warns gcsfs and adlfs, which send from their own thread.
 pytestmark = pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")
 
 
@@ -65,8 +65,8 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
 
 
 @pytest.mark.s3
-def test_a_refusal_that_does_not_name_its_condition_is_one(moto: S3Server) -> None:
-    """MinIO's."""
+def test_refusal_without_the_condition_s_name_counts_as_a_refusal(moto: S3Server) -> None:
+    """MinIO refuses so."""
     with running_proxy(moto.endpoint_url) as proxy:
         store = FsspecStore(
             f"s3://moto/{uuid.uuid4().hex}", {**moto.storage_options, "endpoint_url": proxy.endpoint_url}
@@ -75,10 +75,10 @@ def test_a_refusal_that_does_not_name_its_condition_is_one(moto: S3Server) -> No
         refusal = Refuse(412, "PreconditionFailed")
         proxy.policy = lambda request: refusal if "if-none-match" in request.headers else Pass()
         assert store.create("one", b"theirs") == AlreadyExists()
-        assert store.create("one", b"ours") == Created()  # a try whose answer was lost
+        assert store.create("one", b"ours") == Created()  # a retry after a lost response
 
 
-def test_a_root_with_nothing_in_it_is_empty(store: ObjectStore) -> None:
+def test_empty_root_lists_and_reads_nothing(store: ObjectStore) -> None:
     assert list(store.list("done/")) == []
     assert list(store.list("")) == []
     assert store.read("done/a") is None
@@ -87,14 +87,14 @@ def test_a_root_with_nothing_in_it_is_empty(store: ObjectStore) -> None:
 
 
 @pytest.mark.parametrize("sizes", [(3, 0, 4), (2 * PART_BYTES - 7, 5), (PART_BYTES, PART_BYTES + 3, 1, 7)])
-def test_a_file_of_any_size_arrives_whole_in_pieces(store: ObjectStore, sizes: tuple[int, ...]) -> None:
+def test_file_of_any_size_is_uploaded_in_parts(store: ObjectStore, sizes: tuple[int, ...]) -> None:
     pieces = [bytes([number + 1]) * size for number, size in enumerate(sizes)]
     store.upload("data/one.parquet", ByteChunks(pieces))
     assert store.read("data/one.parquet") == b"".join(pieces)
 
 
 @pytest.mark.parametrize("size", [7, 2 * PART_BYTES + 7])
-def test_a_file_is_never_replaced_by_an_upload(store: ObjectStore, size: int) -> None:
+def test_upload_never_replaces_a_file(store: ObjectStore, size: int) -> None:
     store.upload("data/one.parquet", ByteChunks([b"1" * size]))
     store.upload("data/one.parquet", ByteChunks([b"2" * size]))
     assert store.read("data/one.parquet") == b"1" * size
@@ -103,8 +103,8 @@ def test_a_file_is_never_replaced_by_an_upload(store: ObjectStore, size: int) ->
 
 @pytest.mark.s3
 @pytest.mark.parametrize("size", [7, 2 * PART_BYTES + 7])
-def test_the_deployments_policy_lets_a_writer_add_files_and_replace_none(moto: S3Server, size: int) -> None:
-    """The policy's own conditions, asked of each request: the S3 servers of these tests do not know its keys."""
+def test_deployment_policy_lets_a_writer_add_but_not_replace_files(moto: S3Server, size: int) -> None:
+    """The policy's conditions, applied to each request: the S3 servers of these tests do not know its keys."""
     statements = json.loads((ROOT / "deploy" / "aws" / "writer-policy.json").read_text("utf-8"))["Statement"]
     conditions = [
         statement.get("Condition", {})
@@ -141,9 +141,7 @@ def _holds(condition: dict[str, dict[str, str]], asked: dict[str, dict[str, str]
     return all(asked[operator][key] == value for operator, keys in condition.items() for key, value in keys.items())
 
 
-def test_of_a_marker_that_is_too_large_no_more_is_read_than_tells_so(
-    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_oversized_marker_is_read_only_up_to_the_limit(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("common.storage.bounded.MOST_BYTES", 100)
     for path, size in (("done/a/0/1.done", 0), ("done/a/0/2.done", 100), ("done/a/0/3.done", 200), ("data/1", 200)):
         store.write(path, b"x" * size)
@@ -154,7 +152,7 @@ def test_of_a_marker_that_is_too_large_no_more_is_read_than_tells_so(
     assert store.read("done/a/0/4.done") is None
 
 
-def test_what_was_written_is_read_listed_and_deleted(store: ObjectStore) -> None:
+def test_written_objects_are_read_listed_and_deleted(store: ObjectStore) -> None:
     store.write("done/a/1.done", b"one")
     store.write("done/a/deeper/2.done", b"")
     store.write("other/3", b"three")
@@ -169,7 +167,7 @@ def test_what_was_written_is_read_listed_and_deleted(store: ObjectStore) -> None
     assert sorted(item.path for item in store.list("")) == ["done/a/deeper/2.done", "other/3"]
 
 
-def test_a_folder_is_not_the_one_whose_name_it_begins(store: ObjectStore) -> None:
+def test_listing_a_folder_excludes_longer_names(store: ObjectStore) -> None:
     store.write("done/orders/0/1.done", b"")
     store.write("done/orders-eu/0/1.done", b"")
     store.write("done/orders/01/1.done", b"")
@@ -178,7 +176,7 @@ def test_a_folder_is_not_the_one_whose_name_it_begins(store: ObjectStore) -> Non
 
 @pytest.mark.s3
 @pytest.mark.parametrize("kind", ["moto", "versitygw", *built("minio")])
-def test_a_long_listing_is_made_in_ranges_and_has_each_object_once(kind: str, request: pytest.FixtureRequest) -> None:
+def test_long_listing_is_split_into_ranges_and_has_each_object_once(kind: str, request: pytest.FixtureRequest) -> None:
     server: S3Server = request.getfixturevalue(kind)
     store = FsspecStore(f"{server.create_bucket(uuid.uuid4().hex)}/stage", server.storage_options)
     paths = {f"done/topic/{partition}/{start:03d}.done" for partition in range(40) for start in range(5)}
@@ -203,34 +201,34 @@ def test_a_long_listing_is_made_in_ranges_and_has_each_object_once(kind: str, re
     assert sorted(item.path for item in store.list("done/topic/")) == wanted
 
 
-def test_a_folder_is_no_object(store: ObjectStore) -> None:
+def test_folder_is_not_an_object(store: ObjectStore) -> None:
     store.write("done/a/1.done", b"one")
     assert store.stat("done/a") is None
 
 
-def test_size_and_age_are_told(store: ObjectStore) -> None:
+def test_stat_has_size_and_age(store: ObjectStore) -> None:
     before_ms = SystemClock().wall_ms()
     store.write("a", b"12345")
     uploaded = store.stat("a")
     assert uploaded is not None
     assert (uploaded.path, uploaded.size_bytes) == ("a", 5)
-    # S3 tells whole seconds.
+    # S3 has a resolution of whole seconds.
     assert before_ms - 1_500 <= uploaded.modified_ms <= SystemClock().wall_ms() + 1_500
     listed = next(iter(store.list("")))
-    assert listed.modified_ms // 1000 == uploaded.modified_ms // 1000  # MinIO lists finer than it tells
+    assert listed.modified_ms // 1000 == uploaded.modified_ms // 1000  # MinIO's listing is finer than its stat
 
 
-def test_a_write_replaces_what_was_there(store: ObjectStore) -> None:
+def test_write_replaces_the_object(store: ObjectStore) -> None:
     store.write("a", b"first")
     store.write("a", b"second")
     assert store.read("a") == b"second"
 
 
-def test_a_copy_is_an_object_of_its_own_and_as_young_as_it_is(store: ObjectStore) -> None:
+def test_copy_is_a_separate_new_object(store: ObjectStore) -> None:
     old, new = "day=a%2Fb c %ü/one", "day=a%2Fb c %ü/two"
     store.write(old, b"bytes")
     before = store.stat(old)
-    time.sleep(1.1)  # stores tell whole seconds
+    time.sleep(1.1)  # stores have a resolution of whole seconds
     store.copy(old, new)
     after = store.stat(new)
     assert before is not None
@@ -242,30 +240,30 @@ def test_a_copy_is_an_object_of_its_own_and_as_young_as_it_is(store: ObjectStore
         store.copy("not there", new)
 
 
-def test_a_second_create_is_refused_and_changes_nothing(store: ObjectStore) -> None:
+def test_second_create_is_refused_and_changes_nothing(store: ObjectStore) -> None:
     assert store.create("done/t/0/1.done", b"first") == Created()
     assert store.create("done/t/0/1.done", b"second") == AlreadyExists()
     assert store.read("done/t/0/1.done") == b"first"
 
 
-def test_a_create_that_is_repeated_with_the_same_bytes_is_our_own(store: ObjectStore) -> None:
+def test_create_repeated_with_the_same_bytes_succeeds(store: ObjectStore) -> None:
     assert store.create("done/t/0/1.done", b"same") == Created()
     assert store.create("done/t/0/1.done", b"same") == Created()
 
 
-def test_a_name_is_free_again_after_a_delete(store: ObjectStore) -> None:
+def test_name_can_be_created_again_after_a_delete(store: ObjectStore) -> None:
     store.create("a", b"first")
     store.delete(["a"])
     assert store.create("a", b"second") == Created()
 
 
-def test_an_empty_object_can_be_created_and_is_in_the_way(store: ObjectStore) -> None:
+def test_empty_object_can_be_created_and_blocks_another_create(store: ObjectStore) -> None:
     assert store.create("done/t/0/1.done", b"") == Created()
     assert store.create("done/t/0/1.done", b"x") == AlreadyExists()
     assert store.read("done/t/0/1.done") == b""
 
 
-def test_of_many_creates_at_once_one_wins_and_the_object_is_its(store: ObjectStore) -> None:
+def test_one_of_many_concurrent_creates_wins(store: ObjectStore) -> None:
     for attempt in range(5):
         path = f"done/t/0/{attempt}.done"
 
@@ -279,7 +277,7 @@ def test_of_many_creates_at_once_one_wins_and_the_object_is_its(store: ObjectSto
         assert store.read(path) == b"writer %d" % winners[0] * 100
 
 
-def test_the_store_proves_fit_and_keeps_nothing_of_the_proof(store: ObjectStore) -> None:
+def test_store_passes_its_probes_and_keeps_none_of_their_objects(store: ObjectStore) -> None:
     prove_exclusive_create(store)
     prove_writable(store)
     assert list(store.list("")) == []
@@ -289,7 +287,7 @@ def test_the_store_proves_fit_and_keeps_nothing_of_the_proof(store: ObjectStore)
     "name",
     ["a b", "a=b", "100%", "%2F", "東京", "Ελλάδα", "a+b", "a&b", "a;b", "a,b", "(a)", "~a", "@", "$", "!", ".a", "a~"],
 )
-def test_every_name_that_a_partition_value_can_make_goes_round(store: ObjectStore, name: str) -> None:
+def test_every_name_of_a_partition_value_round_trips(store: ObjectStore, name: str) -> None:
     path = f"city={name}/file.parquet"
     store.write(path, b"bytes")
     assert store.read(path) == b"bytes"
@@ -304,7 +302,7 @@ def test_every_name_that_a_partition_value_can_make_goes_round(store: ObjectStor
     assert store.read(path) is None
 
 
-def test_a_data_file_of_the_longest_names_goes_round(store: ObjectStore) -> None:
+def test_longest_data_file_name_round_trips(store: ObjectStore) -> None:
     partition = TopicPartition(Topic("t" * 249), Partition(2**31 - 1))
     values = tuple((f"column{number}", "東" * 1000) for number in range(4))
     path = DataFileName(partition, Position(0), str(uuid.uuid4()), values).path
@@ -313,7 +311,7 @@ def test_a_data_file_of_the_longest_names_goes_round(store: ObjectStore) -> None
     assert store.read(path) == b"bytes"
 
 
-def test_a_part_of_an_object_is_read_by_seeking(store: ObjectStore) -> None:
+def test_part_of_an_object_is_read_by_seeking(store: ObjectStore) -> None:
     store.write("big", bytes(range(256)) * 1000)
     with store.open("big") as file:
         file.seek(-256, 2)
@@ -322,7 +320,7 @@ def test_a_part_of_an_object_is_read_by_seeking(store: ObjectStore) -> None:
         assert file.read(2) == b"\1\2"
 
 
-def test_many_objects_are_read_in_the_order_that_was_asked_for(store: ObjectStore) -> None:
+def test_objects_are_read_in_the_requested_order(store: ObjectStore) -> None:
     paths = [f"state/{number}" for number in range(20)]
     for path in paths[::2]:
         store.write(path, path.encode())
@@ -331,16 +329,16 @@ def test_many_objects_are_read_in_the_order_that_was_asked_for(store: ObjectStor
     assert list(store.read_each(reversed(paths))) == wanted[::-1]
 
 
-def test_bytes_of_a_data_file_s_size_go_round(store: ObjectStore) -> None:
+def test_data_of_several_megabytes_round_trips(store: ObjectStore) -> None:
     data = uuid.uuid4().bytes * 500_000  # 8 MB, above what S3 clients send in one part by default
     store.write("data.parquet", data)
     assert store.read("data.parquet") == data
 
 
-# What is particular to one of them.
+# Particular to one kind of store.
 
 
-def test_on_a_local_disk_no_temporary_file_is_seen_or_left(tmp_path: Path) -> None:
+def test_local_temporary_files_are_not_listed_or_left(tmp_path: Path) -> None:
     store = FsspecStore(str(tmp_path))
     store.create("done/t/0/1.done", b"one")
     store.create("done/t/0/1.done", b"two")
@@ -360,7 +358,7 @@ def test_on_a_local_disk_no_temporary_file_is_seen_or_left(tmp_path: Path) -> No
     ],
     ids=["create", "write", "copy"],
 )
-def test_on_a_local_disk_the_bytes_are_synced_before_the_name_and_the_name_before_the_answer(
+def test_local_bytes_are_synced_before_the_name_and_the_name_before_the_return(
     change: Callable[[FsspecStore], object], steps: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, seen = FsspecStore(str(tmp_path)), list[str]()
@@ -387,7 +385,7 @@ def test_on_a_local_disk_the_bytes_are_synced_before_the_name_and_the_name_befor
     assert seen == steps
 
 
-def test_a_full_disk_is_no_fuller_after_a_try_and_its_error_says_what_to_do(
+def test_failed_write_to_a_full_disk_leaves_nothing_and_has_a_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(_handle: int) -> None:
@@ -409,7 +407,7 @@ def test_a_full_disk_is_no_fuller_after_a_try_and_its_error_says_what_to_do(
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["a"]
 
 
-def test_a_name_that_is_too_long_for_a_local_disk_is_no_outage(tmp_path: Path) -> None:
+def test_overlong_local_name_is_refused_with_a_remedy(tmp_path: Path) -> None:
     store, path = FsspecStore(str(tmp_path)), f"{'a' * 300}.json"
     for call in (store.read, store.stat, lambda path: store.create(path, b"one")):
         with pytest.raises(StoreRefusedError, match="too long") as caught:
@@ -417,7 +415,7 @@ def test_a_name_that_is_too_long_for_a_local_disk_is_no_outage(tmp_path: Path) -
         assert "a shorter app_id" in caught.value.remedy
 
 
-def test_an_operator_s_touch_is_a_marker(tmp_path: Path) -> None:
+def test_operator_s_touched_file_is_a_marker(tmp_path: Path) -> None:
     (tmp_path / "done" / "orders" / "0").mkdir(parents=True)
     (tmp_path / "done" / "orders" / "0" / "41.done").touch()
     store = FsspecStore(tmp_path.as_uri())
@@ -425,7 +423,7 @@ def test_an_operator_s_touch_is_a_marker(tmp_path: Path) -> None:
     assert store.read("done/orders/0/41.done") == b""
 
 
-def test_a_store_that_lets_two_creates_win_is_found_unfit(tmp_path: Path) -> None:
+def test_store_that_ignores_conditional_writes_is_unsafe(tmp_path: Path) -> None:
     class Careless(FsspecStore):
         def create(self, path: str, data: bytes) -> CreateOutcome:
             self.write(path, data)
@@ -437,7 +435,7 @@ def test_a_store_that_lets_two_creates_win_is_found_unfit(tmp_path: Path) -> Non
     assert "If-None-Match" in caught.value.remedy
 
 
-def test_a_store_that_only_fails_in_a_race_is_found_unfit(tmp_path: Path) -> None:
+def test_store_that_only_fails_in_a_race_is_unsafe(tmp_path: Path) -> None:
     class Racy(FsspecStore):
         def create(self, path: str, data: bytes) -> CreateOutcome:
             if path.endswith("-race"):
@@ -450,19 +448,19 @@ def test_a_store_that_only_fails_in_a_race_is_found_unfit(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("url", ["nothing://a/b", "s3x://bucket"])
-def test_a_url_that_fsspec_does_not_know_is_a_wrong_config(url: str) -> None:
+def test_url_that_fsspec_does_not_know_is_a_config_error(url: str) -> None:
     with pytest.raises(ConfigError, match=url):
         FsspecStore(url)
 
 
-def test_an_option_that_the_store_does_not_take_is_named() -> None:
+def test_unknown_storage_option_is_named() -> None:
     store = FsspecStore("s3://bucket/stage", {"no_such_option": 1, "key": "a", "secret": "b"})
     with pytest.raises(StoreError, match="no_such_option") as caught:
         store.read("a")
     assert "storage_options" in caught.value.remedy
 
 
-def test_a_store_that_is_not_there_is_an_error_with_a_remedy() -> None:
+def test_unreachable_store_is_an_error_with_a_remedy() -> None:
     options = {"endpoint_url": "http://127.0.0.1:9", "key": "a", "secret": "b", "client_kwargs": {"region_name": "x"}}
     store = FsspecStore("s3://bucket/stage", {**options, "config_kwargs": {"retries": {"max_attempts": 1}}})
     with pytest.raises(StoreError, match="s3://bucket/stage/a") as caught:
@@ -471,7 +469,7 @@ def test_a_store_that_is_not_there_is_an_error_with_a_remedy() -> None:
 
 
 @pytest.mark.s3
-def test_a_wrong_key_is_an_error_that_names_the_credentials(versitygw: S3Server) -> None:
+def test_wrong_key_is_an_error_that_names_the_credentials(versitygw: S3Server) -> None:
     options = {**versitygw.storage_options, "secret": "wrong"}
     store = FsspecStore(f"s3://{versitygw.kind}/stage", options)
     with pytest.raises(StoreError) as caught:
@@ -480,6 +478,6 @@ def test_a_wrong_key_is_an_error_that_names_the_credentials(versitygw: S3Server)
     assert "wrong" not in str(caught.value)
 
 
-def test_sparks_name_for_s3_is_fsspecs() -> None:
+def test_spark_s_s3_schemes_are_normalized() -> None:
     assert normalised("s3a://bucket/a") == normalised("s3n://bucket/a") == "s3://bucket/a"
     assert normalised("file:///a") == "file:///a"
