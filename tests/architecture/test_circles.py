@@ -1,4 +1,4 @@
-"""No module imports, even for a type only, a module that imports it in turn."""
+"""No two modules import each other, not even through others or only for types."""
 
 from collections.abc import Iterable, Mapping
 from graphlib import CycleError, TopologicalSorter
@@ -9,7 +9,7 @@ import grimp
 PACKAGES = ("common", "stage_writer", "delta_loader", "bootstrap")
 
 
-def circle_in(imported: Mapping[str, Iterable[str]]) -> str:
+def import_cycle(imported: Mapping[str, Iterable[str]]) -> str:
     try:
         TopologicalSorter(imported).prepare()
     except CycleError as error:
@@ -19,11 +19,11 @@ def circle_in(imported: Mapping[str, Iterable[str]]) -> str:
 
 def test_no_modules_import_each_other() -> None:
     graph = grimp.build_graph(*PACKAGES, include_external_packages=False, cache_dir=None)
-    assert not circle_in({module: graph.find_modules_directly_imported_by(module) for module in graph.modules})
+    assert not import_cycle({module: graph.find_modules_directly_imported_by(module) for module in graph.modules})
 
 
 def test_each_module_can_be_imported_first() -> None:
-    """An import runs the packages around a module too, which may need the module that imports it."""
+    """An import also runs the packages around a module, which may need the importing module."""
     graph = grimp.build_graph(
         *PACKAGES, include_external_packages=False, cache_dir=None, exclude_type_checking_imports=True
     )
@@ -33,4 +33,4 @@ def test_each_module_can_be_imported_first() -> None:
         around = {package for name in imported for package in accumulate(name.split("."), "{}.{}".format)}
         return {name for name in imported | around if not f"{module}.".startswith(f"{name}.")}
 
-    assert not circle_in({module: with_packages(module) for module in graph.modules})
+    assert not import_cycle({module: with_packages(module) for module in graph.modules})

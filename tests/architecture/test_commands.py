@@ -1,4 +1,4 @@
-"""What all commands have in common: help that shows a call that works, and JSON where they report."""
+"""Rules for all commands: help shows a working call, and reports are available as JSON."""
 
 import re
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from tests.architecture.test_snippets import PROGRAMS, require_taken
 NO_JSON = {
     "stage-writer run",  # they log
     "delta-loader dead-letters export",  # it is JSON lines, or Parquet
-    "delta-loader dead-letters replay",  # it hands over to `stage-writer replay`
+    "delta-loader dead-letters replay",  # it calls `stage-writer replay`
     "config init",  # a config
     "config schema",  # JSON always
 }
@@ -51,7 +51,7 @@ def test_help_shows_calls_that_work(name: str, command: TyperCommand) -> None:
 
 
 @pytest.mark.parametrize("program", ["stage-writer", "delta-loader", "bootstrap", "kafka-delta-express"])
-def test_a_programs_help_lists_what_runs_first_and_ends_with_calls_that_work(program: str) -> None:
+def test_program_help_lists_the_first_commands_and_ends_with_working_calls(program: str) -> None:
     group = PROGRAMS[program]
     assert isinstance(group, TyperGroup)
     listed = [name for name in group.commands if name in IN_ORDER]
@@ -63,7 +63,7 @@ def test_a_programs_help_lists_what_runs_first_and_ends_with_calls_that_work(pro
 
 
 @pytest.mark.parametrize(("name", "command"), COMMANDS, ids=[name for name, _ in COMMANDS])
-def test_what_reports_reports_in_json_too(name: str, command: TyperCommand) -> None:
+def test_every_report_is_available_as_json(name: str, command: TyperCommand) -> None:
     options = {option for parameter in command.params for option in parameter.opts}
     exempt = name in NO_JSON or " ".join(name.split()[1:]) in NO_JSON
     assert ("--json" in options) != exempt

@@ -1,4 +1,4 @@
-"""What import-linter does not see of who may know whom, and what is locked fits together."""
+"""Import rules that import-linter does not cover, and consistency of the locked packages."""
 
 import importlib
 import re
@@ -29,7 +29,7 @@ def _run(*arguments: str) -> None:
         ("delta_loader", {"pyspark", "py4j", "delta", "stage_writer", "bootstrap", "duckdb", "tenacity"}),
     ],
 )
-def test_a_program_starts_without_what_few_of_its_commands_need(program: str, needless: set[str]) -> None:
+def test_program_starts_without_modules_that_few_commands_need(program: str, needless: set[str]) -> None:
     loaded_modules = f"sorted({needless} & set(sys.modules))"
     _run(
         "-c", f"import sys, {program}.__main__; found = {loaded_modules}; sys.exit(f'{{found}} loaded' if found else 0)"
@@ -54,15 +54,15 @@ sys.exit(f"{found} loaded" if found else 0)
 """
 
 
-def test_a_writer_of_plain_streams_pays_for_no_java_library_topologies_or_workers() -> None:
+def test_plain_writer_imports_no_java_topologies_or_workers() -> None:
     _run("-c", _PLAIN_WRITER)
 
 
 _BORDER = {f"delta_loader/spark/{name}.py" for name in ("bridge", "java", "log_store", "session", "trust")}
-"""Who may know Java's side: the bridge to Delta, and what starts Java and proves its log stores."""
+"""The files that may use Java objects: the bridge to Delta, and the code that starts Java and proves its log stores."""
 
 
-def test_java_is_behind_the_bridge() -> None:
+def test_java_is_used_only_behind_the_bridge() -> None:
     handles = re.compile(r"\._(jvm|jdf|jsc|jsparkSession|jconf|gateway)\b|org\.apache\.spark\.sql\.delta")
     files = (
         file
@@ -73,7 +73,7 @@ def test_java_is_behind_the_bridge() -> None:
     assert users <= _BORDER
 
 
-def test_the_judges_of_real_runs_share_no_code_with_what_they_judge() -> None:
+def test_verifiers_of_real_runs_share_no_code_with_the_product() -> None:
     judges = "tests.verifier, tests.chaos.records, tests.chaos.events, tests.chaos.history"
     ours = "{'common', 'stage_writer', 'delta_loader', 'bootstrap', 'devservices', 'kafka_delta_express'}"
     script = f"import sys, {judges}; found = {ours} & {{name.partition('.')[0] for name in sys.modules}}"
@@ -87,8 +87,8 @@ def _pure_modules() -> list[str]:
 
 
 @pytest.mark.parametrize("module", _pure_modules())
-def test_what_decides_does_not_ask_what_time_it_is_or_open_files(module: str) -> None:
-    # The import contract keeps clocks, chance and I/O libraries out; these come with types and builtins.
+def test_pure_modules_read_no_clock_and_no_files(module: str) -> None:
+    # The import contract excludes clocks, chance and I/O libraries; these calls come with types and builtins.
     forbidden = re.compile(
         r"\b(?:now|utcnow|today|getpid)\(|(?<![.\w])(?:open|print|input)\(|\.(?:read|write)_(?:text|bytes)\("
     )
@@ -100,7 +100,7 @@ def test_what_decides_does_not_ask_what_time_it_is_or_open_files(module: str) ->
             assert not forbidden.search(re.sub(r"\"[^\"]*\"", '""', code)), f"{path}:{number}: {line.strip()}"
 
 
-def test_the_jars_belong_to_the_locked_pyspark_and_delta() -> None:
+def test_jars_match_the_locked_pyspark_and_delta() -> None:
     extra = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"][
         "delta-loader"
     ]
@@ -117,7 +117,7 @@ def test_the_jars_belong_to_the_locked_pyspark_and_delta() -> None:
     assert ("hadoop-aws", hadoop.stem.removeprefix("hadoop-client-api-")) in jars
 
 
-def test_the_lock_pins_everything_by_hash_and_names_no_index() -> None:
+def test_lock_pins_every_package_by_hash_and_names_no_index() -> None:
     lock = (ROOT / "requirements.lock").read_text("utf-8")
     assert "://" not in lock
     for requirement in re.split(r"\n(?=\S)", lock.replace("\\\n", "")):
@@ -127,7 +127,7 @@ def test_the_lock_pins_everything_by_hash_and_names_no_index() -> None:
 
 
 @pytest.mark.parametrize("module", TESTS)
-def test_a_critical_module_and_the_tests_that_cover_it_are_there(module: str) -> None:
-    importlib.import_module("tests.mutants.__main__")  # it starts
+def test_critical_module_and_its_tests_exist(module: str) -> None:
+    importlib.import_module("tests.mutants.__main__")  # it can be imported
     files = [f"{module.replace('.', '/')}.py", *(path.partition("::")[0] for path in TESTS[module])]
     assert [file for file in files if not (ROOT / file).is_file()] == []

@@ -1,4 +1,4 @@
-"""What `deploy/` says is true: configs load, metrics exist, alerts are explained, images are confined."""
+"""The claims of `deploy/`: configs load, metrics exist, alerts are explained, images are confined."""
 
 import ast
 import json
@@ -45,13 +45,13 @@ def metrics_in(text: str) -> set[str]:
 
 
 @pytest.mark.parametrize("path", sorted(DEPLOY.rglob("pipeline.yaml")), ids=lambda path: path.parent.name)
-def test_the_configs_load_and_are_served_beyond_their_container(path: Path) -> None:
+def test_deployment_configs_load_and_serve_beyond_their_container(path: Path) -> None:
     settings = load_settings(path, dict.fromkeys(SECRETS, "x"))
     assert settings.writer.http == "0.0.0.0:8080"
     assert settings.loader.http == "0.0.0.0:8081"
 
 
-def test_what_scales_by_lag_reports_positions_of_its_own_group_and_topic() -> None:
+def test_autoscaling_by_lag_matches_the_writer_s_group_and_topic() -> None:
     scaled, authentication = yaml.safe_load_all(
         (DEPLOY / "kubernetes/components/keda/scaledobject.yaml").read_text("utf-8")
     )
@@ -68,7 +68,7 @@ def test_what_scales_by_lag_reports_positions_of_its_own_group_and_topic() -> No
     assert given == {key: settings.kafka[f"sasl.{key}"] for key in ("username", "password")}
 
 
-def test_alerts_and_dashboard_name_metrics_that_exist() -> None:
+def test_alerts_and_dashboard_name_existing_metrics() -> None:
     dashboard = json.loads((DEPLOY / "monitoring/dashboard.json").read_text("utf-8"))
     expressions = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())]
     assert len(expressions) > 20
@@ -77,7 +77,7 @@ def test_alerts_and_dashboard_name_metrics_that_exist() -> None:
     assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
 
 
-def test_each_alert_has_a_section_in_the_runbook_and_a_test_in_which_it_fires() -> None:
+def test_each_alert_has_a_runbook_section_and_a_test_that_fires_it() -> None:
     names = [alert["alert"] for alert in alerts()]
     sections = re.findall(r"^## (\w+)$", (ROOT / "docs/runbook.md").read_text("utf-8"), re.MULTILINE)
     assert sections == names
@@ -103,7 +103,7 @@ def test_each_reason_for_holding_a_partition_is_in_the_runbook() -> None:
 
 
 @pytest.mark.parametrize("image", IMAGES)
-def test_an_image_has_exactly_the_locked_packages_of_its_extras(image: str) -> None:
+def test_image_has_exactly_the_locked_packages_of_its_extras(image: str) -> None:
     pinned = re.compile(r"^([a-z0-9._-]+)==(\S+)", re.MULTILINE)
     everything = dict(pinned.findall((ROOT / "requirements.lock").read_text("utf-8")))
     mine = dict(pinned.findall((DEPLOY / f"images/{image}.lock").read_text("utf-8")))
@@ -115,7 +115,7 @@ def test_an_image_has_exactly_the_locked_packages_of_its_extras(image: str) -> N
     assert ("pyspark" in mine) == (image == "delta-loader")
 
 
-def test_what_has_internals_read_has_an_upper_bound() -> None:
+def test_packages_with_used_internals_have_an_upper_bound() -> None:
     requirements = [Requirement(text) for text in bounded()]
     assert {requirement.name for requirement in requirements} >= set(INTERNALS_ARE_READ)
     for requirement in requirements:
@@ -123,7 +123,7 @@ def test_what_has_internals_read_has_an_upper_bound() -> None:
 
 
 @pytest.mark.parametrize(("image", "port"), [("stage-writer", 8080), ("delta-loader", 8081)])
-def test_an_image_asks_itself_how_it_is_without_a_proxy(image: str, port: int) -> None:
+def test_image_health_check_ignores_proxies(image: str, port: int) -> None:
     text = (DEPLOY / f"images/{image}.Dockerfile").read_text("utf-8")
     python, *arguments = json.loads(text.partition("HEALTHCHECK")[2].partition("CMD ")[2].partition("\n")[0])
     assert python == "python"
@@ -139,7 +139,7 @@ def test_an_image_asks_itself_how_it_is_without_a_proxy(image: str, port: int) -
 
 
 @pytest.mark.parametrize("image", IMAGES)
-def test_an_image_runs_without_privileges_and_says_whether_it_lives(image: str) -> None:
+def test_image_runs_unprivileged_and_has_a_health_check(image: str) -> None:
     text = (DEPLOY / f"images/{image}.Dockerfile").read_text("utf-8")
     final = text.rpartition("\nFROM ")[2]
     assert "USER 10001:10001" in final
@@ -151,7 +151,7 @@ def test_an_image_runs_without_privileges_and_says_whether_it_lives(image: str) 
 
 
 @pytest.mark.parametrize("image", IMAGES)
-def test_what_an_image_copies_is_in_the_build_context_and_executable_where_it_is_run(image: str) -> None:
+def test_image_copies_files_in_the_build_context_and_runs_an_executable(image: str) -> None:
     text = (DEPLOY / f"images/{image}.Dockerfile").read_text("utf-8")
     allowed = {line[1:] for line in (ROOT / ".dockerignore").read_text("utf-8").splitlines() if line.startswith("!")}
     for line in re.findall(r"^COPY (?!--from)(.+)$", text, re.MULTILINE):
@@ -162,13 +162,13 @@ def test_what_an_image_copies_is_in_the_build_context_and_executable_where_it_is
 
 
 @pytest.mark.parametrize("image", IMAGES)
-def test_an_image_tries_what_it_has_installed_and_not_the_sources(image: str) -> None:
+def test_image_build_imports_the_installed_package_not_the_sources(image: str) -> None:
     text = (DEPLOY / f"images/{image}.Dockerfile").read_text("utf-8")
     assert "python -c" not in text  # it would import from the folder in which it runs
 
 
 @pytest.mark.parametrize("image", IMAGES)
-def test_an_image_s_user_has_a_name_and_a_home_without_which_java_does_not_start(image: str) -> None:
+def test_image_user_has_a_name_and_a_home_for_java(image: str) -> None:
     final = (DEPLOY / f"images/{image}.Dockerfile").read_text("utf-8").rpartition("\nFROM ")[2]
     assert "useradd --uid 10001 " in final
     assert "--home-dir /tmp" in final
@@ -176,17 +176,17 @@ def test_an_image_s_user_has_a_name_and_a_home_without_which_java_does_not_start
 
 
 @pytest.mark.parametrize(("uid", "says"), [(os.getuid(), "Java 17"), (2**31 - 7, "no entry in /etc/passwd")])
-def test_a_spark_that_does_not_start_is_explained_by_the_user_that_has_no_name(uid: int, says: str) -> None:
+def test_start_remedy_names_a_user_without_a_name(uid: int, says: str) -> None:
     assert says in start_remedy(uid)
 
 
-def test_kafka_keeps_its_topics_in_the_volume_that_compose_keeps() -> None:
+def test_compose_volume_holds_kafka_s_log_dirs() -> None:
     kafka = yaml.safe_load((DEPLOY / "compose/compose.yaml").read_text("utf-8"))["services"]["kafka"]
     (volume,) = kafka["volumes"]
     assert volume.partition(":")[2] == kafka["environment"]["KAFKA_LOG_DIRS"]
 
 
-def test_the_units_restart_but_for_a_wrong_config() -> None:
+def test_systemd_units_restart_except_on_a_config_error() -> None:
     for name in IMAGES:
         unit = (DEPLOY / f"systemd/{name}.service").read_text("utf-8")
         assert "RestartPreventExitStatus=2\n" in unit

@@ -1,4 +1,4 @@
-"""What the documents name is there."""
+"""Files, links and tests that the documents name exist."""
 
 import os
 import re
@@ -25,7 +25,7 @@ def test_every_path_that_a_page_names_exists(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_link_between_pages_leads_somewhere(page: Path) -> None:
+def test_every_link_between_pages_resolves(page: Path) -> None:
     links = LINK.findall(page.read_text("utf-8"))
     assert [link for link in links if not (page.parent / link).exists()] == []
 
@@ -39,7 +39,7 @@ FOR_USERS = [
 MOST_WORDS, MOST_WORDS_OF_README = 25_000, 600
 
 
-def test_the_pages_for_users_stay_short() -> None:
+def test_user_pages_stay_short() -> None:
     words = {str(page): len((ROOT / page).read_text("utf-8").split()) for page in FOR_USERS}  # as `wc -w` counts them
     assert len(words) > 20
     assert sum(words.values()) <= MOST_WORDS, f"cut what another page or docs/internals has: {words}"
@@ -47,7 +47,7 @@ def test_the_pages_for_users_stay_short() -> None:
 
 
 @pytest.mark.parametrize("page", FOR_USERS, ids=str)
-def test_a_page_for_users_ends_with_what_to_read_next(page: Path) -> None:
+def test_user_page_ends_with_further_reading(page: Path) -> None:
     _, heading, end = (ROOT / page).read_text("utf-8").rpartition("Read next")
     assert heading
     assert "](" in end
@@ -69,7 +69,7 @@ LOADED = re.compile(
 )
 
 
-def test_the_site_builds_with_every_page_and_anchor_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
+def test_site_builds_strictly_and_loads_no_external_resource(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
     built = subprocess.run(
         command, cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True, check=False
@@ -81,6 +81,6 @@ def test_the_site_builds_with_every_page_and_anchor_and_loads_nothing_from_elsew
 
 
 @pytest.mark.parametrize("command", ["make demo", "make test"])
-def test_the_readme_has_the_commands_that_a_clone_begins_with(command: str) -> None:
+def test_readme_has_the_first_commands_of_a_clone(command: str) -> None:
     assert f"\n{command} " in (ROOT / "README.md").read_text()
     assert f"\n{command.removeprefix('make ')}: setup ##" in (ROOT / "Makefile").read_text()

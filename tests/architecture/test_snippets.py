@@ -1,4 +1,4 @@
-"""What the documents show works: configs are read, command lines are taken by the programs, Python runs."""
+"""Snippets in the documents work: configs load, command lines parse, Python runs."""
 
 import json
 import re
@@ -56,7 +56,7 @@ def _blocks(*languages: str) -> Iterator[tuple[str, str]]:
 def _command_lines() -> Iterator[str]:
     inline = (BLOCK.sub("", page.read_text("utf-8")) for page in PAGES)
     yield from (
-        re.sub(r"[\[\]]", "", " ".join(part.split()))  # brackets are around what may be left out
+        re.sub(r"[\[\]]", "", " ".join(part.split()))  # brackets mark optional parts
         for text in inline
         for match in INLINE.finditer(text)
         for part in match[1].split(" && ")
@@ -69,7 +69,7 @@ def _command_lines() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("text", [pytest.param(text, id=name) for name, text in _blocks("yaml")])
-def test_every_config_that_is_shown_is_one(text: str) -> None:
+def test_every_shown_config_is_valid(text: str) -> None:
     shown = yaml.safe_load(text)
     known = {key for key, _ in fields_of(Settings)}
     if set(shown) <= known:
@@ -82,18 +82,18 @@ def test_every_config_that_is_shown_is_one(text: str) -> None:
 
 
 @pytest.mark.parametrize("page", sorted({name.rpartition("-")[0] for name, _ in _blocks("python")}))
-def test_python_that_is_shown_runs(page: str) -> None:
+def test_shown_python_runs(page: str) -> None:
     shown: dict[str, Any] = {}
     for name, text in _blocks("python"):
         if name.rpartition("-")[0] == page:
-            exec(compile(text, name, "exec"), shown)  # noqa: S102 - our own page
+            exec(compile(text, name, "exec"), shown)  # noqa: S102 - one of our pages
     assert shown["build"]() is not None
     for name in [name for name in shown if name.startswith("test_")]:
         shown[name]()
 
 
 @pytest.mark.parametrize("folder", ["demo", "deploy", "examples"])
-def test_editors_are_told_that_our_own_configs_are_right(folder: str) -> None:
+def test_own_configs_satisfy_the_editor_schema(folder: str) -> None:
     paths = sorted((ROOT / folder).rglob("pipeline*.yaml"))
     assert paths
     for path in paths:
@@ -101,17 +101,19 @@ def test_editors_are_told_that_our_own_configs_are_right(folder: str) -> None:
 
 
 @pytest.mark.parametrize("line", sorted(set(_command_lines())))
-def test_every_command_line_that_is_shown_is_taken(line: str) -> None:
+def test_every_shown_command_line_parses(line: str) -> None:
     require_taken(line)
 
 
 def require_taken(line: str) -> None:
-    """A command line that the programs do not take fails the test."""
+    """Fails the test unless the programs accept the command line."""
     program, *words = shlex.split(line, comments=True)
     command, name = PROGRAMS[program], program
-    while isinstance(command, TyperGroup) and (words or name == program):  # a group by its name is told of, not called
+    while isinstance(command, TyperGroup) and (
+        words or name == program
+    ):  # a group's name alone is a mention, not a call
         name, words = words[0], words[1:]
         assert name in command.commands, f"{program} has no command {name}"
         command = command.commands[name]
-    if "--help" not in words and "…" not in words:  # a word that stands for what is not written out
+    if "--help" not in words and "…" not in words:  # a placeholder
         command.make_parser(command.context_class(command)).parse_args(words)

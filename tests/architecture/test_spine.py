@@ -7,7 +7,7 @@ ROOT = Path(__file__).parents[2]
 MOST_LINES = 8_000
 
 
-def test_the_spine_can_be_read_in_an_afternoon() -> None:
+def test_spine_can_be_read_in_an_afternoon() -> None:
     text = (ROOT / "docs/architecture.md").read_text()
     section = text.split("## The spine", 1)[1].split("\n## ", 1)[0]
     rows = [line for line in section.splitlines() if line.startswith("| ")]

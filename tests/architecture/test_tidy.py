@@ -1,4 +1,4 @@
-"""The parts of the style that a machine can see and ruff does not."""
+"""Style rules that a machine can check and ruff does not."""
 
 import ast
 import re
@@ -19,7 +19,7 @@ PRODUCT = {"lines": 60, "parameters": 8, "methods": 20}
 _PUBLIC_DSL = "stage_writer/topologies/dsl/"
 _TEXT = {"", ".py", ".md", ".toml", ".yaml", ".yml", ".json", ".lock", ".txt", ".sh", ".cfg", ".properties"}
 _OURS = (*PACKAGES, "tests", "docs", "deploy", ".ci")
-# The folders of somebody's machine: a path below one of them works nowhere else.
+# Home folders of developers' machines: a path below one of them works nowhere else.
 _A_WORKPLACE = re.compile(r"(?<![\w./~*}])/(?:home/\w+|Users/\w+|root|work|tmp/w)/")
 
 MODULES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
@@ -29,7 +29,7 @@ LAWS: list[tuple["Callable[[Module], Iterator[str]]", list[Path]]] = []
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """A file of Python, read and parsed once for all laws."""
+    """A Python file, read and parsed once for all laws."""
 
     name: str
     text: str
@@ -44,7 +44,7 @@ def parsed(path: Path) -> Module:
 
 
 def law(paths: list[Path]) -> Callable[[Callable[[Module], Iterator[str]]], Callable[[Module], Iterator[str]]]:
-    """What holds in each of these modules: the function yields what breaks it there."""
+    """A rule for each of these modules: the function yields the violations."""
 
     def known(breaches: Callable[[Module], Iterator[str]]) -> Callable[[Module], Iterator[str]]:
         LAWS.append((breaches, paths))
@@ -54,7 +54,7 @@ def law(paths: list[Path]) -> Callable[[Callable[[Module], Iterator[str]]], Call
 
 
 @law(MODULES)
-def a_module_says_what_it_is_and_ends_in_time(module: Module) -> Iterator[str]:
+def a_module_has_a_docstring_and_stays_short(module: Module) -> Iterator[str]:
     tree = module.nodes[0]
     if not isinstance(tree, ast.Module) or not ast.get_docstring(tree):
         yield "it has no docstring"
@@ -73,7 +73,7 @@ def a_function_fits_on_a_screen(module: Module) -> Iterator[str]:
 
 
 def _sizes(node: ast.AST) -> Iterator[tuple[str, str, int]]:
-    """What is measured in this node: which limit of ``PRODUCT``, whose, and how much."""
+    """The measures of a node: the limit of ``PRODUCT``, the name, and the size."""
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         yield "lines", node.name, (node.end_lineno or node.lineno) - node.lineno + 1
     if isinstance(node, ast.ClassDef):
@@ -86,7 +86,7 @@ def _sizes(node: ast.AST) -> Iterator[tuple[str, str, int]]:
                 yield "parameters", node.name, sum(parameter is not None for parameter in parameters[1:])  # after self
 
 
-def test_functions_constructors_and_classes_of_the_product_are_small() -> None:
+def test_product_functions_constructors_and_classes_are_small() -> None:
     over = {
         f"{module.name}: {measure} of {name}": size
         for module in map(parsed, _OF_USERS)
@@ -98,7 +98,7 @@ def test_functions_constructors_and_classes_of_the_product_are_small() -> None:
     assert over == {}, "split it by subject"
 
 
-def test_nothing_names_a_folder_of_a_developers_machine() -> None:
+def test_no_file_names_a_developer_s_folder() -> None:
     tops = [path for path in ROOT.iterdir() if path.is_file() and path.name != ".git"]
     files = [*tops, *(path for folder in _OURS for path in (ROOT / folder).rglob("*") if path.is_file())]
     for path in files:
@@ -114,7 +114,7 @@ _NAMES_NO_FILE = re.compile(r"(?:stage-writer|delta-loader|bootstrap|kafka-delta
 
 @law(_OF_USERS)
 def a_remedy_names_the_real_config_file(module: Module) -> Iterator[str]:
-    """common/remedies.py; the help of a command and the generated reference speak of no particular file."""
+    """common/remedies.py; a command's help and the generated reference refer to no particular file."""
     docstrings = {id(node.value) for node in module.nodes if isinstance(node, ast.Expr)}  # docstrings
     for node in module.nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
@@ -127,14 +127,14 @@ _WITHOUT_ITS_CONFIG = re.compile(r"`(?:stage-writer|delta-loader|bootstrap)(?: [
 
 
 def _message(node: ast.JoinedStr | ast.Constant) -> str:
-    """A text as it is written, with ``{}`` for what is filled in."""
+    """The text as written, with ``{}`` for the filled-in values."""
     parts = node.values if isinstance(node, ast.JoinedStr) else [node]
     return "".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in parts)
 
 
 @law([one for one in _OF_USERS if "settings" not in one.parts])
 def a_command_in_a_remedy_has_its_arguments(module: Module) -> Iterator[str]:
-    """Descriptions of settings, metrics and options speak of no particular file; remedies do."""
+    """Descriptions of settings, metrics and options refer to no particular file; remedies do."""
     general = [node.value for node in module.nodes if isinstance(node, ast.Expr)]
     calls = (node for node in module.nodes if isinstance(node, ast.Call))
     general += [word.value for call in calls for word in call.keywords if word.arg == "help"]
@@ -149,13 +149,13 @@ def a_command_in_a_remedy_has_its_arguments(module: Module) -> Iterator[str]:
 
 
 @law(_OF_USERS)
-def what_commands_print_goes_through_one_function(module: Module) -> Iterator[str]:
-    """`common.cli.echo` fills the config's path in; what drafts and shows configs has no remedies."""
+def command_output_goes_through_one_function(module: Module) -> Iterator[str]:
+    """`common.cli.echo` fills in the config's path; the code that drafts and shows configs has no remedies."""
     if module.name not in {"common/cli.py", "common/reference.py", "bootstrap/config/commands.py"}:
         yield from re.findall(r"typer\.echo\(", module.text)
 
 
-# Names that say nothing, or that only this project had: a variable is named for what it holds.
+# Names that say nothing, or that only this project used: a variable is named for its content.
 VARIABLES = frozenset(
     (
         "around beginning crew evolver filing filling first_pass fitness flight found gave_way given_way gives_way it "
@@ -165,7 +165,7 @@ VARIABLES = frozenset(
 
 
 @law(_OF_USERS)
-def a_variable_is_named_for_what_it_holds(module: Module) -> Iterator[str]:
+def a_variable_is_named_for_its_content(module: Module) -> Iterator[str]:
     for node in module.nodes:
         if isinstance(node, ast.arg) or (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)):
             name = node.id if isinstance(node, ast.Name) else node.arg
@@ -183,9 +183,7 @@ def test_no_two_classes_have_the_same_name() -> None:
 
 
 @pytest.mark.parametrize(("breaches", "paths"), LAWS, ids=[breaches.__name__ for breaches, _ in LAWS])
-def test_a_law_of_the_style_holds_in_each_module(
-    breaches: Callable[[Module], Iterator[str]], paths: list[Path]
-) -> None:
+def test_law_of_the_style_holds_in_each_module(breaches: Callable[[Module], Iterator[str]], paths: list[Path]) -> None:
     modules = [parsed(path) for path in paths]
     assert modules
     assert [f"{module.name}: {what}" for module in modules for what in breaches(module)] == []

@@ -1,4 +1,4 @@
-"""The words of the field: what the product and its pages say is plain American English."""
+"""The product and its pages use the field's words, in plain American English."""
 
 import re
 from pathlib import Path
@@ -12,7 +12,7 @@ PAGES = [
     *(ROOT / name for name in ("Makefile", "README.md", "CONTRIBUTING.md", "SECURITY.md")),
     *(ROOT / "docs").rglob("*.md"),
 ]
-# The word that this project once used, and what stands there now.
+# A word that this project once used, and its replacement.
 WORDS = {
     r"mend(s|ed|ing)?": "fix, repair",
     r"anew": "again, new",
