@@ -1,4 +1,4 @@
-"""How containers are confined when images are tried, and what a build is told of this machine's registries."""
+"""How containers are confined when images are tried, and which registries a build is given."""
 
 import os
 import sys
@@ -27,7 +27,7 @@ TEMPLATE = {
 }
 
 
-def test_a_container_is_confined_as_compose_confines_it() -> None:
+def test_container_is_confined_as_in_compose() -> None:
     container = Container(Path("/image"), "10001:10001", ("HOME=/tmp",), ("tini", "--", "delta-loader"), TMP)
     spec = process_spec(
         TEMPLATE,
@@ -54,7 +54,7 @@ def test_a_container_is_confined_as_compose_confines_it() -> None:
 
 
 @pytest.mark.parametrize("name", images.IMAGES)
-def test_compose_confines_what_it_runs_and_the_check_refuses_less(
+def test_weaker_confinement_than_compose_s_is_refused(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (entry,) = images.confinement(name)
@@ -67,7 +67,7 @@ def test_compose_confines_what_it_runs_and_the_check_refuses_less(
         images.confinement(name)
 
 
-def test_a_build_is_told_of_the_machine_s_index_repository_and_certificates(tmp_path: Path) -> None:
+def test_build_gets_the_machine_s_index_repository_and_certificates(tmp_path: Path) -> None:
     certificates = tmp_path / "ca.crt"
     certificates.touch()
     settings = tmp_path / "pip.conf"
@@ -89,7 +89,7 @@ def test_a_build_is_told_of_the_machine_s_index_repository_and_certificates(tmp_
 
 
 @pytest.mark.parametrize("name", images.IMAGES)
-def test_a_dockerfile_takes_what_a_build_is_told(name: str) -> None:
+def test_dockerfile_takes_every_build_argument(name: str) -> None:
     build = (image_engine.ROOT / f"deploy/images/{name}.Dockerfile").read_text("utf-8").partition("\n\n")[2]
     (taken,) = [line.split()[1:] for line in build.splitlines() if line.startswith("ARG ")]
     arguments = {
@@ -101,10 +101,10 @@ def test_a_dockerfile_takes_what_a_build_is_told(name: str) -> None:
         "KDE_MAVEN_URL",
     }
     assert set(taken) == arguments
-    assert "ARG" not in build.rpartition("\nFROM ")[2]  # none of it is in what is shipped
+    assert "ARG" not in build.rpartition("\nFROM ")[2]  # the shipped stage has none of them
 
 
-def test_a_machine_without_the_engine_is_a_reason_and_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_image_engine_is_a_reason_to_skip(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
     with pytest.raises(Unavailable, match="root on Linux"):
         image_engine.require_engine(install=False)
@@ -115,7 +115,7 @@ def test_a_machine_without_the_engine_is_a_reason_and_no_failure(monkeypatch: py
         image_engine.require_engine(install=False)
 
 
-def test_a_program_that_fails_or_takes_too_long_ends_with_what_it_printed(tmp_path: Path) -> None:
+def test_failed_or_slow_command_ends_with_its_output(tmp_path: Path) -> None:
     with pytest.raises(ImageError, match=r"(?s)sh ended with code 3.*no such layer"):
         image_engine.run(["sh", "-c", "echo no such layer; exit 3"], tmp_path / "failed", 60)
     with pytest.raises(TooSlowError, match="took longer"):

@@ -1,6 +1,6 @@
-"""`deploy/` through the tools of those who own its formats.
+"""`deploy/` checked by the tools that own its formats.
 
-What comes in seconds is fetched here; what takes minutes is skipped where `make deploy-check` has not built it.
+Quick tools are fetched here; slow ones are skipped unless `make deploy-check` has built them.
 """
 
 import json
@@ -25,7 +25,7 @@ Manifest = dict[str, object]
 
 
 def require(*wanted: deploy_tools.Tool | deploy_tools.Source) -> None:
-    """Skip the test that needs what is not here, unless somebody has said that all of it is."""
+    """Skips the test if a tool is missing, unless DEPLOY_TOOLS=required."""
     absent = [
         tool.name if isinstance(tool, deploy_tools.Tool) else tool[2]
         for tool in wanted
@@ -64,12 +64,12 @@ def validate(text: str, folder: Path, expected: int = 0) -> str:
 
 @pytest.mark.usefixtures("kubernetes")
 @pytest.mark.parametrize("overlay", OVERLAYS)
-def test_the_manifests_are_what_kubernetes_takes(overlay: str, tmp_path: Path) -> None:
+def test_manifests_are_valid_for_kubernetes(overlay: str, tmp_path: Path) -> None:
     validate(rendered(overlay), tmp_path)
 
 
 @pytest.mark.usefixtures("kubernetes")
-def test_the_cpu_autoscaler_fits_the_base(tmp_path: Path) -> None:
+def test_cpu_autoscaler_fits_the_base(tmp_path: Path) -> None:
     shutil.copytree(DEPLOY / "kubernetes", tmp_path / "kubernetes")
     mine = tmp_path / "kubernetes/overlays/cpu"
     mine.mkdir()
@@ -82,7 +82,7 @@ def test_the_cpu_autoscaler_fits_the_base(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("kubernetes")
-def test_a_wrong_manifest_would_be_noticed(tmp_path: Path) -> None:
+def test_invalid_manifests_fail_validation(tmp_path: Path) -> None:
     text = rendered("overlays/example")
     validate(text.replace("readOnlyRootFilesystem: true", "readOnlyRootFilesystem: often"), tmp_path, expected=1)
     validate(text.replace("maxReplicaCount: 8", "maxReplicaCount: many"), tmp_path, expected=1)
@@ -115,17 +115,17 @@ def test_each_container_is_confined_and_bounded(overlay: str) -> None:
     assert ("ScaledObject" in kinds) == (overlay != "base")
 
 
-def test_the_alert_rules_are_read_and_each_fires() -> None:
+def test_alert_rules_are_valid_and_each_fires() -> None:
     require(deploy_tools.PROMTOOL)
     call(deploy_tools.PROMTOOL.program, "check", "rules", "--lint-fatal", DEPLOY / "monitoring/alerts.yaml")
     call(deploy_tools.PROMTOOL.program, "test", "rules", DEPLOY / "monitoring/alerts_test.yaml")
 
 
-def test_the_dockerfiles_have_no_findings() -> None:
+def test_dockerfiles_have_no_findings() -> None:
     call(Path(sys.executable).parent / "hadolint", *sorted((DEPLOY / "images").glob("*.Dockerfile")))
 
 
-def test_the_compose_file_is_what_compose_takes() -> None:
+def test_compose_file_is_valid() -> None:
     require(deploy_tools.COMPOSE)
     schema = json.loads(deploy_tools.file_of(deploy_tools.COMPOSE).read_text("utf-8"))
     compose = yaml.safe_load((DEPLOY / "compose/compose.yaml").read_text("utf-8"))
@@ -138,7 +138,7 @@ def test_the_compose_file_is_what_compose_takes() -> None:
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not here")
-def test_the_units_are_what_systemd_takes(tmp_path: Path) -> None:
+def test_units_are_valid_for_systemd(tmp_path: Path) -> None:
     for path in sorted((DEPLOY / "systemd").glob("*.service")):
         # The program need not be installed here.
         unit = tmp_path / path.name

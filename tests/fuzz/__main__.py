@@ -1,4 +1,4 @@
-"""``python -m tests.fuzz [--seconds N]`` (`make fuzz`), or ``python -m tests.fuzz INPUT`` for one that was found."""
+"""``python -m tests.fuzz [--seconds N]`` (`make fuzz`), or ``python -m tests.fuzz INPUT`` for a found input."""
 
 import argparse
 import resource
@@ -8,7 +8,7 @@ from pathlib import Path
 
 FOUND = Path("build/fuzz")
 MEMORY = 2048
-"""MiB that an input may bring the process to."""
+"""MiB that one input may make the process use."""
 
 
 def main() -> int:

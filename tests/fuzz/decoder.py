@@ -57,7 +57,7 @@ class _Target:
         self._row_type = pa.struct(list(to_arrow_schema(columns)))
 
     def check(self, messages: list[bytes]) -> None:
-        """Raises AssertionError when a message ends otherwise than alone."""
+        """Raises AssertionError when a message's result differs from decoding it alone."""
         rows, places, letters = [], [], []
         for place, message in enumerate(messages):
             outcome = self._strict.decode(message)
@@ -140,4 +140,4 @@ WORDS = (
     ),
     *('{"i":1}', '{"q":{"t":""}}', ",", ":", "\\", '"', "\n"),
 )
-"""Words of JSON and of these columns, for the fuzzer to put in."""
+"""Words of JSON and of these columns, for the fuzzer to insert."""

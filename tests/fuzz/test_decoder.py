@@ -1,4 +1,4 @@
-"""The fuzz target in short: its seeds, and some seconds of the fuzzer where it is installed."""
+"""A short run of the fuzz target: its seeds, and some seconds of the fuzzer where it is installed."""
 
 import subprocess
 import sys
@@ -9,7 +9,7 @@ from tests.fuzz import decoder
 
 
 @pytest.mark.parametrize("place", range(len(decoder.SEEDS)))
-def test_the_seeds_end_as_they_do_alone(place: int) -> None:
+def test_seeds_decode_as_they_do_alone(place: int) -> None:
     decoder.check(decoder.SEEDS[place])
 
 

@@ -1,1 +1,1 @@
-"""Objects as releases have written them, and what today's code makes of them: `files/`, a folder for each release."""
+"""Objects as releases have written them, and as today's code reads them: `files/`, a folder for each release."""

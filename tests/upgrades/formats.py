@@ -1,7 +1,7 @@
 """One value of each format that outlives a process, as today's code writes it.
 
 ``python -m tests.upgrades.formats VERSION`` writes them into ``files/VERSION/``, once for each release, when it is
-made; what is there is never written again. ``files/next/`` has the formats that are newer than the last release.
+made; existing files are never written again. ``files/next/`` has the formats that are newer than the last release.
 """
 
 import sys
@@ -170,11 +170,11 @@ SENT = Outgoing(
         schema=OUTBOX_SCHEMA,
     ),
 )
-"""The first two are the inside of state files, the last is that of an outbox."""
+"""The first two are the content of state files, the last that of an outbox."""
 
 
 def written_binary() -> dict[str, bytes]:
-    """The objects that are no JSON, by a name for the file."""
+    """The objects that are not JSON, by file name."""
     spaces = {name: partial(_entries, dict(entries)) for name, entries in HELD.spaces.items()}
     return {
         "state-1.changes": changes_to_chunks(CHANGED).to_bytes(),
@@ -188,7 +188,7 @@ def _entries(entries: dict[bytes, bytes | None]) -> Iterator[tuple[bytes, bytes]
 
 
 def written() -> dict[str, tuple[str, bytes]]:
-    """Each format's path in the stage (or what it is) and its bytes, by a name for the file."""
+    """Each format's path in the stage (or its kind) and its bytes, by file name."""
     return {
         **{name: (NAME.path, manifest_to_bytes(SOURCE, manifest)) for name, manifest in MARKERS.items()},
         **{name: (REQUEST.path, replacement_to_bytes(REQUEST, found)) for name, found in REPLACEMENTS.items()},
@@ -205,9 +205,9 @@ def written() -> dict[str, tuple[str, bytes]]:
 
 
 def main(version: str) -> None:
-    """Write the files of a release."""
+    """Writes the files of a release."""
     folder = FILES / version
-    folder.mkdir(parents=True)  # what is there stays
+    folder.mkdir(parents=True)  # existing files stay
     for name, (_, data) in written().items():
         (folder / f"{name}.json").write_bytes(data)
     for name, data in written_binary().items():

@@ -1,7 +1,7 @@
-"""Releases beside one another: what older ones wrote is read, and what is written now they can read.
+"""Releases next to one another: each reads the objects that older ones wrote, and older ones read today's.
 
-Each folder of `files/` is a release (`first` is what the very first writer wrote). A reader passes over fields that it
-does not know, and refuses a version that it does not know; so within one version no field may go, or change its type.
+Each folder of `files/` is a release (`first` is the very first writer's). A reader ignores unknown fields, and
+refuses an unknown version; so within one version no field may be removed, or change its type.
 """
 
 import json
@@ -83,18 +83,18 @@ def name_of(path: Path) -> str:
 
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_what_a_release_wrote_means_the_same_now(path: Path) -> None:
+def test_object_of_an_older_release_reads_the_same_now(path: Path) -> None:
     assert read(path.stem, path.read_bytes()) == EXPECTED[path.stem]
 
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_what_is_written_now_has_all_that_a_release_reads(path: Path) -> None:
+def test_todays_object_has_every_field_that_an_older_release_reads(path: Path) -> None:
     missing = list(_missing(json.loads(path.read_bytes()), json.loads(WRITTEN[path.stem][1]), path.stem))
     assert missing == []
 
 
 def _missing(old: object, new: object, place: str) -> list[str]:
-    """The places of an older object that a newer one lacks, or has another type in."""
+    """The paths of an older object that a newer one lacks, or has with another type."""
     if type(old) is not type(new):
         return [f"{place}: {type(old).__name__} became {type(new).__name__}"]
     if isinstance(old, dict) and isinstance(new, dict):
@@ -124,21 +124,21 @@ EXPECTED_BINARY: dict[str, object] = {
 
 
 @pytest.mark.parametrize("path", BINARY, ids=name_of)
-def test_the_state_that_a_release_left_is_the_same_now(path: Path) -> None:
+def test_state_of_an_older_release_reads_the_same_now(path: Path) -> None:
     assert read_binary(path.name, path.read_bytes()) == EXPECTED_BINARY[path.name]
 
 
 @pytest.mark.parametrize("name", sorted(EXPECTED_BINARY))
 def test_state_of_a_higher_version_is_refused_by_name(name: str) -> None:
     data = bytearray(formats.written_binary()[name])
-    data[8] += 1  # behind eight bytes that say what it is
+    data[8] += 1  # after eight bytes that name the format
     with pytest.raises(StateError, match=r"has format version 2; this program reads up to 1") as caught:
         read_binary(name, bytes(data))
     assert name in str(caught.value)
 
 
 @pytest.mark.parametrize("name", sorted(EXPECTED))
-def test_each_format_goes_round(name: str) -> None:
+def test_each_format_round_trips(name: str) -> None:
     assert read(name, WRITTEN[name][1]) == EXPECTED[name]
 
 
@@ -153,7 +153,7 @@ READERS: dict[str, ModuleType] = {
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_a_reader_that_knows_only_lower_versions_refuses_by_name(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reader_of_lower_versions_refuses_by_name(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     data = WRITTEN[name][1]
     version = json.loads(data)["version"]
     assert name.endswith(f"-{version}") or version == 1
