@@ -1,16 +1,16 @@
-"""Two or three loaders' leases, of the same streams, of others and of some of both, in a hostile world: any
+"""Two or three loaders' leases, of equal, different or overlapping streams, in a hostile world: any
 interleaving, pauses, crashes, lost and late requests.
 
-The world and its store are those of tests/simulation; here nothing but the lease runs in it. What is checked at every
-step, and in the end, in peace:
+The world and its store are those of tests/simulation; only the lease runs in it. Checked at every
+step, and at the end, without faults:
 
-* the highest epoch never falls, and what it says never changes: each has one creator;
+* the highest epoch never falls, and its content never changes: each has one creator;
 * at most one contender holds the lease of a stream by its own clock. (A process may be stopped between asking and
   acting, so a commit is not guarded by that. The txn actions do it.);
-* who was paused steps back at its next turn when another one has its streams;
+* a paused holder steps back at its next turn when another one has its streams;
 * once all faults have ended, and again when a holder dies, each stream of a living contender is held within two lease
-  times of the last request that came late, whoever has other streams. (A dead holder's renewal that arrives just before
-  the lease would be taken over is waited for once more: nobody can tell it from a living one's.)
+  times of the last request that came late, for any distribution of streams. (A dead holder's renewal that arrives
+  just before the lease would be taken over is waited for once more: it looks like a living holder's.)
 """
 
 import itertools
@@ -42,19 +42,19 @@ _WORLDS = (
 
 @dataclass
 class Contest:
-    """The contenders, by the streams of each, and the books about them."""
+    """The contenders, by the streams of each, and the records about them."""
 
     world: World
     streams: Sequence[str]
     bucket: Bucket = field(default_factory=Bucket)
     running: dict[int, tuple[Process, LoaderLease]] = field(default_factory=dict)
     highest: int = 0
-    said: dict[Epoch, bytes] = field(default_factory=dict)
+    content_of: dict[Epoch, bytes] = field(default_factory=dict)
     holders: set[str] = field(default_factory=set)
     started: int = 0
 
     def turn(self) -> None:
-        """One step of the world, dead contenders started again now and then."""
+        """One step of the world; dead contenders are restarted now and then."""
         for role in range(len(self.streams)):
             process = self.running[role][0] if role in self.running else None
             if (process is None or not process.alive) and self.world.rng.random() < 0.02:
@@ -62,9 +62,9 @@ class Contest:
         self.step()
 
     def step(self) -> bool:
-        goes_on = self.world.step()
+        has_more = self.world.step()
         self.check()
-        return goes_on
+        return has_more
 
     def start(self, role: int) -> None:
         self.started += 1
@@ -95,7 +95,9 @@ class Contest:
         highest = max(records, default=Epoch(0))
         assert highest >= self.highest, "the highest epoch fell"
         if highest:
-            assert self.said.setdefault(highest, records[highest]) == records[highest], "an epoch has two creators"
+            assert self.content_of.setdefault(highest, records[highest]) == records[highest], (
+                "an epoch has two creators"
+            )
         self.highest = highest
         held = [(stream, process.name) for process, lease in self.living() for stream in lease.held()]
         assert len({stream for stream, _ in held}) == len(held), f"{held} hold the lease at the same time"
@@ -105,7 +107,7 @@ class Contest:
         return [entry for entry in self.running.values() if entry[0].alive]
 
     def unheld(self) -> set[str]:
-        """Streams that a living contender could load, and none does."""
+        """Streams that a living contender could load and none holds."""
         wanted = {stream for role, entry in self.running.items() if entry[0].alive for stream in self.streams[role]}
         return wanted.difference(*(lease.held() for _, lease in self.living()))
 
@@ -114,7 +116,7 @@ class Contest:
         return epoch_of(path.removeprefix(f"{STAGE}/"))
 
     def heal(self) -> None:
-        """All faults end, who is about to end does, and all contenders run."""
+        """Ends all faults, lets dying contenders end, and runs all contenders."""
         self.world.heal()
         for _ in range(200):
             self.step()
@@ -125,13 +127,13 @@ class Contest:
     def holder(self) -> tuple[Process, LoaderLease] | None:
         return next((entry for entry in self.living() if entry[1].held()), None)
 
-    def somebody_takes_over(self) -> None:
+    def wait_for_takeover(self) -> None:
         since_ms = self.world.now_ms
         while self.unheld():
             if self.world.has_late_requests:
                 since_ms = self.world.now_ms
-            assert self.step(), "nothing happens any more"
-            assert self.world.now_ms - since_ms < 2 * LEASE_S * 1000, "nobody took over within two lease times"
+            assert self.step(), "nothing more happens"
+            assert self.world.now_ms - since_ms < 2 * LEASE_S * 1000, "no contender took over within two lease times"
 
 
 def contest(seed: int, streams: Sequence[str], turns: int) -> Contest:
@@ -147,30 +149,30 @@ def contest(seed: int, streams: Sequence[str], turns: int) -> Contest:
     streams=st.lists(st.sampled_from(["a", "b", "ab", "bc", "abc"]), min_size=2, max_size=3),
     turns=st.integers(50, 1500),
 )
-def test_one_holds_at_a_time_and_another_always_takes_over(seed: int, streams: list[str], turns: int) -> None:
+def test_one_loader_holds_at_a_time_and_another_always_takes_over(seed: int, streams: list[str], turns: int) -> None:
     run = contest(seed, streams, turns)
     run.heal()
-    run.somebody_takes_over()
+    run.wait_for_takeover()
     holder = required(run.holder())
     run.world.crash(holder[0])
-    run.somebody_takes_over()
+    run.wait_for_takeover()
     for process, _ in run.running.values():
         if process.alive:
             run.world.crash(process)
 
 
-def test_the_worlds_are_hostile_enough() -> None:
+def test_worlds_are_hostile_enough() -> None:
     """A check of the check: the lease changes hands often, by death, by release and after pauses."""
     runs = [contest(seed, ["a"] * 3, 1500) for seed in range(12)]
     assert sum(len(run.holders) for run in runs) > 24
-    assert sum(LeaseRecord.from_bytes(data, 1.0).released for run in runs for data in run.said.values()) > 5
+    assert sum(LeaseRecord.from_bytes(data, 1.0).released for run in runs for data in run.content_of.values()) > 5
     faults = {fault.name for run in runs for fault, count in run.world.faults.items() if count}
     assert {"CRASH", "PAUSE", "STALL", "REFUSED", "LOST_ANSWER", "LATE_REQUEST", "DUPLICATE_REQUEST"} <= faults
 
 
-def test_a_dead_holders_late_renewal_is_waited_for_once_more() -> None:
-    run = in_peace()
-    run.world.heal()  # nobody comes to the end of its time
+def test_dead_holder_s_late_renewal_is_waited_for_once_more() -> None:
+    run = without_faults()
+    run.world.heal()  # no contender reaches the end of its lifetime
     dead, _ = run.running[0]
     run.start(1)
     for _ in range(100):
@@ -186,14 +188,14 @@ def test_a_dead_holders_late_renewal_is_waited_for_once_more() -> None:
     assert run.holder() is None
     run.bucket.objects[path] = (renewal.to_bytes(), run.world.now_ms)
     arrived_ms = run.world.now_ms
-    run.somebody_takes_over()
+    run.wait_for_takeover()
     assert run.holder() == run.running[1]
     assert run.world.now_ms - arrived_ms >= LEASE_S * 1000
     run.world.crash(run.running[1][0])
 
 
-def test_a_holder_that_was_paused_steps_back_at_its_next_turn() -> None:
-    run = in_peace()
+def test_paused_holder_steps_back_at_its_next_turn() -> None:
+    run = without_faults()
     sleeper, lease = run.running[0]
     run.start(1)
     sleeper.paused_until_ms = run.world.now_ms + 120_000
@@ -210,13 +212,13 @@ def test_a_holder_that_was_paused_steps_back_at_its_next_turn() -> None:
         run.world.crash(process)
 
 
-def in_peace() -> Contest:
-    """A world without a fault of its own, and contender 0 holds the lease."""
+def without_faults() -> Contest:
+    """A world without faults where contender 0 holds the lease."""
     chances = Chances()
     for chance in fields(Chances):
         if isinstance(chance.default, float):
             chances = replace(chances, **{chance.name: 0.0})  # type: ignore[arg-type]
     run = Contest(World(1, chances), ["a", "a"])
     run.start(0)
-    run.somebody_takes_over()
+    run.wait_for_takeover()
     return run

@@ -19,7 +19,7 @@ from common.stage.state_files import MarkedState, StateFileName, StateFiles, Sta
 from common.stage.undeclared import UndeclaredFields
 from common.tables.changes import MergeBy
 
-# JSON is UTF-8: a lone surrogate is no character.
+# JSON is UTF-8: a lone surrogate is not a character.
 texts = st.text(st.characters(codec="utf-8"), max_size=30)
 counts = st.integers(0, 2**62)
 times = st.none() | st.integers(-(2**62), 2**62)
@@ -140,31 +140,29 @@ def manifests(draw: st.DrawFn, name: MarkerName) -> Manifest:
 
 
 @given(names)
-def test_a_name_is_read_as_it_was_written(name: MarkerName) -> None:
+def test_marker_name_round_trips(name: MarkerName) -> None:
     assert MarkerName.parse(name.path) == name
 
 
 @given(names)
-def test_a_name_needs_no_padding(name: MarkerName) -> None:
+def test_marker_name_needs_no_padding(name: MarkerName) -> None:
     partition = name.topic_partition
     assert MarkerName.parse(f"done/{partition.topic}/{partition.partition}/{name.start}.done") == name
 
 
 @given(names, names)
-def test_paths_of_one_partition_sort_as_their_positions_do(one: MarkerName, other: MarkerName) -> None:
+def test_paths_of_a_partition_sort_like_their_positions(one: MarkerName, other: MarkerName) -> None:
     other = MarkerName(one.topic_partition, other.start)
     assert (one.path < other.path) == (one.start < other.start)
 
 
 @given(st.data(), partitions, st.sampled_from(StateKind))
-def test_a_state_file_s_name_is_read_as_it_was_written(
-    data: st.DataObject, partition: TopicPartition, kind: StateKind
-) -> None:
+def test_state_file_name_round_trips(data: st.DataObject, partition: TopicPartition, kind: StateKind) -> None:
     name = data.draw(state_names(partition, kind))
     assert StateFileName.parse(name.path) == name
 
 
 @given(st.data(), names)
-def test_a_manifest_is_read_as_it_was_written(data: st.DataObject, name: MarkerName) -> None:
+def test_manifest_round_trips(data: st.DataObject, name: MarkerName) -> None:
     manifest = data.draw(manifests(name))
     assert manifest_from_bytes(name, manifest_to_bytes(name.topic_partition, manifest)) == manifest

@@ -1,4 +1,4 @@
-"""A merged chain against a plain oracle: one order, and each message once, whatever brings and cuts it."""
+"""A merged chain against a plain oracle: one order, and each message once, in all polls and cuts."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,13 +34,13 @@ class Record:
 
 
 Logs = dict[TopicPartition, tuple[Record, ...]]
-Told = tuple[str, int]
+Place = tuple[str, int]
 """A topic and an offset."""
 
 
 @st.composite
 def logs(draw: st.DrawFn) -> Logs:
-    """Logs with holes, and with times in any order."""
+    """Logs with gaps between offsets, and with times in any order."""
     made: Logs = {}
     for partition in INPUTS:
         steps = draw(st.lists(st.tuples(st.integers(1, 3), st.integers(-1, 12)), max_size=12))
@@ -50,14 +50,14 @@ def logs(draw: st.DrawFn) -> Logs:
 
 
 def end_of(log: Sequence[Record]) -> int:
-    """There is always a transaction's marker at the end."""
+    """The end of a log: a transaction's marker always follows the last record."""
     return (log[-1].offset if log else 0) + 2
 
 
-def oracle(logs: Logs) -> list[Told]:
-    """Record by record: of the next ones the one with the lowest time, and of the first topic."""
+def oracle(logs: Logs) -> list[Place]:
+    """Record by record: of the next records, the one with the lowest time and of the first topic."""
     left = {partition: list(log) for partition, log in logs.items()}
-    order: list[Told] = []
+    order: list[Place] = []
     while any(left.values()):
         partition = min(
             (partition for partition in left if left[partition]),
@@ -69,7 +69,7 @@ def oracle(logs: Logs) -> list[Told]:
 
 @dataclass(slots=True)
 class Brokers:
-    """A source that delivers what a test says, of all logs."""
+    """A source that delivers the records that a test plans, of all logs."""
 
     logs: Logs
     listener: GroupListener | None = None
@@ -77,7 +77,7 @@ class Brokers:
     paused: set[TopicPartition] = field(default_factory=set)
     faults: list[PartitionFault] = field(default_factory=list)
     plan: dict[TopicPartition, int] = field(default_factory=dict)
-    """How many records of which the next poll brings."""
+    """How many records of each partition the next poll returns."""
 
     @property
     def metadata(self) -> KafkaMetadata:
@@ -148,7 +148,7 @@ class Brokers:
 
 @dataclass(slots=True)
 class Reader:
-    """The writer's side: begins chains where it is told, and takes what comes."""
+    """The writer's side: begins chains at ``begin``, and collects batches."""
 
     begin: Position
     batches: list[MergedBatch] = field(default_factory=list)
@@ -177,7 +177,7 @@ class Reader:
         self.ends += polled.ends.values()
 
     @property
-    def told(self) -> list[Told]:
+    def places(self) -> list[Place]:
         return [message for batch in self.batches for message in messages_of(batch)]
 
 
@@ -192,9 +192,9 @@ def batch_of(partition: TopicPartition, records: Sequence[Record]) -> MessageBat
     )
 
 
-def messages_of(batch: MergedBatch) -> list[Told]:
-    """What it holds, read through its inputs' batches; all that is said of a message has to agree."""
-    by_index: dict[int, Told] = {}
+def messages_of(batch: MergedBatch) -> list[Place]:
+    """The messages of a batch, read through its inputs' batches; every column of a message has to agree."""
+    by_index: dict[int, Place] = {}
     for part in batch.by_input():
         topic = str(part.batch.partition.topic)
         for index, offset, value in zip(
@@ -221,7 +221,7 @@ def reading(logs: Logs, begin: Position, clock: HandClock, ahead_bytes: int) -> 
 
 
 def drain(brokers: Brokers, source: MergingSource, reader: Reader, clock: HandClock) -> None:
-    """Read to the ends, with time enough for idle inputs."""
+    """Reads to the ends, with time enough for idle inputs."""
     for _ in range(60):
         brokers.plan = dict.fromkeys(INPUTS, 2)
         reader.take(source.poll(0.0))
@@ -232,7 +232,7 @@ polls = st.lists(st.dictionaries(st.sampled_from(INPUTS), st.integers(0, 4)), ma
 
 
 @given(logs(), polls, st.sampled_from([0, 20, 10_000]))
-def test_no_interleaving_of_polls_changes_the_order(
+def test_order_is_independent_of_the_interleaving_of_polls(
     found: Logs, planned: list[dict[TopicPartition, int]], ahead: int
 ) -> None:
     clock = HandClock()
@@ -240,9 +240,9 @@ def test_no_interleaving_of_polls_changes_the_order(
     for plan in planned:
         brokers.plan = plan
         reader.take(source.poll(0.0))
-        clock.now_s += 6.0  # an input that was not read to its end is waited for, however long that takes
+        clock.now_s += 6.0  # an input that was not read to its end is waited for without a limit
     drain(brokers, source, reader, clock)
-    assert reader.told == oracle(found)
+    assert reader.places == oracle(found)
     offsets = np.concatenate([batch.offsets for batch in reader.batches]) if reader.batches else np.zeros(0)
     assert np.all(np.diff(offsets) > 0)
     assert inputs_at(reader.ends[-1]) == tuple(
@@ -251,7 +251,7 @@ def test_no_interleaving_of_polls_changes_the_order(
 
 
 @given(logs(), polls, st.data())
-def test_a_restart_from_any_message_goes_on_with_the_next(
+def test_restart_from_any_message_continues_with_the_next(
     found: Logs, planned: list[dict[TopicPartition, int]], data: st.DataObject
 ) -> None:
     clock, begin, done = HandClock(), start_at(), []
@@ -281,7 +281,7 @@ def _cut(batch: MergedBatch, count: int | None) -> list[MergedBatch]:
 
 
 @given(logs(), polls)
-def test_a_chain_that_loses_an_input_and_gets_it_back_loses_nothing(
+def test_chain_that_loses_and_regains_an_input_loses_nothing(
     found: Logs, planned: list[dict[TopicPartition, int]]
 ) -> None:
     clock = HandClock()
@@ -301,10 +301,10 @@ def test_a_chain_that_loses_an_input_and_gets_it_back_loses_nothing(
             brokers.assign([INPUTS[1]])
             assert reader.had == [CHAIN]
     drain(brokers, source, reader, clock)
-    assert reader.told == oracle(found)
+    assert reader.places == oracle(found)
 
 
-def test_an_input_that_stays_alone_is_told_of_and_a_fault_is_its_chains() -> None:
+def test_incomplete_input_is_a_config_error_and_a_fault_is_the_chain_s() -> None:
     """A topic has gained a partition, and the others have not."""
     clock, alone = HandClock(), TopicPartition(Topic("a"), Partition(1))
     brokers, source, reader = reading(dict.fromkeys(INPUTS, ()), start_at(), clock, 10_000)
@@ -322,27 +322,27 @@ def test_an_input_that_stays_alone_is_told_of_and_a_fault_is_its_chains() -> Non
     brokers.logs |= {TopicPartition(Topic(topic), Partition(1)): () for topic in ("b", "c")}
     source.poll(0.0)
     brokers.assign([partition for partition in brokers.logs if partition.partition == 1 and partition != alone])
-    assert len(reader.had) == 2, "once the others have it too, it is a chain"
+    assert len(reader.had) == 2, "with the others' partitions it is a chain"
     assert brokers.at[alone] == 10**6
     source.poll(0.0)
-    assert brokers.at[alone] == 0, "what was assigned before is sought, and read from there"
+    assert brokers.at[alone] == 0, "the partition assigned earlier is read from its sought position"
     assert alone not in brokers.paused
 
 
-def test_a_paused_chain_passes_nothing_on_and_its_end_is_reported_again() -> None:
+def test_paused_chain_returns_nothing_and_reports_its_end_again() -> None:
     found: Logs = {partition: (Record(0, number),) for number, partition in enumerate(INPUTS)}
     clock = HandClock()
     brokers, source, reader = reading(found, start_at(), clock, 10_000)
     source.pause([CHAIN])
     assert brokers.paused == set(INPUTS)
-    brokers.paused.clear()  # what was fetched before still arrives
+    brokers.paused.clear()  # records fetched earlier still arrive
     brokers.plan = dict.fromkeys(INPUTS, 1)
     reader.take(source.poll(0.0))
     assert (reader.batches, reader.ends) == ([], [])
     source.resume([CHAIN])
     reader.take(source.poll(0.0))
     drain(brokers, source, reader, clock)
-    assert reader.told == oracle(found)
+    assert reader.places == oracle(found)
     assert len(reader.ends) == 1
     source.resume([CHAIN])
     source.pause([CHAIN])

@@ -70,9 +70,9 @@ def merged(
     refused: set[Place] | None = None,
     patches: bool = False,
 ) -> dict[tuple[object, ...], Row]:
-    """The table that the statements make; with ``placed`` it has the events' places too.
+    """The table that the statements produce; with ``placed`` it has the events' places, too.
 
-    ``refused`` gets the places of events that the table's ``check`` forbids, which are left out.
+    ``refused`` gets the places of events that the table's ``check`` forbids; these are left out.
     """
     by = MergeBy(
         ("id", "name"),
@@ -149,7 +149,7 @@ def upsert(offset: int, value: str | None, sequence: int | None = None) -> Event
 @example([[event(0, "x", 4)], [event(1, None), event(2, "y", 2)]], True, False)  # noqa: FBT003 - drawn so
 @example([[event(0, "x", 4)], [event(1, "y", 3), event(2, None, 4)]], True, True)  # noqa: FBT003
 @example([[event(0, None, 3)], [event(1, "y", 2)], [event(2, "z", 3)]], True, True)  # noqa: FBT003
-def test_a_merge_does_what_a_replay_one_by_one_would_have_done(
+def test_merge_equals_a_replay_of_events_one_by_one(
     loads: list[list[Event]],
     sequenced: bool,  # noqa: FBT001 - drawn
     soft: bool,  # noqa: FBT001
@@ -168,7 +168,7 @@ def truncation(offset: int) -> Event:
 @given(histories(truncates=True), st.booleans(), st.booleans(), st.booleans())
 @example([[event(0, "x", 1)], [truncation(1)]], False, False, False)  # noqa: FBT003 - drawn so
 @example([[event(0, "x", 1), truncation(1), event(2, "y", 2)], [truncation(3)]], True, True, True)  # noqa: FBT003
-def test_a_truncated_table_loses_every_row_that_it_has_then(
+def test_truncation_removes_every_row_that_exists_then(
     loads: list[list[Event]],
     sequenced: bool,  # noqa: FBT001 - drawn
     soft: bool,  # noqa: FBT001
@@ -186,7 +186,7 @@ def test_a_truncated_table_loses_every_row_that_it_has_then(
 @example([[event(0, "x", 4)], [event(1, None), upsert(2, None, 5)]], True, True)  # noqa: FBT003
 @example([[event(0, "x", 4)], [event(1, None, 2), upsert(2, None, 5)]], True, False)  # noqa: FBT003
 @example([[event(0, "x"), event(1, None)], [upsert(2, None)]], False, True)  # noqa: FBT003
-def test_a_null_leaves_what_the_row_has_as_in_a_replay(
+def test_null_keeps_the_row_s_value_as_in_a_replay(
     loads: list[list[Event]],
     sequenced: bool,  # noqa: FBT001 - drawn
     soft: bool,  # noqa: FBT001
@@ -197,9 +197,9 @@ def test_a_null_leaves_what_the_row_has_as_in_a_replay(
     assert merged(loads, sequenced=sequenced, soft=soft, patches=True) == expected
 
 
-@settings(max_examples=examples(0.2))  # a merge for each event costs
+@settings(max_examples=examples(0.2))  # merging each event separately is slow
 @given(histories())
-def test_with_soft_deletes_and_a_sequence_it_is_the_same_however_events_are_cut_into_loads(
+def test_merge_with_soft_deletes_and_a_sequence_is_independent_of_loads(
     loads: list[list[Event]],
 ) -> None:
     everything = sorted((event for load in loads for event in load), key=lambda event: event.place)
@@ -210,7 +210,7 @@ def test_with_soft_deletes_and_a_sequence_it_is_the_same_however_events_are_cut_
 
 CHECKS = {
     "value IS NULL OR value <> 'x'": lambda row: row.value == "x",
-    "value <> 'x'": lambda row: row.value in (None, "x"),  # null is no pass: nor is a deleted row without value
+    "value <> 'x'": lambda row: row.value in (None, "x"),  # null fails, also in a deleted row
 }
 
 
@@ -218,7 +218,7 @@ CHECKS = {
 @given(histories(), st.booleans(), st.booleans(), st.sampled_from(sorted(CHECKS)))
 @example([[event(0, "y", 1), event(1, "x", 4), event(2, "z", 2)]], True, True, "value <> 'x'")  # noqa: FBT003 - drawn so
 @example([[event(0, "x", 4), event(1, None, 4), event(2, "z", 2)]], True, True, "value <> 'x'")  # noqa: FBT003
-def test_what_a_table_forbids_is_as_if_it_had_never_been_sent_and_the_same_however_events_are_cut_into_loads(
+def test_forbidden_events_change_nothing_in_any_division_into_loads(
     loads: list[list[Event]],
     sequenced: bool,  # noqa: FBT001 - drawn
     soft: bool,  # noqa: FBT001
@@ -247,7 +247,7 @@ def is_in_order(loads: Sequence[Sequence[Event]]) -> bool:
     return places == sorted(places)
 
 
-def test_a_table_need_not_have_the_places_by_which_events_are_ordered() -> None:
+def test_table_need_not_have_the_ordering_columns() -> None:
     loads = [[event(1, None), event(0, "x"), event(2, "y")], [event(4, "last"), event(3, "z")]]
     rows = merged(loads, sequenced=False, soft=False, placed=False)
     assert rows == {(1, "a"): Row("last")}

@@ -1,4 +1,4 @@
-"""The reader in C, alone: what it takes is the strict decoder's row, and what is ordinary it takes."""
+"""The C reader alone: each record that it takes equals the strict decoder's row, and it takes ordinary records."""
 
 import json
 import math
@@ -38,7 +38,7 @@ def check(columns: StructType, reading: DecodeOptions, messages: Sequence[bytes]
 
 
 @given(st.sampled_from(ALL).flatmap(lambda one: st.tuples(st.just(one), batches(*one))))
-def test_what_is_taken_is_the_strict_decoders_row(
+def test_taken_record_equals_the_strict_decoder_s_row(
     case: tuple[tuple[StructType, DecodeOptions], list[bytes | None]],
 ) -> None:
     (columns, reading), batch = case
@@ -64,7 +64,7 @@ def test_what_is_taken_is_the_strict_decoders_row(
     [b'{"i":00}', b'{"i":-}', b'{"i":1.}', b'{"d":1e}', b'{"d":.5}', b'{"t":"\\x"}', b'{"t":"\\u12"}', b'{"t":"\t"}']
 )
 @example([b'{"d":0.' + b"0" * 100_001 + b"1e1000002}", b'{"d":1e-99999999999}', b'{"d":0e99999999999}'])
-def test_any_bytes(messages: list[bytes]) -> None:
+def test_any_bytes_agree_with_the_strict_decoder(messages: list[bytes]) -> None:
     columns, reading = READINGS["plain"]
     check(columns, reading, messages)
 
@@ -75,16 +75,16 @@ def test_doubles_are_the_nearest(values: list[float]) -> None:
     kept = [value for value, is_taken in zip(values, taken.is_decoded.tolist(), strict=True) if is_taken]
     assert struct.pack(f"{len(kept)}d", *kept) == taken.rows.field(0).to_numpy(zero_copy_only=False).tobytes()
     ordinary = [value == 0 or abs(value) > 1e-300 for value in values]
-    assert taken.is_decoded[np.array(ordinary, np.bool_)].all()  # all but the subnormal ones
+    assert taken.is_decoded[np.array(ordinary, np.bool_)].all()  # all except subnormals
 
 
 @given(st.lists(st.tuples(st.integers(2**52, 2**53 - 1), st.integers(-60, 10), st.integers(-1, 1))))
 @example([(6511731769870476875 >> 11, -14, 0), (2**53 - 1, -20, 0)])
-def test_numbers_between_two_doubles_are_rounded_as_python_does(halves: list[tuple[int, int, int]]) -> None:
+def test_numbers_between_two_doubles_are_rounded_as_in_python(halves: list[tuple[int, int, int]]) -> None:
     texts = []
-    for digits, power, beside in halves:
+    for digits, power, nudge in halves:
         numerator, decimals = (2 * digits + 1) * (5**-power if power < 0 else 2**power), max(0, -power)
-        texts.append(f"{numerator + beside}e-{decimals}" if decimals else f"{numerator + beside}.0")
+        texts.append(f"{numerator + nudge}e-{decimals}" if decimals else f"{numerator + nudge}.0")
     taken = reader_of(parse_ddl("d DOUBLE")).read(
         pa.array([b'{"d":%s}' % text.encode() for text in texts], pa.binary())
     )
@@ -108,7 +108,7 @@ def test_numbers_between_two_doubles_are_rounded_as_python_does(halves: list[tup
         b'{"m":-1.2500}',
     ],
 )
-def test_the_ordinary_is_taken(message: bytes) -> None:
+def test_ordinary_records_are_taken(message: bytes) -> None:
     columns, reading = READINGS["plain"]
     taken = reader_of(columns, reading).read(pa.array([message, b"{", message], pa.binary()))
     assert taken.is_decoded.tolist() == [True, False, True]
@@ -117,7 +117,7 @@ def test_the_ordinary_is_taken(message: bytes) -> None:
     check(columns, reading, [message, message])
 
 
-def test_a_slice_of_a_longer_buffer_and_an_empty_one() -> None:
+def test_slices_and_empty_arrays_are_read() -> None:
     reader = reader_of(parse_ddl("i INT"))
     messages = pa.array([b'{"i":1}', b'{"i":2}', b'{"i":', b"3}", b'{"i":4}'], pa.binary())
     taken = reader.read(messages.slice(1, 4))
@@ -127,13 +127,13 @@ def test_a_slice_of_a_longer_buffer_and_an_empty_one() -> None:
     assert reader.read(pa.array([b"", b""], pa.binary())).is_decoded.tolist() == [False, False]
 
 
-def test_what_is_deeper_than_any_record_is_left() -> None:
+def test_deeply_nested_records_are_left_to_the_strict_decoder() -> None:
     reader = reader_of(parse_ddl("i INT"))
     deep = [b'{"i":1,"u":' + b"[" * depth + b"]" * depth + b"}" for depth in (1, 64, 65, 1024, 1025, 100_000)]
     assert reader.read(pa.array(deep, pa.binary())).is_decoded.tolist() == [True, True, True, True, False, False]
 
 
-def test_many_keys_of_a_map_are_taken_and_a_repeated_one_is_left() -> None:
+def test_many_map_keys_are_taken_and_a_repeated_one_is_left() -> None:
     reader = reader_of(parse_ddl("g MAP<STRING, MAP<STRING, INT>>"))
     for count in (0, 1, 16, 17, 32, 33, 64, 65, 1000):
         keys = [str(key) for key in range(count)]
@@ -147,7 +147,7 @@ def test_many_keys_of_a_map_are_taken_and_a_repeated_one_is_left() -> None:
         assert [dict(pairs) for _, pairs in taken.rows.to_pylist()[0]["g"][:3]] == [inner] * min(count, 3)
 
 
-def test_keys_that_are_made_to_collide_cost_no_time_without_end() -> None:
+def test_colliding_keys_are_left_to_the_strict_decoder() -> None:
     reader = reader_of(parse_ddl("g MAP<STRING, INT>"))
     colliding: list[str] = []
     number = 0
@@ -201,7 +201,7 @@ def test_base64_with_escapes_is_taken() -> None:
     check(columns, STRICT, messages)
 
 
-def test_what_is_lenient_is_taken() -> None:
+def test_lenient_values_are_taken() -> None:
     columns, reading = READINGS["plain, lenient"]
     messages = [
         b'{"i":"7","l":1.0,"t":[1 , 2],"o":"true","d":"1.5"}',

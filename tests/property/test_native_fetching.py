@@ -1,4 +1,4 @@
-"""What C takes from a queue of librdkafka's is what the messages are: against the messages themselves."""
+"""The messages that C takes from a librdkafka queue, compared with the messages themselves."""
 
 import ctypes
 from collections.abc import Callable
@@ -18,12 +18,12 @@ pytestmark = pytest.mark.skipif(not library_path().exists(), reason="the native 
 END = -191
 NO_HEADERS = -156
 MESSAGE_BYTES = 32
-"""What the columns have of each message beside its bytes."""
+"""The size of each message's columns in addition to its bytes."""
 HEADER_BYTES = 8
 
 
 class Sent(NamedTuple):
-    """A message, or an error with its text in the place of the value."""
+    """A message, or an error with its text as the value."""
 
     topic: str | None
     partition: int
@@ -35,7 +35,7 @@ class Sent(NamedTuple):
 
     @property
     def epoch(self) -> int | None:
-        """Of one partition's messages it rises with their times."""
+        """The leader epoch, which rises with the times of a partition's messages."""
         return None if self.stamp < 0 else self.stamp // 4 % 2**31
 
 
@@ -54,7 +54,7 @@ class _Message(ctypes.Structure):
 
 
 class Queue:
-    """librdkafka's calls, on messages that are given."""
+    """librdkafka's calls, on given messages."""
 
     def __init__(self, sent: list[Sent]) -> None:
         self._names = {
@@ -130,10 +130,10 @@ def _address(buffer: ctypes.Array[ctypes.c_char] | None) -> int | None:
 REPORTED: list[int] = []
 ErrorCallback = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
 CALLBACK = ErrorCallback(lambda _client, error, _reason, _opaque: REPORTED.append(error))
-"""As confluent-kafka's, which aborts the process outside of its own calls; the library keeps its address."""
+"""Like confluent-kafka's callback, which aborts the process outside its own calls; the library keeps its address."""
 
 
-def test_an_error_is_reported_except_by_a_thread_that_takes() -> None:
+def test_error_is_reported_except_in_a_thread_that_takes() -> None:
     queue = Queue([Sent("a", 0, b"{}")])
     reader = QueueReader(library_path(), queue.calls, 1)
     guarded = ErrorCallback(reader.guard_errors(ctypes.cast(CALLBACK, ctypes.c_void_p).value or 0))
@@ -164,7 +164,7 @@ MESSAGES = ORDINARY | ERRORS
 @given(st.lists(MESSAGES.map(Sent._make), max_size=40), st.integers(1, 50), st.integers(1, 20_000))
 @example([Sent("a", 0, b"{}")] * 600, 1000, 2**20)
 @example([Sent("a", 0, None)] * 9, 1000, 1)
-def test_every_message_is_taken_once_as_it_is_and_freed(sent: list[Sent], most: int, most_bytes: int) -> None:
+def test_every_message_is_taken_once_unchanged_and_freed(sent: list[Sent], most: int, most_bytes: int) -> None:
     queue = Queue(sent)
     reader = QueueReader(library_path(), queue.calls, 1)
     rows: list[tuple[object, ...]] = []
@@ -220,7 +220,7 @@ def test_headers_are_read_for_the_topics_that_want_them(sent: list[Sent], topics
     reader.free()
 
 
-def test_tombstones_end_a_portion_by_the_bytes_of_their_keys() -> None:
+def test_key_bytes_of_tombstones_count_toward_the_limit() -> None:
     queue = Queue([Sent("a", 0, None, b"k" * 1000)] * 2000)
     reader = QueueReader(library_path(), queue.calls, 1)
     held, held_bytes = reader.take(10_000, 100_000, 0.0)
@@ -239,7 +239,7 @@ RUNS = st.lists(st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 5), st.int
 
 
 @given(RUNS, st.sampled_from([1, 70]))
-def test_what_was_taken_is_parted_by_partition_in_its_order(runs: list[tuple[str, int, int]], times: int) -> None:
+def test_taken_messages_are_split_by_partition_in_their_order(runs: list[tuple[str, int, int]], times: int) -> None:
     sent = [
         Sent(topic, partition, b"%d" % number, stamp=number)
         for number, (topic, partition, count) in enumerate(runs)

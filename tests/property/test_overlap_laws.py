@@ -1,4 +1,4 @@
-"""A chain that was lost and staged again, with other markers: each record reaches its table once all the same."""
+"""A chain that was lost and staged again with other markers: each record still reaches its table once."""
 
 import json
 from collections import Counter
@@ -68,7 +68,7 @@ class Lake:
 
 @st.composite
 def chains(draw: st.DrawFn, lake: Lake, name: str, kinds: Sequence[str], start: int) -> list[Marker]:
-    """The records from ``start`` on, staged by some writer: whatever markers and files they come to."""
+    """The records from ``start`` on, staged by some writer in any markers and files."""
     cuts = draw(st.lists(st.integers(start + 1, RECORDS), max_size=6, unique=True))
     edges = [start, *sorted({*cuts, RECORDS} - {start})]
     chain: list[Marker] = []
@@ -93,7 +93,7 @@ def chains(draw: st.DrawFn, lake: Lake, name: str, kinds: Sequence[str], start: 
 
 
 def load_all(lake: Lake, chain: list[Marker], *, dies_after: int | None = None) -> None:
-    """What the loader does, until it dies after so many commits or is idle."""
+    """Runs the loader until it has made ``dies_after`` commits or is up to date."""
     commits = 0
     while isinstance(outcome := next_run(lake.position, chain), Run | Overlap):
         load = required(plan_load({SOURCE: outcome}, Limits(3, 10_000)))
@@ -110,7 +110,7 @@ def load_all(lake: Lake, chain: list[Marker], *, dies_after: int | None = None) 
 
 
 @given(KINDS, st.integers(0, 12), st.data())
-def test_a_chain_staged_again_brings_each_record_once(kinds: list[str], dies_after: int, data: st.DataObject) -> None:
+def test_chain_staged_again_loads_each_record_once(kinds: list[str], dies_after: int, data: st.DataObject) -> None:
     lake = Lake()
     first = data.draw(chains(lake, "first", kinds, 0))
     load_all(lake, first, dies_after=dies_after or None)
@@ -123,8 +123,8 @@ def test_a_chain_staged_again_brings_each_record_once(kinds: list[str], dies_aft
 
 
 @given(KINDS, st.data())
-def test_a_record_that_became_another_kind_is_not_loaded_again(kinds: list[str], data: st.DataObject) -> None:
-    """The columns were changed between the two stagings: what the table has of a record's position counts."""
+def test_record_that_changed_its_kind_is_not_loaded_again(kinds: list[str], data: st.DataObject) -> None:
+    """The columns were changed between the two stagings: the record that the table has at a position wins."""
     lake = Lake()
     load_all(lake, data.draw(chains(lake, "first", kinds, 0)), dies_after=data.draw(st.integers(1, 6)))
     loaded = lake.position or 0
@@ -135,7 +135,7 @@ def test_a_record_that_became_another_kind_is_not_loaded_again(kinds: list[str],
 
 
 @given(KINDS, st.integers(0, RECORDS), st.data())
-def test_a_share_is_what_lies_beyond_and_rewrites_no_more_than_it_must(
+def test_split_keeps_records_from_the_position_and_rewrites_only_cut_files(
     kinds: list[str], start: int, data: st.DataObject
 ) -> None:
     lake = Lake()
@@ -151,7 +151,7 @@ def test_a_share_is_what_lies_beyond_and_rewrites_no_more_than_it_must(
             assert all(max(lake.files[path]) < start for path in left_out)
 
 
-def test_a_file_that_does_not_tell_its_offsets_goes_through_spark() -> None:
+def test_file_without_offset_statistics_goes_through_spark() -> None:
     marker_of_files = marker(5, 15, files=2, table=ROWS)
     share = split_files_at(ROWS, marker_of_files, Position(10))
     assert (share.added, [len(write.files) for write in share.written]) == ((), [2])
@@ -160,13 +160,13 @@ def test_a_file_that_does_not_tell_its_offsets_goes_through_spark() -> None:
 
 
 @given(st.integers(6, 14))
-def test_rows_without_offsets_are_not_cut(position: int) -> None:
+def test_rows_without_offsets_cannot_be_split(position: int) -> None:
     straddle = Overlap(Position(position), marker(5, 15, table=ROWS))
     assert require_splittable(straddle, [ROWS], kafka_columns=True) == straddle
     assert require_splittable(straddle, [ROWS], kafka_columns=False) == UnsplittableOverlap(
         straddle.position, straddle.marker
     )
-    # Dead letters have the columns in any case, and a marker without files moves the position alone.
+    # Dead letters always have the columns, and a marker without files only moves the position.
     assert require_splittable(straddle, [DEAD], kafka_columns=False) == straddle
     without = replace(straddle, marker=marker(5, 15, files=0, table=ROWS))
     assert require_splittable(without, [ROWS], kafka_columns=False) == without
@@ -175,7 +175,7 @@ def test_rows_without_offsets_are_not_cut(position: int) -> None:
     assert commit.metadata.spans == {SOURCE: Span(Position(position), Position(15))}
 
 
-def test_runs_come_before_what_straddles_and_that_comes_alone() -> None:
+def test_runs_are_loaded_before_overlaps_and_each_overlap_alone() -> None:
     run = Run((by_hand(3),))
     others = [TopicPartition(Topic("orders"), Partition(number)) for number in (1, 2)]
     straddles = {

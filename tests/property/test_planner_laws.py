@@ -1,4 +1,4 @@
-"""The planner's laws, on every chain that Hypothesis can think of."""
+"""The planner's laws, on every chain that Hypothesis can generate."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,7 +29,7 @@ POSITIONS = st.integers(0, 60)
 
 @st.composite
 def found_markers(draw: st.DrawFn) -> list[AnyMarker]:
-    """Anything that a listing may hold: chains, strays, overlaps, hand-made and broken markers."""
+    """Any content of a listing: chains, strays, overlaps, hand-made and broken markers."""
     starts = draw(st.lists(POSITIONS, max_size=12, unique=True))
     markers: list[AnyMarker] = []
     for start in starts:
@@ -45,7 +45,7 @@ def found_markers(draw: st.DrawFn) -> list[AnyMarker]:
 
 @st.composite
 def chains(draw: st.DrawFn) -> list[Marker]:
-    """A whole chain: from a root, each marker beginning where the one before it ends."""
+    """A whole chain: from a root, each marker starts where the one before it ends."""
     start = draw(POSITIONS)
     chain = [marker(start, start + draw(st.integers(1, 9)), None)]
     for _ in range(draw(st.integers(0, 10))):
@@ -55,7 +55,7 @@ def chains(draw: st.DrawFn) -> list[Marker]:
 
 
 @given(st.none() | POSITIONS, found_markers())
-def test_a_run_never_skips_and_never_overlaps(position: int | None, found: list[AnyMarker]) -> None:
+def test_run_never_skips_and_never_overlaps(position: int | None, found: list[AnyMarker]) -> None:
     at = None if position is None else Position(position)
     outcome = next_run(at, found)
     if isinstance(outcome, Overlap):
@@ -70,7 +70,7 @@ def test_a_run_never_skips_and_never_overlaps(position: int | None, found: list[
 
 
 @given(st.none() | POSITIONS, found_markers(), st.data())
-def test_the_listings_order_makes_no_difference(
+def test_run_is_independent_of_the_listing_order(
     position: int | None, found: list[AnyMarker], data: st.DataObject
 ) -> None:
     at = None if position is None else Position(position)
@@ -78,7 +78,7 @@ def test_the_listings_order_makes_no_difference(
 
 
 @given(POSITIONS, found_markers())
-def test_a_run_is_the_longest(position: int, found: list[AnyMarker]) -> None:
+def test_run_is_the_longest(position: int, found: list[AnyMarker]) -> None:
     outcome = next_run(Position(position), found)
     if isinstance(outcome, Run):
         again = next_run(outcome.end, found)
@@ -86,7 +86,7 @@ def test_a_run_is_the_longest(position: int, found: list[AnyMarker]) -> None:
 
 
 @given(chains(), st.data())
-def test_loading_a_chain_brings_each_position_once_and_ends_idle(chain: list[Marker], data: st.DataObject) -> None:
+def test_loading_a_chain_adds_each_position_once_and_ends_up_to_date(chain: list[Marker], data: st.DataObject) -> None:
     partition = chain[0].name.topic_partition
     limits = Limits(data.draw(st.integers(1, 5)), data.draw(st.integers(1, 60)))
     position: Position | None = None
@@ -101,7 +101,7 @@ def test_loading_a_chain_brings_each_position_once_and_ends_idle(chain: list[Mar
 
 
 @given(chains(), st.data())
-def test_a_window_of_a_chain_plans_a_prefix_of_its_run(chain: list[Marker], data: st.DataObject) -> None:
+def test_window_of_a_chain_plans_a_prefix_of_its_run(chain: list[Marker], data: st.DataObject) -> None:
     run = next_run(None, chain)
     window = next_run(None, chain[: data.draw(st.integers(1, len(chain)))])
     assert isinstance(run, Run)
@@ -130,7 +130,7 @@ def many_runs(draw: st.DrawFn) -> dict[TopicPartition, Run]:
 
 
 @given(many_runs(), st.integers(1, 12), st.integers(1, 200))
-def test_a_load_respects_its_limits_and_moves(runs: dict[TopicPartition, Run], max_files: int, max_bytes: int) -> None:
+def test_load_respects_its_limits_and_advances(runs: dict[TopicPartition, Run], max_files: int, max_bytes: int) -> None:
     load = required(plan_load(runs, Limits(max_files, max_bytes)))
     assert load.markers
     for partition, run in load.runs.items():
@@ -143,7 +143,7 @@ def test_a_load_respects_its_limits_and_moves(runs: dict[TopicPartition, Run], m
 
 
 @given(many_runs(), st.integers(1, 12))
-def test_loads_come_to_an_end_and_leave_nothing(runs: dict[TopicPartition, Run], max_files: int) -> None:
+def test_loads_terminate_and_leave_nothing(runs: dict[TopicPartition, Run], max_files: int) -> None:
     left = dict(runs)
     loaded: dict[TopicPartition, list[Marker]] = {partition: [] for partition in runs}
     while left:
@@ -159,7 +159,7 @@ def test_loads_come_to_an_end_and_leave_nothing(runs: dict[TopicPartition, Run],
 
 
 @given(many_runs(), st.integers(0, 7))
-def test_a_cut_load_has_only_prefixes(runs: dict[TopicPartition, Run], stop: int) -> None:
+def test_shortened_load_has_only_prefixes(runs: dict[TopicPartition, Run], stop: int) -> None:
     load = Load(runs).until(lambda marker: marker.span.start == stop)
     for partition, run in runs.items():
         kept = () if load is None or partition not in load.runs else load.runs[partition].markers
@@ -167,7 +167,9 @@ def test_a_cut_load_has_only_prefixes(runs: dict[TopicPartition, Run], stop: int
 
 
 @given(found_markers(), POSITIONS, st.integers(0, 60))
-def test_settling_never_takes_what_is_needed(found: list[AnyMarker], position: int, keep_after_ms: int) -> None:
+def test_settling_never_deletes_a_marker_that_is_needed(
+    found: list[AnyMarker], position: int, keep_after_ms: int
+) -> None:
     written_ms = {marker.name: int(marker.name.start) for marker in found}
     candidates = set(settle_candidates(sorted(written_ms), written_ms, Position(position), keep_after_ms))
     gone = set(settled([marker for marker in found if marker.name in candidates], Position(position)))
@@ -175,7 +177,7 @@ def test_settling_never_takes_what_is_needed(found: list[AnyMarker], position: i
     if found:
         assert max(marker.name for marker in found) not in gone
     assert all(marker.span.end <= position for marker in found if marker.name in gone and isinstance(marker, Marker))
-    # What could be loaded before can be loaded after.
+    # Every marker that could be loaded before can be loaded after.
     before, after = next_run(Position(position), found), next_run(Position(position), kept)
     assert before == after
 
@@ -194,7 +196,7 @@ def test_settling_never_takes_what_is_needed(found: list[AnyMarker], position: i
     st.text(max_size=8),
     st.lists(st.integers(0, 2**40), min_size=6, max_size=6),
 )
-def test_commit_metadata_goes_round(
+def test_commit_metadata_round_trips(
     spans: dict[TopicPartition, Span], valid_through_ms: int | None, app_id: str, numbers: list[int]
 ) -> None:
     records, rows, tombstones, dead_letters, filtered, exploded = numbers
@@ -210,7 +212,7 @@ def test_commit_metadata_goes_round(
 
 
 @given(st.text("ab-", min_size=1, max_size=4), st.integers(0, 99), st.integers(1, 2**62), st.booleans())
-def test_a_txn_actions_version_goes_round(app_id: str, partition: int, end: int, several_topics: bool) -> None:  # noqa: FBT001
+def test_txn_action_version_round_trips(app_id: str, partition: int, end: int, several_topics: bool) -> None:  # noqa: FBT001
     ids = TxnIds(app_id, several_topics)
     topic_partition = TopicPartition(Topic("t"), Partition(partition))
     last = int(Span(Position(0), Position(end)).last_offset)

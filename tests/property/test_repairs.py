@@ -1,4 +1,4 @@
-"""Repairs from any state, cut off at any moment, lose nothing and can be run again."""
+"""Repairs from any state, killed at any moment, lose no record and can be run again."""
 
 import itertools
 from dataclasses import replace
@@ -53,7 +53,7 @@ class Mortal(FsspecStore):
 
 @st.composite
 def states(draw: st.DrawFn) -> PartitionState:
-    """A chain, perhaps settled below, with gaps, hand-made beginnings, unreadable markers; and a table."""
+    """A chain, perhaps settled below, with gaps, hand-made origins, unreadable markers; and a table."""
     edges = sorted(draw(st.sets(st.integers(0, 60), min_size=2, max_size=7)))
     markers = chain_of(*edges)
     if draw(st.booleans()) and edges[0] > 0:
@@ -81,12 +81,12 @@ def fill(state: PartitionState) -> Mortal:
     return store
 
 
-def look(store: FsspecStore, like: PartitionState) -> PartitionState:
+def inspected(store: FsspecStore, like: PartitionState) -> PartitionState:
     return replace(like, staged=stage.staged_markers(store, ORDERS), chain_origin=newest_origin(store, ORDERS))
 
 
 def writer_begins_at(state: PartitionState) -> int:
-    """Where a stage writer goes on: behind the marker with the highest start; without one, where the chain begins."""
+    """Where a stage writer continues: after the marker with the highest start; without one, where the chain begins."""
     if not state.staged and state.chain_origin is not None:
         return state.chain_origin.position
     if not state.staged:
@@ -99,7 +99,7 @@ def brings_rows(item: StagedMarker) -> bool:
 
 
 def never_staged(state: PartitionState) -> set[int]:
-    """Positions that nobody would load: neither in the table, nor staged, nor before a writer that goes on."""
+    """Positions that would never be loaded: neither in the table, nor staged, nor after a writer's start."""
     covered = {
         position
         for item in state.staged
@@ -111,7 +111,7 @@ def never_staged(state: PartitionState) -> set[int]:
 
 
 def begin_of(state: PartitionState) -> int:
-    """The first position that the chain brings."""
+    """The first position that the chain stages."""
     if not state.staged:
         return 0
     first = state.staged[0]
@@ -123,7 +123,7 @@ def contents(store: FsspecStore) -> set[bytes | None]:
 
 
 def cut_off(state: PartitionState, plan: RewindPlan, lives: int) -> tuple[Mortal, bool]:
-    """The stage after a rewind that dies before its n-th change; and whether it died."""
+    """The stage after a rewind that dies before its n-th change, and whether it died."""
     store = fill(state)
     store.changes_left = lives
     try:
@@ -136,7 +136,7 @@ def cut_off(state: PartitionState, plan: RewindPlan, lives: int) -> tuple[Mortal
 
 
 @given(states(), st.integers(0, 80).map(Position), st.booleans())
-def test_a_rewind_loses_nothing_whenever_it_is_cut_off_and_can_be_run_again(
+def test_rewind_killed_at_any_change_loses_nothing_and_can_be_repeated(
     found: PartitionState,
     to: Position,
     below_table: bool,  # noqa: FBT001
@@ -148,16 +148,16 @@ def test_a_rewind_loses_nothing_whenever_it_is_cut_off_and_can_be_run_again(
     assert found.ends.low <= plan.position <= to
     missing = never_staged(found)
     raw_records = contents(fill(found))
-    # To before the chain: what lies between is a gap, or was given up by the marker that began the chain by hand, until
-    # the rewind is run again.
+    # To before the chain: the range between is a gap, or was given up by the hand-made marker that began the chain,
+    # until the rewind is run again.
     between = set(range(plan.position, begin_of(found)))
     for lives in itertools.count():
         store, died = cut_off(found, plan, lives)
         if died:
-            cut = look(store, found)
+            cut = inspected(store, found)
             assert never_staged(cut) - between <= missing, f"cut off before change {lives}"
             run_again(store, cut, to, below_table=below_table)
-        after = look(store, found)
+        after = inspected(store, found)
         assert never_staged(after) <= missing, f"run again after {lives} changes"
         assert writer_begins_at(after) <= to
         assert raw_records <= contents(store)
@@ -175,7 +175,7 @@ def run_again(store: Mortal, cut: PartitionState, to: Position, *, below_table: 
 
 
 @given(states(), st.integers(0, 80).map(Position))
-def test_a_skip_gives_up_what_it_says_and_touches_nothing_else(found: PartitionState, to: Position) -> None:
+def test_skip_gives_up_only_its_span_and_changes_no_other_object(found: PartitionState, to: Position) -> None:
     store = fill(found)
     before = {item.path: store.read(item.path) for item in store.list("")}
     for target in range(81):

@@ -1,4 +1,4 @@
-"""Requests to replace a range: names and contents go round, and what is not one is refused."""
+"""Requests to replace a range: names and contents round-trip, and invalid ones are refused."""
 
 import json
 
@@ -35,7 +35,7 @@ URLS = st.text(st.characters(codec="utf-8"), min_size=1, max_size=9)
 
 @st.composite
 def a_table(draw: st.DrawFn) -> ReplacementTable:
-    """Its files are named as a replay names them, or (the first releases) otherwise."""
+    """Its files are named as by a replay, or (in the first releases) in another way."""
     url = draw(URLS)
     starts = st.integers(START, START + 7).map(Position)
     names = [DataFileName(ORDERS, start, draw(REQUESTS)) for start in draw(st.lists(starts, max_size=3))]
@@ -49,13 +49,13 @@ def name_of() -> ReplacementName:
 
 
 @given(SOURCES, st.integers(0, 2**62), REQUESTS)
-def test_a_name_goes_round(partition: TopicPartition, start: int, request: str) -> None:
+def test_request_name_round_trips(partition: TopicPartition, start: int, request: str) -> None:
     name = ReplacementName(partition, Position(start), request)
     assert ReplacementName.parse(name.path) == name
 
 
 @given(st.text(max_size=9), COUNTS, st.dictionaries(st.text(max_size=4), COUNTS), st.lists(a_table(), max_size=2))
-def test_a_request_goes_round(
+def test_request_round_trips(
     text: str, count: int, dead_letters: dict[str, int], tables: list[ReplacementTable]
 ) -> None:
     name = name_of()
@@ -90,7 +90,7 @@ def having(path: str) -> dict[str, object]:
         ({"records": "1"}, "records"),
     ],
 )
-def test_what_is_no_request_is_refused(change: dict[str, object], words: str) -> None:
+def test_invalid_request_is_refused(change: dict[str, object], words: str) -> None:
     name = name_of()
     replacement = Replacement(Span(Position(41), Position(50)), "orders", "me", 1, 9, 0)
     content = json.loads(replacement_to_bytes(name, replacement)) | change

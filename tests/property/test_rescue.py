@@ -1,4 +1,4 @@
-"""The rescue column has all that a record has besides its declared fields, in the record's own words."""
+"""The rescue column has a record's undeclared fields, exactly as the record writes them."""
 
 from collections.abc import Callable, Sequence
 from functools import cache, partial
@@ -30,7 +30,7 @@ def decoders_of(columns: StructType) -> tuple[list[Decoder], Decoder, StrictDeco
 
 
 def unknown(value: Json, data_type: DataType) -> Json:
-    """What is not declared in a value; None for nothing."""
+    """The undeclared part of a value; None if there is none."""
     match value, data_type:
         case Object(), StructType():
             known = {field.name: field.type for field in data_type}
@@ -74,7 +74,7 @@ def check_one(
 @example([b'{"\\u0069":1,"I":2}', b'{"i":1}', b'{"":{}}', b"{}"])
 @example([b'{"i":1}', b'{"i":2}'])
 @example([b'{"i":1,"i":2}', b'{"z":"2020-01-01T00:00:00.1234567Z"}'])  # all of them refused
-def test_plain_columns(batch: list[bytes | None]) -> None:
+def test_plain_columns_are_rescued_exactly(batch: list[bytes | None]) -> None:
     check(PLAIN, batch)
 
 
@@ -82,25 +82,25 @@ def test_plain_columns(batch: list[bytes | None]) -> None:
 @given(batches(NESTED))
 @example([b'{"r":"","p":null}', b'{"r":"","p":{"q":{"t":"","u":1}}}', b'{"r":"","vs":[null,{"d":"2020-01-01","e":0}]}'])
 @example([b'{"r":"","vs":[{"d":"2020-01-01"},{"d":"2020-01-01","m":1,"D":[]}]}'])
-def test_nested_columns(batch: list[bytes | None]) -> None:
+def test_nested_columns_are_rescued_exactly(batch: list[bytes | None]) -> None:
     check(NESTED, batch)
 
 
 @settings(max_examples=examples(0.5))
 @given(batches(MAPS))
 @example([b'{"h":{"k":{"a":[{"e":1}]},"l":2}}'])
-def test_columns_with_maps(batch: list[bytes | None]) -> None:
+def test_columns_with_maps_are_rescued_exactly(batch: list[bytes | None]) -> None:
     check(MAPS, batch)
 
 
 @settings(max_examples=examples(0.3))
 @given(batches(PLAIN_MAPS))
 @example([b'{"odd \\"\'/~name":{},"k":{"a":[{"e":1},{"d":null}]}}', b'{"odd \\"\'/~name":{"x":"y"}}'])
-def test_columns_of_plain_maps(batch: list[bytes | None]) -> None:
+def test_columns_of_plain_maps_are_rescued_exactly(batch: list[bytes | None]) -> None:
     check(PLAIN_MAPS, batch)
 
 
-def test_words_are_kept() -> None:
+def test_rescued_text_keeps_the_record_s_spelling() -> None:
     decoder = Decoder(parse_ddl("i INT, s STRING"), rescue_column="rest")
     deep = "[" * 5000 + '"]"' + "]" * 5000
     messages = {
@@ -135,14 +135,14 @@ NARROW = RESCUING[0](DECLARED)
 @given(batches(WIDE))
 @example([b'{"i":1,"l":1}', b'{"i":1,"l":"1","d":1}', b'{"i":"1","l":1}', b'{"i":1,"d":9007199254740993,"t":""}', None])
 @example([b'{"l":1,"l":2}', b'{"m":{"a":1,"n":1.5},"o":true}', b"{", b'{"p":{"q":1,"r":"x"},"v":[1,null,[]]}'])
-def test_a_gained_column_refuses_no_record_and_takes_what_fits(batch: list[bytes | None]) -> None:
+def test_gained_column_refuses_no_record_and_takes_fitting_values(batch: list[bytes | None]) -> None:
     for make in RESCUING:
         check_gained(make, batch)
 
 
 def check_gained(make: Callable[[StructType], Decoder], batch: list[bytes | None]) -> None:
     values = pa.array(batch, pa.binary())
-    # A new one each time: what it has met before decides which columns it tries to fill.
+    # A new decoder each time: its earlier records decide which columns it tries to fill.
     wide, narrow = EvolvingDecoder(DECLARED, WAY, make).decode(values), NARROW.decode(values)
     assert wide.rejects == narrow.rejects
     assert wide.row_index.tolist() == narrow.row_index.tolist()

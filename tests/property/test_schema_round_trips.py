@@ -56,11 +56,11 @@ def schemas(*, in_ddl: bool) -> st.SearchStrategy[StructType]:
 
 
 @given(schemas(in_ddl=True))
-def test_a_column_list_goes_round(schema: StructType) -> None:
+def test_column_list_round_trips(schema: StructType) -> None:
     assert parse_ddl(to_ddl(schema)) == schema
 
 
 @given(schemas(in_ddl=False))
-def test_schema_json_goes_round(schema: StructType) -> None:
+def test_schema_json_round_trips(schema: StructType) -> None:
     assert schema_from_json(schema_to_json(schema)) == schema
     assert schema_to_json(schema_from_json(schema_to_json(schema))) == schema_to_json(schema)

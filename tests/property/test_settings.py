@@ -18,12 +18,12 @@ starts = (
         st.tuples(st.none() | topics.map(Topic), partitions), st.integers(0, MAX_POSITION).map(Position), min_size=1
     ).map(FromOffsets)
 )
-# What YAML can hold: no control characters but tab and line breaks, no lone surrogates.
+# Text that YAML can hold: no control characters except tab and line breaks, no lone surrogates.
 texts = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"], exclude_characters="\u2028\u2029\ufeff"))
 
 
 @given(milliseconds)
-def test_a_duration_is_read_as_it_was_written(value: int) -> None:
+def test_duration_round_trips(value: int) -> None:
     seconds = value / 1000
     assert round(parse_duration_s(duration_text(seconds)) * 1000) == value
 
@@ -34,12 +34,12 @@ def test_whole_seconds_are_exact(value: int) -> None:
 
 
 @given(st.integers(0, 2**63))
-def test_a_size_is_read_as_it_was_written(value: int) -> None:
+def test_size_round_trips(value: int) -> None:
     assert parse_bytes(bytes_text(value)) == value
 
 
 @given(starts)
-def test_a_start_is_read_as_it_was_written(start: Start) -> None:
+def test_start_round_trips(start: Start) -> None:
     assert parse_start(start_text(start)) == start
     assert parse_start(yaml.safe_load(yaml.safe_dump(start_text(start)))) == start
 
@@ -56,7 +56,7 @@ def config(password: str, **kafka: object) -> str:
 
 
 @given(texts)
-def test_any_text_from_the_environment_is_taken_as_it_is_and_shown_as_its_reference(password: str) -> None:
+def test_any_environment_text_is_used_unchanged_and_printed_as_its_reference(password: str) -> None:
     settings = parse_settings(config("${PASSWORD}"), {"PASSWORD": password}, "config.yaml")
     assert settings.kafka["sasl.password"] == password
     printed = yaml.safe_load(print_settings(settings))
@@ -65,7 +65,7 @@ def test_any_text_from_the_environment_is_taken_as_it_is_and_shown_as_its_refere
 
 
 def settings_or_one_error(text: str) -> None:
-    """Anything but a ConfigError that names the file is a bug, and fails the test by itself."""
+    """Any error other than a ConfigError that names the file is a bug, and fails the test by itself."""
     try:
         parse_settings(text, {}, "config.yaml")
     except ConfigError as error:

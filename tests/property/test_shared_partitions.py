@@ -83,7 +83,7 @@ def test_each_chain_gets_every_record_from_its_position_once(
     for name, number, amount in steps:
         STEPS[name](writer, number, amount)
     writer.drain()
-    assert writer.chains[ALONE].read == list(range(1, 21)), "a topic of its own is read as ever"
+    assert writer.chains[ALONE].read == list(range(1, 21)), "an unshared topic is read as usual"
     for chain in CHAINS[:chains]:
         state = writer.chains[chain]
         assert state.starting or state.position <= writer.log.end

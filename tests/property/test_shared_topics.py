@@ -1,6 +1,6 @@
-"""Two streams on one topic, staged by whole writers of which each believes that it has every partition.
+"""Two streams on one topic, staged by whole writers that each believe to have every partition.
 
-Whatever happens (writers that race and crash, a rewind of one stream's chain), each chain is unbroken, names its
+After any steps (writers that race and crash, a rewind of one stream's chain), each chain is unbroken, names its
 stream, and has every record once.
 """
 
@@ -79,7 +79,7 @@ class World:
             operator.rewind(self.store, plan_rewind(state, Position(to), Author("operator", 1_000)))
 
     def ids(self, app_id: str, partition: int) -> list[int]:
-        """What a stream's chain has of a partition, in its order; it is unbroken and only the stream's."""
+        """The records of a stream's chain of a partition, in order; the chain is unbroken and only the stream's."""
         ids: list[int] = []
         end = 0
         for manifest in manifests(self.store, f"done/{CHAINS[app_id]}/{partition}"):
@@ -100,7 +100,7 @@ def test_each_stream_has_every_record_once(steps: list[tuple[str, int]]) -> None
     for what, number in steps:
         world.do(what, number)
     wanted = {(app_id, number): list(range(end)) for app_id in CHAINS for number, end in enumerate(world.ends.values())}
-    for _ in range(200):  # the clock moves with each step: what was rewound is noticed within a minute
+    for _ in range(200):  # the clock moves with each step: a rewind is noticed within a minute
         if all(len(world.ids(*chain)) == len(ids) for chain, ids in wanted.items()):
             break
         for writer in world.writers:

@@ -1,4 +1,4 @@
-"""State files that are cleaned away: whatever the chain went through, each place it can be rewound to has its state."""
+"""Cleaning of state files: after any history, each position that the chain can be rewound to keeps its state."""
 
 from dataclasses import replace
 
@@ -27,7 +27,7 @@ STEPS = st.lists(
 
 
 class History:
-    """A chain with a task's state, in a store in memory; each flush is of one position."""
+    """A chain with a task's state, in an in-memory store; each flush is of one position."""
 
     def __init__(self) -> None:
         self.store = FsspecStore("memory://state-cleaning")
@@ -109,7 +109,7 @@ class History:
 
     @property
     def stood_in_for(self) -> set[str]:
-        """The stand-ins of what the markers say that are still there."""
+        """The stand-ins that the remaining markers need."""
         states = [marker.manifest.state for marker in self.markers if marker.manifest and marker.manifest.state]
         both = [self.begun, *(files for state in states for files in (state.files, state.before))]
         return {path for path in self.stand_ins if any(stood_in(files, [path]) != files for files in both)}
@@ -123,20 +123,20 @@ class History:
 @example(["changes", "in topic", "stand in", "skip", "changes", "settle", "settle", "clean"])
 @example(["changes", "origin", "snapshot", "changes", "settle", "settle", "clean"])
 @example(["changes", "in topic", "stand in", "origin", "snapshot", "changes", "settle", "settle", "settle", "clean"])
-def test_each_place_that_a_chain_can_be_rewound_to_keeps_its_state(steps: list[str]) -> None:
+def test_each_position_that_a_chain_can_be_rewound_to_keeps_its_state(steps: list[str]) -> None:
     history = History()
     for step in steps:
         history.step(step)
-        assert history.files.issuperset(history.begun.paths), "the chain may go on at its origin"
+        assert history.files.issuperset(history.begun.paths), "the chain may continue at its origin"
         for marker in history.markers:
             assert marker.manifest is not None
             assert marker.manifest.state is not None
             needed = {*marker.manifest.state.files.paths, *marker.manifest.state.before.paths}
             assert needed <= history.files
-        assert history.stood_in_for <= history.files, "a topic may have forgotten what these stand in for"
+        assert history.stood_in_for <= history.files, "the topic may no longer have the changes that these replace"
 
 
-def test_what_is_not_needed_is_deleted_when_it_is_old_enough() -> None:
+def test_unneeded_files_are_deleted_once_they_are_old_enough() -> None:
     history = History()
     for step in ("changes", "changes", "lost claim", "snapshot", "changes"):
         history.step(step)
@@ -150,7 +150,7 @@ def test_what_is_not_needed_is_deleted_when_it_is_old_enough() -> None:
     assert history.files == {*history.state.paths}
 
 
-def test_without_a_marker_that_knows_the_state_everything_stays() -> None:
+def test_all_files_stay_without_a_marker_that_knows_the_state() -> None:
     history = History()
     for step in ("changes", "snapshot", "settle"):
         history.step(step)
@@ -161,7 +161,7 @@ def test_without_a_marker_that_knows_the_state_everything_stays() -> None:
     assert len(history.files) == 2
 
 
-def test_another_generations_files_go_once_its_chain_is_no_more() -> None:
+def test_files_of_another_generation_go_once_its_chain_is_gone() -> None:
     history = History()
     for step in ("changes", "changes"):
         history.step(step)

@@ -1,4 +1,4 @@
-"""State files: what was written is what is read, and what is damaged is refused by name."""
+"""State files round-trip, and damaged ones are refused by name."""
 
 import pytest
 from hypothesis import given
@@ -24,7 +24,7 @@ PATH = "state/orders/3/00000000000000000007-0-x.changes"
 
 
 @given(SPACES, st.sampled_from([1, 40, 2**20]))
-def test_changes_are_read_as_they_were_written(spaces: dict[str, dict[bytes, bytes | None]], block_bytes: int) -> None:
+def test_changes_round_trip(spaces: dict[str, dict[bytes, bytes | None]], block_bytes: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(form, "_BLOCK_BYTES", block_bytes)
         data = changes_to_chunks(Changes(spaces, KINDS)).to_bytes()
@@ -32,7 +32,7 @@ def test_changes_are_read_as_they_were_written(spaces: dict[str, dict[bytes, byt
 
 
 @given(SPACES, st.data())
-def test_a_file_that_is_short_or_changed_is_never_read_as_another(
+def test_truncated_or_changed_file_is_refused(
     spaces: dict[str, dict[bytes, bytes | None]], data: st.DataObject
 ) -> None:
     whole = changes_to_chunks(Changes(spaces, KINDS)).to_bytes()
@@ -55,7 +55,7 @@ def test_any_bytes_are_refused_by_name(data: bytes) -> None:
             changes_from_bytes(PATH, start + data)
 
 
-def test_a_newer_form_and_the_other_kind_are_refused() -> None:
+def test_newer_version_and_the_other_kind_are_refused() -> None:
     data = bytearray(changes_to_chunks(Changes({"a": {b"k": None}}, KINDS)).to_bytes())
     with pytest.raises(StateError, match="it holds changes, but snapshot was expected"):
         list(snapshot_from_bytes(PATH, bytes(data)))
@@ -64,7 +64,7 @@ def test_a_newer_form_and_the_other_kind_are_refused() -> None:
         changes_from_bytes(PATH, bytes(data))
 
 
-def test_a_crafted_block_is_refused() -> None:
+def test_crafted_block_is_refused() -> None:
     head = MAGIC + b"\x01" + form._block(0, {"kind": "changes", "stores": {}})
     for content in ([], ["a"], ["a", [b"k"]], ["a", ["k", b"v"]], ["a", [b"k", 1]], {"a": 1}, True, 7, ["a", "bc"]):
         with pytest.raises(StateError, match="cannot be read"):
@@ -72,7 +72,7 @@ def test_a_crafted_block_is_refused() -> None:
     assert changes_from_bytes(PATH, head + form._block(1, 1)) == Changes({})
 
 
-def test_a_state_whose_store_was_of_another_kind_is_refused_by_its_name() -> None:
+def test_state_of_a_store_of_another_kind_is_refused_by_its_name() -> None:
     stores = TaskStores([Stores.key_value("table")], MemoryBackend())
     stores.store("table").put("a", 1)
     stores.seal()

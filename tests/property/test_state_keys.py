@@ -1,4 +1,4 @@
-"""Keys and values of state stores: the order of the bytes is that of the keys, and everything comes back as it was."""
+"""Keys and values of state stores: bytes sort like their keys, and every value round-trips."""
 
 import math
 from datetime import UTC, datetime, timedelta
@@ -43,38 +43,38 @@ def comparable(draw: st.DrawFn) -> tuple[Key, Key]:
 @example((("a", 1), ("a\x00", 0)))
 @example((Windowed("a", 2**44, 2**44), Windowed("a\x00", 0, 0)))
 @example((-256, -255))
-def test_the_order_of_the_bytes_is_the_order_of_the_keys(keys: tuple[Key, Key]) -> None:
+def test_bytes_sort_like_their_keys(keys: tuple[Key, Key]) -> None:
     first, second = keys
     assert (key_to_bytes(first) < key_to_bytes(second)) == (first < second)  # type: ignore[operator]
     assert (key_to_bytes(first) == key_to_bytes(second)) == (first == second)
 
 
 @given(KEYS, st.binary(min_size=1, max_size=2))
-def test_a_key_comes_back_in_its_type_and_ends_where_it_ends(key: Key, rest: bytes) -> None:
+def test_key_round_trips_with_its_type_and_length(key: Key, rest: bytes) -> None:
     data = key_to_bytes(key)
     back = key_from_bytes(data)
     assert back == key
     assert type(back) is type(key)
     assert data[0] > 0
-    if rest[0] < 255:  # what a store puts after a key never begins with it
+    if rest[0] < 255:  # stores never write 255 after a key
         assert key_at(data + rest, 0) == (key, len(data))
 
 
 @given(KEYS, KEYS)
-def test_no_key_is_the_beginning_of_another(first: Key, second: Key) -> None:
+def test_no_key_is_a_prefix_of_another(first: Key, second: Key) -> None:
     one, other = key_to_bytes(first), key_to_bytes(second)
     assert one == other or not other.startswith(one)
 
 
 @given(TEXTS, TEXTS)
-def test_a_prefix_of_text_bounds_exactly_the_texts_that_begin_with_it(prefix: str, text: str) -> None:
+def test_prefix_of_text_bounds_exactly_the_texts_that_begin_with_it(prefix: str, text: str) -> None:
     low, high = prefix_bounds(prefix)
     data = key_to_bytes(text)
     assert (low <= data and (high is None or data < high)) == text.startswith(prefix)
 
 
 @given(st.lists(TEXTS, max_size=2).map(tuple), st.lists(TEXTS, max_size=3).map(tuple))
-def test_a_prefix_of_elements_bounds_exactly_the_tuples_that_begin_with_them(
+def test_prefix_of_elements_bounds_exactly_the_tuples_that_begin_with_them(
     prefix: tuple[str, ...], key: tuple[str, ...]
 ) -> None:
     low, high = prefix_bounds(prefix)
@@ -83,7 +83,7 @@ def test_a_prefix_of_elements_bounds_exactly_the_tuples_that_begin_with_them(
 
 
 @given(st.binary(max_size=12))
-def test_bytes_that_are_no_key_are_refused_as_such(data: bytes) -> None:
+def test_any_bytes_are_a_key_or_raise_value_error(data: bytes) -> None:
     try:
         key = key_from_bytes(data)
     except ValueError:
@@ -98,7 +98,7 @@ def test_nan_and_minus_zero_are_one_key_each() -> None:
 
 
 @pytest.mark.parametrize("key", [["a"], {"a": 1}, object(), ("a", ["b"]), 2**1000])
-def test_what_cannot_be_a_key_is_refused(key: Key) -> None:
+def test_invalid_key_is_refused(key: Key) -> None:
     with pytest.raises((TypeError, ValueError)):
         key_to_bytes(key)
 
@@ -143,14 +143,14 @@ def types_of(value: object) -> object:
 
 
 @given(VALUES)
-def test_a_value_comes_back_as_it_was(value: object) -> None:
+def test_value_round_trips(value: object) -> None:
     back = value_from_bytes(value_to_bytes(value))
     assert back == value
     assert types_of(back) == types_of(value)
 
 
 @given(st.binary(max_size=20))
-def test_bytes_that_are_no_value_are_refused_as_such(data: bytes) -> None:
+def test_any_bytes_are_a_value_or_raise_value_error(data: bytes) -> None:
     try:
         value_from_bytes(data)
     except ValueError:
@@ -158,7 +158,7 @@ def test_bytes_that_are_no_value_are_refused_as_such(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("value", [object(), {1, 2}, {"a": {3}}, range(3)])
-def test_what_no_store_keeps_is_refused_by_its_type(value: object) -> None:
+def test_unsupported_value_is_refused_by_its_type(value: object) -> None:
     with pytest.raises(TypeError, match=r"a store cannot keep builtins\.(object|set|range)"):
         value_to_bytes(value)
 
@@ -172,6 +172,6 @@ class Seconds(timedelta):
 
 
 @pytest.mark.parametrize("value", [Counter(a=1), Seconds(1), [Counter()]])
-def test_what_would_come_back_as_another_type_is_refused(value: object) -> None:
+def test_subclass_that_would_lose_its_type_is_refused(value: object) -> None:
     with pytest.raises(TypeError, match="a store cannot keep"):
         value_to_bytes(value)

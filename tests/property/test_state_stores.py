@@ -1,6 +1,6 @@
 """State stores against plain dicts: undo, seal, snapshots, crashes and restores at any point of a history.
 
-The oracle holds each store as a dict of live entries and knows nothing of bytes, layers or indexes.
+The oracle holds each store as a dict of live entries and has no bytes, layers or indexes.
 """
 
 import os
@@ -85,7 +85,7 @@ def put(entries: dict[Any, Any], key: Anything, value: Anything) -> None:
 
 
 class Histories(RuleBasedStateMachine):
-    """One task's life: what is sealed by a marker survives everything, and nothing else does."""
+    """One task's life: only state that a marker has sealed survives everything."""
 
     def new_backend(self) -> Backend:
         return MemoryBackend()
@@ -97,7 +97,7 @@ class Histories(RuleBasedStateMachine):
         self.model = Model()
         self.undone_to = Model()
         self.sealed: list[tuple[Model, Changes]] = []
-        # What the chain says: the state at its tail, and the files that its tail names.
+        # The chain: the state at its tail, and the files that its tail names.
         self.at_tail = Model()
         self.markers = 0
         self.snapshot = b""
@@ -197,14 +197,14 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: self.reading is None)
     @rule()
     def flush(self) -> None:
-        """All that has changed, up to the last marker."""
+        """Seals every change, up to the last marker."""
         self.seal()
         while self.sealed:
             self.marker_is_there()
 
     @rule(same_machine=st.booleans())
     def crash(self, *, same_machine: bool) -> None:
-        """Another task, or this one again: from its own backend if that stands where the chain does."""
+        """Another task, or this one again: from its own backend if that is at the chain's end."""
         tail = f"marker {self.markers}" if self.markers else None
         self.crash_backend(same_machine=same_machine)
         self.stores = TaskStores(BUILDERS, self.backend)
@@ -289,7 +289,7 @@ def assert_windows(store: WindowStore, timed: Timed) -> None:
 
 
 class HistoriesOnDisk(Histories):
-    """The same with the disk: a process that is killed finds what it had applied, a new machine finds nothing."""
+    """The same on disk: a killed process finds the changes that it had applied, a new machine finds nothing."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Chains under attack by any number of late writers: which markers are recognised as strays, and which never are."""
+"""Chains under attack by any number of late writers: which markers are recognized as strays, and which never are."""
 
 from dataclasses import dataclass, field
 
@@ -57,7 +57,7 @@ class World:
     def claim_late(self, which: int, length: int) -> None:
         """A writer that does not know of the settling; it goes no further, because it finds out.
 
-        A length of 0 is that of the marker that was settled: nothing tells the two apart but their age.
+        A length of 0 is that of the settled marker: only their age distinguishes the two.
         """
         free = [start for start in sorted(self.freed) if MarkerName(ORDERS, Position(start)) not in self.strays]
         if free:
@@ -69,7 +69,7 @@ class World:
             self.write(marker)
 
     def look(self) -> bool:
-        """One turn of the recognition; whether it put something aside."""
+        """One pass of the recognition; returns whether it put a marker aside."""
         known = {marker.name: marker for marker in self.markers}
         names = sorted(known)
         if not names:
@@ -115,7 +115,7 @@ def test_no_living_marker_is_put_aside_and_every_stray_finally_is(steps: list[tu
                 world.claim_late(writer, two)
             case _:
                 world.look()
-    world.append(60)  # the living chain goes on, and is loaded
+    world.append(60)  # the living chain continues and is loaded
     world.load(100)
     while world.look():
         pass
@@ -124,7 +124,7 @@ def test_no_living_marker_is_put_aside_and_every_stray_finally_is(steps: list[tu
 
 @settings(max_examples=examples(2))
 @given(st.lists(LENGTHS, min_size=1, max_size=12), st.integers(0, 12), st.integers(0, 12))
-def test_a_chain_alone_has_no_strays(lengths: list[int], gone: int, loaded: int) -> None:
+def test_chain_alone_has_no_strays(lengths: list[int], gone: int, loaded: int) -> None:
     world = World()
     for length in lengths:
         world.append(length)
@@ -136,7 +136,7 @@ def test_a_chain_alone_has_no_strays(lengths: list[int], gone: int, loaded: int)
     assert not isinstance(lowest_branch(low), StrayBranch)
 
 
-def test_a_late_claim_that_is_just_like_the_settled_one_is_known_by_its_age() -> None:
+def test_late_claim_equal_to_the_settled_marker_is_recognized_by_its_age() -> None:
     world = World()
     for length in (10, 10, 10):
         world.append(length)
@@ -150,8 +150,8 @@ def test_a_late_claim_that_is_just_like_the_settled_one_is_known_by_its_age() ->
     assert not world.strays
 
 
-def test_a_gap_that_an_operator_closed_is_part_of_the_chain() -> None:
-    """[10, 15) and [15, 20) were lost; the operator gave them up with one marker, long after what lies above."""
+def test_gap_that_an_operator_closed_is_part_of_the_chain() -> None:
+    """[10, 15) and [15, 20) were lost; the operator gave them up with one marker, long after the markers above."""
     markers = [flush(0, 10), flush(10, 20, 0, origin=Origin.SKIP), flush(20, 30, 15), flush(30, 40, 20)]
     names = [marker.name for marker in markers]
     times = dict(zip(names, (1, SKEW_MS * 9, 3, 4), strict=True))

@@ -1,4 +1,4 @@
-"""What a task gives does not depend on how its messages are cut into batches, on restarts, or on those it refuses.
+"""A task's output does not depend on how its messages are cut into batches, on restarts, or on refused messages.
 
 The topology counts by key with a store, ticks by stream time, and fails in each way that a message can fail: in a step
 before, in a processor after it has changed its state, in a step after, and by a row that does not fit.
@@ -56,7 +56,7 @@ class CountAndTick(Processor):
 
 
 class Built:
-    """Checked once: to bind its steps costs more than an example."""
+    """Checked once: binding the steps takes longer than an example."""
 
     def __init__(self, topology: Topology) -> None:
         self._built = topology.check()
@@ -121,7 +121,7 @@ def test_batches_restarts_and_refused_messages_change_nothing(
 
 
 class Recorded(Processor):
-    """What `Where("n % 2 = 0")` and a Select do, record by record."""
+    """`Where("n % 2 = 0")` and a Select, record by record."""
 
     def process(self, record: Record) -> None:
         number = record.value["n"]
@@ -144,7 +144,7 @@ def same_twice() -> Built:
 
 @given(MESSAGES)
 @settings(max_examples=examples(0.15))
-def test_steps_give_what_a_processor_gives(messages: list[Message]) -> None:
+def test_steps_equal_a_processor(messages: list[Message]) -> None:
     columns = "half INT, key STRING"
     driver = TopologyTestDriver(same_twice(), routes=dict.fromkeys(("records", "before", "after"), columns))
     driver.pipe_inputs(messages)

@@ -1,4 +1,4 @@
-"""Windows and joins against plain models, which see all records at once; and that restarts and batches show nowhere."""
+"""Windows and joins against plain models that see all records at once; restarts and batches change nothing."""
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -53,7 +53,7 @@ def ms(milliseconds: int) -> timedelta:
 
 
 def rows(builder: StreamsBuilder, messages: Sequence[Sent], restarts: Sequence[int] = ()) -> list[Row]:
-    """What a topology gives; ``restarts`` are after how many messages a batch ends and the task is lost."""
+    """The rows of a topology; after each count in ``restarts`` a batch ends and the task is lost."""
     driver = TopologyTestDriver(builder)
     batch: list[Message] = []
     for number, message in enumerate(messages):
@@ -75,13 +75,13 @@ def listed(table: KTable) -> None:
 
 
 def last_of(given_rows: list[Row]) -> dict[tuple[str, int, int], object]:
-    """The table that changes add up to."""
+    """The table that the changes add up to."""
     table = {(row["key"], row["start"], row["end"]): row["value"] for row in given_rows}
     return {key: value for key, value in table.items() if value is not None}
 
 
 @given(sent(), st.integers(1, 20), st.integers(1, 20), st.integers(0, 30))
-def test_a_time_window_has_the_records_that_came_before_it_was_closed(
+def test_time_window_has_the_records_that_came_before_it_closed(
     messages: list[Sent], size: int, advance: int, grace: int
 ) -> None:
     advance = min(advance, size)
@@ -99,7 +99,7 @@ def test_a_time_window_has_the_records_that_came_before_it_was_closed(
 
 
 @given(sent(), st.integers(1, 20), st.integers(1, 20), st.integers(0, 30))
-def test_a_final_result_is_given_once_and_is_that_of_the_window(
+def test_final_result_is_emitted_once_and_equals_the_window_s(
     messages: list[Sent], size: int, advance: int, grace: int
 ) -> None:
     windows = TimeWindows.of_size_and_grace(ms(size), ms(grace)).advance_by(ms(min(advance, size)))
@@ -115,7 +115,7 @@ def test_a_final_result_is_given_once_and_is_that_of_the_window(
 
 
 @given(sent(), st.integers(1, 15))
-def test_sessions_without_an_end_of_grace_are_the_clusters_of_all_records(messages: list[Sent], gap: int) -> None:
+def test_sessions_with_unlimited_grace_are_the_clusters_of_all_records(messages: list[Sent], gap: int) -> None:
     builder = StreamsBuilder()
     windows = SessionWindows.of_inactivity_gap_and_grace(ms(gap), FOREVER)
     grouped = builder.stream("l", "r").group_by_key().windowed_by_sessions(windows)
@@ -137,9 +137,7 @@ def test_sessions_without_an_end_of_grace_are_the_clusters_of_all_records(messag
 
 
 @given(sent(), st.integers(1, 15), st.integers(0, 20))
-def test_of_sessions_nothing_is_counted_twice_and_only_what_is_late_is_left_out(
-    messages: list[Sent], gap: int, grace: int
-) -> None:
+def test_sessions_count_each_record_once_and_drop_only_late_ones(messages: list[Sent], gap: int, grace: int) -> None:
     builder = StreamsBuilder()
     windows = SessionWindows.of_inactivity_gap_and_grace(ms(gap), ms(grace))
     listed(builder.stream("l", "r").group_by_key().windowed_by_sessions(windows).count())
@@ -159,7 +157,7 @@ def test_of_sessions_nothing_is_counted_twice_and_only_what_is_late_is_left_out(
 
 
 @given(sent(), st.integers(0, 15), st.integers(0, 15))
-def test_joins_without_an_end_of_grace_are_those_of_all_records(messages: list[Sent], before: int, after: int) -> None:
+def test_joins_with_unlimited_grace_are_those_of_all_records(messages: list[Sent], before: int, after: int) -> None:
     windows = JoinWindows.of_time_difference_and_grace(ms(before), FOREVER).after(ms(after))
     pairs = {
         (left, right)
@@ -195,7 +193,7 @@ def _is_alone(messages: Sequence[Sent], number: int, pairs: set[tuple[int, int]]
 
 
 def _is_late(messages: Sequence[Sent], number: int, after: int, before: int) -> bool:
-    """Whether time was past a record's window when it came: it is given on at once then, whatever may still come."""
+    """Whether stream time had passed a record's window when it came: it is then emitted at once."""
     message = messages[number]
     latest_ms = message.time_ms + (after if message.topic == 0 else before)
     return latest_ms < max(other.time_ms for other in messages[: number + 1])

@@ -1,4 +1,4 @@
-"""Whole streams against a plain conversion of one record at a time, in Python: the same rows, or the same end."""
+"""Whole streams against a plain Python conversion of one record at a time: the same rows, or the same end."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -25,7 +25,7 @@ Record = dict[str, object]
 
 
 class FailedError(Exception):
-    """What an expression does for one record."""
+    """An expression fails for one record."""
 
 
 def number_of(record: Record) -> object:
@@ -45,7 +45,7 @@ def fits(record: Record) -> bool:
     return isinstance(number, int) and number < 5
 
 
-# Expressions and what they mean; the texts of the records are of these letters only.
+# Expressions and their meaning; the texts of the records consist of these letters only.
 CONDITIONS: Mapping[str, Callable[[Record], bool]] = {"id > 0": is_positive, "CAST(text AS INT) < 5": fits}
 DERIVED: Mapping[str, Callable[[Record], object]] = {
     "CAST(text AS INT)": number_of,
@@ -118,7 +118,7 @@ messages = st.none() | records.map(lambda record: json.dumps(record).encode()) |
 
 
 def named(value: object, path: str, transform: Transform) -> object:
-    """A value as `drop`, `rename` and `field_names` leave it; ``path`` ends with a dot."""
+    """A value after `drop`, `rename` and `field_names`; ``path`` ends with a dot."""
     if isinstance(value, dict):
         return {
             new_name(name, path, transform): named(inner, f"{path}{name}.", transform)
@@ -140,7 +140,7 @@ def new_name(name: str, path: str, transform: Transform) -> str:
 
 
 def run_in_order(message: bytes | None, transform: Transform) -> list[object] | str:
-    """The rows of one message, or how it ends without one."""
+    """The rows of one message, or its end without one."""
     if message is None:
         return "tombstone"
     record = StrictDecoder(parse_ddl(COLUMNS)).decode(message)

@@ -1,4 +1,4 @@
-"""A buffer's files hold every row once, in order, below the right partition; their statistics bound the data."""
+"""A buffer's files hold every row once, in order, in the right partition; their statistics bound the data."""
 
 import io
 import json
@@ -76,7 +76,7 @@ def test_small_pieces_are_joined_in_order(batches: list[list[dict[str, object]]]
     for piece in given_rows:
         rows.add(piece)
     most = 7 * 3 * LEAVES * 1024 + sum(piece.nbytes for piece in given_rows) * 2 + 1024
-    assert rows.memory_bytes <= most, "thirty pieces are a few"
+    assert rows.memory_bytes <= most, "thirty pieces are joined into a few"
     read_rows = {file.values: [repr(row) for row in read(file)] for file in rows.finish()}
     assert read_rows == {
         values: [repr(row) for row in _canonical(rows)] for values, rows in _by_values(batches).items()
@@ -132,8 +132,8 @@ def _within(low: object, value: object, high: object) -> bool:
 
 
 @given(st.lists(_rows, min_size=1, max_size=8))
-def test_plain_values_have_bounds_at_all(rows: list[dict[str, object]]) -> None:
-    """Without this, statistics that say nothing would pass."""
+def test_plain_values_have_bounds(rows: list[dict[str, object]]) -> None:
+    """Otherwise empty statistics would pass."""
     for file in encode([rows]):
         statistics = json.loads(file.statistics)
         for name in ("n", "d", "s", "t", "ntz"):
