@@ -15,12 +15,12 @@ class MemoryTopics:
 
     logs: dict[Topic, list[ChangelogMessage]] = field(default_factory=dict)
     low: int = 0
-    """What is before is gone, of each topic."""
+    """Messages before this offset are gone, in each topic."""
     topic_id: str = "first"
     fails: list[int] = field(default_factory=list)
-    """For each of the next writes that fail: how many messages are there all the same."""
+    """For each of the next writes that fail: the number of messages written before it fails."""
     refuses: ConfigError | None = None
-    """Why nothing is taken at all."""
+    """The error for every write, if any."""
     read: list[int] = field(default_factory=list)
     """The offsets that were read."""
 

@@ -1,10 +1,10 @@
-"""A clock whose time passes only while somebody waits."""
+"""A clock that advances only by sleeping."""
 
 from common.clock import SystemClock
 
 
 class IdleClock(SystemClock):
-    """The date is the machine's; the seconds are those that were slept."""
+    """The date is the machine's; the monotonic time is the sum of all sleeps."""
 
     def __init__(self) -> None:
         self._slept_s = 0.0

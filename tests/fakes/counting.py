@@ -1,4 +1,4 @@
-"""A writer of one partition whose task counts, asked to step; and what its stage has then."""
+"""A writer of one partition with a counting task, stepped by hand, and the contents of its stage."""
 
 from collections import Counter
 from collections.abc import Collection
@@ -29,7 +29,7 @@ from tests.staged import manifests
 ORDERS = Topic("orders")
 FIRST = TopicPartition(ORDERS, Partition(0))
 MESSAGE_BYTES = 20
-"""Of changes in a topic: a flush has several."""
+"""For changes in a topic: small, so that a flush has several messages."""
 
 
 class Counts(Processor):
@@ -61,7 +61,7 @@ def build(*, persistent: bool = False, store: str = "counts") -> Topology:
 
 
 class World:
-    """One partition, and a writer that is asked to step."""
+    """One partition, and a writer that is stepped by hand."""
 
     def __init__(self, folder: Path, end: int) -> None:
         self.folder = folder
@@ -132,7 +132,7 @@ class World:
         self.steps()
 
     def restored_bytes(self) -> float:
-        """How many bytes of state files the writer has read."""
+        """The number of bytes of state files that the writer has read."""
         (line,) = [
             line
             for line in self.metrics.exposition().decode().splitlines()
@@ -144,11 +144,11 @@ class World:
         return manifests(self.store, "done/orders/0")
 
     def states(self) -> list[MarkedState]:
-        """What the chain's markers say of the state."""
+        """The states that the chain's markers name."""
         return [manifest.state for manifest in self.manifests() if manifest.state is not None]
 
     def staged(self) -> list[tuple[int, int]]:
-        """Ids and counts of all rows that markers name."""
+        """Ids and counts of all rows in files that markers name."""
         rows = []
         for file in (file for manifest in self.manifests() for table in manifest.tables for file in table.files):
             table = pq.read_table(self.folder / "table" / file.path, partitioning=None)

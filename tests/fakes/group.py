@@ -16,7 +16,7 @@ from stage_writer.ports import TRUNCATED, Flushing, GroupListener, Item, KafkaMe
 
 @dataclass(slots=True)
 class HandClock:
-    """A `common.ports.Clock` that stands still until somebody moves it."""
+    """A `common.ports.Clock` that stands still until a test moves it."""
 
     now_s: float = 1_000.0
 
@@ -78,11 +78,11 @@ class LonelyMember:
     listener: GroupListener | None = None
     joined: bool = False
     timestamp_ms: int = 1_000
-    """Of all records; others where a test has them replaced."""
+    """The timestamp of all records, until a test replaces them."""
     expected: dict[TopicPartition, LastRecord] = field(default_factory=dict)
     reported: dict[TopicPartition, Position] = field(default_factory=dict)
     others: dict[TopicPartition, float] = field(default_factory=dict)
-    """What another member has, each until a time."""
+    """Partitions of another member, each until a time."""
 
     @property
     def metadata(self) -> KafkaMetadata:

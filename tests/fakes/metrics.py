@@ -1,4 +1,4 @@
-"""What metrics say, as values that tests compare."""
+"""Metrics as values that tests compare."""
 
 from prometheus_client.parser import text_string_to_metric_families
 

@@ -1,4 +1,4 @@
-"""What services may say of themselves: well, in trouble, with a thousand partitions."""
+"""Status of services for tests: healthy, in trouble, with a thousand partitions."""
 
 from common.pages.model import (
     DeadLetters,

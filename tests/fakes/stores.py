@@ -1,4 +1,4 @@
-"""A store around whose requests something happens, as a test says."""
+"""A store that calls a test's functions before and after its requests."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -7,11 +7,11 @@ from common.ports import CreateOutcome, StoredObject
 from common.storage.store import FsspecStore
 
 Trap = Callable[[str, str], object]
-"""Called with a request's name and path; what it raises is the request's failure."""
+"""Called with a request's name and path; an exception from it fails the request."""
 
 
 class TrappedStore(FsspecStore):
-    """Calls ``before`` ahead of each request and ``after`` behind it; counts them by name."""
+    """Calls ``before`` and ``after`` each request, and counts requests by name."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class TrappedStore(FsspecStore):
 
 
 def acting(request: str, act: Callable[[], object], *, below: str = "", times: int = 1) -> Trap:
-    """Acts at the first such requests, whose paths start with ``below``."""
+    """Acts at the first such requests with paths that start with ``below``."""
     left = times
 
     def trap(name: str, path: str) -> None:
