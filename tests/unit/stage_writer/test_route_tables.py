@@ -1,4 +1,4 @@
-"""Tables with columns of their own, and records that go to several tables."""
+"""Tables with separate columns, and records that go to several tables."""
 
 import io
 import json
@@ -62,7 +62,7 @@ def dead(staged: StagedRows) -> list[tuple[int, str, str]]:
     return list(zip(*columns, strict=True))
 
 
-def test_tables_have_columns_of_their_own_in_avro() -> None:
+def test_tables_have_separate_columns_in_avro() -> None:
     names = [{"name": name, "type": ["null", "string"], "default": None} for name in ("id", "kind", "url")]
     schema = {"type": "record", "name": "R", "fields": [*names, {"name": "ms", "type": "int"}]}
     values = []
@@ -79,7 +79,7 @@ def test_tables_have_columns_of_their_own_in_avro() -> None:
     assert dict(staged.dead_letters) == {"invalid_record": 1}
 
 
-def test_tables_have_columns_of_their_own_of_json_with_a_schema_in_a_header() -> None:
+def test_tables_have_separate_columns_in_json_with_a_schema_in_a_header() -> None:
     with running_registry() as registry:
         number = registry.register('{"properties": {"ms": {"type": "integer", "maximum": 9}}}')
         schemas = schema_registry(registry.url, resolves={"JSON"})
@@ -91,7 +91,7 @@ def test_tables_have_columns_of_their_own_of_json_with_a_schema_in_a_header() ->
     assert dict(staged.dead_letters) == {"against_schema": 1, "not_framed": 1}
 
 
-def test_tables_with_the_same_columns_have_their_own_formats() -> None:
+def test_tables_with_the_same_columns_have_separate_formats() -> None:
     units = ("epoch_s", "epoch_ms")
     sections = {
         unit: {"table": f"/tables/{unit}", "columns": "at TIMESTAMP", "formats": {"at": unit}} for unit in units
@@ -100,7 +100,7 @@ def test_tables_with_the_same_columns_have_their_own_formats() -> None:
     assert {row["at"] for made in rows(staged).values() for row in made} == {datetime.fromtimestamp(7, UTC)}
 
 
-def test_a_record_is_decoded_by_the_columns_of_its_route() -> None:
+def test_record_is_decoded_by_the_columns_of_its_route() -> None:
     staged = convert(
         sectioned(),
         [
@@ -125,7 +125,7 @@ def test_a_record_is_decoded_by_the_columns_of_its_route() -> None:
     assert (staged.records, staged.exploded, staged.filtered) == (4, 0, 0)
 
 
-def test_a_record_that_its_own_route_refuses_is_a_dead_letter_which_names_the_route() -> None:
+def test_dead_letter_names_the_route_that_refused_it() -> None:
     staged = convert(
         sectioned(),
         [
@@ -179,7 +179,7 @@ def test_conditions_and_routes_see_the_streams_columns(
     assert sum(map(len, found.values())) + staged.filtered + len(dead(staged)) == len(given)
 
 
-def test_a_section_without_columns_changes_only_what_it_names() -> None:
+def test_section_without_columns_changes_only_its_own_settings() -> None:
     stream = sectioned(partition_by=["id"], routes={"click": {"table": "/tables/clicks", "load": "append"}})
     staged = convert(stream, [{"id": 1, "kind": "click"}])
     ((table, found),) = staged.routed
@@ -187,7 +187,7 @@ def test_a_section_without_columns_changes_only_what_it_names() -> None:
     assert not isinstance(converter_of(stream), TablesConverter)
 
 
-def test_rows_that_spark_appends_carry_their_record_in_that_table_only() -> None:
+def test_rows_appended_by_spark_carry_their_position_in_that_table_only() -> None:
     routes = {"click": {"table": "/tables/clicks", "load": "append"}}
     staged = convert(sectioned(kafka_columns=False, routes=routes), [{"id": 1, "kind": "click"}, {"id": 2}])
     ((table, found),) = staged.routed
@@ -196,7 +196,7 @@ def test_rows_that_spark_appends_carry_their_record_in_that_table_only() -> None
     assert staged.rows[0].column_names == ["id", "kind"]
 
 
-def test_an_array_of_routes_gives_the_record_to_each_table_once() -> None:
+def test_array_of_routes_gives_the_record_to_each_table_once() -> None:
     stream = stream_of(
         columns="id BIGINT, kinds ARRAY<STRING>",
         route="kinds",
@@ -212,7 +212,7 @@ def test_an_array_of_routes_gives_the_record_to_each_table_once() -> None:
     assert (staged.records, staged.exploded) == (7, 3)
 
 
-def test_a_record_with_one_unknown_route_of_several_is_in_no_table_where_those_are_dead_letters() -> None:
+def test_record_with_one_unknown_route_is_a_dead_letter_if_configured() -> None:
     stream = stream_of(columns="kinds ARRAY<STRING>", route="kinds", routes={"a": "/tables/a"}, unrouted="dead_letters")
     staged = convert(stream, [{"kinds": ["a", "x"]}, {"kinds": ["a"]}, {"kinds": []}, {"kinds": ["a", None]}])
     assert [row["_kafka_offset"] for row in rows(staged)["/tables/a"]] == [101]
@@ -223,7 +223,7 @@ def test_a_record_with_one_unknown_route_of_several_is_in_no_table_where_those_a
     ]
 
 
-def test_several_tables_without_a_route_each_get_every_record() -> None:
+def test_every_record_goes_to_all_tables_without_a_route() -> None:
     items = {"table": "/tables/names", "columns": "name STRING"}
     stream = stream_of(table="/tables/orders", columns="id BIGINT", tables=["/tables/copy", items])
     staged = convert(stream, [{"id": 1, "name": "a"}, {"id": "x", "name": "b"}, None, {"id": 3, "name": 5}, {"id": 4}])
@@ -248,7 +248,7 @@ def test_exploded_rows_go_to_each_table() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_every_message_ends_in_its_tables_or_as_one_dead_letter(seed: int) -> None:
+def test_every_message_is_in_its_tables_or_is_one_dead_letter(seed: int) -> None:
     rng = Random(seed)  # noqa: S311 - a test's dice
     stream = sectioned(
         columns="id BIGINT, kinds ARRAY<STRING>", route="kinds", unrouted=rng.choice(["table", "dead_letters"])
@@ -283,7 +283,7 @@ def test_every_message_ends_in_its_tables_or_as_one_dead_letter(seed: int) -> No
     assert found == {(partition, offset): wanted for partition, offset, wanted in expected}
 
 
-def test_rules_see_the_streams_columns_and_hold_for_all_tables() -> None:
+def test_expect_rules_see_the_streams_columns_and_apply_to_all_tables() -> None:
     rules: dict[str, object] = {"known": "kind <> 'odd'", "long": {"rule": "what <> 'click!'", "on_fail": "count"}}
     stream = sectioned(derive={"what": "kind || '!'"}, expect=rules)
     given = [
@@ -304,7 +304,7 @@ def test_rules_see_the_streams_columns_and_hold_for_all_tables() -> None:
     assert staged.violations == {"known": 1, "long": 2}
 
 
-def test_a_rule_that_holds_ends_a_partition_of_tables_with_columns_of_their_own() -> None:
+def test_hold_rule_stops_a_partition_with_separate_table_columns() -> None:
     stream = sectioned(expect={"known": "kind <> 'odd'"}, on_fail="hold")
     values = [{"id": "a", "kind": "click"}, {"id": 7, "kind": "odd"}, {"kind": "view"}]
     batches = [batch_of([json.dumps(one).encode() for one in values]), batch_of([b'{"id":1,"kind":"x"}'], partition=4)]
@@ -317,7 +317,7 @@ def test_a_rule_that_holds_ends_a_partition_of_tables_with_columns_of_their_own(
     ]
 
 
-def test_a_buffer_takes_the_rows_of_each_table() -> None:
+def test_buffer_takes_the_rows_of_each_table() -> None:
     converter = converter_of(sectioned())
     buffer = Buffer.begin(Position(100), converter.formats)
     for values in ([{"id": "a", "kind": "click"}], [{"kind": "view", "ms": 1}, {"id": "b", "kind": "click"}]):
@@ -332,7 +332,7 @@ def test_a_buffer_takes_the_rows_of_each_table() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "error", "told"),
+    ("settings", "error", "message"),
     [
         ({"route": "kindd"}, ExpressionError, "did you mean kind"),
         ({"route": "id"}, ExpressionError, "its type is BIGINT, but a route must be text"),
@@ -346,7 +346,9 @@ def test_a_buffer_takes_the_rows_of_each_table() -> None:
         ),
     ],
 )
-def test_what_cannot_work_is_told_at_the_start(settings: dict[str, object], error: type[Exception], told: str) -> None:
+def test_invalid_tables_or_routes_are_refused_at_startup(
+    settings: dict[str, object], error: type[Exception], message: str
+) -> None:
     with pytest.raises(error) as caught:
         converter_of(sectioned(**settings))
-    assert told in str(caught.value)
+    assert message in str(caught.value)

@@ -1,4 +1,4 @@
-"""Where the reader in C is looked for, what is said without it, and how it is compiled."""
+"""The native library: where it is found, errors without it, and its compilation."""
 
 import os
 import subprocess
@@ -37,30 +37,30 @@ def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, st
     return {"XDG_CACHE_HOME": str(tmp_path)}
 
 
-def test_without_the_library_the_writer_goes_on_and_says_why(empty_cache: dict[str, str]) -> None:
+def test_writer_continues_without_the_library_and_reports_why(empty_cache: dict[str, str]) -> None:
     found = library.find_reader(Native.AUTO, empty_cache)
     assert found.make(parse_ddl("i INT"), STRICT) is None
     assert found.problem is not None
     assert "the native JSON reader is missing" in found.problem
 
 
-def test_without_the_library_a_writer_that_is_to_have_it_does_not_start(empty_cache: dict[str, str]) -> None:
+def test_writer_with_native_on_fails_without_the_library(empty_cache: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match=r"writer\.native is on, but the native JSON reader is missing"):
         library.find_reader(Native.ON, empty_cache)
 
 
-def test_what_is_off_is_not_looked_for(empty_cache: dict[str, str]) -> None:
+def test_library_is_not_searched_if_native_is_off(empty_cache: dict[str, str]) -> None:
     assert library.find_reader(Native.OFF, empty_cache).problem is None
 
 
-def test_a_file_that_is_no_library_is_as_good_as_none(empty_cache: dict[str, str]) -> None:
+def test_invalid_library_file_counts_as_missing(empty_cache: dict[str, str]) -> None:
     place = library.cached_path(empty_cache)
     place.parent.mkdir(parents=True)
     place.write_bytes(b"not a library")
     assert library.find_reader(Native.AUTO, empty_cache).problem is not None
 
 
-def test_it_is_compiled_and_found(empty_cache: dict[str, str]) -> None:
+def test_library_is_compiled_and_found(empty_cache: dict[str, str]) -> None:
     required_library()  # or there is no compiler
     compile_library(library.cached_path(empty_cache), may_fetch=False)
     reader = library.find_reader(Native.ON, empty_cache).make(parse_ddl("i INT"), STRICT)
@@ -68,18 +68,18 @@ def test_it_is_compiled_and_found(empty_cache: dict[str, str]) -> None:
     assert reader.read(pa.array([b'{"i":1}', b"{"], pa.binary())).rows.to_pylist() == [{"i": 1}]
 
 
-def test_without_a_compiler_it_says_so(tmp_path: Path) -> None:
+def test_missing_compiler_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(CompileError, match="there is no C compiler"):
         compile_library(tmp_path / "library", environ={"PATH": str(tmp_path)}, may_fetch=False)
 
 
-def test_what_a_compiler_said_is_told(tmp_path: Path) -> None:
+def test_failed_compiler_command_is_reported(tmp_path: Path) -> None:
     with pytest.raises(CompileError, match="no-such-compiler"):
         compile_library(tmp_path / "it", environ={"PATH": str(tmp_path), "CC": "no-such-compiler"}, may_fetch=False)
 
 
 @pytest.mark.parametrize(("written", "meant"), [(True, Native.ON), (False, Native.OFF), ("auto", Native.AUTO)])
-def test_yamls_booleans_are_understood(written: object, meant: Native) -> None:
+def test_native_setting_accepts_yaml_booleans(written: object, meant: Native) -> None:
     settings = settings_of(
         {"app_id": "a", "topics": ["t"], "table": "memory://t", "columns": "i INT"},
         folder="memory:/",
@@ -88,8 +88,8 @@ def test_yamls_booleans_are_understood(written: object, meant: Native) -> None:
     assert settings.writer.native is meant
 
 
-def test_partitions_that_are_assigned_while_the_consumer_closes_touch_nothing_that_was_freed() -> None:
+def test_partitions_assigned_while_the_consumer_closes_use_no_freed_memory() -> None:
     required_library()
-    environment = {**os.environ, "MALLOC_PERTURB_": "85"}  # glibc: memory that was freed holds no valid pointers
+    environment = {**os.environ, "MALLOC_PERTURB_": "85"}  # glibc fills freed memory, so it has no valid pointers
     command = [sys.executable, "-c", ASSIGNED_WHILE_CLOSING]
     assert subprocess.run(command, env=environment, check=False, timeout=180).returncode == 0

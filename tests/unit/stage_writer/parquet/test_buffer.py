@@ -1,4 +1,4 @@
-"""How rows are put into files: a file for each partition value, up to a number of values; then one for all."""
+"""Rows are split into one file for each partition value, up to a limit; beyond it, one file has all rows."""
 
 import io
 import json
@@ -45,7 +45,7 @@ _places = st.tuples(st.sampled_from([None, "", "a", "b"]), st.sampled_from([None
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.lists(_places, max_size=5), st.booleans()), max_size=6))
-def test_each_row_is_in_one_file_and_each_file_in_order(
+def test_each_row_is_in_one_file_and_files_keep_order(
     batches: list[tuple[list[tuple[str | None, str | None]], bool]],
 ) -> None:
     table, expected = TableRows(TABLE, FilePolicy(max_values=MOST)), dict[int, tuple[str | None, str | None]]()
@@ -74,27 +74,27 @@ def test_each_row_is_in_one_file_and_each_file_in_order(
     assert sum(file.values is None for file in files) <= 1
 
 
-def test_all_tables_of_a_flush_share_the_files_that_one_marker_may_name() -> None:
+def test_tables_of_a_flush_share_the_file_budget_of_one_marker() -> None:
     budget = FileBudget(files=5)
     tables = [TableRows(TABLE, FilePolicy(max_values=4), budget=budget) for _ in range(3)]
     for table in tables:
         table.add(rows_of([("a", "x"), ("b", "x"), ("c", "x")], 0))
         table.encode()
-        table.add(rows_of([("a", "x")], 3))  # a file that is open costs nothing more
+        table.add(rows_of([("a", "x")], 3))  # an open file does not count again
     files = [table.finish() for table in tables]
     assert [sum(file.values is not None for file in of_table) for of_table in files] == [3, 0, 0]
     assert [sum(file.rows for file in of_table) for of_table in files] == [4, 4, 4]
 
 
-def test_partition_values_that_no_marker_could_hold_go_to_one_file() -> None:
+def test_partition_values_too_long_for_a_marker_go_to_one_file() -> None:
     table = TableRows(TABLE, budget=FileBudget(value_bytes=1000))
     table.add(rows_of([("a", "x"), ("b" * 1000, "x")], 0))
     (file,) = table.finish()
     assert (file.values, file.rows) == (None, 2)
 
 
-def test_a_flush_of_as_many_files_as_there_may_be_has_a_marker_that_can_be_read() -> None:
-    """With names of partition columns, values and statistics as long as they may be."""
+def test_flush_with_the_maximum_number_of_files_has_a_readable_marker() -> None:
+    """With partition column names, values and statistics of the maximum length."""
     budget, columns = FileBudget(), tuple(f"column_{number}" for number in range(4))
     length = budget.value_bytes // budget.files // len(columns)
     assert not budget.has_room([("\x00" * (budget.value_bytes + 1),)])
@@ -109,8 +109,8 @@ def test_a_flush_of_as_many_files_as_there_may_be_has_a_marker_that_can_be_read(
     assert beyond_bounds(data) is None
 
 
-def test_eleven_years_of_days_and_customers_make_one_file() -> None:
-    """databricks/iceberg-kafka-connect, issue 227: a writer for each of 20,000 values is the end of a process."""
+def test_too_many_partition_values_make_one_file() -> None:
+    """databricks/iceberg-kafka-connect, issue 227: a writer for each of 20,000 values exhausts the process."""
     table = TableRows(TABLE, FilePolicy(row_group_bytes=2**20))
     most = 0
     for first in range(0, 60_000, 1000):
@@ -121,7 +121,7 @@ def test_eleven_years_of_days_and_customers_make_one_file() -> None:
     assert most < 2 * 2**20
 
 
-def test_what_waits_for_spark_is_one_file_with_its_partition_columns() -> None:
+def test_rows_that_wait_for_spark_are_one_file_with_partition_columns() -> None:
     table = TableRows(replace(TABLE, waits=True))
     table.add(rows_of([("a", "x"), ("b", "y")], 0))
     table.encode()
@@ -131,8 +131,8 @@ def test_what_waits_for_spark_is_one_file_with_its_partition_columns() -> None:
     assert [row["day"] for row in read(file)] == ["a", "b", "a"]
 
 
-def test_late_records_force_no_rotation() -> None:
-    """confluentinc/kafka-connect-storage-cloud, issue 529: there each late record closes a file."""
+def test_late_records_do_not_split_files() -> None:
+    """confluentinc/kafka-connect-storage-cloud, issue 529: there, each late record closes a file."""
     table = TableRows(TABLE)
     for first in range(0, 20_000, 100):
         table.add(rows_of([("yesterday" if n % 2 else "today", "c") for n in range(first, first + 100)], first))
@@ -143,7 +143,7 @@ def test_late_records_force_no_rotation() -> None:
 
 
 @pytest.mark.parametrize(("column", "zone"), [("TIMESTAMP", "Z"), ("TIMESTAMP_NTZ", "")])
-def test_the_last_millisecond_of_the_year_9999_has_bounds(column: str, zone: str) -> None:
+def test_last_millisecond_of_year_9999_has_bounds(column: str, zone: str) -> None:
     schema = parse_ddl(f"at {column}")
     arrow = to_arrow_schema(schema)
     rows = TableRows(
@@ -157,8 +157,8 @@ def test_the_last_millisecond_of_the_year_9999_has_bounds(column: str, zone: str
     assert bounds["maxValues"] == {"at": f"9999-12-31T23:59:59.999998{zone}"}
 
 
-def test_a_moment_after_the_year_9999_has_no_bounds_and_costs_no_file() -> None:
-    """The user's own code may make one, in a topology's batches."""
+def test_timestamp_after_year_9999_is_written_without_bounds() -> None:
+    """User code may make one, in a topology's batches."""
     schema = parse_ddl("id BIGINT, at TIMESTAMP")
     arrow = to_arrow_schema(schema)
     rows = TableRows(

@@ -1,4 +1,4 @@
-"""Which columns get a dictionary: seen in the Parquet file, as a reader sees it."""
+"""The encodings of columns, as found in the written Parquet file."""
 
 import json
 
@@ -23,7 +23,7 @@ def _encodings(rows: pa.Table) -> dict[str, set[str]]:
     return {column.path_in_schema: set(column.encodings) - {"RLE"} for column in columns}
 
 
-def test_values_that_repeat_get_a_dictionary_and_others_do_not() -> None:
+def test_repeated_values_get_a_dictionary() -> None:
     rows = pa.table(
         {
             "country": [("DE", "FR")[number % 2] for number in range(ROWS)],
@@ -37,7 +37,7 @@ def test_values_that_repeat_get_a_dictionary_and_others_do_not() -> None:
     assert not found["flag"] & {"RLE_DICTIONARY", "PLAIN_DICTIONARY"}
 
 
-def test_leaves_of_nested_columns_are_chosen_each_by_itself() -> None:
+def test_encodings_of_nested_leaves_are_chosen_separately() -> None:
     rows = pa.table(
         {
             "place": [{"id": f"id-{number}", "kind": "home"} for number in range(ROWS)],
@@ -52,13 +52,13 @@ def test_leaves_of_nested_columns_are_chosen_each_by_itself() -> None:
         assert "RLE_DICTIONARY" in found[path], path
 
 
-def test_kafkas_offsets_and_times_are_written_as_differences() -> None:
+def test_kafka_offsets_and_timestamps_are_delta_encoded() -> None:
     stamps = pa.array(range(ROWS), pa.int64()).cast(pa.timestamp("ms")).cast(pa.timestamp("us", "UTC"))
     rows = pa.table({"_kafka_offset": pa.array(range(ROWS), pa.int64()), "_kafka_timestamp": stamps})
     assert _encodings(rows) == {name: {"DELTA_BINARY_PACKED"} for name in rows.column_names}
 
 
-def test_no_rows_and_nulls_are_no_reason_to_fail() -> None:
+def test_empty_and_null_columns_have_encodings() -> None:
     schema = pa.schema({"a": pa.string(), "b": pa.list_(pa.struct({"c": pa.int64()}))})
     assert choose_encodings(schema.empty_table()).by_difference == ()
     rows = pa.table([[None] * 9, [None] * 9], schema=schema)

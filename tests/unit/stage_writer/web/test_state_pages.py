@@ -1,4 +1,4 @@
-"""Interactive look-ups of tasks' stores, over HTTP."""
+"""Interactive lookups in tasks' stores, over HTTP."""
 
 import json
 import threading
@@ -29,7 +29,7 @@ BUILDERS = (
 
 
 class Asking:
-    """A writer with two tasks, and who asks it."""
+    """A writer with two tasks, and a client of its state pages."""
 
     def __init__(self) -> None:
         self.look_ups = LookUps()
@@ -66,13 +66,13 @@ def asking() -> Iterator[Asking]:
     found.server.close()
 
 
-def test_a_key_is_found_in_its_task_and_told_absent_in_the_others(asking: Asking) -> None:
+def test_key_is_found_in_its_task_and_absent_in_others(asking: Asking) -> None:
     asking.tasks[1].stores.store("counts").put("an/na é", {"seen": 3})
     assert asking.entries("counts/an%2Fna%20%C3%A9", 1) == [{"key": "an/na é", "value": {"seen": 3}}]
     assert asking.entries("counts/an%2Fna%20%C3%A9", 0) == []
 
 
-def test_entries_stand_in_the_order_of_keys_within_bounds(asking: Asking) -> None:
+def test_entries_are_sorted_by_key_within_bounds(asking: Asking) -> None:
     for key in ("b", "a", "ab", "c", 7, (1, "x")):
         asking.tasks[0].stores.store("counts").put(key, 1)
     assert [one["key"] for one in asking.entries("counts?low=a&high=b")] == ["a", "ab", "b"]
@@ -83,7 +83,7 @@ def test_entries_stand_in_the_order_of_keys_within_bounds(asking: Asking) -> Non
     assert [one["key"] for one in asking.entries("counts?prefix=%5B1%5D&key_type=json")] == [[1, "x"]]
 
 
-def test_windows_and_sessions_have_their_times(asking: Asking) -> None:
+def test_windows_and_sessions_are_found_by_time(asking: Asking) -> None:
     hours, visits = asking.tasks[0].stores.store("hours"), asking.tasks[0].stores.store("visits")
     for start_ms in (0, 10_000, 20_000):
         hours.put("a", start_ms, start_ms)
@@ -97,7 +97,7 @@ def test_windows_and_sessions_have_their_times(asking: Asking) -> None:
     assert asking.entries("visits/a?from=71") == []
 
 
-def test_values_are_told_as_json(asking: Asking) -> None:
+def test_values_are_returned_as_json(asking: Asking) -> None:
     at = datetime(2026, 1, 2, tzinfo=UTC)
     value = {"price": Decimal("1.10"), "at": at, "raw": b"\xff", 3: float("nan"), "t": (1, [None])}
     asking.tasks[0].stores.store("counts").put("a", value)
@@ -110,7 +110,7 @@ def test_values_are_told_as_json(asking: Asking) -> None:
     }
 
 
-def test_without_the_token_nothing_is_told(asking: Asking) -> None:
+def test_requests_without_the_token_are_refused(asking: Asking) -> None:
     assert asking.get("/state", None)[0] == 401
     assert asking.get("/state/orders/counts/a", "another token of that length")[0] == 401
     off = HttpServer("127.0.0.1:0", Routes({}, {}, None, state_reads(asking.look_ups)))
@@ -135,12 +135,12 @@ def test_without_the_token_nothing_is_told(asking: Asking) -> None:
         ("/stateless", 404, "no such page"),
     ],
 )
-def test_what_cannot_be_answered_says_why(asking: Asking, path: str, status: int, why: str) -> None:
+def test_invalid_request_is_refused_with_a_reason(asking: Asking, path: str, status: int, why: str) -> None:
     found, answer = asking.get(path)
     assert (found, why in answer) == (status, True), answer
 
 
-def test_the_overview_names_stores_and_tasks_and_a_task_that_went_is_in_none(asking: Asking) -> None:
+def test_overview_lists_stores_and_open_tasks(asking: Asking) -> None:
     asking.tasks[0].stores.store("counts").put("a", 1)
     asking.tasks[1].close()
     (stream,) = asking.get("/state")[1]["streams"]
@@ -152,7 +152,7 @@ def test_the_overview_names_stores_and_tasks_and_a_task_that_went_is_in_none(ask
     assert asking.look_ups.tasks("orders") == [asking.tasks[0], another]
 
 
-def test_a_look_up_waits_for_the_gate(asking: Asking) -> None:
+def test_lookup_waits_for_the_gate(asking: Asking) -> None:
     counts = asking.tasks[0].stores.store("counts")
     found: list[Any] = []
     with asking.tasks[0].gate:
@@ -166,14 +166,14 @@ def test_a_look_up_waits_for_the_gate(asking: Asking) -> None:
     assert found == [[{"key": "a", "value": "done"}]]
 
 
-def test_what_workers_say_is_told_as_one() -> None:
+def test_responses_of_workers_are_merged() -> None:
     answers = [{"app_id": "a", "store": "s", "tasks": [number]} for number in (1, 2, 3)]
     assert merged_state(answers) == {"app_id": "a", "store": "s", "tasks": [1, 2, 3]}
     overviews = [{"streams": [{"app_id": "a", "stores": [], "tasks": [number]}]} for number in (1, 2)]
     assert merged_state(overviews) == {"streams": [{"app_id": "a", "stores": [], "tasks": [1, 2]}]}
 
 
-def test_look_ups_without_a_token_are_refused_at_the_start() -> None:
+def test_state_queries_without_a_token_are_refused_at_startup() -> None:
     assert WriterSettings.model_validate({"state_queries": True, "http_token": TOKEN}).state_queries
     with pytest.raises(ValidationError, match="there is no http_token; give http_token"):
         WriterSettings.model_validate({"state_queries": True})
