@@ -59,7 +59,7 @@ def world() -> World:
     return World()
 
 
-def test_a_topic_that_was_taken_out_before_it_was_ever_loaded_is_reported(world: World) -> None:
+def test_topic_removed_before_its_first_load_is_reported(world: World) -> None:
     payments = world.staging("payments")
     payments.flush(0, 0, 10)
     payments.flush(0, 10, 20)
@@ -76,7 +76,7 @@ def test_a_topic_that_was_taken_out_before_it_was_ever_loaded_is_reported(world:
 
 
 @pytest.mark.parametrize(("last", "markers"), [(9, 1), (14, 1), (19, 0)])
-def test_only_what_the_table_lacks_is_left_behind(world: World, last: int, markers: int) -> None:
+def test_only_markers_missing_from_the_table_are_counted(world: World, last: int, markers: int) -> None:
     payments = world.staging("payments")
     payments.flush(0, 0, 10)
     payments.flush(0, 10, 20)
@@ -86,7 +86,7 @@ def test_only_what_the_table_lacks_is_left_behind(world: World, last: int, marke
 
 
 @pytest.mark.parametrize("known_by", ["a log without the stream's commits", "the first one after it"])
-def test_markers_that_may_be_in_the_table_are_not_to_be_loaded_unseen(
+def test_markers_that_may_already_be_loaded_need_a_manual_check(
     world: World, known_by: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A position that names no topic may be theirs: as a new chain they would be loaded again."""
@@ -107,12 +107,12 @@ def test_markers_that_may_be_in_the_table_are_not_to_be_loaded_unseen(
     assert "start it with the command that is shown there" in load
 
 
-def test_another_configs_streams_are_left_to_it(world: World) -> None:
+def test_streams_of_another_config_are_ignored(world: World) -> None:
     world.staging("payments").flush(0, 0, 10)
     assert world.found("orders", app_id="returns") == []
 
 
-def test_a_marker_that_says_nothing_is_passed_over(world: World) -> None:
+def test_empty_and_unreadable_markers_are_ignored(world: World) -> None:
     staging = world.staging("payments")
     store = staging.store(staging.stage_url)
     store.write("done/payments/0/41.done", b"")

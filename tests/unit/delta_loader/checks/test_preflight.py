@@ -1,4 +1,4 @@
-"""What is looked at before the loader starts."""
+"""The checks before the loader starts."""
 
 import json
 import uuid
@@ -59,12 +59,12 @@ def levels(checks: list[Check]) -> dict[str, Level]:
     return {check.name: check.level for check in checks}
 
 
-def test_a_table_to_be_made_is_fine_and_one_that_takes_what_is_declared() -> None:
+def test_missing_and_compatible_tables_pass() -> None:
     assert levels(list(table_checks(STREAM, None))) == {"table": Level.OK}
     assert levels(list(table_checks(STREAM, table()))) == {"table": Level.OK, "columns": Level.OK}
 
 
-def test_a_table_that_cannot_be_loaded_is_an_error() -> None:
+def test_unloadable_table_is_an_error() -> None:
     assert levels(list(table_checks(STREAM, table(features=frozenset({"catalogManaged"})))))["table"] is Level.ERROR
     text = schema_to_json(StructType((Field("id", Primitive.STRING),)))
     found = {check.name: check for check in table_checks(STREAM, table(text))}["columns"]
@@ -76,7 +76,7 @@ MERGED = MergedBy(("id",), "at", history=True)
 
 
 @pytest.mark.parametrize(
-    ("before", "level", "told"),
+    ("before", "level", "text"),
     [
         (MERGED, None, ""),
         (replace(MERGED, history=False), None, ""),
@@ -85,18 +85,18 @@ MERGED = MergedBy(("id",), "at", history=True)
         (replace(MERGED, keys=("id", "name")), Level.WARNING, "were merged by id, name"),
     ],
 )
-def test_what_merges_into_a_table_depend_on_is_told_before_an_event_waits(
-    before: MergedBy | None, level: Level | None, told: str
+def test_changed_merge_settings_are_reported_before_the_load(
+    before: MergedBy | None, level: Level | None, text: str
 ) -> None:
     merge = {"keys": ["id"], "sequence": "at", "history": True, "operation": "op", "deletes": ["d"]}
     stream = ChangeStream("memory://nowhere", more={"merge": {**merge, "tombstones": "ignore"}}).settings.streams[0]
     found = list(merge_checks(stream, stream.table, TableIdentity(merged_by=before)))
     assert [check.level for check in found] == ([] if level is None else [level])
-    assert all(told in check.message for check in found)
+    assert all(text in check.message for check in found)
     assert list(merge_checks(STREAM, STREAM.table, TableIdentity())) == []
 
 
-def test_elements_that_name_no_record_are_told() -> None:
+def test_elements_without_record_keys_are_reported() -> None:
     columns = "id BIGINT, tags ARRAY<STRING>"
     merge = {"keys": ["tags"], "tombstones": "ignore"}
     alone = stream_of(columns=columns, explode="tags", load="merge", merge=merge)
@@ -110,10 +110,10 @@ def test_elements_that_name_no_record_are_told() -> None:
         (*made, Field("mine", Primitive.STRING, nullable=False, metadata_json='{"CURRENT_DEFAULT":"1"}'))
     )
     found_in = list(table_checks(stream, table(schema_to_json(strict))))
-    assert Level.WARNING not in levels(found_in).values(), "no delete makes a row of a key alone"
+    assert Level.WARNING not in levels(found_in).values(), "a delete never creates a row with only the key"
 
 
-def test_a_route_s_table_is_looked_at_by_what_is_declared_for_it() -> None:
+def test_routes_table_is_checked_against_its_own_declaration() -> None:
     declared = {"alerts": {"columns": "day DATE, share DOUBLE", "partition_by": ["day"], "load": "add"}}
     more = {"topology": "shop:build", "routes": {"alerts": "/data/alerts"}, "route_tables": declared}
     stream = Stream.model_validate({**STREAM.model_dump(by_alias=True, exclude_unset=True), **more})
@@ -130,7 +130,7 @@ def columns_check(stream: Stream, state: TableState) -> Check:
     return {check.name: check for check in table_checks(stream, state)}["columns"]
 
 
-def test_a_table_of_another_tool_lacks_kafkas_columns_and_is_told_the_statement_that_adds_them() -> None:
+def test_missing_kafka_columns_are_reported_with_the_alter_statement() -> None:
     foreign = table(schema_to_json(StructType((ID,))))
     found = columns_check(STREAM, foreign)
     assert found.level is Level.ERROR
@@ -147,7 +147,7 @@ def test_a_table_of_another_tool_lacks_kafkas_columns_and_is_told_the_statement_
     assert columns_check(STREAM.model_copy(update={"evolution": Evolution.ADD}), foreign).level is Level.OK
 
 
-def test_a_derived_column_that_the_table_lacks_is_told_before_anything_is_staged() -> None:
+def test_missing_derived_column_is_reported() -> None:
     derives = STREAM.model_copy(update={"derive": {"day": "CAST(now() AS DATE)"}})
     lacking = columns_check(derives, table())
     assert "the column day, which writers create, is not in it" in lacking.message
@@ -156,7 +156,7 @@ def test_a_derived_column_that_the_table_lacks_is_told_before_anything_is_staged
     assert columns_check(derives, has_it).level is Level.OK
 
 
-def test_what_makes_a_table_forget_is_a_warning_with_the_command_that_ends_it() -> None:
+def test_short_log_and_txn_retention_are_warnings_with_a_remedy() -> None:
     forgets = table(setTransactionRetentionDuration="interval 1 days", logRetentionDuration="interval 1 days")
     found = [check for check in table_checks(STREAM, forgets) if check.name == "memory"]
     assert [check.level for check in found] == [Level.WARNING, Level.WARNING]
@@ -178,7 +178,7 @@ def test_what_makes_a_table_forget_is_a_warning_with_the_command_that_ends_it() 
         ("interval 2 days", None, 3 * DAY_MS, Level.WARNING, "loader.marker_retention"),
     ],
 )
-def test_vacuum_is_held_against_what_waits(
+def test_vacuum_check_compares_retention_with_waiting_files(
     window: str | None, waiting_ms: int | None, retention_ms: int, level: Level, says: str
 ) -> None:
     state = table() if window is None else table(deletedFileRetentionDuration=window)
@@ -187,7 +187,7 @@ def test_vacuum_is_held_against_what_waits(
     assert says in found.message + found.remedy
 
 
-def test_the_start_is_refused_for_what_concerns_all_streams_only() -> None:
+def test_only_problems_of_all_streams_refuse_the_start() -> None:
     one, two = (Check("table", Level.ERROR, "no", "", app_id) for app_id in ("one", "two"))
     fine = Check("table", Level.OK, "", "", "two")
     assert fatal([one, two, fine]) == ()
@@ -196,7 +196,7 @@ def test_the_start_is_refused_for_what_concerns_all_streams_only() -> None:
     assert (exit_code([fine]), exit_code([one, fine])) == (0, 3)
 
 
-def test_what_is_away_does_not_refuse_the_start_and_check_tells_it_from_what_is_wrong() -> None:
+def test_unreachable_service_does_not_refuse_the_start() -> None:
     stage = Check("stage", Level.ERROR, "does not answer", away=True)
     one, two = Check("table", Level.ERROR, "no", "", "one"), Check("table", Level.ERROR, "away", "", "two", away=True)
     assert fatal([stage, one, two]) == ()
@@ -206,7 +206,7 @@ def test_what_is_away_does_not_refuse_the_start_and_check_tells_it_from_what_is_
     assert checks_as_text([stage, one]).endswith("not ready to load")
 
 
-def test_status_tells_a_table_that_does_not_fit_also_while_nothing_is_staged(staging: Staging) -> None:
+def test_status_reports_an_incompatible_table_with_nothing_staged(staging: Staging) -> None:
     staging.store(staging.table).write(f"_delta_log/{0:020d}.json", "\n".join(map(json.dumps, LOG)).encode())
     status = status_of(staging)
     text, found = to_text([status]), to_json([status])
@@ -217,7 +217,7 @@ def test_status_tells_a_table_that_does_not_fit_also_while_nothing_is_staged(sta
 
 
 @pytest.mark.parametrize("mixed", [False, True])
-def test_status_holds_a_partition_whose_next_marker_has_lost_a_file(mixed: bool) -> None:  # noqa: FBT001 - a parameter
+def test_status_holds_a_partition_whose_next_marker_lacks_a_file(mixed: bool) -> None:  # noqa: FBT001 - a parameter
     staging = Staging(f"memory://{uuid.uuid4().hex}")
 
     def held() -> list[str | None]:
@@ -239,7 +239,7 @@ def test_status_holds_a_partition_whose_next_marker_has_lost_a_file(mixed: bool)
     assert "bootstrap rewind ⟨config⟩ --topic orders --partition 0 --to 0 --yes" in text
 
 
-def test_status_tells_a_table_of_a_shape_of_its_own_that_does_not_fit(staging: Staging) -> None:
+def test_status_reports_an_incompatible_route_table(staging: Staging) -> None:
     url = staging.route("alerts")
     staging.store(url).write(f"_delta_log/{0:020d}.json", "\n".join(map(json.dumps, LOG)).encode())
     more = {
@@ -256,7 +256,7 @@ def test_status_tells_a_table_of_a_shape_of_its_own_that_does_not_fit(staging: S
     )
 
 
-def test_a_log_that_cannot_be_read_has_to_be_fixed_and_stops_no_other_stream(staging: Staging) -> None:
+def test_unreadable_log_is_an_error_of_its_stream_only(staging: Staging) -> None:
     staging.store(staging.table).write(f"_delta_log/{0:020d}.json", b'{"protocol":{"minReaderVersion":99}}')
     found = preflight(staging, {})
     assert [(check.name, check.away) for check in found if check.level is Level.ERROR] == [("table", False)]
@@ -268,7 +268,7 @@ def stream(app_id: str, topic: str) -> dict[str, object]:
     return {"app_id": app_id, "topics": [topic], "table": "s3://lake/t", "columns": "id BIGINT"}
 
 
-def test_streams_that_share_a_table_are_told() -> None:
+def test_streams_that_share_a_table_are_a_warning() -> None:
     settings = settings_of(stream("orders", "a"), stream("returns", "b"), stage={"url": "memory://s"})
     (found,) = shared_tables(settings.streams)
     assert found.level is Level.WARNING
@@ -276,7 +276,7 @@ def test_streams_that_share_a_table_are_told() -> None:
 
 
 class RefusalPorts:
-    """A stage that may not be written to, or that is away."""
+    """A stage that refuses writes or is unreachable."""
 
     def __init__(self, inner: object, kind: type[StoreError]) -> None:
         self._inner = inner
@@ -310,7 +310,7 @@ def preflight(
     )
 
 
-def test_all_is_well_and_nothing_is_left_behind(staging: Staging) -> None:
+def test_healthy_setup_passes_and_leaves_no_files(staging: Staging) -> None:
     staging.flush(0, 0, 10)
     before = sorted(found.path for found in staging.store(staging.root).list(""))
     found = preflight(staging, {TopicPartition(Topic("orders"), Partition(0)): Position(5)})
@@ -322,7 +322,7 @@ def test_all_is_well_and_nothing_is_left_behind(staging: Staging) -> None:
 @pytest.mark.parametrize(
     ("ends", "problem"), [(None, "did not list its topics in time"), ({}, "has no topic orders that this user may see")]
 )
-def test_a_silent_kafka_and_a_missing_topic_are_told_apart(
+def test_silent_kafka_is_distinguished_from_a_missing_topic(
     ends: Mapping[TopicPartition, Position] | None, problem: str
 ) -> None:
     found = preflight(Staging(f"memory://{uuid.uuid4().hex}"), ends)
@@ -332,18 +332,18 @@ def test_a_silent_kafka_and_a_missing_topic_are_told_apart(
 
 
 @pytest.mark.parametrize(("kind", "away"), [(StoreRefusedError, False), (UnsafeStoreError, False), (StoreError, True)])
-def test_a_stage_that_fails_is_an_error_and_a_silent_kafka_a_warning(kind: type[StoreError], *, away: bool) -> None:
+def test_failing_stage_is_an_error_and_a_missing_topic_a_warning(kind: type[StoreError], *, away: bool) -> None:
     found = preflight(Staging(f"memory://{uuid.uuid4().hex}"), {}, kind)
     by_name = {check.name: check for check in found}
     assert (by_name["stage"].level, by_name["stage"].app_id, by_name["stage"].away) == (Level.ERROR, None, away)
-    if away:  # nothing more is looked at
+    if away:  # no further check runs
         assert set(by_name) == {"config", "stage"}
         return
     assert "check the credentials" in by_name["stage"].remedy
     assert by_name["kafka"].level is Level.WARNING
 
 
-def test_a_control_topic_that_cannot_be_read_keeps_no_loader_from_starting(staging: Staging) -> None:
+def test_unreadable_control_topic_is_only_a_warning(staging: Staging) -> None:
     loader = {"schedule": "on-marker", "control_topic": "control"}
     settings = Settings.model_validate({**settings_for(staging).model_dump(exclude={"loader"}), "loader": loader})
     store = staging.store(staging.stage_url)

@@ -1,4 +1,4 @@
-"""Whether the loader begins: at once, later, or not; and what it says of streams that are not fit."""
+"""Whether the loader starts at once, later or not at all, and how it reports incompatible streams."""
 
 import uuid
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ UNFIT = Check("columns", Level.ERROR, "orders: the column id is not in it", "ALT
 
 
 class World:
-    """What each look finds, one after the other; the last one forever."""
+    """The results of successive scans; the last one repeats."""
 
     def __init__(self, *looks: Sequence[Check], proofs: Sequence[StoreError | None] = (None,)) -> None:
         self.looks = list(looks)
@@ -56,7 +56,7 @@ class World:
         self.readiness_check.begin(once=once, wait=wait)
 
 
-def test_a_store_that_is_away_is_waited_for_and_told() -> None:
+def test_unreachable_store_is_waited_for_and_logged() -> None:
     world = World([AWAY], [AWAY], [FINE], proofs=[StoreError("Spark cannot create", ""), None])
     with capture_logs() as logs:
         world.begin()
@@ -64,11 +64,11 @@ def test_a_store_that_is_away_is_waited_for_and_told() -> None:
     assert world.seen == ["the stage does not answer → start it"] * 2 + ["Spark cannot create"]
     assert world.readiness_check.away is None
     assert world.problems() == []
-    told = [line["problem"] for line in logs if line["event"] == "waiting for a store"]
-    assert told == ["the stage does not answer"] * 2 + ["Spark cannot create"]
+    problems = [line["problem"] for line in logs if line["event"] == "waiting for a store"]
+    assert problems == ["the stage does not answer"] * 2 + ["Spark cannot create"]
 
 
-def test_a_stop_ends_the_waiting() -> None:
+def test_stop_ends_the_wait() -> None:
     world = World([AWAY])
     world.stop_after = 8
     world.begin()
@@ -76,14 +76,14 @@ def test_a_stop_ends_the_waiting() -> None:
     assert world.readiness_check.away is not None
 
 
-def test_who_asked_for_one_pass_gets_the_error() -> None:
+def test_single_pass_raises_instead_of_waiting() -> None:
     with pytest.raises(StoreError, match="does not answer") as caught:
         World([AWAY]).begin(once=True)
     assert caught.value.exit_code == 1
 
 
 @pytest.mark.parametrize("once", [True, False])
-def test_what_a_person_has_to_fix_ends_the_start_with_2(*, once: bool) -> None:
+def test_refused_or_unsafe_store_ends_the_start_with_exit_code_2(*, once: bool) -> None:
     refused = Check("stage", Level.ERROR, "may not create", "check the credentials")
     for world in (
         World([refused]),
@@ -96,18 +96,18 @@ def test_what_a_person_has_to_fix_ends_the_start_with_2(*, once: bool) -> None:
         assert world.pauses_s == []
 
 
-def test_streams_that_are_not_fit_end_no_start_since_their_files_may_be() -> None:
+def test_incompatible_streams_do_not_prevent_the_start() -> None:
     world = World([UNFIT, Check("table", Level.ERROR, "returns: no", "", "returns")])
     world.begin()
     assert len(world.problems()) == 2
 
 
-def test_a_stream_that_is_not_fit_is_told_until_it_is_and_the_other_is_loaded() -> None:
+def test_incompatible_stream_is_a_problem_until_it_is_fixed() -> None:
     world = World([FINE, UNFIT])
     with capture_logs() as logs:
         world.begin()
-        told = [(line["log_level"], line["problem"]) for line in logs if line["event"] == "preflight"]
-        assert told == [("error", UNFIT.message)]
+        problems = [(line["log_level"], line["problem"]) for line in logs if line["event"] == "preflight"]
+        assert problems == [("error", UNFIT.message)]
         assert world.problems() == ["not ready to load: orders: the column id is not in it → ALTER TABLE"]
         world.stream = [UNFIT]
         world.readiness_check.check_again()
@@ -140,7 +140,7 @@ class NoCredentialsError(Exception):
         (TimeoutError(), False),
     ],
 )
-def test_a_store_that_says_no_is_told_from_one_that_is_away(
+def test_refused_store_is_distinguished_from_an_unreachable_one(
     error: Exception, *, refused: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object, **__: object) -> None:
@@ -153,7 +153,7 @@ def test_a_store_that_says_no_is_told_from_one_that_is_away(
     assert isinstance(caught.value, StoreRefusedError) is refused
 
 
-def test_streams_that_are_not_fit_are_a_metric() -> None:
+def test_incompatible_streams_are_a_metric() -> None:
     world = World([FINE, UNFIT])
     world.readiness_check.begin(once=True, wait=lambda _: False)
     assert 'delta_loader_unfit{app_id="orders"} 1.0' in world.metrics.exposition().decode()

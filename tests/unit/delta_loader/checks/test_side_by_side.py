@@ -13,8 +13,8 @@ def fine(app_id: str) -> Check:
     return Check("table", Level.OK, f"{app_id} is fine", app_id=app_id)
 
 
-def test_a_stream_whose_store_hangs_keeps_no_other_waiting() -> None:
-    """Also where more of them hang than may run at a time; and none is asked again while it hangs."""
+def test_hanging_store_of_one_stream_does_not_delay_other_checks() -> None:
+    """Even when more streams hang than may run at once; a hanging stream is not checked again."""
     answers, asked = Event(), list[str]()
     hanging = [f"s{number}" for number in range(MOST + 1)]
 
@@ -43,8 +43,8 @@ def test_a_stream_whose_store_hangs_keeps_no_other_waiting() -> None:
         pass
 
 
-def test_all_run_at_once_and_come_in_their_order() -> None:
-    """Each waits for the last one's beginning."""
+def test_checks_run_concurrently_and_return_in_order() -> None:
+    """Each check waits until the last one has started."""
     app_ids = [f"s{number}" for number in range(MOST)]
     last = Event()
 
@@ -57,7 +57,7 @@ def test_all_run_at_once_and_come_in_their_order() -> None:
     assert SideBySide()(look, app_ids) == {app_id: (fine(app_id),) for app_id in app_ids}
 
 
-def test_what_a_check_raises_is_raised() -> None:
+def test_exception_of_a_check_is_raised() -> None:
     def look(_app_id: str) -> list[Check]:
         raise StoreError("no")
 

@@ -1,4 +1,4 @@
-"""What the loader's parts do to one another: answers, generations, replacements and several loaders in one pass."""
+"""Interactions in one pass: resolutions, generations, replacements and several loaders."""
 
 import json
 import uuid
@@ -74,7 +74,7 @@ def accept(staging: Staging, tables: MemoryDeltaTables, version: int, position: 
     staging.store(staging.stage_url).write(answer.path, answer.to_bytes())
 
 
-def test_a_table_that_two_streams_share_is_looked_at_for_each_of_them(staging: Staging) -> None:
+def test_restore_of_a_shared_table_holds_only_the_affected_stream(staging: Staging) -> None:
     settings = settings_for(staging).model_dump(mode="json", exclude_unset=True)
     other = Staging(staging.root, "payments", app_id="payments")
     settings["streams"].append({**settings["streams"][0], "app_id": "payments", "topics": ["payments"]})
@@ -92,7 +92,7 @@ def test_a_table_that_two_streams_share_is_looked_at_for_each_of_them(staging: S
     assert [held.reason for held in payments.held.values()] == ["table_restored"]
 
 
-def test_an_answer_about_a_chain_without_a_marker_is_about_its_newest_generation(staging: Staging) -> None:
+def test_resolution_of_a_chain_without_markers_applies_to_its_newest_generation(staging: Staging) -> None:
     """A chain that is rewound to its beginning has no marker; the topic was recreated before."""
     tables = Restorable()
     staging.flush(1, 0, 10)
@@ -109,7 +109,7 @@ def test_an_answer_about_a_chain_without_a_marker_is_about_its_newest_generation
     assert tables.tables[staging.table].transactions == {"orders-1": 9, "orders-0@1": -1}
 
 
-def test_what_a_table_lost_of_a_topic_that_was_made_again_is_not_the_old_one_s(staging: Staging) -> None:
+def test_restore_is_reported_for_the_recreated_topic_and_not_the_old_one(staging: Staging) -> None:
     """The old topic's twenty records are in the table, and none of the new one's twelve."""
     tables = Restorable()
     staging.flush(0, 0, 20)
@@ -124,8 +124,8 @@ def test_what_a_table_lost_of_a_topic_that_was_made_again_is_not_the_old_one_s(s
     assert "orders/0 up to 0" in held.problem
 
 
-def test_an_answer_that_was_obeyed_meanwhile_is_not_obeyed_again(staging: Staging) -> None:
-    """A loader is stopped before it obeys; another one obeys, and loads up to the very position that was there."""
+def test_resolution_applied_by_another_loader_is_not_applied_twice(staging: Staging) -> None:
+    """A loader stalls before it applies a resolution; another applies it and loads up to the same position."""
 
     class Slow(Restorable):
         stopped = True
@@ -152,7 +152,7 @@ def test_an_answer_that_was_obeyed_meanwhile_is_not_obeyed_again(staging: Stagin
 
 @pytest.mark.parametrize("others", [0, 1])
 @pytest.mark.parametrize("properties", [{}, {"delta.constraints.positive": "id >= 0"}], ids=["added", "by Spark"])
-def test_a_table_is_read_again_after_a_commit_only_if_more_may_have_changed(
+def test_table_is_reread_after_a_commit_only_if_more_may_have_changed(
     staging: Staging, properties: dict[str, str], others: int
 ) -> None:
     """Others' commits right before it have not been seen yet, and Delta's own writer changes identity columns, too."""
@@ -183,7 +183,7 @@ def test_a_table_is_read_again_after_a_commit_only_if_more_may_have_changed(
 
 
 @pytest.mark.parametrize("ends", ["put back", "stopped"])
-def test_catching_up_ends_with_a_table_that_was_put_back_and_with_the_loader(staging: Staging, ends: str) -> None:
+def test_catch_up_ends_on_a_restore_or_a_stop(staging: Staging, ends: str) -> None:
     settings, url = routed_settings_for(staging, ["a"], max_files=1), staging.route("a")
     stopped: list[str] = []
 
@@ -214,7 +214,7 @@ def test_catching_up_ends_with_a_table_that_was_put_back_and_with_the_loader(sta
 
 
 @pytest.mark.parametrize("route", [True, False])
-def test_rows_that_spark_cannot_write_hold_their_partition_alone(staging: Staging, *, route: bool) -> None:
+def test_unwritable_rows_hold_only_their_partition(staging: Staging, *, route: bool) -> None:
     settings = routed_settings_for(staging, ["a"])
     url = staging.route("a") if route else staging.table
     tables = MemoryDeltaTables()
@@ -238,7 +238,7 @@ def test_rows_that_spark_cannot_write_hold_their_partition_alone(staging: Stagin
     assert tables.tables[staging.table].transactions == {"orders-0": 9, "orders-1": 19}
 
 
-def test_dead_letters_that_spark_cannot_write_are_reported(staging: Staging) -> None:
+def test_unwritable_dead_letters_are_reported(staging: Staging) -> None:
     tables = MemoryDeltaTables()
     staging.flush(0, 0, 10, dead=[1])
     dead = staging.dead_letters
@@ -249,10 +249,8 @@ def test_dead_letters_that_spark_cannot_write_are_reported(staging: Staging) -> 
 
 
 @pytest.mark.parametrize("position", [0, 40])
-def test_a_load_is_planned_again_when_its_table_is_elsewhere_after_its_dead_letters(
-    staging: Staging, position: int
-) -> None:
-    """While dead letters are committed another loader obeys an answer, or loads, and somebody writes to both tables."""
+def test_load_is_replanned_when_its_table_moves_during_the_dead_letter_commit(staging: Staging, position: int) -> None:
+    """During the dead-letter commit another loader resolves or loads, and another program writes to both tables."""
 
     class Busy(MemoryDeltaTables):
         busy = False
@@ -282,7 +280,7 @@ def test_a_load_is_planned_again_when_its_table_is_elsewhere_after_its_dead_lett
     assert [span.start for span in loaded] == ([0, 10, 20, 30] if position == 0 else [])
 
 
-def test_nothing_is_loaded_over_a_restore_that_is_seen_when_a_table_is_made(staging: Staging) -> None:
+def test_restore_during_table_creation_stops_the_load(staging: Staging) -> None:
     class Meddled(Restorable):
         def create(self, url: str, shape: TableShape) -> None:
             super().create(url, shape)
@@ -301,7 +299,7 @@ def test_nothing_is_loaded_over_a_restore_that_is_seen_when_a_table_is_made(stag
     assert [held.reason for held in report.held.values()] == ["table_restored"]
 
 
-def test_nothing_is_loaded_over_a_restore_that_is_seen_after_the_dead_letters_of_refused_records(
+def test_restore_after_dead_letters_of_refused_records_stops_the_load(
     staging: Staging,
 ) -> None:
     class Both(RefusingTables, Restorable):
@@ -325,7 +323,7 @@ def test_nothing_is_loaded_over_a_restore_that_is_seen_after_the_dead_letters_of
     assert tables.tables[staging.table].commits[-1].app_id == "another", "nothing after the RESTORE"
 
 
-def test_nothing_is_loaded_over_a_restore_right_before_a_commit(staging: Staging) -> None:
+def test_restore_right_before_a_commit_stops_the_load(staging: Staging) -> None:
     class Meddled(Restorable):
         now = False
         unseen = -1
@@ -349,10 +347,10 @@ def test_nothing_is_loaded_over_a_restore_right_before_a_commit(staging: Staging
     tables.now = True
     (report,) = loader_for(staging, tables, settings_for(staging, max_files=1)).run_pass()
     assert [held.reason for held in report.held.values()] == ["table_restored"]
-    assert report.commits == 1, "the one that another program was faster than"
+    assert report.commits == 1, "only the commit that the RESTORE preceded"
 
 
-def test_a_marker_of_a_newer_topic_is_neither_loaded_nor_settled_as_one_of_the_old(staging: Staging) -> None:
+def test_marker_of_a_newer_generation_is_neither_loaded_nor_settled_as_old(staging: Staging) -> None:
     """A topic gets a new chain while a pass goes on, and its markers have the names of those that were listed."""
 
     class Restarted(MemoryDeltaTables):
@@ -381,7 +379,7 @@ def test_a_marker_of_a_newer_topic_is_neither_loaded_nor_settled_as_one_of_the_o
     assert tables.tables[staging.table].transactions["orders-0@1"] == 29
 
 
-def test_an_old_topic_s_late_claim_that_reaches_far_does_not_keep_the_chain_from_settling(staging: Staging) -> None:
+def test_late_claim_of_an_old_topic_does_not_block_settling(staging: Staging) -> None:
     tables = MemoryDeltaTables()
     begin_again(staging, 1)
     for start, previous in ((0, None), (10, 0), (20, 10), (30, 20)):
@@ -396,7 +394,7 @@ def test_an_old_topic_s_late_claim_that_reaches_far_does_not_keep_the_chain_from
     assert staging.markers() == [f"done/orders/0/{40:020d}.done"]
 
 
-def test_nothing_is_settled_that_a_restore_after_the_last_load_may_want_again(staging: Staging) -> None:
+def test_markers_that_a_restore_may_need_are_not_settled(staging: Staging) -> None:
     class Meddled(Restorable):
         def commit(self, commit: TableCommit) -> CommitOutcome:
             outcome = super().commit(commit)
@@ -466,7 +464,7 @@ def loader_with(
     return LoaderService(settings.streams, settings.loader, ports)
 
 
-def test_a_replacement_that_fails_holds_nothing_but_itself(staging: Staging) -> None:
+def test_failed_replacement_does_not_block_others(staging: Staging) -> None:
     tables = MemoryDeltaTables()
     staging.flush(0, 0, 10)
     broken, whole = ask(staging, 0, 5, "1"), ask(staging, 5, 9, "2")
@@ -486,11 +484,11 @@ def test_a_replacement_that_fails_holds_nothing_but_itself(staging: Staging) -> 
     assert (held.reason, "a staged file is damaged" in held.problem) == ("replacement_failed", True)
 
 
-def test_requests_that_are_carried_out_one_after_the_other_are_no_load_that_hangs(staging: Staging) -> None:
+def test_several_slow_requests_do_not_count_as_stuck(staging: Staging) -> None:
     clock, stuck = HandClock(), list[tuple[str, ...]]()
 
     class Slow(Replacer):
-        """Each takes ten minutes, and who hangs is told after a quarter of an hour."""
+        """Each takes ten minutes; a load counts as stuck after fifteen."""
 
         def replace(self, request: Request, _url: str, _step: RequestStep, *, keep_stale: bool, metadata: str) -> bool:
             clock.now_s += 600
@@ -507,9 +505,9 @@ def test_requests_that_are_carried_out_one_after_the_other_are_no_load_that_hang
     assert stuck == [(), (), ()]
 
 
-def test_a_replacement_waits_when_the_table_went_back_while_it_was_loaded(staging: Staging) -> None:
+def test_replacement_waits_after_a_restore_during_the_load(staging: Staging) -> None:
     class Meddled(Restorable):
-        """Somebody puts the table back right after the last load."""
+        """Restores the table right after the last load."""
 
         def commit(self, commit: TableCommit) -> CommitOutcome:
             outcome = super().commit(commit)
@@ -529,7 +527,7 @@ def test_a_replacement_waits_when_the_table_went_back_while_it_was_loaded(stagin
     assert [held.reason for held in report.held.values()] == ["table_restored"]
 
 
-def test_a_replacement_of_a_topic_that_was_made_again_does_not_touch_the_old_one_s_rows(staging: Staging) -> None:
+def test_replacement_of_a_recreated_topic_keeps_the_old_topics_rows(staging: Staging) -> None:
     """The new chain has begun and has no marker yet."""
     tables, replacer = MemoryDeltaTables(), Replacer()
     staging.flush(0, 0, 10)
@@ -543,7 +541,7 @@ def test_a_replacement_of_a_topic_that_was_made_again_does_not_touch_the_old_one
     assert [held.reason for held in report.held.values()] == ["replacement_waits"]
 
 
-def test_a_partition_that_is_held_anyway_is_not_said_to_wait_for_its_replacement(staging: Staging) -> None:
+def test_held_partition_reports_its_own_reason_over_a_waiting_replacement(staging: Staging) -> None:
     staging.flush(0, 0, 10)
     staging.flush(0, 20, 30, previous=10)
     ask(staging, 5, 15, "1")
@@ -551,7 +549,7 @@ def test_a_partition_that_is_held_anyway_is_not_said_to_wait_for_its_replacement
     assert [held.reason for held in report.held.values()] == ["gap"]
 
 
-def test_conflicts_that_a_stop_ends_are_no_failure(staging: Staging) -> None:
+def test_conflicts_ended_by_a_stop_are_not_a_failure(staging: Staging) -> None:
     class Stubborn(Restorable):
         tries = 0
 
@@ -559,7 +557,7 @@ def test_conflicts_that_a_stop_ends_are_no_failure(staging: Staging) -> None:
             if not commit.is_resolution:
                 return super().commit(commit)
             self.tries += 1
-            return Conflicted("as ever")
+            return Conflicted("another commit")
 
     tables = Stubborn()
     staging.flush(0, 0, 10)

@@ -1,4 +1,4 @@
-"""Replacements whose tables are put back, or that meet one another, between two steps: no record gets lost."""
+"""Replacements whose tables are put back, or that overlap, between two steps: no record gets lost."""
 
 import uuid
 from collections.abc import Callable
@@ -84,7 +84,7 @@ class Books(Restorable):
 
 
 class Replacer:
-    """What Spark does to the rows, and what a test has happen before a step or after it."""
+    """What Spark does to the rows, with a hook of the test before each step."""
 
     def __init__(self, books: Books, staged: dict[str, tuple[frozenset[int], frozenset[int]]]) -> None:
         self.books = books
@@ -210,14 +210,14 @@ def world() -> World:
     return World()
 
 
-def test_a_replacement_is_carried_out_and_its_request_goes(world: World) -> None:
+def test_completed_request_is_deleted(world: World) -> None:
     world.ask("1", ODD, EVEN)
     assert world.run() == []
     assert (world.now(), world.requests()) == ((ODD, EVEN), [])
     assert list(world.store.list("data/")) == []
 
 
-def test_a_request_that_cannot_be_deleted_keeps_its_files(world: World) -> None:
+def test_request_that_cannot_be_deleted_keeps_its_files(world: World) -> None:
     away = failing("delete", StoreError("it is away"), below="replace/")
     world.ask("1", ODD, EVEN)
     world.store = TrappedStore(world.store.url, before=away)
@@ -226,7 +226,7 @@ def test_a_request_that_cannot_be_deleted_keeps_its_files(world: World) -> None:
     assert list(world.store.list("data/")) != [], "it would be refused, because they are gone"
 
 
-def test_a_request_stays_until_its_dead_letters_are_sent_and_holds_nothing_else(world: World) -> None:
+def test_request_stays_until_its_dead_letters_are_sent(world: World) -> None:
     world.ask("1", ODD, EVEN)
     sent: list[tuple[str, set[int]]] = []
 
@@ -252,7 +252,7 @@ def test_a_request_stays_until_its_dead_letters_are_sent_and_holds_nothing_else(
         (None, ()),
     ],
 )
-def test_a_step_is_asked_for_once(
+def test_completed_steps_are_not_repeated(
     world: World, stopped_at: tuple[TableKind, RequestStep] | None, left: tuple[str, ...]
 ) -> None:
     world.route_to("a")
@@ -269,22 +269,20 @@ def test_a_step_is_asked_for_once(
     assert (len(steps), world.now(), world.requests()) == (len(left), (ODD, EVEN), [])
 
 
-def test_nothing_is_added_where_nothing_was_staged(world: World) -> None:
+def test_table_without_staged_rows_needs_no_add_step(world: World) -> None:
     world.ask("1", {0}, set(), end=1)
     steps: list[int] = []
     assert world.run(stepped=lambda: steps.append(1)) == []
     assert len(steps) == len(("lost", "rows", "letters deleted"))
 
 
-def test_a_request_that_another_loader_carried_out_meanwhile_is_no_request(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_request_completed_by_another_loader_is_ignored(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.ask("1", ODD, EVEN)
     monkeypatch.setattr(world.store, "read", lambda _path: None)
     assert (world.run(), counted(world)) == ([], (0, 0, 0))
 
 
-def test_the_tables_that_a_request_needs_are_made(world: World) -> None:
+def test_request_creates_the_tables_it_needs(world: World) -> None:
     world.route_to("a", "b", columns="id BIGINT, day STRING", partition_by=["day"])
     del world.books.tables[world.dead]
     world.ask("1", {0, 2}, RANGE - {0, 2, 4}, route={4})
@@ -296,13 +294,13 @@ def test_the_tables_that_a_request_needs_are_made(world: World) -> None:
     assert world.staging.route("b") not in world.books.tables
 
 
-def test_a_table_that_gets_nothing_is_not_made(world: World) -> None:
+def test_table_without_new_rows_is_not_created(world: World) -> None:
     del world.books.tables[world.dead]
     world.ask("1", RANGE, set())
     assert (world.run(), world.dead in world.books.tables) == ([], False)
 
 
-def test_staged_rows_whose_schema_no_release_knows_are_refused(world: World) -> None:
+def test_staged_rows_with_an_unknown_type_are_refused(world: World) -> None:
     world.stream = world.stream.model_copy(update={"evolution": Evolution.ADD})
     world.ask("1", ODD, EVEN, schema=world.staging.schema().replace('"long"', '"quaternion"'))
     assert [held.reason for held in world.run()] == ["replacement_refused"]
@@ -322,7 +320,7 @@ def with_columns(schema: str, ddl: str) -> str:
         ({"evolution": "add"}, "day BIGINT", True),
     ],
 )
-def test_a_replacement_may_bring_columns_to_a_table_that_gains_some(
+def test_replacement_adds_columns_where_evolution_allows(
     world: World, more: dict[str, str], columns: str, *, is_refused: bool
 ) -> None:
     world.route_to("a", **more)
@@ -337,8 +335,8 @@ def test_a_replacement_may_bring_columns_to_a_table_that_gains_some(
 
 
 @pytest.mark.parametrize("why_not", ["no rows", "dead letters", "nothing adds columns"])
-def test_a_replacement_brings_no_columns(world: World, why_not: str) -> None:
-    """Where it has no rows for the table, where that is of dead letters, and for a loader that cannot add any."""
+def test_replacement_without_evolvable_rows_adds_no_columns(world: World, why_not: str) -> None:
+    """It has no rows for the table, the table is for dead letters, or the loader cannot add columns."""
     world.stream = world.stream.model_copy(update={"evolution": Evolution.ADD})
     older = {url: table.schema for url, table in world.books.tables.items()}
     world.columns = None if why_not == "nothing adds columns" else world.books
@@ -349,7 +347,7 @@ def test_a_replacement_brings_no_columns(world: World, why_not: str) -> None:
     assert {url: table.schema for url, table in world.books.tables.items()} == older
 
 
-def test_a_replacement_without_records_that_the_tables_have_is_refused(world: World) -> None:
+def test_replacement_that_would_lose_loaded_records_is_refused(world: World) -> None:
     """Kafka compacted them away after they were loaded."""
     world.ask("1", ODD, EVEN - {4, 8})
     (held,) = world.run()
@@ -369,7 +367,7 @@ def in_the_way() -> bool:
         ((TableKind.ROWS, RequestStep.ROWS), "dead"),  # the new letters are gone, the old rows would go
     ],
 )
-def test_a_step_that_a_restore_took_back_is_not_gone_on_from(
+def test_request_is_refused_after_a_restore_removed_its_step(
     world: World, stopped_at: tuple[TableKind, RequestStep], table: str
 ) -> None:
     world.ask("1", ODD, EVEN)
@@ -383,14 +381,14 @@ def test_a_step_that_a_restore_took_back_is_not_gone_on_from(
     request = required(ReplacementName.parse(world.requests()[0]))
     assert f"`{replay(request.topic_partition, 0, 10)}`" in held.remedy
     assert world.missing() == set()
-    # What the loader asks for puts all right.
+    # The suggested replay repairs it.
     world.store.delete(world.requests())
     world.ask("2", ODD, EVEN)
     assert world.run() == []
     assert world.now() == (ODD, EVEN)
 
 
-def test_a_restore_to_a_version_that_has_the_step_is_harmless(world: World) -> None:
+def test_restore_to_a_version_with_the_step_is_harmless(world: World) -> None:
     world.ask("1", ODD, EVEN)
     world.replacer.before["1" * 32, TableKind.DEAD_LETTERS, RequestStep.DROP] = in_the_way
     world.run()
@@ -403,7 +401,7 @@ def test_a_restore_to_a_version_that_has_the_step_is_harmless(world: World) -> N
     ("before", "table"),
     [((TableKind.ROWS, RequestStep.ROWS), "dead"), ((TableKind.DEAD_LETTERS, RequestStep.DROP), "rows")],
 )
-def test_a_restore_between_two_steps_of_one_pass_is_told(
+def test_restore_between_two_steps_of_a_pass_refuses_the_request(
     world: World, before: tuple[TableKind, RequestStep], table: str
 ) -> None:
     def restore() -> bool:
@@ -412,7 +410,7 @@ def test_a_restore_between_two_steps_of_one_pass_is_told(
 
     world.ask("1", ODD, EVEN)
     world.replacer.before["1" * 32, *before] = restore
-    for _ in range(2):  # and as long as the request is there
+    for _ in range(2):  # and for as long as the request exists
         (held,) = world.run()
         assert (held.reason, "in none" in held.problem) == ("replacement_refused", True)
     world.store.delete(world.requests())
@@ -421,7 +419,7 @@ def test_a_restore_between_two_steps_of_one_pass_is_told(
     assert world.now() == (ODD, EVEN)
 
 
-def test_a_later_request_over_the_same_range_waits_for_one_that_was_stopped(world: World) -> None:
+def test_later_request_waits_for_a_stopped_one_over_its_range(world: World) -> None:
     world.ask("1", ODD, EVEN)
     world.ask("2", EVEN | {1}, ODD - {1})
     world.ask("3", {9}, {8}, start=8)
@@ -444,7 +442,7 @@ def counted(world: World) -> tuple[int, int, int]:
     return conflicts, done, left
 
 
-def test_a_request_goes_on_after_another_was_stopped(world: World) -> None:
+def test_stopped_request_does_not_block_another_range(world: World) -> None:
     world.ask("1", {1}, {0}, end=2)
     world.ask("2", {9}, {8}, start=8)
     world.replacer.before["1" * 32, TableKind.ROWS, RequestStep.ROWS] = in_the_way
@@ -452,7 +450,7 @@ def test_a_request_goes_on_after_another_was_stopped(world: World) -> None:
     assert world.books.now(world.rows) == {0, 2, 4, 6, 9}
 
 
-def test_a_loader_that_is_to_stop_begins_no_other_request(world: World) -> None:
+def test_stopping_loader_starts_no_further_request(world: World) -> None:
     world.ask("1", {1}, {0}, end=2)
     world.ask("2", {9}, {8}, start=8)
     steps: list[str] = []
@@ -461,7 +459,7 @@ def test_a_loader_that_is_to_stop_begins_no_other_request(world: World) -> None:
     assert len(steps) == len(("lost", "letters added", "rows", "letters deleted"))
 
 
-def test_a_request_of_another_stream_and_one_that_cannot_be_read_stay(world: World) -> None:
+def test_foreign_and_unreadable_requests_stay(world: World) -> None:
     other = ReplacementName(TopicPartition(Topic("payments"), Partition(0)), Position(0), "1" * 32)
     torn = ReplacementName(world.staging.source(0), Position(0), "2" * 32)
     paths = {other.path, torn.path, "replace/README"}
@@ -472,8 +470,8 @@ def test_a_request_of_another_stream_and_one_that_cannot_be_read_stay(world: Wor
     assert (set(world.requests()), counted(world)) == (paths, (0, 0, 1))
 
 
-def test_a_request_that_has_begun_is_before_one_with_an_earlier_date(world: World) -> None:
-    """Which was made by a machine whose clock is behind."""
+def test_started_request_precedes_one_with_an_earlier_date(world: World) -> None:
+    """The earlier date comes from a machine whose clock is behind."""
     world.ask("5", ODD, EVEN)
     world.replacer.before["5" * 32, TableKind.ROWS, RequestStep.ROWS] = in_the_way
     world.run()
@@ -483,7 +481,7 @@ def test_a_request_that_has_begun_is_before_one_with_an_earlier_date(world: Worl
     assert world.now() == (EVEN | {1}, ODD - {1})
 
 
-def test_a_request_that_comes_back_deletes_nothing_of_a_later_one(world: World) -> None:
+def test_reappearing_request_deletes_no_rows_of_a_later_one(world: World) -> None:
     """All of its creates arrived twice, the second time after both were carried out, and a table more is there."""
     world.ask("1", {0}, set(), end=1)
     first = {found.path: required(world.store.read(found.path)) for found in world.store.list("")}
@@ -503,7 +501,7 @@ def test_a_request_that_comes_back_deletes_nothing_of_a_later_one(world: World) 
     assert world.requests() == []
 
 
-def test_a_request_that_comes_back_without_its_files_goes_again(world: World) -> None:
+def test_reappearing_request_without_files_is_deleted(world: World) -> None:
     world.ask("1", ODD, EVEN)
     (path,) = world.requests()
     request = required(world.store.read(path))
@@ -513,7 +511,7 @@ def test_a_request_that_comes_back_without_its_files_goes_again(world: World) ->
     assert (world.now(), world.requests()) == ((ODD, EVEN), [])
 
 
-def test_a_request_whose_file_is_gone_before_it_is_carried_out_is_refused(world: World) -> None:
+def test_request_with_a_missing_file_is_refused(world: World) -> None:
     world.ask("1", ODD, EVEN)
     world.store.delete([found.path for found in world.store.list("data/")])
     (held,) = world.run()
@@ -522,8 +520,8 @@ def test_a_request_whose_file_is_gone_before_it_is_carried_out_is_refused(world:
 
 
 @pytest.mark.parametrize("plain_topic", [None, "orders"])
-def test_a_range_of_a_topic_that_was_made_again_is_not_replaced(world: World, plain_topic: str | None) -> None:
-    """Also where the config has a topic more since then, and the table's first commits had one."""
+def test_range_of_a_recreated_topic_is_not_replaced(world: World, plain_topic: str | None) -> None:
+    """Even when the config gained a topic and the table's first commits had one."""
     world.ask("1", ODD, EVEN)
     table = world.books.tables[world.rows]
     if plain_topic is not None:
@@ -539,14 +537,14 @@ def test_a_range_of_a_topic_that_was_made_again_is_not_replaced(world: World, pl
     assert world.now() == (EVEN, ODD)
 
 
-def test_a_request_waits_for_its_table(world: World) -> None:
+def test_request_waits_for_its_table(world: World) -> None:
     world.ask("1", ODD, EVEN)
     del world.books.tables[world.rows]
     (held,) = world.run()
     assert (held.reason, f"there is no table {world.rows}" in held.problem) == ("replacement_waits", True)
 
 
-def test_a_loader_that_was_paused_before_a_deletion_deletes_nothing_of_a_later_request(world: World) -> None:
+def test_paused_loader_deletes_no_rows_of_a_later_request(world: World) -> None:
     def another_loader() -> bool:
         world.run()
         world.ask("2", set(), {0}, end=1)
@@ -559,7 +557,7 @@ def test_a_loader_that_was_paused_before_a_deletion_deletes_nothing_of_a_later_r
     assert (0 in world.books.now(world.dead), world.missing()) == (True, set())
 
 
-def test_a_step_that_the_log_does_not_show_any_more_is_not_guessed_about(world: World) -> None:
+def test_request_is_refused_when_the_log_no_longer_shows_its_step(world: World) -> None:
     world.ask("1", ODD, EVEN)
     world.replacer.before["1" * 32, TableKind.ROWS, RequestStep.ROWS] = in_the_way
     world.run()
@@ -568,8 +566,8 @@ def test_a_step_that_the_log_does_not_show_any_more_is_not_guessed_about(world: 
     assert (held.reason, world.now()[0]) == ("replacement_refused", EVEN)
 
 
-def test_a_record_that_takes_another_route_goes_from_table_to_table_and_is_in_one_at_any_time(world: World) -> None:
-    """Even offsets were rows of the own table and are of the route's now, which has had 1 and 3."""
+def test_rerouted_record_is_always_in_a_table(world: World) -> None:
+    """Even offsets move from the main table to the route's, and 1 and 3 the other way."""
     route = world.staging.route("a")
     settings = routed_settings_for(world.staging, ["a"])
     world.stream = settings.streams[0].model_copy(update={"kafka_columns": True})
@@ -612,7 +610,7 @@ def request_of(
     return Request(name, Replacement(span, app_id, "eve", 1, 8, 0, only=only, tables=(table,)))
 
 
-def test_the_condition_of_a_request_is_its_range_or_its_offsets(world: World) -> None:
+def test_condition_of_a_request_is_its_range_or_offsets(world: World) -> None:
     whole = "_kafka_topic = 'orders' AND _kafka_partition = 0 AND _kafka_offset >= 2 AND _kafka_offset < 10"
     assert request_of(world).condition == whole
     only = (Span(Position(2), Position(4)), Span(Position(9), Position(10)))
@@ -623,9 +621,7 @@ def test_the_condition_of_a_request_is_its_range_or_its_offsets(world: World) ->
 
 
 @pytest.mark.parametrize(("position", "reason"), [(None, "replacement_waits"), (9, "replacement_waits"), (10, None)])
-def test_a_request_waits_until_the_table_has_all_of_its_range(
-    world: World, position: int | None, reason: str | None
-) -> None:
+def test_request_waits_until_its_whole_range_is_loaded(world: World, position: int | None, reason: str | None) -> None:
     held = waits(request_of(world), world.stream, None if position is None else Position(position))
     assert (None if held is None else held.reason) == reason
     assert held is None or "replace/orders/0/00000000000000000002-1" in held.remedy
@@ -642,7 +638,7 @@ def test_a_request_waits_until_the_table_has_all_of_its_range(
     ],
     ids=str,
 )
-def test_a_request_that_is_not_for_the_stream_is_refused(
+def test_request_not_meant_for_the_stream_is_refused(
     world: World, stream: dict[str, object], request_: dict[str, str]
 ) -> None:
     request = request_of(world, app_id=request_.get("app_id", "orders"), url=request_.get("url"))
@@ -650,7 +646,7 @@ def test_a_request_that_is_not_for_the_stream_is_refused(
     assert (held.reason, request.give_up in held.remedy) == ("replacement_refused", True)
 
 
-def test_a_step_is_taken_back_where_the_last_one_of_the_request_is(world: World) -> None:
+def test_restore_below_the_last_step_counts_as_a_rollback(world: World) -> None:
     """Its first one is still there: the table says of the second that it is done, and has no trace of it."""
     request = request_of(world)
     said = request.metadata("c")
@@ -665,7 +661,7 @@ def test_a_step_is_taken_back_where_the_last_one_of_the_request_is(world: World)
 
 
 @pytest.mark.parametrize(("files", "is_refused"), [(1, True), (0, False), (None, False)])
-def test_only_a_table_that_gets_rows_has_to_take_them(world: World, files: int | None, *, is_refused: bool) -> None:
+def test_only_a_table_that_gets_rows_must_be_compatible(world: World, files: int | None, *, is_refused: bool) -> None:
     request = request_of(world, url=world.rows if files is not None else world.dead)
     (table,) = request.content.tables
     staged = (ReplacementFile("data/one", 1, 1),) * (files or 0)
@@ -680,7 +676,7 @@ OVERLAPS = pytest.mark.parametrize(
 
 
 @OVERLAPS
-def test_a_request_is_behind_an_unfinished_one_for_some_of_its_range(
+def test_request_waits_behind_an_overlapping_unfinished_one(
     world: World, start: int, end: int, *, overlaps: bool
 ) -> None:
     request = request_of(world)
@@ -689,7 +685,7 @@ def test_a_request_is_behind_an_unfinished_one_for_some_of_its_range(
 
 
 @OVERLAPS
-def test_a_request_is_superseded_by_a_later_one_for_some_of_its_range(
+def test_request_is_superseded_by_a_later_overlapping_one(
     world: World, start: int, end: int, *, overlaps: bool
 ) -> None:
     own = LoggedCommit(1, "WRITE", metadata=request_of(world).metadata("c"))
@@ -703,7 +699,7 @@ def test_a_request_is_superseded_by_a_later_one_for_some_of_its_range(
     assert not is_superseded(request_of(world), [load])
 
 
-def test_of_several_requests_none_is_carried_out_while_a_table_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_table_blocks_all_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
     world.ask("1", {1}, {0}, end=2)
     world.ask("2", {9}, {8}, start=8)
@@ -719,7 +715,7 @@ def test_of_several_requests_none_is_carried_out_while_a_table_cannot_be_read(mo
     assert {held.reason for held in world.run()} == {"replacement_failed"}
 
 
-def test_a_range_of_an_append_only_table_is_refused_before_any_table_has_a_row_of_it(world: World) -> None:
+def test_append_only_table_refuses_the_request_before_any_write(world: World) -> None:
     world.books.tables[world.dead].properties["delta.appendOnly"] = "true"
     before = world.now()
     world.ask("1", EVEN | ODD, set())
@@ -732,7 +728,7 @@ def test_a_range_of_an_append_only_table_is_refused_before_any_table_has_a_row_o
     assert world.now() == (EVEN | ODD, set())
 
 
-def test_an_append_only_table_without_rows_of_the_range_gets_some(world: World) -> None:
+def test_append_only_table_without_rows_of_the_range_accepts_rows(world: World) -> None:
     world.books.put(world.dead, set(), {}, CommitMetadata("others", "orders", {}, None))
     world.books.tables[world.dead].properties["delta.appendOnly"] = "true"
     world.ask("1", {0, 2, 4, 6}, {8})
@@ -740,7 +736,7 @@ def test_an_append_only_table_without_rows_of_the_range_gets_some(world: World) 
     assert world.now() == ({0, 2, 4, 6}, {8})
 
 
-def test_records_that_may_be_rows_without_offsets_are_not_added_again(world: World) -> None:
+def test_records_that_may_be_rows_without_offsets_are_refused(world: World) -> None:
     world.replacer.nameless = frozenset({3})
     world.books.contents[world.dead].append(frozenset(ODD - {3}))
     world.ask("1", ODD | EVEN, set())

@@ -1,4 +1,4 @@
-"""Checkpoints beside the loads: never two of one table, only the newest that is due, and nobody waits."""
+"""Background checkpoints: never two of one table, only the newest that is due, and no load waits."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ _LONG_S = 60.0
 
 
 class Store:
-    """Writes checkpoints, each of which waits until it is let go."""
+    """Writes checkpoints, each of which waits for ``let_go``."""
 
     def __init__(self) -> None:
         self.written: list[tuple[str, int]] = []
@@ -65,7 +65,7 @@ def checkpoints(metrics: Metrics) -> BackgroundCheckpoints:
     return BackgroundCheckpoints(SystemClock(), structlog.get_logger(), metrics, lambda _: ())
 
 
-def test_only_the_newest_that_is_due_follows_the_one_under_way(
+def test_only_the_newest_due_checkpoint_follows_the_running_one(
     store: Store, checkpoints: BackgroundCheckpoints
 ) -> None:
     checkpoints.ask(store.due("a", 10))
@@ -79,7 +79,7 @@ def test_only_the_newest_that_is_due_follows_the_one_under_way(
     assert store.most == {"a": 1}
 
 
-def test_many_tables_wait_in_line(store: Store, checkpoints: BackgroundCheckpoints) -> None:
+def test_many_tables_are_queued(store: Store, checkpoints: BackgroundCheckpoints) -> None:
     for version in (10, 20):
         for number in range(20):
             checkpoints.ask(store.due(f"table {number}", version))
@@ -92,7 +92,7 @@ def test_many_tables_wait_in_line(store: Store, checkpoints: BackgroundCheckpoin
 
 
 @pytest.mark.parametrize("error", [TableError("the store is full", "make room"), ValueError("a bug")])
-def test_one_that_fails_is_tried_again_and_counted_and_the_next_is_written(
+def test_failed_checkpoint_is_counted_and_does_not_stop_the_next(
     store: Store, checkpoints: BackgroundCheckpoints, metrics: Metrics, error: Exception
 ) -> None:
     def fail() -> None:
@@ -109,33 +109,33 @@ def test_one_that_fails_is_tried_again_and_counted_and_the_next_is_written(
     assert 'delta_loader_checkpoints_total{outcome="written"} 2.0' in metrics.exposition().decode()
 
 
-def test_an_end_waits_for_what_is_under_way_and_begins_nothing(
+def test_close_waits_for_the_running_checkpoint_and_starts_none(
     store: Store, checkpoints: BackgroundCheckpoints
 ) -> None:
     checkpoints.ask(store.due("a", 10))
     assert store.began.wait(_LONG_S)
     checkpoints.ask(store.due("a", 20))
-    checkpoints.close(last_wait_s=0.01)  # it hangs, and is left
+    checkpoints.close(last_wait_s=0.01)  # it hangs and is abandoned
     checkpoints.ask(store.due("b", 10))
     store.let_go.set()
     checkpoints.close(_LONG_S)
     assert store.written == [("a", 10)]
 
 
-def test_who_is_stopped_waits_no_more(store: Store, checkpoints: BackgroundCheckpoints) -> None:
+def test_finish_returns_at_once_when_stopped(store: Store, checkpoints: BackgroundCheckpoints) -> None:
     checkpoints.ask(store.due("a", 10))
     checkpoints.finish(lambda: True)
     assert store.written == []
 
 
 class Slow:
-    """Writes checkpoints that take ten seconds each, by a clock that nobody else moves."""
+    """Writes checkpoints that take ten seconds each on a fake clock."""
 
     def __init__(self) -> None:
         self.clock = HandClock()
         self.written: list[tuple[str, int]] = []
         self.fails = 0
-        """How many of the next fail."""
+        """The number of next writes that fail."""
         self.tidied: list[str] = []
         self.checkpoints = BackgroundCheckpoints(self.clock, structlog.get_logger(), Metrics(), self.remove_torn)
 
@@ -156,7 +156,7 @@ class Slow:
         self.checkpoints.ask(DueCheckpoint(url, version, write))
 
     def require(self, *written: tuple[str, int], moving_s: float = 0) -> None:
-        """Wait until these are written, and nothing else; the clock goes on by so much with each look."""
+        """Wait until these are written, and no others; each check advances the clock by ``moving_s``."""
         end_s = time.monotonic() + _LONG_S
         while self.written != list(written):
             assert time.monotonic() < end_s, self.written
@@ -164,7 +164,7 @@ class Slow:
             time.sleep(0.01)
 
 
-def test_a_table_rests_after_one_that_took_long_and_no_other_table_waits_for_that() -> None:
+def test_table_pauses_after_a_slow_checkpoint_without_delaying_others() -> None:
     slow = Slow()
     slow.ask("a", 10)
     slow.require(("a", 10))
@@ -176,7 +176,7 @@ def test_a_table_rests_after_one_that_took_long_and_no_other_table_waits_for_tha
     slow.checkpoints.finish()
 
 
-def test_nothing_rests_when_all_are_to_be_written_and_an_end_waits_for_no_rest() -> None:
+def test_finish_and_close_do_not_wait_for_the_pause() -> None:
     slow = Slow()
     for version in (10, 20):
         slow.ask("a", version)
@@ -184,11 +184,11 @@ def test_nothing_rests_when_all_are_to_be_written_and_an_end_waits_for_no_rest()
     assert slow.written == [("a", 10), ("a", 20)]
     slow.ask("a", 30)
     slow.checkpoints.close(_LONG_S)
-    assert slow.checkpoints._threads == 0, "by a clock that stands still, a thread that rests is still there"
+    assert slow.checkpoints._threads == 0, "the clock stands still, so a pausing thread would still exist"
     assert slow.written == [("a", 10), ("a", 20)]
 
 
-def test_one_that_failed_is_tried_again_after_a_rest_and_what_is_torn_goes_before_and_after() -> None:
+def test_failed_checkpoint_is_retried_after_a_pause_and_torn_files_removed() -> None:
     slow = Slow()
     slow.fails = 2
     slow.ask("a", 10)
@@ -198,7 +198,7 @@ def test_one_that_failed_is_tried_again_after_a_rest_and_what_is_torn_goes_befor
     assert slow.checkpoints.problems == ()
 
 
-def test_a_newer_one_takes_the_place_of_one_that_failed() -> None:
+def test_newer_checkpoint_replaces_a_failed_one() -> None:
     slow = Slow()
     slow.fails = 1
     slow.ask("a", 10)
@@ -208,7 +208,7 @@ def test_a_newer_one_takes_the_place_of_one_that_failed() -> None:
     assert slow.written == [("a", 20)]
 
 
-def test_a_table_whose_checkpoints_failed_again_and_again_is_a_problem_until_one_is_written() -> None:
+def test_repeated_checkpoint_failures_are_a_problem_until_one_is_written() -> None:
     slow = Slow()
     slow.fails = 4
     slow.ask("a", 10)
@@ -220,7 +220,7 @@ def test_a_table_whose_checkpoints_failed_again_and_again_is_a_problem_until_one
     assert not slow.checkpoints.problems
 
 
-def test_what_is_torn_is_looked_for_when_a_loader_starts_and_a_store_that_is_away_stops_nothing() -> None:
+def test_torn_files_are_removed_at_start_and_an_unreachable_store_is_skipped() -> None:
     slow = Slow()
     slow.checkpoints.begin(["out of reach", "a"], in_turn)
     assert slow.tidied == ["out of reach", "a"]

@@ -1,4 +1,4 @@
-"""What an exception out of a commit means while the table does not show the commit."""
+"""The outcome of a commit that raised an exception and is not in the table."""
 
 import pytest
 from delta.exceptions import ConcurrentAppendException, MetadataChangedException
@@ -20,7 +20,7 @@ from delta_loader.tables.commits import Conflicted, Failed, Unknown
         (PySparkException("org.apache.spark.SparkException: stopped"), Unknown),
     ],
 )
-def test_only_what_delta_says_by_itself_is_certain(
+def test_only_errors_raised_by_delta_have_a_known_outcome(
     error: Exception, outcome: type[Conflicted | Failed | Unknown]
 ) -> None:
     assert type(_unresolved(error)) is outcome

@@ -38,7 +38,7 @@ PROPERTY = "delta.deletedFileRetentionDuration"
         ("forever", None),
     ],
 )
-def test_retention_as_delta_spells_it(text: str | None, seconds: float | None) -> None:
+def test_retention_is_parsed_as_delta_writes_it(text: str | None, seconds: float | None) -> None:
     assert retention_s({} if text is None else {PROPERTY: text}) == seconds
 
 
@@ -53,17 +53,17 @@ def test_retention_as_delta_spells_it(text: str | None, seconds: float | None) -
         ("forever", 0.0),
     ],
 )
-def test_the_guarded_age(text: str, age_s: float) -> None:
+def test_guarded_age_follows_from_the_retention(text: str, age_s: float) -> None:
     assert guarded_age_s({PROPERTY: text}) == age_s
 
 
 @given(st.floats(0, 60 * DAY_S))
-def test_what_is_added_as_it_is_is_a_day_away_from_any_list(retention: float) -> None:
+def test_files_added_unchanged_are_a_day_from_any_vacuum(retention: float) -> None:
     age_s = guarded_age_s({PROPERTY: f"interval {int(retention)} seconds"})
     assert age_s == 0 or (age_s + DAY_S <= int(retention) and age_s <= retention / 2)
 
 
-def test_a_fresh_name_is_in_the_same_folder_and_says_the_same() -> None:
+def test_fresh_path_keeps_the_folder_and_identity() -> None:
     path = "day=a%2Fb/orders-0-00000000000000000041-0b4a5dbe-8d61-4bb7-9e0e-2f8f0b0e3c11.snappy.parquet"
     fresh = fresh_path(path, "load-1")
     old, new = DataFileName.parse(path), DataFileName.parse(fresh)
@@ -96,9 +96,7 @@ def test_young_files_are_added_as_they_are(staging: Staging, tables: MemoryDelta
     assert set(tables.tables[staging.table].paths) == staged(staging)
 
 
-def test_old_files_are_copied_and_a_vacuum_that_has_listed_them_does_no_harm(
-    staging: Staging, tables: MemoryDeltaTables
-) -> None:
+def test_old_files_are_copied_so_a_running_vacuum_does_no_harm(staging: Staging, tables: MemoryDeltaTables) -> None:
     staging.flush(0, 0, 10, days=["2026-01-01", "a/b=c %ü"], dead=[3])
     grow_old(staging, days=4)
     staging.flush(0, 10, 20)
@@ -120,7 +118,7 @@ class Behind(SystemClock):
         return super().wall_ms() - int(30 * DAY_S * 1000)
 
 
-def test_a_clock_that_is_behind_makes_no_old_file_young(staging: Staging, tables: MemoryDeltaTables) -> None:
+def test_clock_that_is_behind_does_not_make_files_young(staging: Staging, tables: MemoryDeltaTables) -> None:
     staging.flush(0, 0, 10)
     grow_old(staging, days=4)
     old = staged(staging)
@@ -129,7 +127,7 @@ def test_a_clock_that_is_behind_makes_no_old_file_young(staging: Staging, tables
     assert old.isdisjoint(tables.tables[staging.table].paths)
 
 
-def test_a_plan_made_again_after_a_conflict_uses_the_same_copies(staging: Staging) -> None:
+def test_replan_after_a_conflict_reuses_the_copies(staging: Staging) -> None:
     conflicts = iter([Conflicted("a foreign commit")])
     tables = MemoryDeltaTables(lambda _: next(conflicts, None))
     staging.flush(0, 0, 10)
@@ -148,7 +146,7 @@ class Leaping(SystemClock):
         return super().wall_ms() + int(self.days * DAY_S * 1000)
 
 
-def test_a_copy_that_has_grown_old_itself_is_copied_again(staging: Staging) -> None:
+def test_copy_that_grew_old_is_copied_again(staging: Staging) -> None:
     clock, conflicts = Leaping(), iter([Conflicted("a foreign commit")])
 
     def suspended(_commit: TableCommit) -> CommitOutcome | None:
@@ -164,7 +162,7 @@ def test_a_copy_that_has_grown_old_itself_is_copied_again(staging: Staging) -> N
     assert path in staged(staging)
 
 
-def test_a_crash_between_copy_and_commit_leaves_a_file_and_nothing_else(staging: Staging) -> None:
+def test_crash_between_copy_and_commit_loads_each_row_once(staging: Staging) -> None:
     class Dying(MemoryDeltaTables):
         def commit(self, commit: TableCommit) -> CommitOutcome:
             raise RuntimeError(commit.app_id)

@@ -1,4 +1,4 @@
-"""What a table that is made like another one takes from it."""
+"""What a table created from a template takes from it."""
 
 import json
 
@@ -42,7 +42,7 @@ def model(properties: dict[str, str], *cluster_by: str, partition_by: tuple[str,
     return Template(TableState(5, "id", schema, partition_by, properties, 3, 7, features), cluster_by)
 
 
-def test_columns_keep_what_they_ask_of_rows_and_lose_what_is_of_the_other_table() -> None:
+def test_columns_keep_constraints_and_lose_the_template_tables_state() -> None:
     shape, _ = like(model({}), stream())
     first, second = json.loads(shape.schema)["fields"]
     assert (first["nullable"], first["metadata"]) == (False, {"delta.identity.start": 1})
@@ -50,7 +50,7 @@ def test_columns_keep_what_they_ask_of_rows_and_lose_what_is_of_the_other_table(
     assert second["type"]["fields"][0]["metadata"] == {"comment": "c"}
 
 
-def test_properties_are_taken_and_the_streams_win() -> None:
+def test_stream_properties_override_the_templates() -> None:
     theirs = {
         "delta.columnMapping.mode": "name",
         "delta.columnMapping.maxColumnId": "9",
@@ -67,7 +67,7 @@ def test_properties_are_taken_and_the_streams_win() -> None:
     }
 
 
-def test_a_table_is_partitioned_or_clustered() -> None:
+def test_table_is_either_partitioned_or_clustered() -> None:
     shape, layout = like(model({}, "id"), stream())
     assert (shape.partition_by, layout.cluster_by) == ((), ("id",))
     shape, layout = like(model({}, partition_by=("id",)), stream(cluster_by=["day"]))
@@ -77,7 +77,7 @@ def test_a_table_is_partitioned_or_clustered() -> None:
     assert layout_of(stream()) == Layout()
 
 
-def test_a_table_with_a_shape_of_its_own_is_made_by_what_is_said_of_it() -> None:
+def test_route_table_is_created_with_its_own_layout() -> None:
     alerts = {"columns": "id INT", "cluster_by": ["id"], "table_properties": {"owner": "us"}}
     routes = {"alerts": "/alerts", "plain": "/plain", "own": "/own"}
     tables = {"alerts": alerts, "plain": {"columns": "id INT"}}
@@ -102,7 +102,7 @@ def test_a_table_with_a_shape_of_its_own_is_made_by_what_is_said_of_it() -> None
     assert made == {"/t": theirs, "/own": theirs, "/alerts": Layout({"owner": "us"}, ("id",))}
 
 
-def test_a_template_that_is_not_there_is_told_with_the_setting_that_names_it() -> None:
+def test_missing_template_is_reported_with_its_setting() -> None:
     tables = {"alerts": {"columns": "id INT", "template": "/model"}}
     given = stream(topology="a:b", routes={"alerts": "/alerts"}, route_tables=tables, template="/model")
 
@@ -131,7 +131,7 @@ def test_a_template_that_is_not_there_is_told_with_the_setting_that_names_it() -
         ((), {}, None),
     ],
 )
-def test_a_new_table_has_statistics_of_the_columns_that_it_is_clustered_by(
+def test_new_table_has_statistics_of_its_clustering_columns(
     cluster_by: tuple[str, ...], properties: dict[str, str], indexed: str | None
 ) -> None:
     columns = parse_ddl(", ".join([*(f"c{number} INT" for number in range(40)), "s STRUCT<x: INT, y: INT>, later INT"]))

@@ -1,4 +1,4 @@
-"""By which way a table is loaded, and what fits it."""
+"""Which load mode a table gets, and which schemas are compatible with it."""
 
 import pytest
 
@@ -37,7 +37,7 @@ def state(
         ("l ARRAY<STRUCT<x: INT, y: INT>>, m MAP<STRING, BIGINT>", "l ARRAY<STRUCT<x: INT>>, m MAP<STRING, BIGINT>"),
     ],
 )
-def test_a_table_may_have_more_columns(table: str, staged: str) -> None:
+def test_table_may_have_more_columns(table: str, staged: str) -> None:
     assert differences(shape(table), shape(staged)) == ()
 
 
@@ -52,13 +52,13 @@ def test_a_table_may_have_more_columns(table: str, staged: str) -> None:
         ("m MAP<STRING, INT>", "m MAP<STRING, DATE>", "the column m.value is INT, staged as DATE"),
     ],
 )
-def test_a_difference_is_named(table: str, staged: str, says: str) -> None:
+def test_schema_difference_is_named(table: str, staged: str, says: str) -> None:
     assert differences(shape(table), shape(staged)) == (says,)
     with pytest.raises(TableError, match="/t: the column"):
         require_compatible(shape(table), shape(staged), "/t")
 
 
-def test_the_way_out_of_a_difference_has_its_commands() -> None:
+def test_remedy_for_a_difference_has_its_commands() -> None:
     starts = {TopicPartition(Topic("orders"), Partition(number)): Position(10 + number) for number in range(5)}
     again = stage_again(starts)
     for table, staged in [(shape("a INT"), shape("a BIGINT")), (shape("a INT", "a"), shape("a INT"))]:
@@ -72,20 +72,20 @@ def test_the_way_out_of_a_difference_has_its_commands() -> None:
     assert "--below-table" in stage_again(starts, below_table=True)
 
 
-def test_a_column_in_another_case_is_renamed_by_the_stream() -> None:
+def test_remedy_for_another_case_is_a_rename() -> None:
     table = shape("userId INT, s STRUCT<userId: INT>, _KAFKA_OFFSET BIGINT")
     found = remedy_for(table, shape("userid INT, s STRUCT<USERID: INT>, _kafka_offset BIGINT"), "/t", "columns")
     assert "set rename: {userid: userId, s.USERID: userId};" in found
 
 
-def test_the_way_out_of_a_refused_table_names_it() -> None:
+def test_remedy_for_a_refused_table_names_the_table() -> None:
     way = choose_load_mode(state(properties={"delta.appendOnly": "true"}), LoadSetting.MERGE)
     with pytest.raises(TableError) as raised:
         require_loadable(way, "/t")
     assert "ALTER TABLE delta.`/t` UNSET TBLPROPERTIES ('delta.appendOnly')" in raised.value.remedy
 
 
-def test_another_partitioning_is_named() -> None:
+def test_different_partitioning_is_named() -> None:
     assert differences(shape("a INT", "a"), shape("a INT")) == ("it is partitioned by a, staged by nothing",)
 
 
@@ -98,7 +98,7 @@ def test_another_partitioning_is_named() -> None:
         state(properties={"delta.columnMapping.mode": "none", "delta.appendOnly": "true"}),
     ],
 )
-def test_files_are_added_to_plain_tables_unless_it_is_said_otherwise(table: TableState) -> None:
+def test_files_are_added_to_plain_tables_unless_set_otherwise(table: TableState) -> None:
     for setting in (LoadSetting.AUTO, LoadSetting.ADD):
         assert isinstance(choose_load_mode(table, setting), Add)
         require_loadable(choose_load_mode(table, setting), "/t")
@@ -119,7 +119,7 @@ def test_files_are_added_to_plain_tables_unless_it_is_said_otherwise(table: Tabl
         (state("a INT, v VARIANT", writer=7, features=("variantType",)), "v is a VARIANT"),
     ],
 )
-def test_what_asks_something_of_rows_is_appended_to(table: TableState, says: str) -> None:
+def test_table_features_that_need_spark_require_append(table: TableState, says: str) -> None:
     for setting in (LoadSetting.AUTO, LoadSetting.APPEND):
         way = instance(Append, choose_load_mode(table, setting))
         assert says in way.reason
@@ -133,7 +133,7 @@ def test_what_asks_something_of_rows_is_appended_to(table: TableState, says: str
 @pytest.mark.parametrize(
     "key", ["delta.generationExpression", "delta.invariants", "delta.identity.start", "CURRENT_DEFAULT"]
 )
-def test_demanding_columns_are_appended_to(key: str) -> None:
+def test_columns_that_delta_computes_require_append(key: str) -> None:
     way = choose_load_mode(TableState(0, "id", column_with(f'{{"{key}":1}}'), (), {}, 1, 2, frozenset()))
     assert isinstance(way, Append)
     assert "column a " in way.reason
@@ -148,7 +148,7 @@ def test_demanding_columns_are_appended_to(key: str) -> None:
         (state(properties={"delta.universalFormat.enabledFormats": "iceberg"}), "iceberg"),
     ],
 )
-def test_what_is_not_known_is_refused_by_name(table: TableState, says: str) -> None:
+def test_unknown_table_feature_is_refused_by_name(table: TableState, says: str) -> None:
     for setting in LoadSetting:
         way = instance(Refused, choose_load_mode(table, setting))
         assert says in way.reason
@@ -156,7 +156,7 @@ def test_what_is_not_known_is_refused_by_name(table: TableState, says: str) -> N
             require_loadable(way, "/t")
 
 
-def test_an_unknown_type_is_refused() -> None:
+def test_unknown_type_is_refused() -> None:
     json = '{"type":"struct","fields":[{"name":"a","type":"hologram","nullable":true,"metadata":{}}]}'
     way = instance(Refused, choose_load_mode(TableState(0, "id", json, (), {}, 1, 2, frozenset())))
     assert "hologram" in way.reason
@@ -190,7 +190,7 @@ APPENDED = Append("a reason")
         (shape("s STRUCT<x: INT, y: INT NOT NULL>"), shape("s STRUCT<x: INT>"), ("s.y is NOT NULL, but is not",)),
     ],
 )
-def test_what_spark_writes_need_not_be_staged_when_delta_makes_it(
+def test_columns_that_delta_computes_need_not_be_staged(
     table: TableShape, staged: TableShape, says: tuple[str, ...]
 ) -> None:
     found = differences(table, staged, APPENDED)
@@ -199,7 +199,7 @@ def test_what_spark_writes_need_not_be_staged_when_delta_makes_it(
         assert words in one
 
 
-def test_text_is_staged_for_a_variant_that_spark_makes_of_it() -> None:
+def test_variant_column_accepts_staged_text() -> None:
     table, staged = shape("a INT, v VARIANT, s STRUCT<w: VARIANT>"), shape("v STRING, a INT")
     assert differences(table, staged, APPENDED) == ()
     assert differences(table, staged) == ("the column v is VARIANT, staged as STRING",)
@@ -239,7 +239,7 @@ def test_types_are_widened_as_delta_allows(table: str, staged: str, wider: str |
     found = widened(type_of(table), type_of(staged))
     assert found == (None if wider is None else type_of(wider))
     if wider is not None:
-        assert widened(type_of(wider), type_of(staged)) == type_of(wider), "and it goes on no further"
+        assert widened(type_of(wider), type_of(staged)) == type_of(wider), "widening is idempotent"
 
 
 @pytest.mark.parametrize(
@@ -258,7 +258,7 @@ def test_types_are_widened_as_delta_allows(table: str, staged: str, wider: str |
         ("INT", "INT", None),
     ],
 )
-def test_numbers_are_cast_and_nothing_else(table: str, staged: str, casts: str | None) -> None:
+def test_only_numbers_are_cast(table: str, staged: str, casts: str | None) -> None:
     known, given = shape(f"c {table}"), shape(f"c {staged}")
     found = [parse_ddl(f"c {cast.type}") for cast in casts_of(known.schema, given.schema)]
     assert found == ([] if casts is None else [parse_ddl(f"c {casts}")])
