@@ -300,7 +300,7 @@ def test_file_with_an_unexpected_size_holds_its_partition(staging: Staging, tabl
     staging.store(staging.table).write(file.path, b"PAR1")
     (report,) = loader_for(staging, tables).run_pass()
     held = report.held[staging.source(0)]
-    assert held.reason == "missing_file"
+    assert (report.failure, held.reason) == (None, "missing_file")
     assert f"{file.path} of the marker at 0 of orders/0 has 4 bytes, but its marker says" in held.problem
     assert "bootstrap rewind ⟨config⟩ --topic orders --partition 0 --to 0" in held.remedy
 
@@ -369,7 +369,7 @@ def test_flush_of_only_dead_letters_is_loaded(staging: Staging, tables: MemoryDe
 def test_empty_marker_waits_for_a_table(staging: Staging, tables: MemoryDeltaTables) -> None:
     staging.touch(0, 41)
     (report,) = loader_for(staging, tables).run_pass()
-    assert [held.reason for held in report.held.values()] == ["no_table"]
+    assert (report.failure, [held.reason for held in report.held.values()]) == (None, ["no_table"])
     staging.flush(0, 42, 50)
     (report,) = loader_for(staging, tables).run_pass()
     assert not report.held

@@ -1,7 +1,9 @@
 """Probes prove a store's required behavior; a single failed probe is repeated."""
 
+import time
 import uuid
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from common.errors import StoreError, StoreRefusedError, UnsafeStoreError
 from common.ports import AlreadyExists, Created, CreateOutcome, ObjectStore
 from common.storage.store import FsspecStore, prove_exclusive_create, prove_writable
+from tests.builders import required
 from tests.fakes.stores import TrappedStore, failing
 
 
@@ -60,6 +63,37 @@ def test_create_refused_by_a_vanished_object_is_not_our_own(monkeypatch: pytest.
 
     monkeypatch.setattr(MemoryFileSystem, "pipe_file", refuse)
     assert FsspecStore(f"memory://{uuid.uuid4().hex}").create("a", b"1") == AlreadyExists()
+
+
+def test_failed_read_is_not_an_empty_marker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Google's and Azure's stores refuse the range of an empty object in words of their own."""
+
+    def fail(_self: MemoryFileSystem, path: str, *_: object, **__: object) -> None:
+        raise OSError(path)
+
+    store = FsspecStore(f"memory://{uuid.uuid4().hex}")
+    store.write("done/t/0/1.done", b"")
+    store.write("done/t/0/2.done", b"1")
+    monkeypatch.setattr(MemoryFileSystem, "cat_file", fail)
+    assert store.read("done/t/0/1.done") == b""
+    with pytest.raises(StoreError, match="cannot read"):
+        store.read("done/t/0/2.done")
+
+
+@pytest.mark.skipif(not hasattr(time, "tzset"), reason="the time zone of a process cannot be changed")
+def test_times_without_a_zone_are_in_utc(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = FsspecStore(f"memory://{uuid.uuid4().hex}")
+    store.write("a", b"")
+    noon = {"name": "a", "size": 0, "type": "file", "created": datetime(2026, 1, 1, 12)}  # noqa: DTZ001 - on purpose
+    monkeypatch.setattr(MemoryFileSystem, "info", lambda _self, _path: noon)
+    try:
+        with monkeypatch.context() as patch:
+            patch.setenv("TZ", "Asia/Tokyo")
+            time.tzset()
+            found = required(store.stat("a"))
+    finally:
+        time.tzset()
+    assert found.modified_ms == datetime(2026, 1, 1, 12, tzinfo=UTC).timestamp() * 1000
 
 
 def test_unreadable_folder_is_not_an_empty_listing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,7 +86,7 @@ def test_too_many_requests_are_refused_with_a_remedy(tmp_path: Path, monkeypatch
     assert "stage-writer replay" in refused.value.remedy
 
 
-def test_replay_that_a_cleanup_may_overtake_makes_no_request(tmp_path: Path) -> None:
+def test_replay_that_a_cleanup_may_overtake_makes_no_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = HandClock()
 
     class Slow:
@@ -112,6 +112,11 @@ def test_replay_that_a_cleanup_may_overtake_makes_no_request(tmp_path: Path) -> 
     asked = Range(source(3), span(5, 6))
     with pytest.raises(UsageError, match="took longer than 9s: a clean-up may have removed its first files"):
         replay(9).stage(asked)
+    assert not list(store.list("replace"))
+    with monkeypatch.context() as patch:
+        patch.setattr("common.stage.stored.MOST_BYTES", 9)
+        with pytest.raises(UsageError, match="was not written, because it is larger than"):
+            replay(11).stage(asked)
     assert not list(store.list("replace"))
     made = replay(11).stage(asked).path
     assert [item.path for item in store.list("replace")] == [made]
