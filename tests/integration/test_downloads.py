@@ -1,4 +1,4 @@
-"""Downloads against a real HTTP server: what passes is tried again, what does not is said, nothing half is left."""
+"""Downloads from a real HTTP server: transient errors are retried, others reported, and no partial file remains."""
 
 import hashlib
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ JAR = Jar("org.example", "thing_2.13", "1.2.3", hashlib.sha256(CONTENT).hexdiges
 
 
 class Repository:
-    """A Maven repository that answers as it is told, and counts."""
+    """A Maven repository with scripted answers that records its requests."""
 
     def __init__(self) -> None:
         self.answers: list[tuple[int, bytes]] = []
@@ -61,7 +61,7 @@ def files(folder: Path) -> list[str]:
     return [path.name for path in folder.rglob("*") if path.is_file()]
 
 
-def test_a_jar_is_fetched_once(repository: Repository, environ: dict[str, str]) -> None:
+def test_jar_is_fetched_once(repository: Repository, environ: dict[str, str]) -> None:
     [first] = ensure_jars([JAR], environ)
     assert first.read_bytes() == CONTENT
     assert first.name == "thing_2.13-1.2.3.jar"
@@ -71,7 +71,7 @@ def test_a_jar_is_fetched_once(repository: Repository, environ: dict[str, str]) 
 
 
 @pytest.mark.parametrize("answer", [(503, CONTENT), (429, CONTENT), (200, CONTENT[:100])])
-def test_what_passes_is_tried_again(
+def test_transient_errors_are_retried(
     repository: Repository, environ: dict[str, str], answer: tuple[int, bytes], tmp_path: Path
 ) -> None:
     repository.answers = [answer, answer]
@@ -80,21 +80,23 @@ def test_what_passes_is_tried_again(
     assert files(tmp_path) == [JAR.name]
 
 
-def test_other_bytes_are_refused_and_not_kept(repository: Repository, environ: dict[str, str], tmp_path: Path) -> None:
+def test_wrong_checksum_is_refused_and_not_kept(
+    repository: Repository, environ: dict[str, str], tmp_path: Path
+) -> None:
     repository.answers = [(200, CONTENT[::-1])]
     with pytest.raises(DownloadError, match="SHA-256"):
         ensure_jars([JAR], environ)
     assert files(tmp_path) == []
 
 
-def test_a_missing_jar_is_named_at_once(repository: Repository, environ: dict[str, str]) -> None:
+def test_missing_jar_fails_without_a_retry(repository: Repository, environ: dict[str, str]) -> None:
     repository.answers = [(404, CONTENT)]
     with pytest.raises(DownloadError, match=r"thing_2\.13-1\.2\.3\.jar .*404"):
         ensure_jars([JAR], environ)
     assert len(repository.asked) == 1
 
 
-def test_a_lock_file_is_read_as_it_is_written(tmp_path: Path) -> None:
+def test_lock_file_is_parsed_and_errors_name_the_line(tmp_path: Path) -> None:
     lock = tmp_path / "jars.lock"
     lock.write_text(f"# a comment\n\n[one]\n{JAR.line}\n[two]\n", "utf-8")
     assert read_lock(lock) == {"one": (JAR,), "two": ()}

@@ -36,7 +36,7 @@ def counted(asked: Callable[..., object], name: str, requests: Counter[str]) -> 
     return ask
 
 
-def test_all_streams_are_told_by_one_client_and_three_requests(
+def test_ends_of_all_streams_need_one_client_and_three_requests(
     kafka: KafkaCluster, new_topic: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topics = [new_topic(2) for _ in range(STREAMS)]
@@ -61,7 +61,7 @@ def test_all_streams_are_told_by_one_client_and_three_requests(
     assert requests == {"__init__": 1, "list_topics": 1, "list_offsets": 2}
 
 
-def test_a_broker_that_is_away_is_waited_for_once() -> None:
+def test_unreachable_broker_has_no_ends() -> None:
     ends = BrokerEnds(settings := settings_for("127.0.0.1:1", ["orders", "returns"]), timeout_s=0.5)
     assert [ends(stream) for stream in settings.streams] == [None, None]
     assert ends.firsts([TopicPartition(Topic("orders"), Partition(0))]) == {}

@@ -82,13 +82,13 @@ def race(driver: Driver, log: Path, late: tuple[Path, int]) -> bool:
         return writing.result()
 
 
-def test_a_commit_of_another_process_is_never_replaced(spark: SparkSession, log: Path, late: tuple[Path, int]) -> None:
+def test_commit_of_another_process_is_never_replaced(spark: SparkSession, log: Path, late: tuple[Path, int]) -> None:
     assert not race(Driver(spark, OURS, log), log, late)
     assert (log / VERSION).read_bytes() == b"theirs\n"
     assert [path.name for path in log.iterdir()] == [VERSION]
 
 
-def test_of_many_drivers_and_other_programs_one_wins(spark: SparkSession, log: Path) -> None:
+def test_one_of_many_racing_drivers_and_programs_wins(spark: SparkSession, log: Path) -> None:
     other = FsspecStore(str(log))
 
     def commit(version: int, number: int) -> bool:
@@ -104,7 +104,7 @@ def test_of_many_drivers_and_other_programs_one_wins(spark: SparkSession, log: P
     assert sorted(path.name for path in log.iterdir()) == [f"{version:020}.json" for version in range(ROUNDS)]
 
 
-def test_the_session_writes_its_log_with_it_and_reads_what_it_wrote(spark: SparkSession, log: Path) -> None:
+def test_session_writes_and_reads_through_the_local_log_store(spark: SparkSession, log: Path) -> None:
     table = str(log.parent)
     # Left by a file of this name that is gone: Hadoop would read the new file against it.
     (log / f".{0:020}.json.crc").write_bytes(b"crc\0 and of another file")

@@ -1,4 +1,4 @@
-"""Claims of positions whose answers are lost on the way from a real S3 server: what is true is told."""
+"""Claims of positions whose answers from a real S3 server are lost: the outcome is still reported correctly."""
 
 import uuid
 from collections.abc import Iterator
@@ -38,7 +38,7 @@ def first_writes(proxy: Proxy, *verdicts: Verdict) -> None:
     proxy.policy = policy
 
 
-def test_a_claim_that_its_client_repeats_into_its_own_refusal_is_won(proxy: Proxy, lake: Lake) -> None:
+def test_claim_retried_after_a_lost_answer_is_won(proxy: Proxy, lake: Lake) -> None:
     store = through(proxy, lake)
     first_writes(proxy, LoseAnswer())
     assert store.create(MARKER, OURS) == Created()
@@ -47,7 +47,7 @@ def test_a_claim_that_its_client_repeats_into_its_own_refusal_is_won(proxy: Prox
     assert store.read(MARKER) == OURS
 
 
-def test_a_claim_that_was_lost_stays_lost_when_its_answer_is(proxy: Proxy, lake: Lake) -> None:
+def test_lost_claim_stays_lost_when_its_answer_is_lost(proxy: Proxy, lake: Lake) -> None:
     store = through(proxy, lake)
     assert store.create(MARKER, THEIRS) == Created()
     first_writes(proxy, LoseAnswer())
@@ -56,7 +56,7 @@ def test_a_claim_that_was_lost_stays_lost_when_its_answer_is(proxy: Proxy, lake:
     assert store.read(MARKER) == THEIRS
 
 
-def test_a_claim_without_any_answer_is_an_error_and_is_found_to_be_ours_later(proxy: Proxy, lake: Lake) -> None:
+def test_claim_without_an_answer_is_an_error_and_is_recognized_on_retry(proxy: Proxy, lake: Lake) -> None:
     store = through(proxy, lake, config_kwargs={"retries": {"max_attempts": 1}})
     proxy.policy = lambda request: LoseAnswer() if request.method == "PUT" else Pass()
     with pytest.raises(StoreError, match="0041"):
@@ -67,7 +67,7 @@ def test_a_claim_without_any_answer_is_an_error_and_is_found_to_be_ours_later(pr
     assert set(proxy.statuses("PUT", MARKER)) == {200, 412}
 
 
-def test_a_claim_that_the_store_was_too_busy_to_decide_is_decided_later(proxy: Proxy, lake: Lake) -> None:
+def test_claim_with_a_store_conflict_can_be_retried(proxy: Proxy, lake: Lake) -> None:
     """S3 answers 409 to one of two writes at the same moment; nothing was written by it."""
     store = through(proxy, lake)
     conflict = Refuse(409, "ConditionalRequestConflict")
@@ -78,7 +78,7 @@ def test_a_claim_that_the_store_was_too_busy_to_decide_is_decided_later(proxy: P
     assert store.create(MARKER, OURS) == Created()
 
 
-def test_a_data_file_that_is_written_twice_is_there_once(proxy: Proxy, lake: Lake) -> None:
+def test_data_file_written_twice_exists_once(proxy: Proxy, lake: Lake) -> None:
     store = through(proxy, lake)
     path = f"data/{uuid.uuid4().hex}.parquet"
     first_writes(proxy, LoseAnswer())

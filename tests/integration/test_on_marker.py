@@ -96,7 +96,7 @@ class Pipeline:
         return [item.path for item in self.stage.list("news/")]
 
 
-def test_records_are_loaded_when_writers_tell_of_them_and_services_do_as_they_are_asked(
+def test_notified_records_are_loaded_and_http_calls_control_both_services(
     kafka: KafkaCluster, new_topic: Callable[..., str], tmp_path: Path, programs: Programs
 ) -> None:
     pipeline = Pipeline(kafka, new_topic(1), tmp_path, programs)

@@ -1,4 +1,4 @@
-"""The status page in a real browser: what somebody sees who is paged at night, on a phone, by keyboard, in the dark."""
+"""The status page in a real browser: on a desktop and a phone, by keyboard, in light and dark."""
 
 import shutil
 import time
@@ -104,7 +104,7 @@ def until(page: Page, condition: Callable[[], bool]) -> None:
         page.wait_for_timeout(50)
 
 
-def test_one_look_says_that_all_is_well_and_nothing_comes_from_elsewhere(browser: Browser) -> None:
+def test_healthy_page_shows_no_problem_and_loads_no_external_resource(browser: Browser) -> None:
     with opened(browser, "healthy") as (page, site):
         assert page.inner_text("h1") == "Healthy"
         assert page.title() == "✓ delta-loader"
@@ -116,7 +116,7 @@ def test_one_look_says_that_all_is_well_and_nothing_comes_from_elsewhere(browser
         assert site.complaints == []
 
 
-def test_each_problem_has_the_command_that_fixes_it_by_keyboard_too(browser: Browser) -> None:
+def test_problem_shows_its_command_which_can_be_copied_by_keyboard(browser: Browser) -> None:
     with opened(browser, "broken") as (page, site):
         assert page.inner_text("h1") == "One problem to fix"
         assert page.title() == "(3) delta-loader"
@@ -150,7 +150,7 @@ PLACES = """
 
 
 @pytest.mark.parametrize("size", [DESKTOP, PHONE])
-def test_a_chain_of_several_topics_is_told_from_the_next_by_its_number(browser: Browser, size: tuple[int, int]) -> None:
+def test_long_chain_name_does_not_hide_its_partition_number(browser: Browser, size: tuple[int, int]) -> None:
     with opened(browser, "merged", size) as (page, _):
         first = page.locator("#rows .place").first
         assert first.inner_text().endswith("shop.public.shipments/3")
@@ -159,7 +159,7 @@ def test_a_chain_of_several_topics_is_told_from_the_next_by_its_number(browser: 
         assert right <= tag_left
 
 
-def test_a_thousand_partitions_are_a_few_rows_worst_first_and_found_by_filter(browser: Browser) -> None:
+def test_thousand_partitions_render_few_rows_worst_first_with_a_filter(browser: Browser) -> None:
     with opened(browser, "thousand") as (page, _):
         rows = page.locator("#window .row")
         assert rows.count() < 60
@@ -180,12 +180,12 @@ def test_a_thousand_partitions_are_a_few_rows_worst_first_and_found_by_filter(br
 
 
 def is_at_the_end(page: Page) -> bool:
-    """Chromium scrolls step by step, and on a busy machine may lose the way: somebody presses the key again."""
+    """Chromium scrolls step by step, and on a busy machine may lose the way, so the key is pressed again."""
     page.keyboard.press("End")
     return page.is_visible("#window .row[aria-rowindex='1005']")
 
 
-def test_the_page_follows_the_service_and_keeps_what_is_open(browser: Browser) -> None:
+def test_page_refresh_keeps_filter_focus_and_scroll(browser: Browser) -> None:
     with opened(browser, "thousand") as (page, site):
         page.fill("#filter", "orders/7")
         page.focus("#filter")
@@ -198,14 +198,14 @@ def test_the_page_follows_the_service_and_keeps_what_is_open(browser: Browser) -
         assert page.locator("#rows").evaluate("place => place.scrollTop") == 120
 
 
-def test_a_service_that_starts_or_stands_by_is_neither_well_nor_ill(browser: Browser) -> None:
+def test_standby_is_shown_as_neither_healthy_nor_broken(browser: Browser) -> None:
     with opened(browser, "healthy") as (page, site):
         site.status = lambda: replace(loader_status(now_ms()), state="standing by for w-7", is_known=False)
         until(page, lambda: page.inner_text("h1") == "Standing by for w-7")
         assert page.title() == "… delta-loader"
 
 
-def test_a_service_that_is_gone_does_not_look_well(browser: Browser) -> None:
+def test_unreachable_service_is_not_shown_as_healthy(browser: Browser) -> None:
     with opened(browser, "healthy") as (page, site):
 
         def gone() -> Status:
@@ -216,7 +216,7 @@ def test_a_service_that_is_gone_does_not_look_well(browser: Browser) -> None:
         assert page.title() == "? delta-loader"
 
 
-def test_the_writers_page_shows_its_memory_and_its_flushes(browser: Browser) -> None:
+def test_writer_page_shows_memory_and_flushes(browser: Browser) -> None:
     with opened(browser, "writer") as (page, site):
         assert "410\xa0MiB of 512\xa0MiB" in page.inner_text("#figures")
         assert "Recent flushes" in page.inner_text("#events")
@@ -226,7 +226,7 @@ def test_the_writers_page_shows_its_memory_and_its_flushes(browser: Browser) -> 
 
 @pytest.mark.parametrize("case", ["broken", "writer"])
 @pytest.mark.parametrize("size", [PHONE, NARROW], ids=["phone", "narrow"])
-def test_on_a_phone_nothing_is_wider_than_the_screen(browser: Browser, case: str, size: tuple[int, int]) -> None:
+def test_page_fits_a_phone_screen(browser: Browser, case: str, size: tuple[int, int]) -> None:
     with opened(browser, case, size) as (page, _):
         wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
         assert page.evaluate(wide) == 0
@@ -269,12 +269,12 @@ CONTRASTS = """
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("case", ["broken", "writer"])
-def test_every_text_can_be_read_by_day_and_by_night(browser: Browser, case: str, scheme: str) -> None:
+def test_text_contrast_is_sufficient_in_light_and_dark(browser: Browser, case: str, scheme: str) -> None:
     with opened(browser, case, scheme=scheme) as (page, _):
         assert page.evaluate(CONTRASTS) == {}
 
 
-def test_who_cannot_see_it_can_find_their_way(browser: Browser) -> None:
+def test_page_has_headings_roles_and_labels_for_screen_readers(browser: Browser) -> None:
     with opened(browser, "broken") as (page, _):
         for heading in ("What to do", "Streams", "Kafka partitions", "Recent commits", "Dead letters"):
             assert page.get_by_role("heading", name=heading).count() == 1, heading

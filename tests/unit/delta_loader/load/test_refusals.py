@@ -24,7 +24,7 @@ def world() -> RefusingTables:
     return world
 
 
-def test_a_refused_record_is_a_dead_letter_and_no_row(world: RefusingTables) -> None:
+def test_refused_record_is_a_dead_letter_and_not_a_row(world: RefusingTables) -> None:
     world.refuses = {5, 7}
     world.staging.flush(0, 4, 10, dead=[6])
     report = world.run()
@@ -37,7 +37,7 @@ def test_a_refused_record_is_a_dead_letter_and_no_row(world: RefusingTables) -> 
     assert [len(commit.files) for commit in letters] == [1, 0], "what writers staged, and what the table refused"
 
 
-def test_a_loader_that_dies_in_between_makes_no_dead_letter_twice(world: RefusingTables) -> None:
+def test_crash_after_the_dead_letters_does_not_duplicate_them(world: RefusingTables) -> None:
     world.refuses, world.dies = {5, 7}, True
     world.staging.flush(0, 4, 10)
     assert world.run().failure is not None
@@ -50,9 +50,7 @@ def test_a_loader_that_dies_in_between_makes_no_dead_letter_twice(world: Refusin
 
 
 @pytest.mark.parametrize("own_rows", [True, False])
-def test_counts_of_all_tables_are_not_claimed_where_one_of_them_refused_a_record(
-    world: RefusingTables, *, own_rows: bool
-) -> None:
+def test_commit_has_no_counts_when_a_routes_table_refused_a_record(world: RefusingTables, *, own_rows: bool) -> None:
     settings = routed_settings_for(world.staging, ["a"])
     world.staging.flush(0, 4, 6, routed={"a": [4]})
     world.run(settings)
@@ -67,7 +65,7 @@ def test_counts_of_all_tables_are_not_claimed_where_one_of_them_refused_a_record
     assert last.metadata.counts == {}, "a dead letter more than was staged is not taken for one too many"
 
 
-def test_what_another_loader_wrote_to_a_table_that_was_just_missing_is_not_written_again(world: RefusingTables) -> None:
+def test_dead_letters_of_another_loader_in_a_new_table_are_not_repeated(world: RefusingTables) -> None:
     world.refuses = {5, 7}
     world.staging.flush(0, 4, 10)
 
@@ -93,7 +91,7 @@ def standing_still() -> tuple[list[TableCommit], Callable[[TableCommit], None]]:
     return late, stands_still
 
 
-def test_dead_letters_that_arrive_after_another_loader_passed_their_records_are_not_written(
+def test_late_dead_letters_conflict_after_another_loader_loaded_the_records(
     world: RefusingTables,
 ) -> None:
     """A loader stands still in their commit; the check is dropped, and the records are rows by another loader."""
@@ -110,9 +108,7 @@ def test_dead_letters_that_arrive_after_another_loader_passed_their_records_are_
 
 
 @pytest.mark.parametrize("is_dropped", [True, False], ids=["the check is dropped", "the check is another one"])
-def test_dead_letters_that_arrive_after_another_loader_had_none_are_not_written(
-    world: RefusingTables, *, is_dropped: bool
-) -> None:
+def test_late_dead_letters_conflict_after_another_loader_had_none(world: RefusingTables, *, is_dropped: bool) -> None:
     """The other loader has nothing to commit to the dead-letter table but that it goes on."""
     world.staging.flush(0, 4, 6, dead=[5])
     assert world.run().failure is None
@@ -145,7 +141,7 @@ def test_what_others_may_have_on_its_way_is_ended_once_for_the_checks_of_a_table
     assert table.transactions["orders-0"] == 9
 
 
-def test_a_dead_letter_is_no_row_although_the_table_checks_nothing_any_more(world: RefusingTables) -> None:
+def test_dead_letter_does_not_become_a_row_when_the_check_is_dropped(world: RefusingTables) -> None:
     world.refuses, world.dies = {5, 7}, True
     world.staging.flush(0, 4, 10)
     world.run()
@@ -167,7 +163,7 @@ def test_a_dead_letter_is_no_row_although_the_table_checks_nothing_any_more(worl
         pytest.param((7, frozenset({"typeWidening"})), id="a wider column, to which values are no longer cast"),
     ],
 )
-def test_while_the_dead_letters_cannot_be_read_a_table_that_may_have_refused_rows_gets_none(
+def test_load_waits_while_dead_letters_are_unreadable(
     world: RefusingTables, leaves: tuple[int, frozenset[str]]
 ) -> None:
     """Which of its records a loader that died made dead letters of is not known."""
@@ -185,7 +181,7 @@ def test_while_the_dead_letters_cannot_be_read_a_table_that_may_have_refused_row
     assert world.buried == [5, 7] == world.left_out
 
 
-def test_a_dead_letter_whose_commit_has_an_unknown_end_is_no_row(world: RefusingTables) -> None:
+def test_dead_letter_with_an_unknown_commit_outcome_is_not_a_row(world: RefusingTables) -> None:
     """A commit that failed as far as the loader knows, and a check that is dropped before it plans again."""
     world.refuses = {5}
     world.staging.flush(0, 4, 10, dead=[6])
@@ -199,7 +195,7 @@ def test_a_dead_letter_whose_commit_has_an_unknown_end_is_no_row(world: Refusing
     assert world.buried == [5, 12] == world.left_out
 
 
-def test_a_record_of_a_chain_of_several_topics_is_a_dead_letter_of_its_own_topic() -> None:
+def test_record_in_a_joined_chain_is_a_dead_letter_of_its_own_topic() -> None:
     staging = JoinedStaging(f"memory://{uuid.uuid4().hex}")
     world = RefusingTables(staging)
     staging.flush(0, 0, 4)
@@ -223,7 +219,7 @@ def test_a_record_of_a_chain_of_several_topics_is_a_dead_letter_of_its_own_topic
     assert not any(write.without for write in world.tables[staging.table].commits[-1].written)
 
 
-def test_a_record_of_several_topics_whose_bytes_are_gone_holds_the_chain() -> None:
+def test_refused_record_missing_from_kafka_holds_its_joined_chain() -> None:
     staging = JoinedStaging(f"memory://{uuid.uuid4().hex}")
     world = RefusingTables(staging)
     staging.flush(0, 0, 4)
@@ -236,7 +232,7 @@ def test_a_record_of_several_topics_whose_bytes_are_gone_holds_the_chain() -> No
     }
 
 
-def test_a_record_whose_bytes_are_gone_holds_its_own_partition(world: RefusingTables) -> None:
+def test_refused_record_missing_from_kafka_holds_its_partition(world: RefusingTables) -> None:
     world.refuses, world.in_kafka = {5}, set()
     world.staging.flush(0, 4, 10)
     world.staging.flush(1, 0, 5)
@@ -249,7 +245,7 @@ def test_a_record_whose_bytes_are_gone_holds_its_own_partition(world: RefusingTa
     assert not world.run().held, "once the table takes it"
 
 
-def test_a_table_that_refuses_nearly_everything_holds(world: RefusingTables) -> None:
+def test_table_that_refuses_nearly_everything_is_held(world: RefusingTables) -> None:
     world.refuses = set(range(20_000))
     world.staging.flush(0, 4, 10)
     report = world.run()
@@ -258,7 +254,7 @@ def test_a_table_that_refuses_nearly_everything_holds(world: RefusingTables) -> 
     assert world.buried == []
 
 
-def test_dead_letters_that_cannot_be_written_hold_the_partition(world: RefusingTables) -> None:
+def test_unwritable_dead_letters_hold_the_partition(world: RefusingTables) -> None:
     world.refuses, world.may_create = {5}, False
     world.staging.flush(0, 4, 10)
     report = world.run()
@@ -269,7 +265,7 @@ def test_dead_letters_that_cannot_be_written_hold_the_partition(world: RefusingT
     assert world.buried == [5]
 
 
-def test_a_dead_letter_table_that_breaks_right_after_its_commit_holds_the_partition(world: RefusingTables) -> None:
+def test_dead_letter_table_unreadable_after_its_commit_holds_the_partition(world: RefusingTables) -> None:
     assert not world.run().held
     world.refuses, world.breaks = {5}, True
     world.staging.flush(0, 4, 10)
@@ -280,7 +276,7 @@ def test_a_dead_letter_table_that_breaks_right_after_its_commit_holds_the_partit
     assert (world.buried, world.left_out) == ([5], [5])
 
 
-def test_what_a_table_has_refused_is_known_although_its_dead_letters_cannot_be_added_to(world: RefusingTables) -> None:
+def test_earlier_refusals_are_known_while_the_dead_letter_table_is_full(world: RefusingTables) -> None:
     world.refuses, world.dies = {5}, True
     world.staging.flush(0, 4, 10)
     world.run()
@@ -293,7 +289,7 @@ def test_what_a_table_has_refused_is_known_although_its_dead_letters_cannot_be_a
     assert (world.buried, {*world.left_out}) == ([5], {5})
 
 
-def test_a_partition_that_one_table_holds_while_it_catches_up_waits_in_all(world: RefusingTables) -> None:
+def test_partition_held_by_one_table_during_catch_up_waits_in_all(world: RefusingTables) -> None:
     settings, (a, b) = routed_settings_for(world.staging, ["a", "b"]), map(world.staging.route, "ab")
     world.staging.flush(0, 4, 6, routed={"a": [4], "b": [5]})
     world.run(settings)
@@ -310,7 +306,7 @@ def test_a_partition_that_one_table_holds_while_it_catches_up_waits_in_all(world
     assert [world.tables[url].transactions["orders-0"] for url in (a, b)] == [7, 7]
 
 
-def test_a_dead_letter_beyond_what_is_loaded_now_is_left_to_the_load_of_its_record(world: RefusingTables) -> None:
+def test_dead_letter_beyond_the_current_load_applies_to_a_later_one(world: RefusingTables) -> None:
     world.refuses, world.dies = {5, 12}, True
     world.staging.flush(0, 4, 10)
     world.staging.flush(0, 10, 14)
