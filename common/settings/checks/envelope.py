@@ -1,5 +1,6 @@
 """A stream's `envelope`, and what its messages cannot be made into."""
 
+import re
 from collections.abc import Iterator
 
 from common.settings.envelopes import UPDATE, may_have_several_rows
@@ -23,9 +24,19 @@ def _problems(stream: Stream) -> Iterator[str]:
             f"explode is set, but a message of envelope: {record.envelope} may have several rows already; leave "
             "explode out, and explode the array in a query of the table"
         )
-    is_merged = stream.merge is not None and may_have_several_rows(stream)
-    if is_merged and stream.has_several_columns and stream.shaping.where is not None:
+    where = stream.shaping.where
+    if where is None or stream.merge is None or not may_have_several_rows(stream):
+        return
+    deletes = f"an update of envelope: {record.envelope} may also delete a row, by the keys of its table, and where"
+    if stream.has_several_columns:
         yield (
-            f"an update of envelope: {record.envelope} may also delete a row, by the keys of its table, and where does "
-            "not see the columns that this table alone has; remove where, or give each table a stream of its own"
+            f"{deletes} does not see the columns that this table alone has; remove where, or give each table a stream "
+            "of its own"
+        )
+    words = set(re.findall(r"\w+", where.casefold()))
+    named = [name for name in record.schema_of_columns.names if name.casefold() in words]
+    if record.has_own_columns and named:
+        yield (
+            f"{deletes} decides by {named[0]} about both rows at once; name only _cdc and kafka in where, or give "
+            "each table a stream of its own"
         )

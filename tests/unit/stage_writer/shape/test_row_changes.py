@@ -404,6 +404,21 @@ def test_expect_rules_check_each_row_and_count_the_message_once() -> None:
             },
             "an update of envelope: canal may also delete a row",
         ),
+        (
+            {
+                "envelope": "maxwell",
+                "columns": "id BIGINT",
+                "where": "ID < 100",
+                "unknown_fields": "evolve",
+                "route": "kafka.topic",
+                "route_table": "/by/{route}",
+                "route_columns": "own",
+                "unrouted": "dead_letters",
+                "load": "merge",
+                "merge": {"tombstones": "ignore"},
+            },
+            "where decides by id about both rows at once",
+        ),
     ],
 )
 def test_settings_that_contradict_an_envelope_are_refused(more: dict[str, Any], problem: str) -> None:
