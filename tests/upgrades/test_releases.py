@@ -101,7 +101,8 @@ def _missing(old: object, new: object, place: str) -> list[str]:
         gone = [f"{place}.{key} is gone" for key in old if key not in new]
         return gone + [one for key in old if key in new for one in _missing(old[key], new[key], f"{place}.{key}")]
     if isinstance(old, list) and isinstance(new, list):
-        return [one for a, b in zip(old, new, strict=False) for one in _missing(a, b, f"{place}[]")]
+        shorter = [f"{place} has {len(new)} instead of {len(old)}"] if len(new) < len(old) else []
+        return shorter + [one for a, b in zip(old, new, strict=False) for one in _missing(a, b, f"{place}[]")]
     return []
 
 
