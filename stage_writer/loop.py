@@ -18,6 +18,7 @@ from collections.abc import Collection, Mapping
 
 from common.errors import StoreError
 from common.http.pages import Health, with_remedy
+from common.sizes import counted
 from common.spans import Position, TopicPartition
 from stage_writer.assignment import AssignedPartitions
 from stage_writer.background import Background
@@ -194,7 +195,7 @@ class StageWriter:
         if unsealed and self._runtime.stopping.is_on:
             self.assignment.drop(unsealed, "stopped")
             seconds = self._options.revoke_timeout_s
-            msg = f"{len(unsealed)} partitions could not be flushed within {seconds:g} s"
+            msg = f"{counted(len(unsealed), 'partition')} could not be flushed within {seconds:g} s"
             raise StoreError(msg, "nothing is lost: the next writer reads them again from Kafka")
         return not unsealed
 

@@ -777,6 +777,21 @@ def test_persistent_store_error_ends_the_writer_but_a_broker_error_does_not(
     assert GIVE_UP_AFTER_S < world.clock.now_s - began_s < 2 * GIVE_UP_AFTER_S
 
 
+def test_stopped_writer_says_how_many_partitions_its_store_did_not_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise StoreError("unavailable")
+
+    world = World(tmp_path, {FIRST: 10})
+    must_end(world, monkeypatch)
+    world.steps(1)
+    monkeypatch.setattr(ObjectStage, "upload", fails)
+    world.writer.stop()
+    with pytest.raises(StoreError, match=r"^1 partition could not be flushed within "):
+        world.writer.run(until_caught_up=False)
+
+
 def test_last_flush_that_takes_longer_than_a_session_is_sealed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world, upload = World(tmp_path, {FIRST: 10}), ObjectStage.upload
     began_s = world.clock.now_s
