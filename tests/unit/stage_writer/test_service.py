@@ -45,6 +45,7 @@ SESSION_S = 30.0
 class World:
     """One stage, a consumer group with one member, and a writer that is stepped by hand."""
 
+    session_s = SESSION_S
     pausing: Pausing | None = None
     paused: PausedStreams | None = None
     tells_news = False
@@ -102,7 +103,7 @@ class World:
             stage=stage,
             runtime=runtime,
             limits=limits_with(**limits),
-            session_s=SESSION_S,
+            session_s=self.session_s,
             attachments=Attachments(
                 self.pausing, self.paused, notifier if self.tells_news else NO_NOTIFIER, self.outlets
             ),
@@ -792,18 +793,30 @@ def test_stopped_writer_says_how_many_partitions_its_store_did_not_take(
         world.writer.run(until_caught_up=False)
 
 
-def test_last_flush_that_takes_longer_than_a_session_is_sealed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("revoked", [True, False])
+def test_last_flush_that_takes_longer_than_a_session_is_sealed(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    revoked: bool,  # noqa: FBT001 - a parameter
+) -> None:
     world, upload = World(tmp_path, {FIRST: 10}), ObjectStage.upload
+    if revoked:
+        world.session_s = 1.0
+        world.writer = world.new_writer()
     began_s = world.clock.now_s
 
     def upload_later(stage: ObjectStage, file: NewFile) -> None:
-        if world.clock.now_s < began_s + 2 * SESSION_S:
+        if world.clock.now_s < began_s + 2 * world.session_s:
             raise StoreError("it is slow")
         upload(stage, file)
 
     must_end(world, monkeypatch)
     monkeypatch.setattr(ObjectStage, "upload", upload_later)
-    world.writer.run(until_caught_up=True)
+    if revoked:
+        world.steps(2, 0.1)
+        world.writer.revoked([FIRST])
+    else:
+        world.writer.run(until_caught_up=True)
     assert world.spans() == [(0, 10)]
 
 

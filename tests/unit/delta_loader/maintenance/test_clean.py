@@ -236,8 +236,12 @@ def test_files_of_other_programs_are_left(staging: Staging) -> None:
     assert {found.path for found in store.list("")} == set(others)
 
 
-def test_file_loaded_and_settled_during_the_clean_up_is_kept(staging: Staging) -> None:
-    """Its marker exists when the files are listed and is gone when the markers are; by then the log has the file."""
+@pytest.mark.parametrize("is_listed", [True, False])
+def test_file_loaded_and_settled_during_the_clean_up_is_kept(
+    staging: Staging,
+    is_listed: bool,  # noqa: FBT001 - a parameter
+) -> None:
+    """Its marker is read just before it goes, or is gone when the markers are listed; then the log has the file."""
     marker = staging.flush(0, 0, 10)
     grow_old(staging)
 
@@ -245,9 +249,10 @@ def test_file_loaded_and_settled_during_the_clean_up_is_kept(staging: Staging) -
         commit(staging, 0, *map(add, paths_of(marker)))
         staging.store(staging.stage_url).delete([marker.name.path])
 
-    loaded = acting("read", load, below=marker.name.path)
-    work = CleanUp(settings_for(staging), partial(TrappedStore, after=loaded), in_turn)
-    work.run(WEEK_S, remove=True)
+    open_store = partial(TrappedStore, before=acting("list", load, below="done/"))
+    if is_listed:
+        open_store = partial(TrappedStore, after=acting("read", load, below=marker.name.path))
+    CleanUp(settings_for(staging), open_store, in_turn).run(WEEK_S, remove=True)
     assert files(staging) == set(paths_of(marker))
 
 

@@ -24,6 +24,8 @@ class Broker:
     def __init__(self, *errors: int | None) -> None:
         self.errors = list(errors)
         self.steps: list[str] = []
+        self.full = 0
+        """How often the producer's queue will be full."""
         identity = DeliveryIdentity({}, "writers", "shop", ORDERS)
         producer, group = cast("Producer", self), cast("Consumer", self)
         self.transactions = KafkaTransactions(identity, lambda _step: None, producer, group, {})
@@ -32,6 +34,12 @@ class Broker:
         code = self.errors.pop(0)
         error = None if code is None else KafkaError(code)
         return SimpleNamespace(topics={topic: SimpleNamespace(error=error)})
+
+    def produce(self, *_: object, **__: object) -> None:
+        if self.full:
+            self.full -= 1
+            raise BufferError
+        self.steps.append("produce")
 
     def __getattr__(self, step: str) -> object:
         return lambda *_, **__: self.steps.append(step)
@@ -59,6 +67,13 @@ def test_unknown_topic_state_is_left_to_the_transaction() -> None:
     broker.transact("totals")
     broker.transact("totals")
     assert (broker.errors, broker.steps[-1]) == ([], "commit_transaction")
+
+
+def test_record_that_meets_a_full_queue_is_produced_later() -> None:
+    broker = Broker(None)
+    broker.full = 2
+    broker.transact("totals")
+    assert broker.steps[:5] == ["begin_transaction", "poll", "poll", "produce", "poll"]
 
 
 @pytest.mark.parametrize(
