@@ -69,8 +69,11 @@ def merged(
     check: str | None = None,
     refused: set[Place] | None = None,
     patches: bool = False,
+    unset: bool = False,
 ) -> dict[tuple[object, ...], Row]:
     """The table that the statements produce; with ``placed`` it has the events' places, too.
+
+    With ``unset`` the flag of rows that are not deleted is null, as of rows from before the column.
 
     ``refused`` gets the places of events that the table's ``check`` forbids; these are left out.
     """
@@ -120,6 +123,8 @@ def merged(
             if any(event.key == OF_ALL for event in load):
                 statement = replace(statement, bounds=(), truncated="target")
             connection.execute(statement.text)
+            if unset:
+                connection.execute("UPDATE target SET gone = NULL WHERE NOT gone")
         rows = connection.execute('SELECT id, name, value, "at", gone, _kafka_offset FROM target').fetchall()
     assert len({row[:2] for row in rows}) == len(rows), "one row for each key"
     return {row[:2]: Row(row[2], row[3], bool(row[4]), row[5]) for row in rows}
@@ -165,19 +170,21 @@ def truncation(offset: int) -> Event:
 
 
 @settings(max_examples=examples(0.5))
-@given(histories(truncates=True), st.booleans(), st.booleans(), st.booleans())
-@example([[event(0, "x", 1)], [truncation(1)]], False, False, False)  # noqa: FBT003 - drawn so
-@example([[event(0, "x", 1), truncation(1), event(2, "y", 2)], [truncation(3)]], True, True, True)  # noqa: FBT003
+@given(histories(truncates=True), st.booleans(), st.booleans(), st.booleans(), st.booleans())
+@example([[event(0, "x", 1)], [truncation(1)]], False, False, False, False)  # noqa: FBT003 - drawn so
+@example([[event(0, "x", 1)], [truncation(1)]], False, True, False, True)  # noqa: FBT003
+@example([[event(0, "x", 1), truncation(1), event(2, "y", 2)], [truncation(3)]], True, True, True, False)  # noqa: FBT003
 def test_truncation_removes_every_row_that_exists_then(
     loads: list[list[Event]],
     sequenced: bool,  # noqa: FBT001 - drawn
     soft: bool,  # noqa: FBT001
     patches: bool,  # noqa: FBT001
+    unset: bool,  # noqa: FBT001
 ) -> None:
     expected: dict[tuple[object, ...], Row] = {}
     for load in loads:
         replay(expected, load, sequenced=sequenced, soft=soft, patches=patches)
-    assert merged(loads, sequenced=sequenced, soft=soft, patches=patches) == expected
+    assert merged(loads, sequenced=sequenced, soft=soft, patches=patches, unset=unset) == expected
 
 
 @settings(max_examples=examples(0.5))
