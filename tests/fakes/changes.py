@@ -35,7 +35,7 @@ from tests.reading import place_of, rows_of
 
 _MADE_MS = 1_700_000_000_000
 NULL = "null"
-"""The value of an upsert without one."""
+"""Stands for the value of an upsert that has none."""
 COLUMNS = "id INT, name STRING, value STRING, at INT, op STRING"
 
 
@@ -47,16 +47,16 @@ class ChangeStream:
     more: dict[str, object] = field(default_factory=dict)
     storage_options: dict[str, object] = field(default_factory=dict)
     patches: bool = False
-    """Whether a null leaves the row's value."""
+    """Whether a null leaves the row's value unchanged."""
     label: str = "name"
-    """What the second key column, `name` in records, is called in the table."""
+    """The table's name of the second key column, which is `name` in records."""
     forbids: Forbids = lambda _row: False
-    """Which rows the table does not take."""
+    """Which rows the table refuses."""
     expected: Table = field(default_factory=dict)
     refused: set[tuple[str, int, int]] = field(default_factory=set)
-    """Where the events were that it did not take."""
+    """The places of the events that the table refused."""
     sent: dict[tuple[TopicPartition, Offset], RawRecord] = field(default_factory=dict)
-    """What Kafka has."""
+    """The records in Kafka."""
     _waiting: list[Event] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -94,7 +94,7 @@ class ChangeStream:
         return self.folder if isinstance(self.folder, str) else self.folder.as_uri()
 
     def flush(self, partition: int, events: Sequence[tuple[int, str | None, int | None]]) -> None:
-        """Stage events of keys: (id, value, sequence); without a value a delete, without sequence too a tombstone."""
+        """Stage (id, value, sequence) events: without a value a delete, also without a sequence a tombstone."""
         topic_partition = TopicPartition(Topic("orders"), Partition(partition))
         tail = self.stage.chains.tail(topic_partition)
         start = Position(0) if tail is None else tail.end
@@ -122,14 +122,14 @@ class ChangeStream:
         assert isinstance(outcome, Sealed)
 
     def load(self, tables: DeltaTables, spark: SparkSession | None = None) -> None:
-        """Load what waits, as one load, and what the table is to be then; with ``spark``, but for what is refused."""
+        """Load all that waits at once, and update the expected table; ``spark``: refused events become dead letters."""
         (report,) = self.loader(tables, spark).run_pass()
         assert report.failure is None, report.failure
         assert report.held == {}
         self.replay_waiting()
 
     def replay_waiting(self) -> None:
-        """What waits is taken for loaded."""
+        """Update the expected table as if all that waits were loaded."""
         self.refused |= replay(
             self.expected,
             self._waiting,
@@ -152,7 +152,7 @@ class ChangeStream:
     def loader(
         self, tables: DeltaTables, spark: SparkSession | None = None, *, keys: KeyReader | None = None
     ) -> LoaderService:
-        """A new loader; with ``spark`` one that makes dead letters of what the table refuses."""
+        """A new loader; with ``spark``, events that the table refuses become dead letters."""
         numbers = itertools.count(1)
         refusing = RefusalPorts(ConstraintChecker(spark, self.settings.stage.url), self.raw_records) if spark else None
         ports = Ports(
@@ -171,7 +171,7 @@ class ChangeStream:
         return LoaderService(self.settings.streams, self.settings.loader, ports)
 
     def letters(self) -> dict[tuple[str, int, int], tuple[bytes | None, bytes | None, str]]:
-        """The dead letters' keys, values and problems, by where the events were."""
+        """The dead letters' keys, values and problems, by the events' places."""
         url = self.settings.streams[0].dead_letters
         rows = rows_of(url, self.storage_options, "error_class = 'refused_by_table'")
         letters = {place_of(row): (row["key"], row["value"], row["error"]) for row in rows}

@@ -23,7 +23,7 @@ class MemoryTable:
     transactions: dict[str, int] = field(default_factory=dict)
     properties: dict[str, str] = field(default_factory=dict)
     protocol: tuple[int, frozenset[str]] = (2, frozenset())
-    """The writer version, and features."""
+    """The minimum writer version and the table features."""
 
     @property
     def paths(self) -> list[str]:
@@ -31,7 +31,7 @@ class MemoryTable:
 
     @property
     def parts(self) -> list[tuple[str, Position]]:
-        """Every file that was loaded, as often as it was, and the offset that its rows in the table begin at."""
+        """Every loaded file, once a load, with the first offset whose rows are in the table."""
         added = [(file.path, Position(0)) for commit in self.commits for file in commit.files]
         writes = [write for commit in self.commits for write in commit.written]
         return added + [(file.path, write.start or Position(0)) for write in writes for file in write.files]
@@ -41,7 +41,7 @@ class MemoryDeltaTables:
     """`delta_loader.ports.DeltaTables` in a dictionary."""
 
     def __init__(self, meanwhile: Callable[[TableCommit], CommitOutcome | None] = lambda _: None) -> None:
-        """``meanwhile`` is what happens before a commit; its outcome, if any, stands for the commit's own."""
+        """``meanwhile`` is called before each commit; an outcome that it returns replaces the commit's own."""
         self.meanwhile = meanwhile
         self.tables: dict[str, MemoryTable] = {}
         self._made = 0
@@ -97,7 +97,7 @@ class MemoryDeltaTables:
         return self.meanwhile(commit) or self.changed(commit) or self._done(commit)
 
     def changed(self, commit: TableCommit) -> CommitOutcome | None:
-        """Why nothing is written; None when the table is what the commit stands on."""
+        """Why nothing is written; None when the table is as the commit expects it."""
         table, target = self.tables[commit.target.url], commit.target
         if (table.table_id, table.schema, table.partition_by) != (
             target.table_id,

@@ -1,4 +1,4 @@
-"""Change events, and what a table is after them, in plain Python: nothing here knows how the loader merges."""
+"""Change events and the table that they result in, in plain Python, independent of how the loader merges."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -12,12 +12,12 @@ class Event:
     partition: int
     offset: int
     key: Key
-    """None, twice, for an event that deletes all rows."""
+    """(None, None) for an event that deletes all rows."""
     value: str | None
     deletes: bool
     sequence: int | None = None
     row: int = 0
-    """Which of its message's rows it is."""
+    """The index among the rows of its message."""
 
     @property
     def place(self) -> tuple[str, int, int]:
@@ -34,7 +34,7 @@ class Row:
     sequence: int | None = None
     deleted: bool = False
     offset: int | None = None
-    """Of the event that gave it its value."""
+    """The offset of the event that set the value."""
 
 
 Table = dict[Key, Row]
@@ -42,7 +42,7 @@ Table = dict[Key, Row]
 
 Place = tuple[str, int, int]
 Forbids = Callable[[Row], bool]
-"""Which rows a table does not take, whatever their key."""
+"""Which rows a table refuses, whatever their key."""
 
 
 def replay(
@@ -54,7 +54,7 @@ def replay(
     forbids: Forbids = lambda _row: False,
     patches: bool = False,
 ) -> set[Place]:
-    """Apply a load's events one by one, in Kafka's order; where those were that the table forbids.
+    """Apply a load's events one by one, in Kafka's order. Returns the places of those that the table forbids.
 
     An upsert is refused for its row, also where it would not have counted; a soft delete only where there is no row,
     for the one that it would have made. ``patches``: an upsert without a value leaves that of its row.
@@ -90,7 +90,7 @@ OF_ALL: Key = (None, None)
 
 
 def _with_each_key(load: Iterable[Event], table: Table) -> Iterator[Event]:
-    """The events, with a delete of each key there is in place of one of all rows."""
+    """The events, where each deletion of all rows is replaced by a delete of each existing key."""
     for event in load:
         if event.key == OF_ALL:
             yield from [replace(event, key=key) for key, row in table.items() if not row.deleted]

@@ -1,4 +1,4 @@
-"""Topologies over several topics: one joins two of them, the other counts by another key, through a topic."""
+"""Topologies over several topics: one joins two topics, the other repartitions by another key and counts."""
 
 import os
 
@@ -7,7 +7,7 @@ from stage_writer.topologies.dsl import StreamsBuilder
 from stage_writer.topologies.stores import Stores
 
 TOPICS = "JOINING_TOPICS"
-"""The variable with the topics' names: orders, payments, and where joined ones go; or visits, and those by country."""
+"""The environment variable with the topics' names: orders, payments and joined; or visits and visits by country."""
 
 
 class Paid(Processor):
@@ -16,7 +16,7 @@ class Paid(Processor):
         self.paid = context.store("paid")
 
     def process(self, record: Record) -> None:
-        """Of an order tell what was paid before it; of a payment remember it."""
+        """Forward each order with what was paid before it; add up the payments."""
         paid = self.paid.get(record.key) or 0
         if record.value.get("amount") is not None:
             self.paid.put(record.key, paid + record.value["amount"])
@@ -25,7 +25,7 @@ class Paid(Processor):
 
 
 def build() -> Topology:
-    """Each order with what was paid until then, into the table and a topic."""
+    """Writes each order, with what was paid before it, to the table and to a topic."""
     orders, payments, joined = os.environ[TOPICS].split()
     made = Topology()
     made.add_source("orders", orders, columns="id BIGINT")
@@ -38,7 +38,7 @@ def build() -> Topology:
 
 
 def by_country() -> StreamsBuilder:
-    """How many visits there were from each country; those of one are in many partitions."""
+    """Counts the visits by country; one country's visits are in many partitions."""
     visits, countries = os.environ[TOPICS].split()
     builder = StreamsBuilder()
     keyed = builder.stream(visits, columns="country STRING").select_key(lambda _, visit: visit["country"])

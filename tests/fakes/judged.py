@@ -1,5 +1,5 @@
-"""Which staged events a table forbids that has one CHECK, by DuckDB: the loader's own statement, and around it what
-Spark does with Delta's checks."""
+"""Which staged events a table with one CHECK forbids: the loader's own SQL statement in DuckDB, which also stands in
+for Spark's evaluation of the constraint."""
 
 # ruff: noqa: S608 - names of ours
 
@@ -14,7 +14,7 @@ from delta_loader.tables.merging.unmatched_deletes import JUDGED_PLACE, Unmatche
 def judged(
     connection: duckdb.DuckDBPyConnection, columns: Sequence[str], by: MergeBy, check: str, bounds: Sequence[str] = ()
 ) -> set[tuple[str, int, int]]:
-    """Places of the events in ``staged`` of which ``target`` takes no row; ``columns`` are those that are staged."""
+    """The places of the events in ``staged`` whose rows ``target`` refuses; ``columns`` are the staged ones."""
     order = judged_order(by)
     place = ", ".join(f'"{column}" AS "{made}"' for column, made in zip(by.order, order, strict=True))
     given = {*by.keys, by.sequence, by.soft_delete}

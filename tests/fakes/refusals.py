@@ -1,4 +1,4 @@
-"""Tables that refuse records, in memory: what their checks say, and what Kafka has of the records."""
+"""In-memory tables whose CHECK constraints refuse records, and the records that Kafka still has."""
 
 from collections.abc import Callable, Collection, Sequence
 
@@ -22,7 +22,7 @@ CHECK = {"delta.constraints.odd": "id % 20 <> 0"}
 
 
 class RefusingTables(MemoryDeltaTables):
-    """Tables, what their checks say, and what Kafka has."""
+    """Tables, the records that their constraints refuse, and the records that Kafka still has."""
 
     def __init__(self, staging: Staging) -> None:
         super().__init__()
@@ -33,11 +33,11 @@ class RefusingTables(MemoryDeltaTables):
         self.may_create = True
         self.unreadable: set[str] = set()
         self.breaks = False
-        """Whether the dead-letter table cannot be read any more once it has some."""
+        """Whether the dead-letter table becomes unreadable after its first dead letter."""
         self.lost: set[str] = set()
-        """Tables whose commits are made, and not known to be."""
+        """Tables whose commits succeed but lose the response."""
         self.before_creating: Callable[[], None] | None = None
-        """Happens right before a table is created."""
+        """Called right before a table is created."""
 
     def commit(self, commit: TableCommit) -> CommitOutcome:
         if self.dies and commit.target.url == self.staging.table:

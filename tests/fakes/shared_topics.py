@@ -1,4 +1,4 @@
-"""A Kafka partition in memory that can be truncated, and a writer that checks what its chains get of it."""
+"""A Kafka partition in memory that can be truncated, and a writer that checks what its chains read from it."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ ALONE = TopicPartition(Topic("alone"), Partition(0))
 
 @dataclass(slots=True)
 class Log:
-    """The records of one partition: an id by offset. Its end may be beyond them: a transaction's marker."""
+    """The records of one partition: ids by offset. A transaction marker may be at its end."""
 
     records: dict[int, int] = field(default_factory=dict)
     low: int = 0
@@ -68,12 +68,12 @@ class Broker:
     positions: dict[TopicPartition, int] = field(default_factory=dict)
     paused: set[TopicPartition] = field(default_factory=set)
     at_end: set[TopicPartition] = field(default_factory=set)
-    """Those whose end was reported."""
+    """The partitions whose end was reported."""
     expected: dict[TopicPartition, LastRecord] = field(default_factory=dict)
     compared: dict[TopicPartition, LastRecord] = field(default_factory=dict)
-    """The record that must be found in front of what is read next."""
+    """The record that must be right before the next one that is read."""
     differing: set[TopicPartition] = field(default_factory=set)
-    """Those whose records in front of the read position are others by now."""
+    """The partitions whose record before the read position has changed."""
     seeks: int = 0
     committed: dict[TopicPartition, int] = field(default_factory=dict)
 
@@ -128,7 +128,7 @@ class Broker:
             self.positions.pop(source, None)
 
     def truncate(self, source: TopicPartition, end: int) -> None:
-        """Records are lost in an election; the client learns it where it reads."""
+        """An election loses records; the client notices it when it reads."""
         self.logs[source].truncate(end)
         if self.positions.get(source, 0) > end:
             self.differing.add(source)
@@ -186,24 +186,24 @@ class Broker:
 
 @dataclass(slots=True)
 class ChainState:
-    """What one chain has of the log, as its writer knows it."""
+    """What the writer knows about one chain."""
 
     position: int = 0
     last: LastRecord | None = None
     read: list[int] = field(default_factory=list)
-    """The ids of what it got."""
+    """The ids of the records that it read."""
     paused: bool = False
     starting: bool = False
-    """Whether it waits for a seek, as after a fault."""
+    """Whether the chain waits for a seek, as after a fault."""
     end: int | None = None
     spoiled: bool = False
-    """Whether Kafka has lost the last record that it knows: it must fail before it is read again."""
+    """Whether Kafka has lost the chain's last known record: the chain must fail before it is read again."""
     may_fail: bool = False
-    """Whether Kafka has lost records before its position, known or not."""
+    """Whether Kafka has lost any records before the chain's position."""
 
 
 class Writer:
-    """The loop's side of a `SharedTopicSource`: every batch is checked against the log."""
+    """Uses a `SharedTopicSource` as the writer's loop does, and checks every batch against the log."""
 
     def __init__(self, chains: int, at_once: int = 3, *, starting: Collection[int] = ()) -> None:
         """``starting`` are the chains that have no position when they are assigned."""
@@ -255,7 +255,7 @@ class Writer:
             self.source.resume([source])
 
     def start(self, source: TopicPartition, position: int | None = None) -> None:
-        """Read a chain from its own position, or from one whose record before it is not known."""
+        """Read a chain from its own position, or from one where the previous record is unknown."""
         chain = self.chains[source]
         if position is not None:
             chain.position, chain.last, chain.spoiled, chain.may_fail = position, None, False, False
@@ -306,7 +306,7 @@ class Writer:
         return polled
 
     def drain(self) -> None:
-        """Read everything that can be read: each chain comes to the end, or fails for itself."""
+        """Read everything that can be read: each chain reaches its end or fails, independent of the others."""
         for source, chain in self.chains.items():
             if chain.starting:
                 self.start(source)

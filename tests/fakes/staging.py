@@ -36,7 +36,7 @@ DECLARED: Mapping[str, object] = {
     "partition_by": ["day"],
     "kafka_columns": False,
 }
-"""A stream's settings for what `Staging` stages, so that a loader that finds its table finds it fit."""
+"""A stream's settings for what `Staging` stages; a loader finds an existing table compatible with them."""
 
 DEAD_LETTERS = pa.schema(
     [
@@ -77,7 +77,7 @@ class Staging:
     undeclared: UndeclaredFields | None = None
     violations: dict[str, int] = field(default_factory=dict)
     name_of: Callable[[int], str | None] = "n{}".format
-    """What a row has as its name, by its offset."""
+    """The row's value of the name column, by its offset."""
 
     @classmethod
     def below(cls, folder: Path, topic: str = "orders") -> Self:
@@ -116,7 +116,7 @@ class Staging:
         previous: int | None = None,
         mixed: bool = False,
     ) -> Marker:
-        """Stage the offsets ``[start, end)``, a row each but for the dead ones, spread over the days in turn.
+        """Stage the offsets ``[start, end)``: a row or dead letter each; rows alternate between the days.
 
         ``mixed``: all days in one file, which waits for Spark.
 
@@ -246,8 +246,8 @@ class Staging:
 
 @dataclass
 class JoinedStaging(Staging):
-    """A chain of two topics, whose records come in turn: those of the chain's positions 0, 1, 2 are the first of one
-    topic, the first of the other, and the second of the one."""
+    """A chain of two topics whose records alternate: the chain's positions 0, 1, 2 are the first record of one topic,
+    the first of the other, and the second of the first topic."""
 
     topic: str = "orders+payments"
 
@@ -265,7 +265,7 @@ class JoinedStaging(Staging):
 
 @dataclass
 class OneOfMany(Staging):
-    """One stream of several over a stage that lies beside their roots; its app_id is its topic's name."""
+    """One of several streams whose common stage is not below their tables; its app_id is its topic's name."""
 
     def __post_init__(self) -> None:
         self.app_id = self.topic

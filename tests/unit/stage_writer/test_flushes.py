@@ -77,7 +77,7 @@ class Unchanged(Change):
 
 
 @dataclass
-class RefusalPorts:
+class RefusedTables:
     """`TableCompatibility` that finds some tables incompatible."""
 
     urls: Sequence[str]
@@ -115,7 +115,7 @@ def stage_of(world: World, tables: Tables, refused: Sequence[str] = ()) -> Objec
         HandClock(),
         lambda: f"{next(world.numbers):032x}",
         "w",
-        compatibility=RefusalPorts(refused),  # type: ignore[arg-type]
+        compatibility=RefusedTables(refused),  # type: ignore[arg-type]
     )
 
 

@@ -275,7 +275,7 @@ def test_streams_that_share_a_table_are_a_warning() -> None:
     assert "orders, returns" in found.message
 
 
-class RefusalPorts:
+class RefusingStore:
     """A stage that refuses writes or is unreachable."""
 
     def __init__(self, inner: object, kind: type[StoreError]) -> None:
@@ -301,7 +301,7 @@ def preflight(
     return list(
         Preflight(
             settings,
-            RefusalPorts(store, refusing) if refusing else store,  # type: ignore[arg-type]
+            RefusingStore(store, refusing) if refusing else store,  # type: ignore[arg-type]
             Stage(store, in_turn),
             staging.store,
             kafka_ends,

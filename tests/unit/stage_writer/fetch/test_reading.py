@@ -11,7 +11,7 @@ from stage_writer.fetch.reading import ReadPositions
 from tests.fakes.shared_topics import Log
 
 FIRST, SECOND = (TopicPartition(Topic("t"), Partition(number)) for number in range(2))
-AddIdentityColumns = list[tuple[int, int]]
+Places = list[tuple[int, int]]
 
 
 class Consumer:
@@ -19,7 +19,7 @@ class Consumer:
 
     def __init__(self, error: int) -> None:
         self.error = error
-        self.calls: list[tuple[str, AddIdentityColumns]] = []
+        self.calls: list[tuple[str, Places]] = []
 
     def seek(self, place: KafkaPartition) -> None:
         if place.partition == 0:
@@ -35,7 +35,7 @@ class Consumer:
 
 def reading_of(
     *paused: TopicPartition, is_cooperative: bool, error: int = KafkaError._STATE
-) -> tuple[ReadPositions, list[tuple[str, AddIdentityColumns]]]:
+) -> tuple[ReadPositions, list[tuple[str, Places]]]:
     consumer = Consumer(error)
     reading = ReadPositions(consumer, is_cooperative=is_cooperative)
     reading.assign([KafkaPartition("t", 0, 5), KafkaPartition("t", 1, 5)])

@@ -65,7 +65,7 @@ class Consumer:
 
 
 @dataclass
-class DecodeOptions:
+class TruncationCase:
     source: KafkaSource
     consumer: Consumer
     clock: HandClock
@@ -79,7 +79,7 @@ class DecodeOptions:
 
 
 @pytest.fixture
-def reading(monkeypatch: pytest.MonkeyPatch) -> DecodeOptions:
+def reading(monkeypatch: pytest.MonkeyPatch) -> TruncationCase:
     consumer, clock = Consumer(), HandClock()
     monkeypatch.setattr(connection, "Consumer", lambda *_args, **_more: consumer)
     settings = settings_of({"app_id": "a", "table": "file:///t"}, folder="file://")
@@ -97,10 +97,10 @@ def reading(monkeypatch: pytest.MonkeyPatch) -> DecodeOptions:
     source._listener = Listener()  # as `subscribe` does, without a cluster
     source._on_assign(consumer, [KafkaPartition("orders", 0)])
     assert consumer.offsets == [(99, 2)], "reading starts at the last record that was read"
-    return DecodeOptions(source, consumer, clock)
+    return TruncationCase(source, consumer, clock)
 
 
-def ends_at(monkeypatch: pytest.MonkeyPatch, reading: DecodeOptions, low: int, high: int) -> None:
+def ends_at(monkeypatch: pytest.MonkeyPatch, reading: TruncationCase, low: int, high: int) -> None:
     answers = iter([low, high])
 
     def one_after_the_other(specs: Collection[TopicPartition], *_level: object) -> dict[TopicPartition, Position]:
@@ -110,14 +110,14 @@ def ends_at(monkeypatch: pytest.MonkeyPatch, reading: DecodeOptions, low: int, h
 
 
 @pytest.mark.parametrize("known", [record(99), record(99, epoch=-1)], ids=["epoch", "no epoch"])
-def test_record_that_is_still_there_is_skipped(reading: DecodeOptions, known: Message) -> None:
+def test_record_that_is_still_there_is_skipped(reading: TruncationCase, known: Message) -> None:
     assert reading.poll(known, record(100, 6_000, 3)) == ([100], [], [])
     assert reading.poll(record(101)) == ([101], [], [])
     assert reading.consumer.offsets == [(99, 2)]
 
 
 @pytest.mark.parametrize("other", [record(99, timestamp_ms=5_001), record(99, epoch=3)], ids=["timestamp", "epoch"])
-def test_different_record_at_the_last_offset_is_a_truncation(reading: DecodeOptions, other: Message) -> None:
+def test_different_record_at_the_last_offset_is_a_truncation(reading: TruncationCase, other: Message) -> None:
     assert reading.poll(other, record(100)) == ([], [], []), (
         "librdkafka is asked first: it may know the offset of the truncation"
     )
@@ -128,27 +128,31 @@ def test_different_record_at_the_last_offset_is_a_truncation(reading: DecodeOpti
     assert "bootstrap restart ⟨config⟩ --topic orders --partition 0 --at" in text
 
 
-def test_truncation_is_reported_at_the_offset_that_librdkafka_knows(reading: DecodeOptions) -> None:
+def test_truncation_is_reported_at_the_offset_that_librdkafka_knows(reading: TruncationCase) -> None:
     offsets, ((reason, text),), _ = reading.poll(problem(RESET, -1001, TRUNCATION))
     assert (offsets, reason) == ([], TRUNCATED)
     assert "different ones from 50 on" in text
     assert "--at 50 --yes" in text
 
 
-def test_record_removed_by_compaction_is_checked_by_leader_epoch(reading: DecodeOptions) -> None:
+def test_record_removed_by_compaction_is_checked_by_leader_epoch(reading: TruncationCase) -> None:
     assert reading.poll(record(104)) == ([], [], [])
     assert reading.consumer.offsets == [(99, 2), (99, 2)], "by a seek, with its epoch"
     assert reading.poll(record(104)) == ([104], [], [])
 
 
-def test_last_record_removed_by_retention_is_not_a_gap(reading: DecodeOptions, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_last_record_removed_by_retention_is_not_a_gap(
+    reading: TruncationCase, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ends_at(monkeypatch, reading, 100, 120)
     assert reading.poll(problem(RESET, 99)) == ([], [], [])
     assert reading.consumer.offsets[-1] == (100, None)
     assert reading.poll(record(100)) == ([100], [], [])
 
 
-def test_unread_records_removed_by_retention_are_a_gap(reading: DecodeOptions, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unread_records_removed_by_retention_are_a_gap(
+    reading: TruncationCase, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ends_at(monkeypatch, reading, 110, 120)
     _, ((reason, text),), _ = reading.poll(problem(RESET, 99))
     assert reason == OUT_OF_RANGE
@@ -157,7 +161,7 @@ def test_unread_records_removed_by_retention_are_a_gap(reading: DecodeOptions, m
 
 @pytest.mark.parametrize("code", [RESET, END])
 def test_topic_that_ends_before_its_chain_has_lost_records(
-    reading: DecodeOptions, monkeypatch: pytest.MonkeyPatch, code: int
+    reading: TruncationCase, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     """It may end exactly at the last record, which is not an out-of-range position."""
     ends_at(monkeypatch, reading, 0 if code == RESET else 99, 99)
@@ -169,14 +173,14 @@ def test_topic_that_ends_before_its_chain_has_lost_records(
 
 
 def test_end_that_a_new_leader_does_not_know_yet_is_checked_again(
-    reading: DecodeOptions, monkeypatch: pytest.MonkeyPatch
+    reading: TruncationCase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ends_at(monkeypatch, reading, 100, 100)
     assert reading.poll(problem(END, 99)) == ([], [], [])
     assert reading.poll(record(99), problem(END, 100)) == ([], [], [100])
 
 
-def test_last_record_is_checked_again_after_all_brokers_were_down(reading: DecodeOptions) -> None:
+def test_last_record_is_checked_again_after_all_brokers_were_down(reading: TruncationCase) -> None:
     reading.poll(record(99), record(100), record(101, 7_000, 3))
     reading.source._connection.record(KafkaError(KafkaError._ALL_BROKERS_DOWN))
     assert reading.poll(record(101, 7_000, 3), record(102, 7_000, 3)) == ([102], [], [])
@@ -186,7 +190,7 @@ def test_last_record_is_checked_again_after_all_brokers_were_down(reading: Decod
     assert len(reading.consumer.offsets) == 2, "the loss of one broker is normal"
 
 
-def test_seek_position_is_not_checked_against_earlier_reads(reading: DecodeOptions) -> None:
+def test_seek_position_is_not_checked_against_earlier_reads(reading: TruncationCase) -> None:
     """A writer that drops messages reads them again from its position, even if all brokers go down in between."""
     reading.poll(record(99), record(100), record(101))
     reading.source.seek(ORDERS, Position(100))
@@ -196,7 +200,7 @@ def test_seek_position_is_not_checked_against_earlier_reads(reading: DecodeOptio
 
 
 def test_existing_record_that_is_not_delivered_ends_the_process(
-    reading: DecodeOptions, monkeypatch: pytest.MonkeyPatch
+    reading: TruncationCase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """librdkafka believes no leader whose epoch is lower than the one that it has seen."""
     ends_at(monkeypatch, reading, 110, 110)
@@ -211,7 +215,7 @@ def test_existing_record_that_is_not_delivered_ends_the_process(
 
 
 def test_undelivered_record_is_detected_when_two_chains_take_turns(
-    reading: DecodeOptions, monkeypatch: pytest.MonkeyPatch
+    reading: TruncationCase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each move of the read position starts another check."""
     chains = {Topic("orders"): Position(100), Topic("orders@b"): Position(50)}
@@ -241,7 +245,7 @@ def test_undelivered_record_is_detected_when_two_chains_take_turns(
 
 
 def test_undelivered_record_beyond_the_topics_end_is_a_truncation(
-    reading: DecodeOptions, monkeypatch: pytest.MonkeyPatch
+    reading: TruncationCase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ends_at(monkeypatch, reading, 60, 60)
     later(reading)
@@ -251,7 +255,7 @@ def test_undelivered_record_beyond_the_topics_end_is_a_truncation(
     assert "ends at 60 in Kafka" in text
 
 
-def later(reading: DecodeOptions) -> tuple[list[int], list[tuple[str, str]], list[int]]:
+def later(reading: TruncationCase) -> tuple[list[int], list[tuple[str, str]], list[int]]:
     """An empty poll after the time for the next check."""
     reading.clock.now_s += OVERDUE_S
     return reading.poll()
