@@ -152,9 +152,13 @@ def test_value_round_trips(value: object) -> None:
 @given(st.binary(max_size=20))
 def test_any_bytes_are_a_value_or_raise_value_error(data: bytes) -> None:
     try:
-        value_from_bytes(data)
+        value = value_from_bytes(data)
     except ValueError:
         return
+    written = value_to_bytes(value)
+    back = value_from_bytes(written)
+    assert types_of(back) == types_of(value)
+    assert value_to_bytes(back) == written  # a NaN is not equal to itself
 
 
 @pytest.mark.parametrize("value", [object(), {1, 2}, {"a": {3}}, range(3)])

@@ -121,11 +121,12 @@ def test_unwritable_result_is_one_error(arguments: list[str], redirection: str, 
     assert "Traceback" not in done.stderr
 
 
-def test_colors_are_only_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
 
+
+def test_colors_are_only_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
     assert has_colours(Terminal())
@@ -134,9 +135,23 @@ def test_colors_are_only_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not has_colours(Terminal())
 
 
-def test_progress_bar_is_only_for_terminals(capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("stream", "term", "shows"), [(Terminal, "xterm", True), (Terminal, "dumb", False), (io.StringIO, "xterm", False)]
+)
+def test_progress_bar_is_only_for_terminals(
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    stream: type[io.StringIO],
+    term: str,
+    shows: bool,  # noqa: FBT001 - a parameter of pytest
+) -> None:
+    stderr = stream()
+    monkeypatch.setattr(sys, "stderr", stderr)
+    monkeypatch.setenv("TERM", term)
     with progress("files", 3) as report:
         report(1)
+    assert ("files" in stderr.getvalue(), "1/3" in stderr.getvalue()) == (shows, shows)
+    assert shows or not stderr.getvalue()
     assert capfd.readouterr() == ("", "")
 
 

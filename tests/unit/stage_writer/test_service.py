@@ -8,14 +8,17 @@ from pathlib import Path
 import pytest
 import structlog
 
+from common import metrics as catalogue
 from common.errors import BrokerError, ConfigError, ExitCode, KafkaDeltaExpressError, StoreError
 from common.http.pausing import Pausing
+from common.lagging.history import EndHistory
 from common.ports import CreateOutcome
 from common.settings import Stream
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.chain_origins import ChainOrigin, origin_path, origin_to_bytes
 from common.stage.idle import MARGIN_MS, REPORT_EVERY_S, StreamFact, facts_from_bytes
 from common.stage.markers import MarkerName
+from common.stage.paused import StreamPart
 from common.stage.paused_streams import PausedStreams
 from common.storage.store import FsspecStore
 from stage_writer.assignment import CHECK_HELD_EVERY_S, GIVE_UP_AFTER_S
@@ -30,10 +33,12 @@ from stage_writer.ports import Polled
 from stage_writer.runtime import Attachments
 from stage_writer.stage.staging import NewFile, ObjectStage
 from stage_writer.stage.table_compatibility import TableCompatibility
+from stage_writer.web.view import WriterView
 from tests.builders import settings_of
 from tests.fakes.group import HandClock, LonelyMember
 from tests.fakes.markers import chain_of, put
 from tests.fakes.metrics import values
+from tests.fakes.pauses import paused_streams
 from tests.fakes.writers import limits_with, new_writer, runtime_of
 from tests.staged import manifests
 
@@ -110,6 +115,20 @@ class World:
         )
         self.group.subscribe(self.settings.streams, writer)
         return writer
+
+    def page_problems(self) -> list[tuple[str, str]]:
+        """The titles and texts of the problems on the writer's page."""
+        log, part = structlog.get_logger(), StreamPart.STAGING
+        pausing = self.pausing or Pausing(self.clock, log, self.metrics, catalogue.WRITER_PAUSED_BY_REQUEST)
+        view = WriterView(
+            EndHistory(),
+            self.clock,
+            self.metrics,
+            pausing,
+            flush_after_s=lambda _: 1.0,
+            paused=paused_streams(part=part),
+        )
+        return [(found.title, found.problem) for found in view.status(self.writer.snapshot()).problems]
 
     def steps(self, number: int = 8, timeout_s: float = 0.5) -> None:
         for _ in range(number):
@@ -766,12 +785,18 @@ def test_persistent_store_error_ends_the_writer_but_a_broker_error_does_not(
         assert ("the store or Kafka fails" in world.problems()) is isinstance(error, StoreError)
     world.steps(100)
     assert (world.problems(), world.spans()) == ("", [(0, 10)])
-    monkeypatch.setattr(ObjectStage, "upload", fails)
     world.group.ends[FIRST] = 20
     began_s = world.clock.now_s
     if isinstance(error, BrokerError):
-        world.steps(100, timeout_s=10)
+        with monkeypatch.context() as patched:
+            patched.setattr(ObjectStage, "upload", fails)
+            world.steps(100, timeout_s=10)
+        assert world.clock.now_s - began_s > GIVE_UP_AFTER_S
+        assert world.spans() == [(0, 10)]
+        world.steps(100)
+        assert (world.problems(), world.spans()) == ("", [(0, 10), (10, 20)])
         return
+    monkeypatch.setattr(ObjectStage, "upload", fails)
     with pytest.raises(KafkaDeltaExpressError, match="unavailable") as found:
         world.steps(100, timeout_s=10)
     assert found.value.exit_code is ExitCode.FAILED

@@ -10,7 +10,9 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from common.errors import StoreError, StoreRefusedError
+from common.storage import store as stores
 from common.storage.store import FsspecStore, client_options
+from tests.fakes.locks import WatchedLock
 
 HERE = {"AWS_REGION": "eu-central-1"}
 
@@ -116,18 +118,24 @@ def test_invalid_client_options_are_named(options: dict[str, object], problem: s
 
 def test_memory_store_is_not_written_during_a_listing(monkeypatch: pytest.MonkeyPatch) -> None:
     """The listing would fail: it iterates over a dictionary that all threads share."""
-    store, written = FsspecStore("memory://in-turn/a"), Event()
+    lock, written = WatchedLock(), Event()
+    monkeypatch.setattr(stores, "_IN_MEMORY", lock)
+    store = FsspecStore("memory://in-turn/a")
 
     def write() -> None:
-        store.write("name", b"")
-        written.set()
+        try:
+            store.write("name", b"")
+            written.set()
+        finally:
+            lock.waited_for.set()
 
     writer = Thread(target=write)
     find = MemoryFileSystem.find
 
     def slow(*arguments: object, **options: object) -> object:
         writer.start()
-        assert not written.wait(0.2)
+        lock.waited_for.wait()
+        assert not written.is_set()
         return find(*arguments, **options)
 
     monkeypatch.setattr(MemoryFileSystem, "find", slow)

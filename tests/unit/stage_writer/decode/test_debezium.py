@@ -136,9 +136,11 @@ def test_changing_schemas_do_not_affect_the_rows() -> None:
     messages: list[object] = []
     for version in range(20):
         schema = {**SCHEMA, "version": version}
-        messages += [{"schema": schema, "payload": event("c", None, {"id": version})}] * 2
+        messages += [{"schema": schema, "payload": event("c", None, {"id": version, "name": f"n{version}"})}] * 2
     decoded = decode(messages)
-    assert decoded.rows["id"].to_pylist() == [version for version in range(20) for _ in range(2)]
+    assert not decoded.rejects
+    rows = [(row["id"], row["name"], row["_cdc"]["op"]) for row in decoded.rows.to_pylist()]
+    assert rows == [(version, f"n{version}", "c") for version in range(20) for _ in range(2)]
 
 
 def test_schema_may_precede_or_follow_the_payload() -> None:

@@ -13,6 +13,7 @@ from stage_writer.partitions.dead_letter_alarm import WINDOW_RECORDS, AlarmChang
 from stage_writer.sample import StreamSample
 from stage_writer.telemetry import WriterTelemetry
 from tests.fakes.group import HandClock
+from tests.fakes.metrics import values
 from tests.fakes.streams import batch_of, stream_of
 from tests.unit.stage_writer.test_service import FIRST, World
 
@@ -66,7 +67,7 @@ def test_alarms_are_separate_per_stream() -> None:
     assert set(alarms.raised) == {"orders"}
 
 
-def test_alarm_is_in_log_health_notes_and_snapshot(tmp_path: Path) -> None:
+def test_alarm_is_in_log_health_notes_metric_and_page(tmp_path: Path) -> None:
     world = World(tmp_path, {FIRST: 20}, alarm=0.5, columns="id STRING")
     with capture_logs() as logs:
         world.writer = world.new_writer()
@@ -79,6 +80,10 @@ def test_alarm_is_in_log_health_notes_and_snapshot(tmp_path: Path) -> None:
     assert world.problems() == ""  # a probe must not restart the writer for it
     assert "20 of the last 20 records" in " ".join(world.writer.health().notes)
     assert "orders" in world.writer.snapshot().telemetry.alarms.raised
+    assert values(world.metrics)[catalogue.WRITER_DEAD_LETTER_SHARE.name, (("app_id", "orders"),)] == 1
+    ((title, problem),) = world.page_problems()
+    assert title == "Many records of orders are dead letters"
+    assert "20 of the last 20 records" in problem
 
 
 def test_sealed_counts_add_up_to_the_span(tmp_path: Path) -> None:

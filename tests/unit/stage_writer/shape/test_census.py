@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from common import metrics as catalogue
 from common.schema import parse_ddl
 from common.stage.markers import MarkerName, marker_from_bytes
 from common.stage.undeclared import UndeclaredFields
@@ -15,6 +16,7 @@ from stage_writer.sample import StreamSample
 from stage_writer.shape.dropped import EVERY, FIRST, DroppedFields
 from stage_writer.shape.opening import census_of
 from tests.builders import required
+from tests.fakes.metrics import values
 from tests.fakes.streams import batch_of, stream_of
 from tests.unit.stage_writer.test_service import FIRST as FIRST_PARTITION
 from tests.unit.stage_writer.test_service import World
@@ -185,7 +187,7 @@ def test_merged_census_is_limited_as_well() -> None:
     assert fields.fields["k0"] == 6
 
 
-def test_dropped_fields_are_in_log_health_notes_and_markers(tmp_path: Path) -> None:
+def test_dropped_fields_are_in_log_health_notes_metric_page_and_markers(tmp_path: Path) -> None:
     world = World(tmp_path, {FIRST_PARTITION: 20}, columns="no INT")
     with capture_logs() as logs:
         world.writer = world.new_writer()
@@ -195,6 +197,11 @@ def test_dropped_fields_are_in_log_health_notes_and_markers(tmp_path: Path) -> N
     assert "id (20)" in " ".join(world.writer.health().notes)
     assert "id (20)" in world.writer.snapshot().telemetry.drops["orders"]
     assert world.problems() == ""
+    counted = values(world.metrics)
+    assert counted[catalogue.WRITER_SAMPLED_UNDECLARED.name, (("app_id", "orders"), ("field", "id"))] == 20
+    ((title, problem),) = world.page_problems()
+    assert title == "Fields of orders are dropped"
+    assert "id (20)" in problem
     manifests = [marker_from_bytes(name, world.store.read(name.path) or b"").manifest for name in names(world)]
     assert [found and found.undeclared for found in manifests] == [UndeclaredFields(20, {"id": 20})]
 

@@ -124,6 +124,8 @@ def test_one_of_two_owners_wins_the_claim(world: World) -> None:
     assert tail == first.tail
     assert tail is not None
     assert tail.end == 5
+    world.seal(5, 7, tail)
+    assert world.markers() == [MarkerName(SOURCE, Position(start)).path for start in (0, 5)]
 
 
 def test_retry_after_a_lost_response_finds_its_own_marker(world: World) -> None:

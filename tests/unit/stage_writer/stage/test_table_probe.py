@@ -92,7 +92,7 @@ def test_check_and_run_stop_at_an_unwritable_table(
 ) -> None:
     (tmp_path / "blocked").write_text("", "utf-8")
     path = config_file(tmp_path, {"table": f"{tmp_path}/blocked/orders"}, writer={"http": None})
-    assert run(app, [command[0], str(path), *command[1:]]) != 0
+    assert run(app, [command[0], str(path), *command[1:]]) == 2
     assert "streams[0].table (orders): this writer cannot create data files below" in capsys.readouterr().err
 
 

@@ -19,6 +19,7 @@ from stage_writer.tasks.look_ups import LookUps, OpenTask
 from stage_writer.topologies.stores import MemoryBackend, Stores, TaskStores, Windowed
 from stage_writer.web.state_pages import state_reads
 from stage_writer.web.worker_pool_pages import merged_state
+from tests.fakes.locks import WatchedLock
 
 TOKEN = "a token of some length"
 BUILDERS = (
@@ -153,13 +154,21 @@ def test_overview_lists_stores_and_open_tasks(asking: Asking) -> None:
 
 
 def test_lookup_waits_for_the_gate(asking: Asking) -> None:
-    counts = asking.tasks[0].stores.store("counts")
+    counts, gate = asking.tasks[0].stores.store("counts"), WatchedLock()
+    asking.tasks[0].gate = gate  # type: ignore[assignment]
     found: list[Any] = []
-    with asking.tasks[0].gate:
+
+    def look_up() -> None:
+        try:
+            found.append(asking.entries("counts/a"))
+        finally:
+            gate.waited_for.set()
+
+    thread = threading.Thread(target=look_up)
+    with gate:
         counts.put("a", "half done")
-        thread = threading.Thread(target=lambda: found.append(asking.entries("counts/a")))
         thread.start()
-        thread.join(0.1)
+        gate.waited_for.wait()
         assert not found
         counts.put("a", "done")
     thread.join()
