@@ -49,28 +49,37 @@ GIVE_UP_AFTER_S = 300.0
 
 
 class Outage:
-    """Begins with a failure, and ends with the next success."""
+    """Begins with a failure, and ends with the next success.
+
+    That may be another partition's. A run that ends by itself would then wait without a limit for a partition whose
+    store refuses, so it also gives up after one partition's failures.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._since_s: float | None = None
+        self._partitions_since_s: dict[TopicPartition, float] = {}
+        self.waits_for_each = False
+        """Whether the run ends only when each of its partitions is done."""
 
     @property
     def is_on(self) -> bool:
         """Whether the last attempt failed."""
         return self._since_s is not None
 
-    def failed(self, error: StoreError | BrokerError) -> None:
+    def failed(self, partition: TopicPartition, error: StoreError | BrokerError) -> None:
         """Raises the error once failures have lasted for `GIVE_UP_AFTER_S`."""
         now_s = self._clock.monotonic_s()
         if self._since_s is None:
             self._since_s = now_s
-        if now_s - self._since_s > GIVE_UP_AFTER_S:
+        partition_since_s = self._partitions_since_s.setdefault(partition, now_s)
+        if now_s - (partition_since_s if self.waits_for_each else self._since_s) > GIVE_UP_AFTER_S:
             # One kind for all, refusals included: access that is denied now may be granted again after a restart.
             raise KafkaDeltaExpressError(error.problem, error.remedy) from error
 
-    def ended(self) -> None:
+    def ended(self, partition: TopicPartition) -> None:
         self._since_s = None
+        self._partitions_since_s.pop(partition, None)
 
 
 CHECK_HELD_EVERY_S = 30.0
@@ -128,7 +137,7 @@ class AssignedPartitions:
         for partition, outcome in self._startup.due_outcomes(among).items():
             match outcome:
                 case StoreError() | BrokerError():
-                    self.outage.failed(outcome)
+                    self.outage.failed(partition, outcome)
                     continue
                 case UnusablePartition(fault, converter, resume_point):
                     self.hold(fault, converter, resume_point)
@@ -152,7 +161,7 @@ class AssignedPartitions:
                     self.by_partition[partition] = assigned
                 case _:
                     assert_never(outcome)
-            self.outage.ended()
+            self.outage.ended(partition)
         self._source.expect(expected)
         return positions
 
@@ -216,9 +225,9 @@ class AssignedPartitions:
                         assigned.partition, ChainOrigin(assigned.buffer.end, lineage.generation, lineage.topic_id)
                     )
                 except StoreError as error:
-                    self.outage.failed(error)
+                    self.outage.failed(assigned.partition, error)
                     continue
-            self.outage.ended()
+            self.outage.ended(assigned.partition)
             self.hold(assigned.stop, assigned.converter, assigned.resume_point)
 
     def unexpected(self, assigned: AssignedPartition, error: Exception) -> None:

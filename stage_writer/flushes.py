@@ -13,6 +13,7 @@ from typing import assert_never
 
 from common import metrics as catalogue
 from common.errors import BrokerError, StoreError
+from common.spans import TopicPartition
 from stage_writer.assignment import AssignedPartitions
 from stage_writer.partitions.buffers import Buffers
 from stage_writer.partitions.claim_guards import ClaimGuards
@@ -88,11 +89,11 @@ class Flushes:
             try:
                 outcome = in_flight.running.result()
             except (StoreError, BrokerError) as error:
-                self._try_later(in_flight, error)
+                self._try_later(assigned.partition, in_flight, error)
             except Exception as error:  # noqa: BLE001 - assignment.py, rule 4
                 self._assignment.unexpected(assigned, error)
             else:
-                self._assignment.outage.ended()
+                self._assignment.outage.ended(assigned.partition)
                 self._finished(assigned, in_flight, outcome)
 
     def _finished(self, assigned: AssignedPartition, in_flight: InFlightFlush, outcome: FlushOutcome) -> None:
@@ -131,9 +132,9 @@ class Flushes:
         if assigned.outlet is not None:
             assigned.outlet.sealed(sealed.tail.outboxes)
 
-    def _try_later(self, in_flight: InFlightFlush, error: StoreError | BrokerError) -> None:
+    def _try_later(self, partition: TopicPartition, in_flight: InFlightFlush, error: StoreError | BrokerError) -> None:
         if isinstance(error, StoreError):  # rule 3
-            self._assignment.outage.failed(error)
+            self._assignment.outage.failed(partition, error)
         pause_s = in_flight.backoff.next_s()
         in_flight.running, in_flight.retry_at_s = None, self._clock.monotonic_s() + pause_s
         self._log.warning("flush failed, trying again", error=error.problem, retry_in_s=pause_s)

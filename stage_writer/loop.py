@@ -105,6 +105,7 @@ class StageWriter:
 
     def run(self, *, until_caught_up: bool) -> None:
         """Stage until `stop`, or until everything now in Kafka is staged. Raises the error that ends the service."""
+        self.assignment.outage.waits_for_each = until_caught_up
         if until_caught_up:
             streams = self._pauses.read(self._streams)
             alive_after_s = self._options.session_s + min(

@@ -803,6 +803,30 @@ def test_persistent_store_error_ends_the_writer_but_a_broker_error_does_not(
     assert GIVE_UP_AFTER_S < world.clock.now_s - began_s < 2 * GIVE_UP_AFTER_S
 
 
+def test_until_caught_up_gives_up_a_partition_whose_store_refuses_while_others_are_staged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def sleep(clock: HandClock, seconds: float) -> None:
+        clock.now_s += seconds
+        world.group.ends[SECOND] += 1  # its producers go on
+        assert clock.now_s - began_s < 3 * GIVE_UP_AFTER_S, "the run does not end"
+
+    def uploads(stage: ObjectStage, file: NewFile) -> None:
+        if file.staged.path.startswith("orders-0-"):
+            raise StoreError("refused")
+        upload(stage, file)
+
+    world, upload = World(tmp_path, {FIRST: 10, SECOND: 1}), ObjectStage.upload
+    began_s = world.clock.now_s
+    monkeypatch.setattr(HandClock, "sleep_s", sleep)
+    monkeypatch.setattr(ObjectStage, "upload", uploads)
+    with pytest.raises(KafkaDeltaExpressError, match="refused") as found:
+        world.writer.run(until_caught_up=True)
+    assert found.value.exit_code is ExitCode.FAILED
+    assert world.clock.now_s - began_s > GIVE_UP_AFTER_S
+    assert len(world.spans(SECOND)) > 1
+
+
 def test_stopped_writer_says_how_many_partitions_its_store_did_not_take(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
