@@ -3,19 +3,21 @@
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import cast
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException
 
-from common.errors import ConfigError, StoreError
+from common.errors import BrokerError, ConfigError, StoreError
 from common.kafka import reader
 from common.kafka.bounded import close_within, result_of
 from common.kafka.errors import LastClientError
 from common.settings import Settings
+from common.spans import Partition, Topic, TopicPartition
 from delta_loader.inspect.verify.kafka_offsets import KafkaOffsets
 from stage_writer.replay.records import ReplayKafka
-from tests.builders import settings_of
+from tests.builders import settings_of, span
 
 READERS: list[Callable[[Settings], object]] = [KafkaOffsets, lambda settings: ReplayKafka(settings, with_headers=False)]
 
@@ -69,6 +71,73 @@ def test_refused_client_fails_within_seconds(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(KafkaException):
         reader.topics_of(cast("Consumer", consumer), 10.0, client_error)
     assert 2 <= sum(consumer.asked) < 3
+
+
+class Reading:
+    """A consumer of a Kafka that has records up to an offset and is silent then, and the clock."""
+
+    def __init__(self, properties: dict[str, object], end: int) -> None:
+        self._reports_end = properties["enable.partition.eof"]
+        self._answers = [Record(offset) for offset in range(end)]
+        self._now_s = 0.0
+
+    def monotonic(self) -> float:
+        return self._now_s
+
+    def assign(self, _partitions: object) -> None: ...
+
+    def consume(self, _most: int, timeout_s: float) -> list[object]:
+        assert self._now_s < 1_000, "the reader waits without a limit"
+        self._now_s += timeout_s
+        answers: list[object] = [*self._answers]
+        if self._answers and self._reports_end:
+            answers.append(Record(len(self._answers), KafkaError(KafkaError._PARTITION_EOF)))
+        self._answers.clear()
+        return answers
+
+    def poll(self, timeout_s: float) -> None: ...
+
+
+@dataclass
+class Record:
+    at: int
+    problem: KafkaError | None = None
+
+    def topic(self) -> str:
+        return "orders"
+
+    def partition(self) -> int:
+        return 0
+
+    def offset(self) -> int:
+        return self.at
+
+    def error(self) -> KafkaError | None:
+        return self.problem
+
+
+def read(monkeypatch: pytest.MonkeyPatch, records: int) -> list[int]:
+    """The offsets read of a range that ends at 5, whose last records an aborted transaction may have left out."""
+    made: list[Reading] = []
+
+    def consumer(properties: dict[str, object], **_: object) -> Reading:
+        made.append(Reading(properties, records))
+        return made[0]
+
+    monkeypatch.setattr(reader, "Consumer", consumer)
+    kafka = reader.KafkaReader({"bootstrap.servers": "kafka:9092"}, 100)
+    monkeypatch.setattr(reader, "time", made[0])
+    batches = kafka.messages(TopicPartition(Topic("orders"), Partition(0)), span(0, 5))
+    return [int(message.offset() or 0) for batch in batches for message in batch]
+
+
+def test_range_ends_where_its_partition_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert read(monkeypatch, 3) == [0, 1, 2]
+
+
+def test_silence_of_kafka_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(BrokerError, match="sent nothing of orders/0 for 30 seconds"):
+        read(monkeypatch, 0)
 
 
 class Closing:

@@ -339,6 +339,11 @@ def test_lost_lease_ends_a_load_between_two_commits(staging: Staging, tables: Me
     assert (report.commits, report.failure) == (1, None)
 
 
+def test_pass_without_a_stream_to_load_is_no_success(staging: Staging, tables: MemoryDeltaTables) -> None:
+    loader = loader_for(staging, tables, may_load=lambda _: False)
+    assert (loader.run_pass(), loader.last_success_s) == ([], None)
+
+
 def test_stop_before_the_first_commit_loads_nothing(staging: Staging, tables: MemoryDeltaTables) -> None:
     staging.flush(0, 0, 10)
     asked = iter([False, True, True, True])

@@ -768,6 +768,22 @@ def test_partition_is_paused_until_its_chain_can_be_reread(tmp_path: Path, monke
     assert not world.group.paused
 
 
+def test_partition_revoked_before_its_chain_was_read_is_not_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise StoreError("the stage has gone")
+
+    world = World(tmp_path, {FIRST: 10})
+    with monkeypatch.context() as patched:
+        patched.setattr(StagedChains, "tail", fails)
+        world.steps()
+        assert set(world.writer.assignment.starting) == {FIRST}
+        world.writer.revoked([FIRST])
+    world.steps(100)
+    assert (world.writer.assignment.by_partition, world.spans()) == ({}, [])
+
+
 # Store and broker errors.
 
 

@@ -122,6 +122,7 @@ def test_marker_is_named_by_its_start_in_twenty_digits() -> None:
         "done/orders/0/-1.done",
         "done/orders/0/4x.done",
         "done/orders/x/41.done",
+        "done/orders/00/41.done",
         "done/orders/41.done",
         "done/or ders/0/41.done",
         "stray/done/orders/0/41.done",

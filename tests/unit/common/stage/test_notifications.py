@@ -1,6 +1,22 @@
-"""Notifications of new markers as Kafka messages."""
+"""Notifications of new markers, as Kafka messages and as objects."""
 
-from common.stage.notifications import MESSAGE, notification_key, notified_stream
+from common.stage.notifications import (
+    MESSAGE,
+    NOTIFICATIONS,
+    notification_folder,
+    notification_key,
+    notification_path,
+    notified_stream,
+)
+
+
+def test_notification_object_is_in_the_folder_of_its_stream_alone() -> None:
+    app_ids = ("a", "a/b", "..", "ümlaut")
+    for app_id in app_ids:
+        folder, name = notification_path(app_id, "b/../c").rsplit("/", 1)
+        assert folder.split("/")[:-1] == [NOTIFICATIONS]
+        assert (f"{folder}/", name.isascii()) == (notification_folder(app_id), True)
+    assert len({notification_folder(app_id) for app_id in app_ids}) == len(app_ids)
 
 
 def test_notification_names_its_stream_and_other_messages_name_none() -> None:

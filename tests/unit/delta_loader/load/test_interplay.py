@@ -92,9 +92,16 @@ def test_restore_of_a_shared_table_holds_only_the_affected_stream(staging: Stagi
     assert [held.reason for held in payments.held.values()] == ["table_restored"]
 
 
-def test_resolution_of_a_chain_without_markers_applies_to_its_newest_generation(staging: Staging) -> None:
+def test_resolution_of_a_chain_without_markers_is_committed_once_to_its_newest_generation(staging: Staging) -> None:
     """A chain that is rewound to its beginning has no marker; the topic was recreated before."""
-    tables = Restorable()
+    tried: list[TableCommit] = []
+
+    class Watched(Restorable):
+        def commit(self, commit: TableCommit) -> CommitOutcome:
+            tried.extend([commit] if commit.is_resolution else [])
+            return super().commit(commit)
+
+    tables = Watched()
     staging.flush(1, 0, 10)
     loader_for(staging, tables).run_pass()
     begin_again(staging, 1)
@@ -105,7 +112,7 @@ def test_resolution_of_a_chain_without_markers_applies_to_its_newest_generation(
     staging.store(staging.stage_url).delete([f"done/orders/0/{0:020d}.done"])
     accept(staging, tables, version, 0, generation=1)
     (report,) = loader_for(staging, tables).run_pass()
-    assert report.failure is None
+    assert (report.failure, len(tried)) == (None, 1)
     assert tables.tables[staging.table].transactions == {"orders-1": 9, "orders-0@1": -1}
 
 

@@ -1,5 +1,6 @@
 """Which markers may be deleted, and through what time a table is complete: as values, and over a stage."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -131,6 +132,7 @@ class Settled:
     store_s: int = 1000
     positions: dict[int, int] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
+    deleted: list[str] = field(default_factory=list)
     may_delete: bool = True
 
     def run(self, now_s: int, keep_s: int) -> int:
@@ -172,6 +174,11 @@ class ClockedStore(FsspecStore):
         found = super().stat(path)
         return None if found is None else replace(found, modified_ms=self._world.store_s * 1000)
 
+    def delete(self, paths: Iterable[str]) -> None:
+        paths = [*paths]
+        self._world.deleted += paths
+        super().delete(paths)
+
 
 @pytest.fixture
 def stage(tmp_path: Path) -> Settled:
@@ -190,6 +197,7 @@ def test_only_what_a_table_has_is_deleted_with_its_mixed_files(stage: Settled) -
         found.path for found in stage.staging.store(stage.staging.stage_url).list(waiting_folder(stage.staging.table))
     ]
     assert len(mixed) == 1
+    assert len(stage.deleted) == 4, "no table's file is looked for in the stage"
 
 
 def test_nothing_is_asked_for_while_nothing_is_due(stage: Settled) -> None:

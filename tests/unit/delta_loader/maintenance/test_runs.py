@@ -1,6 +1,7 @@
 """A run: its order, its window, its budget, and its failures, on a fake clock."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from threading import Event
@@ -219,17 +220,18 @@ def test_invalid_settings_are_refused(given: dict[str, object], sentence: str) -
         settings("a", **given)
 
 
-def test_task_waits_for_a_running_load_and_close_cancels() -> None:
+def test_task_waits_for_a_running_load_even_one_that_fails_and_close_cancels() -> None:
     world = World()
     wanted = settings("a", schedule="1h").table_services
     services = services_of(world, settings("a"))
     scheduled = ScheduledServices(services, wanted, lambda: True)
     jobs = Jobs(SystemClock(), structlog.get_logger())
     jobs.add("maintenance", scheduled.run_due, every_s=0.01)
-    with scheduled.loading():
+    with suppress(TableError), scheduled.loading():
         jobs.start()
         assert world.looked.wait(180)
         assert not world.served_one.wait(0.3)  # the run has begun, and its task waits for the load
+        raise TableError("away")
     assert world.served_one.wait(180)
     scheduled.close()
     jobs.close()

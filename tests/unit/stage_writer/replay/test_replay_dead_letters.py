@@ -94,7 +94,8 @@ def test_replay_that_a_cleanup_may_overtake_makes_no_request(tmp_path: Path, mon
             clock.sleep_s(10)
             yield batch_of([b'{"id":1}'], partition=partition.partition, first=span.start)
 
-    stream, store = stream_of(columns="id INT", table=f"{tmp_path}/table"), FsspecStore(f"{tmp_path}/stage")
+    stream = stream_of(columns="id INT", table=f"{tmp_path}/table", partition_by=["id"])
+    store = FsspecStore(f"{tmp_path}/stage")
     names: Iterator[str] = (f"{number:032x}" for number in range(9))
 
     def replay(longest_s: float) -> Replay:
@@ -120,6 +121,10 @@ def test_replay_that_a_cleanup_may_overtake_makes_no_request(tmp_path: Path, mon
     assert not list(store.list("replace"))
     made = replay(11).stage(asked).path
     assert [item.path for item in store.list("replace")] == [made]
+    files = list((tmp_path / "stage").rglob("*.parquet"))
+    assert {"id" in pq.read_schema(path).names for path in files} == {True}, (
+        "the column that the table is partitioned by"
+    )
     names = itertools.chain(itertools.islice(names, 1), [str(made).rpartition("-")[2].partition(".")[0]])
     with pytest.raises(StoreError, match="exists already"):
         replay(11).stage(asked)
