@@ -476,22 +476,31 @@ def test_grown_columns_keep_every_column_and_widen_types(known: str, later: str,
     assert to_ddl(grown(parse_ddl(known), parse_ddl(later))) == (expected or later)
 
 
+OWN_TABLE = {"route": "a", "routes": {"x": {"table": "/own", "columns": "id BIGINT"}}}
+
+
 @pytest.mark.parametrize(
     ("stream", "words"),
     [
         ({"framing": "none", "format": "json"}, "write framing: confluent"),
         ({"schema_file": "x"}, "remove schema_file"),
         ({"format": "json", "envelope": "maxwell"}, "envelope is maxwell"),
-        (
-            {"format": "json", "route": "a", "routes": {"x": {"table": "/x", "columns": "id BIGINT"}}},
-            "write columns there",
-        ),
+        (OWN_TABLE, "declare the stream's columns, as in CREATE TABLE"),
     ],
 )
 def test_contradictory_registry_settings_are_refused(stream: dict[str, object], words: str) -> None:
     usual = {"columns": "from_registry", "framing": "confluent", "format": "avro"}
     with pytest.raises(ValueError, match=words):
         settings_of("/x", **{**usual, **stream})
+
+
+@pytest.mark.parametrize("format_of", ENCODINGS)
+def test_remedy_for_tables_with_own_columns_is_accepted(format_of: str) -> None:
+    usual = {"framing": "confluent", "format": format_of, **OWN_TABLE}
+    with pytest.raises(ValueError, match="declare the stream's columns"):
+        settings_of("/x", columns="from_registry", **usual)
+    (stream,) = settings_of("/x", columns="id BIGINT, a STRING", **usual).streams
+    assert stream.has_several_columns
 
 
 def test_all_partitions_share_one_set_of_columns(tmp_path: Path, registry: Registry) -> None:

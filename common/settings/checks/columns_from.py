@@ -65,7 +65,9 @@ def _check_registered(stream: Stream) -> None:
         "with route_columns: own tables have their records' fields; remove columns": stream.record.has_own_columns,
         "the messages do not name a schema in a registry; write framing: confluent": stream.record.framing == "none",
         "schema_file has another schema; remove schema_file": stream.record.schema_file is not None,
-        "tables have columns of their own; write columns there": stream.has_several_columns,
+        "tables have columns of their own; declare the stream's columns, as in CREATE TABLE": (
+            stream.has_several_columns
+        ),
         f"envelope is {stream.record.envelope}; write the columns of its rows": stream.record.envelope
         not in {"plain", "debezium"},
     }
