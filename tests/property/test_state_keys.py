@@ -149,7 +149,15 @@ def test_value_round_trips(value: object) -> None:
     assert types_of(back) == types_of(value)
 
 
-@given(st.binary(max_size=20))
+TAGGED = st.builds(
+    lambda tag, body: bytes([0xC7, len(body), tag]) + body,  # MessagePack's extension types
+    st.integers(0, 10),
+    st.binary(max_size=20) | st.text("0123456789-", max_size=12).map(str.encode),
+)
+
+
+@given(st.binary(max_size=20) | TAGGED)
+@example(b"\xc7\x01\x09" + b"7")
 def test_any_bytes_are_a_value_or_raise_value_error(data: bytes) -> None:
     try:
         value = value_from_bytes(data)
