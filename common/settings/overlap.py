@@ -69,10 +69,12 @@ def may_share(streams: Collection[Stream]) -> bool:
 def refused_sharing(topic: str, reading: Collection[Stream]) -> ConfigError | None:
     """Why these streams cannot share a topic (rule 3); None if they can."""
     for first, two in combinations(reading, 2):
-        problem = _problem(topic, first, two)
+        problem, remedy = _same_table(first, two), "give one of them another table"
+        if problem is None:
+            problem, remedy = _problem(topic, first, two), APART
         if problem is not None:
             msg = f"the streams {first.app_id!r} and {two.app_id!r} both read the topic {topic!r}, {problem}"
-            return ConfigError(msg, f"change streams[].topics so that one of them reads it, or {APART}")
+            return ConfigError(msg, f"change streams[].topics so that one of them reads it, or {remedy}")
     return None
 
 
@@ -81,8 +83,10 @@ def _problem(topic: str, first: Stream, two: Stream) -> str | None:
     if together is not None:
         return f"and a topic that {together.app_id!r} has a topology for cannot be shared"
     unnamable = next((stream for stream in (first, two) if not may_name_chain(topic, stream.app_id)), None)
-    if unnamable is not None:
-        return _unnamable(unnamable)
+    return None if unnamable is None else _unnamable(unnamable)
+
+
+def _same_table(first: Stream, two: Stream) -> str | None:
     theirs = {comparable(url) for url in two.tables}
     both = next((url for url in first.tables if comparable(url) in theirs), None)
     return None if both is None else f"and both load into {both}, which does not record the stream of a row"

@@ -611,7 +611,7 @@ WRONG = {
     "dead letters in the table": (with_stream(dead_letters="/data/orders/"), ["dead_letters", "URL of its own"]),
     "empty dead letters": (with_stream(dead_letters=""), ["streams[0].dead_letters", "is empty"]),
     "two streams of one name": (another_stream(topics=["x"], table="/x"), ["'orders'", "each its own"]),
-    "two streams on one topic and one table": (another_stream(app_id="x"), ["'orders'", "both load", "stage.url"]),
+    "two streams on one topic and one table": (another_stream(app_id="x"), ["'orders'", "both load", "another table"]),
     "two streams on one topic, one with an invalid folder name": (
         another_stream(app_id="x y", table="/x"),
         ["'x y'", "letters, digits", "stage.url"],

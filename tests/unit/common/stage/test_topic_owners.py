@@ -245,6 +245,7 @@ def test_topic_that_cannot_be_shared_gets_no_owner(store: TrappedStore) -> None:
     settings = config("a", "b", topics="^t.*", tables={"a": "/both", "b": "/both"})
     refused = StageTopicOwners(settings, store, make=True).agree(["t"])
     assert "both load into /both" in refused["t"].problem
+    assert refused["t"].remedy.endswith("or give one of them another table"), "apart, each record would be there twice"
     assert list(store.list("")) == []
 
 
