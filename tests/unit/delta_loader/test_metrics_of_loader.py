@@ -67,7 +67,7 @@ def test_a_load_and_a_failed_one_in_numbers(staging: Staging) -> None:
     }
 
 
-def test_a_lag_that_cannot_be_read_is_not_the_one_of_before(staging: Staging) -> None:
+def test_lag_that_cannot_be_read_is_not_reported(staging: Staging) -> None:
     class Away(MemoryDeltaTables):
         is_away = False
 

@@ -23,9 +23,7 @@ def patience(clock: IdleClock) -> ConflictBackoff:
     return ConflictBackoff(clock, lambda: f"load-{next(numbers)}")
 
 
-def test_the_first_is_tried_again_at_once_and_the_next_ones_later_and_later(
-    patience: ConflictBackoff, clock: IdleClock
-) -> None:
+def test_first_conflict_retries_at_once_and_later_ones_back_off(patience: ConflictBackoff, clock: IdleClock) -> None:
     pauses = []
     for _ in range(9):
         before_s = clock.monotonic_s()
@@ -37,14 +35,16 @@ def test_the_first_is_tried_again_at_once_and_the_next_ones_later_and_later(
     assert len(set(pauses)) == len(pauses)
 
 
-def test_it_ends_after_many_and_a_long_time_and_not_before(patience: ConflictBackoff, clock: IdleClock) -> None:
+def test_backoff_gives_up_only_after_many_conflicts_and_a_long_time(
+    patience: ConflictBackoff, clock: IdleClock
+) -> None:
     while patience.wait(never):
         assert patience.conflicts <= 100
     assert clock.monotonic_s() >= SECONDS_TO_FAILURE
     assert patience.conflicts > CONFLICTS_TO_FAILURE
 
 
-def test_a_commit_that_is_made_begins_the_count_again(patience: ConflictBackoff, clock: IdleClock) -> None:
+def test_successful_commit_resets_the_count(patience: ConflictBackoff, clock: IdleClock) -> None:
     for _ in range(CONFLICTS_TO_FAILURE):
         patience.wait(never)
     clock.sleep_s(2 * SECONDS_TO_FAILURE)
@@ -52,7 +52,7 @@ def test_a_commit_that_is_made_begins_the_count_again(patience: ConflictBackoff,
     assert all(patience.wait(never) for _ in range(CONFLICTS_TO_FAILURE))
 
 
-def test_nothing_waits_while_a_stop_is_asked_for(patience: ConflictBackoff, clock: IdleClock) -> None:
+def test_requested_stop_ends_the_wait(patience: ConflictBackoff, clock: IdleClock) -> None:
     for _ in range(8):
         assert patience.wait(lambda: True)
     assert clock.monotonic_s() == 0

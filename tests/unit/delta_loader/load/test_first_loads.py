@@ -101,7 +101,7 @@ class World:
             operator.rewind(store, plan)
 
 
-def test_a_rewind_to_before_a_chain_is_refused_during_its_first_load() -> None:
+def test_rewind_below_the_chain_is_refused_during_its_first_load() -> None:
     world, refusals = World(), list[str]()
 
     def rewind() -> None:
@@ -118,7 +118,7 @@ def test_a_rewind_to_before_a_chain_is_refused_during_its_first_load() -> None:
     assert (world.loaded, world.notes) == (33, [])
 
 
-def test_a_first_load_waits_for_a_repair_that_may_be_a_rewind_to_before_it() -> None:
+def test_first_load_is_held_while_a_repair_may_rewind_below_it() -> None:
     world = World()
     with world.locks().locked(world.partition, "rewind"):
         held = world.load().held[world.partition]
@@ -132,7 +132,7 @@ def test_a_first_load_waits_for_a_repair_that_may_be_a_rewind_to_before_it() -> 
 
 
 @pytest.mark.parametrize("to", [0, 5])
-def test_a_first_load_that_was_planned_before_a_rewind_is_not_made(monkeypatch: pytest.MonkeyPatch, to: int) -> None:
+def test_first_load_planned_before_a_rewind_is_not_committed(monkeypatch: pytest.MonkeyPatch, to: int) -> None:
     world = World()
 
     class Late(MergedLoads):
@@ -157,7 +157,7 @@ def test_a_first_load_that_was_planned_before_a_rewind_is_not_made(monkeypatch: 
     assert world.tables.tables[world.staging.table].paths == [file.path for file in again.tables[0].files]
 
 
-def test_a_rewind_between_the_listing_and_the_check_is_seen_by_the_origin(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rewind_between_listing_and_check_is_seen_by_the_origin(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stale writer's first claim has the name of the marker that was listed."""
     world = World()
 
@@ -176,7 +176,7 @@ def test_a_rewind_between_the_listing_and_the_check_is_seen_by_the_origin(monkey
     assert world.loaded is None
 
 
-def test_a_repair_after_the_check_has_the_plan_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repair_after_the_check_causes_a_new_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
 
     class Late(MergedLoads):
@@ -197,7 +197,7 @@ def test_a_repair_after_the_check_has_the_plan_made_again(monkeypatch: pytest.Mo
     assert world.loaded == 33
 
 
-def test_a_marker_of_an_older_topic_below_the_chain_does_not_hold_its_first_load() -> None:
+def test_marker_of_an_older_topic_below_the_chain_does_not_hold_its_first_load() -> None:
     world = World(staging=Staging(f"memory://{uuid.uuid4().hex}", generation=1), start=0)
     world.stage.delete(world.staging.markers())
     operator.begin(world.stage, world.partition, ChainOrigin(Position(20), generation=1, number=1))
@@ -256,7 +256,7 @@ class Settled:
         decide(work, work._state(stream, ends, self.staging.source(0), None, None))
 
 
-def test_a_new_table_in_front_of_a_settled_chain_is_called_that() -> None:
+def test_new_table_of_a_settled_chain_is_named_as_the_problem() -> None:
     chain = Settled()
     new, old = f"{chain.staging.root}/tables/new", chain.staging.table
     for start in (30, 40):
@@ -279,7 +279,7 @@ def skipped(work: Work, state: PartitionState) -> None:
 
 
 @pytest.mark.parametrize("repair", [rewound, skipped])
-def test_each_command_for_a_deleted_table_works_where_another_one_is_further(
+def test_remedies_for_a_deleted_table_work_where_another_table_is_ahead(
     repair: Callable[[Work, PartitionState], None],
 ) -> None:
     """The table for dead letters is still there."""

@@ -94,9 +94,7 @@ def pipeline() -> Pipeline:
 
 
 @pytest.mark.parametrize("release", ["this", "the last"])
-def test_a_topic_that_is_renamed_under_its_app_id_is_held_and_nothing_of_it_is_settled(
-    pipeline: Pipeline, release: str
-) -> None:
+def test_renamed_topic_is_held_and_its_markers_stay(pipeline: Pipeline, release: str) -> None:
     flushes(pipeline.staging(), 0, 10, 20)
     pipeline.load("orders")
     if release == "the last":
@@ -117,7 +115,7 @@ def test_a_topic_that_is_renamed_under_its_app_id_is_held_and_nothing_of_it_is_s
     assert not reasons(pipeline.load("orders"))  # the edit is taken back
 
 
-def test_a_partition_that_only_the_renamed_topic_has_is_held_with_the_others(pipeline: Pipeline) -> None:
+def test_new_partition_of_a_renamed_topic_is_held(pipeline: Pipeline) -> None:
     flushes(pipeline.staging(), 0, 10)
     pipeline.load("orders")
     pipeline.staging("orders_v2").flush(5, 0, 10)
@@ -161,7 +159,7 @@ def test_two_pipelines_of_one_app_id_do_not_take_each_others_positions(pipeline:
 
 @pytest.mark.parametrize("release", ["this", "the last"])
 @pytest.mark.parametrize("others", [(), (0, 10, 20, 30, 40, 50, 60), (0, 10)])
-def test_a_stream_moves_from_one_topic_to_several_and_back(
+def test_stream_moves_from_one_topic_to_several_and_back(
     pipeline: Pipeline, others: Sequence[int], release: str
 ) -> None:
     orders, renamed = pipeline.staging(), pipeline.staging("orders_v2")
@@ -185,7 +183,7 @@ def test_a_stream_moves_from_one_topic_to_several_and_back(
     assert pipeline.begun("orders") == [0, 20, 40, 50, 70]
 
 
-def test_a_stream_moves_from_several_topics_to_one_that_it_has_not_had(pipeline: Pipeline) -> None:
+def test_stream_moves_from_several_topics_to_a_new_one(pipeline: Pipeline) -> None:
     orders, payments = pipeline.staging(), pipeline.staging("payments")
     flushes(orders, 0, 20)
     flushes(payments, 0, 10)
@@ -197,7 +195,7 @@ def test_a_stream_moves_from_several_topics_to_one_that_it_has_not_had(pipeline:
     assert (pipeline.begun("orders"), pipeline.begun("payments"), pipeline.begun("refunds")) == ([0, 20], [0], [0])
 
 
-def test_a_topic_that_is_exchanged_for_another_leaves_what_was_staged_of_it_alone(pipeline: Pipeline) -> None:
+def test_staged_markers_of_a_replaced_topic_are_left_alone(pipeline: Pipeline) -> None:
     orders, payments = pipeline.staging(), pipeline.staging("payments")
     flushes(orders, 0, 20)
     flushes(payments, 0, 10)
@@ -213,7 +211,7 @@ def test_a_topic_that_is_exchanged_for_another_leaves_what_was_staged_of_it_alon
     assert pipeline.begun("payments") == [0, 10, 20]
 
 
-def test_a_name_and_an_expression_of_it_are_the_same_stream(pipeline: Pipeline) -> None:
+def test_topic_name_and_its_pattern_are_the_same_stream(pipeline: Pipeline) -> None:
     orders = pipeline.staging()
     flushes(orders, 0, 20)
     pipeline.load("orders")
@@ -224,7 +222,7 @@ def test_a_name_and_an_expression_of_it_are_the_same_stream(pipeline: Pipeline) 
     assert pipeline.begun("orders") == [0, 20, 30]
 
 
-def test_the_topic_of_that_name_on_another_cluster_is_another_one(pipeline: Pipeline) -> None:
+def test_topic_of_the_same_name_with_another_id_is_held(pipeline: Pipeline) -> None:
     flushes(pipeline.staging(topic_id="A"), 0, 20, 40)
     pipeline.load("orders")
     other = OtherStage(pipeline.root, topic_id="B")
@@ -241,7 +239,7 @@ def test_the_topic_of_that_name_on_another_cluster_is_another_one(pipeline: Pipe
     assert pipeline.begun("orders") == [0, 20]
 
 
-def test_a_chain_that_changes_its_topic_within_is_loaded_up_to_there(pipeline: Pipeline) -> None:
+def test_chain_is_loaded_up_to_a_change_of_topic_id(pipeline: Pipeline) -> None:
     orders = pipeline.staging(topic_id="A")
     flushes(orders, 0, 10)
     orders.topic_id = "B"
@@ -271,7 +269,7 @@ def test_ids_that_become_known_are_recorded_and_those_that_are_not_are_compared_
     assert set(pipeline.tables.tables[orders.table].commits[-1].metadata.positions) == set(known)
 
 
-def test_another_app_id_does_not_load_what_the_first_one_has(pipeline: Pipeline) -> None:
+def test_changed_app_id_is_held_and_loads_nothing_again(pipeline: Pipeline) -> None:
     flushes(pipeline.staging(), 0, 10, 20)
     pipeline.load("orders")
     report = pipeline.load("orders", app_id="orders_prod")
@@ -286,7 +284,7 @@ def test_another_app_id_does_not_load_what_the_first_one_has(pipeline: Pipeline)
 
 @pytest.mark.parametrize("begun_by_hand", [True, False])
 @pytest.mark.parametrize(("owner", "other"), [("orders", "orders@later"), ("orders@later", "orders")])
-def test_a_stream_does_not_load_into_the_table_of_another_one_that_reads_its_topic(
+def test_stream_does_not_load_into_the_table_of_another_stream_of_its_topic(
     pipeline: Pipeline, owner: str, other: str, *, begun_by_hand: bool
 ) -> None:
     """As in a new stage, after the tables of two streams were exchanged: no marker says whose the table is."""
@@ -336,7 +334,7 @@ def restarted(staging: Staging, at: int) -> None:
     staging.generation = 1
 
 
-def test_the_marker_of_another_stream_holds_also_where_its_tables_are_others(pipeline: Pipeline) -> None:
+def test_marker_of_another_stream_holds_even_if_its_tables_differ(pipeline: Pipeline) -> None:
     elsewhere = Staging(f"{pipeline.root}/elsewhere", app_id="returns")
     marker = elsewhere.flush(0, 0, 10)
     data = required(elsewhere.store(elsewhere.stage_url).read(marker.name.path))
@@ -344,7 +342,7 @@ def test_the_marker_of_another_stream_holds_also_where_its_tables_are_others(pip
     assert reasons(pipeline.load("orders")) == {"orders/0": "other_stream"}
 
 
-def test_a_table_of_another_program_goes_on_where_its_txn_actions_say(pipeline: Pipeline) -> None:
+def test_table_of_another_program_continues_at_its_txn_actions(pipeline: Pipeline) -> None:
     orders = pipeline.staging(topic_id="A")
     flushes(orders, 0, 10)
     pipeline.load("orders")
@@ -369,7 +367,7 @@ def test_topics_that_are_joined_from_now_on_are_not_loaded_again(pipeline: Pipel
     assert not other.held
 
 
-def test_a_stage_that_has_not_begun_the_tables_generation_is_another_ones(pipeline: Pipeline) -> None:
+def test_stage_without_the_generation_of_the_table_is_held(pipeline: Pipeline) -> None:
     """A new stage, for a topic that was recreated before: its markers are no strays."""
     orders = pipeline.staging()
     flushes(orders, 0, 10)
@@ -428,7 +426,7 @@ def stage_again(staging: Staging, *edges: int, generation: int = 1) -> None:
     flushes(staging, *edges)
 
 
-def test_a_renamed_topic_is_taken_too_by_a_chain_of_its_own(pipeline: Pipeline) -> None:
+def test_renamed_topic_is_loaded_after_a_restart(pipeline: Pipeline) -> None:
     flushes(pipeline.staging(), 0, 10, 20)
     pipeline.load("orders")
     renamed = pipeline.staging("orders_v2")
@@ -443,7 +441,7 @@ def test_a_renamed_topic_is_taken_too_by_a_chain_of_its_own(pipeline: Pipeline) 
     assert (pipeline.begun("orders"), pipeline.begun("orders_v2")) == ([0, 10], [0, 12])
 
 
-def test_a_chain_that_another_stage_has_gone_on_to_load_is_held_and_starts_behind_that(pipeline: Pipeline) -> None:
+def test_chain_is_held_where_another_stage_has_loaded_further(pipeline: Pipeline) -> None:
     """Two configs of one app_id and table read a topic by two stages, and one of them starts a new chain of it."""
     flushes(pipeline.staging(), 0, 10)
     pipeline.load("orders")
@@ -473,7 +471,7 @@ def test_a_chain_that_another_stage_has_gone_on_to_load_is_held_and_starts_behin
 
 
 @pytest.mark.parametrize("first", [0, 1])
-def test_of_two_generations_that_are_committed_at_once_one_is_planned_again(first: int) -> None:
+def test_one_of_two_generations_committed_at_once_is_planned_again(first: int) -> None:
     tables = Meeting()
     pipeline = Pipeline(tables=tables)
     flushes(pipeline.staging(), 0, 10)
@@ -488,7 +486,7 @@ def test_of_two_generations_that_are_committed_at_once_one_is_planned_again(firs
     assert pipeline.begun("payments") == [0]
 
 
-def test_another_app_id_begins_behind_what_the_first_one_has(pipeline: Pipeline) -> None:
+def test_restart_under_another_app_id_begins_after_the_loaded_records(pipeline: Pipeline) -> None:
     orders = pipeline.staging()
     flushes(orders, 0, 10, 20, 30)
     pipeline.load("orders")
@@ -505,7 +503,7 @@ def test_another_app_id_begins_behind_what_the_first_one_has(pipeline: Pipeline)
     assert pipeline.begun("orders") == [0, 10, 20, 30]
 
 
-def test_an_app_id_that_is_edited_while_its_loader_runs_is_no_table_that_was_recreated(pipeline: Pipeline) -> None:
+def test_app_id_edited_under_a_running_loader_is_not_a_recreated_table(pipeline: Pipeline) -> None:
     """The old loader settles its last marker once a writer with the new app_id has staged more."""
     orders = pipeline.staging(topic_id="A")
     flushes(orders, 0, 10, 20)
@@ -526,7 +524,7 @@ def test_an_app_id_that_is_edited_while_its_loader_runs_is_no_table_that_was_rec
 
 
 @pytest.mark.parametrize("topic_id", ["A", None])
-def test_a_chain_behind_another_streams_marker_begins_behind_what_its_own_has(
+def test_restart_above_the_marker_of_another_stream_begins_after_the_loaded_records(
     pipeline: Pipeline, topic_id: str | None
 ) -> None:
     """Another config staged into the chain for a while: what came before that is loaded already."""
@@ -545,7 +543,7 @@ def test_a_chain_behind_another_streams_marker_begins_behind_what_its_own_has(
     assert pipeline.begun("orders") == [0, 10, 20, 30]
 
 
-def test_a_chain_under_the_app_id_of_another_topic_begins_behind_what_the_table_has(pipeline: Pipeline) -> None:
+def test_restart_under_the_app_id_of_another_topic_begins_after_the_loaded_records(pipeline: Pipeline) -> None:
     """The ids of an app_id leave out its first topic: which one differs between two app_ids of one table."""
     orders, payments = pipeline.staging(topic_id="A"), pipeline.staging("payments", topic_id="P")
     flushes(orders, 0, 10, 20)
@@ -563,7 +561,7 @@ def test_a_chain_under_the_app_id_of_another_topic_begins_behind_what_the_table_
     assert pipeline.begun("orders") == [0, 10, 20]
 
 
-def test_the_topic_of_another_cluster_is_taken_too_from_a_stated_offset(pipeline: Pipeline) -> None:
+def test_topic_of_another_cluster_is_loaded_after_a_restart_at_a_stated_offset(pipeline: Pipeline) -> None:
     flushes(pipeline.staging(topic_id="A"), 0, 20, 40)
     pipeline.load("orders")
     other = OtherStage(pipeline.root, topic_id="B")
@@ -576,14 +574,14 @@ def test_the_topic_of_another_cluster_is_taken_too_from_a_stated_offset(pipeline
     assert pipeline.begun("orders") == [0, 0, 20]
 
 
-def test_a_chain_that_is_the_tables_own_is_left_as_it_is(pipeline: Pipeline) -> None:
+def test_restart_leaves_the_own_chain_of_the_table_unchanged(pipeline: Pipeline) -> None:
     orders = pipeline.staging(topic_id="A")
     flushes(orders, 0, 10)
     pipeline.load("orders")
     assert isinstance(plan_restart(state_of(pipeline, orders, ["orders"]), give_up=False), UnchangedPartition)
 
 
-def test_an_id_says_whose_it_is() -> None:
+def test_txn_id_names_its_chain_and_generation() -> None:
     ids = TxnIds("orders", several_topics=True, plain_topic="orders")
 
     def place(found: tuple[TopicPartition, int] | None) -> tuple[str, int] | None:

@@ -46,7 +46,7 @@ def load(folder: Path, tables: MemoryDeltaTables, keys: Keys, **more: object) ->
     return report.failure
 
 
-def test_a_table_of_added_rows_is_merged_into_once_its_keys_were_read(tmp_path: Path) -> None:
+def test_table_of_appended_rows_is_merged_into_after_its_keys_were_read(tmp_path: Path) -> None:
     tables, keys = MemoryDeltaTables(), Keys(['{"id":1,"name":"k"}'])
     assert load(tmp_path, tables, keys, **ADDED) is None
     assert keys.read == [], "rows are only added"
@@ -66,7 +66,7 @@ def test_a_table_of_added_rows_is_merged_into_once_its_keys_were_read(tmp_path: 
     assert len(keys.read) == read + 1, "and that some were added since"
 
 
-def test_a_table_is_read_again_only_once_it_has_changed(tmp_path: Path) -> None:
+def test_keys_are_read_again_only_after_the_table_has_changed(tmp_path: Path) -> None:
     tables, keys = MemoryDeltaTables(), Keys(['{"id":1,"name":"k"}'])
     assert load(tmp_path, tables, keys, **ADDED) is None
     stream = ChangeStream(tmp_path)
@@ -84,7 +84,7 @@ def test_a_table_is_read_again_only_once_it_has_changed(tmp_path: Path) -> None:
     assert [report.failure for report in loader.run_pass()] == [None]
 
 
-def test_what_was_read_of_a_version_says_nothing_of_a_later_one() -> None:
+def test_keys_read_of_one_version_do_not_count_for_a_later_one() -> None:
     """A RESTORE to before somebody removed the keys that were there twice, in the life of one loader."""
     reader = Keys()
     keys, merge = MergedKeys(reader), MergeBy(("id",), ("t", "p", "o"), None, None)
@@ -98,7 +98,7 @@ def test_what_was_read_of_a_version_says_nothing_of_a_later_one() -> None:
 
 
 @pytest.mark.parametrize(("keys_now", "is_read"), [(["id", "name", "at"], False), (["id"], True), (["at"], True)])
-def test_rows_that_were_merged_by_some_keys_are_unique_for_more_keys(
+def test_rows_merged_by_some_keys_are_unique_by_more_keys(
     tmp_path: Path, keys_now: list[str], *, is_read: bool
 ) -> None:
     tables, keys = MemoryDeltaTables(), Keys()
@@ -154,7 +154,7 @@ def accept(folder: Path, tables: Restored) -> None:
     stream.store.write(answer.path, answer.to_bytes())
 
 
-def test_an_accepted_restore_leaves_known_how_the_versions_were_kept(tmp_path: Path) -> None:
+def test_accepted_restore_keeps_how_history_was_recorded(tmp_path: Path) -> None:
     tables, keys = Restored(), Keys()
     for _ in range(2):
         assert load(tmp_path, tables, keys, **by(["id"], history=True, **BY_SEQUENCE)) is None
@@ -165,7 +165,7 @@ def test_an_accepted_restore_leaves_known_how_the_versions_were_kept(tmp_path: P
     assert failure.remedy.startswith("write merge.sequence: at")
 
 
-def test_a_restore_to_before_rows_were_merged_makes_their_keys_unknown(tmp_path: Path) -> None:
+def test_restore_below_the_first_merge_makes_the_keys_unknown(tmp_path: Path) -> None:
     tables, keys = Restored(), Keys()
     assert load(tmp_path, tables, keys, **ADDED) is None
     assert load(tmp_path, tables, keys) is None

@@ -104,7 +104,7 @@ class World:
             require_not_loading(store, plan, lambda: self.table)
 
 
-def test_no_rewind_takes_away_what_is_being_loaded() -> None:
+def test_rewind_below_a_running_load_is_refused() -> None:
     world, told = World(), list[str]()
 
     def rewind() -> None:
@@ -122,7 +122,7 @@ def test_no_rewind_takes_away_what_is_being_loaded() -> None:
         world.rewind(4)
 
 
-def test_nothing_is_loaded_while_a_repair_goes_on() -> None:
+def test_nothing_is_loaded_during_a_repair() -> None:
     world = World()
     turns = RepairLocks(world.stage, Author("operator", 1), "a")
     turns.read_last(world.partition)
@@ -136,7 +136,7 @@ def test_nothing_is_loaded_while_a_repair_goes_on() -> None:
 
 
 @pytest.mark.parametrize("ends", [True, False])
-def test_a_repair_that_begins_after_the_markers_were_read_is_seen_before_the_commit(
+def test_repair_begun_after_the_markers_were_read_is_seen_before_the_commit(
     monkeypatch: pytest.MonkeyPatch, *, ends: bool
 ) -> None:
     world = World()
@@ -155,7 +155,7 @@ def test_a_repair_that_begins_after_the_markers_were_read_is_seen_before_the_com
     assert (world.loaded, world.notes) == (4, [])
 
 
-def test_what_a_loader_that_died_has_begun_stays_noted_until_the_table_has_it() -> None:
+def test_load_note_of_a_dead_loader_stays_until_the_table_has_the_load() -> None:
     world = World()
 
     def die() -> CommitOutcome:
@@ -175,7 +175,7 @@ def test_what_a_loader_that_died_has_begun_stays_noted_until_the_table_has_it() 
     assert (world.loaded, world.notes) == (12, [])
 
 
-def test_a_load_that_could_not_be_begun_leaves_no_note(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_that_could_not_begin_leaves_no_note(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
 
     class Unanswered(MergedLoads):
@@ -192,7 +192,7 @@ def test_a_load_that_could_not_be_begun_leaves_no_note(monkeypatch: pytest.Monke
     assert world.notes == []
 
 
-def test_where_the_table_stands_a_chain_can_be_rewound_to_however_long_it_waits() -> None:
+def test_chain_can_be_rewound_to_the_position_of_the_table_after_any_wait() -> None:
     world = World()
     world.staging.flush(0, 10, 12)
     (lost,) = (path for path in world.staging.markers() if path.endswith("04.done"))
@@ -208,7 +208,7 @@ def test_where_the_table_stands_a_chain_can_be_rewound_to_however_long_it_waits(
     assert (report.held, report.settled, world.loaded, len(world.staging.markers())) == ({}, 0, 12, 2)
 
 
-def test_a_stray_across_where_the_table_stands_is_not_the_marker_that_stays() -> None:
+def test_stray_across_the_position_of_the_table_is_not_kept() -> None:
     world = World()
     world.staging.flush(0, 8, 12, previous=4)
     world.staging.flush(0, 12, 15, previous=8)
@@ -218,7 +218,7 @@ def test_a_stray_across_where_the_table_stands_is_not_the_marker_that_stays() ->
     assert world.would_rewind(held.remedy).position == 10
 
 
-def test_a_table_that_lacks_what_exists_nowhere_is_reported_with_what_can_be_done() -> None:
+def test_records_that_exist_nowhere_are_reported_with_a_remedy() -> None:
     """No rewind is: the own table has it."""
     world = World()
     settings = routed_settings_for(world.staging, ("aside",))
@@ -238,14 +238,14 @@ def test_a_table_that_lacks_what_exists_nowhere_is_reported_with_what_can_be_don
     assert ("rewind" in failure.remedy, "another app_id" in failure.remedy) == (False, True), failure
 
 
-def test_a_chain_that_begins_again_has_no_notes_of_the_one_before() -> None:
+def test_restarted_chain_has_no_notes_of_the_former_one() -> None:
     world = World()
     world.stage.create(loading_path(world.partition, "of one that died"), LoadNote(Position(5000), 1).to_bytes())
     restart(world.stage, Restart(world.partition, None, ()))
     assert world.notes == []
 
 
-def test_what_cannot_be_written_may_be_rewound() -> None:
+def test_load_that_cannot_be_written_leaves_no_note() -> None:
     world = World()
     world.tables.at_commit = lambda: NotWritten("a file is damaged")
     assert world.load().failure is not None

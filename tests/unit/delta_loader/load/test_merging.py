@@ -62,7 +62,7 @@ def test_elements_that_a_record_has_lost_are_outside_the_bounds_of_those_that_it
     assert bounded_keys(replace(BY, keys=("tag",), element=(("tag",),))) == ("tag",)
 
 
-def test_what_a_file_does_not_tell_or_has_no_exact_literal_has_no_bound() -> None:
+def test_missing_or_inexact_statistics_give_no_bound() -> None:
     assert bounds("id INT", file_of({"id": 3}), file_of(None)) == ()
     assert bounds("id INT", file_of({})) == ()
     torn = replace(file_of({"id": 3}), statistics='{"minValues":{"id":3},"maxValues":{}}')
@@ -85,7 +85,7 @@ def merged(start: int, end: int, by: MergeBy | None, previous: int | None = None
     return replace(marker, manifest=replace(required(marker.manifest), tables=(table,)))
 
 
-def test_a_load_merges_by_one_rule_and_says_so_to_who_writes() -> None:
+def test_load_merges_by_one_set_of_settings() -> None:
     chain = (merged(0, 3, BY), merged(3, 5, BY, 0), merged(5, 9, replace(BY, sequence="at"), 3), merged(9, 12, None, 5))
     load = required(plan_load({ORDERS: Run(chain)}, Limits(100, 100)))
     assert [marker.name for marker in load.markers] == [MarkerName(ORDERS, Position(start)) for start in (0, 3)]
@@ -107,7 +107,7 @@ def read(marker: Marker, table: str, *owned: str) -> SparkWrite:
     return write
 
 
-def test_what_an_older_file_lacks_of_the_stream_s_columns_is_null_and_other_columns_stay() -> None:
+def test_column_missing_in_an_older_file_is_null_and_other_columns_stay() -> None:
     marker = staged("id INT, inside STRUCT<a: INT>")
     write = read(marker, "id INT, mine STRING, inside STRUCT<b: INT, a: INT>, gained ARRAY<INT>", "id", "gained")
     assert to_ddl(schema_from_json(write.shape.schema)) == "id INT, inside STRUCT<a: INT, b: INT>, gained ARRAY<INT>"
@@ -115,7 +115,7 @@ def test_what_an_older_file_lacks_of_the_stream_s_columns_is_null_and_other_colu
     assert read(marker, "id INT, inside STRUCT<a: INT>", "id", "gained").shape == shape_of(marker.tables[0])
 
 
-def test_a_column_that_delta_computes_is_left_to_delta_also_where_the_stream_has_it() -> None:
+def test_generated_column_is_left_to_delta() -> None:
     made = Field("made", Primitive.INTEGER, metadata_json=json.dumps({GENERATED: "id + 1"}))
     schema = schema_to_json(StructType((*parse_ddl("id INT"), made)))
     (write,) = split_files_at(
@@ -124,7 +124,7 @@ def test_a_column_that_delta_computes_is_left_to_delta_also_where_the_stream_has
     assert schema_from_json(write.shape.schema).names == ("id",)
 
 
-def test_a_delete_is_not_refused_for_a_value_that_it_does_not_set() -> None:
+def test_delete_is_not_refused_for_a_value_that_it_does_not_set() -> None:
     casts = read(staged("id BIGINT, inside STRUCT<a: BIGINT>"), "id INT, inside STRUCT<a: INT, b: INT>").casts
     assert [(cast.column, cast.unused_if) for cast in casts] == [("id", ""), ("inside", "_merge_delete")]
     assert casts[1].type == "STRUCT<a: INT, b: INT>"
@@ -132,7 +132,7 @@ def test_a_delete_is_not_refused_for_a_value_that_it_does_not_set() -> None:
     assert casts[1].loses.startswith("(NOT _merge_delete AND NOT (try_cast")
 
 
-def test_an_append_only_table_is_refused() -> None:
+def test_append_only_table_is_refused_for_merges() -> None:
     state = TableState(
         version=0,
         table_id="t",
@@ -151,7 +151,7 @@ def test_an_append_only_table_is_refused() -> None:
 @pytest.mark.parametrize(
     ("spark_says", "is_taken"), [("char(3)", False), ("array<struct<d:char(3)>>", False), ("varchar(3)", True)]
 )
-def test_nothing_is_merged_into_a_table_with_texts_that_spark_pads(spark_says: str, *, is_taken: bool) -> None:
+def test_table_with_padded_texts_is_refused_for_merges(spark_says: str, *, is_taken: bool) -> None:
     column = Field("c.d", Primitive.STRING, metadata_json=json.dumps({CHAR_VARCHAR_KEY: spark_says}))
     schema = schema_to_json(StructType((column,)))
     state = TableState(0, "t", schema, (), {}, 1, 2, frozenset())
@@ -196,7 +196,7 @@ def written_log(table: str, merged_by: MergedBy | None = BY_ID) -> FsspecStore:
     return store
 
 
-def test_a_verification_proves_the_positions_and_says_that_rows_cannot_be_counted() -> None:
+def test_verification_proves_positions_but_not_rows_of_a_merged_table() -> None:
     table = f"memory://{uuid.uuid4().hex}"
     stream = stream_of(columns="id INT", table=table, load="merge", merge={"keys": ["id"]})
     store = written_log(table)
@@ -211,7 +211,7 @@ def test_a_verification_proves_the_positions_and_says_that_rows_cannot_be_counte
     assert "overlap" in [one.kind for one in report.faults]
 
 
-def test_a_verification_looks_for_keys_in_each_table_of_the_events() -> None:
+def test_verification_reports_repeated_keys_in_each_table() -> None:
     class InTheCopy(Rows):
         def keys_twice(self, url: str, _version: int, _keys: Sequence[str], _where: str | None) -> list[str]:
             return ['{"id":7}'] if url.endswith("copy") else []
@@ -226,7 +226,7 @@ def test_a_verification_looks_for_keys_in_each_table_of_the_events() -> None:
     assert Verifier(FsspecStore, in_turn, Rows(), None).verify(stream).faults == ()
 
 
-def test_of_a_table_that_keeps_every_version_one_row_of_a_key_is_the_current_one() -> None:
+def test_verification_reports_two_current_versions_of_a_key() -> None:
     class Currents(Rows):
         def keys_twice(self, _url: str, _version: int, _keys: Sequence[str], where: str | None) -> list[str]:
             return ['{"id":7}'] if where == "coalesce(is_current, true)" else []
@@ -297,7 +297,7 @@ def test_versions_are_not_merged_by_key_alone_once_history_is_off() -> None:
         require_compatible(table, fine, "/t", Merge("load is merge"))
 
 
-def test_a_delete_that_makes_a_version_loses_no_value_by_a_cast() -> None:
+def test_delete_that_adds_a_version_loses_no_value_by_a_cast() -> None:
     by = replace(BY, soft_delete="gone", history=True)
     plain = (replace(by, soft_delete=None), replace(by, history=False))
     for how, unused in ((by, ""), *((one, "_merge_delete") for one in plain)):

@@ -125,7 +125,7 @@ def test_late_dead_letters_conflict_after_another_loader_had_none(world: Refusin
     assert (world.buried, world.left_out) == ([], [])
 
 
-def test_what_others_may_have_on_its_way_is_ended_once_for_the_checks_of_a_table(world: RefusingTables) -> None:
+def test_late_refusals_of_other_loaders_are_ended_once_per_checks_of_a_table(world: RefusingTables) -> None:
     world.staging.flush(0, 4, 6, dead=[5])
     refusing = RefusalPorts(world, world.raw_records)
     loader = loader_for(world.staging, world, refusing=refusing)

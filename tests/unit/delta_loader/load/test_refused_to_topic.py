@@ -110,7 +110,7 @@ def world() -> World:
     return begun(Staging(f"memory://{uuid.uuid4().hex}"))
 
 
-def test_a_refused_record_is_in_the_topic_once_and_kafka_is_asked_for_nothing_else(world: World) -> None:
+def test_refused_record_is_in_the_topic_once(world: World) -> None:
     assert world.topic.begun == 0, "nothing was refused"
     world.tables.refuses = {5, 7}
     world.tables.staging.flush(0, 4, 10, dead=[6])
@@ -142,7 +142,7 @@ def test_a_refused_record_is_in_the_topic_once_and_kafka_is_asked_for_nothing_el
     assert world.topic.values() == [b"sent 5", b"sent 7", b"sent 11"]
 
 
-def test_what_a_load_that_was_not_finished_refused_is_sent_with_all_that_it_refuses(world: World) -> None:
+def test_refused_records_of_an_unfinished_load_are_sent_with_the_rest(world: World) -> None:
     world.tables.refuses, world.tables.dies = {7}, True
     world.tables.staging.flush(0, 4, 10)
     assert world.loader()() is not None
@@ -163,7 +163,7 @@ def test_records_that_kafka_may_not_have_taken_are_sent_once_and_hold_no_load(wo
     assert world.topic.values() == [b"sent 5"]
 
 
-def test_a_loader_that_was_given_up_sends_nothing_a_second_time(world: World) -> None:
+def test_fenced_loader_sends_nothing_twice(world: World) -> None:
     world.tables.refuses = {5}
     world.tables.staging.flush(0, 4, 10)
     other = world.loader()
@@ -179,7 +179,7 @@ def test_a_loader_that_was_given_up_sends_nothing_a_second_time(world: World) ->
 
 
 @pytest.mark.parametrize("forgets", ["Kafka", "the stage", "the stage its last delivery", "the stage how to read it"])
-def test_what_was_sent_is_known_for_longer_than_kafka_keeps_positions(world: World, forgets: str) -> None:
+def test_sent_position_outlives_the_offsets_of_the_group(world: World, forgets: str) -> None:
     """Kafka drops a group's positions after a week without a commit."""
     world.tables.refuses = {5, 11}
     world.tables.staging.flush(0, 4, 10)
@@ -203,7 +203,7 @@ def test_what_was_sent_is_known_for_longer_than_kafka_keeps_positions(world: Wor
     assert world.topic.values() == [b"sent 5", b"sent 11"], "the loader before has recorded it again"
 
 
-def test_what_a_table_that_was_left_out_refuses_later_is_sent_too(world: World) -> None:
+def test_records_that_a_late_table_refuses_are_sent_as_well(world: World) -> None:
     world.routes = ["a"]
     staging = world.tables.staging
     staging.flush(0, 4, 6, routed={"a": [4]})
@@ -220,7 +220,7 @@ def test_what_a_table_that_was_left_out_refuses_later_is_sent_too(world: World) 
     assert (world.tables.buried, world.topic.values()) == ([7, 8], [b"sent 7", b"sent 8"])
 
 
-def test_a_table_that_is_left_out_is_told_also_when_kafka_is_away(world: World) -> None:
+def test_failed_table_is_reported_even_if_kafka_is_away(world: World) -> None:
     world.routes = ["a"]
     staging = world.tables.staging
     world.tables.refuses, world.topic.answers = {5}, ["error", "error"]
@@ -232,7 +232,7 @@ def test_a_table_that_is_left_out_is_told_also_when_kafka_is_away(world: World) 
     assert world.topic.answers == [], "it was tried"
 
 
-def test_a_chain_of_several_topics_has_a_position_in_each() -> None:
+def test_chain_of_several_topics_has_a_sent_position_in_each() -> None:
     world = begun(JoinedStaging(f"memory://{uuid.uuid4().hex}"))
     world.tables.refuses = {2}
     world.tables.staging.flush(0, 4, 10)
@@ -269,7 +269,7 @@ def test_many_are_sent_in_several_transactions_of_which_each_is_kept(world: Worl
     assert topic.values() == [b"%d" % each for each in range(2500)]
 
 
-def test_a_dead_letter_of_a_former_topic_hides_none_of_the_same_offset(world: World) -> None:
+def test_dead_letter_of_a_former_topic_does_not_hide_one_of_the_same_offset(world: World) -> None:
     topic, (stream,) = ErrorsTopic(), world.settings.streams
     table = Target(stream.dead_letters, "1", TableShape("", ()), {"orders-0@1:refused": 1200})
     ids = TxnIds("orders", several_topics=False, generations={SOURCE: 1})
@@ -281,7 +281,7 @@ def test_a_dead_letter_of_a_former_topic_hides_none_of_the_same_offset(world: Wo
     assert topic.values() == [b"%d" % each for each in twice]
 
 
-def test_a_table_that_is_behind_takes_back_nothing_of_what_was_sent(world: World) -> None:
+def test_late_table_does_not_move_the_sent_position_back(world: World) -> None:
     (stream,), stage = world.settings.streams, FsspecStore(world.settings.stage.url)
     table = Target(stream.dead_letters, "1", TableShape("", ()), {"orders-0:refused": 7})
     ids = TxnIds("orders", several_topics=False)
@@ -292,7 +292,7 @@ def test_a_table_that_is_behind_takes_back_nothing_of_what_was_sent(world: World
     assert counts == [2, 0, 0]
 
 
-def test_the_position_of_a_topic_that_was_deleted_is_none_of_the_new_one(world: World) -> None:
+def test_position_of_a_deleted_topic_does_not_count_for_the_new_one(world: World) -> None:
     topic, (stream,) = ErrorsTopic(), world.settings.streams
     stage = FsspecStore(world.settings.stage.url)
     ids, table = TxnIds("orders", several_topics=False), TableShape("", ())
@@ -341,7 +341,7 @@ def test_dead_letters_of_a_replay_are_sent_once_wherever_the_loader_ends(world: 
     assert sender(topic, stage).replayed(stream, request) == 0, "a loader that was slower than the one that sent all"
 
 
-def test_a_replay_without_dead_letters_or_a_topic_asks_kafka_for_nothing(world: World) -> None:
+def test_replay_without_dead_letters_or_topic_sends_nothing(world: World) -> None:
     topic, (stream,), stage = ErrorsTopic(), world.settings.streams, FsspecStore(world.settings.stage.url)
     request = request_of(stage, stream.dead_letters, "a", [5])
     without = stream.model_copy(update={"dead_letters_topic": None})

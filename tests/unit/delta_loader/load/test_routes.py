@@ -96,16 +96,14 @@ def staged(staging: Staging) -> None:
 WHOLE = (30 - 4 - 3 - 3, 4, 3, 3)
 
 
-def test_each_table_gets_its_rows_and_the_streams_own_comes_last(staging: Staging, tables: Broken) -> None:
+def test_main_table_is_committed_after_all_others(staging: Staging, tables: Broken) -> None:
     staged(staging)
     assert one_pass(staging, tables).failure is None
     assert counted(staging, tables) == WHOLE
     assert tables.order == [staging.route("a"), staging.route("b"), staging.dead_letters, staging.table]
 
 
-def test_a_table_that_has_nothing_to_get_is_not_committed_to_and_that_is_no_gap(
-    staging: Staging, tables: Broken
-) -> None:
+def test_table_without_new_rows_is_not_committed_to(staging: Staging, tables: Broken) -> None:
     staging.flush(0, 0, 10, routed={"a": [1]})
     one_pass(staging, tables, marker_retention=0)
     for start in range(10, 100, 10):
@@ -137,7 +135,7 @@ def _mute(tables: Broken, url: str) -> None:
 
 @pytest.mark.parametrize("which", ["a", "b", "dead letters"])
 @pytest.mark.parametrize("how", [_unreadable, _not_created, _refusing, _mute])
-def test_one_broken_table_is_told_and_holds_no_other(
+def test_broken_table_is_reported_and_holds_no_other(
     staging: Staging, tables: Broken, how: Callable[[Broken, str], None], which: str
 ) -> None:
     url = staging.dead_letters if which == "dead letters" else staging.route(which)
@@ -157,7 +155,7 @@ def test_one_broken_table_is_told_and_holds_no_other(
 
 
 @pytest.mark.parametrize("how", [_unreadable, _not_created, _refusing])
-def test_what_a_broken_table_lacks_grows_and_comes_in_order(
+def test_deferred_range_of_a_broken_table_grows_and_is_loaded_in_order(
     staging: Staging, tables: Broken, how: Callable[[Broken, str], None]
 ) -> None:
     url = staging.route("a")
@@ -175,7 +173,7 @@ def test_what_a_broken_table_lacks_grows_and_comes_in_order(
     assert tables.tables[url].transactions["orders-0"] == 59
 
 
-def test_a_table_catches_up_from_its_own_position_on(staging: Staging, tables: Broken) -> None:
+def test_table_catches_up_from_its_own_position(staging: Staging, tables: Broken) -> None:
     """What it has of the range may be gone from the stage."""
     url = staging.route("a")
     tables.commits.add(url)
@@ -190,7 +188,7 @@ def test_a_table_catches_up_from_its_own_position_on(staging: Staging, tables: B
     assert rows(tables, url) == WHOLE[1]
 
 
-def test_a_range_that_another_loader_extends_meanwhile_is_not_complete(staging: Staging, tables: Broken) -> None:
+def test_deferred_range_extended_by_another_loader_is_not_complete(staging: Staging, tables: Broken) -> None:
     url = staging.route("a")
     tables.commits.add(url)
     staged(staging)
@@ -212,9 +210,7 @@ def test_a_range_that_another_loader_extends_meanwhile_is_not_complete(staging: 
     assert rows(tables, url) == WHOLE[1] + 1
 
 
-def test_a_file_that_is_gone_from_what_a_table_lacks_is_reported_with_its_remedy(
-    staging: Staging, tables: Broken
-) -> None:
+def test_missing_file_of_a_deferred_range_is_reported_with_its_remedy(staging: Staging, tables: Broken) -> None:
     url = staging.route("a")
     tables.commits.add(url)
     staged(staging)
@@ -230,7 +226,7 @@ def test_a_file_that_is_gone_from_what_a_table_lacks_is_reported_with_its_remedy
 @pytest.mark.parametrize(
     ("which", "kafka_columns", "is_loaded"), [("dead letters", False, True), ("a", False, False), ("a", True, True)]
 )
-def test_what_a_table_lacks_of_a_marker_is_loaded_if_its_rows_have_offsets(
+def test_deferred_part_of_a_marker_is_loaded_if_its_rows_have_offsets(
     staging: Staging, tables: Broken, which: str, *, kafka_columns: bool, is_loaded: bool
 ) -> None:
     url = staging.dead_letters if which == "dead letters" else staging.route(which)
@@ -263,7 +259,7 @@ class OtherFirst(Broken):
         super().create(url, shape)
 
 
-def test_a_load_is_judged_again_after_the_first_commit_of_another_loader(staging: Staging) -> None:
+def test_load_is_checked_again_after_the_first_commit_of_another_loader(staging: Staging) -> None:
     """Two configs with one app_id and a topic each: the second one's topic looks like a new name of the first one's."""
     later = Staging(staging.root, "payments")
     tables = OtherFirst(staging.table, lambda tables: one_pass(staging, tables))
@@ -273,7 +269,7 @@ def test_a_load_is_judged_again_after_the_first_commit_of_another_loader(staging
     assert tables.tables[staging.table].transactions == {"orders-0": 9}
 
 
-def test_what_a_table_lacks_is_noted_under_the_name_that_the_first_commit_has_given_its_topic(
+def test_deferred_range_has_the_txn_id_of_the_first_commit(
     staging: Staging,
 ) -> None:
     """A config of two topics names both in its txn actions, and one of the second topic alone goes on with that."""
@@ -300,7 +296,7 @@ def test_what_a_table_lacks_is_noted_under_the_name_that_the_first_commit_has_gi
     assert rows(tables, staging.dead_letters) == 2
 
 
-def test_a_crash_between_two_tables_is_fixed_by_the_next_loader() -> None:
+def test_crash_between_two_tables_is_repaired_by_the_next_loader() -> None:
     for dies_after in range(1, 5):
 
         class Dying(Broken):
@@ -322,9 +318,7 @@ def test_a_crash_between_two_tables_is_fixed_by_the_next_loader() -> None:
         assert counted(fresh, dying) == WHOLE
 
 
-def test_what_a_table_lacks_and_is_no_longer_staged_is_reported_with_its_remedy(
-    staging: Staging, tables: Broken
-) -> None:
+def test_deferred_range_without_markers_is_reported_with_its_remedy(staging: Staging, tables: Broken) -> None:
     tables.commits.add(staging.route("a"))
     staged(staging)
     one_pass(staging, tables)
@@ -345,7 +339,7 @@ def test_what_a_table_lacks_and_is_no_longer_staged_is_reported_with_its_remedy(
     assert counted(staging, tables)[1] == 4
 
 
-def test_files_that_do_not_fit_one_table_hold_no_other(staging: Staging, tables: Broken) -> None:
+def test_incompatible_files_of_one_table_hold_no_other(staging: Staging, tables: Broken) -> None:
     url = staging.route("a")
     staging.flush(0, 0, 10, routed={"a": [1]})
     one_pass(staging, tables)
@@ -356,9 +350,7 @@ def test_files_that_do_not_fit_one_table_hold_no_other(staging: Staging, tables:
     assert counted(staging, tables)[:3] == (17, 1, 1)
 
 
-def test_a_file_for_a_table_that_the_stream_does_not_route_to_holds_the_partition(
-    staging: Staging, tables: Broken
-) -> None:
+def test_file_of_an_unknown_table_holds_the_partition(staging: Staging, tables: Broken) -> None:
     staging.flush(0, 0, 10, routed={"c": [1]})
     report = one_pass(staging, tables)
     (held,) = report.held.values()
@@ -366,7 +358,7 @@ def test_a_file_for_a_table_that_the_stream_does_not_route_to_holds_the_partitio
     assert tables.tables == {}
 
 
-def test_a_table_that_is_left_out_lacks_nothing_below_the_tables_position(staging: Staging) -> None:
+def test_failed_table_lacks_nothing_below_the_position_of_the_load(staging: Staging) -> None:
     marker = staging.flush(0, 5, 20)
     partition = marker.name.topic_partition
     load = Load({partition: Overlap(Position(12), marker)})
@@ -375,6 +367,6 @@ def test_a_table_that_is_left_out_lacks_nothing_below_the_tables_position(stagin
 
 
 @pytest.mark.parametrize(("end", "markers"), [(1, 1), (10, 1), (11, 2), (20, 2), (99, 3), (0, 1)])
-def test_of_a_run_a_table_catches_up_what_begins_before_the_end_of_what_it_lacks(end: int, markers: int) -> None:
+def test_catch_up_takes_markers_that_begin_before_the_end_of_the_deferred_range(end: int, markers: int) -> None:
     run = Run(tuple(chain_of(0, 10, 20, 30)))
     assert first_part(run, Position(end)) == Run(run.markers[:markers])

@@ -65,19 +65,19 @@ class World:
         return to_ddl(schema_from_json(self.tables.tables[self.stream.table].schema))
 
 
-def test_a_strict_stream_changes_no_table() -> None:
+def test_strict_stream_changes_no_table() -> None:
     assert World("strict", MemoryDeltaTables(), "id INT").evolution is None
 
 
 @pytest.mark.parametrize(("evolution", "kept"), [("add", "id INT"), ("widen", "id BIGINT")])
-def test_a_table_gets_what_the_setting_allows(evolution: str, kept: str) -> None:
+def test_table_gains_what_the_setting_allows(evolution: str, kept: str) -> None:
     world = World(evolution, MemoryDeltaTables(), "id INT")
     assert world.alter("id BIGINT, name STRING")
     assert world.columns == f"{kept}, name STRING"
     assert world.alter("id BIGINT, name STRING") is False, "the rest is cast, or refused"
 
 
-def test_a_type_that_the_table_does_not_take_is_tried_once() -> None:
+def test_refused_type_change_is_tried_once() -> None:
     tables = Narrow()
     world = World("widen", tables, "id INT")
     assert world.alter("id BIGINT")

@@ -37,7 +37,7 @@ from tests.unit.delta_loader.plan.test_plan import SOURCE, by_hand, marker
 UNREADABLE = UnreadableMarker(MarkerName(SOURCE, Position(0)), "cut short")
 
 
-def test_settling_keeps_the_last_the_young_and_what_is_not_loaded() -> None:
+def test_settling_keeps_the_last_young_and_unloaded_markers() -> None:
     written_ms = {MarkerName(SOURCE, Position(start)): start for start in (0, 10, 20, 30)}
     candidates = settle_candidates(sorted(written_ms), written_ms, Position(30), 1000)
     assert [name.start for name in candidates] == [0, 10, 20]
@@ -61,21 +61,21 @@ def test_settling_goes_from_the_low_end_only() -> None:
     assert settled([], Position(30)) == ()
 
 
-def test_of_several_topics_the_last_marker_that_the_table_has_stays() -> None:
+def test_last_loaded_marker_of_a_joined_chain_is_kept() -> None:
     chain = TopicPartition(Topic("orders+payments"), Partition(0))
     found = [replace(by_hand(start), name=MarkerName(chain, Position(start))) for start in (0, 1, 2, 3)]
     assert [name.start for name in settled(found, Position(3))] == [0, 1]
     assert settled(found, Position(0)) == ()
 
 
-def test_a_partition_is_idle_through_the_newest_fact_about_its_generation_up_to_the_position() -> None:
+def test_idle_time_is_of_the_newest_fact_of_the_generation_up_to_the_position() -> None:
     facts = [IdleFact(SOURCE, Position(end), ms, number) for end, ms, number in ((5, 70, 0), (5, 60, 0), (6, 80, 0))]
     idle = IdleFacts([*facts, IdleFact(SOURCE, Position(5), 90, 1)])
     assert [idle.through_ms(SOURCE, Position(end), 0) for end in (4, 5, 6)] == [None, 70, 80]
     assert (idle.through_ms(SOURCE, None, 0), idle.through_ms(SOURCE, Position(5), 1)) == (None, 90)
 
 
-def test_a_table_is_complete_through_the_slowest_partition() -> None:
+def test_table_is_complete_through_the_slowest_partition() -> None:
     other = TopicPartition(Topic("orders"), Partition(1))
     assert valid_through_ms({SOURCE: 5, other: 3}, 9) == 3
     assert valid_through_ms({SOURCE: 5, other: 3}, 2) == 2, "what was added since then is not known"
@@ -83,7 +83,7 @@ def test_a_table_is_complete_through_the_slowest_partition() -> None:
     assert valid_through_ms({}, 9) is None
 
 
-def test_the_highest_timestamp_is_that_of_what_is_loaded() -> None:
+def test_highest_timestamp_is_of_loaded_markers() -> None:
     timed = [of_time(marker(0, 10), 6), of_time(marker(10, 20), 8), of_time(marker(20, 30), 99)]
     found: list[AnyMarker] = [UNREADABLE, by_hand(3), of_time(marker(0, 10), None), *timed]
     assert highest_timestamp_ms(found, Position(20)) == 8
@@ -96,7 +96,7 @@ def of_time(found: Marker, highest_ms: int | None) -> Marker:
     return replace(found, manifest=replace(required(found.manifest), highest_timestamp_ms=highest_ms))
 
 
-def test_the_newest_fact_of_the_stream_counts() -> None:
+def test_newest_fact_of_the_stream_counts() -> None:
     facts = [StreamFact("app", 5, {}), StreamFact("app", 7, {}), StreamFact("another", 9, {}), StreamFact("app", 6, {})]
     assert newest_fact("app", facts) == facts[1]
     assert newest_fact("a third", facts) is None
@@ -116,7 +116,7 @@ def test_the_newest_fact_of_the_stream_counts() -> None:
         (MAX_PARTITION + 1, None, [by_hand(0)], True),
     ],
 )
-def test_a_partition_that_only_a_hand_named_and_that_does_not_exist_is_unknown(
+def test_partition_with_only_hand_made_markers_and_not_in_kafka_is_unknown(
     partition: int, partitions: int | None, markers: list[AnyMarker], *, is_unknown: bool
 ) -> None:
     topic_partition = TopicPartition(SOURCE.topic, Partition(partition))
@@ -189,7 +189,7 @@ def stage(tmp_path: Path) -> Settled:
     return Settled(staging, positions={0: 30})
 
 
-def test_only_what_a_table_has_is_deleted_with_its_mixed_files(stage: Settled) -> None:
+def test_only_loaded_markers_are_deleted_with_their_mixed_files(stage: Settled) -> None:
     assert stage.run(2000, 0) == 2
     assert stage.asked == ["tables"], "without a retention the store's time is of no interest"
     assert [path.rpartition("/")[2][-7:-5] for path in stage.staging.markers()] == ["20", "00", "10", "20"]
@@ -200,19 +200,19 @@ def test_only_what_a_table_has_is_deleted_with_its_mixed_files(stage: Settled) -
     assert len(stage.deleted) == 4, "no table's file is looked for in the stage"
 
 
-def test_nothing_is_asked_for_while_nothing_is_due(stage: Settled) -> None:
+def test_nothing_is_read_while_nothing_is_due(stage: Settled) -> None:
     assert stage.run(1060, 60) == 0
     assert stage.asked == []
 
 
 @pytest.mark.parametrize(("store_s", "deleted"), [(999, 0), (1060, 0), (1061, 2)])
-def test_an_age_is_by_the_stores_clock(stage: Settled, store_s: int, deleted: int) -> None:
+def test_marker_age_is_by_the_clock_of_the_store(stage: Settled, store_s: int, deleted: int) -> None:
     stage.store_s = store_s
     assert stage.run(1062, 60) == deleted
     assert stage.asked == (["time", "tables"] if deleted else ["time"])
 
 
-def test_nothing_is_deleted_when_the_tables_say_so(stage: Settled) -> None:
+def test_nothing_is_deleted_if_the_tables_do_not_allow_it(stage: Settled) -> None:
     stage.may_delete = False
     assert stage.run(2000, 0) == 0
     assert len(stage.staging.markers()) == 6

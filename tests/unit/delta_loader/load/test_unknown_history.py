@@ -143,7 +143,7 @@ def world() -> World:
 
 
 @pytest.mark.parametrize("others", [0, MOST_COMMITS - 1, MOST_COMMITS + 1])
-def test_a_restore_is_found_behind_any_number_of_commits(world: World, others: int) -> None:
+def test_restore_is_found_behind_any_number_of_commits(world: World, others: int) -> None:
     world.loads(0, 0, 10)
     world.loads(0, 10, 20)
     world.tables.others(world.url, restores=1)
@@ -153,7 +153,7 @@ def test_a_restore_is_found_behind_any_number_of_commits(world: World, others: i
     assert world.begun(0) == [0, 10]
 
 
-def test_a_log_that_begins_after_the_last_load_holds_what_is_to_be_loaded(world: World) -> None:
+def test_log_that_begins_after_the_last_load_holds_new_loads(world: World) -> None:
     world.loads(0, 0, 10)
     world.tables.others(world.url, 10, restores=0)
     world.tables.others(world.url, 10)
@@ -173,7 +173,7 @@ def test_a_log_that_begins_after_the_last_load_holds_what_is_to_be_loaded(world:
     assert world.begun(0) == [0, 10]
 
 
-def test_a_load_of_another_partition_does_not_make_an_unknown_history_known(world: World) -> None:
+def test_load_of_another_partition_leaves_the_history_unknown(world: World) -> None:
     world.loads(0, 0, 10)
     world.tables.others(world.url, 10, restores=0)
     world.tables.others(world.url, 10)
@@ -190,7 +190,7 @@ def test_a_load_of_another_partition_does_not_make_an_unknown_history_known(worl
 
 
 @pytest.mark.parametrize("again", [True, False], ids=["a new loader", "one that saw it"])
-def test_a_replaced_range_does_not_make_an_unknown_history_known(world: World, *, again: bool) -> None:
+def test_replaced_range_leaves_the_history_unknown(world: World, *, again: bool) -> None:
     world.loads(0, 0, 10)
     world.tables.others(world.url, 10, restores=0)
     world.tables.others(world.url, 10)
@@ -205,7 +205,7 @@ def test_a_replaced_range_does_not_make_an_unknown_history_known(world: World, *
 
 
 @pytest.mark.parametrize("again", [True, False], ids=["a new loader", "the one that did"])
-def test_a_range_that_a_table_got_later_does_not_make_an_unknown_history_known(world: World, *, again: bool) -> None:
+def test_completed_deferred_range_leaves_the_history_unknown(world: World, *, again: bool) -> None:
     """The dead-letter table failed at first; the main table's note that it is complete moves no position."""
     world.tables.away = {world.staging.dead_letters}
     world.staging.flush(0, 0, 10, dead=[3])
@@ -223,7 +223,7 @@ def test_a_range_that_a_table_got_later_does_not_make_an_unknown_history_known(w
     assert world.begun(0) == [0, 10]
 
 
-def test_a_loader_that_saw_it_all_goes_on_after_a_replaced_range_too(world: World) -> None:
+def test_loader_that_saw_the_whole_log_continues_after_a_replaced_range(world: World) -> None:
     world.loads(0, 0, 10)
     world.tables.others(world.url, 10)
     world.load(again=False)
@@ -234,7 +234,7 @@ def test_a_loader_that_saw_it_all_goes_on_after_a_replaced_range_too(world: Worl
     assert world.begun(0) == [0, 10]
 
 
-def test_a_loader_that_saw_it_all_goes_on_after_the_log_was_cleaned_up(world: World) -> None:
+def test_loader_that_saw_the_whole_log_continues_after_log_clean_up(world: World) -> None:
     world.loads(0, 0, 10)
     world.tables.others(world.url, 10)
     world.load(again=False)
@@ -245,7 +245,7 @@ def test_a_loader_that_saw_it_all_goes_on_after_the_log_was_cleaned_up(world: Wo
     assert world.begun(0) == [0, 10]
 
 
-def test_a_log_that_has_the_last_load_is_enough(world: World) -> None:
+def test_log_with_the_last_load_is_enough(world: World) -> None:
     for start in range(0, 100, 10):
         world.loads(0, start, start + 10)
     world.tables.others(world.url, 30)
@@ -254,7 +254,7 @@ def test_a_log_that_has_the_last_load_is_enough(world: World) -> None:
     assert world.load() == {}
 
 
-def test_a_table_of_another_program_goes_on_although_its_log_was_cleaned_up(world: World) -> None:
+def test_table_of_another_program_continues_after_log_clean_up(world: World) -> None:
     world.loaded_by_another_program()
     world.staging.touch(0, 9)  # where bootstrap lets the chain begin
     world.staging.flush(0, 10, 20)
@@ -262,7 +262,7 @@ def test_a_table_of_another_program_goes_on_although_its_log_was_cleaned_up(worl
     assert world.begun(0) == [10]
 
 
-def test_what_another_program_has_loaded_is_settled_although_its_log_was_cleaned_up(world: World) -> None:
+def test_markers_loaded_by_another_program_are_settled_after_log_clean_up(world: World) -> None:
     world.loaded_by_another_program()
     world.staging.created_ms += 30 * DAY_MS  # younger than the log
     world.staging.flush(0, 0, 10)
@@ -274,7 +274,7 @@ def test_what_another_program_has_loaded_is_settled_although_its_log_was_cleaned
 
 
 @pytest.mark.parametrize("days", [30, 0], ids=["younger than the log", "maybe older"])
-def test_the_position_of_a_topic_that_the_config_named_before_is_not_another_s(world: World, days: int) -> None:
+def test_position_of_a_former_topic_is_not_that_of_its_successor(world: World, days: int) -> None:
     world.loads(0, 0, 10)
     world.loads(0, 10, 30)
     world.tables.others(world.url, 20)
@@ -303,7 +303,7 @@ def test_the_position_of_a_topic_that_the_config_named_before_is_not_another_s(w
     assert world.load() == {}
 
 
-def test_the_topic_before_is_held_when_the_config_names_it_again(world: World) -> None:
+def test_former_topic_is_held_when_the_config_names_it_again(world: World) -> None:
     """What was loaded after the log was cleaned up names the new topic alone: the table may have the other one's."""
     world.loads(0, 0, 10)
     world.tables.others(world.url, 20)
@@ -334,7 +334,7 @@ def test_the_topic_before_is_held_when_the_config_names_it_again(world: World) -
     assert world.begun(0) == [0, 10]
 
 
-def test_a_restart_that_comes_too_soon_after_the_oldest_commit_is_told_when_it_helps(world: World) -> None:
+def test_restart_too_soon_after_the_oldest_commit_names_the_time_to_wait_for(world: World) -> None:
     world.loads(0, 0, 10)
     world.tables.others(world.url, 20)
     world.tables.begins = 15
@@ -360,7 +360,7 @@ def test_a_restart_that_comes_too_soon_after_the_oldest_commit_is_told_when_it_h
     assert world.load() == {}
 
 
-def test_what_may_be_another_table_s_is_not_settled(world: World) -> None:
+def test_markers_are_not_settled_where_the_history_is_unknown(world: World) -> None:
     world.loads(0, 0, 10)
     world.loads(0, 10, 20)
     world.tables.others(world.url, 20)
@@ -372,7 +372,7 @@ def test_what_may_be_another_table_s_is_not_settled(world: World) -> None:
     assert len(world.staging.markers()) == 2
 
 
-def test_a_topic_named_later_that_is_begun_at_the_table_s_position_goes_on(world: World) -> None:
+def test_chain_of_a_new_topic_begun_at_the_position_of_the_table_is_loaded(world: World) -> None:
     world.loads(0, 0, 10)
     world.tables.others(world.url, 20)
     world.tables.begins = 15
@@ -383,7 +383,7 @@ def test_a_topic_named_later_that_is_begun_at_the_table_s_position_goes_on(world
     assert world.load() == {}
 
 
-def test_a_partition_that_the_topic_before_did_not_have_goes_on(world: World) -> None:
+def test_partition_that_the_former_topic_lacked_is_loaded(world: World) -> None:
     """As do topics of other streams."""
     world.loads(0, 0, 10)
     world.tables.others(world.url, 20)
@@ -398,7 +398,7 @@ def test_a_partition_that_the_topic_before_did_not_have_goes_on(world: World) ->
     assert world.load() == {}
 
 
-def test_an_idle_stream_reads_only_what_others_have_committed_since(world: World) -> None:
+def test_idle_stream_reads_only_new_commits_of_others(world: World) -> None:
     world.loads(0, 0, 10)
     for _ in range(50):
         world.tables.others(world.url, 3)
@@ -406,7 +406,7 @@ def test_an_idle_stream_reads_only_what_others_have_committed_since(world: World
     assert world.tables.read < 50 * 3 * 3  # and not all since its own last commit, each time
 
 
-def test_a_restore_is_found_by_a_loader_that_looks_at_what_is_new(world: World) -> None:
+def test_restore_among_the_new_commits_is_found(world: World) -> None:
     for start in (0, 10):
         world.staging.flush(0, start, start + 10)
         world.load(again=False)
@@ -420,9 +420,7 @@ def test_a_restore_is_found_by_a_loader_that_looks_at_what_is_new(world: World) 
 
 @pytest.mark.parametrize("release", ["this", "the last"])
 @pytest.mark.parametrize("others", [5, MOST_COMMITS + 5])
-def test_an_expired_position_is_known_however_many_commits_lie_above_it(
-    world: World, others: int, release: str
-) -> None:
+def test_expired_position_is_found_below_any_number_of_commits(world: World, others: int, release: str) -> None:
     world.staging.flush(1, 0, 10)
     world.loads(0, 0, 10)
     if release == "the last":
@@ -437,7 +435,7 @@ def test_an_expired_position_is_known_however_many_commits_lie_above_it(
     assert (world.begun(0), world.begun(1)) == ([0, 10], [0])
 
 
-def test_a_first_marker_is_not_taken_for_new_where_the_log_cannot_prove_it(world: World) -> None:
+def test_first_marker_is_held_where_the_log_cannot_prove_it_new(world: World) -> None:
     world.loads(1, 0, 10)
     world.loads(0, 0, 10)
     world.forget()
@@ -462,7 +460,7 @@ def test_a_first_marker_is_not_taken_for_new_where_the_log_cannot_prove_it(world
     assert world.begun(1) == [0, 10]
 
 
-def test_what_is_before_a_marker_of_another_stream_is_not_new_for_that(world: World) -> None:
+def test_markers_below_one_of_another_stream_do_not_count_as_new(world: World) -> None:
     """Another config stages into the chain, and the table has lost what it knew of its own."""
     world.loads(0, 0, 10)
     world.tables.others(world.url, 20)
@@ -476,7 +474,7 @@ def test_what_is_before_a_marker_of_another_stream_is_not_new_for_that(world: Wo
 
 
 @pytest.mark.parametrize("known_by", ["being younger than the log", "what the last commit says"])
-def test_a_first_marker_is_new_where_that_is_known(world: World, known_by: str) -> None:
+def test_first_marker_is_loaded_where_it_is_known_to_be_new(world: World, known_by: str) -> None:
     world.loads(0, 0, 10)
     if known_by == "being younger than the log":
         world.forget()
@@ -503,7 +501,7 @@ def test_records_that_were_loaded_out_of_another_stage_are_known_after_their_pos
     assert world.begun(0) == [0]
 
 
-def test_a_stream_that_is_new_to_a_table_reads_a_part_of_its_log(world: World) -> None:
+def test_stream_new_to_a_table_reads_a_bounded_part_of_its_log(world: World) -> None:
     world.tables.create(world.url, TableShape(world.staging.schema(), world.staging.partition_by))
     world.tables.others(world.url, 4 * MOST_COMMITS)
     world.staging.created_ms += (4 * MOST_COMMITS - 3) * DAY_MS
@@ -513,7 +511,7 @@ def test_a_stream_that_is_new_to_a_table_reads_a_part_of_its_log(world: World) -
     assert world.tables.read < 2 * MOST_COMMITS + 10
 
 
-def test_no_more_is_read_of_a_log_than_is_bearable() -> None:
+def test_reading_of_a_log_is_bounded() -> None:
     read = 0
 
     def others() -> Iterator[LoggedCommit]:

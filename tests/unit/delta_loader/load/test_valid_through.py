@@ -27,7 +27,7 @@ def through(*commits: LoggedCommit) -> int | None:
     return valid_through_of(sorted(commits, key=lambda one: -one.version), "orders")
 
 
-def test_the_newest_own_commit_on_the_line_tells() -> None:
+def test_valid_through_is_of_the_newest_own_commit_on_the_lineage() -> None:
     history = (load(1, 100), load(2, 200), load(3, 900, "another"), LoggedCommit(4, "OPTIMIZE"))
     assert through(*history) == 200
     assert through(*history, LoggedCommit(5, "RESTORE", restored_version=1)) == 100
@@ -47,7 +47,7 @@ class Setter:
         self.told.append((url, key, value))
 
 
-def test_the_property_is_set_now_and_then_and_never_fails_a_load() -> None:
+def test_property_is_set_at_its_interval_and_never_fails_a_load() -> None:
     staging, clock, setter = Staging("memory://lake"), IdleClock(), Setter()
     (stream,) = settings_for(staging).streams
     wanted = type(stream).model_validate({**stream.model_dump(by_alias=True), "valid_through_property": "15m"})

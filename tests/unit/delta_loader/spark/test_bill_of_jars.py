@@ -8,7 +8,7 @@ from delta_loader.spark.pairs import LOCK
 from devservices.bill_of_jars import main
 
 
-def test_each_jar_of_the_image_is_in_the_bill_once(tmp_path: Path) -> None:
+def test_bill_of_materials_has_each_jar_of_the_image_once(tmp_path: Path) -> None:
     bill = tmp_path / "bill.json"
     package = {"name": "pyspark", "purl": "pkg:pypi/pyspark@4.2.0"}
     bill.write_text(json.dumps({"bomFormat": "CycloneDX", "components": [package, {"name": "no purl"}]}), "utf-8")

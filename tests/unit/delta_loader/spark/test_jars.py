@@ -19,7 +19,7 @@ OLDER = [(pair.delta.version, pair.spark.version) for pair in OLDER_PAIRS]
 
 
 @pytest.mark.parametrize(("delta", "spark"), [(version("delta-spark"), version("pyspark")), *OLDER])
-def test_a_pair_has_the_jars_of_its_delta_and_may_be_installed(delta: str, spark: str) -> None:
+def test_supported_pair_has_its_jars_and_may_be_installed(delta: str, spark: str) -> None:
     jars = locked_jars(delta, spark)
     assert [jar.version for jar in jars["delta"] if jar.artifact.startswith("delta-spark_")] == [delta]
     assert any(jar.artifact == "hadoop-aws" for jar in jars["s3"])
@@ -29,7 +29,7 @@ def test_a_pair_has_the_jars_of_its_delta_and_may_be_installed(delta: str, spark
     assert is_release(delta) is ((delta, spark) not in OLDER)
 
 
-def test_a_pair_that_was_not_tried_is_refused_with_those_that_were() -> None:
+def test_unsupported_pair_is_refused_with_the_supported_ones() -> None:
     pairs = r"4\.3\.1 with pyspark 4\.1, delta-spark 4\.2\.0 with pyspark 4\.1"
     for delta, spark in (("4.3.0", "4.1.1"), ("4.4.0", "4.1.1"), ("4.3.1", "4.2.0"), ("4.2.0", "4.10.0")):
         with pytest.raises(BuildError, match=pairs) as refused:
@@ -38,7 +38,7 @@ def test_a_pair_that_was_not_tried_is_refused_with_those_that_were() -> None:
         assert refused.value.remedy == f"run pip install delta-spark=={version('delta-spark')} 'pyspark==4.2.*'"
 
 
-def test_a_delta_that_no_package_names_is_the_release_s(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_means_the_locked_delta_version(monkeypatch: pytest.MonkeyPatch) -> None:
     release = version("delta-spark")
     assert installed() == (release, version("pyspark"))
 
@@ -52,6 +52,6 @@ def test_a_delta_that_no_package_names_is_the_release_s(monkeypatch: pytest.Monk
         installed()
 
 
-def test_each_delta_has_a_jar_of_its_own_in_the_cache() -> None:
+def test_each_delta_version_has_its_own_cached_jar() -> None:
     jars = {built_jar({}), *(built_jar({}, delta) for delta, _ in OLDER)}
     assert len(jars) == 1 + len(OLDER)

@@ -10,7 +10,7 @@ from delta_loader.spark.launch import launch_options
 JAVA = "spark.driver.extraJavaOptions"
 
 
-def test_only_what_java_needs_at_its_start_is_on_its_command_line() -> None:
+def test_command_line_has_only_options_that_java_needs_at_start() -> None:
     needed = {"spark.master": "local[2]", "spark.driver.memory": "2g", "spark.jars": "/a.jar", JAVA: "-Xss4m"}
     told_later = {
         "spark.hadoop.fs.s3a.encryption.key": "hunter2",
@@ -22,7 +22,7 @@ def test_only_what_java_needs_at_its_start_is_on_its_command_line() -> None:
         assert launched == needed
 
 
-def test_what_java_needs_may_come_from_the_environment() -> None:
+def test_options_that_java_needs_at_start_may_come_from_the_environment() -> None:
     given = {"spark.driver.memory": "2g", "spark.jars.repositories": "https://hunter2@jars"}
     with launch_options(given, {"2g", "hunter2"}) as launched:
         assert launched == {"spark.driver.memory": "2g"}

@@ -18,7 +18,7 @@ def given(environ: dict[str, str]) -> dict[str, str]:
     return dict(option.removeprefix("-D").split("=", 1) for option in codec_options(environ))
 
 
-def test_the_libraries_are_there_and_can_be_loaded_and_read_by_any_user(tmp_path: Path) -> None:
+def test_native_libraries_can_be_loaded_and_read_by_any_user(tmp_path: Path) -> None:
     environ = {"XDG_CACHE_HOME": str(tmp_path)}
     options = given(environ)
     libraries = [

@@ -50,7 +50,7 @@ def test_a_session_is_as_the_user_says_and_else_as_it_has_to_be(
     assert session_options(settings(says), [], {}).get(key) == value
 
 
-def test_the_users_jars_are_added_to_ours() -> None:
+def test_jars_of_the_user_are_added() -> None:
     options = session_options(settings({"spark.jars": "/opt/mine.jar"}), [Path("/cache/delta.jar")], {})
     assert options["spark.jars"] == "file:///cache/delta.jar,/opt/mine.jar"
 
@@ -62,7 +62,7 @@ def test_s3_jars_are_fetched_for_s3_only() -> None:
     assert spark_url("file:///lake/t") == "file:///lake/t"
 
 
-def test_a_scheme_gets_the_log_store_that_is_safe_with_two_drivers_unless_the_user_names_one() -> None:
+def test_schemes_have_conditional_log_stores_unless_the_user_names_others() -> None:
     def chosen(spark: dict[str, object] | None = None) -> dict[str, str]:
         options = session_options(settings(spark), [], {})
         return {key.removeprefix(LOG_STORE): value for key, value in options.items() if key.startswith(LOG_STORE)}
@@ -116,18 +116,18 @@ def test_credentials_and_endpoints_come_from_where_fsspec_takes_them(
     assert s3_options(given, environ)[f"{S3A}{key}"].split(",")[-1] == value
 
 
-def test_the_stores_authority_is_the_one_of_fsspecs_client() -> None:
+def test_certificate_authority_is_that_of_the_fsspec_client() -> None:
     assert authorities_of({}, {}) is None
     assert authorities_of({"client_kwargs": {"verify": True}}, {}) is None
     assert authorities_of({}, {"AWS_CA_BUNDLE": "/a.pem"}) == Path("/a.pem")
     assert authorities_of({"client_kwargs": {"verify": "/b.pem"}}, {"AWS_CA_BUNDLE": "/a.pem"}) == Path("/b.pem")
 
 
-def test_an_interval_counts_from_a_runs_beginning() -> None:
+def test_interval_counts_from_the_start_of_a_run() -> None:
     schedule = Schedule("15m")
     assert schedule.next_after(NOON, NOON + timedelta(minutes=2)) == NOON + timedelta(minutes=15)
     assert schedule.next_after(NOON, NOON + timedelta(minutes=40)) == NOON + timedelta(minutes=40)
 
 
-def test_a_cron_line_is_in_utc() -> None:
+def test_cron_line_is_in_utc() -> None:
     assert Schedule("*/10 * * * *").next_after(NOON, NOON + timedelta(minutes=1)) == NOON + timedelta(minutes=10)
