@@ -13,6 +13,7 @@ def fine(app_id: str) -> Check:
     return Check("table", Level.OK, f"{app_id} is fine", app_id=app_id)
 
 
+@pytest.mark.timeout(300)  # both loops below wait for a condition that a regression would never meet
 def test_hanging_store_of_one_stream_does_not_delay_other_checks() -> None:
     """Even when more streams hang than may run at once; a hanging stream is not checked again."""
     answers, asked = Event(), list[str]()
