@@ -27,7 +27,7 @@ _COLUMNS: dict[str, tuple[pa.DataType, list[object]]] = {
 
 
 @pytest.mark.parametrize("parts", [1, 2])
-def test_a_simulated_file_has_the_rows_and_the_statistics_of_one_in_parquet(parts: int) -> None:
+def test_simulated_file_has_the_rows_and_statistics_of_parquet(parts: int) -> None:
     schema = pa.schema([(name, kind) for name, (kind, _) in _COLUMNS.items()])
     rows = pa.table([pa.array(values, kind) for kind, values in _COLUMNS.values()], schema=schema)
     made: list[EncodedFile] = []

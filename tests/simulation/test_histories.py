@@ -75,7 +75,7 @@ def test_every_record_once_in_histories_that_no_run_had_before(worlds: Worlds) -
     ],
     ids=lambda mutation: mutation.rule,
 )
-def test_a_broken_rule_is_noticed(mutation: Mutation) -> None:
+def test_broken_rule_is_found_by_the_simulation(mutation: Mutation) -> None:
     """The last of the histories that the table in the docs counts shows it; another one, where that is an older table.
 
     ``python -m tests.simulation.sweep`` counts them anew, and asks for fewer.
@@ -92,7 +92,7 @@ def test_each_rule_is_still_there_to_be_broken_and_has_its_histories_counted() -
     assert counts_of_page().keys() == {mutation.rule for mutation in MUTATIONS}
 
 
-def test_a_request_arrives_within_the_hour_also_while_nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_request_arrives_within_an_hour_even_if_nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Days later a table has forgotten what would refuse it, as no request that is on its way lives to see."""
     history, arrived_ms = EditedHistory(0), list[int]()
     world, begun_ms = history.world, history.world.now_ms
@@ -110,7 +110,7 @@ def test_a_request_arrives_within_the_hour_also_while_nothing_runs(monkeypatch: 
     assert begun_ms <= arrived_ms[0] <= begun_ms + 3_700_000 < world.now_ms
 
 
-def test_an_operator_who_begins_a_chain_behind_another_app_id_keeps_that_one_away() -> None:
+def test_app_id_is_not_edited_while_an_operator_works() -> None:
     history = EditedHistory(0, Chances(edits=("app_id",)))
     (pipeline, *_), operator = history._pipelines, Process("operator")
     history._operators.append(operator)
@@ -121,6 +121,6 @@ def test_an_operator_who_begins_a_chain_behind_another_app_id_keeps_that_one_awa
     assert [config.app_id for config in pipeline.configs] == ["loads", "loads2"]
 
 
-def test_a_seed_is_one_history() -> None:
+def test_seed_determines_the_history() -> None:
     for worlds in (Worlds.PLAIN, Worlds.HOSTILE, Worlds.EDITED):
         assert run(7, worlds) == run(7, worlds)

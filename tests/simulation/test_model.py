@@ -8,7 +8,7 @@ from model.checker import BROKEN_RULES, SMALL, SMALL_REWOUND, BrokenRule, Proper
 @pytest.mark.parametrize(
     ("world", "properties"), [(SMALL, Properties.SAFETY_AND_PROGRESS), (SMALL_REWOUND, Properties.SAFETY)], ids=str
 )
-def test_nothing_goes_wrong_in_a_small_world(world: World, properties: Properties) -> None:
+def test_model_has_no_violation_in_a_small_world(world: World, properties: Properties) -> None:
     result = check(world, properties)
     assert result.violation is None, result.report
     assert result.distinct > 1000
@@ -17,5 +17,5 @@ def test_nothing_goes_wrong_in_a_small_world(world: World, properties: Propertie
 @pytest.mark.parametrize(
     "rule", [rule for rule in BROKEN_RULES if rule.world in (SMALL, SMALL_REWOUND)], ids=lambda rule: rule.rule
 )
-def test_a_broken_rule_is_found(rule: BrokenRule) -> None:
+def test_broken_rule_is_found_by_the_model(rule: BrokenRule) -> None:
     assert check(rule.world, rule.properties, rule.rule).violation is not None

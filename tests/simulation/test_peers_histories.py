@@ -83,7 +83,7 @@ def position(staging: Staging, table: Table) -> int:
     return table.tables[staging.table].transactions["orders-0"] + 1
 
 
-def test_a_coordinator_that_lives_on_as_a_zombie_loses_nothing(staging: Staging, table: Table) -> None:
+def test_zombie_coordinator_loses_nothing(staging: Staging, table: Table) -> None:
     """apache/iceberg issue 17551: data lost with default settings.
 
     There a coordinator that had been replaced went on for days, and with each of its empty commits wrote its old offset
@@ -108,7 +108,7 @@ def test_a_coordinator_that_lives_on_as_a_zombie_loses_nothing(staging: Staging,
     assert offsets(staging, table) == Counter(range(60))
 
 
-def test_a_commit_whose_answer_was_lost_is_not_made_again_by_an_heir(staging: Staging, table: Table) -> None:
+def test_commit_with_a_lost_answer_is_not_repeated_by_the_next_owner(staging: Staging, table: Table) -> None:
     """apache/iceberg issue 16282: one data file in two snapshots after a coordinator switch.
 
     There the coordinator's commit succeeded, and a connection timed out before the place up to which it had read the
@@ -169,7 +169,7 @@ def test_partitions_that_wander_never_leave_the_table_without_a_loader(seed: int
     assert verdict.faults[Fault.REBALANCE] > 10
 
 
-def test_the_last_stale_writer_rewinds_nothing(staging: Staging, table: Table) -> None:
+def test_last_stale_writer_rewinds_nothing(staging: Staging, table: Table) -> None:
     """apache/iceberg pull request 17552: offsets rewound by the last stale writer.
 
     There whoever committed the group's offsets last won, also one that had been replaced; and who began next read from

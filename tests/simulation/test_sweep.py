@@ -6,7 +6,7 @@ from tests.simulation.mutations import CEILING, MEDIAN, MUTATIONS
 from tests.simulation.sweep import BEGIN, END, PAGE, world_of
 
 
-def test_the_table_in_the_docs_is_of_todays_rules() -> None:
+def test_table_in_the_docs_has_all_current_rules() -> None:
     text = PAGE.read_text().split(BEGIN, 1)[1].split(END, 1)[0]
     rows = [[cell.strip() for cell in line.strip("| ").split("|")] for line in text.strip().splitlines()[2:]]
     assert [(rule, world) for rule, world, _ in rows] == [(mutation.rule, world_of(mutation)) for mutation in MUTATIONS]

@@ -12,7 +12,7 @@ from tests.fakes.staging import Staging
 from tests.unit.delta_loader.test_service import Later
 
 
-def test_a_load_and_a_failed_one_in_numbers(staging: Staging) -> None:
+def test_successful_and_failed_loads_are_counted(staging: Staging) -> None:
     files = [
         file
         for marker in (staging.flush(0, 0, 10, dead=[3, 4]), staging.flush(1, 0, 5))

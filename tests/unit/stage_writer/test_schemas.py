@@ -109,7 +109,7 @@ def gained(name: str, version: int, columns: str) -> Evolved:
     return Evolved(name, version, parse_ddl(columns))
 
 
-def test_a_store_that_is_away_keeps_no_other_stream_from_its_columns() -> None:
+def test_store_that_is_away_delays_no_other_stream() -> None:
     world = World(InTurn(), "away", "well")
     world.stage.answers = {"away": StoreError("the table is away", "wait"), "well": StoreError("a moment", "wait")}
     for name, problem in [("away", "the table is away"), ("well", "a moment")]:
@@ -126,7 +126,7 @@ def test_a_store_that_is_away_keeps_no_other_stream_from_its_columns() -> None:
     assert (world.goes_on("away"), "z" in world.columns("away")) == (True, True)
 
 
-def test_what_is_read_at_the_start_is_waited_for_and_blocks_nothing() -> None:
+def test_stream_waits_for_its_columns_without_blocking_the_loop() -> None:
     workers = Later()
     world = World(workers, "slow")
     world.stage.answers = {"slow": gained("slow", 1, "x BIGINT")}
@@ -138,7 +138,7 @@ def test_what_is_read_at_the_start_is_waited_for_and_blocks_nothing() -> None:
     assert (world.goes_on("slow"), "x" in world.columns("slow"), world.stage.asked) == (True, True, ["slow first"])
 
 
-def test_a_partition_starts_once_the_columns_are_known() -> None:
+def test_partition_starts_once_its_columns_are_known() -> None:
     workers, partition = Later(), TopicPartition(Topic("slow"), Partition(0))
     world = World(workers, "slow")
     world.stage.answers = {"slow": gained("slow", 1, "x BIGINT")}
@@ -170,7 +170,7 @@ def test_a_partition_starts_once_the_columns_are_known() -> None:
 
 
 @pytest.mark.parametrize("error", [StoreRefusedError("not for you"), MarkerError("damaged", "look at it")])
-def test_what_may_not_or_cannot_be_read_is_not_waited_for(error: Exception) -> None:
+def test_refused_or_unreadable_columns_are_not_waited_for(error: Exception) -> None:
     world = World(InTurn(), "orders")
     world.stage.answers = {"orders": error}
     assert world.goes_on("orders")
@@ -181,7 +181,7 @@ def test_what_may_not_or_cannot_be_read_is_not_waited_for(error: Exception) -> N
     assert "x" in world.columns("orders")
 
 
-def test_an_answer_from_before_an_agreement_does_not_undo_it() -> None:
+def test_older_answer_does_not_undo_an_agreement() -> None:
     """Reading and agreeing take turns: with both under way, the older answer could be the later one."""
     workers = Later()
     world = World(workers, "orders")

@@ -433,7 +433,7 @@ def test_where_leaves_out_rows_of_sections_that_lack_its_columns(store: FsspecSt
 
 
 @pytest.mark.parametrize(("offset", "kept"), [("> 100", ["q", "r"]), (">= 100", ["p", "q", "r"])])
-def test_a_where_that_names_no_field_takes_or_leaves_all_rows_of_a_message(
+def test_where_without_fields_keeps_or_drops_all_rows_of_a_message(
     store: FsspecStore, offset: str, kept: list[str]
 ) -> None:
     settings: dict[str, Any] = {

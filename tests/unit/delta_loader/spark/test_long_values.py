@@ -36,7 +36,7 @@ GENERATED = schema_to_json(
         ({}, (), GENERATED, ["sku"]),
     ],
 )
-def test_a_column_that_delta_looks_at_keeps_its_values(
+def test_columns_that_delta_evaluates_keep_their_values(
     properties: dict[str, str], features: tuple[str, ...], schema: str, found: list[str]
 ) -> None:
     by = ("day", "sku", "year", "made")

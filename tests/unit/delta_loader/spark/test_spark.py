@@ -44,9 +44,7 @@ HEARTBEAT = "spark.executor.heartbeatInterval"
         (CLUSTER, HEARTBEAT, None),
     ],
 )
-def test_a_session_is_as_the_user_says_and_else_as_it_has_to_be(
-    says: dict[str, object], key: str, value: str | None
-) -> None:
+def test_session_options_of_the_user_override_defaults(says: dict[str, object], key: str, value: str | None) -> None:
     assert session_options(settings(says), [], {}).get(key) == value
 
 

@@ -156,7 +156,7 @@ def test_schema_may_precede_or_follow_the_payload() -> None:
     assert decoded.rows["id"].to_pylist() == [1, 2]
 
 
-def test_skipped_values_that_look_alike_are_told_apart() -> None:
+def test_skipped_values_that_look_alike_are_distinguished() -> None:
     same = b'{"name":"' + b"v" * 300 + b'"}'
     events = [
         b'{"schema":' + schema + b',"payload":{"op":"c","after":{"id":%d}}}' % number

@@ -454,7 +454,7 @@ def test_hand_made_marker_keeps_the_pending_outboxes(world: World) -> None:
     assert world.seal(3, 4, tail).tail.outboxes == (first, own), "a writer without outlets still lists them"
 
 
-def test_of_many_markers_made_by_hand_one_is_read(world: World) -> None:
+def test_only_one_of_many_hand_made_markers_is_read(world: World) -> None:
     first = sealed_with(world, 0, None, Waiting(OUTBOX))
     for offset in range(1, 8):
         world.store.write(f"done/orders/0/{offset}.done", b"")
