@@ -111,7 +111,7 @@ def test_after_a_restore_each_record_is_there_once_again(pipeline: Pipeline) -> 
     assert pipeline.held() == set()
 
 
-def test_what_kafka_no_longer_has_is_told_before_anything_is_done(pipeline: Pipeline) -> None:
+def test_offsets_that_kafka_no_longer_has_are_reported_before_any_change(pipeline: Pipeline) -> None:
     pipeline.stage(10, bad=False)
     pipeline.load()
     version = DeltaTable(pipeline.staging.table).version()

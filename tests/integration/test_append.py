@@ -123,7 +123,7 @@ def test_column_mapping(tmp_path: Path, spark: SparkSession, mode: str) -> None:
     assert all(row["name"] == f"n{row['_kafka_offset']}" for row in rows)
 
 
-def test_a_row_that_the_table_refuses_is_a_dead_letter_and_the_rest_is_loaded(
+def test_row_that_the_table_refuses_is_a_dead_letter_and_the_rest_is_loaded(
     tmp_path: Path, spark: SparkSession
 ) -> None:
     staging = Staging.below(tmp_path)
@@ -160,9 +160,7 @@ def test_a_row_that_the_table_refuses_is_a_dead_letter_and_the_rest_is_loaded(
     assert len(rows_of(staging.dead_letters)) == 10
 
 
-def test_records_of_two_topics_in_one_chain_are_told_apart_when_the_table_refuses_them(
-    tmp_path: Path, spark: SparkSession
-) -> None:
+def test_refused_records_of_two_topics_in_one_chain_are_distinguished(tmp_path: Path, spark: SparkSession) -> None:
     staging = JoinedStaging.below(tmp_path, "orders+payments")
     some = "TBLPROPERTIES ('delta.constraints.some' = 'id NOT IN (20, 30, 110)')"
     create(spark, staging, ORDERS, f"PARTITIONED BY (day) {some}")
@@ -185,7 +183,7 @@ def test_records_of_two_topics_in_one_chain_are_told_apart_when_the_table_refuse
     }
 
 
-def test_a_row_of_which_something_cannot_be_computed_is_a_dead_letter(tmp_path: Path, spark: SparkSession) -> None:
+def test_row_whose_generated_column_or_check_fails_is_a_dead_letter(tmp_path: Path, spark: SparkSession) -> None:
     """It throws where Delta computes or checks it; no other row is held by that."""
     staging = Staging.below(tmp_path)
     checks = (
@@ -215,7 +213,7 @@ def test_a_row_of_which_something_cannot_be_computed_is_a_dead_letter(tmp_path: 
     assert "number" in letters[5]
 
 
-def test_a_time_of_the_year_9999_is_read_by_others_too(tmp_path: Path, spark: SparkSession) -> None:
+def test_time_of_the_year_9999_is_read_by_other_readers(tmp_path: Path, spark: SparkSession) -> None:
     staging = Staging.below(tmp_path)
     create(spark, staging, f"{ORDERS}, until TIMESTAMP DEFAULT TIMESTAMP '9999-12-31'", DEFAULTS)
     staging.flush(0, 0, 1, days=["2026-01-01"])

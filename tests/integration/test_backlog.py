@@ -21,7 +21,7 @@ _SPARK = {
 
 
 @pytest.mark.parametrize("markers", [120, pytest.param(1_000, marks=pytest.mark.nightly)])
-def test_a_backlog_is_loaded_to_its_end_in_bounded_commits_and_memory(tmp_path: Path, markers: int) -> None:
+def test_backlog_is_loaded_to_its_end_in_bounded_commits_and_memory(tmp_path: Path, markers: int) -> None:
     most_files, partitions = markers * 3 // 10, markers // 4
     backlog = Backlog(
         str(tmp_path / "stage"), str(tmp_path / "table"), {}, markers=markers, partitions=partitions, rows=2

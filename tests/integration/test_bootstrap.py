@@ -161,7 +161,7 @@ def test_position_zero_is_written_down_where_the_stream_begins_elsewhere(operato
     assert len(list(operator.store.list("begin"))) == 3
 
 
-def test_a_group_s_commits(operator: Operator, kafka: KafkaCluster, topic: str) -> None:
+def test_plan_from_the_commits_of_a_group(operator: Operator, kafka: KafkaCluster, topic: str) -> None:
     consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": f"group-of-{topic}"})
     consumer.commit(offsets=[KafkaPartition(topic, 0, 2), KafkaPartition(topic, 1, 3)], asynchronous=False)
     consumer.close()
@@ -172,7 +172,7 @@ def test_a_group_s_commits(operator: Operator, kafka: KafkaCluster, topic: str) 
     assert "has no committed offsets" in operator.fails("plan", "--from", f"group:no-group-of-{topic}")
 
 
-def test_a_delta_table_s_txn_actions(operator: Operator, topic: str) -> None:
+def test_plan_from_the_txn_actions_of_a_table(operator: Operator, topic: str) -> None:
     assert "no Delta table" in operator.fails("plan", "--from", "delta")
     operator.table({"other-0": 7})
     assert "other-0" in operator.fails("plan", "--from", "delta")
@@ -266,7 +266,7 @@ def test_rewind_shows_first_and_does_it_with_yes(operator: Operator, topic: str)
     assert len(list(operator.store.list("stray/"))) == 2
 
 
-def test_one_command_has_all_that_is_held_staged_again(operator: Operator, topic: str) -> None:
+def test_one_command_stages_all_held_partitions_again(operator: Operator, topic: str) -> None:
     gap, torn = (TopicPartition(Topic(topic), Partition(number)) for number in (0, 1))
     first, _, last = chain_of(0, 2, 4, 5, partition=gap)
     put(operator.store, first, last)
@@ -285,7 +285,7 @@ def test_one_command_has_all_that_is_held_staged_again(operator: Operator, topic
     assert "No partition is held" in operator.runs("rewind", "--all-held", "--yes")
 
 
-def test_a_rewind_below_the_table_has_to_be_meant(operator: Operator, topic: str) -> None:
+def test_rewind_below_the_table_needs_its_option(operator: Operator, topic: str) -> None:
     put(operator.store, *chain_of(0, 2, 4, partition=TopicPartition(Topic(topic), Partition(0))))
     operator.table({"orders-0": 3})
     arguments = ("rewind", "--topic", topic, "--partition", "0", "--to", "2", "--yes")
@@ -294,7 +294,7 @@ def test_a_rewind_below_the_table_has_to_be_meant(operator: Operator, topic: str
     assert operator.markers() == {f"{topic}/0": (0, 2)}
 
 
-def test_what_the_config_or_kafka_does_not_know_is_named(operator: Operator, topic: str) -> None:
+def test_unknown_stream_or_topic_is_named(operator: Operator, topic: str) -> None:
     assert "'nobody'" in operator.fails("plan", "--from", "latest", "--stream", "nobody")
     assert "'nothing'" in operator.fails("skip", "--topic", "nothing", "--partition", "0", "--to", "1")
     assert "no partition 7" in operator.fails("rewind", "--topic", topic, "--partition", "7", "--to", "1")
@@ -313,7 +313,7 @@ def test_brokers_that_are_not_there_are_named(operator: Operator) -> None:
     assert "refused" in error
 
 
-def test_a_property_that_librdkafka_does_not_know_is_named(operator: Operator) -> None:
+def test_unknown_librdkafka_property_is_named(operator: Operator) -> None:
     content = yaml.safe_load((operator.folder / "config.yaml").read_text(encoding="utf-8"))
     content["kafka"]["no.such.property"] = "x"
     (operator.folder / "config.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")

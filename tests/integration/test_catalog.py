@@ -33,7 +33,7 @@ def load(staging: Staging, spark: SparkSession, names: dict[str, str]) -> Stream
     return report
 
 
-def test_a_table_is_registered_and_what_else_has_its_name_is_refused(tmp_path: Path, spark: SparkSession) -> None:
+def test_table_is_registered_and_another_object_of_its_name_is_refused(tmp_path: Path, spark: SparkSession) -> None:
     staging, shop = Staging.below(tmp_path), f"shop_{uuid.uuid4().hex[:8]}"
     staging.flush(0, 0, 10, dead=[3])
     failure = load(staging, spark, {f"{shop}.orders": staging.table}).failure
@@ -69,7 +69,7 @@ def test_a_table_is_registered_and_what_else_has_its_name_is_refused(tmp_path: P
     assert spark.table(f"{shop}.orders").count() == 19, "somebody dropped it, and it is there again"
 
 
-def test_a_table_whose_commits_are_its_catalogs_is_refused_by_its_location(tmp_path: Path, spark: SparkSession) -> None:
+def test_table_with_catalog_managed_commits_is_refused_by_its_location(tmp_path: Path, spark: SparkSession) -> None:
     """As Unity Catalog makes managed tables; Delta reads them by their name only."""
     staging = Staging.below(tmp_path)
     staging.flush(0, 0, 10)
@@ -101,7 +101,7 @@ def test_a_table_whose_commits_are_its_catalogs_is_refused_by_its_location(tmp_p
     assert [item.path for item in commit.list("")] == [f"{0:020d}.json"]
 
 
-def test_the_programs_with_a_metastore(tmp_path: Path, programs: Programs) -> None:
+def test_both_programs_work_with_a_metastore(tmp_path: Path, programs: Programs) -> None:
     """Two programs, which are two processes, know one Hive metastore; the writer's side needs none."""
     staging = Staging.below(tmp_path)
     staging.flush(0, 0, 10)

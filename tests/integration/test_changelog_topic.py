@@ -88,7 +88,7 @@ def written(kafka: KafkaCluster, new_topic: Callable[..., str]) -> Written:
     return Written(kafka, new_topic(2))
 
 
-def test_what_many_write_at_once_is_read_as_it_was_written(written: Written) -> None:
+def test_concurrent_writes_are_read_as_written(written: Written) -> None:
     given = [bytes([number]) * (number * 700) for number in range(24)]
     with ThreadPoolExecutor(8) as pool:
         written_changes = list(pool.map(lambda number: written.write(given[number], task=number % 3), range(24)))
@@ -105,7 +105,7 @@ def test_large_changes_go_into_the_smallest_topic_that_is_fit(
     assert written.read(written.write(given)) == [given]
 
 
-def test_a_message_says_what_it_is_and_has_no_key(written: Written) -> None:
+def test_message_of_changes_has_headers_and_no_key(written: Written) -> None:
     changes = written.write(b"x" * 1_500)
     reader = Consumer({"bootstrap.servers": written.kafka.bootstrap_servers, "group.id": "people"})
     reader.assign([KafkaPartition(written.topic, 0, 0)])
@@ -128,7 +128,7 @@ def test_pieces_that_are_gone_are_named(written: Written) -> None:
     assert written.read(second, third) == [b"b", b"c"]
 
 
-def test_a_topic_that_was_made_again_is_told_by_its_id(written: Written) -> None:
+def test_recreated_topic_is_recognized_by_its_id(written: Written) -> None:
     changes = written.write(b"a")
     assert changes.topic_id is not None
     written.kafka.delete_topic(written.topic)
@@ -176,7 +176,7 @@ def test_unfit_topics_are_refused_at_start(
     assert "set the topic's cleanup.policy to delete" in done.stderr
 
 
-def test_a_topic_that_is_compacted_later_takes_no_more_pieces(written: Written) -> None:
+def test_topic_that_is_compacted_later_takes_no_more_pieces(written: Written) -> None:
     written.write(b"a")
     written.set("cleanup.policy", "compact")
     with pytest.raises(BrokerError, match="cannot write to") as caught:
@@ -186,9 +186,7 @@ def test_a_topic_that_is_compacted_later_takes_no_more_pieces(written: Written) 
         written.write(b"b")
 
 
-def test_a_broker_that_is_away_is_a_failure_to_be_tried_again(
-    written: Written, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unreachable_broker_is_a_failure_that_is_retried(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stage_writer.changelog.topic._TIMEOUT_S", 1.0)
     away = written.new(**{"bootstrap.servers": "127.0.0.1:1"})
     name = StateFileName(TopicPartition(Topic("o"), Partition(0)), Position(7), 0, "0", StateKind.CHANGES)
@@ -196,7 +194,7 @@ def test_a_broker_that_is_away_is_a_failure_to_be_tried_again(
         away.write(written.topic, "shop", name, ByteChunks([b"a"]))
 
 
-def test_a_chain_whose_messages_are_gone_is_rewound_as_its_error_says(  # noqa: PLR0917 - fixtures
+def test_chain_whose_messages_are_gone_is_rewound_as_its_error_says(  # noqa: PLR0917 - fixtures
     kafka: KafkaCluster,
     new_topic: Callable[..., str],
     programs: Programs,

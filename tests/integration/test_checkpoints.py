@@ -90,7 +90,7 @@ class Table:
         assert deltalake.DeltaTable(self.staging.table).to_pyarrow_table().num_rows == self._flushed
 
 
-def test_a_checkpoint_is_written_after_the_commit_with_the_cleaning_of_the_log(
+def test_checkpoint_is_written_after_the_commit_with_the_cleaning_of_the_log(
     tmp_path: Path, spark: SparkSession
 ) -> None:
     table, later, before = Table(tmp_path, spark), Later(), jobs(spark)
@@ -110,7 +110,7 @@ def test_a_checkpoint_is_written_after_the_commit_with_the_cleaning_of_the_log(
     table.require_whole()
 
 
-def test_a_loader_s_threads_write_them(tmp_path: Path, spark: SparkSession) -> None:
+def test_checkpoints_are_written_by_background_threads(tmp_path: Path, spark: SparkSession) -> None:
     table, metrics = Table(tmp_path, spark), Metrics()
     checkpoints = spark_checkpoints(spark, SystemClock(), FsspecStore, log=structlog.get_logger(), metrics=metrics)
     for _ in range(4):
@@ -164,7 +164,7 @@ def without_a_codec(spark: SparkSession) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("lake", ["file"], indirect=True)
-def test_a_checkpoint_that_fails_leaves_nothing_torn_and_is_made_again(
+def test_failed_checkpoint_leaves_no_torn_file_and_is_retried(
     lake: Lake, spark: SparkSession, request: pytest.FixtureRequest
 ) -> None:
     table, later, metrics = Table(lake, spark), Later(), Metrics()
@@ -203,7 +203,7 @@ def test_a_checkpoint_that_fails_leaves_nothing_torn_and_is_made_again(
 
 @pytest.mark.s3
 @pytest.mark.parametrize("lake", ["moto"], indirect=True)
-def test_a_loader_whose_codec_is_missing_loads_and_leaves_no_torn_checkpoint(
+def test_loader_whose_codec_is_missing_loads_and_leaves_no_torn_checkpoint(
     lake: Lake, programs: Programs, tmp_path: Path
 ) -> None:
     """Java raises an error, not an exception, and Parquet then closes its file: S3A would upload what there is."""

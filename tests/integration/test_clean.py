@@ -59,7 +59,7 @@ def test_uploads_and_files_left_behind_on_s3(
 
 
 @pytest.mark.s3
-def test_a_listing_of_many_pages(moto: S3Server) -> None:
+def test_listing_of_many_pages_is_complete(moto: S3Server) -> None:
     url = moto.create_bucket("pages")
     store = FsspecStore(f"{url}/below", moto.storage_options)
     fs = s3fs.S3FileSystem(skip_instance_cache=True, **moto.storage_options)
@@ -69,7 +69,7 @@ def test_a_listing_of_many_pages(moto: S3Server) -> None:
 
 
 @pytest.mark.spark
-def test_a_table_of_sparks_keeps_every_version_that_can_be_read(
+def test_clean_keeps_files_of_every_readable_version(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from common.clock import SystemClock
@@ -95,7 +95,7 @@ def test_a_table_of_sparks_keeps_every_version_that_can_be_read(
     assert spark.read.format("delta").load(staging.table).count() == 29
 
 
-def test_the_command_tells_first_and_removes_when_asked(tmp_path: Path, programs: Programs) -> None:
+def test_clean_lists_first_and_removes_with_the_option(tmp_path: Path, programs: Programs) -> None:
     staging = Staging.below(tmp_path)
     staging.flush(0, 0, 10)
     settings = settings_for(staging).model_dump(mode="json", by_alias=True)

@@ -34,7 +34,7 @@ def record(index: int) -> dict[str, object]:
     }
 
 
-def test_a_drafted_config_passes_the_check_and_stages_each_record(
+def test_drafted_config_passes_the_check_and_stages_each_record(
     kafka: KafkaCluster, new_topic: Callable[..., str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     topic = new_topic(partitions=3, prefix="shop.orders")
@@ -71,7 +71,7 @@ def test_a_drafted_config_passes_the_check_and_stages_each_record(
     assert run(app, ["markers", "verify", str(config)]) == 0
 
 
-def test_a_topic_without_records_is_told(
+def test_empty_topic_is_reported(
     kafka: KafkaCluster, new_topic: Callable[..., str], capfd: pytest.CaptureFixture[str]
 ) -> None:
     topic = new_topic()
@@ -82,7 +82,7 @@ def test_a_topic_without_records_is_told(
     assert "Kafka has no topic" in capfd.readouterr().err
 
 
-def test_what_is_not_given_is_asked_for_on_a_terminal(
+def test_missing_options_are_asked_for_on_a_terminal(
     kafka: KafkaCluster, new_topic: Callable[..., str], tmp_path: Path
 ) -> None:
     topic = new_topic()

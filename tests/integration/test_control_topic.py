@@ -80,7 +80,7 @@ def test_notifications_are_heard_and_other_messages_are_not(kafka: KafkaCluster,
         assert heard(listener) == {"orders"}
 
 
-def test_a_topic_that_goes_and_comes_is_told_of_once_each(kafka: KafkaCluster) -> None:
+def test_lost_and_restored_control_topic_is_reported_once_each(kafka: KafkaCluster) -> None:
     topic = f"control-{uuid.uuid4().hex[:12]}"
     with capture_logs() as logs, closing(listen(properties(kafka), topic)) as listener:
         for partitions in (1, 2):
@@ -120,7 +120,7 @@ def test_brokers_that_are_away_delay_no_caller() -> None:
     assert all("127.0.0.1:9" in str(line["problem"]) for line in logs)
 
 
-def test_a_topic_that_takes_no_signs_is_noticed_and_so_is_its_coming(kafka: KafkaCluster) -> None:
+def test_control_topic_that_takes_no_messages_is_reported_until_it_does(kafka: KafkaCluster) -> None:
     topic, metrics = f"control-{uuid.uuid4().hex[:12]}", Metrics()
     with capture_logs() as logs:
         control = KafkaControlTopic(properties(kafka), topic, structlog.get_logger(), metrics)

@@ -54,7 +54,7 @@ def test_properties_and_clustering(tmp_path: Path, spark: SparkSession) -> None:
     assert not properties.items() <= letters.properties.items()
 
 
-def test_a_table_is_clustered_by_a_column_that_is_not_among_its_first(tmp_path: Path, spark: SparkSession) -> None:
+def test_table_is_clustered_by_a_column_that_is_not_among_its_first(tmp_path: Path, spark: SparkSession) -> None:
     """Delta refuses a column without statistics, which it has of the first 32 by default."""
     staging, model = Staging.below(tmp_path), f"{tmp_path}/tables/model"
     columns = ", ".join(f"c{number} INT" for number in range(40))
@@ -71,7 +71,7 @@ def test_a_table_is_clustered_by_a_column_that_is_not_among_its_first(tmp_path: 
     assert "cluster_by names 'day', which has the type BOOLEAN" in str(report.failure)
 
 
-def test_a_table_like_another_one_is_loaded_as_that_one_would_be(tmp_path: Path, spark: SparkSession) -> None:
+def test_table_like_another_one_is_loaded_as_that_one_would_be(tmp_path: Path, spark: SparkSession) -> None:
     staging, model = Staging.below(tmp_path), f"{tmp_path}/tables/model"
     spark.sql(
         f"CREATE TABLE delta.`{model}` (day STRING NOT NULL, number BIGINT GENERATED ALWAYS AS IDENTITY, "
@@ -99,7 +99,7 @@ def test_a_table_like_another_one_is_loaded_as_that_one_would_be(tmp_path: Path,
     assert ours.properties[materialized] != theirs.properties[materialized]
 
 
-def test_a_table_that_would_not_fit_is_not_made(tmp_path: Path, spark: SparkSession) -> None:
+def test_incompatible_table_is_not_created(tmp_path: Path, spark: SparkSession) -> None:
     staging, model = Staging.below(tmp_path), f"{tmp_path}/tables/model"
     staging.flush(0, 0, 10)
     failure = load(staging, spark, template=model).failure

@@ -25,7 +25,7 @@ from tests.conftest import Lake, built
 
 
 @pytest.mark.broker
-def test_a_record_goes_through_the_broker(kafka: KafkaCluster, new_topic: Callable[..., str]) -> None:
+def test_record_goes_through_the_broker(kafka: KafkaCluster, new_topic: Callable[..., str]) -> None:
     topic = new_topic(partitions=2)
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     producer.produce(topic, b'{"id": 1}', partition=1)
@@ -41,7 +41,7 @@ def test_a_record_goes_through_the_broker(kafka: KafkaCluster, new_topic: Callab
 
 @pytest.mark.in_turn("brokers die")
 @pytest.mark.broker
-def test_a_killed_broker_comes_back_with_its_records() -> None:
+def test_killed_broker_comes_back_with_its_records() -> None:
     with running_kafka(KafkaOptions()) as cluster:
         topic = cluster.create_topic("kept")
         producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
@@ -94,7 +94,7 @@ def test_one_broker_of_three_may_go_and_connections_may_be_cut_and_stalled() -> 
 
 @pytest.mark.s3
 @pytest.mark.parametrize("kind", built("versitygw", "minio"))
-def test_a_killed_s3_server_comes_back_with_its_objects(kind: S3Kind, tmp_path: Path) -> None:
+def test_killed_s3_server_comes_back_with_its_objects(kind: S3Kind, tmp_path: Path) -> None:
     with running_s3(kind, tmp_path) as server:
         server.create_bucket("kept")
         store = FsspecStore("s3://kept/stage", server.storage_options)
@@ -132,7 +132,7 @@ def test_spark_writes_and_reads_delta_where_the_lake_is(lake: Lake, spark: Spark
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the operating system's leash is Linux's")
-def test_a_child_ends_with_its_parent(tmp_path: Path) -> None:
+def test_child_process_ends_with_its_parent(tmp_path: Path) -> None:
     script = (
         "import sys, time; from pathlib import Path; from devservices import processes;"
         f"child = processes.start(['sleep', '600'], Path({str(tmp_path / 'child.log')!r}));"

@@ -101,7 +101,7 @@ def test_framed_events_are_staged(
     assert rows[0]["_cdc"]["source"] == "shop.orders"
 
 
-def test_a_registry_that_goes_away_and_comes_back_holds_up_its_own_stream_only(
+def test_registry_that_goes_away_and_comes_back_holds_up_its_own_stream_only(
     kafka: KafkaCluster,
     new_topic: Callable[..., str],
     programs: Programs,

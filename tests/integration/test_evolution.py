@@ -98,7 +98,7 @@ def test_columns_are_added_and_types_are_widened_and_two_writers_converge(tmp_pa
     assert DeltaTable(staging.table).version() == state.version
 
 
-def test_a_cast_loses_nothing_or_says_so(spark: SparkSession) -> None:
+def test_cast_that_loses_a_value_is_recognized(spark: SparkSession) -> None:
     cases = [
         ("BIGINT", "2147483648L", "INT", True),
         ("BIGINT", "-2147483648L", "INT", False),

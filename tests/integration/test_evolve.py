@@ -50,7 +50,7 @@ def load(config: Path, spark: SparkSession) -> None:
     assert (report.failure, report.held) == (None, {})
 
 
-def test_a_table_gains_what_records_gain(
+def test_table_gains_the_fields_of_records(
     kafka: KafkaCluster, new_topic: Callable[..., str], programs: Programs, spark: SparkSession, tmp_path: Path
 ) -> None:
     topic, table = new_topic(2), f"{tmp_path}/orders"
@@ -143,9 +143,7 @@ def test_a_table_gains_what_records_gain(
     assert (rows[2]["1d"]["order"], rows[2]["_rescued"]) == (True, '{"ID":3}')
 
 
-def test_what_goes_through_spark_may_be_older_than_the_columns_of_its_table(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_files_read_by_spark_may_lack_columns_of_the_table(spark: SparkSession, tmp_path: Path) -> None:
     older, url = (
         "id BIGINT, meta STRUCT<a: BIGINT>, items ARRAY<STRUCT<n: BIGINT>>, _kafka_offset BIGINT",
         f"{tmp_path}/t",

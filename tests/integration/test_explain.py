@@ -126,7 +126,7 @@ def forget(world: World, keep_from: int) -> None:
         (folder / f"{version:020d}.json").unlink()
 
 
-def test_a_stream_without_offset_columns_is_told_what_can_be(tmp_path: Path, spark: SparkSession) -> None:
+def test_stream_without_offset_columns_is_explained_as_far_as_possible(tmp_path: Path, spark: SparkSession) -> None:
     world = World(Staging.below(tmp_path), spark)
     world.staging.touch(0, 9)
     world.staging.flush(0, 10, 20)

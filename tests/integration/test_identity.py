@@ -98,7 +98,7 @@ def edited(kafka: KafkaCluster, tmp_path: Path, programs: Programs, spark: Spark
     return Edited(kafka, tmp_path, programs, spark)
 
 
-def test_a_renamed_topic_is_held_and_taken_too_by_the_command_that_status_prints(
+def test_renamed_topic_is_held_and_loaded_after_the_command_of_status(
     edited: Edited, new_topic: Callable[..., str]
 ) -> None:
     orders, renamed = new_topic(), new_topic()
@@ -120,9 +120,7 @@ def test_a_renamed_topic_is_held_and_taken_too_by_the_command_that_status_prints
     assert (edited.held(), edited.rows()) == ({}, edited.sent)
 
 
-def test_a_topic_that_is_exchanged_for_another_is_reported_until_what_was_staged_of_it_is_loaded(
-    edited: Edited, new_topic: Callable[..., str]
-) -> None:
+def test_replaced_topic_is_reported_until_its_markers_are_loaded(edited: Edited, new_topic: Callable[..., str]) -> None:
     orders, payments, refunds = new_topic(), new_topic(), new_topic()
     edited.edit([orders, payments])
     edited.send(orders, 12)
@@ -145,7 +143,7 @@ def test_a_topic_that_is_exchanged_for_another_is_reported_until_what_was_staged
     assert edited.programs.run("delta-loader", "status", edited.config).returncode == 0
 
 
-def test_another_app_id_is_held_and_goes_on_behind_the_first(edited: Edited, new_topic: Callable[..., str]) -> None:
+def test_changed_app_id_is_held_and_continues_after_the_first(edited: Edited, new_topic: Callable[..., str]) -> None:
     orders = new_topic()
     edited.edit([orders])
     edited.send(orders, 12)
@@ -168,7 +166,7 @@ def test_another_app_id_is_held_and_goes_on_behind_the_first(edited: Edited, new
     assert (edited.held(), edited.rows()) == ({}, edited.sent)
 
 
-def test_a_topic_of_that_name_with_another_id_in_another_stage_is_held(
+def test_topic_of_the_same_name_with_another_id_in_another_stage_is_held(
     edited: Edited, new_topic: Callable[..., str]
 ) -> None:
     orders = new_topic()

@@ -190,7 +190,7 @@ def test_records_meet_again_through_a_topic(
     assert counted == {country: list(range(1, count + 1)) for country, count in expected.items()}
 
 
-def test_check_tells_of_topics_that_cannot_be_joined_or_written(
+def test_check_reports_topics_that_cannot_be_joined_or_written(
     kafka: KafkaCluster,
     new_topic: Callable[..., str],
     programs: Programs,

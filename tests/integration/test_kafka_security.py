@@ -108,7 +108,7 @@ def with_wrong_secret(secured: SecuredKafka, way: Way) -> dict[str, str]:
 
 @pytest.mark.usefixtures("refused")
 @pytest.mark.parametrize("way", WAYS)
-def test_the_writer_and_the_commands_need_no_more_than_to_read(
+def test_writer_and_commands_need_only_read_rights(
     way: Way, config_of: Callable[..., Path], programs: Programs, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     config = config_of(way)
@@ -128,7 +128,7 @@ def test_the_writer_and_the_commands_need_no_more_than_to_read(
     assert "orders" in everything
 
 
-def test_who_joins_no_group_needs_no_right_to_one(
+def test_reader_without_a_group_needs_no_right_to_one(
     config_of: Callable[..., Path], capfd: pytest.CaptureFixture[str]
 ) -> None:
     config = config_of("SCRAM-SHA-512", "reader")
@@ -153,7 +153,7 @@ def staged(folder: Path) -> str:
 
 
 @pytest.mark.parametrize("way", WAYS[:3])
-def test_a_wrong_secret_is_told_and_not_shown(
+def test_wrong_secret_is_reported_and_not_shown(
     way: Way, secured: SecuredKafka, config_of: Callable[..., Path], capfd: pytest.CaptureFixture[str]
 ) -> None:
     config = config_of(way, **with_wrong_secret(secured, way))
@@ -168,7 +168,7 @@ def test_a_wrong_secret_is_told_and_not_shown(
         assert WRONG not in error
 
 
-def test_a_key_that_cannot_be_opened_is_the_configs_fault(
+def test_unreadable_key_is_a_config_error(
     secured: SecuredKafka, config_of: Callable[..., Path], capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert run(writer, ["check", str(config_of("mutual TLS", **with_wrong_secret(secured, "mutual TLS")))]) == 2
@@ -194,7 +194,7 @@ def test_a_key_that_cannot_be_opened_is_the_configs_fault(
         ),
     ],
 )
-def test_a_handshake_that_fails_is_told(
+def test_failed_handshake_is_reported(
     way: Way,
     properties: dict[str, str | None],
     remedy: str,
@@ -217,7 +217,7 @@ def test_a_handshake_that_fails_is_told(
         ("writer", "other", "READ the consumer group other"),
     ],
 )
-def test_a_right_that_is_missing_is_named(
+def test_missing_right_is_named(
     user: str, group: str, named: str, config_of: Callable[..., Path], capfd: pytest.CaptureFixture[str]
 ) -> None:
     config = config_of("SCRAM-SHA-512", user)
@@ -252,7 +252,7 @@ def allow_when_refused(secured: SecuredKafka, user: str, right: Right) -> dict[s
     return properties
 
 
-def test_who_tells_of_markers_needs_to_write_and_who_hears_to_read(
+def test_control_topic_needs_write_rights_of_writers_and_read_rights_of_loaders(
     secured: SecuredKafka, config_of: Callable[..., Path], capfd: pytest.CaptureFixture[str]
 ) -> None:
     secured.cluster.create_topic("control")
@@ -278,7 +278,7 @@ def test_who_tells_of_markers_needs_to_write_and_who_hears_to_read(
     hears.close()
 
 
-def test_a_changelog_topic_is_read_written_and_looked_at(secured: SecuredKafka) -> None:
+def test_changelog_topic_needs_read_write_and_describe_rights(secured: SecuredKafka) -> None:
     secured.cluster.create_topic("changes")
     topics = KafkaChangelogs({**secured.properties("SCRAM-SHA-512", "writer")}, "ingest", 86_400.0)
     changelog = TopicChangelog(topics, SystemClock(), Metrics())
@@ -309,7 +309,7 @@ def next_notified(hears: Listener) -> frozenset[str]:
     return notified
 
 
-def test_the_service_ends_when_it_is_never_let_in(refused: Child) -> None:
+def test_service_ends_when_kafka_refuses_it(refused: Child) -> None:
     assert refused.process.wait(600) == 1
     output = refused.log.read_text("utf-8")
     assert "refuses this client" in output
@@ -319,7 +319,7 @@ def test_the_service_ends_when_it_is_never_let_in(refused: Child) -> None:
     assert WRONG not in output
 
 
-def test_what_the_writer_was_not_given_it_cannot_do(secured: SecuredKafka) -> None:
+def test_writer_cannot_do_what_it_has_no_right_to(secured: SecuredKafka) -> None:
     failed: list[str] = []
     producer = Producer({**secured.properties("PLAIN", "writer"), "log_level": 0})
     producer.produce("orders", b"{}", on_delivery=lambda error, _: failed.append("" if error is None else error.name()))

@@ -36,7 +36,7 @@ def compared(seeds: range) -> tuple[dict[str, dict[str, Any]], dict[str, Shown]]
 
 @pytest.mark.parametrize("plan", sorted(PLANS))
 @pytest.mark.parametrize("seeds", [SEEDS, pytest.param(OTHER_SEEDS, marks=pytest.mark.nightly)], ids=["same", "fresh"])
-def test_an_operator_gives_what_kafka_streams_gives(seeds: range, plan: str) -> None:
+def test_operator_gives_the_results_of_kafka_streams(seeds: range, plan: str) -> None:
     given, answers = compared(seeds)
     something = 0
     for name in (f"{plan}-{seed}" for seed in seeds):
@@ -56,7 +56,7 @@ def answers() -> dict[str, Shown]:
 
 
 @pytest.mark.parametrize("difference", sorted(DIFFERENCES))
-def test_where_we_differ_it_is_as_documented(answers: dict[str, Shown], difference: str) -> None:
+def test_differences_from_kafka_streams_are_as_documented(answers: dict[str, Shown], difference: str) -> None:
     case, mine, other = DIFFERENCES[difference]
     assert ours.run(case)[-1] == mine
     assert answers[difference][-1] == other, "Kafka Streams gives something else now: look at docs/internals/peers.md"

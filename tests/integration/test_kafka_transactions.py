@@ -81,7 +81,7 @@ def test_aborted_records_never_arrive_and_leave_no_gap(
     assert spans[-1][1] == end_of(kafka, topic), "the aborted records and the markers behind the last row are covered"
 
 
-def test_an_open_transaction_is_not_waited_for_and_arrives_when_it_is_committed(
+def test_open_transaction_is_staged_once_it_is_committed(
     kafka: KafkaCluster, new_topic: Callable[..., str], programs: Programs, tmp_path: Path
 ) -> None:
     topic = new_topic(1)
@@ -99,7 +99,7 @@ def test_an_open_transaction_is_not_waited_for_and_arrives_when_it_is_committed(
     assert staged(tmp_path, topic) == ([(0, 3), (3, 7)], [1, 2, 3, 10, 11, 4])
 
 
-def test_a_partition_of_nothing_but_aborted_records_is_caught_up(
+def test_partition_with_only_aborted_records_is_caught_up(
     kafka: KafkaCluster, new_topic: Callable[..., str], programs: Programs, tmp_path: Path
 ) -> None:
     topic = new_topic(1)

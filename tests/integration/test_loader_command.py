@@ -34,7 +34,7 @@ def config_of(*stagings: Staging, programs: Programs, **loader: object) -> Path:
     )
 
 
-def test_once_loads_what_is_there_and_status_tells(tmp_path: Path, programs: Programs) -> None:
+def test_run_once_loads_all_markers_and_status_reports_them(tmp_path: Path, programs: Programs) -> None:
     """Of two streams: one whose partition is held, and one whose table no loader of today can write."""
     staging, broken = (OneOfMany(f"{tmp_path}/{name}", topic=name) for name in ("orders", "returns"))
     broken.flush(0, 0, 10)
@@ -89,7 +89,7 @@ def test_status_needs_no_spark(tmp_path: Path, programs: Programs) -> None:
     assert "orders/0" in done.stdout
 
 
-def test_a_wrong_schedule_ends_in_2(tmp_path: Path, programs: Programs) -> None:
+def test_wrong_schedule_exits_with_2(tmp_path: Path, programs: Programs) -> None:
     config = config_of(Staging.below(tmp_path), programs=programs, schedule="99 * * * *")
     done = programs.run("delta-loader", "run", config)
     assert done.returncode == 2
@@ -97,7 +97,7 @@ def test_a_wrong_schedule_ends_in_2(tmp_path: Path, programs: Programs) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_the_service_loads_on_its_schedule_answers_and_ends_in_1_when_its_spark_dies(
+def test_service_loads_on_its_schedule_answers_and_ends_in_1_when_its_spark_dies(
     tmp_path: Path, programs: Programs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JAVA_OF_ITS_OWN", "1")  # tests/integration/warm_java.py
@@ -128,7 +128,7 @@ def test_the_service_loads_on_its_schedule_answers_and_ends_in_1_when_its_spark_
     assert "the Spark process has ended" in service.log.read_text("utf-8")
 
 
-def test_a_loader_that_still_starts_spark_ends_on_sigterm_with_0(tmp_path: Path, programs: Programs) -> None:
+def test_loader_that_still_starts_spark_ends_on_sigterm_with_0(tmp_path: Path, programs: Programs) -> None:
     staging = Staging.below(tmp_path)
     staging.flush(0, 0, 10)
     service = programs.start("delta-loader", "run", config_of(staging, programs=programs, schedule="1s"))

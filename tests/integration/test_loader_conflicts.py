@@ -57,7 +57,7 @@ def load(staging: Staging, tables: SparkDeltaTables, **loader: object) -> Stream
     return report
 
 
-def test_a_table_is_made_by_a_commit_of_its_own(staging: Staging, spark: SparkSession) -> None:
+def test_table_is_made_by_a_commit_of_its_own(staging: Staging, spark: SparkSession) -> None:
     """So that a MERGE or an OPTIMIZE that runs meanwhile never meets a load that changes the schema."""
     staging.flush(0, 0, 10)
     load(staging, SparkDeltaTables(spark, SystemClock()))
@@ -80,7 +80,7 @@ DEEDS = {
     [*((deed, None) for deed in DEEDS), *((deed, "Serializable") for deed in DEEDS if deed.startswith("DELETE"))],
     ids=["optimize", "delete", "merge", "properties", "columns", "delete-serializable"],
 )
-def test_a_load_with_a_foreign_commit_in_between(
+def test_load_with_a_foreign_commit_in_between(
     staging: Staging, spark: SparkSession, deed: str, isolation: str | None
 ) -> None:
     tables, table = SparkDeltaTables(spark, SystemClock()), f"delta.`{staging.table}`"
@@ -104,7 +104,7 @@ def test_a_load_with_a_foreign_commit_in_between(
     assert state.transactions == {"orders-0": 19}
 
 
-def test_a_constraint_that_is_made_while_a_pass_goes_on_is_obeyed(staging: Staging, spark: SparkSession) -> None:
+def test_constraint_that_is_made_while_a_pass_goes_on_is_obeyed(staging: Staging, spark: SparkSession) -> None:
     """It changes no column; a file that breaks it would be in the table forever."""
     tables, table = SparkDeltaTables(spark, SystemClock()), f"delta.`{staging.table}`"
     staging.flush(0, 0, 5)

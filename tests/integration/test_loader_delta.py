@@ -69,7 +69,7 @@ def test_every_reader_sees_the_rows_once(staging: Staging, tables: SparkDeltaTab
     assert scan.fetchone() == (18, 18, 0)
 
 
-def test_the_log_says_what_was_loaded(staging: Staging, tables: SparkDeltaTables, spark: SparkSession) -> None:
+def test_log_says_what_was_loaded(staging: Staging, tables: SparkDeltaTables, spark: SparkSession) -> None:
     staging.flush(0, 0, 10)
     staging.flush(1, 100, 103)
     loader_for(staging, tables).run_pass()
@@ -90,7 +90,7 @@ def test_the_log_says_what_was_loaded(staging: Staging, tables: SparkDeltaTables
 
 @pytest.mark.parametrize("lake", ["versitygw"], indirect=True)
 @pytest.mark.s3
-def test_the_same_over_s3(lake: Lake, tables: SparkDeltaTables, spark: SparkSession) -> None:
+def test_same_over_s3(lake: Lake, tables: SparkDeltaTables, spark: SparkSession) -> None:
     staging = Staging(lake.url, storage_options=dict(lake.storage_options))
     days = ["2026-01-01", None, "a/b=c %ü"]
     staging.flush(0, 0, 9, days=days, dead=[4])
@@ -118,7 +118,7 @@ def test_spark_skips_files_by_the_statistics(staging: Staging, tables: SparkDelt
     assert scanned_files(frame.where("_kafka_offset = 33").select("name").distinct()) == 1
 
 
-def test_a_marker_made_by_hand_moves_the_position_without_rows(staging: Staging, tables: SparkDeltaTables) -> None:
+def test_marker_made_by_hand_moves_the_position_without_rows(staging: Staging, tables: SparkDeltaTables) -> None:
     staging.flush(0, 0, 10)
     loader = loader_for(staging, tables)
     loader.run_pass()
@@ -139,7 +139,7 @@ def test_dead_letters_reach_their_own_table_once(staging: Staging, tables: Spark
     assert offsets_of(staging.dead_letters, 0) == [3, 7]
 
 
-def test_a_stream_without_dead_letters_has_no_table_for_them(staging: Staging, tables: SparkDeltaTables) -> None:
+def test_stream_without_dead_letters_has_no_table_for_them(staging: Staging, tables: SparkDeltaTables) -> None:
     staging.flush(0, 0, 10)
     loader_for(staging, tables).run_pass()
     assert not Path(staging.dead_letters).exists()
@@ -162,7 +162,7 @@ class Mortal:
 
 
 @pytest.mark.parametrize(("table", "after"), [("table", True), ("table", False), ("dead_letters", True)])
-def test_a_loader_that_dies_loads_nothing_twice(
+def test_loader_that_dies_loads_nothing_twice(
     staging: Staging, tables: SparkDeltaTables, table: str, *, after: bool
 ) -> None:
     staging.flush(0, 0, 10, dead=[3])
@@ -201,7 +201,7 @@ def test_two_loaders_load_once(staging: Staging, tables: SparkDeltaTables) -> No
     assert offsets_of(staging.table, 1) == list(range(10))
 
 
-def test_a_commit_between_read_and_commit_is_a_conflict(staging: Staging, tables: SparkDeltaTables) -> None:
+def test_commit_between_read_and_commit_is_a_conflict(staging: Staging, tables: SparkDeltaTables) -> None:
     """The race that only Delta can decide: both transactions are open before either commits."""
     staging.flush(0, 0, 10)
     loader_for(staging, tables).run_pass()
@@ -239,7 +239,7 @@ class Forgetful(LoadTransaction):
 
 
 @pytest.mark.parametrize("writes", [True, False])
-def test_a_commit_whose_answer_is_lost_is_looked_up(
+def test_commit_whose_answer_is_lost_is_looked_up(
     staging: Staging, spark: SparkSession, tables: SparkDeltaTables, *, writes: bool
 ) -> None:
     staging.flush(0, 0, 10)
@@ -257,7 +257,7 @@ def test_a_commit_whose_answer_is_lost_is_looked_up(
     assert offsets_of(staging.table, 0) == list(range(20))
 
 
-def test_a_changed_table_is_a_conflict_and_then_loaded(
+def test_changed_table_is_a_conflict_and_then_loaded(
     staging: Staging, tables: SparkDeltaTables, spark: SparkSession
 ) -> None:
     staging.flush(0, 0, 10)
@@ -287,7 +287,7 @@ def test_a_changed_table_is_a_conflict_and_then_loaded(
         ("id INT, name STRING, {k}, day STRING", "the column id is INT, staged as BIGINT"),
     ],
 )
-def test_a_table_that_what_is_staged_does_not_fit_is_refused(
+def test_table_that_what_is_staged_does_not_fit_is_refused(
     staging: Staging, tables: SparkDeltaTables, spark: SparkSession, columns: str, says: str
 ) -> None:
     kafka = "_kafka_topic STRING, _kafka_partition INT, _kafka_offset BIGINT"
@@ -339,7 +339,7 @@ def test_finished_markers_go_and_the_last_stays(staging: Staging, tables: SparkD
     assert transactions(staging) == {"orders-0": 39, "orders-1": 5}
 
 
-def test_a_table_that_was_made_again_begins_again(staging: Staging, tables: SparkDeltaTables) -> None:
+def test_table_that_was_made_again_begins_again(staging: Staging, tables: SparkDeltaTables) -> None:
     staging.flush(0, 0, 10)
     staging.flush(0, 10, 20)
     loader_for(staging, tables).run_pass()

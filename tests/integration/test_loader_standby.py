@@ -71,7 +71,7 @@ def lease_of(programs: Programs, config: Path) -> dict[str, Any]:
     return lease
 
 
-def test_the_standby_loads_after_the_holder_s_death_and_after_its_end(tmp_path: Path, programs: Programs) -> None:
+def test_standby_loads_after_the_holder_s_death_and_after_its_end(tmp_path: Path, programs: Programs) -> None:
     orders, returns = (OneOfMany(f"{tmp_path}/{name}", topic=name) for name in ("orders", "returns"))
     streams = [
         {"app_id": staging.topic, "topics": [staging.topic], "table": staging.table, **DECLARED}

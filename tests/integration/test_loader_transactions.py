@@ -33,9 +33,7 @@ def load(staging: Staging, spark: SparkSession) -> int:
     return report.rows
 
 
-def test_a_load_that_adds_starts_no_job_and_a_lost_checksum_costs_only_time(
-    tmp_path: Path, spark: SparkSession
-) -> None:
+def test_load_that_adds_starts_no_job_and_a_lost_checksum_costs_only_time(tmp_path: Path, spark: SparkSession) -> None:
     staging = Staging.below(tmp_path)
     for partition in range(PARTITIONS):
         staging.flush(partition, 0, 2)
@@ -83,7 +81,7 @@ def test_no_load_has_java_throw(tmp_path: Path, spark: SparkSession, monkeypatch
         thrown.clear()
 
 
-def test_a_table_of_another_program_is_looked_at_from_a_thread_that_ran_no_query(
+def test_table_of_another_program_is_looked_at_from_a_thread_that_ran_no_query(
     tmp_path: Path, spark: SparkSession
 ) -> None:
     """Streams have threads of their own; a checkpoint without a checksum beside it has to be read."""

@@ -87,7 +87,7 @@ def adds(table: str, version: int) -> list[dict[str, object]]:
     return [action["add"] for action in map(json.loads, text.splitlines()) if "add" in action]
 
 
-def test_a_table_without_offsets_is_told_and_not_taken_for_a_damaged_one(staging: Staging, spark: SparkSession) -> None:
+def test_table_without_offsets_is_told_and_not_taken_for_a_damaged_one(staging: Staging, spark: SparkSession) -> None:
     place, rows = Path(staging.root) / "foreign", spark.read.format("delta").load(staging.table)
     rows.select("_kafka_topic", "_kafka_partition").write.format("delta").save(str(place))
     with pytest.raises(TableError, match="has no column _kafka_offset") as raised:
@@ -95,7 +95,7 @@ def test_a_table_without_offsets_is_told_and_not_taken_for_a_damaged_one(staging
     assert "kafka_columns: false" in raised.value.remedy
 
 
-def test_a_whole_table_is_proved(staging: Staging, spark: SparkSession) -> None:
+def test_whole_table_is_proved(staging: Staging, spark: SparkSession) -> None:
     verified = report(staging, spark)
     assert (verified.failure, [finding.kind for finding in verified.findings]) == (None, ["given_up"])
     assert [
@@ -120,7 +120,7 @@ def test_optimize_and_delete_are_told_from_loss(staging: Staging, spark: SparkSe
     )
 
 
-def test_a_file_that_was_added_twice_is_named(staging: Staging, spark: SparkSession) -> None:
+def test_file_that_was_added_twice_is_named(staging: Staging, spark: SparkSession) -> None:
     (add,) = [added_file for added_file in adds(staging.table, 2) if "orders-0-" in str(added_file["path"])]
     copy = str(add["path"]).replace("orders-0-", "copy-of-orders-0-")
     shutil.copy(Path(staging.table) / str(add["path"]), Path(staging.table) / copy)
@@ -142,7 +142,7 @@ def test_rows_that_an_overwrite_removed_are_named(staging: Staging, spark: Spark
     assert "version 2 " in fault.text
 
 
-def test_a_txn_action_that_was_moved_ahead_is_a_gap(staging: Staging, spark: SparkSession) -> None:
+def test_txn_action_that_was_moved_ahead_is_a_gap(staging: Staging, spark: SparkSession) -> None:
     version = commit_by_hand(staging.table, {"txn": {"appId": "orders-1", "version": 199}})
     staging.flush(1, 200, 210)
     loader_for(staging, SparkDeltaTables(spark, SystemClock())).run_pass()
@@ -170,7 +170,7 @@ def test_what_was_cleaned_up_is_not_claimed(staging: Staging, spark: SparkSessio
     assert kinds(verified, Verdict.UNPROVED) == ["history_cleaned", "older_than_history"]
 
 
-def test_a_file_that_a_vacuum_took_is_named_with_its_remedy(staging: Staging, spark: SparkSession) -> None:
+def test_file_that_a_vacuum_took_is_named_with_its_remedy(staging: Staging, spark: SparkSession) -> None:
     (add,) = [added_file for added_file in adds(staging.table, 2) if "orders-1-" in str(added_file["path"])]
     (Path(staging.table) / str(add["path"])).unlink()
     verified = report(staging, spark)

@@ -181,7 +181,7 @@ def test_deltas_own_log_store_loses_an_acknowledged_commit(
 
 
 @only_s3
-def test_a_commit_whose_answer_was_lost_is_told_and_made_once(
+def test_commit_whose_answer_was_lost_is_told_and_made_once(
     lake: Lake, bucket: str, proxy: Proxy, spark: SparkSession
 ) -> None:
     orders = Staging(f"s3://{bucket}", "orders", storage_options=dict(lake.storage_options))
@@ -219,7 +219,7 @@ class Deadly:
 @pytest.mark.in_turn("a loader is killed before it hears of its commit")
 @pytest.mark.parametrize(("table", "version"), [("orders", 0), ("orders_dead_letters", 1)])
 @pytest.mark.parametrize("lake", ["versitygw"], indirect=True)
-def test_a_loader_killed_before_it_hears_of_a_commit_loads_once(  # noqa: PLR0917 - fixtures
+def test_loader_killed_before_it_hears_of_a_commit_loads_once(  # noqa: PLR0917 - fixtures
     orders: Staging,
     programs: Programs,
     proxy: Proxy,
@@ -244,7 +244,7 @@ def test_a_loader_killed_before_it_hears_of_a_commit_loads_once(  # noqa: PLR091
 
 
 @only_moto
-def test_a_store_that_ignores_conditions_is_refused_at_start_up(
+def test_store_that_ignores_conditions_is_refused_at_start_up(
     orders: Staging, programs: Programs, proxy: Proxy, config: Callable[..., Path]
 ) -> None:
     orders.flush(0, 0, 20)
@@ -268,7 +268,7 @@ def probes(bucket: str, spark: SparkSession) -> Probes:
 
 
 @only_s3
-def test_a_create_ends_in_what_is_true(probes: Probes, proxy: Proxy) -> None:
+def test_create_ends_in_what_is_true(probes: Probes, proxy: Proxy) -> None:
     conflict = Refuse(409, "ConditionalRequestConflict")
 
     def first(*verdicts: Verdict) -> None:
@@ -301,7 +301,7 @@ def test_what_never_arrives_is_an_error_and_no_refusal(probes: Probes, proxy: Pr
 
 
 @only_moto
-def test_the_proof_looks_at_each_way_of_writing(probes: Probes, proxy: Proxy, spark: SparkSession, lake: Lake) -> None:
+def test_proof_looks_at_each_way_of_writing(probes: Probes, proxy: Proxy, spark: SparkSession, lake: Lake) -> None:
     url = probes.folder.replace("s3a://", "s3://")
 
     def prove() -> None:
@@ -318,7 +318,7 @@ def _careless(method: str, request: Request) -> Verdict:
     return Pass(without=CONDITION if request.method == method else frozenset())
 
 
-def test_the_jar_is_built_once_and_the_same_everywhere(tmp_path: Path) -> None:
+def test_jar_is_built_once_and_the_same_everywhere(tmp_path: Path) -> None:
     cache = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "a")}
     cache_folder(cache).mkdir(parents=True)
     (cache_folder(cache) / "jars").symlink_to(cache_folder() / "jars")
@@ -335,7 +335,7 @@ def test_the_jar_is_built_once_and_the_same_everywhere(tmp_path: Path) -> None:
         ensure_bridge_jar({"XDG_CACHE_HOME": str(tmp_path / "c"), "JAVA_HOME": "/nowhere"})
 
 
-def test_the_wheel_brings_the_jar_and_its_sources(tmp_path: Path) -> None:
+def test_wheel_brings_the_jar_and_its_sources(tmp_path: Path) -> None:
     root, jar = Path(__file__).parents[2], ensure_bridge_jar()
     subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path], cwd=root, check=True)
     (wheel,) = tmp_path.glob("*.whl")

@@ -35,7 +35,7 @@ def base_bytes(kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) ->
     "case",
     [pytest.param(case, id=case.name, marks=() if case.name == "large" else pytest.mark.nightly) for case in _SHORT],
 )
-def test_the_peak_stays_within_the_bound(kafka: KafkaCluster, tmp_path: Path, case: Case, base_bytes: int) -> None:
+def test_peak_stays_within_the_bound(kafka: KafkaCluster, tmp_path: Path, case: Case, base_bytes: int) -> None:
     bench = Bench(kafka.bootstrap_servers, tmp_path, str(tmp_path), {})
     fill(kafka.bootstrap_servers, kafka.create_topic, case)
     try:

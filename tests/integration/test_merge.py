@@ -100,9 +100,7 @@ def test_histories_with_rows_that_move_between_partitions_and_their_change_feed(
     assert rows_of(stream.table, sql="day != coalesce(value, 'none')") == []
 
 
-def test_a_null_leaves_the_row_s_value_also_where_the_table_has_more_columns(
-    tmp_path: Path, spark: SparkSession
-) -> None:
+def test_null_leaves_the_row_s_value_also_where_the_table_has_more_columns(tmp_path: Path, spark: SparkSession) -> None:
     for sequenced, soft in ((True, True), (False, False)):
         stream = ChangeStream(tmp_path / f"{soft}", sequenced=sequenced, soft=soft, patches=True, more=BY_VALUE)
         create(spark, stream, "'delta.enableDeletionVectors' = 'true'", extra=", parts MAP<STRING, ARRAY<INT>>")
@@ -135,7 +133,7 @@ def test_each_of_several_tables_of_an_event_merges_its_own_copy(tmp_path: Path, 
         assert stream.rows(even) == {key: row for key, row in stream.expected.items() if key[0] in {0, 2, 4}}
 
 
-def test_a_value_that_is_too_long_for_a_folder_is_merged_and_copied(tmp_path: Path, spark: SparkSession) -> None:
+def test_value_that_is_too_long_for_a_folder_is_merged_and_copied(tmp_path: Path, spark: SparkSession) -> None:
     """By events that have it, and by those that only touch a file of it; the table is what it was but for its rows."""
     stream = ChangeStream(tmp_path, more=BY_VALUE)
     create(spark, stream, "'delta.enableChangeDataFeed' = 'true'")
@@ -209,7 +207,7 @@ def test_histories_of_late_events_and_soft_deletes_in_a_table_with_deletion_vect
     assert len(kept) == len({0, 1} & {key[0] for key in held})
 
 
-def test_an_older_file_keeps_no_newer_value_in_a_row_and_lossy_numbers_are_dead_letters(
+def test_older_file_keeps_no_newer_value_in_a_row_and_lossy_numbers_are_dead_letters(
     tmp_path: Path, spark: SparkSession
 ) -> None:
     """Two writers of two configs: the events of one lack a column, and a field of a STRUCT, that the table has."""
@@ -283,7 +281,7 @@ def test_changed_rows_and_the_positions_of_all_partitions_are_one_commit(tmp_pat
     assert stream.rows() == stream.expected
 
 
-def test_a_statement_that_commits_nothing_here_is_no_load(tmp_path: Path, spark: SparkSession) -> None:
+def test_statement_that_commits_nothing_here_is_no_load(tmp_path: Path, spark: SparkSession) -> None:
     """Delta's commands ask for their transaction: one that does not would move no position."""
     stream = ChangeStream(tmp_path)
     tables = tables_of(stream, spark)
@@ -305,7 +303,7 @@ def _load_of(app_id: str, last_offset: int, *, merges: bool) -> dict[str, object
 
 
 @pytest.mark.parametrize("other_loads", [False, True])
-def test_a_merge_that_lost_its_copy_of_the_source_begins_again_as_the_same_load(
+def test_merge_that_lost_its_copy_of_the_source_begins_again_as_the_same_load(
     tmp_path: Path,
     spark: SparkSession,
     monkeypatch: pytest.MonkeyPatch,
@@ -368,7 +366,7 @@ def test_a_merge_that_lost_its_copy_of_the_source_begins_again_as_the_same_load(
         assert transaction.merged().rows == 4
 
 
-def test_a_commit_outside_of_the_load_s_transaction_is_refused(tmp_path: Path, spark: SparkSession) -> None:
+def test_commit_outside_of_the_load_s_transaction_is_refused(tmp_path: Path, spark: SparkSession) -> None:
     """A command that did not ask for its transaction would commit rows without positions."""
     url, bridge = f"{tmp_path}/table", Bridge(spark)
     spark.range(1).selectExpr("id").write.format("delta").save(url)

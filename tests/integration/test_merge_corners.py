@@ -23,7 +23,7 @@ def tables_of(stream: ChangeStream, spark: SparkSession) -> SparkDeltaTables:
 
 @pytest.mark.s3
 @pytest.mark.parametrize("lake", ["versitygw"], indirect=True)
-def test_a_table_on_s3_without_kafkas_columns(lake: Lake, spark: SparkSession) -> None:
+def test_table_on_s3_without_kafkas_columns(lake: Lake, spark: SparkSession) -> None:
     stream = ChangeStream(lake.url, more={"kafka_columns": False}, storage_options=dict(lake.storage_options))
     tables = tables_of(stream, spark)
     stream.flush(0, [(1, "a", 1), (2, "a", 1), (1, "b", 1)])
@@ -42,7 +42,7 @@ def test_a_table_on_s3_without_kafkas_columns(lake: Lake, spark: SparkSession) -
     assert (report.commits, report.failure) == (0, None)
 
 
-def test_a_soft_delete_of_a_key_that_a_table_of_not_null_columns_has_not(tmp_path: Path, spark: SparkSession) -> None:
+def test_soft_delete_of_a_key_that_a_table_of_not_null_columns_has_not(tmp_path: Path, spark: SparkSession) -> None:
     stream = ChangeStream(tmp_path, soft=True, label="na.me")
     spark.sql(
         f"CREATE TABLE delta.`{stream.table}` (id INT NOT NULL, `na.me` STRING NOT NULL, value STRING NOT NULL, "
@@ -70,7 +70,7 @@ def test_a_soft_delete_of_a_key_that_a_table_of_not_null_columns_has_not(tmp_pat
     assert stream.letters().keys() == stream.refused
 
 
-def test_a_table_with_several_rows_for_a_key_is_merged_into_after_the_statement_that_is_named(
+def test_table_with_several_rows_for_a_key_is_merged_into_after_the_statement_that_is_named(
     tmp_path: Path, spark: SparkSession
 ) -> None:
     added = ChangeStream(tmp_path, more={"load": "auto", "merge": None})

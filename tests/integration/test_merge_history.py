@@ -72,7 +72,7 @@ def change(op: str, at_ms: int, **row: object) -> str:
 
 
 @pytest.mark.broker
-def test_a_table_keeps_what_a_database_had_and_when(
+def test_history_table_has_every_version_of_a_database(
     kafka: KafkaCluster, new_topic: Callable[..., str], programs: Programs, tmp_path: Path, spark: SparkSession
 ) -> None:
     topic, table = new_topic(1), f"{tmp_path}/customers"

@@ -67,7 +67,7 @@ class Database:
         self.producer.produce(self.topic, body, key, partition=customer % 2)
 
 
-def test_a_table_follows_a_database(
+def test_table_follows_a_database(
     kafka: KafkaCluster, new_topic: Callable[..., str], programs: Programs, tmp_path: Path, spark: SparkSession
 ) -> None:
     topic = new_topic(2)
@@ -125,7 +125,7 @@ def read(folder: Path) -> dict[int, str]:
     return {row["id"]: row["city"] for row in rows}
 
 
-def test_a_table_follows_a_source_that_gains_a_column(
+def test_table_follows_a_source_that_gains_a_column(
     kafka: KafkaCluster, new_topic: Callable[..., str], programs: Programs, tmp_path: Path, spark: SparkSession
 ) -> None:
     """With a stream of few lines; what comes in the new column is there from the first event on."""
@@ -158,7 +158,7 @@ def canal(kind: str, *rows: dict[str, str], old: object = None, sql: str = "", i
     return json.dumps({**about, "type": kind, "sql": sql, "data": rows or None, "old": old})
 
 
-def test_a_table_follows_canal_s_messages_of_several_rows(
+def test_table_follows_canal_s_messages_of_several_rows(
     kafka: KafkaCluster, new_topic: Callable[..., str], programs: Programs, tmp_path: Path, spark: SparkSession
 ) -> None:
     """Keys that move, a message of which the table takes only some rows, and a table that is emptied."""

@@ -143,7 +143,7 @@ def test_records_come_in_the_order_of_their_times_and_go_on_where_a_marker_ends(
     assert first.told[chain] == [(b, 0, 1001), (a, 0, 1000)]
 
 
-def test_an_idle_topic_is_waited_for_no_longer_than_asked(
+def test_idle_topic_is_waited_for_only_as_long_as_configured(
     kafka: KafkaCluster, new_topic: Callable[..., str], members: Callable[..., Member]
 ) -> None:
     a, b = new_topic(1), new_topic(1)
@@ -197,7 +197,7 @@ def test_topics_of_differing_numbers_of_partitions_are_refused(
     assert "through" in refused.value.remedy
 
 
-def test_a_chain_ends_where_its_inputs_do(
+def test_joined_chain_ends_where_its_inputs_end(
     kafka: KafkaCluster, new_topic: Callable[..., str], members: Callable[..., Member]
 ) -> None:
     a, b = sorted([new_topic(1), new_topic(1)])

@@ -56,7 +56,7 @@ def test_mixed_files_are_split_and_arrive_once_with_files_that_are_added(lake: L
 
 
 @pytest.mark.parametrize("lake", ["file"], indirect=True)
-def test_a_mixed_file_that_straddles_brings_what_lies_beyond(lake: Lake, spark: SparkSession) -> None:
+def test_straddling_mixed_file_loads_only_the_missing_rows(lake: Lake, spark: SparkSession) -> None:
     staging = Staging(lake.url)
     staging.flush(0, 0, 10)
     load(staging, spark)
@@ -69,9 +69,7 @@ def test_a_mixed_file_that_straddles_brings_what_lies_beyond(lake: Lake, spark: 
 
 
 @pytest.mark.parametrize("lake", ["file"], indirect=True)
-def test_what_waits_of_load_append_arrives_in_a_table_without_partitions_that_is_loaded_by_add(
-    lake: Lake, spark: SparkSession
-) -> None:
+def test_mixed_files_arrive_in_a_table_that_is_loaded_by_add(lake: Lake, spark: SparkSession) -> None:
     staging = Staging(lake.url, partition_by=())
     staging.flush(0, 0, 10)
     staging.flush(0, 10, 20, mixed=True)
@@ -81,7 +79,7 @@ def test_what_waits_of_load_append_arrives_in_a_table_without_partitions_that_is
 
 
 @pytest.mark.parametrize("lake", ["file"], indirect=True)
-def test_a_damaged_mixed_file_holds_its_own_kafka_partition(lake: Lake, spark: SparkSession) -> None:
+def test_damaged_mixed_file_holds_its_own_kafka_partition(lake: Lake, spark: SparkSession) -> None:
     staging = Staging(lake.url)
     damaged = staging.flush(0, 0, 10, days=DAYS, mixed=True)
     staging.flush(1, 0, 10, days=DAYS, mixed=True)
@@ -95,7 +93,7 @@ def test_a_damaged_mixed_file_holds_its_own_kafka_partition(lake: Lake, spark: S
 
 
 @pytest.mark.parametrize("way", ["mixed", "append"])
-def test_a_value_that_is_too_long_for_a_folder_holds_nothing(tmp_path: Path, spark: SparkSession, way: str) -> None:
+def test_value_that_is_too_long_for_a_folder_holds_nothing(tmp_path: Path, spark: SparkSession, way: str) -> None:
     """Of two such values, one of them escaped, each row has its own again, and the others' folders have their names."""
     long = ["x" * 300, "x" * 299 + "/"]
     staging = Staging.below(tmp_path)
@@ -116,7 +114,7 @@ def test_a_value_that_is_too_long_for_a_folder_holds_nothing(tmp_path: Path, spa
     assert {f"day={day}" for day in DAYS} <= folders
 
 
-def test_what_is_settled_leaves_nothing_in_the_stage(tmp_path: Path, spark: SparkSession) -> None:
+def test_settled_markers_leave_no_mixed_files(tmp_path: Path, spark: SparkSession) -> None:
     staging = Staging.below(tmp_path)
     staging.flush(0, 0, 10, days=DAYS, mixed=True)
     staging.flush(0, 10, 20, days=DAYS, mixed=True)

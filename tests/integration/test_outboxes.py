@@ -145,7 +145,7 @@ def test_each_record_arrives_once_wherever_the_process_dies(sender: Sender, step
     assert sender.read(5) == ["a", "b", "c", "d", "e"]
 
 
-def test_a_process_that_was_given_up_is_refused(sender: Sender) -> None:
+def test_fenced_process_is_refused(sender: Sender) -> None:
     given_up, owner = sender.process(), sender.process()
     given_up.deliver(sender.box(0, Position(1), [("a", 0, 0)]))
     owner.deliver(sender.box(1, Position(2), [("b", 0, 1)]))
@@ -156,14 +156,14 @@ def test_a_process_that_was_given_up_is_refused(sender: Sender) -> None:
     assert sender.read(3) == ["a", "b", "c"]
 
 
-def test_a_rewound_chain_delivers_nothing_twice_and_a_new_generation_everything(sender: Sender) -> None:
+def test_rewound_chain_delivers_nothing_twice_and_a_new_generation_everything(sender: Sender) -> None:
     sender.process().deliver(sender.box(0, Position(3), [("a", 0, 0), ("b", 0, 2)]))
     assert sender.process().deliver(sender.box(0, Position(5), [("a", 0, 0), ("b", 0, 2), ("c", 0, 4)])) == 1
     assert sender.process().deliver(sender.box(0, Position(1), [("x", 0, 0)], generation=1)) == 1
     assert sender.read(4) == ["a", "b", "c", "x"]
 
 
-def test_a_chain_of_several_topics_is_delivered_by_each_of_them(
+def test_chain_of_several_topics_is_delivered_by_each_of_them(
     kafka: KafkaCluster, new_topic: Callable[..., str], tmp_path: Path
 ) -> None:
     partition = TopicPartition(Topic("+".join(sorted([new_topic(1), new_topic(1)]))), Partition(0))
@@ -178,7 +178,7 @@ def test_a_chain_of_several_topics_is_delivered_by_each_of_them(
     assert sender.read(4) == ["a", "b", "c", "d"]
 
 
-def test_a_large_outbox_is_parted_between_messages(sender: Sender, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_outbox_is_split_at_messages(sender: Sender, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stage_writer.outbox.delivery._MOST_RECORDS", 3)
     made = [(f"{offset}.{number}", 0, offset) for offset in range(6) for number in range(2)]
     box = sender.box(0, Position(7), made)
@@ -204,7 +204,7 @@ def alive() -> int:
     ("setting", "too_little", "enough"),
     [("max.message.bytes", "200", "100000"), ("message.timestamp.before.max.ms", "60000", str(2**63 - 1))],
 )
-def test_what_a_topic_does_not_take_is_reported_with_the_setting_that_fixes_it(  # noqa: PLR0917 - fixtures
+def test_refused_records_are_reported_with_the_setting_that_fixes_it(  # noqa: PLR0917 - fixtures
     kafka: KafkaCluster, new_topic: Callable[..., str], tmp_path: Path, setting: str, too_little: str, enough: str
 ) -> None:
     partition, to = TopicPartition(Topic(new_topic(1)), Partition(0)), new_topic(1, {setting: too_little})
@@ -226,7 +226,7 @@ def test_what_a_topic_does_not_take_is_reported_with_the_setting_that_fixes_it( 
     assert sender.deliver_first(path) == 1
 
 
-def test_a_delivery_that_fails_keeps_no_producer_alive(sender: Sender) -> None:
+def test_failed_delivery_closes_its_producer(sender: Sender) -> None:
     before = alive()
     path = sender.box(0, Position(1), [*[("x", 0, 0)] * 100, ("x" * 3_000_000, 0, 0)])
     for _ in range(2):
@@ -310,7 +310,7 @@ def test_dead_letters_are_in_their_topic_once(
 
 
 @pytest.mark.spark
-def test_the_dead_letters_of_records_that_a_table_refuses_are_in_their_topic_once(
+def test_dead_letters_of_records_that_a_table_refuses_are_in_their_topic_once(
     kafka: KafkaCluster, new_topic: Callable[..., str], programs: Programs, tmp_path: Path
 ) -> None:
     topic, errors = new_topic(1), new_topic(1)

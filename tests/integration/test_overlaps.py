@@ -54,7 +54,7 @@ def newest(spark: SparkSession, url: str) -> Row:
 
 
 @pytest.mark.parametrize("lake", ["file", pytest.param("moto", marks=pytest.mark.nightly), "versitygw"], indirect=True)
-def test_what_is_staged_again_arrives_once(
+def test_records_staged_again_are_loaded_once(
     staging: Staging, tables: SparkDeltaTables, spark: SparkSession, lake: Lake
 ) -> None:
     staging.flush(0, 0, 10, days=DAYS, dead=[4])
@@ -83,9 +83,7 @@ def test_what_is_staged_again_arrives_once(
 
 
 @pytest.mark.parametrize("lake", ["file"], indirect=True)
-def test_one_commit_has_the_rows_and_the_txn_action_and_is_told_like_any_load(
-    staging: Staging, tables: SparkDeltaTables, spark: SparkSession
-) -> None:
+def test_rows_and_txn_action_are_in_one_commit(staging: Staging, tables: SparkDeltaTables, spark: SparkSession) -> None:
     staging.flush(0, 0, 10)
     load(staging, tables)
     spark.sql(f"ALTER TABLE delta.`{staging.table}` ADD COLUMNS (more INT)")
@@ -108,7 +106,7 @@ def test_one_commit_has_the_rows_and_the_txn_action_and_is_told_like_any_load(
 
 
 @pytest.mark.parametrize("lake", ["file"], indirect=True)
-def test_a_dead_letter_table_that_is_ahead_gets_what_lies_beyond(staging: Staging, tables: SparkDeltaTables) -> None:
+def test_dead_letter_table_that_is_ahead_gets_only_missing_records(staging: Staging, tables: SparkDeltaTables) -> None:
     """The loader died between its two commits, and the stage was lost before the next run."""
     staging.flush(0, 0, 10, dead=[4])
     load(staging, tables)
@@ -123,7 +121,7 @@ def test_a_dead_letter_table_that_is_ahead_gets_what_lies_beyond(staging: Stagin
 
 
 @pytest.mark.parametrize("lake", ["file"], indirect=True)
-def test_a_damaged_file_holds_its_partition_and_no_other(
+def test_damaged_file_holds_its_partition_and_no_other(
     staging: Staging, tables: SparkDeltaTables, spark: SparkSession
 ) -> None:
     for partition in (0, 1, 2):
@@ -149,7 +147,7 @@ def test_a_damaged_file_holds_its_partition_and_no_other(
 
 
 @pytest.mark.parametrize("lake", ["file"], indirect=True)
-def test_a_straddle_that_meets_another_loader_is_loaded_once(
+def test_straddle_that_meets_another_loader_is_loaded_once(
     staging: Staging, tables: SparkDeltaTables, spark: SparkSession
 ) -> None:
     staging.flush(0, 0, 10)

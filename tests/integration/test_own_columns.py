@@ -124,7 +124,7 @@ def test_one_stream_follows_all_tables_of_a_database(
 
 
 @pytest.mark.parametrize("lake", ["moto"], indirect=True)
-def test_the_tables_of_canal_appear_with_the_keys_that_its_events_name(
+def test_tables_of_canal_appear_with_the_keys_that_its_events_name(
     kafka: KafkaCluster, new_topic: Callable[..., str], programs: Programs, spark: SparkSession, lake: Lake
 ) -> None:
     topic = new_topic(1)

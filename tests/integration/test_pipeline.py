@@ -216,7 +216,7 @@ def test_every_record_is_there_once_whoever_was_killed(
 
 
 @pytest.mark.parametrize("lake", ["file"], indirect=True)
-def test_a_second_run_changes_nothing(
+def test_second_run_changes_nothing(
     kafka: KafkaCluster, new_topic: Callable[..., str], lake: Lake, programs: Programs, spark: SparkSession
 ) -> None:
     topic = new_topic(PARTITIONS)
@@ -230,7 +230,7 @@ def test_a_second_run_changes_nothing(
 
 
 @pytest.mark.parametrize("lake", ["file"], indirect=True)
-def test_a_marker_made_by_touch_starts_the_next_writer_there(  # noqa: PLR0917 - fixtures
+def test_marker_made_by_touch_starts_the_next_writer_there(  # noqa: PLR0917 - fixtures
     kafka: KafkaCluster,
     new_topic: Callable[..., str],
     lake: Lake,

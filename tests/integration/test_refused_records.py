@@ -91,7 +91,7 @@ def test_each_record_is_a_row_or_a_dead_letter_with_its_bytes(
     assert all(partition.proved for partition in verified.partitions)
 
 
-def test_a_table_without_kafkas_columns_refuses_records_that_can_still_be_named(
+def test_table_without_kafkas_columns_refuses_records_that_can_still_be_named(
     kafka: KafkaCluster, new_topic: Callable[..., str], programs: Programs, spark: SparkSession, tmp_path: Path
 ) -> None:
     topic, table = new_topic(2), f"{tmp_path}/orders"

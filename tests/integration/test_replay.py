@@ -126,7 +126,7 @@ def pipeline(
     return made
 
 
-def test_a_fixed_expression_fixes_exactly_the_range(pipeline: Pipeline) -> None:
+def test_fixed_expression_fixes_exactly_the_range(pipeline: Pipeline) -> None:
     before, letters, version = pipeline.rows(), pipeline.rows("orders_dead_letters"), pipeline.version()
     config = pipeline.config("b", DAY)
     ask = ("replay", config, "--topic", pipeline.topic, "--partition", "0", "--from", "50", "--to", "150")
@@ -167,7 +167,7 @@ def test_a_fixed_expression_fixes_exactly_the_range(pipeline: Pipeline) -> None:
     assert {finding.kind for finding in report.findings} == {"replaced", "all_in_tables"}
 
 
-def test_a_loader_that_dies_between_the_tables_loses_nothing(pipeline: Pipeline) -> None:
+def test_loader_that_dies_between_the_tables_loses_nothing(pipeline: Pipeline) -> None:
     config = pipeline.config("b", DAY)
     records = {*pipeline.rows(), *pipeline.rows("orders_dead_letters")}
     stage = FsspecStore(f"{pipeline.folder}/stage")
@@ -218,7 +218,7 @@ def test_values_that_are_too_long_for_a_folder_are_replaced_and_copied(pipeline:
         assert row[5] == expected
 
 
-def test_what_cannot_be_replaced_is_refused_and_moments_are_ranges(pipeline: Pipeline) -> None:
+def test_invalid_replays_are_refused_and_times_become_offsets(pipeline: Pipeline) -> None:
     config = pipeline.config("a", DAY)
     ask = ("replay", config, "--topic", pipeline.topic, "--partition", "0")
     refused = pipeline.programs.run("stage-writer", *ask, "--from", "10", "--to", "900")

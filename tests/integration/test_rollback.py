@@ -76,7 +76,7 @@ def restore(staging: Staging, version: int) -> None:
 
 @pytest.mark.in_turn("a replay after a RESTORE")
 @pytest.mark.parametrize("by", ["version", "moment"])
-def test_a_restore_stops_the_stream_and_a_replay_brings_each_record_once(
+def test_restore_stops_the_stream_and_a_replay_brings_each_record_once(
     staging: Staging, loader: LoaderService, spark: SparkSession, by: str
 ) -> None:
     if by == "version":
@@ -122,7 +122,7 @@ def test_going_on_leaves_what_is_lost_and_loads_what_comes(staging: Staging, loa
     assert reason_of(staging, report) == "table_restored"
 
 
-def test_a_restore_that_takes_nothing_of_ours_back_changes_nothing(staging: Staging, loader: LoaderService) -> None:
+def test_restore_above_the_own_commits_changes_nothing(staging: Staging, loader: LoaderService) -> None:
     deltalake.DeltaTable(staging.table).delete("_kafka_offset < 5")
     restore(staging, 2)
     restore(staging, 1)
@@ -146,7 +146,7 @@ def test_dml_is_the_owners_right(staging: Staging, loader: LoaderService, spark:
     assert offsets_of(staging.table) == [*range(10), *range(20, 30)]
 
 
-def test_a_replaced_table_stops_the_stream(staging: Staging, loader: LoaderService, spark: SparkSession) -> None:
+def test_replaced_table_stops_the_stream(staging: Staging, loader: LoaderService, spark: SparkSession) -> None:
     frame = spark.read.format("delta").load(staging.table).limit(0)
     frame.writeTo(f"delta.`{staging.table}`").using("delta").partitionedBy(frame["day"]).createOrReplace()
     assert (offsets_of(staging.table), position(staging)) == ([], 19)
@@ -159,7 +159,7 @@ def test_a_replaced_table_stops_the_stream(staging: Staging, loader: LoaderServi
     assert (report.held, offsets_of(staging.table)) == ({}, list(range(10, 30)))
 
 
-def test_a_table_made_again_is_told_from_one_that_forgot(
+def test_recreated_table_is_distinguished_from_expired_txn_actions(
     staging: Staging, loader: LoaderService, tables: SparkDeltaTables, spark: SparkSession
 ) -> None:
     staging.flush(0, 20, 30)
@@ -185,9 +185,7 @@ def test_a_table_made_again_is_told_from_one_that_forgot(
     assert reason_of(staging, report) == "table_recreated"
 
 
-def test_a_restore_while_the_loader_has_its_plan_is_a_conflict(
-    staging: Staging, loader: LoaderService, spark: SparkSession
-) -> None:
+def test_restore_after_the_plan_is_a_conflict(staging: Staging, loader: LoaderService, spark: SparkSession) -> None:
     """Between its look and its transaction; the next look tells."""
     assert loader is not None
     outcomes: list[CommitOutcome] = []
@@ -206,7 +204,7 @@ def test_a_restore_while_the_loader_has_its_plan_is_a_conflict(
     assert offsets_of(staging.table) == list(range(10))
 
 
-def test_a_restore_while_the_commit_is_made_is_seen_right_after(
+def test_restore_during_the_commit_is_seen_right_after(
     staging: Staging, loader: LoaderService, tables: SparkDeltaTables, spark: SparkSession
 ) -> None:
     """Within the transaction: Delta lets the blind append pass, and its readVersion tells."""
@@ -232,7 +230,7 @@ def test_a_restore_while_the_commit_is_made_is_seen_right_after(
     assert offsets_of(staging.table) == [*range(10), *range(20, 30)]
 
 
-def test_without_spark_the_log_tells_the_same(staging: Staging, loader: LoaderService, spark: SparkSession) -> None:
+def test_history_read_without_spark_is_the_same(staging: Staging, loader: LoaderService, spark: SparkSession) -> None:
     assert loader is not None
     spark.sql(f"OPTIMIZE delta.`{staging.table}`")
     spark.sql(f"RESTORE TABLE delta.`{staging.table}` TO VERSION AS OF 1")

@@ -99,7 +99,7 @@ def test_without_a_name_nothing_is_done(world: World) -> None:
     assert "check the credentials in stage.storage_options, or in the environment" in caught.value.remedy
 
 
-def test_a_role_comes_by_a_web_identity_or_a_profile(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_role_is_assumed_by_web_identity_or_profile(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in world.environ.items():
         monkeypatch.setenv(name, value)
     assert takes_a_chain(profile="assumed")
@@ -119,7 +119,7 @@ def test_keys_come_by_options_a_profile_or_the_environment(guarded: World, monke
     assert takes_a_chain()
 
 
-def test_the_writer_may_add_files_to_tables_and_nothing_else(guarded: World) -> None:
+def test_writer_policy_allows_only_new_files_in_tables(guarded: World) -> None:
     lake = FsspecStore("s3://lake", guarded.options(guarded.writer))
     lake.upload("tables/orders/new.parquet", ByteChunks([b"rows"]))
     log = "tables/orders/_delta_log/00000000000000000000.json"
@@ -171,7 +171,7 @@ def config_of(
 
 
 @pytest.mark.broker
-def test_a_wrong_key_is_told_and_not_shown(
+def test_wrong_s3_key_is_reported_and_not_shown(
     guarded: World, config_of: Callable[[Keys], Path], capfd: pytest.CaptureFixture[str]
 ) -> None:
     config = config_of(Keys(guarded.writer.access_key, "wrong-secret-of-nobody"))

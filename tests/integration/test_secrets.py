@@ -73,7 +73,7 @@ def config(
     return programs.config(settings)
 
 
-def test_no_secret_is_told_by_anything(config: Path, moto: S3Server, programs: Programs) -> None:
+def test_secrets_appear_in_no_output_or_object(config: Path, moto: S3Server, programs: Programs) -> None:
     texts = dict(commands(programs, config))
     services = {name: programs.start(name, "run", config) for name in ("stage-writer", "delta-loader")}
     logged(services["stage-writer"], "sealed")

@@ -20,7 +20,7 @@ from tests.reading import rows_of
 pytestmark = pytest.mark.broker
 
 
-def test_a_topic_that_two_expressions_cannot_share_is_refused_at_start_and_reported_where_it_comes_later(
+def test_topic_that_two_patterns_cannot_share_is_refused_at_start_and_reported_later(
     kafka: KafkaCluster, tmp_path: Path, programs: Programs
 ) -> None:
     name = uuid.uuid4().hex[:12]

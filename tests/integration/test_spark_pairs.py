@@ -58,7 +58,9 @@ def environment(request: pytest.FixtureRequest) -> dict[str, str]:
 
 @pytest.mark.nightly
 @pytest.mark.spark
-def test_the_command_adds_appends_and_merges(environment: dict[str, str], lake: Lake, programs: Programs) -> None:
+def test_command_adds_appends_and_merges_on_each_pair(
+    environment: dict[str, str], lake: Lake, programs: Programs
+) -> None:
     tables = {name: f"{lake.url}/tables/{name}" for name in ("added", "appended", "merged")}
     usual = {"columns": "id BIGINT, value STRING", "kafka_columns": False}
     merge = {"load": "merge", "merge": {"keys": ["id"], "operation": "op", "deletes": ["d"]}}

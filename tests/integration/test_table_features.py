@@ -58,7 +58,7 @@ TABLES = {
 
 
 @pytest.mark.parametrize("feature", TABLES)
-def test_a_table_with_the_feature_takes_files_as_they_are(tmp_path: Path, spark: SparkSession, feature: str) -> None:
+def test_table_with_the_feature_takes_files_as_they_are(tmp_path: Path, spark: SparkSession, feature: str) -> None:
     made, staging = TABLES[feature], Staging.below(tmp_path)
     staging.partition_by = made.partition_by
     table = f"delta.`{staging.table}`"

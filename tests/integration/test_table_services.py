@@ -165,7 +165,7 @@ def test_loads_go_on_while_their_table_is_served(tmp_path: Path, spark: SparkSes
     assert sorted(int(str(row[4])) for row in world.rows()) == list(range(start))
 
 
-def test_a_vacuum_takes_what_left_the_table_and_nothing_that_is_staged(tmp_path: Path, spark: SparkSession) -> None:
+def test_vacuum_deletes_removed_files_and_no_staged_ones(tmp_path: Path, spark: SparkSession) -> None:
     world = World(Staging.below(tmp_path), spark)
     for start in range(0, 50, 10):
         world.staging.flush(0, start, start + 10)

@@ -107,7 +107,7 @@ def writer_of_old_topic(kafka: KafkaCluster, topic: str, programs: Programs, con
 
 
 @pytest.mark.spark
-def test_a_topic_that_is_created_again_while_a_writer_runs_is_never_mixed(
+def test_topic_that_is_created_again_while_a_writer_runs_is_never_mixed(
     kafka: KafkaCluster, new_topic: Callable[..., str], programs: Programs, spark: SparkSession, tmp_path: Path
 ) -> None:
     topic = new_topic(1)
@@ -141,7 +141,7 @@ def test_a_topic_that_is_created_again_while_a_writer_runs_is_never_mixed(
     assert (partition["staged_to"], partition["loaded_to"], partition["held"]) == (30, 30, None)
 
 
-def test_a_topic_that_is_deleted_does_not_end_a_writer(
+def test_topic_that_is_deleted_does_not_end_a_writer(
     kafka: KafkaCluster, new_topic: Callable[..., str], programs: Programs, tmp_path: Path
 ) -> None:
     topic = new_topic(1)
@@ -155,7 +155,7 @@ def test_a_topic_that_is_deleted_does_not_end_a_writer(
 
 
 @pytest.mark.parametrize("records", [0, 30])
-def test_a_topic_that_was_created_again_while_no_writer_ran_is_held(
+def test_topic_that_was_created_again_while_no_writer_ran_is_held(
     kafka: KafkaCluster, new_topic: Callable[..., str], programs: Programs, tmp_path: Path, records: int
 ) -> None:
     topic = new_topic(1)
@@ -179,7 +179,7 @@ def test_a_topic_that_was_created_again_while_no_writer_ran_is_held(
     assert "its chain belongs to the current topic" in again
 
 
-def test_a_partition_that_is_added_under_latest_is_read_from_its_first_record(
+def test_partition_that_is_added_under_latest_is_read_from_its_first_record(
     kafka: KafkaCluster, new_topic: Callable[..., str], programs: Programs, tmp_path: Path
 ) -> None:
     topic = new_topic(2)
@@ -217,7 +217,7 @@ def test_records_that_were_deleted_beyond_the_position_are_held_until_they_are_g
     assert spans(tmp_path, topic) == {0: [(0, 0, 10), (0, 10, 15), (0, 15, 20)]}
 
 
-def test_a_topic_that_is_not_there_is_named_and_waited_for(
+def test_missing_topic_is_named_and_waited_for(
     kafka: KafkaCluster, new_topic: Callable[..., str], programs: Programs, tmp_path: Path
 ) -> None:
     topic = f"{new_topic(1)}-later"

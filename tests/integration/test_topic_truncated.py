@@ -85,7 +85,9 @@ def test_records_that_kafka_lost_while_no_writer_ran_hold_their_partition(
 
 @pytest.mark.in_turn("leader epochs come again")
 @pytest.mark.parametrize("native", ["auto", "off"])
-def test_a_cluster_whose_leader_epochs_come_again_is_noticed(tmp_path: Path, programs: Programs, native: str) -> None:
+def test_restored_cluster_with_repeated_leader_epochs_is_noticed(
+    tmp_path: Path, programs: Programs, native: str
+) -> None:
     """The copy was taken of a stopped broker: it is started twice, and gives both times the same epoch."""
     with copied_kafka(tmp_path / "kafka", stopped=True) as kafka:
         given = settings(kafka, tmp_path, TOPIC)
@@ -101,7 +103,7 @@ def test_a_cluster_whose_leader_epochs_come_again_is_noticed(tmp_path: Path, pro
     assert ends(tmp_path, TOPIC) == {0: 100}
 
 
-def test_a_writer_that_runs_on_stages_none_of_the_other_records(tmp_path: Path, programs: Programs) -> None:
+def test_running_writer_stages_no_records_of_the_restored_cluster(tmp_path: Path, programs: Programs) -> None:
     """Its client has seen a higher epoch, believes the restored cluster nothing, and has to be started again."""
     with copied_kafka(tmp_path / "kafka", stopped=True) as kafka:
         config = programs.config(settings(kafka, tmp_path, TOPIC))

@@ -28,7 +28,7 @@ def clean_up_log(spark: SparkSession, url: str) -> None:
     jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, url).checkpoint()
 
 
-def test_a_log_that_was_cleaned_up_beyond_the_last_load_holds_until_the_operator_answers(
+def test_log_cleaned_up_beyond_the_last_load_holds_until_accepted(
     kafka: KafkaCluster, tmp_path: Path, programs: Programs, spark: SparkSession, new_topic: Callable[..., str]
 ) -> None:
     edited, orders = Edited(kafka, tmp_path, programs, spark), new_topic()

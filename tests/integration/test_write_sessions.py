@@ -37,7 +37,7 @@ def test_none_waits_for_another_and_the_loaders_own_session_stays_as_it_is(spark
         assert first.conf.get(key) == spark.conf.get(key)
 
 
-def test_what_reads_files_has_the_settings_of_the_write(tmp_path: Path, spark: SparkSession) -> None:
+def test_reading_files_has_the_session_settings_of_the_write(tmp_path: Path, spark: SparkSession) -> None:
     """Java's session of the thread counts for it: not the loader's, in which a damaged file could be left out."""
     (tmp_path / "damaged.parquet").write_bytes(b"PAR1")
     (tmp_path / "_delta_log").mkdir()

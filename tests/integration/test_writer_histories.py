@@ -116,7 +116,7 @@ class Later:
 
 
 @IN_C_AND_NOT
-def test_a_partition_that_is_sought_after_its_assignment_is_read_from_there(
+def test_partition_is_read_from_the_position_sought_after_assignment(
     kafka: KafkaCluster, new_topic: Callable[..., str], tmp_path: Path, native: Path | None
 ) -> None:
     partitions, records = 40, 30
@@ -143,7 +143,7 @@ def test_a_partition_that_is_sought_after_its_assignment_is_read_from_there(
 @pytest.mark.in_turn("a paused partition comes back")
 @IN_C_AND_NOT
 @pytest.mark.parametrize("strategy", ["cooperative-sticky", "range"])
-def test_a_partition_that_was_paused_when_it_went_is_read_when_it_comes_back(
+def test_partition_paused_at_its_revocation_is_read_when_it_returns(
     kafka: KafkaCluster, new_topic: Callable[..., str], tmp_path: Path, strategy: str, native: Path | None
 ) -> None:
     topic = new_topic(2)
@@ -171,7 +171,7 @@ def test_a_partition_that_was_paused_when_it_went_is_read_when_it_comes_back(
 
 
 @IN_C_AND_NOT
-def test_a_partition_that_kafka_had_to_stop_goes_on_from_another_position(
+def test_stopped_partition_continues_from_another_position(
     kafka: KafkaCluster, new_topic: Callable[..., str], tmp_path: Path, native: Path | None
 ) -> None:
     topic = new_topic(1)

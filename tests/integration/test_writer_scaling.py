@@ -137,9 +137,7 @@ def test_workers_serve_one_page_stop_together_and_fail_together(
     assert staged(store) == dict.fromkeys(range(4), 200)
 
 
-def test_a_writer_that_still_waits_for_its_store_ends_on_sigterm_with_0(
-    kafka: KafkaCluster, programs: Programs
-) -> None:
+def test_writer_waiting_for_its_store_exits_with_0_on_sigterm(kafka: KafkaCluster, programs: Programs) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         given = settings(kafka, "s3://bucket", "orders")
         endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
@@ -173,7 +171,7 @@ def exists(pid: int) -> bool:
         return False
 
 
-def test_a_static_member_that_comes_back_in_time_moves_no_partition(
+def test_static_member_that_returns_in_time_moves_no_partition(
     kafka: KafkaCluster, new_topic: Callable[..., str], programs: Programs, tmp_path: Path
 ) -> None:
     topic = new_topic(4)
@@ -201,7 +199,7 @@ def test_a_static_member_that_comes_back_in_time_moves_no_partition(
 
 
 @pytest.mark.s3
-def test_a_store_that_is_slow_and_fails_holds_the_writer_back_and_costs_no_place_in_the_group(
+def test_slow_failing_store_pauses_the_writer_and_keeps_its_membership(
     kafka: KafkaCluster, new_topic: Callable[..., str], programs: Programs, versitygw: S3Server
 ) -> None:
     """Longer than the group waits for a poll: reading is paused, but the loop goes on."""
