@@ -78,9 +78,9 @@ def test_replay_names_the_records_that_kafka_no_longer_has() -> None:
     settled = state(chain_of(30, 45), table=45, low=26)
     with pytest.raises(UsageError, match=r"no longer has \[20, 26\) of orders/0: 6 positions"):
         plan_replay(rollback_event(), [settled], AUTHOR, complete)
-    (found,) = plan_replay(rollback_event(), [settled], AUTHOR, complete, give_up=True).partitions
-    assert found.rewind is not None
-    assert (found.position, found.rewind.position, found.given_up) == (26, 26, Span(Position(20), Position(26)))
+    (plan,) = plan_replay(rollback_event(), [settled], AUTHOR, complete, give_up=True).partitions
+    assert plan.rewind is not None
+    assert (plan.position, plan.rewind.position, plan.given_up) == (26, 26, Span(Position(20), Position(26)))
 
 
 def test_replay_that_would_load_rows_twice_is_refused() -> None:
@@ -161,8 +161,8 @@ class Restored:
         self.accepting.carry_out(self.stage, locks, plans)
 
     def tables(self) -> dict[str, TableState]:
-        found = required(read_table_state(self.table))
-        return {self.stream.table: found}
+        table_state = required(read_table_state(self.table))
+        return {self.stream.table: table_state}
 
 
 def test_resolution_can_be_repeated_but_not_changed() -> None:
@@ -172,9 +172,9 @@ def test_resolution_can_be_repeated_but_not_changed() -> None:
     assert list(restored.stage.list("accept")) == []
     restored.carry_out(plans)
     restored.carry_out(plans)
-    (found,) = restored.stage.list("accept")
-    assert found.path == "accept/orders/the-table/00000000000000000003.json"
-    answer = Resolution.from_bytes(found.path, restored.stage.read(found.path) or b"")
+    (stored,) = restored.stage.list("accept")
+    assert stored.path == "accept/orders/the-table/00000000000000000003.json"
+    answer = Resolution.from_bytes(stored.path, restored.stage.read(stored.path) or b"")
     assert (answer.decision, answer.positions, answer.author) == (Decision.REPLAY, {ORDERS: 10}, "eve")
     other = restored.accepting.plan(restored.tables(), Decision.GO_ON, give_up=False)
     with pytest.raises(UsageError, match="there is another resolution"):

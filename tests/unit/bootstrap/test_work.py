@@ -68,7 +68,7 @@ def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
 
 
 def planned(plans: Sequence[StreamPlan]) -> dict[str, list[str]]:
-    return {plan.app_id: sorted(str(one.partition) for one in plan.partitions) for plan in plans}
+    return {plan.app_id: sorted(str(partition.partition) for partition in plan.partitions) for plan in plans}
 
 
 def test_streams_that_match_one_topic_are_planned_into_separate_chains(two: Settings) -> None:
@@ -91,20 +91,20 @@ def test_plan_does_not_overrule_another_program_s_decision(two: Settings) -> Non
 
 
 def test_repair_of_a_shared_topic_belongs_to_its_owner(two: Settings) -> None:
-    def look(topic: str) -> list[tuple[str, TopicPartition]]:
+    def inspected(topic: str) -> list[tuple[str, TopicPartition]]:
         work = Work(two, SystemClock())
         return [(state.app_id, state.partition) for state in work._inspect(topic, None)]
 
     store = stage_store(two)
-    assert [(app_id, str(chain)) for app_id, chain in look("shop.x@b")] == [("b", "shop.x@b/0")]
+    assert [(app_id, str(chain)) for app_id, chain in inspected("shop.x@b")] == [("b", "shop.x@b/0")]
     store.create("done/shop.x/0/00000000000000000000.done", b"")
     with pytest.raises(ConfigError, match="they do not name their stream"):
-        look("shop.x")
+        inspected("shop.x")
     staged(store, "b", "shop.x", partition=1)
-    assert [(app_id, str(chain)) for app_id, chain in look("shop.x")] == [("b", "shop.x/0")]
+    assert [(app_id, str(chain)) for app_id, chain in inspected("shop.x")] == [("b", "shop.x/0")]
     for unowned in ("shop.x@b", "shop.a@a"):
         with pytest.raises(UsageError):
-            look(unowned)
+            inspected(unowned)
 
 
 def test_accepted_rollback_of_a_shared_topic_decides_its_owner_first(
@@ -116,7 +116,7 @@ def test_accepted_rollback_of_a_shared_topic_decides_its_owner_first(
     Work(two, SystemClock()).accept("b", Decision.GO_ON, give_up=False, do_it=False)
     assert store.read(owner_path("shop.x")) is None
     Work(two, SystemClock()).accept("b", Decision.GO_ON, give_up=False, do_it=True)
-    assert [json.loads(found or b"")["owner"] for found in owners] == ["a"]
+    assert [json.loads(owner or b"")["owner"] for owner in owners] == ["a"]
 
 
 def test_rewind_names_records_that_only_another_table_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

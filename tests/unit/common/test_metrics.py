@@ -32,10 +32,10 @@ def test_histogram_counts_its_observations() -> None:
     metrics = Metrics()
     metrics.observe(catalogue.WRITER_FLUSH_SECONDS, 0.3)
     metrics.observe(catalogue.WRITER_FLUSH_SECONDS, 1e9)
-    found = values(metrics)
-    assert found["stage_writer_flush_seconds_count", ()] == 2
-    assert found["stage_writer_flush_seconds_bucket", (("le", "0.5"),)] == 1
-    assert found["stage_writer_flush_seconds_bucket", (("le", "+Inf"),)] == 2
+    samples = values(metrics)
+    assert samples["stage_writer_flush_seconds_count", ()] == 2
+    assert samples["stage_writer_flush_seconds_bucket", (("le", "0.5"),)] == 1
+    assert samples["stage_writer_flush_seconds_bucket", (("le", "+Inf"),)] == 2
 
 
 def test_forget_drops_a_gauge_s_old_labels() -> None:
@@ -48,8 +48,8 @@ def test_forget_drops_a_gauge_s_old_labels() -> None:
 
 
 def test_two_services_in_one_process_do_not_share_values() -> None:
-    one, other = Metrics(), Metrics()
-    one.set(catalogue.WRITER_PAUSED, 1)
+    writer_metrics, other = Metrics(), Metrics()
+    writer_metrics.set(catalogue.WRITER_PAUSED, 1)
     assert values(other) == {}
 
 

@@ -72,13 +72,13 @@ def test_forged_marker_cannot_control_the_terminal(
     staging.store(staging.stage_url).write(marker.name.path, manifest_to_bytes(staging.source(0), manifest))
     config = tmp_path / f"{uuid.uuid4().hex}.yaml"
     config.write_text(json.dumps(settings_for(staging).model_dump(mode="json", exclude_unset=True)))
-    one = ["--topic", "orders", "--partition", "0"]
+    chain = ["--topic", "orders", "--partition", "0"]
     commands = [
-        (bootstrap, ["markers", "ls", str(config), *one]),
-        (bootstrap, ["markers", "show", str(config), *one, "--at", "3"]),
+        (bootstrap, ["markers", "ls", str(config), *chain]),
+        (bootstrap, ["markers", "show", str(config), *chain, "--at", "3"]),
         (bootstrap, ["markers", "verify", str(config)]),
         (loader, ["status", str(config)]),
-        (loader, ["explain", str(config), *one, "--offset", "3"]),
+        (loader, ["explain", str(config), *chain, "--offset", "3"]),
     ]
     for app, arguments in commands:
         run(app, [*arguments, *(["--json"] if as_json else [])])

@@ -35,7 +35,7 @@ def test_pages_and_logs_show_the_config_path(shown: str, capsys: pytest.CaptureF
     pages = {"/text": lambda: text_page(200, remedy), "/json": lambda: json_page(200, [remedy])}
     server = HttpServer("127.0.0.1:0", Routes(pages))
     try:
-        texts = [urllib.request.urlopen(f"http://127.0.0.1:{server.port}{one}").read().decode() for one in pages]
+        texts = [urllib.request.urlopen(f"http://127.0.0.1:{server.port}{page}").read().decode() for page in pages]
     finally:
         server.close()
     assert [texts[0], *json.loads(texts[1])] == [f"stage-writer check {shown}"] * 2

@@ -5,11 +5,11 @@ from tests.builders import span
 
 
 def test_span_includes_its_start_and_excludes_its_end() -> None:
-    found = span(3, 7)
-    assert [found.covers(Position(position)) for position in range(2, 9)] == [False] + [True] * 4 + [False] * 2
-    assert found.positions == 4
-    assert found.last_offset == 6
-    assert str(found) == "[3, 7)"
+    interval = span(3, 7)
+    assert [interval.covers(Position(position)) for position in range(2, 9)] == [False] + [True] * 4 + [False] * 2
+    assert interval.positions == 4
+    assert interval.last_offset == 6
+    assert str(interval) == "[3, 7)"
 
 
 @pytest.mark.parametrize(("start", "end"), [(0, 0), (5, 5), (5, 4), (-1, 3), (0, MAX_POSITION + 1)])

@@ -120,7 +120,7 @@ def test_kafka_delta_ingest_s_seek_offsets_are_last_offsets() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("", "holds no positions"),
         ("hello", "holds no positions"),
@@ -138,10 +138,10 @@ def test_kafka_delta_ingest_s_seek_offsets_are_last_offsets() -> None:
         ("orders: {0: {1: 2}}", "{1: 2}"),
     ],
 )
-def test_invalid_positions_file_is_refused_with_an_example(text: str, said: str) -> None:
+def test_invalid_positions_file_is_refused_with_an_example(text: str, message: str) -> None:
     with pytest.raises(UsageError) as caught:
         positions(text)
-    assert said in caught.value.problem
+    assert message in caught.value.problem
     assert caught.value.problem.startswith("file")
     assert caught.value.remedy
 
@@ -337,9 +337,11 @@ SKIPPED: dict[str, tuple[PartitionState, int, tuple[Span, int | None]]] = {
 }
 
 
-@pytest.mark.parametrize(("found", "to", "gives_up"), SKIPPED.values(), ids=SKIPPED)
-def test_skip_gives_up_only_missing_records(found: PartitionState, to: int, gives_up: tuple[Span, int | None]) -> None:
-    assert skipped(found, to) == gives_up
+@pytest.mark.parametrize(("partition", "to", "gives_up"), SKIPPED.values(), ids=SKIPPED)
+def test_skip_gives_up_only_missing_records(
+    partition: PartitionState, to: int, gives_up: tuple[Span, int | None]
+) -> None:
+    assert skipped(partition, to) == gives_up
 
 
 def test_skip_of_a_part_of_a_gap_notes_the_rest() -> None:
@@ -349,7 +351,7 @@ def test_skip_of_a_part_of_a_gap_notes_the_rest() -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "to", "said"),
+    ("partition", "to", "message"),
     [
         (state(chain_of(0, 10, 20)), 15, "up to 20"),
         (state(chain_of(0, 10, 20)), 20, "up to 20"),
@@ -359,10 +361,10 @@ def test_skip_of_a_part_of_a_gap_notes_the_rest() -> None:
         (state([*chain_of(0, 10), broken(10)]), 13, "cannot be read"),
     ],
 )
-def test_skip_that_would_hide_records_is_refused(found: PartitionState, to: int, said: str) -> None:
+def test_skip_that_would_hide_records_is_refused(partition: PartitionState, to: int, message: str) -> None:
     with pytest.raises(UsageError) as caught:
-        plan_skip(found, Position(to), AUTHOR)
-    assert said in caught.value.problem
+        plan_skip(partition, Position(to), AUTHOR)
+    assert message in caught.value.problem
     assert caught.value.remedy
 
 
@@ -439,11 +441,11 @@ REWOUND: dict[str, tuple[PartitionState, int, tuple[int, list[int], Span | None]
 }
 
 
-@pytest.mark.parametrize(("found", "to", "becomes"), REWOUND.values(), ids=REWOUND)
+@pytest.mark.parametrize(("partition", "to", "becomes"), REWOUND.values(), ids=REWOUND)
 def test_rewind_puts_later_markers_aside_and_leaves_no_gap(
-    found: PartitionState, to: int, becomes: tuple[int, list[int], Span | None]
+    partition: PartitionState, to: int, becomes: tuple[int, list[int], Span | None]
 ) -> None:
-    plan = rewound(found, to)
+    plan = rewound(partition, to)
     assert (plan.position, aside(plan), plan.marker and plan.marker.span) == becomes
 
 
@@ -555,7 +557,7 @@ def test_rewind_below_the_table_needs_its_flag() -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "to", "said"),
+    ("partition", "to", "message"),
     [
         (state(chain_of(0, 10, 20)), 20, "already ends at 20"),
         (state(chain_of(0, 10, 20)), 25, "staged up to 20 only"),
@@ -564,10 +566,10 @@ def test_rewind_below_the_table_needs_its_flag() -> None:
         (state(), 5, "no marker"),
     ],
 )
-def test_impossible_rewind_is_refused(found: PartitionState, to: int, said: str) -> None:
+def test_impossible_rewind_is_refused(partition: PartitionState, to: int, message: str) -> None:
     with pytest.raises(UsageError) as caught:
-        rewound(found, to)
-    assert said in caught.value.problem
+        rewound(partition, to)
+    assert message in caught.value.problem
     assert caught.value.remedy
 
 
@@ -670,7 +672,7 @@ def test_markers_that_writers_stage_again_meanwhile_stay(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("found", "to", "origin"),
+    ("partition", "to", "origin"),
     [
         (state(chain_of(0, 10, 20)), 10, ChainOrigin(Position(10), number=1, staged_from=Position(0))),
         (
@@ -681,9 +683,9 @@ def test_markers_that_writers_stage_again_meanwhile_stay(tmp_path: Path) -> None
         (state(chain_of(0, 10, 20), table=12), 15, ChainOrigin(Position(12), number=1)),
     ],
 )
-def test_rewind_records_where_the_chain_continues(found: PartitionState, to: int, origin: ChainOrigin) -> None:
+def test_rewind_records_where_the_chain_continues(partition: PartitionState, to: int, origin: ChainOrigin) -> None:
     """The origin stays in the chain's own generation: settling may delete every marker that remains."""
-    assert rewound(found, to).chain_origin == origin
+    assert rewound(partition, to).chain_origin == origin
 
 
 def test_rewind_leaves_other_partitions_unchanged(store: FsspecStore) -> None:

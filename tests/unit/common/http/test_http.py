@@ -26,9 +26,9 @@ def service() -> Service:
 @pytest.fixture
 def server(service: Service) -> Iterator[HttpServer]:
     pages = service_pages("stage-writer", lambda: service.health, lambda: service.ready, lambda: b"metric 1\n")
-    found = HttpServer("127.0.0.1:0", Routes({**pages, "/broken": service.broken}))
-    yield found
-    found.close()
+    http_server = HttpServer("127.0.0.1:0", Routes({**pages, "/broken": service.broken}))
+    yield http_server
+    http_server.close()
 
 
 def ask(server: HttpServer, path: str, method: str = "GET") -> tuple[int, str, bytes]:

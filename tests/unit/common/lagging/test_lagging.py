@@ -64,20 +64,20 @@ def test_recreated_topic_restarts_the_history() -> None:
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 5), st.integers(0, 9)), min_size=1, max_size=300), st.data())
-def test_lag_is_bounded_by_the_observations(looks: list[tuple[int, int]], data: st.DataObject) -> None:
-    times = list(itertools.accumulate(step for step, _ in looks))
-    ends = list(itertools.accumulate(grown for _, grown in looks))
+def test_lag_is_bounded_by_the_observations(observations: list[tuple[int, int]], data: st.DataObject) -> None:
+    times = list(itertools.accumulate(step for step, _ in observations))
+    ends = list(itertools.accumulate(grown for _, grown in observations))
     history = history_of(*zip(map(float, times), ends, strict=True))
     assert len(history._seen[SOURCE]) <= MOST + 1
     position = data.draw(st.integers(0, ends[-1]))
-    found = history.lag_s(SOURCE, Position(position), float(times[-1]))
+    lag_s = history.lag_s(SOURCE, Position(position), float(times[-1]))
     exact = [time for time, end in zip(times, ends, strict=True) if end <= position]
     if position == ends[-1]:
-        assert found == 0
-    elif len(looks) <= MOST:
-        assert found == times[-1] - (exact[-1] if exact else times[0])
+        assert lag_s == 0
+    elif len(observations) <= MOST:
+        assert lag_s == times[-1] - (exact[-1] if exact else times[0])
     else:
-        assert required(found) >= times[-1] - (exact[-1] if exact else times[0]), (
+        assert required(lag_s) >= times[-1] - (exact[-1] if exact else times[0]), (
             "a thinned-out history overstates the lag"
         )
 
@@ -88,10 +88,10 @@ def test_unreachable_kafka_only_stops_the_figures() -> None:
     history = EndHistory()
 
     def ends(_sources: object) -> dict[TopicPartition, Position]:
-        found = answers.pop(0) if answers else {}
-        if not found:
+        answer = answers.pop(0) if answers else {}
+        if not answer:
             raise KafkaException(KafkaError(KafkaError._TRANSPORT, "no broker"))
-        return found
+        return answer
 
     clock = HandClock()
     watch = EndWatch(
@@ -124,7 +124,7 @@ def test_refused_topic_is_logged_once_and_does_not_hide_other_topics() -> None:
         def list_offsets(
             self, wanted: Mapping[KafkaPartition, OffsetSpec], **_: object
         ) -> dict[KafkaPartition, object]:
-            return {one: answer_for(one.topic) for one in wanted}
+            return {partition: answer_for(partition.topic) for partition in wanted}
 
     def answer_for(topic: str) -> Future[SimpleNamespace]:
         answer: Future[SimpleNamespace] = Future()

@@ -37,6 +37,6 @@ def test_newest_samples_of_each_class_are_kept() -> None:
     samples = Samples(2)
     samples.add("orders", [("wrong_type", f"orders/0 @ {number}", b"{}") for number in range(5)])
     samples.add("orders", [("empty", "orders/0 @ 9", None)])
-    assert [one.place for one in samples.of("orders", "wrong_type")] == ["orders/0 @ 4", "orders/0 @ 3"]
-    assert [one.text for one in samples.of("orders", "empty")] == [""]
+    assert [sample.place for sample in samples.of("orders", "wrong_type")] == ["orders/0 @ 4", "orders/0 @ 3"]
+    assert [sample.text for sample in samples.of("orders", "empty")] == [""]
     assert samples.of("other", "empty") == ()

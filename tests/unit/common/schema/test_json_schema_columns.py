@@ -65,8 +65,8 @@ def schema(properties: object, **more: object) -> str:
 
 
 def columns(text: str, *references: tuple[str, str]) -> str:
-    found, formats = json_schema_columns(text, references)
-    return " ".join([to_ddl(found), *formats.values()])
+    parsed, formats = json_schema_columns(text, references)
+    return " ".join([to_ddl(parsed), *formats.values()])
 
 
 @pytest.mark.parametrize(("kind", "expected"), TYPES.values(), ids=TYPES)

@@ -82,8 +82,8 @@ def test_nullable_record_is_a_record() -> None:
 
 def test_avro_schema_uses_the_types_of_its_references() -> None:
     references = [json.dumps(NESTED), record(("in", "x.In"), name="x.Outer")]
-    found = avro_columns(parse_avro(record(("a", "x.Outer"), ("b", ["null", "x.In"])), references))
-    assert to_ddl(found) == "a STRUCT<in: STRUCT<q: INT>>, b STRUCT<q: INT>"
+    columns = avro_columns(parse_avro(record(("a", "x.Outer"), ("b", ["null", "x.In"])), references))
+    assert to_ddl(columns) == "a STRUCT<in: STRUCT<q: INT>>, b STRUCT<q: INT>"
 
 
 LOOP = {"type": "record", "name": "Node", "fields": [{"name": "next", "type": ["null", "Node"]}]}
@@ -154,8 +154,8 @@ def test_descriptors_need_no_compiler(compiled: bytes, monkeypatch: pytest.Monke
     files = {each.name: each.SerializeToString() for each in FileDescriptorSet.FromString(compiled).file}
     line = base64.b64encode(files["parts/line.proto"]).decode()
     main = base64.b64encode(files["schema.proto"]).decode()
-    found = compile_protobuf(main, {"parts/line.proto": line})
-    assert to_ddl(protobuf_columns(find_message(found, [0]))) == COLUMNS
+    descriptors = compile_protobuf(main, {"parts/line.proto": line})
+    assert to_ddl(protobuf_columns(find_message(descriptors, [0]))) == COLUMNS
     assert find_message(compile_protobuf(compiled), "shop.Order").full_name == "shop.Order"
     with pytest.raises(SchemaError, match=r"imports parts/line.proto, and has no reference"):
         compile_protobuf(main)

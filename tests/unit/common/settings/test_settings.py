@@ -205,10 +205,10 @@ def test_start_is_a_word_a_timestamp_or_positions() -> None:
     assert parse(MINIMAL.replace("columns:", "start: 2026-03-01, columns:")).streams[0].start == FromTimestamp(
         1_772_323_200_000
     )
-    found = instance(FromOffsets, start({"orders": {0: 120}, 1: 340}))
-    assert found.position(Topic("orders"), Partition(0)) == 120
-    assert found.position(Topic("other"), Partition(0)) is None
-    assert found.position(Topic("other"), Partition(1)) == 340
+    offsets = instance(FromOffsets, start({"orders": {0: 120}, 1: 340}))
+    assert offsets.position(Topic("orders"), Partition(0)) == 120
+    assert offsets.position(Topic("other"), Partition(0)) is None
+    assert offsets.position(Topic("other"), Partition(1)) == 340
 
 
 @pytest.mark.parametrize("number", [120, 1_772_323_200, 202_603_011_000, 20_260_301_100_000, True])
@@ -578,8 +578,8 @@ WRONG = {
         ["cluster_by and partition_by", "remove one of them"],
     ),
     **{
-        f"clustered by {names}": (with_stream(columns=TYPES, cluster_by=names), told)
-        for names, told in (
+        f"clustered by {names}": (with_stream(columns=TYPES, cluster_by=names), messages)
+        for names, messages in (
             (["flag"], ["cluster_by names 'flag', which has the type BOOLEAN", "text, dates and times"]),
             (["city.name", "city.tags"], ["'city.tags', which has the type ARRAY<STRING>"]),
             (["city.zip"], ["'city.zip', which is not a field of it"]),
@@ -676,9 +676,9 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize(("text", "said"), WRONG.values(), ids=WRONG)
+@pytest.mark.parametrize(("text", "expected"), WRONG.values(), ids=WRONG)
 def test_invalid_config_gives_one_readable_error(
-    text: str, said: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    text: str, expected: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     config = tmp_path / "config.yaml"
     config.write_text(text, encoding="utf-8")
@@ -689,7 +689,7 @@ def test_invalid_config_gives_one_readable_error(
     assert captured.err.count("error:") == 1
     assert str(config) in captured.err
     assert "→" in captured.err
-    for words in said:
+    for words in expected:
         assert words in captured.err
 
 
@@ -723,7 +723,7 @@ def test_load_settings_reads_the_process_environment(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize(
-    ("stage", "stream", "said"),
+    ("stage", "stream", "message"),
     [
         ("/data/orders/stage", {}, "stage.url, /data/orders/stage, lies below streams[].table"),
         ("s3a://lake/orders/s", {"table": "s3://lake/orders"}, "VACUUM of that table"),
@@ -737,10 +737,10 @@ def test_load_settings_reads_the_process_environment(tmp_path: Path, monkeypatch
         ("s3://lake", {"dead_letters": "s3a://lake/done/orders/"}, "lies in the folder done of the stage"),
     ],
 )
-def test_overlapping_stage_and_table_folders_are_refused(stage: str, stream: dict[str, object], said: str) -> None:
+def test_overlapping_stage_and_table_folders_are_refused(stage: str, stream: dict[str, object], message: str) -> None:
     content = yaml.safe_load(with_stream(**stream))
     content["stage"] = {"url": stage}
-    with pytest.raises(ConfigError, match=re.escape(said)):
+    with pytest.raises(ConfigError, match=re.escape(message)):
         parse(yaml.safe_dump(content))
 
 

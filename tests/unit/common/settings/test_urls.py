@@ -57,9 +57,9 @@ def test_path_or_store_url_is_accepted_unchanged(url: str) -> None:
     assert require_url(url) == url
 
 
-@pytest.mark.parametrize(("url", "said"), WRONG.items())
-def test_other_urls_are_refused_with_a_suggestion(url: str, said: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(said)):
+@pytest.mark.parametrize(("url", "message"), WRONG.items())
+def test_other_urls_are_refused_with_a_suggestion(url: str, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
         require_url(url)
 
 

@@ -77,8 +77,8 @@ def test_last_record_is_written_where_known() -> None:
 
 
 def test_undeclared_fields_are_written_where_sampled() -> None:
-    found = UndeclaredFields(21, {"meta.producer": 20, "€": 1}, 3)
-    manifest = replace(MANIFEST, undeclared=found)
+    undeclared = UndeclaredFields(21, {"meta.producer": 20, "€": 1}, 3)
+    manifest = replace(MANIFEST, undeclared=undeclared)
     content = json.loads(manifest_to_bytes(ORDERS, manifest))
     assert content["undeclared"] == {"sampled": 21, "fields": {"meta.producer": 20, "€": 1}, "others": 3}
     assert content["version"] == stored()["version"], "older readers ignore it"
@@ -181,7 +181,7 @@ def test_mixed_file_raises_the_version_and_lies_below_data() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"start": 40}, "speaks of done/orders/0/00000000000000000040.done"),
         ({"topic": "invoices"}, "speaks of done/invoices/0"),
@@ -194,11 +194,11 @@ def test_mixed_file_raises_the_version_and_lies_below_data() -> None:
         ({"tables": [{}]}, "tables"),
     ],
 )
-def test_broken_manifest_is_refused_by_marker_and_field(change: dict[str, object], said: str) -> None:
+def test_broken_manifest_is_refused_by_marker_and_field(change: dict[str, object], message: str) -> None:
     with pytest.raises(MarkerError) as caught:
         read({**stored(), **change})
     assert NAME.path in caught.value.problem
-    assert said in caught.value.problem
+    assert message in caught.value.problem
 
 
 DEEP = b"[" * 100_000 + b"]" * 100_000
@@ -237,11 +237,11 @@ FOREIGN: list[tuple[str, object, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("key", "value", "said"), FOREIGN)
-def test_file_of_another_table_flush_or_program_is_refused(key: str, value: object, said: str) -> None:
+@pytest.mark.parametrize(("key", "value", "message"), FOREIGN)
+def test_file_of_another_table_flush_or_program_is_refused(key: str, value: object, message: str) -> None:
     content = stored()
     content["tables"][0]["files"][0][key] = value  # type: ignore[index]
-    with pytest.raises(MarkerError, match=said):
+    with pytest.raises(MarkerError, match=message):
         read(content)
 
 

@@ -69,10 +69,10 @@ def test_marker_has_the_ends_of_its_inputs() -> None:
         {"topic": "orders", "partition": 3, "end": 5},
         {"topic": "payments", "partition": 3, "end": 7},
     ]
-    found = marker_from_bytes(name, data)
-    assert inputs_at(found.span.end) == inputs_at(place(5, 7))
-    assert required(found.manifest).inputs == inputs_at(place(5, 7))
-    assert inputs_at(found.span.start) == (), "as markers of older releases have it"
+    marker = marker_from_bytes(name, data)
+    assert inputs_at(marker.span.end) == inputs_at(place(5, 7))
+    assert required(marker.manifest).inputs == inputs_at(place(5, 7))
+    assert inputs_at(marker.span.start) == (), "as markers of older releases have it"
     plain = MarkerName(TopicPartition(Topic("orders"), Partition(3)), Position(2))
     assert b"inputs" not in marker_to_bytes(Marker(plain, manifest(Position(12))))
 
@@ -80,9 +80,9 @@ def test_marker_has_the_ends_of_its_inputs() -> None:
 def test_marker_has_the_starts_of_its_inputs() -> None:
     span = Span(place(2, 0), place(5, 7))
     data = marker_to_bytes(Marker(MarkerName(CHAIN, span.start), replace(manifest(span.end), span=span)))
-    assert [one["start"] for one in json.loads(data)["inputs"]] == [2, 0]
-    found = marker_from_bytes(MarkerName(CHAIN, Position(2)), data)
-    assert ends_at(CHAIN, found.span.start) == inputs_at(place(2, 0))
+    assert [input_["start"] for input_ in json.loads(data)["inputs"]] == [2, 0]
+    marker = marker_from_bytes(MarkerName(CHAIN, Position(2)), data)
+    assert ends_at(CHAIN, marker.span.start) == inputs_at(place(2, 0))
     wrong = json.loads(data)
     wrong["inputs"][0]["start"] = 1
     with pytest.raises(MarkerError, match="its inputs' starts come to 1, and it starts at 2"):
@@ -109,9 +109,9 @@ def test_inputs_that_are_not_the_chain_s_are_refused(inputs: object, problem: st
 def test_origin_has_the_positions_of_its_inputs() -> None:
     path = origin_path(CHAIN)
     assert newest_paths([path]) == {CHAIN: path}
-    found = origin_from_bytes(path, origin_to_bytes(ChainOrigin(place(5, 7), 1)))
-    assert inputs_at(found.position) == inputs_at(place(5, 7))
-    assert found == ChainOrigin(Position(12), 1)
+    origin = origin_from_bytes(path, origin_to_bytes(ChainOrigin(place(5, 7), 1)))
+    assert inputs_at(origin.position) == inputs_at(place(5, 7))
+    assert origin == ChainOrigin(Position(12), 1)
     assert b"inputs" not in origin_to_bytes(ChainOrigin(Position(12)))
 
 

@@ -27,12 +27,12 @@ def store() -> FsspecStore:
 
 def test_appeared_routes_are_like_those_of_the_config() -> None:
     (stream,) = parse(templated(routes={"rome": "/data/rome"}, partition_by=["city"])).streams
-    found = with_routes(stream, ["oslo", "rome", "bonn"])
-    assert found.routing.routes == {"rome": "/data/rome", "oslo": "/data/by_city/oslo", "bonn": "/data/by_city/bonn"}
-    assert found.row_tables == ("/data/orders", "/data/rome", "/data/by_city/oslo", "/data/by_city/bonn")
-    assert found.at("/data/by_city/oslo").layout.partition_by == ("city",)
-    assert with_routes(found, ["oslo", "rome", "bonn"]) == found
-    assert not found.has_several_columns
+    routed = with_routes(stream, ["oslo", "rome", "bonn"])
+    assert routed.routing.routes == {"rome": "/data/rome", "oslo": "/data/by_city/oslo", "bonn": "/data/by_city/bonn"}
+    assert routed.row_tables == ("/data/orders", "/data/rome", "/data/by_city/oslo", "/data/by_city/bonn")
+    assert routed.at("/data/by_city/oslo").layout.partition_by == ("city",)
+    assert with_routes(routed, ["oslo", "rome", "bonn"]) == routed
+    assert not routed.has_several_columns
     (plain,) = parse(with_stream()).streams
     assert with_routes(plain, ["oslo"]) is plain
 
@@ -139,7 +139,7 @@ def test_writers_agree_on_routes_up_to_the_limit(store: FsspecStore) -> None:
 def test_concurrent_writers_keep_each_other_s_routes(store: FsspecStore) -> None:
     raced = TrappedStore(store.url, before=acting("create", lambda: agree_on(store, "orders", ["mine", "Both"], 3)))
     assert agree_on(raced, "orders", ["yours", "both", "more"], 3).routes == ("mine", "Both", "yours")
-    assert [one.path.rpartition("/")[2] for one in store.list("routes/")] == [f"{1:020d}.json", f"{2:020d}.json"]
+    assert [stored.path.rpartition("/")[2] for stored in store.list("routes/")] == [f"{1:020d}.json", f"{2:020d}.json"]
 
 
 def test_unreadable_or_newer_routes_are_not_overwritten(store: FsspecStore) -> None:

@@ -30,7 +30,7 @@ def store() -> TrappedStore:
 def config(*app_ids: str, topics: str = "t", tables: Mapping[str, str] | None = None) -> Settings:
     urls = {app_id: f"/{app_id}" for app_id in app_ids} | dict(tables or {})
     return settings_of(
-        *({"app_id": one, "topics": [topics], "table": urls[one], "columns": "id INT"} for one in app_ids)
+        *({"app_id": app_id, "topics": [topics], "table": urls[app_id], "columns": "id INT"} for app_id in app_ids)
     )
 
 
@@ -42,10 +42,10 @@ def chains_with(store: FsspecStore, *app_ids: str, make: bool = True, topics: st
 
 
 def chains(settings: Settings) -> dict[str, str]:
-    found = {stream.app_id: str(stream.chain_of("t")) for stream in settings.streams}
-    for app_id, chain in found.items():
+    by_stream = {stream.app_id: str(stream.chain_of("t")) for stream in settings.streams}
+    for app_id, chain in by_stream.items():
         assert [stream.app_id for stream in settings.streams if stream.takes(chain)] == [app_id]
-    return found
+    return by_stream
 
 
 def staged(
@@ -81,7 +81,7 @@ def test_stream_that_has_chains_owns_the_topic(store: TrappedStore) -> None:
 def test_stream_that_never_shared_writes_no_owner_object(store: TrappedStore) -> None:
     staged(store, "a")
     assert chains_with(store, "a") == {"a": "t"}
-    assert [found.path for found in store.list("shared/")] == []
+    assert [stored.path for stored in store.list("shared/")] == []
 
 
 def test_streams_that_leave_and_return_keep_their_chains(store: TrappedStore) -> None:
@@ -99,17 +99,17 @@ def test_first_of_two_programs_decides_the_owner_for_both(store: TrappedStore) -
 
 
 def test_concurrent_programs_agree_on_the_owner(store: TrappedStore) -> None:
-    found: list[dict[str, str]] = []
+    results: list[dict[str, str]] = []
     orders = [("a", "b", "c"), ("b", "c", "a"), ("c", "b", "a")] * 3
     threads = [
-        threading.Thread(target=lambda names=names: found.append(chains_with(store, *names))) for names in orders
+        threading.Thread(target=lambda names=names: results.append(chains_with(store, *names))) for names in orders
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(found) == len(orders)
-    assert all(one == found[0] for one in found)
+    assert len(results) == len(orders)
+    assert all(result == results[0] for result in results)
 
 
 def test_read_only_command_decides_no_owner(store: TrappedStore) -> None:
@@ -238,7 +238,7 @@ def test_topic_of_two_expressions_gets_its_owner_when_it_appears(store: TrappedS
     assert list(store.list("shared/")) == []
     assert owners.agree(["t", "unrelated"]) == {}
     assert chains(settings) == {"a": "t", "b": "t@b"}
-    assert [found.path for found in store.list("shared/")] == [owner_path("t")]
+    assert [stored.path for stored in store.list("shared/")] == [owner_path("t")]
 
 
 def test_topic_that_cannot_be_shared_gets_no_owner(store: TrappedStore) -> None:

@@ -8,7 +8,7 @@ from common.storage.chunks import ByteChunks
 
 @given(st.lists(st.binary(max_size=5), max_size=6), st.integers(0, 30), st.integers(0, 30))
 def test_slice_equals_that_of_the_joined_bytes(pieces: list[bytes], start: int, stop: int) -> None:
-    whole, found = b"".join(pieces), ByteChunks(pieces)
-    assert (len(found), found.size_bytes, found.to_bytes(), b"".join(found.parts)) == (len(whole),) * 2 + (whole,) * 2
-    assert found[start:stop] == whole[start:stop]
-    assert found[start:] == whole[start:]
+    data, chunks = b"".join(pieces), ByteChunks(pieces)
+    assert (len(chunks), chunks.size_bytes, chunks.to_bytes(), b"".join(chunks.parts)) == (len(data),) * 2 + (data,) * 2
+    assert chunks[start:stop] == data[start:stop]
+    assert chunks[start:] == data[start:]

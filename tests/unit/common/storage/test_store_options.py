@@ -85,7 +85,7 @@ def test_stores_that_share_a_client_keep_separate_folders() -> None:
     for store in stores:
         store.write("name", store.url.encode())
     assert [store.read("name") for store in stores] == [store.url.encode() for store in stores]
-    assert [[found.path for found in store.list("")] for store in stores] == [["name"], ["c/name", "name"], ["name"]]
+    assert [[stored.path for stored in store.list("")] for store in stores] == [["name"], ["c/name", "name"], ["name"]]
 
 
 def test_client_that_cannot_start_is_a_store_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -90,10 +90,10 @@ def test_times_without_a_zone_are_in_utc(monkeypatch: pytest.MonkeyPatch) -> Non
         with monkeypatch.context() as patch:
             patch.setenv("TZ", "Asia/Tokyo")
             time.tzset()
-            found = required(store.stat("a"))
+            stored = required(store.stat("a"))
     finally:
         time.tzset()
-    assert found.modified_ms == datetime(2026, 1, 1, 12, tzinfo=UTC).timestamp() * 1000
+    assert stored.modified_ms == datetime(2026, 1, 1, 12, tzinfo=UTC).timestamp() * 1000
 
 
 def test_unreadable_folder_is_not_an_empty_listing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,8 +32,8 @@ def test_deferred_ranges_are_found_among_other_txn_actions() -> None:
         **DeferredIds.of(IDS, OTHER, A).caught_up(span(10, 50)),
         **DeferredIds.of(IDS, OTHER, B).written(span(7, 9)),
     }
-    found = deferred_of(IDS, transactions, [A, B], [ORDERS, OTHER])
-    assert found == (DeferredRange(A, ORDERS, span(10, 50)), DeferredRange(B, OTHER, span(7, 9)))
+    deferred = deferred_of(IDS, transactions, [A, B], [ORDERS, OTHER])
+    assert deferred == (DeferredRange(A, ORDERS, span(10, 50)), DeferredRange(B, OTHER, span(7, 9)))
     assert IDS.position(transactions, ORDERS) == 100
     assert IDS.at({}, transactions, [ORDERS, OTHER]).generations == {ORDERS: 0, OTHER: 0}
     assert deferred_of(IDS, {"orders-0": 99}, [A, B], [ORDERS, OTHER]) == ()

@@ -225,7 +225,7 @@ def test_v2_checkpoint_is_read(store: FsspecStore, suffix: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("commits", "said"),
+    ("commits", "message"),
     [
         ({0: (PROTOCOL, METADATA), 2: (txn("a-0", 5),)}, "lacks version 1"),
         ({5: (txn("a-0", 5),)}, "lacks version 0"),
@@ -233,10 +233,10 @@ def test_v2_checkpoint_is_read(store: FsspecStore, suffix: str) -> None:
     ],
     ids=["a hole", "no first version", "no schema"],
 )
-def test_incomplete_log_is_an_error(store: FsspecStore, commits: dict[int, tuple[object, ...]], said: str) -> None:
+def test_incomplete_log_is_an_error(store: FsspecStore, commits: dict[int, tuple[object, ...]], message: str) -> None:
     for version, actions in commits.items():
         commit(store, version, *actions)
-    with pytest.raises(TableError, match=said):
+    with pytest.raises(TableError, match=message):
         read_table_state(store)
 
 
@@ -278,7 +278,7 @@ def test_torn_checkpoint_is_ignored(torn: FsspecStore) -> None:
 
 def test_torn_checkpoint_is_removed_with_its_hint(torn: FsspecStore) -> None:
     assert remove_torn_checkpoints(torn) == [CHECKPOINT_4]
-    left = {found.path for found in torn.list("_delta_log")}
+    left = {stored.path for stored in torn.list("_delta_log")}
     assert not left & {CHECKPOINT_4, "_delta_log/_last_checkpoint"}
     assert transactions(torn) == {"a-0": 5, "from-the-checkpoint": 9}
     assert remove_torn_checkpoints(torn) == []
@@ -289,7 +289,7 @@ def test_torn_checkpoint_stays_where_commits_are_missing(torn: FsspecStore) -> N
     for read in (read_table_state, remove_torn_checkpoints):
         with pytest.raises(TableError, match="lacks version 3, and its checkpoint of version 4 is torn"):
             read(torn)
-    assert CHECKPOINT_4 in {found.path for found in torn.list("_delta_log")}
+    assert CHECKPOINT_4 in {stored.path for stored in torn.list("_delta_log")}
 
 
 def test_torn_part_and_torn_v2_checkpoint_are_ignored(store: FsspecStore) -> None:

@@ -10,13 +10,13 @@ from tests.builders import settings_of, span
 
 def test_txn_action_without_a_topic_belongs_to_the_stream_s_own_chain() -> None:
     settings = settings_of(
-        *({"app_id": one, "topics": ["t"], "table": f"/{one}", "columns": "id INT"} for one in ("a", "b"))
+        *({"app_id": app_id, "topics": ["t"], "table": f"/{app_id}", "columns": "id INT"} for app_id in ("a", "b"))
     )
     settings.owners.add({"t": "a"})
     for stream, chain in zip(settings.streams, ("t", "t@b"), strict=True):
         ids = TxnIds(stream.app_id, several_topics=False)
-        found = with_transactions(NO_IDENTITY, stream, ids, {f"{stream.app_id}-0": Offset(9)})
-        assert found.chains == {TopicPartition(Topic(chain), Partition(0)): TableChain(0, Position(10))}
+        identity = with_transactions(NO_IDENTITY, stream, ids, {f"{stream.app_id}-0": Offset(9)})
+        assert identity.chains == {TopicPartition(Topic(chain), Partition(0)): TableChain(0, Position(10))}
 
 
 def test_chain_was_loaded_under_the_app_id_of_its_newest_commit() -> None:

@@ -39,18 +39,16 @@ def own(
     app_id: str = "orders",
     generation: int = 0,
 ) -> LoggedCommit:
-    found = {partition: Span(Position(start), Position(end)) for partition, start, end in spans}
-    metadata = CommitMetadata(f"c{version}", app_id, found, None, generations=dict.fromkeys(found, generation))
+    loaded = {partition: Span(Position(start), Position(end)) for partition, start, end in spans}
+    metadata = CommitMetadata(f"c{version}", app_id, loaded, None, generations=dict.fromkeys(loaded, generation))
     return LoggedCommit(
         version, "STREAMING UPDATE", read_version=version - 1 if read is None else read, metadata=metadata
     )
 
 
 def answer(version: int, to: int, **positions: int) -> LoggedCommit:
-    found = {
-        TopicPartition(Topic("orders"), Partition(int(name[1:]))): Position(end) for name, end in positions.items()
-    }
-    metadata = CommitMetadata(f"a{version}", "orders", {}, None, answers=Resolved(to, Decision.REPLAY, found))
+    ends = {TopicPartition(Topic("orders"), Partition(int(name[1:]))): Position(end) for name, end in positions.items()}
+    metadata = CommitMetadata(f"a{version}", "orders", {}, None, answers=Resolved(to, Decision.REPLAY, ends))
     return LoggedCommit(version, "STREAMING UPDATE", read_version=version - 1, metadata=metadata)
 
 
@@ -72,8 +70,8 @@ FIRST, SECOND, THIRD = own(1, (P0, 0, 10)), own(2, (P0, 10, 20)), own(3, (P0, 20
 
 
 def positions(*commits: LoggedCommit) -> dict[TopicPartition, int]:
-    found = find_rollback(newest_first(*commits), "orders")
-    return {} if found is None else {partition: int(position) for partition, position in found.positions.items()}
+    rollback = find_rollback(newest_first(*commits), "orders")
+    return {} if rollback is None else {partition: int(position) for partition, position in rollback.positions.items()}
 
 
 BEGUN = own(1, (P0, 41, 50), (P1, 7, 9))
@@ -118,8 +116,8 @@ def test_only_one_commit_is_read_when_the_newest_is_our_own() -> None:
 
 
 def test_restore_undoes_all_commits_after_its_version() -> None:
-    found = required(find_rollback(newest_first(CREATED, FIRST, SECOND, THIRD, restore(4, 1), other(5)), "orders"))
-    assert (found.kind, found.cause.version, found.positions) == (RollbackKind.RESTORED, 4, {P0: 10})
+    rollback = required(find_rollback(newest_first(CREATED, FIRST, SECOND, THIRD, restore(4, 1), other(5)), "orders"))
+    assert (rollback.kind, rollback.cause.version, rollback.positions) == (RollbackKind.RESTORED, 4, {P0: 10})
 
 
 def test_dead_letter_positions_before_the_chain_origin_are_not_replayed() -> None:
@@ -131,15 +129,15 @@ def test_dead_letter_positions_before_the_chain_origin_are_not_replayed() -> Non
 
 @pytest.mark.parametrize("operation", ["REPLACE TABLE", "CREATE OR REPLACE TABLE AS SELECT", "CLONE"])
 def test_replacement_loses_all_positions(operation: str) -> None:
-    found = required(find_rollback(newest_first(CREATED, FIRST, SECOND, other(3, operation)), "orders"))
-    assert (found.kind, found.positions) == (RollbackKind.REPLACED, {P0: 0})
+    rollback = required(find_rollback(newest_first(CREATED, FIRST, SECOND, other(3, operation)), "orders"))
+    assert (rollback.kind, rollback.positions) == (RollbackKind.REPLACED, {P0: 0})
     assert find_rollback(newest_first(other(0, operation), FIRST), "orders") is None
 
 
 def test_second_restore_needs_its_own_resolution() -> None:
     answered = (CREATED, FIRST, SECOND, restore(3, 1), answer(4, 3, p0=10), own(5, (P0, 10, 20)))
-    found = required(find_rollback(newest_first(*answered, restore(6, 1)), "orders"))
-    assert (found.cause.version, found.positions) == (6, {P0: 10})
+    rollback = required(find_rollback(newest_first(*answered, restore(6, 1)), "orders"))
+    assert (rollback.cause.version, rollback.positions) == (6, {P0: 10})
     # To the version before the first restore: the same records.
     assert positions(*answered, restore(6, 2)) == {}
     # To the version just after the resolution.
@@ -154,8 +152,8 @@ def test_positions_recovered_by_a_resolution_survive_a_later_restore() -> None:
 
 def test_rows_that_a_concurrent_commit_added_after_a_restore_are_reported() -> None:
     late = own(4, (P0, 20, 30), read=2)
-    found = required(find_rollback(newest_first(CREATED, FIRST, SECOND, restore(3, 1), late), "orders"))
-    assert (found.cause.version, found.positions, found.over) == (3, {P0: 10}, (4,))
+    rollback = required(find_rollback(newest_first(CREATED, FIRST, SECOND, restore(3, 1), late), "orders"))
+    assert (rollback.cause.version, rollback.positions, rollback.over) == (3, {P0: 10}, (4,))
     # The restore that fixes it: back to just before that commit, and then a replay.
     fixed = required(find_rollback(newest_first(CREATED, FIRST, SECOND, restore(3, 1), late, restore(5, 3)), "orders"))
     assert (fixed.positions, fixed.over) == ({P0: 10}, ())
@@ -164,10 +162,10 @@ def test_rows_that_a_concurrent_commit_added_after_a_restore_are_reported() -> N
 def test_restore_to_rows_added_over_another_restore_does_not_hide_it() -> None:
     late = own(4, (P0, 20, 30), read=2)
     history = (CREATED, FIRST, SECOND, restore(3, 1), late)
-    found = required(find_rollback(newest_first(*history, other(5), restore(6, 5)), "orders"))
-    assert (found.cause.version, found.positions, found.over) == (6, {P0: 10}, (4,))
-    found = required(find_rollback(newest_first(*history, replaced(5, 5, 15), restore(6, 5)), "orders"))
-    assert (found.positions, found.over) == ({P0: 10}, (5, 4))
+    rollback = required(find_rollback(newest_first(*history, other(5), restore(6, 5)), "orders"))
+    assert (rollback.cause.version, rollback.positions, rollback.over) == (6, {P0: 10}, (4,))
+    rollback = required(find_rollback(newest_first(*history, replaced(5, 5, 15), restore(6, 5)), "orders"))
+    assert (rollback.positions, rollback.over) == ({P0: 10}, (5, 4))
     taken_back = (CREATED, FIRST, SECOND, restore(3, 1), replaced(4, 5, 15), restore(5, 3))
     assert required(find_rollback(newest_first(*taken_back), "orders")).over == ()
     # A load that saw the resolution has recovered the positions.
@@ -176,18 +174,18 @@ def test_restore_to_rows_added_over_another_restore_does_not_hide_it() -> None:
 
 
 def replaced(version: int, start: int, end: int) -> LoggedCommit:
-    found = {P0: Replaced(Span(Position(start), Position(end)), "a" * 32, Counts(0, 0, 0, 0))}
-    metadata = CommitMetadata(f"c{version}", "orders", {}, None, replaced=found)
+    ranges = {P0: Replaced(Span(Position(start), Position(end)), "a" * 32, Counts(0, 0, 0, 0))}
+    metadata = CommitMetadata(f"c{version}", "orders", {}, None, replaced=ranges)
     return LoggedCommit(version, "WRITE", read_version=version - 1, metadata=metadata)
 
 
 def test_replacement_of_a_range_does_not_resolve_an_earlier_restore() -> None:
     history = CREATED, FIRST, SECOND, restore(3, 1)
-    found = required(find_rollback(newest_first(*history, replaced(4, 2, 5)), "orders"))
-    assert (found.cause.version, found.positions, found.over) == (3, {P0: 10}, ())
+    rollback = required(find_rollback(newest_first(*history, replaced(4, 2, 5)), "orders"))
+    assert (rollback.cause.version, rollback.positions, rollback.over) == (3, {P0: 10}, ())
     # It wrote rows that a replay would write again.
-    found = required(find_rollback(newest_first(*history, replaced(4, 5, 15)), "orders"))
-    assert (found.positions, found.over) == ({P0: 10}, (4,))
+    rollback = required(find_rollback(newest_first(*history, replaced(4, 5, 15)), "orders"))
+    assert (rollback.positions, rollback.over) == ({P0: 10}, (4,))
     assert positions(CREATED, FIRST, SECOND, replaced(3, 5, 15), other(4)) == {}
 
 
@@ -214,8 +212,8 @@ def test_replacement_of_a_range_does_not_resolve_an_earlier_restore() -> None:
 )
 def test_only_a_commit_that_saw_the_positions_makes_a_history_known(newest: LoggedCommit, oldest: int | None) -> None:
     """The log begins at version 5."""
-    found = unknown_since(iter([newest, other(6), other(5)]), "orders")
-    assert (None if found is None else found.version) == oldest
+    commit = unknown_since(iter([newest, other(6), other(5)]), "orders")
+    assert (None if commit is None else commit.version) == oldest
     assert unknown_since(newest_first(CREATED, FIRST, replaced(2, 2, 5)), "orders") is None
 
 
@@ -227,8 +225,8 @@ def test_expired_txn_stays_one_event_while_other_partitions_advance() -> None:
 
 
 def test_turning_points_are_the_restores_and_replacements_since_a_version() -> None:
-    found = turning_points(newest_first(CREATED, FIRST, other(2), restore(3, 0), other(4, "REPLACE TABLE")), 1)
-    assert [commit.version for commit in found] == [4, 3]
+    commits = turning_points(newest_first(CREATED, FIRST, other(2), restore(3, 0), other(4, "REPLACE TABLE")), 1)
+    assert [commit.version for commit in commits] == [4, 3]
     assert turning_points(newest_first(CREATED, FIRST, other(2), restore(3, 0)), 3) == ()
 
 
@@ -244,10 +242,10 @@ def test_markers_over_an_hour_younger_than_the_log_were_not_loaded(younger_ms: i
 
 def test_expired_txn_and_recreated_table_are_distinguished() -> None:
     past = own_past(newest_first(CREATED, own(1, (P0, 0, 10), (P1, 0, 5)), SECOND), "orders")
-    (found,) = without_txn(past, [P0], [], {})
-    assert (found.kind, found.positions, found.cause.version) == (RollbackKind.EXPIRED, {P0: 20}, 2)
-    (found,) = without_txn(own_past(newest_first(CREATED, other(1)), "orders"), [P0, P1], [P1], {})
-    assert (found.kind, list(found.positions), found.cause.version) == (RollbackKind.RECREATED, [P1], 0)
+    (rollback,) = without_txn(past, [P0], [], {})
+    assert (rollback.kind, rollback.positions, rollback.cause.version) == (RollbackKind.EXPIRED, {P0: 20}, 2)
+    (rollback,) = without_txn(own_past(newest_first(CREATED, other(1)), "orders"), [P0, P1], [P1], {})
+    assert (rollback.kind, list(rollback.positions), rollback.cause.version) == (RollbackKind.RECREATED, [P1], 0)
     # A new partition, and a table whose log does not reach back.
     assert without_txn(past, [TopicPartition(Topic("orders"), Partition(7))], [], {}) == ()
     assert without_txn(own_past(iter([other(9)]), "orders"), [P1], [P1], {}) == ()
@@ -258,23 +256,24 @@ def test_expired_txn_and_recreated_table_are_distinguished() -> None:
 
 def test_positions_of_two_generations_are_kept_apart() -> None:
     recreated = own(3, (P0, 0, 7), generation=1), own(4, (P0, 7, 9), generation=1)
-    found = required(find_rollback(newest_first(CREATED, FIRST, SECOND, *recreated, restore(5, 3)), "orders"))
-    assert (found.positions, found.lost_from, found.generations, found.gone) == ({P0: 7}, {P0: 7}, {P0: 1}, ())
-    found = required(find_rollback(newest_first(CREATED, FIRST, SECOND, *recreated, restore(5, 1)), "orders"))
-    assert (found.positions, found.generations) == ({P0: 0}, {P0: 1})
-    assert found.gone == ((P0, Span(Position(10), Position(20))),)
-    assert "[10, 20) of an older topic orders/0 is gone with it" in described("/t", found)
+    rollback = required(find_rollback(newest_first(CREATED, FIRST, SECOND, *recreated, restore(5, 3)), "orders"))
+    assert (rollback.positions, rollback.lost_from) == ({P0: 7}, {P0: 7})
+    assert (rollback.generations, rollback.gone) == ({P0: 1}, ())
+    rollback = required(find_rollback(newest_first(CREATED, FIRST, SECOND, *recreated, restore(5, 1)), "orders"))
+    assert (rollback.positions, rollback.generations) == ({P0: 0}, {P0: 1})
+    assert rollback.gone == ((P0, Span(Position(10), Position(20))),)
+    assert "[10, 20) of an older topic orders/0 is gone with it" in described("/t", rollback)
     # Lost before the topic was recreated; the new topic has loaded nothing.
-    found = required(find_rollback(newest_first(CREATED, FIRST, SECOND, restore(3, 1)), "orders"))
-    assert (found.positions, found.generations) == ({P0: 10}, {})
+    rollback = required(find_rollback(newest_first(CREATED, FIRST, SECOND, restore(3, 1)), "orders"))
+    assert (rollback.positions, rollback.generations) == ({P0: 10}, {})
 
 
 def test_expired_txn_is_recognized_only_for_the_chain_s_own_generation() -> None:
     past = own_past(newest_first(CREATED, FIRST, own(2, (P0, 0, 7), generation=1)), "orders")
-    (found,) = without_txn(past, [P0], [], {P0: 1})
-    assert (found.kind, found.positions, found.generations) == (RollbackKind.EXPIRED, {P0: 7}, {P0: 1})
-    (found,) = without_txn(past, [P0], [], {})
-    assert (found.positions, found.generations) == ({P0: 10}, {})
+    (rollback,) = without_txn(past, [P0], [], {P0: 1})
+    assert (rollback.kind, rollback.positions, rollback.generations) == (RollbackKind.EXPIRED, {P0: 7}, {P0: 1})
+    (rollback,) = without_txn(past, [P0], [], {})
+    assert (rollback.positions, rollback.generations) == ({P0: 10}, {})
     assert without_txn(past, [P0], [P0], {P0: 2}) == ()
 
 
@@ -322,10 +321,10 @@ def test_history_is_read_from_the_log() -> None:
         [add("b")],
         [info("RESTORE", operationParameters={"version": "1"}, userName="eve", engineInfo="spark")],
     )
-    found = list(read_history(3, store_lines(store)))
-    assert [commit.operation for commit in found] == ["RESTORE", "", "STREAMING UPDATE", "CREATE TABLE"]
-    assert (found[0].restored_version, found[0].author) == (1, "eve")
-    assert (found[2].metadata, found[2].read_version, found[2].timestamp_ms) == (mine, 0, 5)
+    history = list(read_history(3, store_lines(store)))
+    assert [commit.operation for commit in history] == ["RESTORE", "", "STREAMING UPDATE", "CREATE TABLE"]
+    assert (history[0].restored_version, history[0].author) == (1, "eve")
+    assert (history[2].metadata, history[2].read_version, history[2].timestamp_ms) == (mine, 0, 5)
     store.delete([f"_delta_log/{1:020d}.json"])
     assert [commit.version for commit in read_history(3, store_lines(store))] == [3, 2]
 

@@ -58,7 +58,7 @@ def test_missing_version_is_an_error(table: FsspecStore) -> None:
 
 def test_torn_checkpoint_does_not_replace_missing_commits(table: FsspecStore, tmp_path: Path) -> None:
     deltalake.DeltaTable(str(tmp_path)).create_checkpoint()
-    (checkpoint,) = (found.path for found in table.list("_delta_log") if found.path.endswith(".parquet"))
+    (checkpoint,) = (stored.path for stored in table.list("_delta_log") if stored.path.endswith(".parquet"))
     table.write(checkpoint, b"PAR1")
     assert named_files(table) == files(tmp_path)
     table.delete([f"_delta_log/{0:020d}.json"])
