@@ -152,12 +152,12 @@ def test_last_failure_is_reported_until_a_load_succeeds(staging: Staging) -> Non
 
     (report,) = loader_for(staging, Broken()).run_pass()
     assert report.exit_code == ExitCode.FAILED
-    found = status_of(staging)
-    assert "is torn" in required(found.last_failure).problem
-    assert (found.partitions[0].held, exit_code([found])) == (None, ExitCode.FAILED)
-    assert "the last load failed at" in to_text([found])
-    told = json.loads(json.dumps(to_json([found])))["streams"][0]
-    assert "is torn" in told["last_failure"]["problem"]
+    status = status_of(staging)
+    assert "is torn" in required(status.last_failure).problem
+    assert (status.partitions[0].held, exit_code([status])) == (None, ExitCode.FAILED)
+    assert "the last load failed at" in to_text([status])
+    document = json.loads(json.dumps(to_json([status])))["streams"][0]
+    assert "is torn" in document["last_failure"]["problem"]
     following = loader_for(staging, tables)
     following.recall()
     entry = following.stats.entries["orders"]
@@ -173,9 +173,9 @@ def test_status_totals_violations_of_expect_rules(staging: Staging) -> None:
     staging.violations = {"known": 2, "\x1b[2J": 1}
     staging.flush(0, 0, 10)
     staging.flush(1, 0, 10)
-    found = status_of(staging)
-    assert json.loads(json.dumps(to_json([found])))["streams"][0]["violations"] == {"known": 4, "\x1b[2J": 2}
-    assert "  broken rules of expect, in the newest flushes: known (4), \\x1b[2J (2)\n" in to_text([found])
+    status = status_of(staging)
+    assert json.loads(json.dumps(to_json([status])))["streams"][0]["violations"] == {"known": 4, "\x1b[2J": 2}
+    assert "  broken rules of expect, in the newest flushes: known (4), \\x1b[2J (2)\n" in to_text([status])
 
 
 def test_status_totals_undeclared_fields_with_terminal_escapes_neutralized(staging: Staging) -> None:
@@ -186,20 +186,20 @@ def test_status_totals_undeclared_fields_with_terminal_escapes_neutralized(stagi
     staging.flush(1, 0, 10)
     staging.undeclared = None
     staging.flush(1, 10, 20)
-    found = status_of(staging)
-    text = to_text([found])
+    status = status_of(staging)
+    text = to_text([status])
     assert (
         "  dropped: of 21 sampled records, fields that no column takes: sku (21), \\x1b[2J\\n (1), and others (2)\n"
         in text
     )
     assert "unknown_fields: ignore" in text
-    told = json.loads(json.dumps(to_json([found])))["streams"][0]
-    assert told["undeclared"] == {"sampled": 21, "fields": {"sku": 21, "\x1b[2J\n": 1}, "others": 2}
-    assert told["violations"] == {}
+    document = json.loads(json.dumps(to_json([status])))["streams"][0]
+    assert document["undeclared"] == {"sampled": 21, "fields": {"sku": 21, "\x1b[2J\n": 1}, "others": 2}
+    assert document["violations"] == {}
     meant = stream.model_copy(update={"unknown_fields": stream.record.unknown_fields})
     assert meant.record.drops_on_purpose
     shown = status_of(staging, stream=meant)
-    assert shown.undeclared == found.undeclared
+    assert shown.undeclared == status.undeclared
     assert "dropped" not in to_text([shown])
 
 
@@ -397,7 +397,7 @@ def test_gap_after_empty_markers_is_held(staging: Staging, tables: MemoryDeltaTa
 
 
 @pytest.mark.parametrize(
-    ("content", "reason", "says"),
+    ("content", "reason", "messages"),
     [
         (b"{not json", "unreadable_marker", ("", "bootstrap rewind")),
         (
@@ -409,7 +409,7 @@ def test_gap_after_empty_markers_is_held(staging: Staging, tables: MemoryDeltaTa
     ids=["corrupt", "of a newer release"],
 )
 def test_unreadable_marker_holds_its_partition_after_the_markers_before_it(
-    staging: Staging, tables: MemoryDeltaTables, content: bytes, reason: str, says: tuple[str, str]
+    staging: Staging, tables: MemoryDeltaTables, content: bytes, reason: str, messages: tuple[str, str]
 ) -> None:
     staging.flush(0, 0, 10)
     staging.store(staging.stage_url).write("done/orders/0/00000000000000000010.done", content)
@@ -417,7 +417,7 @@ def test_unreadable_marker_holds_its_partition_after_the_markers_before_it(
     (report,) = loader_for(staging, tables).run_pass()
     held = report.held[staging.source(0)]
     assert held.reason == reason
-    assert [words in text for words, text in zip(says, (held.problem, held.remedy), strict=True)] == [True, True]
+    assert [words in text for words, text in zip(messages, (held.problem, held.remedy), strict=True)] == [True, True]
     assert ("rewind" in held.remedy) == (reason == "unreadable_marker"), "what an upgrade reads is not staged again"
     assert tables.tables[staging.table].transactions == {"orders-0": 9, "orders-1": 9}
 
@@ -446,7 +446,7 @@ def test_marker_retention_counts_from_the_stores_write_time(staging: Staging, ta
         written_at(staging, datetime.now(UTC) - timedelta(hours=hours))
         (report,) = loader_for(staging, tables, settings).run_pass()
         assert report.settled == settled
-    assert [found.path for found in staging.store(staging.stage_url).list("probe/")] == []
+    assert [stored.path for stored in staging.store(staging.stage_url).list("probe/")] == []
     assert staging.markers() == ["done/orders/0/00000000000000000020.done"]
 
 
@@ -491,7 +491,7 @@ def test_idle_partition_advances_the_valid_through_time(staging: Staging, tables
     written_at(staging, datetime.now(UTC) - timedelta(hours=25), "idle")
     store.write(idle_path("one"), facts_to_bytes([idle(1, 4, 60)]))
     loader_for(staging, tables).run_pass()
-    assert [found.path for found in store.list("idle")] == [idle_path("one")], (
+    assert [stored.path for stored in store.list("idle")] == [idle_path("one")], (
         "facts a day older than the newest are deleted"
     )
 

@@ -21,15 +21,15 @@ NAME = "lake.shop.orders"
 LETTERS = "lake.shop.orders_dead_letters"
 
 
-def settings(**says: object) -> Settings:
-    stream = {"table": NAME, "columns": "id BIGINT, kind STRING", **says}
+def settings(**options: object) -> Settings:
+    stream = {"table": NAME, "columns": "id BIGINT, kind STRING", **options}
     return parse_settings(yaml.safe_dump(content_of(stream)), {}, "config.yaml")
 
 
 def test_catalog_name_resolves_to_its_location_in_every_setting() -> None:
     places = {NAME: "s3://lake/orders", "shop.clicks": "s3://lake/clicks", "lake.my-shop.dead": "s3://lake/dead"}
-    says = {"dead_letters": "lake.my-shop.dead", "route": "kind", "routes": {"click": "shop.clicks"}}
-    known = settings(catalog_tables={**places, "shop.model": "s3://lake/model"}, template="shop.model", **says)
+    options = {"dead_letters": "lake.my-shop.dead", "route": "kind", "routes": {"click": "shop.clicks"}}
+    known = settings(catalog_tables={**places, "shop.model": "s3://lake/model"}, template="shop.model", **options)
     stream = known.streams[0]
     assert stream.tables == ("s3://lake/orders", "s3://lake/clicks", "s3://lake/dead")
     assert stream.layout.template == "s3://lake/model"
@@ -44,7 +44,7 @@ def test_default_dead_letter_table_is_next_to_the_location() -> None:
 
 
 @pytest.mark.parametrize(
-    ("says", "said"),
+    ("options", "message"),
     [
         ({}, "catalog_tables: {lake.shop.orders: URL}"),
         ({"catalog_tables": {NAME: "/a"}, "template": "shop.model"}, "template: 'shop.model' is a name in a"),
@@ -58,10 +58,10 @@ def test_default_dead_letter_table_is_next_to_the_location() -> None:
         ({"template": "s3:/a", "catalog_tables": {NAME: "/a"}}, "template: 's3:/a' is not a URL"),
     ],
 )
-def test_unknown_or_invalid_catalog_names_are_refused(says: dict[str, object], said: str) -> None:
+def test_unknown_or_invalid_catalog_names_are_refused(options: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError) as raised:
-        settings(**says)
-    assert said in raised.value.problem
+        settings(**options)
+    assert message in raised.value.problem
 
 
 @dataclass
@@ -105,7 +105,7 @@ def test_tables_are_registered_once_after_creation(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("entry", "said", "remedy"),
+    ("entry", "message", "remedy"),
     [
         (Entry("VIEW", "", ""), "is a view", "choose another name"),
         (Entry("MATERIALIZED_VIEW", "delta", ""), "is a view", "choose another name"),
@@ -113,12 +113,12 @@ def test_tables_are_registered_once_after_creation(tmp_path: Path) -> None:
         (Entry("MANAGED", "delta", "/lake/elsewhere"), "is located at /lake/elsewhere", "use its own location"),
     ],
 )
-def test_name_of_another_object_stops_only_its_stream(tmp_path: Path, entry: Entry, said: str, remedy: str) -> None:
+def test_name_of_another_object_stops_only_its_stream(tmp_path: Path, entry: Entry, message: str, remedy: str) -> None:
     staging, tables, catalog = Staging.below(tmp_path), MemoryDeltaTables(), Known({NAME: entry})
     staging.flush(0, 0, 10)
     (report,) = loader_for(staging, tables, named(staging), registering=Registering(catalog)).run_pass()
     assert report.failure is not None
-    assert said in report.failure.problem
+    assert message in report.failure.problem
     assert remedy in report.failure.remedy
     assert tables.tables == {}, "nothing was made at the location either"
     checks = list(Registering(catalog).checks(named(staging).streams[0]))

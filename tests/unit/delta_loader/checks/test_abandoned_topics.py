@@ -45,7 +45,7 @@ class World:
         ]
         self.staging().store(table).write(f"_delta_log/{0:020d}.json", "\n".join(map(json.dumps, actions)).encode())
 
-    def found(self, *topics: str, app_id: str = "orders", only: str | None = None) -> list[Check]:
+    def checks(self, *topics: str, app_id: str = "orders", only: str | None = None) -> list[Check]:
         given = settings_for(self.staging()).model_dump(mode="json", exclude_unset=True)
         given["streams"][0] |= {"topics": list(topics), "app_id": app_id}
         streams = Settings.model_validate(given).streams
@@ -65,14 +65,14 @@ def test_topic_removed_before_its_first_load_is_reported(world: World) -> None:
     payments.flush(0, 10, 20)
     payments.flush(3, 0, 5)
     world.staging().flush(0, 0, 10)
-    (found,) = world.found("orders", "refunds")
-    assert (found.level, found.app_id) == (Level.ERROR, "orders")
-    assert "3 markers of payments/0 and 1 more" in found.message
-    assert "topics: [orders, refunds, payments]" in found.remedy
-    assert "delete done/payments/ from the stage" in found.remedy
-    assert world.found("orders", "refunds", only="orders") == [found]
-    assert world.found("orders", "refunds", only="returns") == []
-    assert world.found("orders", "payments") == []
+    (check,) = world.checks("orders", "refunds")
+    assert (check.level, check.app_id) == (Level.ERROR, "orders")
+    assert "3 markers of payments/0 and 1 more" in check.message
+    assert "topics: [orders, refunds, payments]" in check.remedy
+    assert "delete done/payments/ from the stage" in check.remedy
+    assert world.checks("orders", "refunds", only="orders") == [check]
+    assert world.checks("orders", "refunds", only="returns") == []
+    assert world.checks("orders", "payments") == []
 
 
 @pytest.mark.parametrize(("last", "markers"), [(9, 1), (14, 1), (19, 0)])
@@ -81,8 +81,8 @@ def test_only_markers_missing_from_the_table_are_counted(world: World, last: int
     payments.flush(0, 0, 10)
     payments.flush(0, 10, 20)
     world.loaded(orders=9, payments=last)
-    found = world.found("orders", "refunds")
-    assert [f"{markers} markers of payments/0" in one.message for one in found] == [True] * markers
+    checks = world.checks("orders", "refunds")
+    assert [f"{markers} markers of payments/0" in check.message for check in checks] == [True] * markers
 
 
 @pytest.mark.parametrize("known_by", ["a log without the stream's commits", "the first one after it"])
@@ -98,18 +98,18 @@ def test_markers_that_may_already_be_loaded_need_a_manual_check(
     own = CommitMetadata("a", "orders", {}, None, positions={orders.source(0): Position(10)}, unproved=unproved)
     oldest = LoggedCommit(9, "WRITE", metadata=None if known_by.startswith("a log") else own)
     monkeypatch.setattr(module, "read_stream_history", lambda stream, *_: StreamHistory(stream, iter([oldest])))
-    (found,) = world.found("orders")
-    assert "2 markers of payments/0 and 1 more were staged for it and are in its tables or not" in found.message
-    look, load = found.remedy.split("; if not, ")
-    assert "look for its last records" in look
-    assert look.endswith("if they are there, delete done/payments/ from the stage")
+    (check,) = world.checks("orders")
+    assert "2 markers of payments/0 and 1 more were staged for it and are in its tables or not" in check.message
+    check_first, load = check.remedy.split("; if not, ")
+    assert "look for its last records" in check_first
+    assert check_first.endswith("if they are there, delete done/payments/ from the stage")
     assert "topics: [orders, payments]" in load
     assert "start it with the command that is shown there" in load
 
 
 def test_streams_of_another_config_are_ignored(world: World) -> None:
     world.staging("payments").flush(0, 0, 10)
-    assert world.found("orders", app_id="returns") == []
+    assert world.checks("orders", app_id="returns") == []
 
 
 def test_empty_and_unreadable_markers_are_ignored(world: World) -> None:
@@ -117,8 +117,8 @@ def test_empty_and_unreadable_markers_are_ignored(world: World) -> None:
     store = staging.store(staging.stage_url)
     store.write("done/payments/0/41.done", b"")
     store.write("done/payments/1/41.done", b"{")
-    assert world.found("orders") == []
+    assert world.checks("orders") == []
     chain = TopicPartition(Topic("payments"), Partition(0))
     staging.previous[chain.partition] = Position(42)
     staging.flush(0, 42, 50)
-    assert len(world.found("orders")) == 1
+    assert len(world.checks("orders")) == 1

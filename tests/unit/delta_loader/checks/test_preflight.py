@@ -51,8 +51,8 @@ STREAM = settings_for(Staging("memory://nowhere")).streams[0]
 
 
 def table(schema: str = COLUMNS, features: frozenset[str] = frozenset(), **properties: str) -> TableState:
-    found = {f"delta.{name}": value for name, value in properties.items()}
-    return TableState(3, "id", schema, (), found, 3, 7, features)
+    with_prefix = {f"delta.{name}": value for name, value in properties.items()}
+    return TableState(3, "id", schema, (), with_prefix, 3, 7, features)
 
 
 def levels(checks: list[Check]) -> dict[str, Level]:
@@ -67,9 +67,9 @@ def test_missing_and_compatible_tables_pass() -> None:
 def test_unloadable_table_is_an_error() -> None:
     assert levels(list(table_checks(STREAM, table(features=frozenset({"catalogManaged"})))))["table"] is Level.ERROR
     text = schema_to_json(StructType((Field("id", Primitive.STRING),)))
-    found = {check.name: check for check in table_checks(STREAM, table(text))}["columns"]
-    assert found.level is Level.ERROR
-    assert "the column id is STRING, staged as BIGINT" in found.message
+    unfit = {check.name: check for check in table_checks(STREAM, table(text))}["columns"]
+    assert unfit.level is Level.ERROR
+    assert "the column id is STRING, staged as BIGINT" in unfit.message
 
 
 MERGED = MergedBy(("id",), "at", history=True)
@@ -90,9 +90,9 @@ def test_changed_merge_settings_are_reported_before_the_load(
 ) -> None:
     merge = {"keys": ["id"], "sequence": "at", "history": True, "operation": "op", "deletes": ["d"]}
     stream = ChangeStream("memory://nowhere", more={"merge": {**merge, "tombstones": "ignore"}}).settings.streams[0]
-    found = list(merge_checks(stream, stream.table, TableIdentity(merged_by=before)))
-    assert [check.level for check in found] == ([] if level is None else [level])
-    assert all(text in check.message for check in found)
+    checks = list(merge_checks(stream, stream.table, TableIdentity(merged_by=before)))
+    assert [check.level for check in checks] == ([] if level is None else [level])
+    assert all(text in check.message for check in checks)
     assert list(merge_checks(STREAM, STREAM.table, TableIdentity())) == []
 
 
@@ -100,8 +100,8 @@ def test_elements_without_record_keys_are_reported() -> None:
     columns = "id BIGINT, tags ARRAY<STRING>"
     merge = {"keys": ["tags"], "tombstones": "ignore"}
     alone = stream_of(columns=columns, explode="tags", load="merge", merge=merge)
-    (found,) = (check for check in table_checks(alone, None) if check.name == "merge")
-    assert (found.level, "elements that a record has lost stay" in found.message) == (Level.OK, True)
+    (elements,) = (check for check in table_checks(alone, None) if check.name == "merge")
+    assert (elements.level, "elements that a record has lost stay" in elements.message) == (Level.OK, True)
     merge = {"keys": ["id", "tags"], "soft_delete": "gone"}
     stream = stream_of(columns=columns, explode="tags", load="merge", merge=merge)
     assert levels(list(table_checks(stream, None))) == {"table": Level.OK}
@@ -120,10 +120,10 @@ def test_routes_table_is_checked_against_its_own_declaration() -> None:
     own = schema_to_json(StructType((Field("day", Primitive.DATE), Field("share", Primitive.DOUBLE), *KAFKA_FIELDS)))
     fits = replace(table(own), partition_by=("day",))
     assert levels(list(table_checks(stream, fits, "/data/alerts"))) == {"table": Level.OK, "columns": Level.OK}
-    found = {check.name: check for check in table_checks(stream, table(), "/data/alerts")}["columns"]
-    assert found.level is Level.ERROR
-    assert "the column day is not in it" in found.message
-    assert "streams[].route_tables.alerts.columns" in found.remedy
+    unfit = {check.name: check for check in table_checks(stream, table(), "/data/alerts")}["columns"]
+    assert unfit.level is Level.ERROR
+    assert "the column day is not in it" in unfit.message
+    assert "streams[].route_tables.alerts.columns" in unfit.remedy
 
 
 def columns_check(stream: Stream, state: TableState) -> Check:
@@ -132,17 +132,17 @@ def columns_check(stream: Stream, state: TableState) -> Check:
 
 def test_missing_kafka_columns_are_reported_with_the_alter_statement() -> None:
     foreign = table(schema_to_json(StructType((ID,))))
-    found = columns_check(STREAM, foreign)
-    assert found.level is Level.ERROR
-    assert "the column _kafka_topic is not in it" in found.message
+    check = columns_check(STREAM, foreign)
+    assert check.level is Level.ERROR
+    assert "the column _kafka_topic is not in it" in check.message
     added = "_kafka_topic STRING, _kafka_partition INT, _kafka_offset BIGINT, _kafka_timestamp TIMESTAMP"
-    assert f"ALTER TABLE delta.`{STREAM.table}` ADD COLUMNS ({added})" in found.remedy
-    assert "kafka_columns: false" in found.remedy
+    assert f"ALTER TABLE delta.`{STREAM.table}` ADD COLUMNS ({added})" in check.remedy
+    assert "kafka_columns: false" in check.remedy
     including = STREAM.model_copy(update={"include": (Included.HEADERS,), "kafka_columns": False})
-    found = columns_check(including, foreign)
+    check = columns_check(including, foreign)
     added = "_kafka_headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
-    assert f"ADD COLUMNS ({added})" in found.remedy
-    assert "or remove headers from include" in found.remedy
+    assert f"ADD COLUMNS ({added})" in check.remedy
+    assert "or remove headers from include" in check.remedy
     assert columns_check(STREAM.model_copy(update={"kafka_columns": False}), foreign).level is Level.OK
     assert columns_check(STREAM.model_copy(update={"evolution": Evolution.ADD}), foreign).level is Level.OK
 
@@ -158,14 +158,14 @@ def test_missing_derived_column_is_reported() -> None:
 
 def test_short_log_and_txn_retention_are_warnings_with_a_remedy() -> None:
     forgets = table(setTransactionRetentionDuration="interval 1 days", logRetentionDuration="interval 1 days")
-    found = [check for check in table_checks(STREAM, forgets) if check.name == "memory"]
-    assert [check.level for check in found] == [Level.WARNING, Level.WARNING]
-    assert "UNSET TBLPROPERTIES ('delta.setTransactionRetentionDuration')" in found[0].remedy
-    assert "'delta.logRetentionDuration' = 'interval 30 days'" in found[1].remedy
+    checks = [check for check in table_checks(STREAM, forgets) if check.name == "memory"]
+    assert [check.level for check in checks] == [Level.WARNING, Level.WARNING]
+    assert "UNSET TBLPROPERTIES ('delta.setTransactionRetentionDuration')" in checks[0].remedy
+    assert "'delta.logRetentionDuration' = 'interval 30 days'" in checks[1].remedy
 
 
 @pytest.mark.parametrize(
-    ("window", "waiting_ms", "retention_ms", "level", "says"),
+    ("window", "waiting_ms", "retention_ms", "level", "message"),
     [
         (None, None, DAY_MS, Level.OK, "7 days"),
         (None, 6 * DAY_MS, DAY_MS, Level.OK, "7 days"),
@@ -179,41 +179,44 @@ def test_short_log_and_txn_retention_are_warnings_with_a_remedy() -> None:
     ],
 )
 def test_vacuum_check_compares_retention_with_waiting_files(
-    window: str | None, waiting_ms: int | None, retention_ms: int, level: Level, says: str
+    window: str | None, waiting_ms: int | None, retention_ms: int, level: Level, message: str
 ) -> None:
     state = table() if window is None else table(deletedFileRetentionDuration=window)
-    found = vacuum_check("orders", "/t", state, waiting_ms, retention_ms)
-    assert found.level is level
-    assert says in found.message + found.remedy
+    check = vacuum_check("orders", "/t", state, waiting_ms, retention_ms)
+    assert check.level is level
+    assert message in check.message + check.remedy
 
 
 def test_only_problems_of_all_streams_refuse_the_start() -> None:
-    one, two = (Check("table", Level.ERROR, "no", "", app_id) for app_id in ("one", "two"))
+    first, second = (Check("table", Level.ERROR, "no", "", app_id) for app_id in ("one", "two"))
     fine = Check("table", Level.OK, "", "", "two")
-    assert fatal([one, two, fine]) == ()
+    assert fatal([first, second, fine]) == ()
     stage = Check("stage", Level.ERROR, "no")
-    assert fatal([one, stage]) == (stage,)
-    assert (exit_code([fine]), exit_code([one, fine])) == (0, 3)
+    assert fatal([first, stage]) == (stage,)
+    assert (exit_code([fine]), exit_code([first, fine])) == (0, 3)
 
 
 def test_unreachable_service_does_not_refuse_the_start() -> None:
     stage = Check("stage", Level.ERROR, "does not answer", away=True)
-    one, two = Check("table", Level.ERROR, "no", "", "one"), Check("table", Level.ERROR, "away", "", "two", away=True)
-    assert fatal([stage, one, two]) == ()
-    assert (exit_code([stage]), exit_code([stage, one])) == (1, 1)
-    assert exit_code([one, replace(one, code=ExitCode.USAGE)]) == 2
+    first, second = (
+        Check("table", Level.ERROR, "no", "", "one"),
+        Check("table", Level.ERROR, "away", "", "two", away=True),
+    )
+    assert fatal([stage, first, second]) == ()
+    assert (exit_code([stage]), exit_code([stage, first])) == (1, 1)
+    assert exit_code([first, replace(first, code=ExitCode.USAGE)]) == 2
     assert checks_as_text([stage]).endswith("not ready to load while a service is unavailable")
-    assert checks_as_text([stage, one]).endswith("not ready to load")
+    assert checks_as_text([stage, first]).endswith("not ready to load")
 
 
 def test_status_reports_an_incompatible_table_with_nothing_staged(staging: Staging) -> None:
     staging.store(staging.table).write(f"_delta_log/{0:020d}.json", "\n".join(map(json.dumps, LOG)).encode())
     status = status_of(staging)
-    text, found = to_text([status]), to_json([status])
+    text, document = to_text([status]), to_json([status])
     assert "not ready to load: orders:" in text
     assert "the column id is STRING, staged as BIGINT" in text
     assert "→ ALTER TABLE delta." in text
-    assert "'unfit': [{'problem': 'orders: " in str(found)
+    assert "'unfit': [{'problem': 'orders: " in str(document)
 
 
 @pytest.mark.parametrize("mixed", [False, True])
@@ -221,7 +224,7 @@ def test_status_holds_a_partition_whose_next_marker_lacks_a_file(mixed: bool) ->
     staging = Staging(f"memory://{uuid.uuid4().hex}")
 
     def held() -> list[str | None]:
-        return [found.held.reason if found.held else None for found in status_of(staging).partitions]
+        return [partition.held.reason if partition.held else None for partition in status_of(staging).partitions]
 
     first, later = staging.flush(0, 0, 3, mixed=mixed), staging.flush(0, 3, 5, mixed=mixed)
     letters = staging.flush(1, 0, 3, mixed=mixed, dead=[1]).tables[1]
@@ -258,10 +261,10 @@ def test_status_reports_an_incompatible_route_table(staging: Staging) -> None:
 
 def test_unreadable_log_is_an_error_of_its_stream_only(staging: Staging) -> None:
     staging.store(staging.table).write(f"_delta_log/{0:020d}.json", b'{"protocol":{"minReaderVersion":99}}')
-    found = preflight(staging, {})
-    assert [(check.name, check.away) for check in found if check.level is Level.ERROR] == [("table", False)]
-    assert fatal(found) == ()
-    assert exit_code(found) == 3
+    checks = preflight(staging, {})
+    assert [(check.name, check.away) for check in checks if check.level is Level.ERROR] == [("table", False)]
+    assert fatal(checks) == ()
+    assert exit_code(checks) == 3
 
 
 def stream(app_id: str, topic: str) -> dict[str, object]:
@@ -270,9 +273,9 @@ def stream(app_id: str, topic: str) -> dict[str, object]:
 
 def test_streams_that_share_a_table_are_a_warning() -> None:
     settings = settings_of(stream("orders", "a"), stream("returns", "b"), stage={"url": "memory://s"})
-    (found,) = shared_tables(settings.streams)
-    assert found.level is Level.WARNING
-    assert "orders, returns" in found.message
+    (check,) = shared_tables(settings.streams)
+    assert check.level is Level.WARNING
+    assert "orders, returns" in check.message
 
 
 class RefusingStore:
@@ -312,11 +315,11 @@ def preflight(
 
 def test_healthy_setup_passes_and_leaves_no_files(staging: Staging) -> None:
     staging.flush(0, 0, 10)
-    before = sorted(found.path for found in staging.store(staging.root).list(""))
-    found = preflight(staging, {TopicPartition(Topic("orders"), Partition(0)): Position(5)})
-    assert [check for check in found if check.level is not Level.OK] == []
-    assert {"config", "stage", "table", "vacuum", "kafka"} <= {check.name for check in found}
-    assert sorted(found.path for found in staging.store(staging.root).list("")) == before
+    before = sorted(stored.path for stored in staging.store(staging.root).list(""))
+    checks = preflight(staging, {TopicPartition(Topic("orders"), Partition(0)): Position(5)})
+    assert [check for check in checks if check.level is not Level.OK] == []
+    assert {"config", "stage", "table", "vacuum", "kafka"} <= {check.name for check in checks}
+    assert sorted(stored.path for stored in staging.store(staging.root).list("")) == before
 
 
 @pytest.mark.parametrize(
@@ -325,16 +328,16 @@ def test_healthy_setup_passes_and_leaves_no_files(staging: Staging) -> None:
 def test_silent_kafka_is_distinguished_from_a_missing_topic(
     ends: Mapping[TopicPartition, Position] | None, problem: str
 ) -> None:
-    found = preflight(Staging(f"memory://{uuid.uuid4().hex}"), ends)
-    (kafka,) = (check for check in found if check.name == "kafka")
+    checks = preflight(Staging(f"memory://{uuid.uuid4().hex}"), ends)
+    (kafka,) = (check for check in checks if check.name == "kafka")
     assert kafka.level is Level.WARNING
     assert problem in kafka.message
 
 
 @pytest.mark.parametrize(("kind", "away"), [(StoreRefusedError, False), (UnsafeStoreError, False), (StoreError, True)])
 def test_failing_stage_is_an_error_and_a_missing_topic_a_warning(kind: type[StoreError], *, away: bool) -> None:
-    found = preflight(Staging(f"memory://{uuid.uuid4().hex}"), {}, kind)
-    by_name = {check.name: check for check in found}
+    checks = preflight(Staging(f"memory://{uuid.uuid4().hex}"), {}, kind)
+    by_name = {check.name: check for check in checks}
     assert (by_name["stage"].level, by_name["stage"].app_id, by_name["stage"].away) == (Level.ERROR, None, away)
     if away:  # no further check runs
         assert set(by_name) == {"config", "stage"}
@@ -353,8 +356,8 @@ def test_unreadable_control_topic_is_only_a_warning(staging: Staging) -> None:
 
     for require, level in ((refuse, Level.WARNING), (lambda: None, Level.OK)):
         stage = Stage(store, in_turn)
-        look = Preflight(settings, store, stage, staging.store, lambda _: {}, SystemClock(), require)
-        found = {check.name: check for check in look.checks()}["control"]
-        assert found.level is level
-        assert (found.remedy == "create the topic") is (level is Level.WARNING)
-        assert list(fatal([found])) == []
+        checker = Preflight(settings, store, stage, staging.store, lambda _: {}, SystemClock(), require)
+        control = {check.name: check for check in checker.checks()}["control"]
+        assert control.level is level
+        assert (control.remedy == "create the topic") is (level is Level.WARNING)
+        assert list(fatal([control])) == []

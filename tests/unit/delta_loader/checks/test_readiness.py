@@ -22,8 +22,8 @@ UNFIT = Check("columns", Level.ERROR, "orders: the column id is not in it", "ALT
 class World:
     """The results of successive scans; the last one repeats."""
 
-    def __init__(self, *looks: Sequence[Check], proofs: Sequence[StoreError | None] = (None,)) -> None:
-        self.looks = list(looks)
+    def __init__(self, *results: Sequence[Check], proofs: Sequence[StoreError | None] = (None,)) -> None:
+        self.results = list(results)
         self.proofs = list(proofs)
         self.pauses_s: list[float] = []
         self.seen: list[str | None] = []
@@ -32,17 +32,17 @@ class World:
         self.metrics = Metrics()
         self.readiness_check = ReadinessCheck(
             ["orders", "returns"],
-            scan=lambda: self.looks.pop(0) if len(self.looks) > 1 else self.looks[0],
-            look_at=lambda app_id: [found for found in self.stream if found.app_id == app_id],
+            scan=lambda: self.results.pop(0) if len(self.results) > 1 else self.results[0],
+            look_at=lambda app_id: [check for check in self.stream if check.app_id == app_id],
             prove=self._prove,
             log=structlog.get_logger(),
             metrics=self.metrics,
         )
 
     def _prove(self) -> None:
-        found = self.proofs.pop(0) if len(self.proofs) > 1 else self.proofs[0]
-        if found is not None:
-            raise found
+        error = self.proofs.pop(0) if len(self.proofs) > 1 else self.proofs[0]
+        if error is not None:
+            raise error
 
     def problems(self) -> list[str]:
         return list(self.readiness_check.problems)

@@ -19,7 +19,7 @@ def test_hanging_store_of_one_stream_does_not_delay_other_checks() -> None:
     answers, asked = Event(), list[str]()
     hanging = [f"s{number}" for number in range(MOST + 1)]
 
-    def look(app_id: str) -> list[Check]:
+    def check_stream(app_id: str) -> list[Check]:
         asked.append(app_id)
         if app_id in hanging:
             answers.wait()
@@ -27,20 +27,20 @@ def test_hanging_store_of_one_stream_does_not_delay_other_checks() -> None:
 
     checks = SideBySide(within_s=0.2)
     try:
-        found = checks(look, [*hanging, "orders"])
-        while found["orders"] != (fine("orders"),):  # on a machine so busy that it is late, too
-            found = checks(look, [*hanging, "orders"])
-        assert list(found) == [*hanging, "orders"]
+        results = checks(check_stream, [*hanging, "orders"])
+        while results["orders"] != (fine("orders"),):  # on a machine so busy that it is late, too
+            results = checks(check_stream, [*hanging, "orders"])
+        assert list(results) == [*hanging, "orders"]
         for app_id in hanging:
-            (silent,) = found[app_id]
+            (silent,) = results[app_id]
             assert (silent.level, silent.away, silent.app_id) == (Level.ERROR, True, app_id)
             assert "did not respond" in silent.message
-        checks(look, hanging)
+        checks(check_stream, hanging)
         assert sorted(set(asked)) == sorted([*hanging, "orders"])
         assert len(asked) - asked.count("orders") == len(hanging)
     finally:
         answers.set()
-    while checks(look, hanging)[hanging[0]] != (fine(hanging[0]),):
+    while checks(check_stream, hanging)[hanging[0]] != (fine(hanging[0]),):
         pass
 
 
@@ -49,18 +49,18 @@ def test_checks_run_concurrently_and_return_in_order() -> None:
     app_ids = [f"s{number}" for number in range(MOST)]
     last = Event()
 
-    def look(app_id: str) -> list[Check]:
+    def check_stream(app_id: str) -> list[Check]:
         if app_id == app_ids[-1]:
             last.set()
         last.wait()
         return [fine(app_id)]
 
-    assert SideBySide()(look, app_ids) == {app_id: (fine(app_id),) for app_id in app_ids}
+    assert SideBySide()(check_stream, app_ids) == {app_id: (fine(app_id),) for app_id in app_ids}
 
 
 def test_exception_of_a_check_is_raised() -> None:
-    def look(_app_id: str) -> list[Check]:
+    def check_stream(_app_id: str) -> list[Check]:
         raise StoreError("no")
 
     with pytest.raises(StoreError, match="no"):
-        SideBySide()(look, ["orders"])
+        SideBySide()(check_stream, ["orders"])

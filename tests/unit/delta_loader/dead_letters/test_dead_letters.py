@@ -51,10 +51,10 @@ def test_text_lists_groups_and_shows_values_only_on_request() -> None:
 
 
 def test_json_lists_groups_without_values() -> None:
-    found = json.loads(as_json([GROUP]))
-    assert found["dead_letters"] == 1_234
-    assert found["groups"][0]["example"] == {"partition": 0, "offset": 41}
-    assert "value" not in found["groups"][0]
+    document = json.loads(as_json([GROUP]))
+    assert document["dead_letters"] == 1_234
+    assert document["groups"][0]["example"] == {"partition": 0, "offset": 41}
+    assert "value" not in document["groups"][0]
 
 
 def test_invalid_time_is_refused() -> None:
@@ -68,8 +68,8 @@ def test_stream_topic_name_selects_its_stream() -> None:
     streams = settings_of(*shared).streams
     for wanted in (DeadLetterFilter(), DeadLetterFilter(topic="orders")):
         assert selected(streams, wanted) == (streams, wanted)
-    found, wanted = selected(streams, DeadLetterFilter(topic="orders@second", partition=3))
-    assert [stream.app_id for stream in found] == ["second"]
+    matching, wanted = selected(streams, DeadLetterFilter(topic="orders@second", partition=3))
+    assert [stream.app_id for stream in matching] == ["second"]
     assert wanted == DeadLetterFilter(topic="orders", partition=3)
     for none in ("orders@third", "payments@second"):
         with pytest.raises(UsageError, match=f"{none} is not a topic of first or second"):
@@ -79,8 +79,8 @@ def test_stream_topic_name_selects_its_stream() -> None:
 def test_replay_without_the_stage_writer_extra_names_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "duckdb" else found(name))
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "duckdb" else find_spec(name))
     config = tmp_path / "pipeline.yaml"
     config.write_text(
         "kafka: {bootstrap.servers: 'nowhere:1'}\nstage: {url: /stage}\n"

@@ -44,7 +44,7 @@ def asked(offset: int, generation: int = 0) -> RecordQuery:
 
 
 def search(offset: int, *commits: LoggedCommit, generation: int = 0) -> LoadedRange:
-    return find_loading_commit(sorted(commits, key=lambda one: -one.version), asked(offset, generation))
+    return find_loading_commit(sorted(commits, key=lambda commit: -commit.version), asked(offset, generation))
 
 
 def version_of(commit: LoggedCommit | None) -> int | None:
@@ -59,8 +59,8 @@ def test_loading_commit_is_found_below_foreign_commits() -> None:
 
 def test_rows_removed_by_a_restore_are_reported_lost() -> None:
     history = (other(0, "CREATE TABLE"), load(1, 0, 10), load(2, 10, 20), other(3, "RESTORE", 1))
-    found = search(15, *history)
-    assert (version_of(found.commit), version_of(found.lost), version_of(found.taken_by)) == (None, 2, 3)
+    loads = search(15, *history)
+    assert (version_of(loads.commit), version_of(loads.lost), version_of(loads.taken_by)) == (None, 2, 3)
     assert version_of(search(5, *history).commit) == 1
     again = search(15, *history, load(4, 10, 30))
     assert (version_of(again.commit), again.lost) == (4, None)
@@ -78,15 +78,15 @@ def test_restore_is_reported_with_the_load_it_removed() -> None:
 def test_loads_of_an_older_generation_are_reported_separately() -> None:
     history = (load(7, 0, 10), load(8, 0, 4, generation=1))
     assert version_of(search(3, *history, generation=1).commit) == 8
-    found = search(6, *history, generation=1)
-    assert (found.commit, version_of(found.older), found.is_whole) == (None, 7, False)
+    loads = search(6, *history, generation=1)
+    assert (loads.commit, version_of(loads.older), loads.is_whole) == (None, 7, False)
 
 
 def test_replaced_range_names_both_commits() -> None:
     replaced = Replaced(span(2, 6), "r-1", Counts(4, 4, 0, 0))
     again = LoggedCommit(2, "WRITE", metadata=CommitMetadata("x", "orders", {}, None, replaced={SOURCE: replaced}))
-    found = search(3, load(1, 0, 10), again)
-    assert (version_of(found.commit), version_of(found.replaced)) == (1, 2)
+    loads = search(3, load(1, 0, 10), again)
+    assert (version_of(loads.commit), version_of(loads.replaced)) == (1, 2)
     assert search(7, load(1, 0, 10), again).replaced is None
 
 
@@ -100,7 +100,7 @@ ROW = Holder("s3://lake/orders", "day=1/a.parquet", rows=1)
 
 
 @pytest.mark.parametrize(
-    ("found", "place", "sentence"),
+    ("explained", "place", "sentence"),
     [
         (story(5, *LOADED, holders=(ROW,)), OffsetLocation.ROW, "its row is in the table"),
         (story(5, *LOADED, holders=(replace(ROW, rows=3),)), OffsetLocation.ROW, "its 3 rows are in the table"),
@@ -134,10 +134,10 @@ ROW = Holder("s3://lake/orders", "day=1/a.parquet", rows=1)
         (story(30, *LOADED, staged_to=Position(50)), OffsetLocation.GAP, "it is not staged, although"),
     ],
 )
-def test_each_offset_location_has_its_text(found: OffsetStory, place: OffsetLocation, sentence: str) -> None:
-    assert found.place is place
-    assert sentence in offset_to_text(found)
-    assert f"'place': '{place.value}'" in str(offset_to_json(found))
+def test_each_offset_location_has_its_text(explained: OffsetStory, place: OffsetLocation, sentence: str) -> None:
+    assert explained.place is place
+    assert sentence in offset_to_text(explained)
+    assert f"'place': '{place.value}'" in str(offset_to_json(explained))
 
 
 def test_staged_offset_names_its_marker_and_hold_reason() -> None:

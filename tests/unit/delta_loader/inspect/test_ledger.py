@@ -39,8 +39,8 @@ def remove(name: str) -> dict[str, object]:
 
 
 def quietly(action: dict[str, object]) -> dict[str, object]:
-    found: dict[str, object] = json.loads(json.dumps(action).replace('"dataChange": true', '"dataChange": false'))
-    return found
+    changed: dict[str, object] = json.loads(json.dumps(action).replace('"dataChange": true', '"dataChange": false'))
+    return changed
 
 
 def without_offsets(name: str, rows: int) -> dict[str, object]:
@@ -80,7 +80,7 @@ class History:
         self.commit(add(f"f{start}", start, end - 1, rows or 0), txn(end - 1), ours=metadata)
 
     def faults(self) -> list[tuple[str, int | None]]:
-        return [(one.kind, one.version) for one in self.ledger.findings if one.verdict is Verdict.FAULT]
+        return [(finding.kind, finding.version) for finding in self.ledger.findings if finding.verdict is Verdict.FAULT]
 
 
 def bucket(*offsets: int) -> Bucket:
@@ -96,10 +96,10 @@ def judged(
 ) -> list[Finding]:
     """``settings`` is the shape of the records by the stream's settings."""
     tables = Tables(history.ledger, None, "t", "d", Shape() if settings is None else settings)
-    found = offset_ranges(history.ledger, None, SOURCE)
-    spans = [one for offset_range in found for one in offset_range.spans]
-    shape = tables.shape.of(found)
-    left_out = FilteredRecords.of(found, shape)
+    ranges = offset_ranges(history.ledger, None, SOURCE)
+    spans = [span for offset_range in ranges for span in offset_range.spans]
+    shape = tables.shape.of(ranges)
+    left_out = FilteredRecords.of(ranges, shape)
     position = history.ledger.positions[SOURCE]
     records = [] if kafka is None else [(bucket(*kafka), Bucket(0, 0, 0))]
     seen = walk(spans, position, [bucket(*rows)], [bucket(*dead)], kafka=records, left_out=left_out)
@@ -111,7 +111,7 @@ def judged(
 
 
 def kinds(findings: Iterable[Finding]) -> list[tuple[str, str, int | None]]:
-    return [(one.verdict.value, one.kind, one.version) for one in findings]
+    return [(finding.verdict.value, finding.kind, finding.version) for finding in findings]
 
 
 def test_gaps_and_overlaps_between_spans_are_faults() -> None:
@@ -129,7 +129,7 @@ def test_txn_action_that_moves_without_rows_is_a_fault() -> None:
     history.commit(txn(29))
     history.commit(txn(5))
     assert history.faults() == [("txn_action_moved_ahead", 2), ("txn_action_set_back", 3)]
-    assert ("brought_by_another_program", 1) in [(one.kind, one.version) for one in history.ledger.findings]
+    assert ("brought_by_another_program", 1) in [(finding.kind, finding.version) for finding in history.ledger.findings]
 
 
 def test_foreign_loads_without_offsets_are_unproved_and_with_missing_ones_a_fault() -> None:
@@ -138,12 +138,12 @@ def test_foreign_loads_without_offsets_are_unproved_and_with_missing_ones_a_faul
     history.commit(add("ingested too", 10, 19, 10), txn(19))
     history.commit(add("and this", 20, 29, 10), txn(29))
     history.load(30, 40, 10)
-    verdicts = {one.kind: one for one in judged(history, range(30, 40), kafka=range(40))}
-    assert [kind for kind, one in verdicts.items() if one.verdict is Verdict.FAULT] == []
+    verdicts = {finding.kind: finding for finding in judged(history, range(30, 40), kafka=range(40))}
+    assert [kind for kind, finding in verdicts.items() if finding.verdict is Verdict.FAULT] == []
     assert verdicts["brought_without_offsets"].verdict is Verdict.UNPROVED
-    assert [(one.start, one.end) for one in verdicts["brought_without_offsets"].spans] == [(10, 30)]
-    verdicts = {one.kind: one for one in judged(history, range(12, 40), kafka=range(40))}
-    assert [(one.start, one.end) for one in verdicts["missing_from_tables"].spans] == [(10, 12)]
+    assert [(span.start, span.end) for span in verdicts["brought_without_offsets"].spans] == [(10, 30)]
+    verdicts = {finding.kind: finding for finding in judged(history, range(12, 40), kafka=range(40))}
+    assert [(span.start, span.end) for span in verdicts["missing_from_tables"].spans] == [(10, 12)]
 
 
 def test_commit_whose_counts_differ_from_its_files_is_a_fault() -> None:
@@ -221,8 +221,8 @@ def test_late_commit_of_the_old_topic_does_not_move_the_new_chain() -> None:
     history.load(10, 20, 10)
     history.commit(add("m", 5, 8, 4), txn(8, "app-0@1"), ours=loaded(5, 9, 4, generation=1))
     assert (history.faults(), history.ledger.positions[SOURCE]) == ([], 9)
-    assert [str(one.span) for one in history.ledger.loaded[SOURCE]] == ["[0, 5)", "[5, 9)"]
-    assert [(one.kind, one.version) for one in history.ledger.findings] == [("older_generation", 2)]
+    assert [str(load.span) for load in history.ledger.loaded[SOURCE]] == ["[0, 5)", "[5, 9)"]
+    assert [(finding.kind, finding.version) for finding in history.ledger.findings] == [("older_generation", 2)]
 
 
 def test_span_under_the_txn_action_of_another_generation_is_a_fault() -> None:
@@ -240,8 +240,8 @@ def test_operator_resolution_settles_the_fault() -> None:
         history.commit(txn(position - 1), ours=CommitMetadata("c", "app", {}, None, answers=answers))
         history.load(position, position + 10, 10)
         assert history.faults() == []
-        found = judged(history, [*range(10), *range(position, position + 10)])
-        assert kinds(found) == ([] if decision is Decision.REPLAY else [("noted", "deleted", 2)])
+        findings = judged(history, [*range(10), *range(position, position + 10)])
+        assert kinds(findings) == ([] if decision is Decision.REPLAY else [("noted", "deleted", 2)])
 
 
 def test_replacement_past_an_accepted_position_no_longer_counts() -> None:
@@ -260,10 +260,10 @@ def test_replacement_past_an_accepted_position_no_longer_counts() -> None:
 
 def test_records_missing_from_the_tables_are_named() -> None:
     history = History((0, 10, None))
-    found = judged(history, [0, 1, 2, 6, 7, 8, 9], kafka=range(12))
-    (fault,) = [one for one in found if one.verdict is Verdict.FAULT]
+    findings = judged(history, [0, 1, 2, 6, 7, 8, 9], kafka=range(12))
+    (fault,) = [finding for finding in findings if finding.verdict is Verdict.FAULT]
     assert (fault.kind, fault.spans, fault.version) == ("missing_from_tables", (span(3, 6),), 0)
-    assert [one.kind for one in judged(history, range(1, 10), kafka=range(1, 12), dead=[0])] == [
+    assert [finding.kind for finding in judged(history, range(1, 10), kafka=range(1, 12), dead=[0])] == [
         "not_counted",
         "gone_from_kafka",
         "all_in_tables",
@@ -286,8 +286,8 @@ def test_records_from_before_the_history_are_not_claimed() -> None:
     assert kinds(judged(history, range(5, 10), kafka=range(10)))[0] == ("not proved", "missing_before_history", None)
     history = History((0, 10, None))
     history.commit(remove("f0"), add("rest", 0, 7, 8), operation="DELETE")
-    found = [kind for _, kind, _ in kinds(judged(history, range(8), kafka=range(10)))]
-    assert found == ["not_counted", "may_be_deleted", "all_in_tables"]
+    finding_kinds = [kind for _, kind, _ in kinds(judged(history, range(8), kafka=range(10)))]
+    assert finding_kinds == ["not_counted", "may_be_deleted", "all_in_tables"]
 
 
 def test_record_in_both_tables_is_found() -> None:
@@ -306,16 +306,16 @@ def test_filtered_records_must_match_their_count() -> None:
     # Kafka has compacted one of those, and which one is unknown.
     assert kinds(judged(history, [0, 2, 4, 6, 7, 8], kafka=range(9))) == [("proved", "all_in_tables", None)]
     # A row is gone: there are more in Kafka alone than were left out.
-    found = kinds(judged(history, [0, 2, 4, 6, 7], kafka=range(10)))
-    assert found == [("fault", "rows_missing", 0), ("fault", "missing_from_tables", 0)]
+    findings = kinds(judged(history, [0, 2, 4, 6, 7], kafka=range(10)))
+    assert findings == [("fault", "rows_missing", 0), ("fault", "missing_from_tables", 0)]
 
 
 def test_filtered_records_without_counts_are_unproved() -> None:
     history = History()
     history.commit(add("f", 0, 8, 6), txn(9), ours=shaped(0, 10, {}))
     rows = [0, 2, 4, 6, 7, 8]
-    found = kinds(judged(history, rows, kafka=range(10), settings=Shape(filters=True)))
-    assert found == [("not proved", "not_counted", None), ("not proved", "filtered_uncounted", None)]
+    findings = kinds(judged(history, rows, kafka=range(10), settings=Shape(filters=True)))
+    assert findings == [("not proved", "not_counted", None), ("not proved", "filtered_uncounted", None)]
     assert ("fault", "missing_from_tables", 0) in kinds(judged(history, rows, kafka=range(10)))
 
 
@@ -323,8 +323,8 @@ def test_given_up_positions_do_not_count_as_filtered() -> None:
     history = History()
     counts = Counts(8, 6, 0, 0, (span(8, 10),), filtered=2)
     history.commit(add("f", 0, 7, 6), txn(9), ours=shaped(0, 10, {SOURCE: counts}))
-    found = kinds(judged(history, range(6), kafka=range(10)))
-    assert found == [("noted", "given_up", 0), ("proved", "all_in_tables", None)]
+    findings = kinds(judged(history, range(6), kafka=range(10)))
+    assert findings == [("noted", "given_up", 0), ("proved", "all_in_tables", None)]
 
 
 def test_exploded_rows_must_match_their_count() -> None:
@@ -348,8 +348,8 @@ def test_exploded_rows_are_counted_when_their_whole_range_was_replaced() -> None
     assert ("fault", "rows_twice", None) in kinds(judged(history, [0, 0, 0, 0, 2]))
     part = Replaced(span(0, 1), "r", Counts(1, 3, 0, 0, exploded=2))
     history.commit(remove("g"), add("h", 0, 2, 4), ours=CommitMetadata("c", "app", {}, None, {}, {SOURCE: part}))
-    found = kinds(judged(history, [0, 0, 0, 2]))
-    assert found == [("not proved", "not_counted", None), ("not proved", "exploded_uncounted", None)]
+    findings = kinds(judged(history, [0, 0, 0, 2]))
+    assert findings == [("not proved", "not_counted", None), ("not proved", "exploded_uncounted", None)]
 
 
 def test_filtered_records_are_unproved_after_dead_letters_were_cleaned_up() -> None:
@@ -360,14 +360,14 @@ def test_filtered_records_are_unproved_after_dead_letters_were_cleaned_up() -> N
     letters.commit(add("d", 9, 9, 1), txn(9), ours=shaped(0, 10, counts))
     letters.commit(remove("d"), operation="DELETE")
     tables = Tables(history.ledger, letters.ledger, "t", "d", Shape(filters=True))
-    found = tables.offset_ranges(SOURCE)
-    left_out = FilteredRecords.of(found, tables.shape)
+    ranges = tables.offset_ranges(SOURCE)
+    left_out = FilteredRecords.of(ranges, tables.shape)
     kafka = [(bucket(*range(10)), Bucket(0, 0, 0))]
     rows = [bucket(0, 2, 4, 6, 7, 8)]
-    seen = walk([one.span for one in found], Position(10), rows, [], kafka=kafka, left_out=left_out)
+    seen = walk([offset_range.span for offset_range in ranges], Position(10), rows, [], kafka=kafka, left_out=left_out)
     _, findings = reconcile(tables, SOURCE, seen, Explained(), Explained())
     findings += kafka_findings(tables, SOURCE, seen, findings)
-    assert [(one.verdict.value, one.kind) for one in findings] == [
+    assert [(finding.verdict.value, finding.kind) for finding in findings] == [
         ("noted", "deleted"),
         ("not proved", "may_be_deleted"),
     ]
@@ -390,11 +390,11 @@ def test_merged_events_are_not_expected_to_have_rows() -> None:
         ("not proved", "merged", None),
         ("proved", "all_in_tables", None),
     ]
-    found = judged(history, rows, kafka=range(30))
-    assert found[0].spans == (span(0, 10), span(10, 20))
+    findings = judged(history, rows, kafka=range(30))
+    assert findings[0].spans == (span(0, 10), span(10, 20))
     # What was appended since is counted.
     lost = judged(history, rows[:-1], kafka=range(30))
-    assert [(one.kind, one.spans) for one in lost if one.verdict is Verdict.FAULT] == [
+    assert [(finding.kind, finding.spans) for finding in lost if finding.verdict is Verdict.FAULT] == [
         ("rows_missing", (span(20, 30),)),
         ("missing_from_tables", (span(29, 30),)),
     ]

@@ -20,7 +20,7 @@ def buckets(offsets: set[int]) -> list[Bucket]:
     for offset in offsets:
         start = offset // BUCKET * BUCKET
         bits[start] = bits.get(start, 0) | 1 << (offset - start)
-    return [Bucket(start, found.bit_count(), found) for start, found in sorted(bits.items())]
+    return [Bucket(start, bitmap.bit_count(), bitmap) for start, bitmap in sorted(bits.items())]
 
 
 @given(OFFSETS, SPANS)
@@ -36,19 +36,19 @@ def test_tally_counts_the_offsets_in_each_span(offsets: set[int], spans: list[Sp
 
 @given(OFFSETS)
 def test_ranges_cover_exactly_the_offsets(offsets: set[int]) -> None:
-    found = Ranges(1000)
+    collected = Ranges(1000)
     for bucket in buckets(offsets):
         for start, end in ranges(bucket.bits, bucket.start):
-            found.add(start, end)
-    assert {offset for span in found.spans for offset in range(span.start, span.end)} == offsets
-    assert (found.count, found.is_whole) == (len(offsets), True)
+            collected.add(start, end)
+    assert {offset for span in collected.spans for offset in range(span.start, span.end)} == offsets
+    assert (collected.count, collected.is_whole) == (len(offsets), True)
 
 
 @given(OFFSETS, OFFSETS, st.integers(0, 3 * BUCKET), st.integers(0, 3 * BUCKET))
-def test_buckets_of_two_streams_are_walked_in_step(one: set[int], two: set[int], low: int, high: int) -> None:
+def test_buckets_of_two_streams_are_walked_in_step(left: set[int], right: set[int], low: int, high: int) -> None:
     both = sum(
         between(first.bits & second.bits, start, low, high).bit_count()
-        for start, (first, second) in in_step(buckets(one), buckets(two))
+        for start, (first, second) in in_step(buckets(left), buckets(right))
         if first is not None and second is not None
     )
-    assert both == len({offset for offset in one & two if low <= offset < high})
+    assert both == len({offset for offset in left & right if low <= offset < high})

@@ -45,9 +45,12 @@ class Table(Rows):
     def buckets(self, partition: TopicPartition) -> Iterator[Bucket]:
         assert partition == MINE
         for number in sorted({offset // BUCKET for offset in self.times}):
-            times = {offset % BUCKET: one for offset, one in self.times.items() if offset // BUCKET == number}
-            known = {place: one % STAMP_PRIME for place, one in times.items() if one is not None}
-            digits = [sum(1 << place for place, one in known.items() if one >> at & 1) for at in range(STAMP_DIGITS)]
+            times = {offset % BUCKET: time_ms for offset, time_ms in self.times.items() if offset // BUCKET == number}
+            known = {place: time_ms % STAMP_PRIME for place, time_ms in times.items() if time_ms is not None}
+            digits = [
+                sum(1 << place for place, time_ms in known.items() if time_ms >> digit & 1)
+                for digit in range(STAMP_DIGITS)
+            ]
             stamps = Stamps(sum(1 << place for place in known), tuple(digits))
             yield Bucket(number * BUCKET, len(times), sum(1 << place for place in times), stamps)
 
@@ -57,12 +60,12 @@ class Table(Rows):
 
 @dataclass(frozen=True)
 class Record:
-    at: int
+    own_offset: int
     time_ms: int | None
     text: bytes | None = b"{}"
 
     def offset(self) -> int:
-        return self.at
+        return self.own_offset
 
     def value(self) -> bytes | None:
         return self.text
@@ -81,7 +84,7 @@ class Kafka(KafkaOffsets):
 
     def ends(self, partition: TopicPartition) -> tuple[Position, Position]:
         assert partition == MINE
-        return Position(self.sent[0].at), Position(self.sent[-1].at + 1)
+        return Position(self.sent[0].own_offset), Position(self.sent[-1].own_offset + 1)
 
     def topic_ids(self, topics: Collection[Topic]) -> Mapping[Topic, str | None]:
         return dict.fromkeys(topics, self._topic_id)
@@ -89,7 +92,7 @@ class Kafka(KafkaOffsets):
     def messages(self, partition: TopicPartition, span: Span) -> Iterator[list[Message]]:
         assert partition == MINE
         self.was_read = True
-        yield [cast("Message", one) for one in self.sent if span.covers(Position(one.at))]
+        yield [cast("Message", record) for record in self.sent if span.covers(Position(record.own_offset))]
 
 
 def verified(table: Table, kafka: Kafka | None, counts: Counts | None = None, topic_id: str = "one") -> VerifiedStream:
@@ -113,16 +116,16 @@ def verified(table: Table, kafka: Kafka | None, counts: Counts | None = None, to
 
 
 def times(first: int = 0, last: int = 10) -> dict[int, int | None]:
-    return {BEGINS + at: NOON + at for at in range(first, last)}
+    return {BEGINS + number: NOON + number for number in range(first, last)}
 
 
 def records(given: Mapping[int, int | None]) -> list[Record]:
-    return [Record(at, time_ms) for at, time_ms in given.items()]
+    return [Record(offset, time_ms) for offset, time_ms in given.items()]
 
 
 def proved(report: VerifiedStream) -> Finding:
-    (found,) = [one for one in report.findings if one.verdict is Verdict.PROVED]
-    return found
+    (finding,) = [finding for finding in report.findings if finding.verdict is Verdict.PROVED]
+    return finding
 
 
 def test_same_records_are_proved_by_their_timestamps() -> None:
@@ -136,7 +139,7 @@ def test_same_records_are_proved_by_their_timestamps() -> None:
 
 @pytest.mark.parametrize("first", [0, 3, 4, 9])
 def test_different_records_at_the_same_offsets_are_a_fault(first: int) -> None:
-    others = times() | {BEGINS + at: NOON + 60_000 + at for at in range(first, 10)}
+    others = times() | {BEGINS + number: NOON + 60_000 + number for number in range(first, 10)}
     report = verified(Table(times()), Kafka(*records(others)))
     (fault,) = report.faults
     assert (fault.kind, fault.spans) == ("other_records", (Span(Position(BEGINS + first), Position(BEGINS + 10)),))
@@ -144,13 +147,13 @@ def test_different_records_at_the_same_offsets_are_a_fault(first: int) -> None:
     moments = f"2023-11-14T22:14:20.00{first}Z in Kafka, 2023-11-14T22:13:20.00{first}Z in the tables"
     assert f"the first one at {BEGINS + first} ({moments})" in fault.text
     assert f"--topic orders --partition 0 --at {BEGINS + first} --yes`" in fault.text
-    assert "all_in_tables" not in {one.kind for one in report.findings}
+    assert "all_in_tables" not in {finding.kind for finding in report.findings}
     assert not report.partitions[0].proved
 
 
 def test_single_different_record_is_found() -> None:
     report = verified(Table(times()), Kafka(*records(times() | {BEGINS + 6: NOON})))
-    assert [one.spans for one in report.faults] == [(Span(Position(BEGINS + 6), Position(BEGINS + 7)),)]
+    assert [fault.spans for fault in report.faults] == [(Span(Position(BEGINS + 6), Position(BEGINS + 7)),)]
 
 
 def test_records_without_timestamps_are_reported_as_not_compared() -> None:
@@ -164,18 +167,24 @@ def test_records_without_timestamps_are_reported_as_not_compared() -> None:
 
 def test_tombstones_and_expired_records_are_not_differences() -> None:
     rows = times(0, 9)
-    kept = [*records({at: one for at, one in rows.items() if at not in (BEGINS, BEGINS + 1, BEGINS + 5)})]
+    kept = [
+        *records(
+            {offset: time_ms for offset, time_ms in rows.items() if offset not in (BEGINS, BEGINS + 1, BEGINS + 5)}
+        )
+    ]
     kafka = Kafka(*kept, Record(BEGINS + 9, NOON + 9, None))
     report = verified(Table(rows), kafka, Counts(10, 9, 1, 0))
     assert report.is_clean
     text = proved(report).text
     assert "timestamps compared: 6, all equal; not compared: 2 loaded records that Kafka no longer has" in text
-    assert ["1 records of orders/0" in one.text for one in report.findings if one.kind == "gone_from_kafka"] == [True]
+    assert [
+        "1 records of orders/0" in finding.text for finding in report.findings if finding.kind == "gone_from_kafka"
+    ] == [True]
 
 
 def test_tombstone_at_a_loaded_records_offset_is_a_different_record() -> None:
     kafka = Kafka(*records(times(0, 9)), Record(BEGINS + 9, NOON + 60_000, None))
-    assert [one.kind for one in verified(Table(times()), kafka).faults] == ["other_records"]
+    assert [fault.kind for fault in verified(Table(times()), kafka).faults] == ["other_records"]
 
 
 def test_topic_with_another_id_is_a_fault_and_its_records_are_not_read() -> None:

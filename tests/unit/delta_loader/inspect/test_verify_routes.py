@@ -150,12 +150,14 @@ WHOLE: dict[str, Sequence[int]] = {"orders": [0, 1, 2, 3], "orders_a": [4, 5, 6]
 
 
 def kinds(report: VerifiedStream, verdict: Verdict) -> list[tuple[str, str]]:
-    return [(one.kind, one.table.rpartition("/")[2]) for one in report.findings if one.verdict is verdict]
+    return [
+        (finding.kind, finding.table.rpartition("/")[2]) for finding in report.findings if finding.verdict is verdict
+    ]
 
 
 def test_rows_of_all_tables_add_up_to_the_staged_ones(logs: Logs) -> None:
     report = logs.verify(Contents(**WHOLE))
-    assert [(one.proved, one.rows) for one in report.partitions] == [(True, 10)]
+    assert [(partition.proved, partition.rows) for partition in report.partitions] == [(True, 10)]
     assert (kinds(report, Verdict.FAULT), kinds(report, Verdict.UNPROVED)) == ([], [])
     assert report.routed == {logs.route("a"): 0, logs.route("b"): 0}
 
@@ -195,7 +197,7 @@ def copies() -> Logs:
 def test_records_copied_to_several_tables_must_match_their_count(copies: Logs) -> None:
     every = list(range(10))
     report = copies.verify(Contents(orders=every, orders_a=every))
-    assert [(one.proved, one.rows) for one in report.partitions] == [(True, 20)]
+    assert [(partition.proved, partition.rows) for partition in report.partitions] == [(True, 20)]
     assert (kinds(report, Verdict.FAULT), kinds(report, Verdict.UNPROVED)) == ([], [])
     more = copies.verify(Contents(orders=[*every, 3], orders_a=every))
     assert kinds(more, Verdict.FAULT) == [("rows_twice", "orders")]
@@ -226,7 +228,7 @@ def test_delete_from_a_routes_table_is_noted(logs: Logs) -> None:
     FsspecStore(logs.route("b")).write("f1.parquet", b"rows")
     report = logs.verify(Contents(**{**WHOLE, "orders_b": [7, 8]}))
     assert kinds(report, Verdict.FAULT) == []
-    (deleted,) = [one for one in report.findings if one.kind == "deleted"]
+    (deleted,) = [finding for finding in report.findings if finding.kind == "deleted"]
     assert "DELETE" in deleted.text
 
 
@@ -317,7 +319,7 @@ def contents_of(logs: Logs, **changed: Sequence[int]) -> Contents:
 def test_former_tables_named_by_commits_are_read(edited: Logs) -> None:
     report = edited.verify(contents_of(edited))
     assert (kinds(report, Verdict.FAULT), kinds(report, Verdict.UNPROVED)) == ([], [])
-    assert [one.kind for one in report.findings if one.verdict is Verdict.NOTED] == ["former_table"] * 2
+    assert [finding.kind for finding in report.findings if finding.verdict is Verdict.NOTED] == ["former_table"] * 2
     assert report.partitions[0].proved
     report = edited.verify(contents_of(edited, orders_b=[7]))
     assert kinds(report, Verdict.FAULT) == [("rows_missing", "orders")]

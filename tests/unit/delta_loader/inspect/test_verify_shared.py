@@ -79,14 +79,14 @@ def test_rows_of_the_other_stream_are_noted_and_not_a_fault() -> None:
         log.write(f"{version}.parquet", b"rows")
     report = Verifier(FsspecStore, in_turn, Rows(MINE, OTHERS), None).verify(stream)
     assert report.failure is None
-    assert [one.kind for one in report.findings if one.verdict is Verdict.FAULT] == []
-    assert [(one.partition, one.proved) for one in report.partitions] == [(MINE, True)]
-    assert [one.partition for one in report.findings if one.kind == "rows_of_other_topics"] == [OTHERS]
+    assert [finding.kind for finding in report.findings if finding.verdict is Verdict.FAULT] == []
+    assert [(partition.partition, partition.proved) for partition in report.partitions] == [(MINE, True)]
+    assert [finding.partition for finding in report.findings if finding.kind == "rows_of_other_topics"] == [OTHERS]
 
 
 def test_chain_of_several_topics_is_verified_by_the_log() -> None:
-    one = settings_for(Staging(f"memory://{uuid.uuid4().hex}")).streams[0]
-    stream = one.model_copy(update={"topics": ("orders", "payments"), "topology": "shop:build"})
+    plain = settings_for(Staging(f"memory://{uuid.uuid4().hex}")).streams[0]
+    stream = plain.model_copy(update={"topics": ("orders", "payments"), "topology": "shop:build"})
     chain = TopicPartition(Topic("orders+payments"), Partition(0))
     log = FsspecStore(stream.table)
     data = load(0, "orders", chain).replace(b'"orders-0"', b'"orders-orders+payments-0"')
@@ -94,6 +94,6 @@ def test_chain_of_several_topics_is_verified_by_the_log() -> None:
     log.write("0.parquet", b"rows")
     report = Verifier(FsspecStore, in_turn, Rows(MINE), None).verify(stream)
     assert report.failure is None
-    assert [found.kind for found in report.findings if found.verdict is Verdict.FAULT] == []
+    assert [finding.kind for finding in report.findings if finding.verdict is Verdict.FAULT] == []
     assert [str(partition.partition) for partition in report.partitions] == ["orders+payments/0"]
-    assert "several_topics" in {found.kind for found in report.findings}
+    assert "several_topics" in {finding.kind for finding in report.findings}

@@ -33,11 +33,11 @@ class Counted(Rows):
 def stream() -> Stream:
     """A table with ten rows that one commit loaded."""
     settings = settings_for(Staging(f"memory://{uuid.uuid4().hex}")).streams[0]
-    found = settings.model_copy(update={"kafka_columns": False})
-    store = FsspecStore(found.table)
+    plain = settings.model_copy(update={"kafka_columns": False})
+    store = FsspecStore(plain.table)
     store.write(f"_delta_log/{0:020d}.json", load(0, "orders", MINE))
     store.write("0.parquet", b"rows")
-    return found
+    return plain
 
 
 def verified(stream: Stream, rows: int) -> VerifiedStream:
@@ -45,16 +45,16 @@ def verified(stream: Stream, rows: int) -> VerifiedStream:
 
 
 def findings(report: VerifiedStream) -> list[tuple[str, Verdict]]:
-    return [(one.kind, one.verdict) for one in report.findings if one.kind != "no_offset_columns"]
+    return [(finding.kind, finding.verdict) for finding in report.findings if finding.kind != "no_offset_columns"]
 
 
 def test_matching_row_count_is_proved_but_no_partition_is(stream: Stream) -> None:
     report = verified(stream, 10)
     assert (report.failure, report.is_clean, findings(report)) == (None, True, [("rows_reconciled", Verdict.PROVED)])
-    assert [(one.partition, one.position, one.rows, one.proved) for one in report.partitions] == [
-        (MINE, 10, None, False)
-    ]
-    (unproved,) = [one for one in report.findings if one.kind == "no_offset_columns"]
+    assert [
+        (partition.partition, partition.position, partition.rows, partition.proved) for partition in report.partitions
+    ] == [(MINE, 10, None, False)]
+    (unproved,) = [finding for finding in report.findings if finding.kind == "no_offset_columns"]
     assert unproved.verdict is Verdict.UNPROVED
 
 
@@ -82,4 +82,4 @@ def test_row_count_is_unproved_after_another_program_changed_rows(stream: Stream
 def test_missing_file_is_named_even_though_the_log_counts_its_rows(stream: Stream) -> None:
     FsspecStore(stream.table).delete(["0.parquet"])
     report = verified(stream, 10)
-    assert [(one.kind, one.version, one.files) for one in report.faults] == [("files_gone", 0, ("0.parquet",))]
+    assert [(fault.kind, fault.version, fault.files) for fault in report.faults] == [("files_gone", 0, ("0.parquet",))]

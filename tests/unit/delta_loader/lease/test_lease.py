@@ -229,8 +229,8 @@ def test_lease_record_round_trips() -> None:
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b"null", b'{"holder": "a"}', b"\xff"])
 def test_unreadable_lease_counts_as_held(data: bytes) -> None:
-    found = LeaseRecord.from_bytes(data, 15.0)
-    assert found == LeaseRecord("unknown", released=False, lease_s=15.0, created_ms=0)
+    lease_record = LeaseRecord.from_bytes(data, 15.0)
+    assert lease_record == LeaseRecord("unknown", released=False, lease_s=15.0, created_ms=0)
 
 
 @pytest.mark.parametrize("lease_s", [0.0, -1.0, float("inf"), float("nan")])

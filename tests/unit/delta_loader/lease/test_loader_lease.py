@@ -89,8 +89,8 @@ def holder(store: Store, name: str, clock: HandClock, streams: str = "orders", l
 
 def gauges(metrics: Metrics) -> dict[str, float]:
     lines = metrics.exposition().decode().splitlines()
-    found = (line.rpartition(" ") for line in lines if line.startswith("delta_loader_"))
-    return {name: float(value) for name, _, value in found}
+    parts = (line.rpartition(" ") for line in lines if line.startswith("delta_loader_"))
+    return {name: float(value) for name, _, value in parts}
 
 
 def epochs(store: Store) -> list[str]:
@@ -134,7 +134,7 @@ def test_released_lease_is_not_held_even_when_the_store_is_unreachable(store: St
     with capture_logs() as logs:
         loader.release()
     assert loader.held() == frozenset()
-    assert [(one["event"], one["problem"]) for one in logs] == [("lease unreachable", "it is away")]
+    assert [(line["event"], line["problem"]) for line in logs] == [("lease unreachable", "it is away")]
 
 
 def test_release_writes_one_epoch_and_a_standby_writes_none(store: Store, clock: HandClock) -> None:
@@ -222,7 +222,10 @@ def test_gauges_show_the_held_streams(store: Store, clock: HandClock) -> None:
     metrics = Metrics()
     holder(store, "other", clock, "returns")
     loader = contender(store, "me", clock, "orders returns", metrics=metrics)
-    names = ("delta_loader_lease_held", *(f'delta_loader_stream_lease_held{{app_id="{one}"}}' for one in sorted(BOTH)))
+    names = (
+        "delta_loader_lease_held",
+        *(f'delta_loader_stream_lease_held{{app_id="{app_id}"}}' for app_id in sorted(BOTH)),
+    )
     loader.step()
     assert gauges(metrics) == dict(zip(names, (0, 0, 0), strict=True))
     loader.contend()
@@ -236,7 +239,7 @@ def test_each_change_of_the_lease_is_logged_once_by_each_loader(store: Store, cl
     def events(act: Callable[[], object]) -> list[tuple[object, ...]]:
         with capture_logs() as logs:
             act()
-        return [(one["event"], one["epoch"], one.get("holder"), one.get("streams")) for one in logs]
+        return [(line["event"], line["epoch"], line.get("holder"), line.get("streams")) for line in logs]
 
     first, second = contender(store, "first", clock), contender(store, "second", clock, "orders returns")
     first.contend()
@@ -271,7 +274,7 @@ def test_lease_thread_contends_on_request_and_releases_on_close(
     thread = LeaseThread(lease, structlog.get_logger())
     threads.append(thread)
     until(lambda: len(gauges(metrics)) > 1)
-    (running,) = (one for one in threading.enumerate() if one.name == "lease")
+    (running,) = (thread for thread in threading.enumerate() if thread.name == "lease")
     assert running.daemon, "a hanging store does not keep the process alive"
     thread.contend()
     until(lease.held)

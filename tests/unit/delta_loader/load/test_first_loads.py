@@ -84,7 +84,7 @@ class World:
 
     @property
     def notes(self) -> list[str]:
-        return [found.path for found in self.stage.list(f"{LOADING}/")]
+        return [stored.path for stored in self.stage.list(f"{LOADING}/")]
 
     def locks(self) -> RepairLocks:
         locks = RepairLocks(self.stage, AUTHOR, uuid.uuid4().hex)

@@ -70,7 +70,7 @@ class Pipeline:
     def forget(self) -> None:
         """Make the table's commits those of a release that did not say what its positions belong to."""
         table = self.tables.tables[self.staging().table]
-        table.commits = [replace(one, metadata=_as_before(one.metadata)) for one in table.commits]
+        table.commits = [replace(commit, metadata=_as_before(commit.metadata)) for commit in table.commits]
 
 
 def _as_before(metadata: CommitMetadata) -> CommitMetadata:
@@ -328,8 +328,8 @@ def test_stream_does_not_load_into_the_table_of_another_stream_of_its_topic(
     assert len(pipeline.tables.tables[first.table].paths) == 3
 
 
-def restarted(staging: Staging, at: int) -> None:
-    begin = origin_to_bytes(ChainOrigin(Position(at), 1))
+def restarted(staging: Staging, position: int) -> None:
+    begin = origin_to_bytes(ChainOrigin(Position(position), 1))
     staging.store(staging.stage_url).write(origin_path(staging.source(0)), begin)
     staging.generation = 1
 
@@ -372,7 +372,7 @@ def test_stage_without_the_generation_of_the_table_is_held(pipeline: Pipeline) -
     orders = pipeline.staging()
     flushes(orders, 0, 10)
     pipeline.load("orders")
-    begin_again(pipeline, orders, give_up=False, at=Position(10))
+    begin_again(pipeline, orders, give_up=False, position=Position(10))
     other = OtherStage(pipeline.root)
     flushes(other, 0, 10)
     table = pipeline.tables.tables[orders.table]
@@ -412,9 +412,11 @@ def state_of(
 
 
 def begin_again(
-    pipeline: Pipeline, staging: Staging, app_id: str = "orders", *, give_up: bool, at: Position | None = None
+    pipeline: Pipeline, staging: Staging, app_id: str = "orders", *, give_up: bool, position: Position | None = None
 ) -> Restart:
-    plan = instance(Restart, plan_restart(state_of(pipeline, staging, [staging.topic], app_id), give_up=give_up, at=at))
+    plan = instance(
+        Restart, plan_restart(state_of(pipeline, staging, [staging.topic], app_id), give_up=give_up, at=position)
+    )
     restart(staging.store(staging.stage_url), plan)
     return plan
 
@@ -455,7 +457,7 @@ def test_chain_is_held_where_another_stage_has_loaded_further(pipeline: Pipeline
     assert held.reason == "other_topic"
     assert "has got records of it up to 20 by generation 0, from another stage" in held.problem
     with pytest.raises(UsageError, match="a second time"):
-        begin_again(pipeline, payments, give_up=False, at=Position(10))
+        begin_again(pipeline, payments, give_up=False, position=Position(10))
     plan = begin_again(pipeline, payments, give_up=False)  # as the remedy says
     assert required(plan.chain_origin) == ChainOrigin(Position(20), 2, "P", number=2, loaded_before=Position(20))
     flushes(other, 20, 30)
@@ -492,9 +494,9 @@ def test_restart_under_another_app_id_begins_after_the_loaded_records(pipeline: 
     pipeline.load("orders")
     flushes(orders, 30, 40)
     with pytest.raises(UsageError, match="a second time"):
-        begin_again(pipeline, orders, "orders_prod", give_up=False, at=Position(20))
+        begin_again(pipeline, orders, "orders_prod", give_up=False, position=Position(20))
     with pytest.raises(UsageError, match=r"\[30, 35\)"):
-        begin_again(pipeline, orders, "orders_prod", give_up=False, at=Position(35))
+        begin_again(pipeline, orders, "orders_prod", give_up=False, position=Position(35))
     plan = begin_again(pipeline, orders, "orders_prod", give_up=False)
     assert required(plan.chain_origin).position == 30
     orders.app_id = "orders_prod"
@@ -567,8 +569,8 @@ def test_topic_of_another_cluster_is_loaded_after_a_restart_at_a_stated_offset(p
     other = OtherStage(pipeline.root, topic_id="B")
     flushes(other, 0, 10, 20, 30)
     with pytest.raises(UsageError, match=r"\[0, 25\)"):
-        begin_again(pipeline, other, give_up=False, at=Position(25))
-    begin_again(pipeline, other, give_up=False, at=Position(0))
+        begin_again(pipeline, other, give_up=False, position=Position(25))
+    begin_again(pipeline, other, give_up=False, position=Position(0))
     stage_again(other, 0, 30)
     assert not reasons(pipeline.load("orders", staging=other))
     assert pipeline.begun("orders") == [0, 0, 20]
@@ -584,8 +586,8 @@ def test_restart_leaves_the_own_chain_of_the_table_unchanged(pipeline: Pipeline)
 def test_txn_id_names_its_chain_and_generation() -> None:
     ids = TxnIds("orders", several_topics=True, plain_topic="orders")
 
-    def place(found: tuple[TopicPartition, int] | None) -> tuple[str, int] | None:
-        return None if found is None else (str(found[0]), found[1])
+    def place(chain: tuple[TopicPartition, int] | None) -> tuple[str, int] | None:
+        return None if chain is None else (str(chain[0]), chain[1])
 
     assert place(ids.chain_of("orders-3@2", "orders")) == ("orders/3", 2)
     assert place(ids.chain_of("orders-a-b-3", "orders")) == ("a-b/3", 0)

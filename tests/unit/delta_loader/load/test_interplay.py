@@ -479,10 +479,10 @@ def test_failed_replacement_does_not_block_others(staging: Staging) -> None:
     (report,) = loader_with(staging, tables, replacer).run_pass()
     assert (report.failure, replacer.done, report.replacements) == (None, [whole], 1)
     assert "replay requests completed: 1" in as_text([report], [])
-    found = status_of(staging)
-    assert "the last load was incomplete" in to_text([found])
-    assert "a staged file is damaged" in required(found.last_failure).problem
-    assert exit_code([found]) == ExitCode.HELD
+    status = status_of(staging)
+    assert "the last load was incomplete" in to_text([status])
+    assert "a staged file is damaged" in required(status.last_failure).problem
+    assert exit_code([status]) == ExitCode.HELD
     replacer.fails = ""
     loader_with(staging, tables, replacer).run_pass()
     assert status_of(staging).last_failure is None

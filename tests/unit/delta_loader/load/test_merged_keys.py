@@ -132,25 +132,25 @@ def test_versions_of_one_sequence_are_not_continued_by_another(
 class Restored(MemoryDeltaTables):
     """Tables of which one was put back to a version by its last commit but the loader's own."""
 
-    at: int = 0
+    restore_version: int = 0
     to: int = 0
 
     def restore(self, url: str, to: int) -> None:
         table = self.tables[url]
         target = Target(url, table.table_id, TableShape(table.schema, table.partition_by), {})
         table.commits.append(TableCommit(target, "operator", (), {}, {}, CommitMetadata("x", "operator", {}, None)))
-        self.at, self.to = len(table.commits), to
+        self.restore_version, self.to = len(table.commits), to
 
     def history(self, url: str, newest: int) -> Iterator[LoggedCommit]:
         for commit in super().history(url, newest):
-            is_it = commit.version == self.at
+            is_it = commit.version == self.restore_version
             yield replace(commit, operation="RESTORE", restored_version=self.to) if is_it else commit
 
 
 def accept(folder: Path, tables: Restored) -> None:
     stream, positions = ChangeStream(folder), {TopicPartition(Topic("orders"), Partition(0)): Position(2)}
     table_id = tables.tables[stream.table].table_id
-    answer = Resolution("orders", stream.table, table_id, tables.at, Decision.GO_ON, positions, "eve", 5)
+    answer = Resolution("orders", stream.table, table_id, tables.restore_version, Decision.GO_ON, positions, "eve", 5)
     stream.store.write(answer.path, answer.to_bytes())
 
 

@@ -94,28 +94,28 @@ class World:
 
     @property
     def notes(self) -> list[str]:
-        return [found.path for found in self.stage.list(f"{LOADING}/")]
+        return [stored.path for stored in self.stage.list(f"{LOADING}/")]
 
     def rewind(self, to: int) -> None:
-        turns = RepairLocks(self.stage, Author("operator", 1), uuid.uuid4().hex)
-        turns.read_last(self.partition)
+        locks = RepairLocks(self.stage, Author("operator", 1), uuid.uuid4().hex)
+        locks.read_last(self.partition)
         plan = RewindPlan(Position(to), Position(to), (), None, self.partition)
-        with turns.locked(self.partition, "rewind") as store:
+        with locks.locked(self.partition, "rewind") as store:
             require_not_loading(store, plan, lambda: self.table)
 
 
 def test_rewind_below_a_running_load_is_refused() -> None:
-    world, told = World(), list[str]()
+    world, problems = World(), list[str]()
 
     def rewind() -> None:
         with pytest.raises(UsageError) as refused:
             world.rewind(4)
-        told.append(str(refused.value))
+        problems.append(str(refused.value))
         world.rewind(10)
 
     world.tables.at_commit = rewind
     assert not world.load().held
-    assert "started to load orders+payments/0 up to 10" in told[0]
+    assert "started to load orders+payments/0 up to 10" in problems[0]
     assert (world.loaded, world.notes) == (10, [])
     world.table = Position(10)
     with pytest.raises(UsageError, match=r"now has .* up to 10"):
@@ -124,9 +124,9 @@ def test_rewind_below_a_running_load_is_refused() -> None:
 
 def test_nothing_is_loaded_during_a_repair() -> None:
     world = World()
-    turns = RepairLocks(world.stage, Author("operator", 1), "a")
-    turns.read_last(world.partition)
-    with turns.locked(world.partition, "rewind"):
+    locks = RepairLocks(world.stage, Author("operator", 1), "a")
+    locks.read_last(world.partition)
+    with locks.locked(world.partition, "rewind"):
         held = world.load().held[world.partition]
         assert (held.reason, "--take-over 1" in held.remedy) == ("under_repair", True)
         assert world.status_says() == held
@@ -202,7 +202,7 @@ def test_chain_can_be_rewound_to_the_position_of_the_table_after_any_wait() -> N
     assert (report.settled, held.reason, "skip" in held.remedy) == (0, "gap", False)
     plan = world.would_rewind(held.remedy)
     assert (plan.position, plan.marker, len(plan.put_aside)) == (4, None, 1)
-    world.stage.delete([found.path for found in plan.put_aside])
+    world.stage.delete([marker.path for marker in plan.put_aside])
     world.staging.flush(0, 4, 12, previous=0)
     report = world.load(marker_retention=0)
     assert (report.held, report.settled, world.loaded, len(world.staging.markers())) == ({}, 0, 12, 2)

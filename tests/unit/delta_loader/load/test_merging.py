@@ -41,8 +41,8 @@ def file_of(low: Mapping[str, object] | None, high: Mapping[str, object] | None 
 
 
 def bounds(columns: str, *files: StagedFile) -> tuple[str, ...]:
-    found = parse_ddl(columns)
-    return key_bounds(files, found, found.names, backticks)
+    schema = parse_ddl(columns)
+    return key_bounds(files, schema, schema.names, backticks)
 
 
 def test_bounds_are_the_lowest_and_highest_of_all_files_as_literals() -> None:
@@ -202,13 +202,17 @@ def test_verification_proves_positions_but_not_rows_of_a_merged_table() -> None:
     store = written_log(table)
     report = Verifier(FsspecStore, in_turn, Rows(), None).verify(stream)
     assert (report.failure, report.is_clean) == (None, True)
-    assert [(one.kind, one.verdict) for one in report.findings] == [("merged", Verdict.UNPROVED)]
-    assert [(one.partition, one.begins, one.position) for one in report.partitions] == [(ORDERS, 0, 30)]
+    assert [(finding.kind, finding.verdict) for finding in report.findings] == [("merged", Verdict.UNPROVED)]
+    assert [(partition.partition, partition.begins, partition.position) for partition in report.partitions] == [
+        (ORDERS, 0, 30)
+    ]
     report = Verifier(FsspecStore, in_turn, Twice(), None).verify(stream)
-    assert [(one.kind, one.version, '{"id":7}' in one.text) for one in report.faults] == [("keys_twice", 1, True)]
+    assert [(fault.kind, fault.version, '{"id":7}' in fault.text) for fault in report.faults] == [
+        ("keys_twice", 1, True)
+    ]
     store.write(f"_delta_log/{1:020d}.json", store.read(f"_delta_log/{0:020d}.json") or b"")
     report = Verifier(FsspecStore, in_turn, Rows(), None).verify(stream)
-    assert "overlap" in [one.kind for one in report.faults]
+    assert "overlap" in [fault.kind for fault in report.faults]
 
 
 def test_verification_reports_repeated_keys_in_each_table() -> None:
@@ -222,7 +226,7 @@ def test_verification_reports_repeated_keys_in_each_table() -> None:
     for url in stream.row_tables:
         written_log(url)
     report = Verifier(FsspecStore, in_turn, InTheCopy(), None).verify(stream)
-    assert [(one.kind, one.table) for one in report.faults] == [("keys_twice", f"{table}/copy")]
+    assert [(fault.kind, fault.table) for fault in report.faults] == [("keys_twice", f"{table}/copy")]
     assert Verifier(FsspecStore, in_turn, Rows(), None).verify(stream).faults == ()
 
 
@@ -236,7 +240,7 @@ def test_verification_reports_two_current_versions_of_a_key() -> None:
     )
     written_log(stream.table, MergedBy(("id",), history=True))
     report = Verifier(FsspecStore, in_turn, Currents(), None).verify(stream)
-    assert [one.kind for one in report.faults] == ["keys_twice"]
+    assert [fault.kind for fault in report.faults] == ["keys_twice"]
 
 
 @pytest.mark.parametrize(
@@ -252,16 +256,18 @@ def test_keys_are_looked_for_as_the_rows_were_merged_and_not_as_the_settings_say
     class Table(Rows):
         def keys_twice(self, _url: str, _version: int, keys: Sequence[str], where: str | None) -> list[str]:
             asked.append((tuple(keys), where))
-            return found
+            return duplicates
 
     asked: list[tuple[tuple[str, ...], str | None]] = []
-    found: list[str] = []
+    duplicates: list[str] = []
     stream = stream_of(columns="id INT", table=f"memory://{uuid.uuid4().hex}", load="merge", merge={"keys": ["id"]})
     written_log(stream.table, merged_by)
     assert Verifier(FsspecStore, in_turn, Table(), None).verify(stream).is_clean
     assert asked == [looked_for]
-    found.append('{"id":7}')
-    assert [one.kind for one in Verifier(FsspecStore, in_turn, Table(), None).verify(stream).faults] == ["keys_twice"]
+    duplicates.append('{"id":7}')
+    assert [fault.kind for fault in Verifier(FsspecStore, in_turn, Table(), None).verify(stream).faults] == [
+        "keys_twice"
+    ]
 
 
 def test_keys_twice_in_rows_that_were_never_merged_are_no_fault_and_keys_that_are_gone_are_not_looked_for() -> None:
@@ -277,7 +283,7 @@ def test_keys_twice_in_rows_that_were_never_merged_are_no_fault_and_keys_that_ar
     store = FsspecStore(stream.table)
     store.write(f"_delta_log/{2:020d}.json", "\n".join(map(json.dumps, overwritten)).encode())
     report = Verifier(FsspecStore, in_turn, Rows(), None).verify(stream)
-    assert [(one.kind, one.version) for one in report.findings][1:] == [("rows_removed", 2)]
+    assert [(finding.kind, finding.version) for finding in report.findings][1:] == [("rows_removed", 2)]
     store.delete([f"_delta_log/{2:020d}.json"])
     written_log(stream.table, MergedBy(("gone",)))
     report = Verifier(FsspecStore, in_turn, Twice(), None).verify(stream)
@@ -300,6 +306,6 @@ def test_versions_are_not_merged_by_key_alone_once_history_is_off() -> None:
 def test_delete_that_adds_a_version_loses_no_value_by_a_cast() -> None:
     by = replace(BY, soft_delete="gone", history=True)
     plain = (replace(by, soft_delete=None), replace(by, history=False))
-    for how, unused in ((by, ""), *((one, "_merge_delete") for one in plain)):
+    for how, unused in ((by, ""), *((merge, "_merge_delete") for merge in plain)):
         casts = read(staged("id BIGINT, n BIGINT", how), "id INT, n INT").casts
         assert [cast.unused_if for cast in casts] == ["", unused]

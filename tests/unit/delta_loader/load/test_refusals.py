@@ -211,7 +211,10 @@ def test_record_in_a_joined_chain_is_a_dead_letter_of_its_own_topic() -> None:
     assert (report.failure, report.held) == (None, {})
     assert world.buried == [2] == world.left_out
     left_out = {
-        one for commit in world.tables[staging.table].commits for write in commit.written for one in write.without
+        refused
+        for commit in world.tables[staging.table].commits
+        for write in commit.written
+        for refused in write.without
     }
     assert left_out == {(SOURCE, 2)}, "the payment of that offset is a row"
     staging.flush(0, 10, 12)

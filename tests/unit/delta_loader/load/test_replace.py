@@ -118,8 +118,8 @@ class Replacer:
             return True  # as Delta does with a write that it knows
         inside = self._inside(request, url)
         new = self._new(request, url) | (inside if keep_stale else set())
-        said = required(CommitMetadata.from_json(metadata))
-        self.books.put(url, (self.books.now(url) - inside) | new, {txn: int(step)}, said)
+        parsed = required(CommitMetadata.from_json(metadata))
+        self.books.put(url, (self.books.now(url) - inside) | new, {txn: int(step)}, parsed)
         return True
 
     def _new(self, request: Request, url: str) -> frozenset[int]:
@@ -193,7 +193,7 @@ class World:
         return list(replacements.run(self.stream, lambda _: Position(10), stop, stepped).held.values())
 
     def requests(self) -> list[str]:
-        return [found.path for found in self.store.list("replace/")]
+        return [stored.path for stored in self.store.list("replace/")]
 
     def now(self) -> tuple[set[int], set[int]]:
         return set(self.books.now(self.rows)), set(self.books.now(self.dead))
@@ -258,7 +258,7 @@ def test_completed_steps_are_not_repeated(
     world.route_to("a")
     world.books.begin(world.staging.route("a"), world.staging.schema(), set())
     world.ask("1", ODD, EVEN)
-    request = {found.path: required(world.store.read(found.path)) for found in world.store.list("")}
+    request = {stored.path: required(world.store.read(stored.path)) for stored in world.store.list("")}
     if stopped_at is not None:
         world.replacer.before["1" * 32, *stopped_at] = in_the_way
     world.run()
@@ -484,7 +484,7 @@ def test_started_request_precedes_one_with_an_earlier_date(world: World) -> None
 def test_reappearing_request_deletes_no_rows_of_a_later_one(world: World) -> None:
     """All of its creates arrived twice, the second time after both were carried out, and a table more is there."""
     world.ask("1", {0}, set(), end=1)
-    first = {found.path: required(world.store.read(found.path)) for found in world.store.list("")}
+    first = {stored.path: required(world.store.read(stored.path)) for stored in world.store.list("")}
     world.run()
     world.ask("2", set(), {0}, end=1)
     world.run()
@@ -513,7 +513,7 @@ def test_reappearing_request_without_files_is_deleted(world: World) -> None:
 
 def test_request_with_a_missing_file_is_refused(world: World) -> None:
     world.ask("1", ODD, EVEN)
-    world.store.delete([found.path for found in world.store.list("data/")])
+    world.store.delete([stored.path for stored in world.store.list("data/")])
     (held,) = world.run()
     assert (held.reason, "is gone" in held.problem) == ("replacement_refused", True)
     assert (world.now(), len(world.requests())) == ((EVEN, ODD), 1)
@@ -526,10 +526,10 @@ def test_range_of_a_recreated_topic_is_not_replaced(world: World, plain_topic: s
     table = world.books.tables[world.rows]
     if plain_topic is not None:
         world.stream = world.stream.model_copy(update={"topics": ("orders", "payments")})
-        said = replace(
+        metadata = replace(
             table.commits[-1].metadata, positions={world.staging.source(0): Position(10)}, plain_topic=plain_topic
         )
-        table.commits[-1] = replace(table.commits[-1], metadata=said)
+        table.commits[-1] = replace(table.commits[-1], metadata=metadata)
     ids = TxnIds(world.stream.app_id, world.stream.several_topics, {world.staging.source(0): 1}, plain_topic)
     table.transactions[ids.of(world.staging.source(0))] = 9
     (held,) = world.run()
@@ -575,7 +575,7 @@ def test_rerouted_record_is_always_in_a_table(world: World) -> None:
     world.books.contents[world.dead][-1] -= {1, 3}
     seen: list[bool] = []
 
-    def look() -> bool:
+    def observe() -> bool:
         everywhere = frozenset[int]().union(*(world.books.now(url) for url in (world.rows, world.dead, route)))
         seen.append(everywhere == set(RANGE))
         return True
@@ -584,9 +584,9 @@ def test_rerouted_record_is_always_in_a_table(world: World) -> None:
     world.replacer.routed["1" * 32, world.rows] = frozenset({1, 3})
     for kind in TableKind:
         for step in (RequestStep.ADD, RequestStep.DROP):
-            world.replacer.before["1" * 32, kind, step] = look
+            world.replacer.before["1" * 32, kind, step] = observe
     assert world.run() == []
-    assert look()
+    assert observe()
     assert (world.now(), set(world.books.now(route))) == (({1, 3}, {9}), EVEN | {5, 7})
     assert seen
     assert all(seen)
@@ -649,11 +649,11 @@ def test_request_not_meant_for_the_stream_is_refused(
 def test_restore_below_the_last_step_counts_as_a_rollback(world: World) -> None:
     """Its first one is still there: the table says of the second that it is done, and has no trace of it."""
     request = request_of(world)
-    said = request.metadata("c")
+    metadata = request.metadata("c")
     history = [
         LoggedCommit(3, "RESTORE", restored_version=1),
-        LoggedCommit(2, "WRITE", metadata=said),
-        LoggedCommit(1, "WRITE", metadata=said),
+        LoggedCommit(2, "WRITE", metadata=metadata),
+        LoggedCommit(1, "WRITE", metadata=metadata),
         LoggedCommit(0, "CREATE TABLE"),
     ]
     assert required(rolled_back(request, world.rows, history)).reason == "replacement_refused"

@@ -56,16 +56,16 @@ def test_settling_goes_from_the_low_end_only() -> None:
     """A writer relies on it: the marker before its own is there only while all above that one are (G2)."""
     written_ms = {MarkerName(SOURCE, Position(start)): age for start, age in ((0, 5), (10, 50), (20, 5), (30, 5))}
     assert [name.start for name in settle_candidates(sorted(written_ms), written_ms, Position(40), 10)] == [0]
-    for found in (marker(10, 35), UnreadableMarker(MarkerName(SOURCE, Position(10)), "cut short")):
-        assert [name.start for name in settled([marker(0, 10), found, marker(20, 30)], Position(30))] == [0]
+    for middle in (marker(10, 35), UnreadableMarker(MarkerName(SOURCE, Position(10)), "cut short")):
+        assert [name.start for name in settled([marker(0, 10), middle, marker(20, 30)], Position(30))] == [0]
     assert settled([], Position(30)) == ()
 
 
 def test_last_loaded_marker_of_a_joined_chain_is_kept() -> None:
     chain = TopicPartition(Topic("orders+payments"), Partition(0))
-    found = [replace(by_hand(start), name=MarkerName(chain, Position(start))) for start in (0, 1, 2, 3)]
-    assert [name.start for name in settled(found, Position(3))] == [0, 1]
-    assert settled(found, Position(0)) == ()
+    markers = [replace(by_hand(start), name=MarkerName(chain, Position(start))) for start in (0, 1, 2, 3)]
+    assert [name.start for name in settled(markers, Position(3))] == [0, 1]
+    assert settled(markers, Position(0)) == ()
 
 
 def test_idle_time_is_of_the_newest_fact_of_the_generation_up_to_the_position() -> None:
@@ -85,15 +85,15 @@ def test_table_is_complete_through_the_slowest_partition() -> None:
 
 def test_highest_timestamp_is_of_loaded_markers() -> None:
     timed = [of_time(marker(0, 10), 6), of_time(marker(10, 20), 8), of_time(marker(20, 30), 99)]
-    found: list[AnyMarker] = [UNREADABLE, by_hand(3), of_time(marker(0, 10), None), *timed]
-    assert highest_timestamp_ms(found, Position(20)) == 8
-    assert highest_timestamp_ms(found, Position(19)) == 6
-    assert highest_timestamp_ms(found, None) is None
+    markers: list[AnyMarker] = [UNREADABLE, by_hand(3), of_time(marker(0, 10), None), *timed]
+    assert highest_timestamp_ms(markers, Position(20)) == 8
+    assert highest_timestamp_ms(markers, Position(19)) == 6
+    assert highest_timestamp_ms(markers, None) is None
     assert highest_timestamp_ms([by_hand(3)], Position(4)) is None
 
 
-def of_time(found: Marker, highest_ms: int | None) -> Marker:
-    return replace(found, manifest=replace(required(found.manifest), highest_timestamp_ms=highest_ms))
+def of_time(original: Marker, highest_ms: int | None) -> Marker:
+    return replace(original, manifest=replace(required(original.manifest), highest_timestamp_ms=highest_ms))
 
 
 def test_newest_fact_of_the_stream_counts() -> None:
@@ -138,9 +138,10 @@ class Settled:
     def run(self, now_s: int, keep_s: int) -> int:
         (stream,) = settings_for(self.staging).streams
         stage = Stage(ClockedStore(self), in_turn)
-        found = stage.listing(stream)
+        listed = stage.listing(stream)
         written = {
-            partition: [StoredObject(name.path, 0, 1_000_000) for name in found[partition].names] for partition in found
+            partition: [StoredObject(name.path, 0, 1_000_000) for name in listed[partition].names]
+            for partition in listed
         }
         listing = listing_of(
             (name, item)
@@ -154,8 +155,8 @@ class Settled:
         return settling.run(listing, StreamIdentity(stream, ids), now_s * 1000, keep_s * 1000)
 
     def _finished(self, partition: TopicPartition) -> Position | None:
-        found = self.positions.get(int(partition.partition))
-        return None if found is None else Position(found)
+        position = self.positions.get(int(partition.partition))
+        return None if position is None else Position(position)
 
     def _look_again(self) -> bool:
         self.asked.append("tables")
@@ -171,8 +172,8 @@ class ClockedStore(FsspecStore):
 
     def stat(self, path: str) -> StoredObject | None:
         self._world.asked.append("time")
-        found = super().stat(path)
-        return None if found is None else replace(found, modified_ms=self._world.store_s * 1000)
+        stored = super().stat(path)
+        return None if stored is None else replace(stored, modified_ms=self._world.store_s * 1000)
 
     def delete(self, paths: Iterable[str]) -> None:
         paths = [*paths]
@@ -194,7 +195,7 @@ def test_only_loaded_markers_are_deleted_with_their_mixed_files(stage: Settled) 
     assert stage.asked == ["tables"], "without a retention the store's time is of no interest"
     assert [path.rpartition("/")[2][-7:-5] for path in stage.staging.markers()] == ["20", "00", "10", "20"]
     mixed = [
-        found.path for found in stage.staging.store(stage.staging.stage_url).list(waiting_folder(stage.staging.table))
+        stored.path for stored in stage.staging.store(stage.staging.stage_url).list(waiting_folder(stage.staging.table))
     ]
     assert len(mixed) == 1
     assert len(stage.deleted) == 4, "no table's file is looked for in the stage"

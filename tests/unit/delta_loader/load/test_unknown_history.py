@@ -117,8 +117,10 @@ class World:
     def forget(self) -> None:
         """Commits of a release that did not name all chains."""
         table = self.tables.tables[self.url]
-        older = (replace(one.metadata, positions={}, topic_ids={}, plain_topic=None) for one in table.commits)
-        table.commits = [replace(one, metadata=metadata) for one, metadata in zip(table.commits, older, strict=True)]
+        older = (replace(commit.metadata, positions={}, topic_ids={}, plain_topic=None) for commit in table.commits)
+        table.commits = [
+            replace(commit, metadata=metadata) for commit, metadata in zip(table.commits, older, strict=True)
+        ]
 
     def go_on(self, version: int) -> None:
         """An operator finds orders/0 complete up to 10."""

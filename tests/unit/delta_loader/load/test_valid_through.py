@@ -24,7 +24,7 @@ def load(version: int, through_ms: int | None, app_id: str = "orders") -> Logged
 
 
 def through(*commits: LoggedCommit) -> int | None:
-    return valid_through_of(sorted(commits, key=lambda one: -one.version), "orders")
+    return valid_through_of(sorted(commits, key=lambda commit: -commit.version), "orders")
 
 
 def test_valid_through_is_of_the_newest_own_commit_on_the_lineage() -> None:
@@ -39,12 +39,12 @@ def test_valid_through_is_of_the_newest_own_commit_on_the_lineage() -> None:
 @dataclass
 class Setter:
     fails: bool = False
-    told: list[tuple[str, str, str]] = field(default_factory=list)
+    written: list[tuple[str, str, str]] = field(default_factory=list)
 
     def set_property(self, url: str, key: str, value: str) -> None:
         if self.fails:
             raise TableError("a MERGE was faster", "")
-        self.told.append((url, key, value))
+        self.written.append((url, key, value))
 
 
 def test_property_is_set_at_its_interval_and_never_fails_a_load() -> None:
@@ -55,8 +55,8 @@ def test_property_is_set_at_its_interval_and_never_fails_a_load() -> None:
 
     def pass_of(through_ms: int | None) -> list[tuple[str, str, str]]:
         valid_through.update(StreamReport("orders", valid_through_ms=through_ms))
-        told, setter.told = setter.told, []
-        return told
+        written, setter.written = setter.written, []
+        return written
 
     assert pass_of(None) == []
     assert pass_of(1_772_359_265_000) == [(staging.table, PROPERTY, "2026-03-01T10:01:05.000Z")]

@@ -81,7 +81,7 @@ def clean(
 
 
 def files(staging: Staging) -> set[str]:
-    return {found.path for found in staging.store(staging.table).list("") if found.path.endswith(".parquet")}
+    return {stored.path for stored in staging.store(staging.table).list("") if stored.path.endswith(".parquet")}
 
 
 def test_unreferenced_files_are_removed_and_a_dry_run_only_reports_them(staging: Staging) -> None:
@@ -233,7 +233,7 @@ def test_files_of_other_programs_are_left(staging: Staging) -> None:
         store.write(path, b"x")
     grow_old(staging)
     clean(staging)
-    assert {found.path for found in store.list("")} == set(others)
+    assert {stored.path for stored in store.list("")} == set(others)
 
 
 @pytest.mark.parametrize("is_listed", [True, False])
@@ -263,7 +263,7 @@ def test_copies_of_late_claims_are_removed_and_rewound_markers_kept(staging: Sta
     store.write(f"{rewound}.late-0123456789abcdef", b"x")
     grow_old(staging)
     assert clean(staging)["stray markers /stage/stray"].count == 1
-    assert [found.path for found in store.list("stray/")] == [rewound]
+    assert [stored.path for stored in store.list("stray/")] == [rewound]
 
 
 def test_dead_letters_and_files_staged_for_spark_are_cleaned(staging: Staging) -> None:
@@ -272,8 +272,8 @@ def test_dead_letters_and_files_staged_for_spark_are_cleaned(staging: Staging) -
     waiting = f"data/orders/{paths_of(marker)[0]}"
     staging.store(staging.stage_url).write(waiting, b"x")
     grow_old(staging)
-    found = clean(staging)
-    assert [tally.count for tally in found.values() if tally.what == "data files"] == [1, 1, 1]
+    tallies = clean(staging)
+    assert [tally.count for tally in tallies.values() if tally.what == "data files"] == [1, 1, 1]
     assert staging.store(staging.stage_url).stat(waiting) is None
 
 
@@ -382,7 +382,9 @@ def test_outboxes_not_named_by_a_marker_or_origin_are_removed(staging: Staging) 
     store, partition = staging.store(staging.stage_url), staging.source(0)
     marker = staging.flush(0, 0, 10)
     assert marker.manifest is not None
-    waiting, begun, lost = (OutboxName(partition, Position(0), 0, one).path for one in ("waiting", "begun", "lost"))
+    waiting, begun, lost = (
+        OutboxName(partition, Position(0), 0, flush_id).path for flush_id in ("waiting", "begun", "lost")
+    )
     elsewhere = OutboxName(TopicPartition(Topic("gone"), Partition(3)), Position(7), 0, "left").path
     strange = "outbox/orders/0/notes.txt"
     named = replace(marker, manifest=replace(marker.manifest, outboxes=(waiting,)))
@@ -396,7 +398,7 @@ def test_outboxes_not_named_by_a_marker_or_origin_are_removed(staging: Staging) 
     for removing in (False, True):
         tally = clean(staging, remove=removing)["outboxes /stage"]
         assert (tally.count, set(tally.examples)) == (2, {lost, elsewhere})
-    assert {found.path for found in store.list("outbox")} == {waiting, begun, strange}
+    assert {stored.path for stored in store.list("outbox")} == {waiting, begun, strange}
 
 
 def test_unreadable_marker_or_origin_keeps_the_outboxes_of_its_chain(staging: Staging) -> None:

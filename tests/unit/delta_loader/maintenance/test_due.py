@@ -75,10 +75,10 @@ def test_optimize_that_saves_too_few_files_is_not_due() -> None:
 
 def test_tasks_are_split_by_the_bytes_they_rewrite() -> None:
     wanted = rules(optimize={"target_file": "1MiB", "piece": "1MiB", "min_files": 2})
-    found = pieces(table(*(part(str(day), 60, 5) for day in range(5))), wanted)  # 600 KiB each
-    assert [len(piece.partitions) for piece in found] == [1] * 5
+    tasks = pieces(table(*(part(str(day), 60, 5) for day in range(5))), wanted)  # 600 KiB each
+    assert [len(piece.partitions) for piece in tasks] == [1] * 5
     wanted = rules(optimize={"target_file": "1MiB", "piece": "2MiB", "min_files": 2})
-    assert [len(one.partitions) for one in pieces(table(*(part(str(day), 60, 5) for day in range(5))), wanted)] == [
+    assert [len(task.partitions) for task in pieces(table(*(part(str(day), 60, 5) for day in range(5))), wanted)] == [
         3,
         2,
     ]
@@ -102,14 +102,14 @@ def test_full_rewrite_needs_a_share_of_new_bytes(new_bytes: int, *, is_due: bool
 def test_checkpoint_and_statistics_are_due() -> None:
     log = LogFacts(140, 100, 141, 0, 0, 5000)
     bare = PartitionFacts((), 3, 30, bare_files=2, bare_bytes=2**31)
-    found = pieces(table(bare, log=log), rules())
-    assert [piece.service for piece in found] == [Service.CHECKPOINT, Service.STATISTICS]
-    assert found[1].why == "2 files without statistics, 2.0 GiB, 1.0 GiB of them now"
+    tasks = pieces(table(bare, log=log), rules())
+    assert [piece.service for piece in tasks] == [Service.CHECKPOINT, Service.STATISTICS]
+    assert tasks[1].why == "2 files without statistics, 2.0 GiB, 1.0 GiB of them now"
 
 
 def vacuum(facts: TableFacts, **settings: object) -> tuple[tuple[MaintenanceTask, ...], tuple[str, ...]]:
-    found = due(facts, rules(vacuum=settings), NOW_MS)
-    return found.tasks, tuple(refused.why for refused in found.refused)
+    planned = due(facts, rules(vacuum=settings), NOW_MS)
+    return planned.tasks, tuple(refused.why for refused in planned.refused)
 
 
 def waits(facts: TableFacts) -> str:
@@ -137,16 +137,16 @@ def test_table_younger_than_its_retention_needs_no_vacuum() -> None:
 
 @pytest.mark.parametrize("kept", ["interval 0 days", "interval 1 hour", "for a while"])
 def test_vacuum_is_refused_where_staged_files_are_unprotected(kept: str) -> None:
-    found, refused = vacuum(table(properties={"delta.deletedFileRetentionDuration": kept}))
-    assert (found, len(refused)) == ((), 1)
+    tasks, refused = vacuum(table(properties={"delta.deletedFileRetentionDuration": kept}))
+    assert (tasks, len(refused)) == ((), 1)
 
 
 def test_full_vacuum_waits_for_staged_files_to_be_loaded() -> None:
     waiting = table(waiting_ms=NOW_MS - 100 * HOUR_MS)
     (piece,), _ = vacuum(waiting)
     assert piece.mode is VacuumMode.LITE  # by the log alone, which contains no staged file
-    found, refused = vacuum(waiting, mode="full")
-    assert (found, refused) == ((), ("files have been staged for 100h and not loaded; a VACUUM might delete them",))
+    tasks, refused = vacuum(waiting, mode="full")
+    assert (tasks, refused) == ((), ("files have been staged for 100h and not loaded; a VACUUM might delete them",))
     (piece,), _ = vacuum(table(waiting_ms=NOW_MS - 3 * HOUR_MS), mode="full")
     assert piece.mode is VacuumMode.FULL
 
@@ -154,7 +154,7 @@ def test_full_vacuum_waits_for_staged_files_to_be_loaded() -> None:
 def test_files_are_totaled_by_partition() -> None:
     gathering = PartitionTotals(100, NOW_MS - HOUR_MS, {"col-1": "day"})
     old, new = NOW_MS - 2 * HOUR_MS, NOW_MS
-    found = gathering.add(
+    facts = gathering.add(
         [
             LiveFile("a", 10, old, {"col-1": "x"}, has_statistics=True),
             LiveFile("b", 10, new, {"col-1": "x"}, has_statistics=False),
@@ -162,7 +162,7 @@ def test_files_are_totaled_by_partition() -> None:
             LiveFile("d", 10, old, {"col-1": None}, has_statistics=True),
         ]
     )
-    assert found == (
+    assert facts == (
         PartitionFacts((("day", "x"),), 3, 520, 1, 10, new, 1, 10, 1, 10),
         PartitionFacts((("day", None),), 1, 10, 1, 10, old, 1, 10, 0, 0),
     )

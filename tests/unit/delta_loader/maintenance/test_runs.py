@@ -146,7 +146,7 @@ def test_tables_of_another_loaders_streams_are_skipped() -> None:
         metrics=Metrics(),
         may_load=lambda app_id: app_id == wanted.streams[1].app_id,
     )
-    assert {look.url for look in services.run().snapshots} == {*wanted.streams[1].tables}
+    assert {snapshot.url for snapshot in services.run().snapshots} == {*wanted.streams[1].tables}
     assert set(world.done) == {wanted.streams[1].table}
 
 
@@ -168,7 +168,7 @@ def test_failed_table_does_not_stop_others_and_comes_last_next_time() -> None:
     services = services_of(world, wanted, metrics)
     report = services.run()
     assert world.done == ["memory://a", "memory://b", "memory://c"]
-    assert [look.failure for look in report.snapshots if look.failure] == ["its log is torn"]
+    assert [snapshot.failure for snapshot in report.snapshots if snapshot.failure] == ["its log is torn"]
     of_all = {f"services_{name}{{service=optimize}}": number for name, number in _SERVED.items()}
     ends = {f"services_pieces_total{{outcome={end}, service=optimize}}": 1 for end in ("done", "failed", "given_up")}
     counted = {name: number for name, number in numbers(metrics).items() if "pieces_left" not in name}
@@ -181,8 +181,8 @@ def test_failed_table_does_not_stop_others_and_comes_last_next_time() -> None:
 
 def test_command_shows_past_runs_and_due_tasks() -> None:
     world = World(served={"memory://a": 2}, unreadable={"memory://b"})
-    looks = inspect_tables(settings("a", "b"), world, world.clock)
-    text = tables_to_text(looks)
+    snapshots = inspect_tables(settings("a", "b"), world, world.clock)
+    text = tables_to_text(snapshots)
     assert "last optimize at 2026-03-01T00:00:00+00:00 (version 3): 9 files became 1, 0 B became 0 B" in text
     assert "due: optimize: 40 small files, 2.0 MiB, in 2 partitions" in text
     assert "no vacuum is due: table_services.vacuum.enabled is false" in text
@@ -190,7 +190,7 @@ def test_command_shows_past_runs_and_due_tasks() -> None:
     assert "memory://b: unknown: its log is torn" in text
     assert "memory://a_dead_letters: not created yet" in text
     assert '"bytes_before": 100' in str(run_to_json(run(World(), settings("a")))).replace("'", '"')
-    assert "'small_files': 40" in str(tables_to_json(looks))
+    assert "'small_files': 40" in str(tables_to_json(snapshots))
     assert tables_to_text([]) == "no table: `table_services.enabled` is false for each stream"
 
 
@@ -253,19 +253,19 @@ def test_no_task_begins_during_a_load_that_outlived_its_pass() -> None:
             del app_id
             return 0
 
-    world, turns = World(), StreamScheduler(1, patience_s=0.01)
+    world, scheduler = World(), StreamScheduler(1, patience_s=0.01)
     services = services_of(world, settings("a"))
     wanted, asked = settings("a", schedule="1h").table_services, Event()
 
     def is_loading() -> bool:
         asked.set()
-        return turns.is_running()
+        return scheduler.is_running()
 
     scheduled = ScheduledServices(services, wanted, lambda: True, is_loading=is_loading)
     jobs = Jobs(SystemClock(), structlog.get_logger())
     jobs.add("maintenance", scheduled.run_due, every_s=0.01)
     with scheduled.loading():
-        assert turns(LongLoad(), ["slow"]) == {"slow"}  # the pass has ended, but not the load
+        assert scheduler(LongLoad(), ["slow"]) == {"slow"}  # the pass has ended, but not the load
     assert began.wait(180)
     jobs.start()
     assert world.looked.wait(180)
@@ -276,7 +276,7 @@ def test_no_task_begins_during_a_load_that_outlived_its_pass() -> None:
     assert world.served_one.wait(180)
     scheduled.close()
     jobs.close()
-    assert turns.close() == ()
+    assert scheduler.close() == ()
 
 
 def test_shared_table_is_skipped_if_any_stream_opts_out_and_uses_the_longest_quiet() -> None:

@@ -31,12 +31,12 @@ ROWS = Target("/t", "id", TableShape("{}", ()), {})
 DEAD = Target("/dead", "id2", TableShape("{}", ()), {})
 
 
-def with_dead_letters(found: Marker) -> Marker:
-    assert found.manifest is not None
+def with_dead_letters(original: Marker) -> Marker:
+    assert original.manifest is not None
     table = StagedTable(
-        "/dead", TableKind.DEAD_LETTERS, "{}", (), (StagedFile(f"d{found.span.start}", {}, 1, 1, "{}"),)
+        "/dead", TableKind.DEAD_LETTERS, "{}", (), (StagedFile(f"d{original.span.start}", {}, 1, 1, "{}"),)
     )
-    return replace(found, manifest=replace(found.manifest, tables=(*found.tables, table)))
+    return replace(original, manifest=replace(original.manifest, tables=(*original.tables, table)))
 
 
 def test_txn_ids_are_those_of_kafka_delta_ingest() -> None:

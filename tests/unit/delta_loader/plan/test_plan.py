@@ -105,8 +105,8 @@ def test_chain_with_a_lowered_origin_has_a_gap_before_its_first_marker() -> None
     assert next_run(None, [first], Position(0)) == Gap(Position(0), Position(5))
     assert next_run(None, [first], Position(5)) == next_run(None, [first], Position(7)) == run_of(first)
     made = replace(first, manifest=replace(required(first.manifest), origin=Origin.BOOTSTRAP))
-    for found in (by_operator, made):
-        assert next_run(None, [found], Position(0)) == run_of(found), "its author chose where the chain begins"
+    for authored in (by_operator, made):
+        assert next_run(None, [authored], Position(0)) == run_of(authored), "its author chose where the chain begins"
     assert next_run(Position(5), [first], Position(0)) == run_of(first), "the table's position decides where it has one"
 
 
@@ -129,24 +129,24 @@ def test_held_partition_names_the_command_that_fixes_it(
     position: int | None, chain: list[Marker | UnreadableMarker], reason: str, command: str
 ) -> None:
     outcome = next_run(None if position is None else Position(position), chain)
-    found = required(held(SOURCE, outcome))
-    assert (found.reason, command in found.remedy) == (reason, True)
+    hold = required(held(SOURCE, outcome))
+    assert (hold.reason, command in hold.remedy) == (reason, True)
 
 
 def test_straddle_without_offset_columns_is_held_with_its_remedy() -> None:
-    found = required(held(SOURCE, UnsplittableOverlap(Position(10), marker(5, 30))))
-    assert found.reason == "straddle"
-    assert "kafka_columns" in found.problem
-    assert "rewind ⟨config⟩ --topic orders --partition 0 --to 10" in found.remedy
+    hold = required(held(SOURCE, UnsplittableOverlap(Position(10), marker(5, 30))))
+    assert hold.reason == "straddle"
+    assert "kafka_columns" in hold.problem
+    assert "rewind ⟨config⟩ --topic orders --partition 0 --to 10" in hold.remedy
 
 
 def test_straddle_in_a_chain_of_several_topics_is_held() -> None:
     partition = TopicPartition(Topic("orders+payments"), Partition(0))
     straddling = replace(marker(5, 30), name=MarkerName(partition, Position(5)))
-    found = required(held(partition, require_splittable(Overlap(Position(10), straddling), ["/t"], kafka_columns=True)))
-    assert found.reason == "straddle"
-    assert "another order" in found.problem
-    assert "stray/" in found.remedy
+    hold = required(held(partition, require_splittable(Overlap(Position(10), straddling), ["/t"], kafka_columns=True)))
+    assert hold.reason == "straddle"
+    assert "another order" in hold.problem
+    assert "stray/" in hold.remedy
 
 
 def test_partition_that_can_progress_is_not_held() -> None:
@@ -169,8 +169,8 @@ def test_marker_with_files_for_an_unknown_table_is_unreadable() -> None:
 
 @pytest.mark.parametrize("schema", ["{", "[]", '"STRING"', '{"type":"struct"}', "[" * 100_000])
 def test_invalid_schema_makes_only_its_marker_unreadable(schema: str) -> None:
-    found = instance(UnreadableMarker, for_tables(marker(0, 5, schema=schema), {"/t": "/t"}))
-    assert "table" in found.problem
+    unreadable = instance(UnreadableMarker, for_tables(marker(0, 5, schema=schema), {"/t": "/t"}))
+    assert "table" in unreadable.problem
 
 
 def test_load_takes_only_the_oldest_schema() -> None:
@@ -185,7 +185,9 @@ def test_equally_old_schemas_load_by_lowest_partition() -> None:
         marker(0, 10, schema=schema, partition=partition, created_ms=5)
         for partition, schema in enumerate(("one", "other"))
     )
-    load = required(plan_load({found.name.topic_partition: run_of(found) for found in (second, first)}, LIMITS))
+    load = required(
+        plan_load({next_marker.name.topic_partition: run_of(next_marker) for next_marker in (second, first)}, LIMITS)
+    )
     assert load.markers == (first,)
 
 
@@ -236,8 +238,8 @@ def test_partition_whose_next_marker_does_not_fit_blocks_no_other() -> None:
 def test_longest_waiting_partition_loads_first(*, straddles: bool) -> None:
     later, longest = marker(0, 9, created_ms=7), marker(0, 9, partition=1, created_ms=3)
     outcomes = {
-        found.name.topic_partition: Overlap(Position(4), found) if straddles else run_of(found)
-        for found in (later, longest)
+        next_marker.name.topic_partition: Overlap(Position(4), next_marker) if straddles else run_of(next_marker)
+        for next_marker in (later, longest)
     }
     load = required(plan_load(outcomes, Limits(max_files=1, max_bytes=10_000)))
     assert load.markers == (longest,)
@@ -258,8 +260,8 @@ def test_plan_without_runs_is_none() -> None:
 def test_load_cut_before_its_first_marker_is_none() -> None:
     first, second = marker(0, 10), marker(10, 20)
     load = required(plan_load({SOURCE: run_of(first, second)}, LIMITS))
-    assert load.until(lambda found: found is first) is None
-    assert load.until(lambda found: found is second) == plan_load({SOURCE: run_of(first)}, LIMITS)
+    assert load.until(lambda candidate: candidate is first) is None
+    assert load.until(lambda candidate: candidate is second) == plan_load({SOURCE: run_of(first)}, LIMITS)
 
 
 def test_straddle_needs_offset_columns_where_its_table_has_rows() -> None:
@@ -276,8 +278,8 @@ def test_marker_is_mixed_when_any_of_its_files_is() -> None:
     whole = marker(0, 10, files=2)
     assert not has_mixed(whole)
     assert whole.manifest is not None
-    one, other = whole.tables[0].files
-    table = replace(whole.tables[0], files=(one, replace(other, partition_values=None)))
+    first, other = whole.tables[0].files
+    table = replace(whole.tables[0], files=(first, replace(other, partition_values=None)))
     assert has_mixed(replace(whole, manifest=replace(whole.manifest, tables=(table,))))
 
 

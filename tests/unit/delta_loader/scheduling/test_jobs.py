@@ -60,7 +60,7 @@ def test_hanging_job_is_reported_and_delays_neither_other_jobs_nor_the_stop(jobs
     assert [text.partition(" for ")[0] for text in jobs.long_running] == ["the job 'clean-up' has been running"]
     with capture_logs() as logs:
         jobs.close(last_wait_s=0.0)
-    assert [one["job"] for one in logs if one["event"] == "stopping although a job hangs"] == ["clean-up"]
+    assert [line["job"] for line in logs if line["event"] == "stopping although a job hangs"] == ["clean-up"]
     assert threading.get_ident() not in hanging.threads | well.threads
     hanging.answers.set()
 
@@ -91,7 +91,7 @@ def test_exception_ends_the_run_but_not_the_job(jobs: Jobs) -> None:
         jobs.add("checks", fail, every_s=0.01)
         jobs.start()
         assert all(tried.acquire(timeout=PATIENCE_S) for _ in range(3))
-    assert {(one["event"], one.get("part")) for one in logs} == {("unexpected exception", "checks")}
+    assert {(line["event"], line.get("part")) for line in logs} == {("unexpected exception", "checks")}
 
 
 def test_jobs_run_only_between_start_and_close(jobs: Jobs) -> None:

@@ -30,10 +30,10 @@ STREAMS = ("orders", "a/b=c")
 class FakeNotifications:
     def __init__(self) -> None:
         self.streams: set[str] = set()
-        self.looks = 0
+        self.takes = 0
 
     def take(self) -> frozenset[str]:
-        self.looks += 1
+        self.takes += 1
         taken, self.streams = frozenset(self.streams), set()
         return taken
 
@@ -52,7 +52,7 @@ class World:
         streams = dict.fromkeys(STREAMS, StreamTrigger(Schedule(schedule), schedule == "on-marker", per_minute))
         streams |= own or {}
         notifications = self.notifications if any(stream.waits for stream in streams.values()) else None
-        self.turns = LoadTrigger(streams, self.requests, self.clock, Metrics(), notifications)
+        self.trigger = LoadTrigger(streams, self.requests, self.clock, Metrics(), notifications)
 
     @property
     def now(self) -> datetime:
@@ -60,16 +60,16 @@ class World:
 
     def look(self, after_s: float = 0.0, *, paused: bool = False) -> set[str] | str | None:
         """The streams loaded after ``after_s``, by a pass that takes no time and does not fail."""
-        turn = self.next(after_s, paused=paused)
-        if turn is None:
+        due = self.next(after_s, paused=paused)
+        if due is None:
             return None
-        app_ids = STREAMS if turn.app_ids is None else sorted(turn.app_ids)
-        self.turns.ended(turn, [StreamReport(app_id) for app_id in app_ids], self.now)
-        return "all" if turn.app_ids is None else set(turn.app_ids)
+        app_ids = STREAMS if due.app_ids is None else sorted(due.app_ids)
+        self.trigger.ended(due, [StreamReport(app_id) for app_id in app_ids], self.now)
+        return "all" if due.app_ids is None else set(due.app_ids)
 
     def next(self, after_s: float = 0.0, *, paused: bool = False) -> DueLoad | None:
         self.clock.now_s += after_s
-        return self.turns.next(self.now, paused=paused)
+        return self.trigger.next(self.now, paused=paused)
 
 
 def test_notified_stream_is_loaded_at_the_next_check_and_others_are_not() -> None:
@@ -113,7 +113,7 @@ def test_stage_is_polled_once_a_second() -> None:
     for tenth in range(100):
         clock.now_s = tenth / 10
         notifications.take()
-    assert stage.looks == 10
+    assert stage.takes == 10
 
 
 def test_all_streams_are_checked_once_a_minute_without_notifications() -> None:
@@ -128,8 +128,8 @@ def test_stream_with_its_own_schedule_is_loaded_at_its_times() -> None:
     world = World("10s", own=HOURLY)
     assert world.look() == "all"
     assert [world.look(1) for _ in range(3590)] == ([None] * 9 + [{"a/b=c"}]) * 359
-    found = [world.look(1) for _ in range(20)]
-    assert [one for one in found if one is not None] == ["all", {"a/b=c"}]
+    loaded = [world.look(1) for _ in range(20)]
+    assert [app_ids for app_ids in loaded if app_ids is not None] == ["all", {"a/b=c"}]
 
 
 def test_only_on_marker_streams_are_loaded_by_notifications() -> None:
@@ -169,20 +169,20 @@ def test_stream_schedule_overrides_the_loaders() -> None:
 
 def test_due_stream_does_not_wait_for_one_with_another_schedule() -> None:
     world = World("10s", own=HOURLY)
-    turn = world.next()
-    assert turn is not None
-    assert not world.turns.hurries(frozenset())
+    due = world.next()
+    assert due is not None
+    assert not world.trigger.hurries(frozenset())
     world.clock.now_s = 10
-    assert world.turns.hurries(frozenset({"orders"}))
-    assert not world.turns.hurries(frozenset(STREAMS)), "it is being loaded, and would only be loaded again"
-    world.turns.ended(turn, [StreamReport("a/b=c")], world.now)
+    assert world.trigger.hurries(frozenset({"orders"}))
+    assert not world.trigger.hurries(frozenset(STREAMS)), "it is being loaded, and would only be loaded again"
+    world.trigger.ended(due, [StreamReport("a/b=c")], world.now)
     assert world.look() == {"a/b=c"}
 
 
 def test_resumed_stream_is_loaded_at_once() -> None:
     world = World("10s", own=HOURLY)
     world.look()
-    world.turns.begin_again({"orders"})
+    world.trigger.begin_again({"orders"})
     assert world.look(1) == {"orders"}
 
 
@@ -195,11 +195,11 @@ def test_clock_set_back_does_not_delay_the_full_check() -> None:
 
 def test_clock_set_back_during_a_pass_does_not_delay_the_full_check() -> None:
     world = World()
-    turn = world.next()
-    assert turn is not None
+    due = world.next()
+    assert due is not None
     world.clock.now_s += 5
     world.set_back_s = 3_600.0
-    world.turns.ended(turn, [], world.now)
+    world.trigger.ended(due, [], world.now)
     assert [world.look(20.0) for _ in range(3)] == [None, None, "all"]
 
 
@@ -207,10 +207,10 @@ def test_failed_stream_is_retried_with_growing_delays() -> None:
     world = World()
     tried: list[float] = []
     for _ in range(5900):
-        turn = world.next(0.01)
-        if turn is not None:
+        due = world.next(0.01)
+        if due is not None:
             failed = StreamReport("orders", failure=StoreError("the store is away"))
-            world.turns.ended(turn, [failed, StreamReport("a/b=c")], world.now)
+            world.trigger.ended(due, [failed, StreamReport("a/b=c")], world.now)
             tried.append(round(world.clock.now_s))
     assert tried == [0, 5, 15, 35]
     pace = Pace(10)
@@ -225,15 +225,15 @@ def test_notification_does_not_wait_for_another_stream_that_is_loading() -> None
     world.look()
     world.clock.now_s = 20
     world.notifications.streams.add("orders")
-    turn = world.next()
-    assert turn is not None
+    due = world.next()
+    assert due is not None
     unfinished = frozenset({"orders"})
     world.notifications.streams |= {"orders"}
     world.clock.now_s += 15
-    assert not world.turns.hurries(unfinished), "its next load starts after this one"
+    assert not world.trigger.hurries(unfinished), "its next load starts after this one"
     world.notifications.streams |= {"a/b=c"}
-    assert world.turns.hurries(unfinished)
-    world.turns.ended(turn, [], world.now)
+    assert world.trigger.hurries(unfinished)
+    world.trigger.ended(due, [], world.now)
     assert world.look() == {"orders", "a/b=c"}
 
 
@@ -242,46 +242,46 @@ def test_notification_survives_a_load_that_was_cut_short() -> None:
     world.look()
     world.clock.now_s = 20
     world.notifications.streams.add("orders")
-    turn = world.next()
-    assert turn is not None
-    world.turns.ended(turn, [], world.now, cut_short=True)
+    due = world.next()
+    assert due is not None
+    world.trigger.ended(due, [], world.now, cut_short=True)
     assert [world.look(1) for _ in range(10)][-1] == {"orders"}
     world.clock.now_s = 40
     world.notifications.streams |= {"orders", "a/b=c"}
     both = world.next()
     assert both is not None
-    world.turns.ended(both, [StreamReport("orders")], world.now, cut_short=True)
+    world.trigger.ended(both, [StreamReport("orders")], world.now, cut_short=True)
     assert [world.look(1) for _ in range(10)] == [*[None] * 9, {"a/b=c"}], "the other one was loaded"
 
 
 def test_failed_stream_is_not_requested_while_its_retry_runs() -> None:
     world = World()
-    turn = world.next()
-    assert turn is not None
+    due = world.next()
+    assert due is not None
     failed = StreamReport("orders", failure=StoreError("the store is away"))
-    world.turns.ended(turn, [failed, StreamReport("a/b=c")], world.now)
+    world.trigger.ended(due, [failed, StreamReport("a/b=c")], world.now)
     again = world.next(6)
     assert again is not None
-    world.turns.ended(again, [], world.now)
+    world.trigger.ended(again, [], world.now)
     assert [world.next(1) for _ in range(20)] == [None] * 20
-    world.turns.collected([failed])
-    found = [world.next(1) for _ in range(12)]
-    assert [turn.app_ids for turn in found if turn is not None] == [frozenset({"orders"})]
+    world.trigger.collected([failed])
+    due_loads = [world.next(1) for _ in range(12)]
+    assert [due.app_ids for due in due_loads if due is not None] == [frozenset({"orders"})]
 
 
 def test_scheduled_streams_ignore_notifications() -> None:
     world = World("15m")
     world.notifications.streams.add("orders")
     assert [world.look(60) for _ in range(31)].count("all") == 3
-    assert world.notifications.looks == 0
+    assert world.notifications.takes == 0
 
 
 def test_scheduled_times_missed_during_a_pass_are_skipped() -> None:
     world = World("*/15 * * * *")
-    turn = world.next()
-    assert turn is not None
+    due = world.next()
+    assert due is not None
     world.clock.now_s += 40 * 60
-    world.turns.ended(turn, [], world.now)
+    world.trigger.ended(due, [], world.now)
     assert world.next() is None
     assert world.next(4 * 60) is None
     assert world.next(60) is not None
@@ -292,11 +292,11 @@ def test_request_is_answered_by_a_load_that_starts_after_it() -> None:
     repair_running = world.next()
     asked = world.requests.ask()
     assert repair_running is not None
-    world.turns.ended(repair_running, [], world.now)
+    world.trigger.ended(repair_running, [], world.now)
     assert asked.wait(0) is None, "that load may have started before the requested markers were staged"
-    turn = world.next()
-    assert turn is not None
-    world.turns.ended(turn, [StreamReport("orders", rows=3)], world.now)
+    due = world.next()
+    assert due is not None
+    world.trigger.ended(due, [StreamReport("orders", rows=3)], world.now)
     reports = asked.wait(0)
     assert reports is not None
     assert [report.rows for report in reports] == [3]
@@ -308,11 +308,11 @@ def test_request_that_cannot_be_served_is_answered_with_nothing() -> None:
         world = World("15m")
         asked = world.requests.ask()
         if end == "cut short":
-            turn = world.next()
-            assert turn is not None
-            world.turns.ended(turn, [], world.now, cut_short=True)
+            due = world.next()
+            assert due is not None
+            world.trigger.ended(due, [], world.now, cut_short=True)
         else:
-            world.turns.give_up()
+            world.trigger.give_up()
         assert _is_answered(asked)
         assert asked.wait(0) is None
 
@@ -330,7 +330,7 @@ def test_pause_stops_all_loads_and_resuming_loads_all_streams() -> None:
 def test_all_streams_are_loaded_after_the_lease_is_regained() -> None:
     world = World("15m")
     world.look()
-    world.turns.begin_again()
+    world.trigger.begin_again()
     assert world.look(1) == "all"
 
 
@@ -338,9 +338,9 @@ class Aging(FsspecStore):
     """The notifications of one stream are two hours old."""
 
     def list(self, prefix: str) -> Iterator[StoredObject]:
-        for found in super().list(prefix):
-            age_ms = 7_200_000 if notification_folder("gone") in found.path else 0
-            yield replace(found, modified_ms=found.modified_ms - age_ms)
+        for stored in super().list(prefix):
+            age_ms = 7_200_000 if notification_folder("gone") in stored.path else 0
+            yield replace(stored, modified_ms=stored.modified_ms - age_ms)
 
 
 def test_stored_notifications_are_consumed_once_and_old_ones_of_removed_streams_deleted() -> None:
@@ -371,15 +371,15 @@ def test_notifications_for_another_loaders_streams_are_left() -> None:
 
 
 def test_notifications_are_fetched_in_the_background_at_most_once_a_second() -> None:
-    said, clock, asked = FakeNotifications(), HandClock(0.0), 0
+    fake, clock, asked = FakeNotifications(), HandClock(0.0), 0
 
     def ask() -> None:
         nonlocal asked
         asked += 1
 
-    notifications = PolledNotifications(said, clock, ask)
-    said.streams = {"orders"}
-    assert (notifications.take(), said.looks, asked) == (frozenset(), 0, 1), "take() does not wait for the store"
+    notifications = PolledNotifications(fake, clock, ask)
+    fake.streams = {"orders"}
+    assert (notifications.take(), fake.takes, asked) == (frozenset(), 0, 1), "take() does not wait for the store"
     notifications.fetch()
     assert notifications.take() == {"orders"}
     assert (notifications.take(), asked) == (frozenset(), 1), "once a second"
@@ -397,22 +397,22 @@ class Topic(FakeNotifications):
 def test_stage_is_polled_rarely_while_the_control_topic_is_connected() -> None:
     topic, stored, clock = Topic(), FakeNotifications(), HandClock(0.0)
     notifications = ControlTopicNotifications(topic, stored, clock)
-    told: list[tuple[float, set[str]]] = []
+    notified: list[tuple[float, set[str]]] = []
     topic.streams, stored.streams = {"orders"}, {"a/b=c"}
     for tenth in range(300):
         clock.now_s = tenth / 10
         if tenth == 50:
             topic.streams.add("orders")
             stored.streams.add("a/b=c")
-        if found := notifications.take():
-            told.append((clock.now_s, set(found)))
-    assert told == [(0.0, {"orders", "a/b=c"}), (5.0, {"orders"}), (10.0, {"a/b=c"})]
-    assert stored.looks == 3
+        if app_ids := notifications.take():
+            notified.append((clock.now_s, set(app_ids)))
+    assert notified == [(0.0, {"orders", "a/b=c"}), (5.0, {"orders"}), (10.0, {"a/b=c"})]
+    assert stored.takes == 3
     topic.is_connected = False
     for tenth in range(300, 400):
         clock.now_s = tenth / 10
         notifications.take()
-    assert 12 <= stored.looks <= 14, "each second"
+    assert 12 <= stored.takes <= 14, "each second"
 
 
 def test_notification_after_an_idle_minute_is_loaded_at_once() -> None:

@@ -83,62 +83,64 @@ class Patient(StreamScheduler):
 
 
 @pytest.fixture
-def turns() -> Iterator[Patient]:
+def scheduler() -> Iterator[Patient]:
     made = Patient()
     yield made
     made.close(LONG_S)
 
 
-def test_concurrent_streams_are_limited_to_the_slots(turns: Patient) -> None:
+def test_concurrent_streams_are_limited_to_the_slots(scheduler: Patient) -> None:
     watched = Watched()
     for _ in range(3):
-        assert turns(watched, NAMES) == frozenset()
+        assert scheduler(watched, NAMES) == frozenset()
     assert watched.most_running == 2
     assert sorted(watched.story) == sorted(NAMES * 3)
 
 
-def test_hanging_streams_free_their_slots_and_run_once_more_afterwards(turns: Patient) -> None:
+def test_hanging_streams_free_their_slots_and_run_once_more_afterwards(scheduler: Patient) -> None:
     hangs = {name: Event() for name in NAMES[:3]}  # more than there are slots
     watched = Watched(hangs)
-    turns.hangs = hangs
-    assert turns(watched, NAMES) == frozenset(NAMES[:3])
-    assert turns(watched, NAMES) == frozenset(NAMES[:3])
+    scheduler.hangs = hangs
+    assert scheduler(watched, NAMES) == frozenset(NAMES[:3])
+    assert scheduler(watched, NAMES) == frozenset(NAMES[:3])
     assert [watched.story.count(name) for name in NAMES] == [1, 1, 1, 2, 2, 2]
     for event in hangs.values():
         event.set()
-    assert turns(watched, NAMES, to_the_end=True) == frozenset()
+    assert scheduler(watched, NAMES, to_the_end=True) == frozenset()
     assert [watched.story.count(name) for name in NAMES] == [2, 2, 2, 3, 3, 3]
 
 
 def test_stream_with_a_large_backlog_yields_to_waiting_streams() -> None:
-    turns, watched = StreamScheduler(1, patience_s=LONG_S, slice_s=0.0), Watched(slices={"large": 3})
-    assert turns(watched, ["large", "small", "other"], to_the_end=True) == frozenset()
+    scheduler, watched = StreamScheduler(1, patience_s=LONG_S, slice_s=0.0), Watched(slices={"large": 3})
+    assert scheduler(watched, ["large", "small", "other"], to_the_end=True) == frozenset()
     assert watched.story == ["large", "small", "other", "large"]  # by then no other stream waits
-    turns.close(LONG_S)
+    scheduler.close(LONG_S)
 
 
 def test_pass_that_hurries_ends_before_its_slow_streams() -> None:
-    turns, hang, seen = StreamScheduler(2, patience_s=LONG_S), Event(), list[frozenset[str]]()
+    scheduler, hang, seen = StreamScheduler(2, patience_s=LONG_S), Event(), list[frozenset[str]]()
     watched = Watched({"slow": hang})
 
     def hurries(unfinished: frozenset[str], /) -> bool:
         seen.append(unfinished)
         return "quick" not in unfinished
 
-    assert turns(watched, ["slow", "quick"], hurries=hurries) == {"slow"}
-    assert turns(watched, ["quick"]) == {"slow"}
-    assert turns(watched, ["slow"], hurries=hurries) == {"slow"}, "it is still running, and runs once more afterwards"
-    assert turns(watched, []) == {"slow"}
+    assert scheduler(watched, ["slow", "quick"], hurries=hurries) == {"slow"}
+    assert scheduler(watched, ["quick"]) == {"slow"}
+    assert scheduler(watched, ["slow"], hurries=hurries) == {"slow"}, (
+        "it is still running, and runs once more afterwards"
+    )
+    assert scheduler(watched, []) == {"slow"}
     hang.set()
-    while turns(watched, []):
+    while scheduler(watched, []):
         time.sleep(0.01)
     assert [watched.story.count(name) for name in ("slow", "quick")] == [2, 2]
-    turns.close(LONG_S)
+    scheduler.close(LONG_S)
 
 
 def test_resumed_stream_takes_its_slot_back() -> None:
     """It hung and another stream took its slot. When that stream has ended, the third one still waits."""
-    now_s, begun, goes_on, looks = [0.0], list[str](), {name: Event() for name in "ab"}, itertools.count()
+    now_s, begun, goes_on, polls = [0.0], list[str](), {name: Event() for name in "ab"}, itertools.count()
     moved, at_a_time = [0], list[set[str]]()
 
     class Work(Watched):
@@ -160,34 +162,34 @@ def test_resumed_stream_takes_its_slot_back() -> None:
             now_s[0] = 2 * LONG_S
         elif "b" in unfinished and "b" in begun:
             moved[0] = 1
-            if next(looks) > 1:  # the scheduler has seen the progress
+            if next(polls) > 1:  # the scheduler has seen the progress
                 goes_on["b"].set()
-        elif "b" not in unfinished and next(looks) > 5:
+        elif "b" not in unfinished and next(polls) > 5:
             goes_on["a"].set()
         return False
 
-    turns = StreamScheduler(1, patience_s=LONG_S, monotonic_s=lambda: now_s[0])
-    assert turns(Work(), ["a", "b", "c"], to_the_end=True, hurries=hurries) == frozenset()
+    scheduler = StreamScheduler(1, patience_s=LONG_S, monotonic_s=lambda: now_s[0])
+    assert scheduler(Work(), ["a", "b", "c"], to_the_end=True, hurries=hurries) == frozenset()
     assert at_a_time == [{"a"}, {"a", "b"}, {"c"}]
-    turns.close(LONG_S)
+    scheduler.close(LONG_S)
 
 
-def test_pass_to_the_end_waits_for_late_streams(turns: Patient) -> None:
+def test_pass_to_the_end_waits_for_late_streams(scheduler: Patient) -> None:
     hang = Event()
-    turns.hangs = {"stream0": hang}
+    scheduler.hangs = {"stream0": hang}
     watched = Watched({"stream0": hang})
-    assert turns(watched, ["stream0"]) == {"stream0"}
+    assert scheduler(watched, ["stream0"]) == {"stream0"}
     hang.set()
-    assert turns(watched, ["stream0"], to_the_end=True) == frozenset()
+    assert scheduler(watched, ["stream0"], to_the_end=True) == frozenset()
 
 
-def test_close_waits_for_running_streams_up_to_its_timeout(turns: Patient) -> None:
+def test_close_waits_for_running_streams_up_to_its_timeout(scheduler: Patient) -> None:
     hang = Event()
-    turns.hangs = {"stream0": hang}
-    turns(Watched({"stream0": hang}), ["stream0"])
-    assert turns.close(0.05) == ("stream0",)
+    scheduler.hangs = {"stream0": hang}
+    scheduler(Watched({"stream0": hang}), ["stream0"])
+    assert scheduler.close(0.05) == ("stream0",)
     hang.set()
-    assert turns.close(LONG_S) == ()
+    assert scheduler.close(LONG_S) == ()
 
 
 # The service over real markers, with tables in memory.
@@ -265,12 +267,13 @@ def test_hanging_table_property_does_not_stop_other_streams() -> None:
     stagings = many()
     hanging, *well = stagings.values()
     tables, properties, parallel = MemoryDeltaTables(), HangingProperties(hanging.table), OwnPools(2)
-    turns = StreamScheduler(2, patience_s=0.5)
-    told = settings_of(stagings, valid_through_property="1s").streams
-    valid_through = ValidThrough(told, properties, SystemClock(), structlog.get_logger())
-    ports = replace(ports_of(hanging, tables, parallel), run_streams=turns, valid_through=valid_through)
+    scheduler = StreamScheduler(2, patience_s=0.5)
+    streams = settings_of(stagings, valid_through_property="1s").streams
+    valid_through = ValidThrough(streams, properties, SystemClock(), structlog.get_logger())
+    ports = replace(ports_of(hanging, tables, parallel), run_streams=scheduler, valid_through=valid_through)
     ports = replace(
-        ports, partitions=lambda one: StreamFact(one.app_id, MAX_POSITION, {Topic(topic): 1 for topic in one.topics})
+        ports,
+        partitions=lambda stream: StreamFact(stream.app_id, MAX_POSITION, {Topic(topic): 1 for topic in stream.topics}),
     )
     service = service_of(stagings, ports)
     for staging in stagings.values():
@@ -287,17 +290,17 @@ def test_hanging_table_property_does_not_stop_other_streams() -> None:
     assert properties.loop not in properties.threads.values(), "the scheduling loop waits for no table"
     properties.goes_on.set()
     assert service.run_pass(to_the_end=True)
-    assert turns.close(LONG_S) == ()
+    assert scheduler.close(LONG_S) == ()
     parallel.close()
 
 
 def test_stream_of_another_loader_is_inspected_but_not_loaded() -> None:
     stagings = many()
     other, broken, *own = stagings.values()
-    tables, parallel, turns = BrokenTables("", broken.table), OwnPools(2), StreamScheduler(2)
+    tables, parallel, scheduler = BrokenTables("", broken.table), OwnPools(2), StreamScheduler(2)
     elsewhere = {NAMES[0], NAMES[1]}
     ports = replace(
-        ports_of(other, tables, parallel), run_streams=turns, may_load=lambda app_id: app_id not in elsewhere
+        ports_of(other, tables, parallel), run_streams=scheduler, may_load=lambda app_id: app_id not in elsewhere
     )
     service = service_of(stagings, ports)
     for staging in stagings.values():
@@ -321,7 +324,7 @@ def test_stream_of_another_loader_is_inspected_but_not_loaded() -> None:
     elsewhere.clear()  # the other loader stopped
     service.run_pass(to_the_end=True)
     assert service.stats.entries[NAMES[0]].seen[other.source(0)].lag == 0
-    assert turns.close(LONG_S) == ()
+    assert scheduler.close(LONG_S) == ()
     parallel.close()
 
 
@@ -329,8 +332,8 @@ def test_hanging_commit_and_broken_table_do_not_stop_other_streams(monkeypatch: 
     stagings = many()
     hanging, broken, *well = stagings.values()
     tables, parallel = BrokenTables(hanging.table, broken.table), OwnPools(2)
-    turns = StreamScheduler(2, patience_s=3.0)
-    service = service_of(stagings, replace(ports_of(hanging, tables, parallel), run_streams=turns))
+    scheduler = StreamScheduler(2, patience_s=3.0)
+    service = service_of(stagings, replace(ports_of(hanging, tables, parallel), run_streams=scheduler))
     for begin in (0, 10, 20):
         for staging in stagings.values():
             staging.flush(0, begin, begin + 10)
@@ -338,7 +341,7 @@ def test_hanging_commit_and_broken_table_do_not_stop_other_streams(monkeypatch: 
 
         def are_done(loads: int = begin // 10 + 1) -> bool:
             reports.update({report.app_id: report for report in service.run_pass()})  # noqa: B023 - called at once
-            done = [len(tables.tables[one.table].commits) for one in well if one.table in tables.tables]
+            done = [len(tables.tables[staging.table].commits) for staging in well if staging.table in tables.tables]
             return done == [loads] * len(well) and NAMES[1] in reports  # noqa: B023
 
         until(are_done, within_s=5 * LONG_S)
@@ -351,5 +354,5 @@ def test_hanging_commit_and_broken_table_do_not_stop_other_streams(monkeypatch: 
     (hung, *_) = service.run_pass(to_the_end=True)
     assert hung.rows == 30, "the load that hung, and the records that were staged in the meantime"
     assert service.collect() == []
-    assert turns.close(LONG_S) == ()
+    assert scheduler.close(LONG_S) == ()
     parallel.close()

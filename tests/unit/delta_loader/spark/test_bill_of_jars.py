@@ -17,7 +17,7 @@ def test_bill_of_materials_has_each_jar_of_the_image_once(tmp_path: Path) -> Non
     written = json.loads(bill.read_text("utf-8"))
     assert written["bomFormat"] == "CycloneDX"
     assert written["components"][:2] == [package, {"name": "no purl"}]
-    jars = {one["purl"]: one["hashes"][0]["content"] for one in written["components"][2:]}
+    jars = {component["purl"]: component["hashes"][0]["content"] for component in written["components"][2:]}
     locked = [jar for group in read_lock(LOCK).values() for jar in group]
     assert len(written["components"]) == 2 + len(locked)
     assert jars == {f"pkg:maven/{jar.group}/{jar.artifact}@{jar.version}": jar.sha256 for jar in locked}

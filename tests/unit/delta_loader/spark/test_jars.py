@@ -23,7 +23,10 @@ def test_supported_pair_has_its_jars_and_may_be_installed(delta: str, spark: str
     jars = locked_jars(delta, spark)
     assert [jar.version for jar in jars["delta"] if jar.artifact.startswith("delta-spark_")] == [delta]
     assert any(jar.artifact == "hadoop-aws" for jar in jars["s3"])
-    extra = {one.name: one.specifier for one in map(Requirement, PROJECT["optional-dependencies"]["delta-loader"])}
+    extra = {
+        requirement.name: requirement.specifier
+        for requirement in map(Requirement, PROJECT["optional-dependencies"]["delta-loader"])
+    }
     assert extra["delta-spark"].contains(delta)
     assert extra["pyspark"].contains(spark)
     assert is_release(delta) is ((delta, spark) not in OLDER)

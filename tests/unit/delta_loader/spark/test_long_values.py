@@ -24,7 +24,7 @@ GENERATED = schema_to_json(
 
 
 @pytest.mark.parametrize(
-    ("properties", "features", "schema", "found"),
+    ("properties", "features", "schema", "columns"),
     [
         ({}, (), PLAIN, ["day", "sku"]),
         ({"delta.columnMapping.mode": "none", "delta.enableIcebergCompatV2": "false"}, (), PLAIN, ["day", "sku"]),
@@ -37,10 +37,10 @@ GENERATED = schema_to_json(
     ],
 )
 def test_columns_that_delta_evaluates_keep_their_values(
-    properties: dict[str, str], features: tuple[str, ...], schema: str, found: list[str]
+    properties: dict[str, str], features: tuple[str, ...], schema: str, columns: list[str]
 ) -> None:
     by = ("day", "sku", "year", "made")
     table = TableState(
         0, "id", schema, by, properties, reader_version=3, writer_version=7, features=frozenset(features)
     )
-    assert digestible(ROWS, table) == found
+    assert digestible(ROWS, table) == columns

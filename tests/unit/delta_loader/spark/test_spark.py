@@ -31,7 +31,7 @@ HEARTBEAT = "spark.executor.heartbeatInterval"
 
 
 @pytest.mark.parametrize(
-    ("says", "key", "value"),
+    ("options", "key", "value"),
     [
         ({"spark.sql.session.timeZone": "CET"}, "spark.sql.session.timeZone", "CET"),
         ({"spark.ui.enabled": True}, "spark.ui.enabled", "true"),
@@ -44,8 +44,8 @@ HEARTBEAT = "spark.executor.heartbeatInterval"
         (CLUSTER, HEARTBEAT, None),
     ],
 )
-def test_session_options_of_the_user_override_defaults(says: dict[str, object], key: str, value: str | None) -> None:
-    assert session_options(settings(says), [], {}).get(key) == value
+def test_session_options_of_the_user_override_defaults(options: dict[str, object], key: str, value: str | None) -> None:
+    assert session_options(settings(options), [], {}).get(key) == value
 
 
 def test_jars_of_the_user_are_added() -> None:
@@ -84,9 +84,9 @@ def test_s3_is_reached_as_fsspec_reaches_it() -> None:
         {"key": "k", "secret": "s", "token": "t", "client_kwargs": {"endpoint_url": "http://h:1", "region_name": "r"}},
         {},
     )
-    found = {key.removeprefix(S3A): value for key, value in options.items() if key.startswith(S3A)}
-    assert found.pop("aws.credentials.provider").split(",")[0].endswith(".TemporaryAWSCredentialsProvider")
-    assert found == {
+    s3a = {key.removeprefix(S3A): value for key, value in options.items() if key.startswith(S3A)}
+    assert s3a.pop("aws.credentials.provider").split(",")[0].endswith(".TemporaryAWSCredentialsProvider")
+    assert s3a == {
         "access.key": "k",
         "secret.key": "s",
         "session.token": "t",

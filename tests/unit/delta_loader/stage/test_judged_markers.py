@@ -33,8 +33,8 @@ def judged(
     return StreamIdentity(STREAM, ids, origins, tables, transactions or {}).judged(ORDERS, markers)
 
 
-def of(marker: Marker, **said: object) -> Marker:
-    return replace(marker, manifest=replace(required(marker.manifest), **said))  # type: ignore[arg-type]
+def of(marker: Marker, **fields: object) -> Marker:
+    return replace(marker, manifest=replace(required(marker.manifest), **fields))  # type: ignore[arg-type]
 
 
 def test_marker_of_a_generation_newer_than_the_origins_waits() -> None:
@@ -70,12 +70,12 @@ LOADED = TableIdentity(loaded_under={(ORDERS, 0): "before"})
 def test_chain_started_under_another_app_id_is_foreign(
     first: AnyMarker, transactions: dict[str, int], *, is_foreign: bool
 ) -> None:
-    (found,) = judged(first, table=LOADED, transactions=transactions)
-    assert isinstance(found, ForeignMarker) is is_foreign
-    if isinstance(found, ForeignMarker):
-        assert found.reason == "other_stream"
-        assert "continues a chain that was loaded under the app_id before, but this stream's" in found.problem
-        assert found.problem.endswith("app_id is orders")
+    (marker,) = judged(first, table=LOADED, transactions=transactions)
+    assert isinstance(marker, ForeignMarker) is is_foreign
+    if isinstance(marker, ForeignMarker):
+        assert marker.reason == "other_stream"
+        assert "continues a chain that was loaded under the app_id before, but this stream's" in marker.problem
+        assert marker.problem.endswith("app_id is orders")
         (placed,) = judged(first, table=LOADED, transactions={"before-0": 9})
         assert "has orders/0 up to 10 under that app_id" in instance(ForeignMarker, placed).problem
 
@@ -90,8 +90,8 @@ def test_chain_started_under_another_app_id_is_foreign(
     ],
 )
 def test_late_claim_of_a_settled_name_does_not_start_a_chain(late: Marker, after: Marker, *, is_foreign: bool) -> None:
-    found = judged(late, after, table=LOADED)
-    assert isinstance(found[0], ForeignMarker) is is_foreign
+    markers = judged(late, after, table=LOADED)
+    assert isinstance(markers[0], ForeignMarker) is is_foreign
     assert judged(late, after) == [late, *judged(after)], "another app_id has loaded nothing"
 
 
@@ -115,15 +115,15 @@ def test_table_loaded_by_another_stream_of_the_topic_takes_only_later_markers(
 ) -> None:
     table = replace(SHARED, plain_topic="")
     transactions = {} if position is None else {"audit-orders@audit-0": position - 1, "audit-0": position - 1}
-    (found,) = judged(marker, table=table, transactions=transactions)
-    assert isinstance(found, ForeignMarker) is is_foreign
-    if isinstance(found, ForeignMarker):
-        assert ("or begin its chain after what 'audit' has loaded" in found.remedy) is (position is not None)
+    (result,) = judged(marker, table=table, transactions=transactions)
+    assert isinstance(result, ForeignMarker) is is_foreign
+    if isinstance(result, ForeignMarker):
+        assert ("or begin its chain after what 'audit' has loaded" in result.remedy) is (position is not None)
 
 
 def test_marker_of_another_stream_is_reported_as_such_first() -> None:
-    (found,) = judged(of(flush(0, 10), app_id="other"), table=replace(SHARED, plain_topic=""))
-    assert "was staged for the app_id other" in instance(ForeignMarker, found).problem
+    (marker,) = judged(of(flush(0, 10), app_id="other"), table=replace(SHARED, plain_topic=""))
+    assert "was staged for the app_id other" in instance(ForeignMarker, marker).problem
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_only_the_main_table_reveals_loads_of_the_old_generation_from_another_st
 ) -> None:
     origin = ChainOrigin(Position(0), 1, "same", loaded_before=Position(5))
     table = TableIdentity(chains={ORDERS: TableChain(0, Position(position), "same")})
-    (found,) = judged(of(flush(0, 10), generation=1, topic_id="same"), table=table, url=url, origin=origin)
-    assert isinstance(found, ForeignMarker) is is_foreign
-    if isinstance(found, ForeignMarker):
-        assert "the table has got records of it up to 9 by generation 0" in found.problem.replace(f" {url}", "")
+    (marker,) = judged(of(flush(0, 10), generation=1, topic_id="same"), table=table, url=url, origin=origin)
+    assert isinstance(marker, ForeignMarker) is is_foreign
+    if isinstance(marker, ForeignMarker):
+        assert "the table has got records of it up to 9 by generation 0" in marker.problem.replace(f" {url}", "")

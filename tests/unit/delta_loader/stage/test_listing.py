@@ -23,8 +23,8 @@ from tests.fakes.stores import TrappedStore
 SOURCE = TopicPartition(Topic("orders"), Partition(3))
 
 
-def _listing(*found: tuple[str, int]) -> Listing:
-    objects = (StoredObject(path, 1, written_ms) for path, written_ms in found)
+def _listing(*written: tuple[str, int]) -> Listing:
+    objects = (StoredObject(path, 1, written_ms) for path, written_ms in written)
     return listing_of((name, item) for item in objects if (name := MarkerName.parse(item.path)) is not None)
 
 
@@ -54,7 +54,7 @@ def test_marker_window_begins_before_the_position() -> None:
     assert listed.window_at(Position(30), 2) == [_name(20), _name(30), _name(40)]
     assert listed.window_at(Position(35), 2) == [_name(30), _name(40), _name(50)]
     assert listed.window_at(Position(100), 2) == [_name(90)]
-    assert [listed.waiting(Position(at)) for at in (0, 30, 35, 100)] == [10, 7, 6, 0]
+    assert [listed.waiting(Position(position)) for position in (0, 30, 35, 100)] == [10, 7, 6, 0]
     assert listed.waiting(None) == 10
 
 

@@ -36,7 +36,7 @@ def starts(staging: Staging) -> list[int]:
 
 
 def aside(staging: Staging) -> list[str]:
-    return sorted(found.path for found in staging.store(staging.stage_url).list("stray/"))
+    return sorted(stored.path for stored in staging.store(staging.stage_url).list("stray/"))
 
 
 def loaded_chain(staging: Staging, loader: LoaderService) -> None:
@@ -236,8 +236,8 @@ def test_marker_after_a_branch_decides_whether_the_branch_is_stray(witness: AnyM
     lowest, last = flush(0, 10), flush(20, 30, 12)
     names = [lowest.name, witness.name, last.name]
     known: dict[MarkerName, AnyMarker] = {lowest.name: lowest, witness.name: witness, last.name: last}
-    found = lowest_branch(LowEnd(names, dict.fromkeys(names, 1_000), Position(30), known))
-    assert found == (StrayBranch((lowest,)) if is_stray else NoStray())
+    branch = lowest_branch(LowEnd(names, dict.fromkeys(names, 1_000), Position(30), known))
+    assert branch == (StrayBranch((lowest,)) if is_stray else NoStray())
 
 
 def test_branch_longer_than_the_limit_is_left() -> None:
@@ -246,8 +246,8 @@ def test_branch_longer_than_the_limit_is_left() -> None:
         branch = chain_of(*range(0, 10 * length + 1, 10))
         end = 10 * length
         above = (flush(end + 5, end + 9, 3), flush(end + 9, end + 20, end + 5))
-        found = lowest_branch(low_end(*((marker, 1_000) for marker in (*branch, *above))))
-        assert found == (StrayBranch((*reversed(branch),)) if length == 15 else NoStray())
+        result = lowest_branch(low_end(*((marker, 1_000) for marker in (*branch, *above))))
+        assert result == (StrayBranch((*reversed(branch),)) if length == 15 else NoStray())
 
 
 def test_branch_ending_in_an_operators_marker_is_not_a_stray() -> None:

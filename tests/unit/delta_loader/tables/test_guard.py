@@ -86,7 +86,7 @@ def grow_old(staging: Staging, days: float) -> None:
 
 
 def staged(staging: Staging) -> set[str]:
-    return {found.path for found in staging.store(staging.table).list("") if found.path.endswith(".parquet")}
+    return {stored.path for stored in staging.store(staging.table).list("") if stored.path.endswith(".parquet")}
 
 
 def test_young_files_are_added_as_they_are(staging: Staging, tables: MemoryDeltaTables) -> None:

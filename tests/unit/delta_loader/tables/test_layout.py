@@ -15,9 +15,9 @@ from delta_loader.tables.load_modes.layout import Layout, Template, layout_of, l
 from tests.fakes.delta_tables import MemoryDeltaTables
 
 
-def stream(**says: object) -> Stream:
+def stream(**options: object) -> Stream:
     return Stream.model_validate(
-        {"app_id": "o", "topics": ["o"], "table": "/t", "columns": "id INT, day STRING", **says}
+        {"app_id": "o", "topics": ["o"], "table": "/t", "columns": "id INT, day STRING", **options}
     )
 
 

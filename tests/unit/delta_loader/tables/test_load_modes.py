@@ -42,7 +42,7 @@ def test_table_may_have_more_columns(table: str, staged: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("table", "staged", "says"),
+    ("table", "staged", "message"),
     [
         ("a INT", "a INT, b STRING", "the column b is not in it"),
         ("A INT", "a INT", "the column a is not in it (it has A)"),
@@ -52,8 +52,8 @@ def test_table_may_have_more_columns(table: str, staged: str) -> None:
         ("m MAP<STRING, INT>", "m MAP<STRING, DATE>", "the column m.value is INT, staged as DATE"),
     ],
 )
-def test_schema_difference_is_named(table: str, staged: str, says: str) -> None:
-    assert differences(shape(table), shape(staged)) == (says,)
+def test_schema_difference_is_named(table: str, staged: str, message: str) -> None:
+    assert differences(shape(table), shape(staged)) == (message,)
     with pytest.raises(TableError, match="/t: the column"):
         require_compatible(shape(table), shape(staged), "/t")
 
@@ -74,8 +74,8 @@ def test_remedy_for_a_difference_has_its_commands() -> None:
 
 def test_remedy_for_another_case_is_a_rename() -> None:
     table = shape("userId INT, s STRUCT<userId: INT>, _KAFKA_OFFSET BIGINT")
-    found = remedy_for(table, shape("userid INT, s STRUCT<USERID: INT>, _kafka_offset BIGINT"), "/t", "columns")
-    assert "set rename: {userid: userId, s.USERID: userId};" in found
+    remedy = remedy_for(table, shape("userid INT, s STRUCT<USERID: INT>, _kafka_offset BIGINT"), "/t", "columns")
+    assert "set rename: {userid: userId, s.USERID: userId};" in remedy
 
 
 def test_remedy_for_a_refused_table_names_the_table() -> None:
@@ -108,7 +108,7 @@ def test_files_are_added_to_plain_tables_unless_set_otherwise(table: TableState)
 
 
 @pytest.mark.parametrize(
-    ("table", "says"),
+    ("table", "message"),
     [
         (state(properties={"delta.columnMapping.mode": "name"}), "column mapping mode is name"),
         (state(properties={"delta.constraints.positive": "a > 0"}), "positive"),
@@ -119,12 +119,12 @@ def test_files_are_added_to_plain_tables_unless_set_otherwise(table: TableState)
         (state("a INT, v VARIANT", writer=7, features=("variantType",)), "v is a VARIANT"),
     ],
 )
-def test_table_features_that_need_spark_require_append(table: TableState, says: str) -> None:
+def test_table_features_that_need_spark_require_append(table: TableState, message: str) -> None:
     for setting in (LoadSetting.AUTO, LoadSetting.APPEND):
         way = instance(Append, choose_load_mode(table, setting))
-        assert says in way.reason
+        assert message in way.reason
     refused = instance(Refused, choose_load_mode(table, LoadSetting.ADD))
-    assert says in refused.reason
+    assert message in refused.reason
     with pytest.raises(TableError, match="load is add") as raised:
         require_loadable(refused, "/t")
     assert "load: auto" in raised.value.remedy
@@ -140,7 +140,7 @@ def test_columns_that_delta_computes_require_append(key: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("table", "says"),
+    ("table", "message"),
     [
         (state(writer=7, features=("appendOnly", "rainbow")), "rainbow"),
         (state(writer=7, features=("catalogManaged",)), "its commits are its catalog's to make"),
@@ -148,10 +148,10 @@ def test_columns_that_delta_computes_require_append(key: str) -> None:
         (state(properties={"delta.universalFormat.enabledFormats": "iceberg"}), "iceberg"),
     ],
 )
-def test_unknown_table_feature_is_refused_by_name(table: TableState, says: str) -> None:
+def test_unknown_table_feature_is_refused_by_name(table: TableState, message: str) -> None:
     for setting in LoadSetting:
         way = instance(Refused, choose_load_mode(table, setting))
-        assert says in way.reason
+        assert message in way.reason
         with pytest.raises(TableError, match="rows cannot be loaded into the Delta table /t"):
             require_loadable(way, "/t")
 
@@ -171,7 +171,7 @@ APPENDED = Append("a reason")
 
 
 @pytest.mark.parametrize(
-    ("table", "staged", "says"),
+    ("table", "staged", "messages"),
     [
         (TableShape(column_with('{"delta.generationExpression":"b"}'), ("a",)), shape("b BIGINT"), ()),
         (TableShape(column_with('{"CURRENT_DEFAULT":"7"}', nullable="false"), ()), shape("b BIGINT", "b"), ()),
@@ -191,12 +191,12 @@ APPENDED = Append("a reason")
     ],
 )
 def test_columns_that_delta_computes_need_not_be_staged(
-    table: TableShape, staged: TableShape, says: tuple[str, ...]
+    table: TableShape, staged: TableShape, messages: tuple[str, ...]
 ) -> None:
-    found = differences(table, staged, APPENDED)
-    assert len(found) == len(says)
-    for one, words in zip(found, says, strict=True):
-        assert words in one
+    problems = differences(table, staged, APPENDED)
+    assert len(problems) == len(messages)
+    for problem, words in zip(problems, messages, strict=True):
+        assert words in problem
 
 
 def test_variant_column_accepts_staged_text() -> None:
@@ -236,8 +236,8 @@ def test_new_tables_have_nullable_columns_at_every_depth() -> None:
     ],
 )
 def test_types_are_widened_as_delta_allows(table: str, staged: str, wider: str | None) -> None:
-    found = widened(type_of(table), type_of(staged))
-    assert found == (None if wider is None else type_of(wider))
+    result = widened(type_of(table), type_of(staged))
+    assert result == (None if wider is None else type_of(wider))
     if wider is not None:
         assert widened(type_of(wider), type_of(staged)) == type_of(wider), "widening is idempotent"
 
@@ -260,8 +260,8 @@ def test_types_are_widened_as_delta_allows(table: str, staged: str, wider: str |
 )
 def test_only_numbers_are_cast(table: str, staged: str, casts: str | None) -> None:
     known, given = shape(f"c {table}"), shape(f"c {staged}")
-    found = [parse_ddl(f"c {cast.type}") for cast in casts_of(known.schema, given.schema)]
-    assert found == ([] if casts is None else [parse_ddl(f"c {casts}")])
+    types = [parse_ddl(f"c {cast.type}") for cast in casts_of(known.schema, given.schema)]
+    assert types == ([] if casts is None else [parse_ddl(f"c {casts}")])
     assert (differences(known, given, casting=True) == ()) == (casts is not None or table == staged)
 
 
