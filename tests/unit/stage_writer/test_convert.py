@@ -66,7 +66,7 @@ def content(staged: StagedRows) -> tuple[object, ...]:
 
 def test_batches_converted_together_match_single_conversions() -> None:
     together = converter().convert(BATCHES)
-    apart = [converter().convert([one])[0] for one in BATCHES]
+    apart = [converter().convert([batch])[0] for batch in BATCHES]
     assert [content(staged) for staged in together] == [content(staged) for staged in apart]
 
 
@@ -91,14 +91,14 @@ def test_no_batches_yield_no_rows() -> None:
 
 @pytest.mark.parametrize("types", [(pa.binary(), pa.large_binary()), (pa.large_binary(), pa.large_binary())])
 def test_binary_and_large_binary_batches_are_concatenated(types: tuple[pa.DataType, ...]) -> None:
-    found = Messages.of(
+    messages = Messages.of(
         [
-            MessageBatch(one.partition, one.offsets, one.timestamps_ms, one.values.cast(kind), one.keys, None)
-            for one, kind in zip(BATCHES, types, strict=False)
+            MessageBatch(batch.partition, batch.offsets, batch.timestamps_ms, batch.values.cast(kind), batch.keys, None)
+            for batch, kind in zip(BATCHES, types, strict=False)
         ]
     )
-    assert found.values.to_pylist() == [*BATCHES[0].values.to_pylist(), *BATCHES[1].values.to_pylist()]
-    assert found.partitions(np.array([0, 4, 5])).to_pylist() == [0, 0, 7]
+    assert messages.values.to_pylist() == [*BATCHES[0].values.to_pylist(), *BATCHES[1].values.to_pylist()]
+    assert messages.partitions(np.array([0, 4, 5])).to_pylist() == [0, 0, 7]
 
 
 def test_null_struct_with_a_required_field_is_written_to_its_file() -> None:

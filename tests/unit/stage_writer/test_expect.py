@@ -33,7 +33,7 @@ def converter(expect: Rules, **more: object) -> StreamConverter:
 
 
 def slices(converter: StreamConverter, *batches: MessageBatch) -> list[tuple[int, StagedRows]]:
-    return [(int(batch.partition.partition), staged) for found in converter.slices(batches) for batch, staged in found]
+    return [(int(batch.partition.partition), staged) for part in converter.slices(batches) for batch, staged in part]
 
 
 def test_violating_record_is_a_dead_letter_with_the_rule_name() -> None:
@@ -102,9 +102,9 @@ def test_exploded_record_is_counted_once() -> None:
         limits=ExplodeLimits(slice_bytes=32),
     )
     values = [b'{"id":1,"items":[1]}', b'{"id":2,"items":[1,2,3,4,5,6,7,8,9,10,11,12]}', b'{"id":3,"items":[1,2,3]}']
-    found = [staged for _, staged in slices(stream, batch_of(values))]
-    assert len(found) > 3, "a record is split into slices"
-    assert sum(staged.violations.get("few", 0) for staged in found) == 2
+    parts = [staged for _, staged in slices(stream, batch_of(values))]
+    assert len(parts) > 3, "a record is split into slices"
+    assert sum(staged.violations.get("few", 0) for staged in parts) == 2
 
 
 def test_hold_rule_stops_its_partition_before_the_record() -> None:
@@ -113,15 +113,15 @@ def test_hold_rule_stops_its_partition_before_the_record() -> None:
     other = batch_of([b'{"id":5,"amount":1}'], partition=4)
     at_once = batch_of([b'{"id":6,"amount":-1}', b'{"id":7,"amount":1}'], partition=5, first=7)
     later = batch_of([b'{"id":5,"amount":1}'], first=104)
-    found = slices(stream, first, other, at_once, later)
-    assert len(found) == 4, "a later batch of the same partition is left out"
-    staged = {partition: one for partition, one in found if one.stop is None}
-    assert {partition: one.rows[0]["id"].to_pylist() for partition, one in staged.items()} == {3: [1], 4: [5]}
+    parts = slices(stream, first, other, at_once, later)
+    assert len(parts) == 4, "a later batch of the same partition is left out"
+    staged = {partition: rows for partition, rows in parts if rows.stop is None}
+    assert {partition: rows.rows[0]["id"].to_pylist() for partition, rows in staged.items()} == {3: [1], 4: [5]}
     assert (staged[3].records, staged[3].end, staged[3].dead_letters) == (2, 102, {"expectation": 1})
     assert staged[3].violations == {"id": 1}, "records that are not staged are not counted"
-    stops = {partition: (one.end, one.stop) for partition, one in found if one.stop is not None}
-    assert stops == {at: (end, "expect.positive is false: amount > 0") for at, end in ((3, 102), (5, 7))}
-    assert [partition for partition, _ in found].index(3) < len(found) - 2, "the stops are last"
+    stops = {partition: (rows.end, rows.stop) for partition, rows in parts if rows.stop is not None}
+    assert stops == {partition: (end, "expect.positive is false: amount > 0") for partition, end in ((3, 102), (5, 7))}
+    assert [partition for partition, _ in parts].index(3) < len(parts) - 2, "the stops are last"
 
 
 @pytest.mark.parametrize(
@@ -204,8 +204,8 @@ def test_held_partition_continues_after_a_restart_with_a_counting_rule(tmp_path:
     world = world_of(tmp_path, first=20, on_fail="count")
     world.steps(20)
     assert world.spans()[-1] == (7, 20)
-    found = {one.span.start: dict(one.violations) for one in manifests(world.store, "done/orders/0")}
-    assert found == {0: {}, 7: {"known": 1}}
+    violations = {marker.span.start: dict(marker.violations) for marker in manifests(world.store, "done/orders/0")}
+    assert violations == {0: {}, 7: {"known": 1}}
 
 
 def test_chain_held_at_its_first_record_has_an_origin(tmp_path: Path) -> None:

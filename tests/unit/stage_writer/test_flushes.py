@@ -83,7 +83,9 @@ class RefusedTables:
     urls: Sequence[str]
 
     def find(self, tables: Sequence[TableFormat]) -> Incompatibility | None:
-        return next((Incompatibility("it has a constraint", "drop it") for one in tables if one.url in self.urls), None)
+        return next(
+            (Incompatibility("it has a constraint", "drop it") for table in tables if table.url in self.urls), None
+        )
 
 
 @pytest.fixture
@@ -245,7 +247,7 @@ def test_retried_job_keeps_its_encoded_and_uploaded_files(world: World, tables: 
     assert tables.uploaded[0] == first
     assert [(name.partition, name.start, name.generation) for name in change.written] == [(SOURCE, NAME.start, 0)]
     assert outcome.tail.state == StateFiles(change.written[0].path)
-    assert tuple(found.path for found in world.store.list("outbox/")) == outcome.tail.outboxes
+    assert tuple(stored.path for stored in world.store.list("outbox/")) == outcome.tail.outboxes
     assert stage.chains.tail(SOURCE) == outcome.tail
 
 

@@ -69,9 +69,9 @@ def test_exploded_rows_share_headers_and_a_refused_record_has_no_row() -> None:
         batch_of([b'{"ids": [1, 2]}', b'{"ids": [3, 4]}']), headers=headers_column([[("h", b"1")], [(NOT_UTF8, b"")]])
     )
     (staged,) = StreamConverter(stream).convert([batch])
-    found = staged.rows[0].select(["ids", "_kafka_offset", "_kafka_headers"]).to_pylist()
+    rows = staged.rows[0].select(["ids", "_kafka_offset", "_kafka_headers"]).to_pylist()
     headers = [{"key": "h", "value": b"1"}]
-    assert found == [{"ids": number, "_kafka_offset": 100, "_kafka_headers": headers} for number in (1, 2)]
+    assert rows == [{"ids": number, "_kafka_offset": 100, "_kafka_headers": headers} for number in (1, 2)]
     assert staged.rows[1]["_kafka_offset"].to_pylist() == [101]
 
 
@@ -79,14 +79,14 @@ def test_batches_with_and_without_headers_are_converted_together() -> None:
     first, second = messages(HEADERS[:2]), replace(batch_of([b'{"id": 7}'], partition=4), headers=None)
     stream = stream_of(columns="id INT", include=["headers"])
     staged = StreamConverter(stream).convert([first, second])
-    assert [len(headers or ()) for one in staged for headers in one.rows[0]["_kafka_headers"].to_pylist()] == [4, 0, 0]
+    assert [len(pairs or ()) for rows in staged for pairs in rows.rows[0]["_kafka_headers"].to_pylist()] == [4, 0, 0]
 
 
 @pytest.mark.parametrize("headers", [HEADERS, HEADERS[1:2] + HEADERS[3:]], ids=["repeated", "distinct"])
 def test_expression_sees_the_last_header_of_a_repeated_name(headers: tuple[Headers | None, ...]) -> None:
     stream = stream_of(columns="id INT", derive={"trace": "kafka.headers['trace']"}, kafka_columns=False)
     (staged,) = StreamConverter(stream).convert([messages(headers)])
-    expected = [dict(found or []).get("trace") for found in headers if found is None or found[0][0] != NOT_UTF8]
+    expected = [dict(pairs or []).get("trace") for pairs in headers if pairs is None or pairs[0][0] != NOT_UTF8]
     assert staged.rows[0]["trace"].to_pylist() == expected
     assert list(staged.dead_letters) == ["invalid_utf8"] * (len(headers) - len(expected))
 

@@ -10,8 +10,10 @@ from tests.unit.stage_writer.test_service import FIRST, World
 
 def staged(world: World) -> list[tuple[int, int, int]]:
     """Each marker's start, end and number of rows."""
-    found = manifests(world.store, "done/orders/0")
-    return sorted((one.span.start, one.span.end, sum(table.rows for table in one.tables)) for one in found)
+    markers = manifests(world.store, "done/orders/0")
+    return sorted(
+        (marker.span.start, marker.span.end, sum(table.rows for table in marker.tables)) for marker in markers
+    )
 
 
 def test_records_before_the_position_of_a_new_owner_are_dropped(tmp_path: Path) -> None:
@@ -51,6 +53,6 @@ def test_end_counts_once_all_records_before_it_are_buffered(tmp_path: Path) -> N
     assert 0 < partition.buffer.end < 40, "slices wait"
     assert partition.read_to == 0
     world.steps(30)
-    found = manifests(world.store, "done/bombs")
-    assert [item.span.start for item in found[1:]] == [item.span.end for item in found[:-1]]
-    assert (found[-1].span.end, sum(item.tables[0].rows for item in found)) == (40, 320)
+    markers = manifests(world.store, "done/bombs")
+    assert [item.span.start for item in markers[1:]] == [item.span.end for item in markers[:-1]]
+    assert (markers[-1].span.end, sum(item.tables[0].rows for item in markers)) == (40, 320)

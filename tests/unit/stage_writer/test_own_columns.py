@@ -608,11 +608,11 @@ def avro(schema: dict[str, Any], value: Mapping[str, object]) -> tuple[str, byte
 @FRAMINGS
 def test_avro_keys_name_the_keys_of_their_tables(store: FsspecStore, framing: str) -> None:
     """As Debezium sends them with Confluent's converter; their values have the forms of the record's."""
-    at = {"type": "long", "logicalType": "timestamp-millis"}
+    timestamp = {"type": "long", "logicalType": "timestamp-millis"}
     of_key: dict[str, Any] = {
         "type": "record",
         "name": "Key",
-        "fields": [{"name": "id", "type": "bytes"}, {"name": "at", "type": at}],
+        "fields": [{"name": "id", "type": "bytes"}, {"name": "at", "type": timestamp}],
     }
     image = {"type": "record", "name": "Value", "fields": [*of_key["fields"], {"name": "x", "type": "string"}]}
     fields = [{"name": "before", "type": ["null", image]}, {"name": "after", "type": ["null", "Value"]}]

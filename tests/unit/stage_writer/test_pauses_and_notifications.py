@@ -59,7 +59,7 @@ class Notifying(World):
     tells_news = True
 
     def notifications(self) -> list[str]:
-        return [found.path for found in self.store.list("news/")]
+        return [stored.path for stored in self.store.list("news/")]
 
 
 def test_notification_follows_each_marker_and_returns_after_it_was_taken(tmp_path: Path) -> None:

@@ -38,13 +38,13 @@ def writer(store: FsspecStore, *, preview: bool = False, **settings: object) -> 
 
 def convert(converter: RecordConverter, kinds: Sequence[object]) -> StagedRows:
     batch = batch_of([json.dumps({"id": number, "kind": kind}).encode() for number, kind in enumerate(kinds)])
-    ((_, staged),) = (one for found in converter.slices([batch]) for one in found)
+    ((_, staged),) = (rows for part in converter.slices([batch]) for rows in part)
     return staged
 
 
 def ids(staged: StagedRows) -> dict[str, list[int]]:
-    named = {"own": staged.rows[0], **{table.url: found for table, found in staged.routed}}
-    return {url: found.column("id").to_pylist() for url, found in named.items() if len(found)}
+    named = {"own": staged.rows[0], **{table.url: rows for table, rows in staged.routed}}
+    return {url: rows.column("id").to_pylist() for url, rows in named.items() if len(rows)}
 
 
 def errors(staged: StagedRows) -> list[str]:
@@ -53,8 +53,8 @@ def errors(staged: StagedRows) -> list[str]:
 
 
 def test_table_appears_with_its_first_value_for_all_writers(store: TrappedStore) -> None:
-    one, other = writer(store), writer(store)
-    assert ids(convert(one, ["click", None, "view", "click"])) == {
+    first, other = writer(store), writer(store)
+    assert ids(convert(first, ["click", None, "view", "click"])) == {
         "own": [1],
         "/tables/by/click": [0, 3],
         "/tables/by/view": [2],
@@ -63,14 +63,14 @@ def test_table_appears_with_its_first_value_for_all_writers(store: TrappedStore)
     assert ids(convert(other, ["view"])) == {"/tables/by/view": [0]}
     assert appeared(store, "orders").version == 1
     asked = store.counts["list"]
-    assert ids(convert(one, ["view", "click"])) == {"/tables/by/view": [0], "/tables/by/click": [1]}
+    assert ids(convert(first, ["view", "click"])) == {"/tables/by/view": [0], "/tables/by/click": [1]}
     assert store.counts["list"] == asked, "known routes need no stage access"
 
 
 def test_values_past_the_route_limit_are_dead_letters_for_all_writers(store: TrappedStore) -> None:
-    one, other = writer(store, route_limit=2), writer(store, route_limit=2)
+    first_writer, other = writer(store, route_limit=2), writer(store, route_limit=2)
     agree_on(store, "orders", ["a"], 2)
-    first = convert(one, ["b", "c", "a"])
+    first = convert(first_writer, ["b", "c", "a"])
     assert ids(first) == {"/tables/by/b": [0], "/tables/by/a": [2]}
     assert errors(first) == ["its route is 'c', and there are already 2 tables (route_limit)"]
     assert errors(convert(other, ["c", "b"])) == errors(first)

@@ -46,14 +46,14 @@ def convert(
     )
     converter = converter_of(stream, inputs)
     assert converter.needs_headers == (headers is not None)
-    ((_, staged),) = (one for found in converter.slices([replace(batch, headers=headers)]) for one in found)
+    ((_, staged),) = (rows for part in converter.slices([replace(batch, headers=headers)]) for rows in part)
     return staged
 
 
 def rows(staged: StagedRows) -> dict[str, list[dict[str, object]]]:
-    named = {"own": staged.rows[0], **{table.url: found for table, found in staged.routed}}
+    named = {"own": staged.rows[0], **{table.url: routed for table, routed in staged.routed}}
     drop = ("_kafka_topic", "_kafka_partition", "_kafka_timestamp")
-    return {name: found.drop_columns(drop).to_pylist() for name, found in named.items() if len(found)}
+    return {name: routed.drop_columns(drop).to_pylist() for name, routed in named.items() if len(routed)}
 
 
 def dead(staged: StagedRows) -> list[tuple[int, str, str]]:
@@ -137,18 +137,18 @@ def test_dead_letter_names_the_route_that_refused_it() -> None:
             None,
         ],
     )
-    found = {offset: (error_class, error) for offset, error_class, error in dead(staged)}
+    errors = {offset: (error_class, error) for offset, error_class, error in dead(staged)}
     assert rows(staged) == {}
-    assert {offset: error_class for offset, (error_class, _) in found.items()} == {
+    assert {offset: error_class for offset, (error_class, _) in errors.items()} == {
         100: "wrong_type",
         101: "wrong_type",
         102: "wrong_type",
         103: "invalid_json",
         104: "wrong_type",
     }
-    assert found[100][1].endswith("(in routes.click)")
-    assert found[104][1].endswith("(in routes.view)")
-    assert "(in" not in found[101][1]
+    assert errors[100][1].endswith("(in routes.click)")
+    assert errors[104][1].endswith("(in routes.view)")
+    assert "(in" not in errors[101][1]
     assert staged.tombstones == 1
 
 
@@ -174,25 +174,25 @@ def test_conditions_and_routes_see_the_streams_columns(
         {"id": "b", "kind": "ick"},
     ]
     staged = convert(sectioned(**settings), given)
-    found = {name: [row["_kafka_offset"] for row in some] for name, some in rows(staged).items()}
-    assert {name: offsets for name, offsets in found.items() if name in wanted} == wanted
-    assert sum(map(len, found.values())) + staged.filtered + len(dead(staged)) == len(given)
+    offsets_of = {name: [row["_kafka_offset"] for row in some] for name, some in rows(staged).items()}
+    assert {name: offsets for name, offsets in offsets_of.items() if name in wanted} == wanted
+    assert sum(map(len, offsets_of.values())) + staged.filtered + len(dead(staged)) == len(given)
 
 
 def test_section_without_columns_changes_only_its_own_settings() -> None:
     stream = sectioned(partition_by=["id"], routes={"click": {"table": "/tables/clicks", "load": "append"}})
     staged = convert(stream, [{"id": 1, "kind": "click"}])
-    ((table, found),) = staged.routed
-    assert (table.waits, table.partition_by, found.column("id").to_pylist()) == (True, ("id",), [1])
+    ((table, routed),) = staged.routed
+    assert (table.waits, table.partition_by, routed.column("id").to_pylist()) == (True, ("id",), [1])
     assert not isinstance(converter_of(stream), TablesConverter)
 
 
 def test_rows_appended_by_spark_carry_their_position_in_that_table_only() -> None:
     routes = {"click": {"table": "/tables/clicks", "load": "append"}}
     staged = convert(sectioned(kafka_columns=False, routes=routes), [{"id": 1, "kind": "click"}, {"id": 2}])
-    ((table, found),) = staged.routed
+    ((table, routed),) = staged.routed
     assert table.place is not None
-    assert found.column_names == ["id", "kind", *table.place]
+    assert routed.column_names == ["id", "kind", *table.place]
     assert staged.rows[0].column_names == ["id", "kind"]
 
 
@@ -204,7 +204,7 @@ def test_array_of_routes_gives_the_record_to_each_table_once() -> None:
     )
     kinds = [["a", "b"], ["b", "also a", "a"], ["a", "x"], [], None, ["b"], ["x", None]]
     staged = convert(stream, [{"id": number, "kinds": kind} for number, kind in enumerate(kinds)])
-    assert {name: [row["id"] for row in found] for name, found in rows(staged).items()} == {
+    assert {name: [row["id"] for row in some] for name, some in rows(staged).items()} == {
         "own": [2, 3, 4, 6],
         "/tables/a": [0, 1, 2],
         "/tables/b": [0, 1, 5],
@@ -271,16 +271,16 @@ def test_every_message_is_in_its_tables_or_is_one_dead_letter(seed: int) -> None
             )
             expected += [] if gone else [(partition, offset, {"dead"} if bad else wanted)]
         batches.append(batch_of(values, partition=partition))
-    found: dict[tuple[int, int], set[str]] = {}
+    actual: dict[tuple[int, int], set[str]] = {}
     (slice_,) = converter_of(stream).slices(batches)
     for batch, staged in slice_:
-        named = {"own": staged.rows[0], "dead": staged.rows[1], **{one.url: some for one, some in staged.routed}}
+        named = {"own": staged.rows[0], "dead": staged.rows[1], **{table.url: some for table, some in staged.routed}}
         for name, some in named.items():
             for offset in some.column("_kafka_offset").to_pylist():
-                place = found.setdefault((batch.partition.partition, offset), set())
+                place = actual.setdefault((batch.partition.partition, offset), set())
                 assert name not in place
                 place.add(name)
-    assert found == {(partition, offset): wanted for partition, offset, wanted in expected}
+    assert actual == {(partition, offset): wanted for partition, offset, wanted in expected}
 
 
 def test_expect_rules_see_the_streams_columns_and_apply_to_all_tables() -> None:
@@ -294,8 +294,8 @@ def test_expect_rules_see_the_streams_columns_and_apply_to_all_tables() -> None:
         {"id": 9, "kind": "click"},
     ]
     staged = convert(stream, given)
-    found = {name: [row["_kafka_offset"] for row in some] for name, some in rows(staged).items()}
-    assert found == {"/tables/clicks": [100], "/tables/plain": [103]}
+    offsets_of = {name: [row["_kafka_offset"] for row in some] for name, some in rows(staged).items()}
+    assert offsets_of == {"/tables/clicks": [100], "/tables/plain": [103]}
     assert [(offset, error_class) for offset, error_class, _ in dead(staged)] == [
         (101, "expectation"),
         (102, "wrong_type"),
@@ -307,11 +307,14 @@ def test_expect_rules_see_the_streams_columns_and_apply_to_all_tables() -> None:
 def test_hold_rule_stops_a_partition_with_separate_table_columns() -> None:
     stream = sectioned(expect={"known": "kind <> 'odd'"}, on_fail="hold")
     values = [{"id": "a", "kind": "click"}, {"id": 7, "kind": "odd"}, {"kind": "view"}]
-    batches = [batch_of([json.dumps(one).encode() for one in values]), batch_of([b'{"id":1,"kind":"x"}'], partition=4)]
-    found = [one for slice_ in converter_of(stream).slices(batches) for one in slice_]
-    stops = [(batch.partition.partition, one.end) for batch, one in found if one.stop is not None]
+    batches = [
+        batch_of([json.dumps(value).encode() for value in values]),
+        batch_of([b'{"id":1,"kind":"x"}'], partition=4),
+    ]
+    parts = [part for slice_ in converter_of(stream).slices(batches) for part in slice_]
+    stops = [(batch.partition.partition, staged.end) for batch, staged in parts if staged.stop is not None]
     assert stops == [(3, 101)]
-    assert [(batch.partition.partition, len(batch), one.end) for batch, one in found if one.stop is None] == [
+    assert [(batch.partition.partition, len(batch), staged.end) for batch, staged in parts if staged.stop is None] == [
         (3, 1, 101),
         (4, 1, 101),
     ]

@@ -326,11 +326,11 @@ def test_canal_rows_go_to_sections(store: FsspecStore) -> None:
     views = {**about, "table": "views", "data": [{"page": "p", "ms": "5"}, {"page": "q", "ms": "6", "x": "y"}]}
     moved = {**about, "table": "views", "type": "UPDATE", "data": [{"page": "r"}], "old": [{"page": "p"}]}
     staged = Writer(store, **settings).convert([views, moved, {**about, "table": "others", "data": [{"id": "1"}]}])
-    found = {
+    by_table = {
         name: [(row.get("page", row.get("id")), row["_merge_delete"], row.get("x")) for row in some]
         for name, some in rows(staged).items()
     }
-    assert found == {
+    assert by_table == {
         "views": [("p", False, None), ("q", False, "y"), ("p", True, None), ("r", False, None)],
         "own": [(1, False, None)],
     }

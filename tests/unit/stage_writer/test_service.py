@@ -128,7 +128,7 @@ class World:
             flush_after_s=lambda _: 1.0,
             paused=paused_streams(part=part),
         )
-        return [(found.title, found.problem) for found in view.status(self.writer.snapshot()).problems]
+        return [(problem.title, problem.problem) for problem in view.status(self.writer.snapshot()).problems]
 
     def steps(self, number: int = 8, timeout_s: float = 0.5) -> None:
         for _ in range(number):
@@ -136,9 +136,10 @@ class World:
 
     def chain(self, partition: TopicPartition = FIRST) -> list[tuple[int, int, str | None, int]]:
         """Each marker's start, end, topic id and generation."""
-        found = manifests(self.store, f"done/{partition.topic}/{partition.partition}")
+        markers = manifests(self.store, f"done/{partition.topic}/{partition.partition}")
         return sorted(
-            ((one.span.start, one.span.end, one.topic_id, one.generation) for one in found), key=itemgetter(0)
+            ((marker.span.start, marker.span.end, marker.topic_id, marker.generation) for marker in markers),
+            key=itemgetter(0),
         )
 
     def spans(self, partition: TopicPartition = FIRST) -> list[tuple[int, int]]:
@@ -214,9 +215,9 @@ def test_idle_partitions_are_reported_every_minute(tmp_path: Path) -> None:
     world.steps(40)
     world.clock.now_s += REPORT_EVERY_S
     world.steps(40, 0.0)
-    found = idle_facts(world)
-    assert {partition: position for partition, (position, _) in found.items()} == {0: 12, 1: 9, 2: 0}
-    assert all(60 <= seconds < 62 for _, seconds in found.values())
+    facts = idle_facts(world)
+    assert {partition: position for partition, (position, _) in facts.items()} == {0: 12, 1: 9, 2: 0}
+    assert all(60 <= seconds < 62 for _, seconds in facts.values())
 
 
 def test_partition_with_only_aborted_transactions_is_reported_without_a_chain(tmp_path: Path) -> None:
@@ -688,7 +689,9 @@ def test_topic_dead_letters_are_in_the_outbox_named_by_the_marker(tmp_path: Path
     (path,) = marker.outboxes
     assert recording.paths == (path,), "its delivery starts now"
     records = outgoing_from_bytes(path, world.store.read(path) or b"").records.to_pylist()
-    assert [(one["topic"], one["input"], one["offset"]) for one in records] == [("errors", 0, at) for at in range(3)]
+    assert [(record["topic"], record["input"], record["offset"]) for record in records] == [
+        ("errors", 0, offset) for offset in range(3)
+    ]
     headers = {header["name"]: header["value"] for header in records[1]["headers"]}
     assert headers.pop("dead_letter.error").startswith(b"missing: ")
     assert headers == {
@@ -813,9 +816,9 @@ def test_persistent_store_error_ends_the_writer_but_a_broker_error_does_not(
         assert (world.problems(), world.spans()) == ("", [(0, 10), (10, 20)])
         return
     monkeypatch.setattr(ObjectStage, "upload", fails)
-    with pytest.raises(KafkaDeltaExpressError, match="unavailable") as found:
+    with pytest.raises(KafkaDeltaExpressError, match="unavailable") as raised:
         world.steps(100, timeout_s=10)
-    assert found.value.exit_code is ExitCode.FAILED
+    assert raised.value.exit_code is ExitCode.FAILED
     assert GIVE_UP_AFTER_S < world.clock.now_s - began_s < 2 * GIVE_UP_AFTER_S
 
 
@@ -836,9 +839,9 @@ def test_until_caught_up_gives_up_a_partition_whose_store_refuses_while_others_a
     began_s = world.clock.now_s
     monkeypatch.setattr(HandClock, "sleep_s", sleep)
     monkeypatch.setattr(ObjectStage, "upload", uploads)
-    with pytest.raises(KafkaDeltaExpressError, match="refused") as found:
+    with pytest.raises(KafkaDeltaExpressError, match="refused") as raised:
         world.writer.run(until_caught_up=True)
-    assert found.value.exit_code is ExitCode.FAILED
+    assert raised.value.exit_code is ExitCode.FAILED
     assert world.clock.now_s - began_s > GIVE_UP_AFTER_S
     assert len(world.spans(SECOND)) > 1
 

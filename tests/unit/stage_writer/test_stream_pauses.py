@@ -86,9 +86,9 @@ def test_first_pause_is_kept_until_resume(tmp_path: Path) -> None:
 def test_unreadable_pause_object_pauses_the_stream(tmp_path: Path) -> None:
     store = FsspecStore(str(tmp_path))
     store.write(pause_path(StreamPart.LOADING, "a/b"), b"paused")
-    found = paused_streams(["a/b", "orders"], store=store)
-    assert (found.is_paused("a/b"), found.is_paused("orders")) == (True, False)
-    assert found.notes[0].startswith("a/b: loading is paused →")
+    paused = paused_streams(["a/b", "orders"], store=store)
+    assert (paused.is_paused("a/b"), paused.is_paused("orders")) == (True, False)
+    assert paused.notes[0].startswith("a/b: loading is paused →")
 
 
 def test_all_streams_are_paused_until_the_stage_was_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,8 +100,8 @@ def test_all_streams_are_paused_until_the_stage_was_read(tmp_path: Path, monkeyp
         raise StoreError("unavailable", "wait")
 
     monkeypatch.setattr(store, "list", away)
-    for one in (known, unknown):
-        one.run()
+    for pauses in (known, unknown):
+        pauses.run()
     assert (known.is_paused("orders"), unknown.is_paused("orders")) == (False, True)
 
 
@@ -109,18 +109,18 @@ def test_all_streams_are_paused_until_the_stage_was_read(tmp_path: Path, monkeyp
 def test_call_for_one_stream_before_the_stage_was_read_resumes_no_other(tmp_path: Path, call: str) -> None:
     store = FsspecStore(str(tmp_path))
     pause(store, Pause("audit", StreamPart.LOADING, 1_000))
-    found = paused_streams(("orders", "audit"), store=store)
-    found._pauses = None
-    found.pause("orders", "a test") if call == "pause" else found.resume("orders")
-    assert found.is_paused("audit")
-    found.refresh()
-    assert [found.is_paused(one) for one in ("orders", "audit")] == [call == "pause", True]
+    paused = paused_streams(("orders", "audit"), store=store)
+    paused._pauses = None
+    paused.pause("orders", "a test") if call == "pause" else paused.resume("orders")
+    assert paused.is_paused("audit")
+    paused.refresh()
+    assert [paused.is_paused(app_id) for app_id in ("orders", "audit")] == [call == "pause", True]
 
 
 def test_stream_resumed_elsewhere_is_reported_once(tmp_path: Path) -> None:
     store = FsspecStore(str(tmp_path))
     pause(store, Pause("orders", StreamPart.LOADING, 1_000))
-    found = paused_streams(store=store)
+    paused = paused_streams(store=store)
     resume(store, StreamPart.LOADING, "orders")
-    found.refresh()
-    assert [found.take_resumed() for _ in range(2)] == [{"orders"}, frozenset()]
+    paused.refresh()
+    assert [paused.take_resumed() for _ in range(2)] == [{"orders"}, frozenset()]

@@ -60,7 +60,7 @@ def test_worker_stopped_during_its_start_did_not_fail() -> None:
         pool.run()
     finally:
         signal.signal(signal.SIGTERM, before)
-    assert [one.process.returncode for one in pool.workers] == [-signal.SIGTERM] * 2
+    assert [worker.process.returncode for worker in pool.workers] == [-signal.SIGTERM] * 2
 
 
 @pytest.mark.parametrize(("codes", "error"), [((0, 0), None), ((3, 0), HeldError), ((3, 1), KafkaDeltaExpressError)])

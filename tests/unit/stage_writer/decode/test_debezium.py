@@ -38,16 +38,17 @@ def event(op: str, before: object, after: object, **more: object) -> dict[str, o
 
 def decode(messages: Sequence[object], rescue_column: str | None = None) -> Decoded:
     values = [message if isinstance(message, bytes | None) else json.dumps(message).encode() for message in messages]
-    found: list[Decoded] = []
-    for one in native_decoders():
+    results: list[Decoded] = []
+    for native_decoder in native_decoders():
         decoder = RowChangeDecoder(
-            PlainRecords(Decoder(COLUMNS, rescue_column=rescue_column, native_decoder=one)), DebeziumOpener(one)
+            PlainRecords(Decoder(COLUMNS, rescue_column=rescue_column, native_decoder=native_decoder)),
+            DebeziumOpener(native_decoder),
         )
-        found.append(decoder.decode(messages_of(pa.array(values, pa.binary()))))
-        assert found[-1].rejects == found[0].rejects
-        assert found[-1].rows.to_pylist() == found[0].rows.to_pylist()
-        assert found[-1].row_index.tolist() == found[0].row_index.tolist()
-    return found[-1]
+        results.append(decoder.decode(messages_of(pa.array(values, pa.binary()))))
+        assert results[-1].rejects == results[0].rejects
+        assert results[-1].rows.to_pylist() == results[0].rows.to_pylist()
+        assert results[-1].row_index.tolist() == results[0].row_index.tolist()
+    return results[-1]
 
 
 def wrapped(payload: object) -> dict[str, object]:

@@ -47,8 +47,8 @@ def test_batch_in_order_is_not_copied() -> None:
 
 
 def test_missing_timestamps_are_left_out_of_the_bounds() -> None:
-    found = batch([1, 2])
-    found.timestamps_ms[0] = NO_TIMESTAMP
-    assert found.timestamp_bounds_ms() == (20, 20)
-    found.timestamps_ms[1] = NO_TIMESTAMP
-    assert found.timestamp_bounds_ms() is None
+    timed = batch([1, 2])
+    timed.timestamps_ms[0] = NO_TIMESTAMP
+    assert timed.timestamp_bounds_ms() == (20, 20)
+    timed.timestamps_ms[1] = NO_TIMESTAMP
+    assert timed.timestamp_bounds_ms() is None

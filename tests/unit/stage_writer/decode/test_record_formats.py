@@ -69,11 +69,11 @@ def decoded(stream: Stream, values: Values, registry: Registry | None = None, fi
     return decoder_of(stream, inputs).decode(messages_of(pa.array(values, pa.binary())))
 
 
-def outcomes(found: Decoded) -> list[object]:
+def outcomes(result: Decoded) -> list[object]:
     """For each message its row, its error class, or None for a tombstone."""
-    rows = dict(zip(found.row_index.tolist(), found.rows.to_pylist(), strict=True))
-    refused = {reject.index: reject.error_class for reject in found.rejects}
-    count = len(rows) + len(refused) + len(found.tombstones)
+    rows = dict(zip(result.row_index.tolist(), result.rows.to_pylist(), strict=True))
+    refused = {reject.index: reject.error_class for reject in result.rejects}
+    count = len(rows) + len(refused) + len(result.tombstones)
     return [rows.get(index, refused.get(index)) for index in range(count)]
 
 
@@ -91,8 +91,8 @@ def one_value(kind: object, value: object, column: str, **keys: object) -> objec
     """An Avro value as decoded into a column, or its error class."""
     of = schema(("v", kind))
     stream = stream_of(f"v {column}", format="avro", schema_file="order.avsc", **keys)
-    (found,) = outcomes(decoded(stream, [avro(of, {"v": value})], file=json.dumps(of).encode()))
-    return found["v"] if isinstance(found, dict) else found
+    (outcome,) = outcomes(decoded(stream, [avro(of, {"v": value})], file=json.dumps(of).encode()))
+    return outcome["v"] if isinstance(outcome, dict) else outcome
 
 
 def logical(kind: str, name: str, **more: object) -> dict[str, object]:
@@ -252,8 +252,8 @@ def test_record_nested_too_deeply_is_refused_alone() -> None:
     deep = b"\x02a\x02" * 200_000 + b"\x02a\x00" + b"\x00" * 200_001
     shallow = avro(of, {"v": {"name": "x", "left": None, "all": []}})
     stream = stream_of("v STRUCT<name: STRING>", format="avro", schema_file="x")
-    found = outcomes(decoded(stream, [deep, shallow], file=json.dumps(of).encode()))
-    assert found == [ErrorClass.INVALID_RECORD, {"v": {"name": "x"}}]
+    actual = outcomes(decoded(stream, [deep, shallow], file=json.dumps(of).encode()))
+    assert actual == [ErrorClass.INVALID_RECORD, {"v": {"name": "x"}}]
 
 
 ORDER = schema(("id", "long"), ("city", ["null", "string"]))
@@ -286,9 +286,9 @@ def test_each_message_is_decoded_with_the_schema_it_names(registry: Registry) ->
         (second[:5], ErrorClass.INVALID_RECORD),
     ]
     stream = stream_of(COLUMNS, format="avro", framing="confluent")
-    found = decoded(stream, [value for value, _ in cases], registry)
-    assert outcomes(found) == [outcome for _, outcome in cases]
-    errors = {reject.index: reject.error for reject in found.rejects}
+    result = decoded(stream, [value for value, _ in cases], registry)
+    assert outcomes(result) == [outcome for _, outcome in cases]
+    errors = {reject.index: reject.error for reject in result.rejects}
     assert "the schema 3 is JSON, but only AVRO is supported" in errors[3]
     assert "1 bytes follow the record" in errors[7]
     assert "`v` is an array of empty values" in errors[8]
@@ -305,8 +305,8 @@ def test_avro_references_are_fetched_once(registry: Registry) -> None:
     number = registry.register(json.dumps(top), "AVRO", "top", references)
     body = b"\x02\x04"
     stream = stream_of("a STRUCT<in: STRUCT<q: INT>>, b STRUCT<q: INT>", format="avro", framing="confluent")
-    found = decoded(stream, [b"\0" + number.to_bytes(4) + body] * 3, registry)
-    assert outcomes(found) == [{"a": {"in": {"q": 1}}, "b": {"q": 2}}] * 3
+    result = decoded(stream, [b"\0" + number.to_bytes(4) + body] * 3, registry)
+    assert outcomes(result) == [{"a": {"in": {"q": 1}}, "b": {"q": 2}}] * 3
     assert (inner, sorted(registry.asked)) == (
         1,
         ["GET /schemas/ids/3", "GET /subjects/in/versions/1", "GET /subjects/outer/versions/1"],
@@ -323,8 +323,8 @@ def test_records_are_resolved_to_the_reader_schema(registry: Registry) -> None:
     stream = stream_of(
         "id BIGINT, place STRING, amount DOUBLE", format="avro", framing="confluent", schema_file="reader.avsc"
     )
-    found = decoded(stream, values, registry, json.dumps(reader).encode())
-    assert outcomes(found) == [{"id": 1, "place": "Oslo", "amount": 2.5}]
+    result = decoded(stream, values, registry, json.dumps(reader).encode())
+    assert outcomes(result) == [{"id": 1, "place": "Oslo", "amount": 2.5}]
 
 
 def resolved(written: object, record: object, wanted: dict[str, Any], column: str) -> object:
@@ -337,8 +337,8 @@ def resolved(written: object, record: object, wanted: dict[str, Any], column: st
         number = registry.register(json.dumps(of), "AVRO")
         inputs = RecordInputs(client_of(stream, registry), schema_file=json.dumps(reader).encode())
         decoder = decoder_of(stream, inputs)
-        (found,) = outcomes(decoder.decode(messages_of(pa.array([b"\0" + number.to_bytes(4) + body], pa.binary()))))
-    return found["v"] if isinstance(found, dict) else found
+        (outcome,) = outcomes(decoder.decode(messages_of(pa.array([b"\0" + number.to_bytes(4) + body], pa.binary()))))
+    return outcome["v"] if isinstance(outcome, dict) else outcome
 
 
 IN_BYTES = {"type": "record", "name": "B", "fields": [{"name": "b", "type": "bytes", "default": "\u00fe"}]}
@@ -494,8 +494,8 @@ def test_header_names_the_avro_schema(registry: Registry) -> None:
         (body, [("__value_schema_id", None)], bad),
         (None, None, None),
     ]
-    found = headed(stream, [(value, headers) for value, headers, _ in cases], registry)
-    assert outcomes(found) == [outcome for *_, outcome in cases]
+    result = headed(stream, [(value, headers) for value, headers, _ in cases], registry)
+    assert outcomes(result) == [outcome for *_, outcome in cases]
     assert StreamConverter(stream, RecordInputs(Unasked())).needs_headers
     assert not StreamConverter(stream_of("id INT", framing="confluent"), RecordInputs(Unasked())).needs_headers
 
@@ -533,8 +533,8 @@ def test_header_names_the_protobuf_schema_and_message(files: bytes, registry: Re
 def test_header_names_the_json_schema(registry: Registry) -> None:
     number = registry.register('{"type": "object"}')
     headers: Headers = [("__value_schema_id", b"\0" + number.to_bytes(4))]
-    found = headed(stream_of("id INT", framing="confluent_header"), [(b'{"id": 1}', headers)], registry)
-    assert outcomes(found) == [{"id": 1}]
+    result = headed(stream_of("id INT", framing="confluent_header"), [(b'{"id": 1}', headers)], registry)
+    assert outcomes(result) == [{"id": 1}]
 
 
 KEY = schema(("id", "long"), name="shop.Key")
@@ -550,11 +550,11 @@ def deleted(
     if headers is not None:
         batch = replace(batch, headers=headers_column(headers))
     (staged,) = converter.convert([batch])
-    found: dict[int, object] = {}
+    by_offset: dict[int, object] = {}
     for table in staged.rows:
         for row in table.to_pylist():
-            found[row["_kafka_offset"]] = row["error_class"] if "error_class" in row else row["id"]
-    return [found[offset] for offset in batch.offsets.tolist()]
+            by_offset[row["_kafka_offset"]] = row["error_class"] if "error_class" in row else row["id"]
+    return [by_offset[offset] for offset in batch.offsets.tolist()]
 
 
 def test_tombstone_deletes_by_its_avro_key(registry: Registry) -> None:
@@ -652,15 +652,15 @@ def message(files: bytes, of: str, **fields: object) -> Any:  # noqa: ANN401 - o
 
 
 def full(files: bytes) -> Any:  # noqa: ANN401 - of Google's library
-    found = message(files, "Order", id=-1, big=2**64 - 1, price=float("nan"), raw=b"\xff", kind=1, text="t", many=[1.5])
-    found.lines.add(sku="a")
-    found.lines.add(sku='"', count=0)
-    found.by_number[-7].sku = "m"
-    found.at.FromDatetime(NOON)
-    found.note.value = "n"
-    found.extra.update({"a": [1, None, "é"]})
-    found.flags["f"] = True
-    return found
+    order = message(files, "Order", id=-1, big=2**64 - 1, price=float("nan"), raw=b"\xff", kind=1, text="t", many=[1.5])
+    order.lines.add(sku="a")
+    order.lines.add(sku='"', count=0)
+    order.by_number[-7].sku = "m"
+    order.at.FromDatetime(NOON)
+    order.note.value = "n"
+    order.extra.update({"a": [1, None, "é"]})
+    order.flags["f"] = True
+    return order
 
 
 FULL = {
@@ -690,11 +690,11 @@ def test_protobuf_message_is_decoded_into_its_columns(files: bytes) -> None:
     stream = stream_of(PROTO_COLUMNS, format="protobuf", schema_file="order.proto", message="shop.Order")
     whole, seven = full(files).SerializeToString(), message(files, "Order", kind=7).SerializeToString()
     values: Values = [whole, b"", None, b"\xff\xff", seven]
-    found, empty, tombstone, broken, unnamed = outcomes(decoded(stream, values, file=PROTO.encode()))
-    assert isinstance(found, dict)
-    assert str(found.pop("price")) == "nan"
-    assert json.loads(str(found.pop("extra"))) == {"a": [1, None, "é"]}
-    assert found == FULL
+    full_row, empty, tombstone, broken, unnamed = outcomes(decoded(stream, values, file=PROTO.encode()))
+    assert isinstance(full_row, dict)
+    assert str(full_row.pop("price")) == "nan"
+    assert json.loads(str(full_row.pop("extra"))) == {"a": [1, None, "é"]}
+    assert full_row == FULL
     assert (empty, tombstone, broken, unnamed) == (EMPTY, None, ErrorClass.INVALID_RECORD, ErrorClass.WRONG_TYPE)
 
 
@@ -722,10 +722,10 @@ def test_proto2_decoding_loses_no_value_silently() -> None:
     refused = [ErrorClass.INVALID_RECORD] * 4
     for kind, known, unknown in (("STRING", "OLD", [ErrorClass.WRONG_TYPE] * 2), ("INT", 2, [7, -1])):
         stream = stream_of(columns.format(kind), format="protobuf", schema_file="order.proto", message="Order")
-        found = outcomes(decoded(stream, values, file=PROTO_2.encode()))
-        kinds = [each["kind"] if isinstance(each, dict) else each for each in found]
+        rows = outcomes(decoded(stream, values, file=PROTO_2.encode()))
+        kinds = [each["kind"] if isinstance(each, dict) else each for each in rows]
         assert kinds == [known, *unknown, *refused]
-        assert found[0] == {"id": 1, "kind": known, "kinds": ["NEW"], "note": None, "notes": []}
+        assert rows[0] == {"id": 1, "kind": known, "kinds": ["NEW"], "note": None, "notes": []}
 
 
 @pytest.mark.parametrize(("name", "text"), [("\0", "x"), ("a", "\ud800"), ("schema.proto/b.proto", "x")])
@@ -753,8 +753,8 @@ def test_protobuf_frame_names_the_message(files: bytes, registry: Registry) -> N
     number = registry.register(PROTO, "PROTOBUF")
     cases.append((b"\0" + number.to_bytes(4) + framed(order)[5:], {"id": 7, "sku": None}))
     stream = stream_of("id INT, sku STRING", format="protobuf", framing="confluent")
-    found = decoded(stream, [value for value, _ in cases], registry)
-    assert outcomes(found) == [outcome for _, outcome in cases]
+    result = decoded(stream, [value for value, _ in cases], registry)
+    assert outcomes(result) == [outcome for _, outcome in cases]
 
 
 def test_protobuf_references_are_fetched(registry: Registry) -> None:
@@ -776,16 +776,16 @@ def test_recursive_protobuf_message_is_decoded_to_a_limited_depth(files: bytes) 
     deep = b""
     for _ in range(2_000):
         deep = b"\x12" + _varint(len(deep)) + deep
-    found = outcomes(decoded(stream, [tree.SerializeToString(), deep], file=PROTO.encode()))
-    assert found == [{"name": "a", "left": '{"name":"","left":{"name":"c"}}'}, ErrorClass.INVALID_RECORD]
+    actual = outcomes(decoded(stream, [tree.SerializeToString(), deep], file=PROTO.encode()))
+    assert actual == [{"name": "a", "left": '{"name":"","left":{"name":"c"}}'}, ErrorClass.INVALID_RECORD]
 
 
 def _varint(number: int) -> bytes:
-    found = b""
+    encoded = b""
     while number > 0x7F:
-        found += bytes([number & 0x7F | 0x80])
+        encoded += bytes([number & 0x7F | 0x80])
         number >>= 7
-    return found + bytes([number])
+    return encoded + bytes([number])
 
 
 JSON_SCHEMA = {"type": "object", "properties": {"id": {"type": "integer", "minimum": 1}}, "required": ["id"]}
@@ -809,9 +809,9 @@ def test_json_that_violates_its_schema_is_refused(registry: Registry) -> None:
     ]
     values = [value for value, _ in cases]
     assert line == 2
-    found = decoded(stream_of("id INT", framing="confluent", validate=True), values, registry)
-    assert outcomes(found) == [outcome for _, outcome in cases]
-    assert found.rejects[0].error == "$.id: 0 is less than the minimum of 1"
+    result = decoded(stream_of("id INT", framing="confluent", validate=True), values, registry)
+    assert outcomes(result) == [outcome for _, outcome in cases]
+    assert result.rejects[0].error == "$.id: 0 is less than the minimum of 1"
     plain = decoded(stream_of("id INT", framing="confluent"), values, registry)
     assert [reject.error_class for reject in plain.rejects] == [ErrorClass.INVALID_JSON]
 
@@ -819,22 +819,22 @@ def test_json_that_violates_its_schema_is_refused(registry: Registry) -> None:
 @pytest.mark.parametrize("schema", ['{"$schema": 7}', '{"not":' * 5_000 + "{}" + "}" * 5_000])
 def test_records_of_an_unusable_json_schema_are_refused(schema: str, registry: Registry) -> None:
     frame = b"\0" + registry.register(schema).to_bytes(4)
-    found = decoded(stream_of("id INT", framing="confluent", validate=True), [frame + b"{}"], registry)
-    assert outcomes(found) == [ErrorClass.WRONG_SCHEMA]
+    result = decoded(stream_of("id INT", framing="confluent", validate=True), [frame + b"{}"], registry)
+    assert outcomes(result) == [ErrorClass.WRONG_SCHEMA]
 
 
 @pytest.mark.parametrize("value", [b"[" * 100_000 + b"]" * 100_000, b"9" * 5_000])
 def test_json_that_cannot_be_validated_is_refused(value: bytes, registry: Registry) -> None:
     frame = b"\0" + registry.register('{"properties": {"v": {"type": "boolean"}}}').to_bytes(4)
     stream = stream_of("v STRING", framing="confluent", validate=True, formats={"v": "json"})
-    found = decoded(stream, [frame + b'{"v": ' + value + b"}"], registry)
-    assert outcomes(found) == [ErrorClass.AGAINST_SCHEMA]
+    result = decoded(stream, [frame + b'{"v": ' + value + b"}"], registry)
+    assert outcomes(result) == [ErrorClass.AGAINST_SCHEMA]
 
 
 def test_json_without_frames_is_validated_by_a_schema_file() -> None:
     stream = stream_of("id INT", validate=True, schema_file="order.json")
-    found = outcomes(decoded(stream, [b'{"id": 1}', b"{}", None], file=json.dumps(JSON_SCHEMA).encode()))
-    assert found == [{"id": 1}, ErrorClass.AGAINST_SCHEMA, None]
+    actual = outcomes(decoded(stream, [b'{"id": 1}', b"{}", None], file=json.dumps(JSON_SCHEMA).encode()))
+    assert actual == [{"id": 1}, ErrorClass.AGAINST_SCHEMA, None]
 
 
 @pytest.mark.parametrize(

@@ -79,9 +79,9 @@ def of_format(name: str, ddl: str) -> DecodeOptions:
     ],
 )
 def test_value_is_decoded_exactly(ddl: str, text: str, value: object) -> None:
-    found = read(ddl, text)
-    assert found == value
-    assert isinstance(found, type(value))
+    actual = read(ddl, text)
+    assert actual == value
+    assert isinstance(actual, type(value))
 
 
 @pytest.mark.parametrize(
@@ -145,11 +145,11 @@ def test_value_is_decoded_exactly(ddl: str, text: str, value: object) -> None:
     ],
 )
 def test_value_outside_its_type_is_refused(ddl: str, text: str, error_class: ErrorClass, error: str) -> None:
-    found = read(ddl, text)
-    assert isinstance(found, tuple)
-    assert found[0] is error_class
-    assert error in found[1]
-    assert found[1].startswith("c")
+    refusal = read(ddl, text)
+    assert isinstance(refusal, tuple)
+    assert refusal[0] is error_class
+    assert error in refusal[1]
+    assert refusal[1].startswith("c")
 
 
 @pytest.mark.parametrize(
@@ -214,9 +214,9 @@ def test_formats_apply_within_arrays_maps_and_structs() -> None:
     ],
 )
 def test_lenient_decoding_keeps_the_value(ddl: str, text: str, value: object) -> None:
-    found = read(ddl, text, DecodeOptions(lenient=True))
-    assert found == value
-    assert isinstance(found, type(value))
+    actual = read(ddl, text, DecodeOptions(lenient=True))
+    assert actual == value
+    assert isinstance(actual, type(value))
 
 
 @pytest.mark.parametrize(

@@ -45,16 +45,16 @@ class Queue:
 
     def consume(self, most: int, timeout_s: float) -> list[Sent]:
         self.asked.append(most)
-        found: list[Sent] = []
-        while self.waiting and len(found) < most:
-            one = self.waiting.pop(0)
-            if isinstance(one, Sent):
-                found.append(one)
+        messages: list[Sent] = []
+        while self.waiting and len(messages) < most:
+            item = self.waiting.pop(0)
+            if isinstance(item, Sent):
+                messages.append(item)
             else:
-                one()
-        if not found:
+                item()
+        if not messages:
             self.clock.now_s += timeout_s
-        return found
+        return messages
 
 
 def taker(queue: Queue, most: int = 1000, most_bytes: int = 10_000) -> Fetcher:

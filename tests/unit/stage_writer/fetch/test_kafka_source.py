@@ -76,7 +76,9 @@ def test_keys_and_headers_count_toward_the_poll_size(monkeypatch: pytest.MonkeyP
 
     def tombstones(_: ScriptedConsumer) -> list[Message]:
         keyed = [Message(topic="t", partition=0, offset=offset, key=b"k" * 2**21) for offset in range(2)]
-        traced = [Message(topic="t", partition=0, offset=2 + one, headers=[("h", b"h" * 2**21)]) for one in range(2)]
+        traced = [
+            Message(topic="t", partition=0, offset=2 + number, headers=[("h", b"h" * 2**21)]) for number in range(2)
+        ]
         return keyed + traced
 
     source = source_of(monkeypatch, *[tombstones] * 50)
@@ -94,8 +96,8 @@ def test_messages_read_before_a_rebalance_of_their_partition_are_dropped(monkeyp
     source = source_of(
         monkeypatch, lambda _: [message("t", 0, 0), message("t", 1, 7), message("t", 0, 1), message("t", 1, 8)], moved
     )
-    found = [(int(batch.partition.partition), batch.offsets.tolist()) for batch in source.poll(0.2).batches]
-    assert found == [(0, [0, 1]), (1, [3])]
+    offsets = [(int(batch.partition.partition), batch.offsets.tolist()) for batch in source.poll(0.2).batches]
+    assert offsets == [(0, [0, 1]), (1, [3])]
 
 
 def test_end_or_fault_from_before_a_rebalance_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,9 +136,11 @@ def test_end_or_fault_from_before_a_rebalance_is_dropped(monkeypatch: pytest.Mon
 def test_messages_are_split_by_partition_in_order(places: list[tuple[str, int, int]]) -> None:
     messages = [message(*place, b"%s/%d/%d" % (place[0].encode(), *place[1:])) for place in places]
     batches = batches_of(messages, with_headers=True)
-    found = {(str(batch.partition.topic), int(batch.partition.partition)): batch.offsets.tolist() for batch in batches}
-    assert len(found) == len(batches)
-    assert found == {
+    offsets = {
+        (str(batch.partition.topic), int(batch.partition.partition)): batch.offsets.tolist() for batch in batches
+    }
+    assert len(offsets) == len(batches)
+    assert offsets == {
         (topic, partition): [place[2] for place in places if place[:2] == (topic, partition)]
         for topic, partition, _ in places
     }

@@ -112,7 +112,7 @@ def test_merged_chain_cannot_be_skipped() -> None:
 
 
 def test_merged_batch_is_decoded_by_topic_and_indexed_as_one() -> None:
-    numbers = [np.array(found, np.int64) for found in ([4, 6], [3])]
+    numbers = [np.array(offsets, np.int64) for offsets in ([4, 6], [3])]
     parts = [
         (number, MessageBatch(partition, own, own * 0, pa.array([b"v"] * len(own)), pa.array([b"k"] * len(own)), None))
         for number, (partition, own) in enumerate(zip((A, B), numbers, strict=True))
@@ -122,17 +122,27 @@ def test_merged_batch_is_decoded_by_topic_and_indexed_as_one() -> None:
 
     def decoded(messages: Messages) -> tuple[Input, list[Reject], NDArray[np.int64]]:
         """The last message of each topic is refused, and the first is a tombstone."""
-        (one,) = messages.batches
-        index, count = np.arange(len(one) - 1), len(one)
+        (of_topic,) = messages.batches
+        index, count = np.arange(len(of_topic) - 1), len(of_topic)
         rows, is_null = pa.table({"v": messages.values}).slice(0, count - 1), np.zeros(count - 1, np.bool_)
-        times = one.timestamps_ms[: count - 1]
+        times = of_topic.timestamps_ms[: count - 1]
         given = Input(
-            str(one.partition.topic), 0, index, one.offsets[index], times, messages.keys[: count - 1], rows, is_null
+            str(of_topic.partition.topic),
+            0,
+            index,
+            of_topic.offsets[index],
+            times,
+            messages.keys[: count - 1],
+            rows,
+            is_null,
         )
         return given, [Reject(count - 1, ErrorClass.EMPTY, "no")], np.array([0])
 
     inputs, rejects, tombstones = decoded_by_topic(batch, decoded)
-    assert [(one.topic, one.index.tolist(), one.offsets.tolist()) for one in inputs] == [("a", [0], [4]), ("b", [], [])]
+    assert [(input_.topic, input_.index.tolist(), input_.offsets.tolist()) for input_ in inputs] == [
+        ("a", [0], [4]),
+        ("b", [], []),
+    ]
     assert [reject.index for reject in rejects] == [2, 1]
     assert tombstones.tolist() == [0, 1]
     messages = messages_of(batch)

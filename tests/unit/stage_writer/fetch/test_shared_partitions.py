@@ -183,7 +183,9 @@ def test_chains_with_different_last_records_at_one_position_are_read_together() 
 
 def partition_at(*positions: int) -> SharedPartition:
     """A partition with chains at these positions, being read for the first one."""
-    chains = [ChainReader(chain, Position(at), paused=False) for chain, at in zip(CHAINS, positions, strict=False)]
+    chains = [
+        ChainReader(chain, Position(position), paused=False) for chain, position in zip(CHAINS, positions, strict=False)
+    ]
     shared = SharedPartition(CLICKS, chains)
     shared.move_to(chains[0], 0.0)
     return shared

@@ -75,7 +75,7 @@ def test_topic_matched_by_two_expressions_at_runtime_is_not_read_and_reported(mo
         for _ in range(2):
             source._subscription.refresh()
     assert consumer.topics == ("shop-cart", "web-orders")
-    assert [(one["event"], one["topic"], one["log_level"]) for one in logs] == [
+    assert [(line["event"], line["topic"], line["log_level"]) for line in logs] == [
         ("topic not read", "shop-orders", "error")
     ]
     note = "; ".join(telemetry.notes)

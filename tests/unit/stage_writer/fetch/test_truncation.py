@@ -223,8 +223,8 @@ def test_undelivered_record_is_detected_when_two_chains_take_turns(
 
     class Listener:
         def assigned(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
-            shared.expect({one: LastRecord(chains[one.topic] - 1, 5_000, 2) for one in partitions})
-            return {one: chains[one.topic] for one in partitions}
+            shared.expect({partition: LastRecord(chains[partition.topic] - 1, 5_000, 2) for partition in partitions})
+            return {partition: chains[partition.topic] for partition in partitions}
 
         def revoked(self, partitions: Collection[TopicPartition]) -> None: ...
 

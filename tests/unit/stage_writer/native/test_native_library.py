@@ -38,10 +38,10 @@ def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, st
 
 
 def test_writer_continues_without_the_library_and_reports_why(empty_cache: dict[str, str]) -> None:
-    found = library.find_reader(Native.AUTO, empty_cache)
-    assert found.make(parse_ddl("i INT"), STRICT) is None
-    assert found.problem is not None
-    assert "the native JSON reader is missing" in found.problem
+    reader = library.find_reader(Native.AUTO, empty_cache)
+    assert reader.make(parse_ddl("i INT"), STRICT) is None
+    assert reader.problem is not None
+    assert "the native JSON reader is missing" in reader.problem
 
 
 def test_writer_with_native_on_fails_without_the_library(empty_cache: dict[str, str]) -> None:

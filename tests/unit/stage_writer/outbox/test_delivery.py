@@ -38,7 +38,7 @@ class Kafka:
             raise BrokerError(msg)
         self.lives_for -= 1
         self.records += zip(records["input"].to_pylist(), records["offset"].to_pylist(), strict=True)
-        self.delivered |= {one: Delivered(position, generation) for one, position in ends.items()}
+        self.delivered |= {chain: Delivered(position, generation) for chain, position in ends.items()}
 
     def close(self) -> None: ...
 
@@ -49,7 +49,7 @@ def deliver(kafka: Kafka, made: Sequence[tuple[int, int]], orders: int, payments
     inputs, offsets = zip(*made, strict=True) if made else ((), ())
     blank = [None] * len(made)
     columns = [["to"] * len(made), blank, blank, [0] * len(made), blank, inputs, offsets]
-    table = pa.table([pa.array(one, kind.type) for one, kind in zip(columns, SCHEMA, strict=True)], schema=SCHEMA)
+    table = pa.table([pa.array(values, kind.type) for values, kind in zip(columns, SCHEMA, strict=True)], schema=SCHEMA)
     end = merged_position([InputEnd(ORDERS, Position(orders)), InputEnd(PAYMENTS, Position(payments))])
     name = OutboxName(BOTH, Position(0), generation, "1")
     store.upload(name.path, outgoing_to_chunks(Outgoing(BOTH, generation, ends_at(BOTH, end), table)))
@@ -63,7 +63,7 @@ def test_rewound_chain_in_another_order_delivers_each_message_once() -> None:
     assert kafka.delivered[ORDERS].position == 3, "a delivered position does not move back"
     deliver(kafka, [(0, 1), (0, 2), (1, 2)], 3, 3)
     assert sorted(kafka.records) == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]
-    assert {one: end.position for one, end in kafka.delivered.items()} == {ORDERS: 3, PAYMENTS: 3}
+    assert {chain: end.position for chain, end in kafka.delivered.items()} == {ORDERS: 3, PAYMENTS: 3}
 
 
 def test_pending_dead_letters_go_to_the_currently_configured_topic() -> None:
@@ -77,11 +77,12 @@ def test_pending_dead_letters_go_to_the_currently_configured_topic() -> None:
             super().transact(records, ends, generation)
             sent.extend(zip(records["topic"].to_pylist(), records["offset"].to_pylist(), strict=True))
 
-    one, topic = ORDERS.partition, ORDERS.topic
+    partition, topic = ORDERS.partition, ORDERS.topic
     headers = [
-        dead_letter_headers("shop", ("wrong_type", "no number"), (topic, one, 0)),
-        dead_letter_headers("shop", ("wrong_type", "no number"), (topic, one, 7)),  # forwarded from another message
-        dead_letter_headers("other", ("wrong_type", "no number"), (topic, one, 2)),
+        dead_letter_headers("shop", ("wrong_type", "no number"), (topic, partition, 0)),
+        # forwarded from another message
+        dead_letter_headers("shop", ("wrong_type", "no number"), (topic, partition, 7)),
+        dead_letter_headers("other", ("wrong_type", "no number"), (topic, partition, 2)),
         None,
     ]
     columns = [["typo"] * 4, [None] * 4, [None] * 4, [0] * 4, headers, [0] * 4, [0, 1, 2, 3]]

@@ -55,11 +55,11 @@ def outgoing() -> Outgoing:
 
 
 def test_outbox_round_trips() -> None:
-    found = outgoing_from_bytes(NAME.path, outgoing_to_chunks(outgoing()).to_bytes())
-    assert found == outgoing()
-    assert found.records["offset"].to_pylist() == [4, 3, 6]
-    assert found.records["input"].to_pylist() == [0, 1, 0]
-    assert found.ends == (InputEnd(A, Position(7)), InputEnd(B, Position(4)))
+    parsed = outgoing_from_bytes(NAME.path, outgoing_to_chunks(outgoing()).to_bytes())
+    assert parsed == outgoing()
+    assert parsed.records["offset"].to_pylist() == [4, 3, 6]
+    assert parsed.records["input"].to_pylist() == [0, 1, 0]
+    assert parsed.ends == (InputEnd(A, Position(7)), InputEnd(B, Position(4)))
     plain = outgoing_table([record(b"x", 1)], batch(A, 4, 6))
     assert (plain["input"].to_pylist(), plain["offset"].to_pylist()) == ([0], [6])
 
@@ -103,22 +103,22 @@ def test_marker_names_only_outboxes_of_its_chain() -> None:
 
 def test_dead_letters_are_sent_unchanged_with_a_topologys_records() -> None:
     stream = stream_of(columns="id INT NOT NULL", dead_letters="kafka://errors")
-    found = batch_of([b"{", None, b'{"id": 1}', b"{}"], keys=[b"k", None, None, None])
+    batch = batch_of([b"{", None, b'{"id": 1}', b"{}"], keys=[b"k", None, None, None])
     converter = StreamConverter(stream)
-    (staged,) = converter.convert([found])
-    sent = with_dead_letters_sent(staged, converter.formats, stream, found.partition)
+    (staged,) = converter.convert([batch])
+    sent = with_dead_letters_sent(staged, converter.formats, stream, batch.partition)
     assert sent.outgoing is not None
     names = ("topic", "key", "value", "timestamp_ms", "input", "offset")
     assert list(zip(*(sent.outgoing[name].to_pylist() for name in names), strict=True)) == [
         ("errors", b"k", b"{", 1_600_000_000_000, 0, 100),
         ("errors", None, b"{}", 1_600_000_003_000, 0, 103),
     ]
-    own = outgoing_table([record(b"x", 2)], found)
-    both = with_dead_letters_sent(replace(staged, outgoing=own), converter.formats, stream, found.partition).outgoing
+    own = outgoing_table([record(b"x", 2)], batch)
+    both = with_dead_letters_sent(replace(staged, outgoing=own), converter.formats, stream, batch.partition).outgoing
     assert both is not None
     assert both["topic"].to_pylist() == ["out", "errors", "errors"]
     silent = stream_of(columns="id INT NOT NULL")
-    assert with_dead_letters_sent(staged, converter.formats, silent, found.partition) is staged
+    assert with_dead_letters_sent(staged, converter.formats, silent, batch.partition) is staged
 
 
 def test_dead_letter_of_a_merged_chain_names_its_input() -> None:

@@ -84,7 +84,9 @@ class World:
     def outbox(self, offset: int) -> str:
         """The outbox of a flush of one message, with one record for it."""
         columns: list[list[object]] = [["to"], [None], [None], [0], [None], [0], [offset]]
-        table = pa.table([pa.array(one, kind.type) for one, kind in zip(columns, SCHEMA, strict=True)], schema=SCHEMA)
+        table = pa.table(
+            [pa.array(values, kind.type) for values, kind in zip(columns, SCHEMA, strict=True)], schema=SCHEMA
+        )
         path = OutboxName(ORDERS, Position(offset), 0, "1").path
         outgoing = Outgoing(ORDERS, 0, (InputEnd(ORDERS, Position(offset + 1)),), table)
         self.store.upload(path, outgoing_to_chunks(outgoing))
@@ -144,7 +146,7 @@ def test_released_chain_is_left_to_its_new_owner() -> None:
     outlet.leave()
     world.background.run()
     assert (world.sent, outlets.problems(), world.background.pauses) == ([], (), 0)
-    assert [found.path for found in world.store.list("outbox")] == [path], "the new owner has to find it"
+    assert [stored.path for stored in world.store.list("outbox")] == [path], "the new owner has to find it"
 
 
 def test_chain_that_is_still_owned_is_taken_back() -> None:

@@ -54,7 +54,7 @@ def test_each_row_is_in_one_file_and_files_keep_order(
         expected |= {len(expected) + number: place for number, place in enumerate(places)}
         if full:
             table.encode()
-    found: dict[int, tuple[str | None, str | None]] = {}
+    actual: dict[int, tuple[str | None, str | None]] = {}
     files = table.finish()
     for file in files:
         rows = read(file)
@@ -62,14 +62,14 @@ def test_each_row_is_in_one_file_and_files_keep_order(
         assert ids == sorted(ids)
         assert file.rows == len(rows)
         assert json.loads(file.statistics)["minValues"]["id"] == min(ids)
-        assert not found.keys() & set(ids)
+        assert not actual.keys() & set(ids)
         for number, row in zip(ids, rows, strict=True):
             if file.values is None:
                 assert (row["day"], row["customer"]) == expected[number]
             else:
                 assert file.values == tuple(part or None for part in expected[number])
-            found[number] = expected[number]
-    assert found == expected
+            actual[number] = expected[number]
+    assert actual == expected
     assert sum(file.values is not None for file in files) <= MOST
     assert sum(file.values is None for file in files) <= 1
 

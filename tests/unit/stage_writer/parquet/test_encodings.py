@@ -31,10 +31,10 @@ def test_repeated_values_get_a_dictionary() -> None:
             "flag": [number % 2 == 0 for number in range(ROWS)],
         }
     )
-    found = _encodings(rows)
-    assert "RLE_DICTIONARY" in found["country"]
-    assert found["id"] == {"PLAIN"}
-    assert not found["flag"] & {"RLE_DICTIONARY", "PLAIN_DICTIONARY"}
+    encodings = _encodings(rows)
+    assert "RLE_DICTIONARY" in encodings["country"]
+    assert encodings["id"] == {"PLAIN"}
+    assert not encodings["flag"] & {"RLE_DICTIONARY", "PLAIN_DICTIONARY"}
 
 
 def test_encodings_of_nested_leaves_are_chosen_separately() -> None:
@@ -46,10 +46,10 @@ def test_encodings_of_nested_leaves_are_chosen_separately() -> None:
             "ids": [[f"a-{number}", f"b-{number}"] for number in range(ROWS)],
         }
     )
-    found = _encodings(rows)
-    assert found["place.id"] == found["marks.key_value.value"] == found["ids.list.element"] == {"PLAIN"}
+    encodings = _encodings(rows)
+    assert encodings["place.id"] == encodings["marks.key_value.value"] == encodings["ids.list.element"] == {"PLAIN"}
     for path in ("place.kind", "marks.key_value.key"):
-        assert "RLE_DICTIONARY" in found[path], path
+        assert "RLE_DICTIONARY" in encodings[path], path
 
 
 def test_kafka_offsets_and_timestamps_are_delta_encoded() -> None:
@@ -72,8 +72,8 @@ def test_values_of_a_megabyte_have_no_statistics_and_no_dictionary() -> None:
     buffer = TableRows(TableFormat("file:///t", TableKind.ROWS, "", rows.schema, ()))
     buffer.add(rows)
     (file,) = buffer.finish()
-    found = json.loads(file.statistics)
-    assert found["minValues"] == {"id": 1, "place": {"kind": "a"}}
-    assert found["maxValues"] == {"id": 2, "place": {"kind": "a"}}
+    statistics = json.loads(file.statistics)
+    assert statistics["minValues"] == {"id": 1, "place": {"kind": "a"}}
+    assert statistics["maxValues"] == {"id": 2, "place": {"kind": "a"}}
     assert _encodings(rows)["text"] == _encodings(rows)["place.text"] == {"PLAIN"}
     assert "RLE_DICTIONARY" in _encodings(rows)["place.kind"]

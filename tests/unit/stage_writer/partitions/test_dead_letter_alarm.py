@@ -104,8 +104,8 @@ def test_dead_letter_share_is_a_metric() -> None:
     converter = StreamConverter(stream_of(columns="id INT"))
     telemetry = WriterTelemetry(HandClock(), structlog.get_logger(), metrics, dead_letter_alarm=0.1)
     batch = batch_of([b'{"id":1}', b'{"id":"x"}', b'{"id":2}', b"{"])
-    ((found,),) = converter.slices([batch])
-    telemetry.converted(batch, converter.stream, found[1])
+    ((part,),) = converter.slices([batch])
+    telemetry.converted(batch, converter.stream, part[1])
     assert f'{catalogue.WRITER_DEAD_LETTER_SHARE.name}{{app_id="orders"}} 0.5' in metrics.exposition().decode()
 
 

@@ -36,7 +36,7 @@ def sources(decision: FlushDecision) -> tuple[set[int], set[int]]:
     """The partitions to flush, and those to pause."""
     return (
         {int(flush.partition.partition) for flush in decision.flushes},
-        {int(found.partition) for found in decision.backpressure.paused},
+        {int(chain.partition) for chain in decision.backpressure.paused},
     )
 
 
@@ -143,7 +143,7 @@ def test_full_memory_is_always_flushed_down() -> None:
         buffer_stats = [filling(number, first_record_at_s=0.0, memory_bytes=10_100 // count) for number in range(count)]
         decision = decide(buffer_stats, LIMITS, 0.0)
         out = {flush.partition for flush in decision.flushes}
-        assert sum(one.memory_bytes for one in buffer_stats if one.partition not in out) <= LIMITS.memory_bytes * 0.6
+        assert sum(stat.memory_bytes for stat in buffer_stats if stat.partition not in out) <= LIMITS.memory_bytes * 0.6
         assert decision.backpressure.is_full
 
 

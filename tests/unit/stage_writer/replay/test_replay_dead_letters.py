@@ -67,11 +67,16 @@ def test_single_dead_letters_share_a_request_and_a_long_run_has_its_own(tmp_path
     long = range(1_000, 1_000 + MOST_OFFSETS + 1)
     behind = range(10_000, 10_000 + 2 * MOST_OFFSETS + 2, 2)
     export(tmp_path, [("orders", 0, offset) for offset in (*alone, *long, *behind)])
-    found = DeadLetterExport.read(tmp_path / "letters.parquet", 10).requests("orders")
+    requests = DeadLetterExport.read(tmp_path / "letters.parquet", 10).requests("orders")
     runs = (*(span(offset, offset + 1) for offset in range(0, 20, 2)), span(100, 103))
-    assert found[:2] == [Range(source(0), span(0, 103), runs), Range(source(0), span(long.start, long.stop))]
-    assert [one.positions for one in found] == [13, MOST_OFFSETS + 1, MOST_OFFSETS, 1]
-    assert [offset for one in found for run in one.only or (one.span,) for offset in range(run.start, run.end)] == [
+    assert requests[:2] == [Range(source(0), span(0, 103), runs), Range(source(0), span(long.start, long.stop))]
+    assert [request.positions for request in requests] == [13, MOST_OFFSETS + 1, MOST_OFFSETS, 1]
+    assert [
+        offset
+        for request in requests
+        for run in request.only or (request.span,)
+        for offset in range(run.start, run.end)
+    ] == [
         *alone,
         *long,
         *behind,

@@ -28,10 +28,10 @@ COLUMNS = (
 
 
 def census(*records: object, columns: str = COLUMNS) -> FieldCensus:
-    found = FieldCensus(parse_ddl(columns))
+    counted = FieldCensus(parse_ddl(columns))
     for record in records:
-        found.add(record)
-    return found
+        counted.add(record)
+    return counted
 
 
 def test_undeclared_field_is_counted_at_its_topmost_path() -> None:
@@ -50,10 +50,10 @@ def test_field_names_are_case_sensitive() -> None:
 
 
 def test_field_names_are_limited_and_the_rest_is_counted_together() -> None:
-    found = census(*({f"k{number}": 1} for number in range(MOST_NAMES + 30)), {"k0": 1})
-    assert len(found.undeclared) == MOST_NAMES
-    assert found.undeclared["k0"] == 2
-    assert found.others == 30
+    counted = census(*({f"k{number}": 1} for number in range(MOST_NAMES + 30)), {"k0": 1})
+    assert len(counted.undeclared) == MOST_NAMES
+    assert counted.undeclared["k0"] == 2
+    assert counted.others == 30
 
 
 def test_long_field_name_is_shortened() -> None:
@@ -82,11 +82,11 @@ def test_declared_field_that_no_record_has_is_reported_with_a_suggestion(
 
 
 def test_non_objects_have_no_fields() -> None:
-    found = census(columns="id INT")
+    counted = census(columns="id INT")
     for message in (b"{", b"[1]", b"7", b"\xff", b'{"x":1}'):
-        found.add_text(message)
-    assert found.undeclared == {"x": 1}
-    assert found.records == 1
+        counted.add_text(message)
+    assert counted.undeclared == {"x": 1}
+    assert counted.records == 1
 
 
 def test_sample_reports_a_misspelled_column_and_dropped_fields() -> None:
@@ -151,8 +151,8 @@ def test_fields_are_those_of_the_record_without_frame_envelope_and_expressions(
     others = {name: value for name, value in settings.items() if name != "framing"}
     stream = stream_of(columns="id INT, at STRING, meta STRUCT<at: STRING>", **others)
     stream = stream.model_copy(update={"framing": framing})
-    found = required(DroppedFields(stream).sample(batch_of([message, None, b"{", FRAME, b"7"]).values))
-    assert (found.records, found.undeclared) == (1, {"a": 1, "meta.by": 1})
+    sample = required(DroppedFields(stream).sample(batch_of([message, None, b"{", FRAME, b"7"]).values))
+    assert (sample.records, sample.undeclared) == (1, {"a": 1, "meta.by": 1})
 
 
 def test_column_filled_by_an_expression_is_not_missing_in_a_sample() -> None:
@@ -174,15 +174,15 @@ def test_topology_stream_has_no_census(tmp_path: Path) -> None:
 def test_first_record_of_each_flush_is_sampled() -> None:
     dropped, message = DroppedFields(stream_of(columns="id INT")), b'{"a":1}'
     for _ in range(FIRST + 5):
-        found = required(dropped.sample(batch_of([message, message]).values, begins_flush=True))
-        assert found.undeclared["a"] > 0
+        sample = required(dropped.sample(batch_of([message, message]).values, begins_flush=True))
+        assert sample.undeclared["a"] > 0
     assert dropped.sample(batch_of([message, message]).values) is None
 
 
 def test_merged_census_is_limited_as_well() -> None:
-    found = census(*({f"k{number}": 1} for number in range(MOST_NAMES)))
-    found.add_all(census(*({f"x{number}": 1, "k0": 1} for number in range(5))))
-    fields = required(found.undeclared_fields())
+    counted = census(*({f"k{number}": 1} for number in range(MOST_NAMES)))
+    counted.add_all(census(*({f"x{number}": 1, "k0": 1} for number in range(5))))
+    fields = required(counted.undeclared_fields())
     assert (fields.sampled, len(fields.fields), fields.others) == (MOST_NAMES + 5, MOST_NAMES, 5)
     assert fields.fields["k0"] == 6
 
@@ -203,11 +203,11 @@ def test_dropped_fields_are_in_log_health_notes_metric_page_and_markers(tmp_path
     assert title == "Fields of orders are dropped"
     assert "id (20)" in problem
     manifests = [marker_from_bytes(name, world.store.read(name.path) or b"").manifest for name in names(world)]
-    assert [found and found.undeclared for found in manifests] == [UndeclaredFields(20, {"id": 20})]
+    assert [manifest and manifest.undeclared for manifest in manifests] == [UndeclaredFields(20, {"id": 20})]
 
 
 def names(world: World) -> list[MarkerName]:
-    return [name for found in world.store.list("done/") if (name := MarkerName.parse(found.path)) is not None]
+    return [name for stored in world.store.list("done/") if (name := MarkerName.parse(stored.path)) is not None]
 
 
 def test_ignored_fields_are_counted_without_a_warning(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def test_tombstone_with_an_unreadable_key_is_a_dead_letter(key: bytes | None) ->
 def test_text_key_may_be_json_or_plain() -> None:
     keys = [b"a-1", b'"a-1"', b'{"id": "a-1"}', b'{"schema": {"type": "string"}, "payload": "a-1"}', b"42", b'a"b']
     staged = converted(merging("id STRING"), [None] * 6, keys)
-    assert [found for found, _ in events(staged, "id", "_merge_delete")] == ["a-1"] * 4 + ["42", 'a"b']
+    assert [key for key, _ in events(staged, "id", "_merge_delete")] == ["a-1"] * 4 + ["42", 'a"b']
 
 
 def test_composite_key_is_an_object_also_in_a_connect_schema() -> None:
@@ -84,9 +84,9 @@ def test_composite_key_is_an_object_also_in_a_connect_schema() -> None:
 def test_key_frames_are_removed() -> None:
     keys = MessageKeys({"id": Field("id", Primitive.LONG)}, STRICT, framed=True)
     sent = [b"\0\0\0\0\7" + b'{"id":1}', b"2", b"\0\0", None, b"\0\0\0\0\x083"]
-    found = keys.read(pa.array(sent, pa.binary()))
-    assert found.rows.to_pylist() == [{"id": 1}, {"id": 2}, {"id": 3}]
-    assert [reject.index for reject in found.rejects] == [2, 3]
+    result = keys.read(pa.array(sent, pa.binary()))
+    assert result.rows.to_pylist() == [{"id": 1}, {"id": 2}, {"id": 3}]
+    assert [reject.index for reject in result.rejects] == [2, 3]
 
 
 def test_operation_column_marks_deletes() -> None:
@@ -149,8 +149,8 @@ def test_flush_is_one_file_with_merge_columns_that_the_table_lacks() -> None:
     assert file.values is None
     rows = pq.read_table(pa.BufferReader(file.data.to_bytes())).to_pylist()
     assert [row["_merge_offset"] for row in rows] == [100, 101]
-    found = events(staged, "name", "gone", "_merge_topic", "_merge_partition", "_merge_offset", "_merge_delete")
-    assert found == [("b", False, "orders", 3, 100, False), ("a", True, "orders", 3, 101, True)]
+    actual = events(staged, "name", "gone", "_merge_topic", "_merge_partition", "_merge_offset", "_merge_delete")
+    assert actual == [("b", False, "orders", 3, 100, False), ("a", True, "orders", 3, 101, True)]
 
 
 def test_derived_key_or_sequence_of_an_unsuitable_type_is_refused() -> None:
@@ -200,10 +200,10 @@ def test_events_and_tombstones_of_a_key_go_to_the_table_of_its_route() -> None:
     stream = merging("ID BIGINT, op STRING", route=route, rename={"ID": "id"}, merge=BY_OP, routes=ROUTES)
     values = [record(ID=1, op="u"), None, record(ID=12, op="u"), None, record(ID=30), None]
     staged = converted(stream, values, [None, b'{"ID":1}', None, b'{"ID":12}', None, b'{"ID":31}'])
-    found = {"own": staged.rows[0], **{table.url: rows for table, rows in staged.routed}}
+    by_table = {"own": staged.rows[0], **{table.url: rows for table, rows in staged.routed}}
     deletes = {
         url: list(zip(rows["id"].to_pylist(), rows["_merge_delete"].to_pylist(), strict=True))
-        for url, rows in found.items()
+        for url, rows in by_table.items()
     }
     assert deletes == {
         "own": [(30, False), (31, True)],
@@ -223,14 +223,14 @@ def test_events_and_tombstones_of_a_key_go_to_the_table_of_its_route() -> None:
 def test_event_with_several_tables_is_in_each_once(tables: dict[str, object]) -> None:
     values = [record(id=1), None, record(id=12), b"{", None, record(id=2)]
     staged = converted(merging("id BIGINT", **tables), values, [None, b"1", None, None, b"12", None])
-    found = {"own": staged.rows[0], **{table.url: rows for table, rows in staged.routed}}
+    by_table = {"own": staged.rows[0], **{table.url: rows for table, rows in staged.routed}}
     small, large = [(1, False), (1, True), (2, False)], [(12, False), (12, True)]
     every = [(1, False), (1, True), (12, False), (12, True), (2, False)]
     by_route = {"own": large, "/tables/eu": small, "/tables/us": every}
     assert {
         url: list(zip(rows["id"].to_pylist(), rows["_merge_delete"].to_pylist(), strict=True))
-        for url, rows in found.items()
-    } == (by_route if "route" in tables else dict.fromkeys(found, every))
+        for url, rows in by_table.items()
+    } == (by_route if "route" in tables else dict.fromkeys(by_table, every))
     copies = 5 if "route" in tables else 10
     assert (staged.records, staged.exploded, dict(staged.dead_letters)) == (6, copies, {"invalid_json": 1})
 

@@ -25,7 +25,7 @@ def items(*skus: str | None) -> list[dict[str, object]]:
 
 
 def converted(stream: Stream, *records: object, keys: Sequence[bytes | None] | None = None) -> StagedRows:
-    values = [None if one is None else json.dumps(one).encode() for one in records]
+    values = [None if record is None else json.dumps(record).encode() for record in records]
     (staged,) = StreamConverter(stream).convert([batch_of(values, keys=keys)])
     assert staged.records == len(values)
     return staged
@@ -35,7 +35,9 @@ def events(staged: StagedRows, element: str = "items") -> list[tuple[object, ...
     """For each row: its record, its element, its offset, and whether it deletes."""
     names = ("id", element, "_kafka_offset", "_merge_delete")
     rows = zip(*(staged.rows[0].column(name).to_pylist() for name in names), strict=True)
-    return [(key, one["sku"] if isinstance(one, dict) else one, at, gone) for key, one, at, gone in rows]
+    return [
+        (key, value["sku"] if isinstance(value, dict) else value, offset, gone) for key, value, offset, gone in rows
+    ]
 
 
 def test_each_element_is_a_row_and_an_event_without_elements_deletes() -> None:
@@ -87,7 +89,7 @@ def test_key_may_be_renamed_derived_or_the_element() -> None:
     merge = {**MERGE, "keys": ["number", "line.code"]}
     renamed = exploding(merge=merge, rename={"id": "number", "items": "line", "items.sku": "code"})
     staged = converted(renamed, record, {"id": 2, "items": items("a", "a")})
-    assert [one["code"] for one in staged.rows[0].column("line").to_pylist()] == ["a", "b"]
+    assert [line["code"] for line in staged.rows[0].column("line").to_pylist()] == ["a", "b"]
     assert dict(staged.dead_letters) == {"repeated_key": 1}
     tags = {"explode": "tag", "derive": {"tag": "more.tags"}, "drop": ["more"], "merge": {"keys": ["id", "tag"]}}
     staged = converted(exploding("id BIGINT, more STRUCT<tags: ARRAY<STRING>>", **tags), record, {"id": 2})
@@ -128,13 +130,13 @@ def test_message_split_into_slices_is_refused_as_a_whole() -> None:
         {"id": 4, "items": items(*names)},
         {"id": 5, "at": 1, "items": items(*names)},
     ]
-    batch = batch_of([json.dumps(one).encode() for one in records])
+    batch = batch_of([json.dumps(record).encode() for record in records])
     converter = StreamConverter(stream, limits=ExplodeLimits(slice_bytes=2_000))
-    staged = [one for parts in converter.slices([batch]) for _, one in parts]
+    staged = [rows for parts in converter.slices([batch]) for _, rows in parts]
     assert len(staged) > len(records)
-    letters = [name for one in staged for name in one.rows[1].column("error_class").to_pylist()]
+    letters = [name for rows in staged for name in rows.rows[1].column("error_class").to_pylist()]
     assert sorted(letters) == ["null_key", "null_key", "null_sequence", "repeated_key"]
-    assert [row[:3] for one in staged for row in events(one)] == [(5, name, 104) for name in names]
+    assert [row[:3] for rows in staged for row in events(rows)] == [(5, name, 104) for name in names]
 
 
 def test_route_may_use_record_keys_only() -> None:

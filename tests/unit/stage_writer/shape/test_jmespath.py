@@ -21,9 +21,9 @@ def rows_of(*records: object, **settings: object) -> list[object]:
     values = [record if isinstance(record, bytes) else json.dumps(record).encode() for record in records]
     stream = stream_of(kafka_columns=False, **settings)
     (staged,) = StreamConverter(stream).convert([batch_of(values)])
-    found: list[object] = staged.rows[0].to_pylist()
+    rows: list[object] = staged.rows[0].to_pylist()
     letters = staged.rows[1].to_pylist()
-    return found + [(letter["_kafka_offset"], letter["error_class"], letter["error"]) for letter in letters]
+    return rows + [(letter["_kafka_offset"], letter["error_class"], letter["error"]) for letter in letters]
 
 
 def is_bulk(columns: str, expressions: dict[str, str]) -> bool:
@@ -75,9 +75,9 @@ def test_result_is_decoded_as_strictly_as_a_field() -> None:
     digits = "12345678901234567.1234567891"
     good = b'{"x": 1, "y": "2024-02-29", "z": %s}' % digits.encode()
     bad = [{"x": 1.5}, {"y": "2023-02-29"}, {"x": "1"}]
-    found = rows_of(good, *bad, **settings)
-    assert found[0] == {"a": 1, "d": dt.date(2024, 2, 29), "m": Decimal(digits)}
-    assert [one[:2] for one in found[1:] if isinstance(one, tuple)] == [
+    rows = rows_of(good, *bad, **settings)
+    assert rows[0] == {"a": 1, "d": dt.date(2024, 2, 29), "m": Decimal(digits)}
+    assert [row[:2] for row in rows[1:] if isinstance(row, tuple)] == [
         (101, "not_exact"),
         (102, "malformed"),
         (103, "wrong_type"),
@@ -93,10 +93,10 @@ def test_other_expressions_run_record_by_record() -> None:
     columns = "n INT, prices ARRAY<DECIMAL(4,2)>, at TIMESTAMP, seconds DOUBLE"
     assert not is_bulk(columns, expressions)
     record = {"items": [{"price": 1.25}, {"price": 1}, {}], "seconds": 1626823098.5}
-    found = rows_of(record, {"items": 1, "seconds": 0}, b"{", columns=columns, jmespath=expressions)
-    at = dt.datetime(2021, 7, 20, 23, 18, 18, tzinfo=dt.UTC)
-    assert found[0] == {"n": 3, "prices": [Decimal("1.25")], "at": at, "seconds": 1626823098.5}
-    assert [one[:2] for one in found[1:] if isinstance(one, tuple)] == [
+    rows = rows_of(record, {"items": 1, "seconds": 0}, b"{", columns=columns, jmespath=expressions)
+    time = dt.datetime(2021, 7, 20, 23, 18, 18, tzinfo=dt.UTC)
+    assert rows[0] == {"n": 3, "prices": [Decimal("1.25")], "at": time, "seconds": 1626823098.5}
+    assert [row[:2] for row in rows[1:] if isinstance(row, tuple)] == [
         (101, "expression_failed"),
         (102, "invalid_json"),
     ]
@@ -127,18 +127,18 @@ def test_columns_without_an_expression_keep_their_digits_and_text() -> None:
 
 def test_number_that_a_double_cannot_hold_can_only_be_copied() -> None:
     settings = {"columns": "d DECIMAL(38,20), s STRING", "jmespath": {"d": "x || y", "s": "to_string(floor(y))"}}
-    found = rows_of(b'{"x": 0.12345678901234567891, "y": 1.5}', b'{"y": 0.12345678901234567891}', **settings)
-    assert found[0] == {"d": Decimal("0.12345678901234567891"), "s": "1"}
-    assert isinstance(found[1], tuple)
-    assert found[1][1] == "expression_failed"
+    rows = rows_of(b'{"x": 0.12345678901234567891, "y": 1.5}', b'{"y": 0.12345678901234567891}', **settings)
+    assert rows[0] == {"d": Decimal("0.12345678901234567891"), "s": "1"}
+    assert isinstance(rows[1], tuple)
+    assert rows[1][1] == "expression_failed"
 
 
 def test_required_column_can_be_filled() -> None:
     settings = {"columns": "id INT, d STRING NOT NULL", "jmespath": {"d": "other"}}
-    found = rows_of({"other": "x"}, {"id": 1}, **settings)
-    assert found[0] == {"id": None, "d": "x"}
-    assert isinstance(found[1], tuple)
-    assert found[1][1] == "missing_field"
+    rows = rows_of({"other": "x"}, {"id": 1}, **settings)
+    assert rows[0] == {"id": None, "d": "x"}
+    assert isinstance(rows[1], tuple)
+    assert rows[1][1] == "missing_field"
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,8 @@ def staged_of(*records: object, **settings: object) -> StagedRows:
 
 
 def rows_of(*records: object, **settings: object) -> list[object]:
-    found: list[object] = staged_of(*records, **settings).rows[0].to_pylist()
-    return found
+    rows: list[object] = staged_of(*records, **settings).rows[0].to_pylist()
+    return rows
 
 
 def test_dropped_field_is_visible_to_expressions_only() -> None:

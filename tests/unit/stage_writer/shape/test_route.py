@@ -90,12 +90,12 @@ def test_batches_are_routed_like_single_records(seed: int) -> None:
         for partition in range(4)
     ]
     for batch, staged in zip(batches, StreamConverter(stream).convert(batches), strict=True):
-        assert {name: found for name, found in places(staged).items() if found} == oracle(stream, batch.values)
+        assert {name: routed for name, routed in places(staged).items() if routed} == oracle(stream, batch.values)
 
 
 def oracle(stream: Stream, values: Sequence[object]) -> dict[str, list[int]]:
     expected: dict[str, list[int]] = {}
-    for offset, value in enumerate((one.as_py() for one in values), 100):  # type: ignore[attr-defined]
+    for offset, value in enumerate((scalar.as_py() for scalar in values), 100):  # type: ignore[attr-defined]
         if value is None:
             continue
         unrouted = "own" if stream.routing.unrouted == "table" else "dead"

@@ -27,7 +27,7 @@ AT_MS = 1774927057000
 def staged_of(
     stream: Stream, messages: Sequence[object], native_decoder: MakeNativeDecoder = no_native_decoder
 ) -> StagedRows:
-    values = [one if isinstance(one, bytes | None) else json.dumps(one).encode() for one in messages]
+    values = [message if isinstance(message, bytes | None) else json.dumps(message).encode() for message in messages]
     (staged,) = StreamConverter(stream, RecordInputs(native_decoder=native_decoder)).convert([batch_of(values)])
     assert staged.records == len(messages)
     return staged
@@ -81,8 +81,8 @@ CHANGES: Mapping[str, Mapping[str, object]] = {
 @pytest.mark.parametrize("envelope", sorted(CHANGES))
 def test_each_operation_becomes_a_row_with_cdc_metadata(envelope: str) -> None:
     messages = [*CHANGES[envelope].values(), None]
-    for one in native_decoders():
-        staged = staged_of(streaming(envelope), messages, native_decoder=one)
+    for native_decoder in native_decoders():
+        staged = staged_of(streaming(envelope), messages, native_decoder=native_decoder)
         assert errors_of(staged) == []
         assert (staged.tombstones, staged.filtered) == (1, 0)
         wanted = [(1, "x", {"op": operation, **ABOUT[envelope]}) for operation in CHANGES[envelope]]
@@ -126,7 +126,7 @@ def test_event_that_changes_no_row_is_filtered_for_tables_with_separate_columns(
     control = {"status": "BEGIN", "id": "571:53195829", "event_count": None, "ts_ms": 1}
     change = {"op": "c", "after": ROW}
     ((_, staged),) = next(
-        iter(converter_of(stream).slices([batch_of([json.dumps(one).encode() for one in (control, change)])]))
+        iter(converter_of(stream).slices([batch_of([json.dumps(event).encode() for event in (control, change)])]))
     )
     assert staged.filtered_offsets.tolist() == [100]
     assert {table.url: len(rows) for table, rows in staged.routed} == {"/a": 1, "/b": 1}
@@ -170,8 +170,8 @@ def test_malformed_event_is_a_dead_letter_with_its_reason(
 ) -> None:
     change = {"op": "c", "after": ROW} if envelope == "debezium" else next(iter(CHANGES[envelope].values()))
     staged = staged_of(streaming(envelope), [None, change, message, change])
-    ((offset, found, error),) = errors_of(staged)
-    assert (offset, found) == (102, error_class)
+    ((offset, actual_class, error),) = errors_of(staged)
+    assert (offset, actual_class) == (102, error_class)
     assert text in error
     assert [offset for (offset,) in rows_of(staged, "_kafka_offset")] == [101, 103]
 
@@ -217,8 +217,8 @@ def test_rows_of_one_message_go_to_the_same_tables() -> None:
     assert routed(["cc", "a", "cd", "bc"], unrouted="dead_letters") == ({"/a": [101]}, [100, 102, 103])
     assert routed(["cc", "a", "cd"]) == ({"own": [100, 100, 102, 102], "/a": [101]}, [])
     both = {"route": "CASE WHEN name = 'c' THEN ['a', 'b', 'a'] ELSE [name] END"}
-    found = ({"/a": [100, 100, 101, 101], "/b": [101, 101]}, [102])
-    assert routed(["aa", "cc", "ac"], **both) == found
+    expected = ({"/a": [100, 100, 101, 101], "/b": [101, 101]}, [102])
+    assert routed(["aa", "cc", "ac"], **both) == expected
 
 
 @pytest.mark.parametrize(("envelope", "delete"), [("maxwell", "delete"), ("canal", "DELETE"), ("dms", "delete")])
@@ -232,8 +232,8 @@ def test_canal_values_are_parsed_from_text_in_strict_streams() -> None:
     columns = "id BIGINT, price DECIMAL(10,2), at TIMESTAMP_NTZ, note STRING, ratio DOUBLE"
     row = {"id": "27", "price": "1.50", "at": "2026-03-31 03:17:37", "note": None, "ratio": "0.5"}
     staged = staged_of(streaming("canal", columns=columns), [canal("INSERT", row)])
-    ((found),) = rows_of(staged, "id", "at", "note", "ratio")
-    assert found == (27, dt.datetime(2026, 3, 31, 3, 17, 37), None, 0.5)  # noqa: DTZ001 - without a zone
+    ((actual),) = rows_of(staged, "id", "at", "note", "ratio")
+    assert actual == (27, dt.datetime(2026, 3, 31, 3, 17, 37), None, 0.5)  # noqa: DTZ001 - without a zone
     assert staged.rows[0]["price"].cast(pa.string()).to_pylist() == ["1.50"]
 
 
@@ -241,9 +241,9 @@ def test_canal_values_are_parsed_from_text_in_strict_streams() -> None:
 def test_opener_extracts_the_record_of_an_event(envelope: str) -> None:
     opened = opener_of(streaming(envelope))
     for message in CHANGES[envelope].values():
-        found = opened(json.dumps(message).encode())
-        assert found is not None
-        assert set(json.loads(found)) == {"id", "name"}
+        opened_record = opened(json.dumps(message).encode())
+        assert opened_record is not None
+        assert set(json.loads(opened_record)) == {"id", "name"}
     assert opened(b"{}") is None
     assert opened(b"{") is None
 
@@ -296,8 +296,9 @@ DOCUMENTED: list[tuple[str, str, bytes, dict[str, object]]] = [
 def test_documented_example_messages_become_rows(
     envelope: str, columns: str, message: bytes, expected: dict[str, object]
 ) -> None:
-    for one in native_decoders():
-        (row,) = staged_of(streaming(envelope, columns=columns), [message], native_decoder=one).rows[0].to_pylist()
+    for native_decoder in native_decoders():
+        staged = staged_of(streaming(envelope, columns=columns), [message], native_decoder=native_decoder)
+        (row,) = staged.rows[0].to_pylist()
         assert expected.items() <= {**row, **row["_cdc"]}.items()
 
 

@@ -54,11 +54,11 @@ def batches() -> list[MessageBatch]:
     return [batch_of(first), batch_of(second, partition=4), batch_of([None, b"{"], partition=5)]
 
 
-def summed(found: Sequence[StagedRows]) -> tuple[object, ...]:
+def summed(slices: Sequence[StagedRows]) -> tuple[object, ...]:
     """The totals that a marker would have, and the rows."""
     buffer: dict[str, list[object]] = {}
     counts: Counter[str] = Counter()
-    for staged in found:
+    for staged in slices:
         named = [*zip(("own", "dead"), staged.rows, strict=True), *((table.url, rows) for table, rows in staged.routed)]
         for name, rows in named:
             buffer.setdefault(name, []).extend(rows.to_pylist())
@@ -69,9 +69,9 @@ def summed(found: Sequence[StagedRows]) -> tuple[object, ...]:
             filtered=staged.filtered,
             **staged.dead_letters,
         )
-    ends = [staged.end for staged in found]
+    ends = [staged.end for staged in slices]
     assert ends == sorted(ends)
-    times = [bound for staged in found for bound in staged.timestamp_bounds_ms or ()]
+    times = [bound for staged in slices for bound in staged.timestamp_bounds_ms or ()]
     return {name: rows for name, rows in buffer.items() if rows}, counts, ends[-1], min(times), max(times)
 
 
@@ -81,7 +81,7 @@ def test_slices_add_up_to_the_whole(slice_bytes: int) -> None:
     whole = StreamConverter(STREAM).convert(given)
     slices = list(StreamConverter(STREAM, limits=ExplodeLimits(slice_bytes)).slices(given))
     for place, (batch, staged) in enumerate(zip(given, whole, strict=True)):
-        mine = [one for found in slices for part, one in found if part.partition == batch.partition]
+        mine = [rows for part in slices for source, rows in part if source.partition == batch.partition]
         assert summed(mine) == summed([staged]), place
         assert not mine[-1].is_segment
     assert (len(slices) == 1) == (slice_bytes == 10**9)
@@ -91,8 +91,8 @@ def test_slice_size_is_limited() -> None:
     converter = StreamConverter(STREAM, limits=ExplodeLimits(10_000))
     values: list[bytes | None] = [message(number, number * 37 % 400, "x" * (number % 90)) for number in range(60)]
     sizes = [
-        sum(rows.nbytes for _, staged in found for rows in (*staged.rows, *(rows for _, rows in staged.routed)))
-        for found in converter.slices([batch_of(values)])
+        sum(rows.nbytes for _, staged in part for rows in (*staged.rows, *(rows for _, rows in staged.routed)))
+        for part in converter.slices([batch_of(values)])
     ]
     assert len(sizes) > 50
     assert max(sizes) < 40_000  # Kafka's columns are not counted
@@ -101,22 +101,24 @@ def test_slice_size_is_limited() -> None:
 def test_segments_of_a_record_share_one_buffer() -> None:
     converter = StreamConverter(STREAM, limits=ExplodeLimits(500))
     buffer = Buffer.begin(batch_of([None]).end, converter.formats)
-    (found,) = [[one for part in converter.slices([batch_of([message(0, 1000)])]) for _, one in part]]
-    assert [one.is_segment for one in found[-3:]] == [True, True, False]
-    for staged in found:
+    (segments,) = [[staged for part in converter.slices([batch_of([message(0, 1000)])]) for _, staged in part]]
+    assert [segment.is_segment for segment in segments[-3:]] == [True, True, False]
+    for staged in segments:
         buffer.add(staged, 0.0)
-    assert (buffer.records, buffer.exploded, len(found) > 10) == (1, 999, True)
+    assert (buffer.records, buffer.exploded, len(segments) > 10) == (1, 999, True)
     (file,) = buffer.tables[0].finish()
     assert file.rows == 1000
 
 
 def test_record_too_large_to_explode_is_a_dead_letter() -> None:
     converter = StreamConverter(STREAM, limits=ExplodeLimits(1_000, 50_000))
-    found = [
-        one for part in converter.slices([batch_of([message(0, 2), message(1, 900, "x" * 100)])]) for _, one in part
+    slices = [
+        staged
+        for part in converter.slices([batch_of([message(0, 2), message(1, 900, "x" * 100)])])
+        for _, staged in part
     ]
-    assert [dict(staged.dead_letters) for staged in found] == [{"explodes_too_far": 1}]
-    (letter,) = found[0].rows[1].to_pylist()
+    assert [dict(staged.dead_letters) for staged in slices] == [{"explodes_too_far": 1}]
+    (letter,) = slices[0].rows[1].to_pylist()
     assert (letter["_kafka_offset"], json.loads(letter["value"])["id"]) == (101, 1)
     assert "four times writer.memory" in letter["error"]
 
@@ -133,9 +135,9 @@ def test_row_bytes_are_the_bytes_of_the_values() -> None:
         {"l": ["b" * 100], "t": None},
     ]
     table = pa.Table.from_pylist(rows, to_arrow_schema(parse_ddl(ddl)))
-    found = row_bytes(table)
-    fixed = found[1]
-    assert (found - fixed).tolist() == [10 + 7 + 8 + 27 + 5, 0, 0, 104]
-    assert row_bytes(table.slice(1, 2)).tolist() == found[1:3].tolist()
-    assert row_bytes(pa.concat_tables([table, table])).tolist() == np.tile(found, 2).tolist()
+    sizes = row_bytes(table)
+    fixed = sizes[1]
+    assert (sizes - fixed).tolist() == [10 + 7 + 8 + 27 + 5, 0, 0, 104]
+    assert row_bytes(table.slice(1, 2)).tolist() == sizes[1:3].tolist()
+    assert row_bytes(pa.concat_tables([table, table])).tolist() == np.tile(sizes, 2).tolist()
     assert row_bytes(table.slice(0, 0)).tolist() == []

@@ -83,13 +83,13 @@ class World:
         self.settle(*starts)
 
     def markers(self) -> list[str]:
-        return sorted(found.path for found in self.store.list("done/"))
+        return sorted(stored.path for stored in self.store.list("done/"))
 
     def settle(self, *starts: int) -> None:
         self.store.delete(MarkerName(SOURCE, Position(start)).path for start in starts)
 
     def files(self) -> set[str]:
-        return {found.path for found in self.table.list("")}
+        return {stored.path for stored in self.table.list("")}
 
     def without_a_response(self) -> ObjectStage:
         """A stage whose first create succeeds but loses its response."""
@@ -509,7 +509,7 @@ def test_chain_that_vanishes_during_the_read_is_an_error(world: World) -> None:
 
 def test_loader_notification_is_named_after_the_writer(world: World) -> None:
     world.stage().put_notification("orders")
-    assert [found.path for found in world.store.list("news/")] == [notification_path("orders", "w")]
+    assert [stored.path for stored in world.store.list("news/")] == [notification_path("orders", "w")]
 
 
 @pytest.mark.parametrize(("generation", "is_last"), [(0, False), (1, True)])

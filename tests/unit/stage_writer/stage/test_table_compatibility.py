@@ -38,7 +38,7 @@ def state_of(columns: str, partition_by: tuple[str, ...] = (), **properties: str
     return TableState(0, "t", schema_to_json(parse_ddl(columns)), partition_by, properties, 1, 2, frozenset())
 
 
-def found(stream: dict[str, object], state: TableState) -> Incompatibility | None:
+def refusal(stream: dict[str, object], state: TableState) -> Incompatibility | None:
     return incompatibility(StreamConverter(stream_of(**stream)).formats[0], state)
 
 
@@ -56,7 +56,7 @@ def found(stream: dict[str, object], state: TableState) -> Incompatibility | Non
     ],
 )
 def test_column_type_that_the_table_cannot_take_is_refused_by_name(table: str, staged: str) -> None:
-    refused = found({"columns": staged}, state_of(table + KAFKA))
+    refused = refusal({"columns": staged}, state_of(table + KAFKA))
     assert refused is not None
     assert "the column qty" in refused.problem
     assert refused.remedy.startswith(f"write {table} in columns (with coerce")
@@ -89,7 +89,7 @@ def test_column_type_that_the_table_cannot_take_is_refused_by_name(table: str, s
 def test_remedy_names_the_setting_that_makes_the_column(stream: dict[str, Any], table: str, remedy: str) -> None:
     merge: dict[str, object] = stream.get("merge", {})
     of_merge = {"load": "merge", "merge": {"keys": ["id"], "tombstones": "ignore", **merge}} if merge else {}
-    refused = found({"columns": "id INT", **stream, **of_merge}, state_of(table + KAFKA))
+    refused = refusal({"columns": "id INT", **stream, **of_merge}, state_of(table + KAFKA))
     assert refused is not None
     assert refused.remedy.startswith(f"write {remedy}")
 
@@ -107,12 +107,12 @@ def test_remedy_names_the_setting_that_makes_the_column(stream: dict[str, Any], 
     ],
 )
 def test_difference_that_the_table_can_absorb_is_staged(table: str, staged: str) -> None:
-    assert found({"columns": staged}, state_of(table + KAFKA)) is None
+    assert refusal({"columns": staged}, state_of(table + KAFKA)) is None
 
 
 def test_other_partitioning_is_refused_with_the_tables_partitioning() -> None:
     stream: dict[str, object] = {"columns": "day STRING, sku STRING", "partition_by": ["sku"]}
-    refused = found(stream, state_of(f"day STRING, sku STRING{KAFKA}", ("day",)))
+    refused = refusal(stream, state_of(f"day STRING, sku STRING{KAFKA}", ("day",)))
     assert refused is not None
     assert "it is partitioned by day, staged by sku" in refused.problem
     assert "partition_by: [day]" in refused.remedy
@@ -123,7 +123,7 @@ def test_other_partitioning_is_accepted_where_spark_writes_the_rows(case: str) -
     stream: dict[str, object] = {"columns": "day STRING, sku STRING", "partition_by": ["sku"]}
     properties = {} if case == "load is append" else {"delta.constraints.c": "day > ''"}
     load = {"load": "append"} if case == "load is append" else {}
-    assert found(stream | load, state_of(f"day STRING, sku STRING{KAFKA}", ("day",), **properties)) is None
+    assert refusal(stream | load, state_of(f"day STRING, sku STRING{KAFKA}", ("day",), **properties)) is None
 
 
 def held(world: World) -> list[HeldPartition]:

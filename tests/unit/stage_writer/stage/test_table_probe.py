@@ -14,8 +14,8 @@ from tests.builders import config_file, instance, settings_of
 from tests.unit.stage_writer.stage.test_table_compatibility import write_log
 
 
-def prove(folder: Path, **says: object) -> int:
-    stream = {"table": f"{folder}/lake/orders", "columns": "id BIGINT, k INT", **says}
+def prove(folder: Path, **options: object) -> int:
+    stream = {"table": f"{folder}/lake/orders", "columns": "id BIGINT, k INT", **options}
     return prove_tables(settings_of(stream, folder=str(folder)), stores_of({}))
 
 
@@ -26,17 +26,17 @@ def test_probe_writes_to_every_table_and_leaves_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "says"),
+    ("key", "options"),
     [
         ("streams[0].table", lambda blocked: {"table": blocked}),
         ("streams[0].dead_letters", lambda blocked: {"dead_letters": blocked}),
         ("streams[0].routes.1", lambda blocked: {"route": "k", "routes": {"1": blocked}}),
     ],
 )
-def test_unwritable_table_is_named(tmp_path: Path, key: str, says: Callable[[str], dict[str, object]]) -> None:
+def test_unwritable_table_is_named(tmp_path: Path, key: str, options: Callable[[str], dict[str, object]]) -> None:
     (tmp_path / "blocked").write_text("a file where the folder of tables should be", "utf-8")
     with pytest.raises(StoreRefusedError) as caught:
-        prove(tmp_path, **says(f"{tmp_path}/blocked/orders"))
+        prove(tmp_path, **options(f"{tmp_path}/blocked/orders"))
     assert caught.value.problem.startswith(
         f"{key} (orders): this writer cannot create data files below {tmp_path}/blocked/"
     )
@@ -44,12 +44,12 @@ def test_unwritable_table_is_named(tmp_path: Path, key: str, says: Callable[[str
 
 def test_table_written_only_by_spark_is_not_probed(tmp_path: Path) -> None:
     (tmp_path / "blocked").write_text("", "utf-8")
-    says = {"load": "append", "table": f"{tmp_path}/blocked/orders", "dead_letters": f"{tmp_path}/lake/dead"}
-    assert prove(tmp_path, **says) == 1
+    options = {"load": "append", "table": f"{tmp_path}/blocked/orders", "dead_letters": f"{tmp_path}/lake/dead"}
+    assert prove(tmp_path, **options) == 1
 
 
 @pytest.mark.parametrize(
-    ("folder", "says"),
+    ("folder", "options"),
     [
         ("done", {}),
         ("data", {"load": "append"}),
@@ -57,10 +57,10 @@ def test_table_written_only_by_spark_is_not_probed(tmp_path: Path) -> None:
         ("routes", {"route": "k", "route_table": "{folder}/lake/{route}"}),
     ],
 )
-def test_unwritable_stage_folder_is_named(tmp_path: Path, folder: str, says: dict[str, str]) -> None:
+def test_unwritable_stage_folder_is_named(tmp_path: Path, folder: str, options: dict[str, str]) -> None:
     (tmp_path / "stage").mkdir()
     (tmp_path / "stage" / folder).write_text("a file where the folder should be", "utf-8")
-    wanted = {key: value.replace("{folder}", str(tmp_path)) for key, value in says.items()}
+    wanted = {key: value.replace("{folder}", str(tmp_path)) for key, value in options.items()}
     stream = {"columns": "id BIGINT, k INT", "table": f"{tmp_path}/lake/orders", **wanted}
     settings = settings_of(stream, folder=str(tmp_path))
     with pytest.raises(

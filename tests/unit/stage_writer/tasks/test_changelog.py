@@ -35,9 +35,9 @@ def flushed(folder: Path, *ends: int) -> World:
 
 
 def held(world: World) -> tuple[str, str]:
-    found = world.writer.snapshot().held[FIRST]
-    assert found.reason == "state"
-    return found.problem, found.remedy
+    hold = world.writer.snapshot().held[FIRST]
+    assert hold.reason == "state"
+    return hold.problem, hold.remedy
 
 
 def test_changes_go_to_the_topic_above_a_snapshot_in_the_stage(tmp_path: Path) -> None:
@@ -276,11 +276,11 @@ def test_written_and_restored_changes_are_counted(tmp_path: Path) -> None:
         return float(values[0]), float(values[1])
 
     written = world.topics.logs[CHANGES]
-    assert counts("written") == (sum(len(one.value) for one in written), len(written))
+    assert counts("written") == (sum(len(change.value) for change in written), len(written))
     world.new_writer(HOUR, topic=CHANGES)
     world.grow(22)
     assert counts("restored") == (
-        sum(len(one.value) for one in written[: len(world.topics.read)]),
+        sum(len(change.value) for change in written[: len(world.topics.read)]),
         len(world.topics.read),
     )
     assert len(world.topics.read) > 2
@@ -343,10 +343,10 @@ def test_topic_with_unsuitable_settings_is_refused(key: str, value: str, text: s
     good = {"cleanup.policy": "delete", "retention.ms": "604800000", "retention.bytes": "-1"}
     assert suitability_problem(CHANGES, good, 86_400.0) is None
     assert suitability_problem(CHANGES, good | {"retention.ms": "-1"}, 86_400.0) is None
-    found = suitability_problem(CHANGES, good | {key: value}, 86_400.0)
-    assert isinstance(found, ConfigError)
-    assert f"'changes', which has {key}={value}" in found.problem
-    assert f"set the topic's {key} to {text}" in found.remedy
+    problem = suitability_problem(CHANGES, good | {key: value}, 86_400.0)
+    assert isinstance(problem, ConfigError)
+    assert f"'changes', which has {key}={value}" in problem.problem
+    assert f"set the topic's {key} to {text}" in problem.remedy
 
 
 def test_topic_retention_exceeds_the_snapshot_age() -> None:
@@ -378,4 +378,4 @@ def test_invalid_changelog_setting_is_refused(streams: list[dict[str, object]], 
         "state_changelog": "changes",
     }
     with pytest.raises(ValueError, match=text):
-        settings_of(*(usual | one for one in streams), stage={"url": "file:///s"})
+        settings_of(*(usual | stream for stream in streams), stage={"url": "file:///s"})

@@ -42,12 +42,12 @@ def test_disk_holds_the_maximum_number_of_stores(tmp_path: Path) -> None:
         TopicPartition(Topic("+".join("abcde" * 50)), Partition(0)),
     )
     keeping.require_place(builders)
-    for mark, found in ((None, None), ("marker", 1)):
+    for mark, value in ((None, None), ("marker", 1)):
         stores = TaskStores(builders, keeping.backend(partition, builders))
         assert stores.mark == mark
         if mark is None:
             stores.restore((), (), "")
-        assert stores.store("s999").get("a") == found
+        assert stores.store("s999").get("a") == value
         for builder in builders:
             stores.store(builder.name).put("a", 1)
         stores.seal()

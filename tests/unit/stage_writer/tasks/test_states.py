@@ -35,13 +35,13 @@ def files(*starts: int) -> StateFiles:
 
 def stateful(*edges: int) -> list[Marker]:
     """A chain in which every flush changed the state."""
-    found, before = [], EMPTY_STATE
+    markers_with_state, before = [], EMPTY_STATE
     for marker in chain_of(*edges):
         assert marker.manifest is not None
         after = before.with_changes(file(marker.span.start))
-        found.append(replace(marker, manifest=replace(marker.manifest, state=MarkedState(after, before))))
+        markers_with_state.append(replace(marker, manifest=replace(marker.manifest, state=MarkedState(after, before))))
         before = after
-    return found
+    return markers_with_state
 
 
 def stage_of(markers: list[Marker], there: StateFiles) -> ObjectStage:

@@ -95,14 +95,14 @@ def test_converting_tasks_together_does_not_change_their_results(seed: int) -> N
             fresh = [{made[int(batch.partition.partition)].converter: [batch] for batch in batches}]
             if made is alone:
                 fresh = [{made[int(batch.partition.partition)].converter: [batch]} for batch in batches]
-            found = [
+            summaries = [
                 (int(batch.partition.partition), summary(staged))
                 for some in fresh
                 for converts, of_tasks in together(some)
                 for portion in converts.slices(of_tasks)
                 for batch, staged in portion
             ]
-            both.append([list(one) for one in sorted(found, key=lambda one: one[0])])
+            both.append([list(pair) for pair in sorted(summaries, key=lambda pair: pair[0])])
         assert both[0] == both[1]
 
 

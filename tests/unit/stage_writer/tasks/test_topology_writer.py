@@ -186,7 +186,7 @@ def test_lookups_see_unflushed_changes_but_no_revoked_task(tmp_path: Path) -> No
     world.writer.step(0.2)
     (task,) = look_ups.tasks("orders")
     asked = StoreQuery(keys=(0,))
-    assert [found.value for found in task.find("counts", StoreKind.KEY_VALUE, asked) or ()] == [7]
+    assert [entry.value for entry in task.find("counts", StoreKind.KEY_VALUE, asked) or ()] == [7]
     assert len(world.staged()) == 10
     world.writer.lost([FIRST])
     assert task.find("counts", StoreKind.KEY_VALUE, asked) is None

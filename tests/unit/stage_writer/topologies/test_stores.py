@@ -77,11 +77,11 @@ def test_expired_entries_are_not_found_from_the_exact_millisecond() -> None:
     windows = Stores.window("w", timedelta(milliseconds=40), timedelta(milliseconds=10))
     sessions = Stores.session("s", timedelta(milliseconds=40))
     stores = TaskStores([windows, sessions], MemoryBackend())
-    for highest_ms, found in ((11, True), (50, True), (51, False)):
+    for highest_ms, is_kept in ((11, True), (50, True), (51, False)):
         stores.store("w").put("a", highest_ms, highest_ms)
         stores.store("s").put(Windowed("a", 5, highest_ms), highest_ms)
-        assert stores.store("w").fetch("a", 11) == (11 if found else None)
-        assert stores.store("s").fetch_session(Windowed("a", 5, 11)) == (11 if found else None)
+        assert stores.store("w").fetch("a", 11) == (11 if is_kept else None)
+        assert stores.store("s").fetch_session(Windowed("a", 5, 11)) == (11 if is_kept else None)
 
 
 def test_sessions_are_found_by_both_ends_to_the_millisecond() -> None:

@@ -202,7 +202,7 @@ def test_unknown_field_named_by_record_data_is_a_dead_letter(columns: str | None
     topology = Topology().add_source("events", "events", columns=columns)
     topology.add_processor("spread", each(spread), "events").add_sink("rows", "spread")
     driver = TopologyTestDriver(topology, columns="n INT")
-    driver.pipe_inputs([Message("events", "k", found, 1) for found in (value, {"tags": {"n": 5}})])
+    driver.pipe_inputs([Message("events", "k", sent, 1) for sent in (value, {"tags": {"n": 5}})])
     assert driver.rows() == [{"n": 5}]
     assert ["has no column 'odd'" in letter.error for letter in driver.dead_letters()] == [True]
 
@@ -589,7 +589,7 @@ def test_tombstones_reach_processors_but_no_table() -> None:
 
 
 @pytest.mark.parametrize(
-    ("form", "key", "found"),
+    ("form", "key", "decoded"),
     [
         ("STRING", b"caf\xc3\xa9", "café"),
         ("BIGINT", b"\xff" * 8, -1),
@@ -599,7 +599,7 @@ def test_tombstones_reach_processors_but_no_table() -> None:
         ("JSON", b'[1,"a"]', (1, "a")),
     ],
 )
-def test_keys_are_decoded_and_encoded_in_the_declared_format(form: str, key: bytes, found: object) -> None:
+def test_keys_are_decoded_and_encoded_in_the_declared_format(form: str, key: bytes, decoded: object) -> None:
     seen: list[object] = []
     topology = Topology().add_source("a", "a", columns="n INT", key=form)
 
@@ -611,7 +611,7 @@ def test_keys_are_decoded_and_encoded_in_the_declared_format(form: str, key: byt
     driver = TopologyTestDriver(topology.add_topic_sink("out", "p", topic="b", key=form))
     driver.pipe_input("a", key, {"n": 1}, 1)
     driver.pipe_input("a", None, {"n": 1}, 1)
-    assert seen == [found, None]
+    assert seen == [decoded, None]
     assert [record.key for record in driver.topic_records("b")] == [key, None]
 
 

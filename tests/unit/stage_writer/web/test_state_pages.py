@@ -55,16 +55,16 @@ class Asking:
     def entries(self, path: str, task: int = 0) -> list[dict[str, Any]]:
         status, answer = self.get(f"/state/orders/{path}")
         assert status == 200, answer
-        assert [one["partition"] for one in answer["tasks"]] == [0, 1]
-        found: list[dict[str, Any]] = answer["tasks"][task]["entries"]
-        return found
+        assert [task_answer["partition"] for task_answer in answer["tasks"]] == [0, 1]
+        entries: list[dict[str, Any]] = answer["tasks"][task]["entries"]
+        return entries
 
 
 @pytest.fixture
 def asking() -> Iterator[Asking]:
-    found = Asking()
-    yield found
-    found.server.close()
+    client = Asking()
+    yield client
+    client.server.close()
 
 
 def test_key_is_found_in_its_task_and_absent_in_others(asking: Asking) -> None:
@@ -76,12 +76,12 @@ def test_key_is_found_in_its_task_and_absent_in_others(asking: Asking) -> None:
 def test_entries_are_sorted_by_key_within_bounds(asking: Asking) -> None:
     for key in ("b", "a", "ab", "c", 7, (1, "x")):
         asking.tasks[0].stores.store("counts").put(key, 1)
-    assert [one["key"] for one in asking.entries("counts?low=a&high=b")] == ["a", "ab", "b"]
-    assert [one["key"] for one in asking.entries("counts?prefix=a")] == ["a", "ab"]
-    assert [one["key"] for one in asking.entries("counts?limit=2")] == [7, "a"]
+    assert [entry["key"] for entry in asking.entries("counts?low=a&high=b")] == ["a", "ab", "b"]
+    assert [entry["key"] for entry in asking.entries("counts?prefix=a")] == ["a", "ab"]
+    assert [entry["key"] for entry in asking.entries("counts?limit=2")] == [7, "a"]
     assert asking.entries("counts/7?key_type=json") == [{"key": 7, "value": 1}]
     assert asking.entries("counts/%5B1,%22x%22%5D?key_type=json") == [{"key": [1, "x"], "value": 1}]
-    assert [one["key"] for one in asking.entries("counts?prefix=%5B1%5D&key_type=json")] == [[1, "x"]]
+    assert [entry["key"] for entry in asking.entries("counts?prefix=%5B1%5D&key_type=json")] == [[1, "x"]]
 
 
 def test_windows_and_sessions_are_found_by_time(asking: Asking) -> None:
@@ -92,15 +92,15 @@ def test_windows_and_sessions_are_found_by_time(asking: Asking) -> None:
     assert asking.entries("hours/a?from=10000&to=19999") == [
         {"key": "a", "start_ms": 10_000, "end_ms": 20_000, "value": 10_000}
     ]
-    assert [one["start_ms"] for one in asking.entries("hours?to=10000")] == [0, 10_000]
+    assert [entry["start_ms"] for entry in asking.entries("hours?to=10000")] == [0, 10_000]
     session = {"key": "a", "start_ms": 5, "end_ms": 70, "value": 2}
     assert asking.entries("visits/a?from=70") == asking.entries("visits") == [session]
     assert asking.entries("visits/a?from=71") == []
 
 
 def test_values_are_returned_as_json(asking: Asking) -> None:
-    at = datetime(2026, 1, 2, tzinfo=UTC)
-    value = {"price": Decimal("1.10"), "at": at, "raw": b"\xff", 3: float("nan"), "t": (1, [None])}
+    time = datetime(2026, 1, 2, tzinfo=UTC)
+    value = {"price": Decimal("1.10"), "at": time, "raw": b"\xff", 3: float("nan"), "t": (1, [None])}
     asking.tasks[0].stores.store("counts").put("a", value)
     assert asking.entries("counts/a")[0]["value"] == {
         "price": "1.10",
@@ -137,8 +137,8 @@ def test_requests_without_the_token_are_refused(asking: Asking) -> None:
     ],
 )
 def test_invalid_request_is_refused_with_a_reason(asking: Asking, path: str, status: int, why: str) -> None:
-    found, answer = asking.get(path)
-    assert (found, why in answer) == (status, True), answer
+    actual, answer = asking.get(path)
+    assert (actual, why in answer) == (status, True), answer
 
 
 def test_overview_lists_stores_and_open_tasks(asking: Asking) -> None:
@@ -147,7 +147,7 @@ def test_overview_lists_stores_and_open_tasks(asking: Asking) -> None:
     (stream,) = asking.get("/state")[1]["streams"]
     assert stream["tasks"] == [{"topic": "clicks", "partition": 0, "entries": 1}]
     assert {"store": "hours", "kind": "window"} in stream["stores"]
-    assert [one["partition"] for one in asking.get("/state/orders/counts")[1]["tasks"]] == [0]
+    assert [task["partition"] for task in asking.get("/state/orders/counts")[1]["tasks"]] == [0]
     another = asking.task(1)
     asking.look_ups.remove("orders", asking.tasks[1])
     assert asking.look_ups.tasks("orders") == [asking.tasks[0], another]
@@ -156,11 +156,11 @@ def test_overview_lists_stores_and_open_tasks(asking: Asking) -> None:
 def test_lookup_waits_for_the_gate(asking: Asking) -> None:
     counts, gate = asking.tasks[0].stores.store("counts"), WatchedLock()
     asking.tasks[0].gate = gate  # type: ignore[assignment]
-    found: list[Any] = []
+    answers: list[Any] = []
 
     def look_up() -> None:
         try:
-            found.append(asking.entries("counts/a"))
+            answers.append(asking.entries("counts/a"))
         finally:
             gate.waited_for.set()
 
@@ -169,10 +169,10 @@ def test_lookup_waits_for_the_gate(asking: Asking) -> None:
         counts.put("a", "half done")
         thread.start()
         gate.waited_for.wait()
-        assert not found
+        assert not answers
         counts.put("a", "done")
     thread.join()
-    assert found == [[{"key": "a", "value": "done"}]]
+    assert answers == [[{"key": "a", "value": "done"}]]
 
 
 def test_responses_of_workers_are_merged() -> None:
