@@ -24,10 +24,12 @@ from dataclasses import replace
 
 from common.errors import MarkerError, StoreError
 from common.ports import AlreadyExists, ObjectStore
+from common.remedies import repair
 from common.spans import Position, TopicPartition
+from common.stage.chain import emptied
 from common.stage.chain_origins import ChainOrigin, is_superseded, newest_origin, origin_path, origin_to_bytes
 from common.stage.marker_contents import listed_markers
-from common.stage.markers import MarkerName, digest_of, folder_of, marker_from_bytes, stray_path
+from common.stage.markers import Marker, MarkerName, digest_of, folder_of, marker_from_bytes, stray_path
 from stage_writer.chain_end import Tail
 
 _READ_AGAIN = 5
@@ -57,24 +59,37 @@ class StagedChains:
                 data = self._store.read(path)
                 if data is None:
                     break  # an operator has just put it aside: list again
-                marker = marker_from_bytes(name, data)
+                marker = marker_from_bytes(name, data, path)
                 if not is_superseded(marker, origin):
                     tail = Tail.of(marker, path, digest_of(data), generation)
-                    return replace(tail, outboxes=self._outboxes(listed[number:])) if tail.is_bare else tail
+                    return self._bare(tail, marker, self._below(listed[number:]), origin) if tail.is_bare else tail
             else:
                 return None
         msg = f"the markers of {partition} disappear while they are read"
         raise StoreError(msg, "wait for the repair in progress")
 
-    def _outboxes(self, below: Iterable[tuple[MarkerName, bool, str]]) -> tuple[str, ...]:
-        """The undelivered outboxes, as the last marker below one that was made by hand, which lists none, has them."""
-        for name, has_content, path in below:
-            if not has_content:
-                continue  # made by hand as well; there may be thousands
-            marker = marker_from_bytes(name, self._store.read(path) or b"")  # one that has vanished lists none either
-            if marker.manifest is not None:
-                return marker.manifest.outboxes
-        return ()
+    def _bare(self, tail: Tail, marker: Marker, below: Marker | None, origin: ChainOrigin | None) -> Tail:
+        """The tail of a marker that is empty, with the undelivered outboxes that the last one ``below`` it lists.
+
+        Raises MarkerError for one that was emptied (common/stage/chain.py, rule 5).
+        """
+        if below is None or below.manifest is None:
+            return tail
+        name = marker.name
+        if not is_superseded(below, origin) and (why := emptied([below, marker]).get(name)):
+            msg = f"the marker {name.path} cannot be used: {why}"
+            again = repair("rewind", name.topic_partition, name.start, "--yes")
+            raise MarkerError(msg, f"stage its records again with `{again}`")
+        return replace(tail, outboxes=below.manifest.outboxes)
+
+    def _below(self, listed: Iterable[tuple[MarkerName, bool, str]]) -> Marker | None:
+        """The last one of these markers that was not made by hand; there may be thousands that were."""
+        for name, has_content, path in listed:
+            if has_content:
+                marker = marker_from_bytes(name, self._store.read(path) or b"")
+                if marker.manifest is not None:  # it may have vanished
+                    return marker
+        return None
 
     def origin(self, partition: TopicPartition) -> ChainOrigin | None:
         """Where a partition's chain starts while it has no marker; None if that is not recorded."""

@@ -35,7 +35,7 @@ def _read(store: ObjectStore, name: MarkerName, path: str) -> StagedMarker | Non
     if data is None:
         return None  # settled since the listing
     try:
-        return StagedMarker(path, name, marker_from_bytes(name, data))
+        return StagedMarker(path, name, marker_from_bytes(name, data, path))
     except MarkerError:
         return StagedMarker(path, name, None)
 

@@ -151,7 +151,7 @@ class ChainInspector:
         if data is None:
             return None  # settled since the listing
         try:
-            return StagedMarker(item_found.path, name, marker_from_bytes(name, data))
+            return StagedMarker(item_found.path, name, marker_from_bytes(name, data, item_found.path))
         except MarkerError as error:
             return StagedMarker(item_found.path, name, None, is_newer=isinstance(error, NewerFormatError))
 

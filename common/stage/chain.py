@@ -10,8 +10,9 @@ Rules:
 3. A marker made by hand inside the positions that writers staged has no effect, and is a stray too.
 4. A writer continues from the end of the trunk: the segment with the highest root.
 5. An empty marker is one made by hand, unless the flush that continues from it shows that a writer had made it: that
-   flush starts at another position than the next one, or has a digest of its content. Such a marker was *emptied*: its
-   records are not covered, and it is read as one that cannot be.
+   flush starts at another position than the next one, or has a digest of its content. Where nothing continues from it
+   yet, it follows a flush, and its name is padded, a writer has most likely made it, too. Such a marker was *emptied*:
+   its records are not covered, and it is read as one that cannot be.
 """
 
 from collections.abc import Iterable, Mapping
@@ -78,6 +79,14 @@ def emptied(markers: Iterable[Marker]) -> Mapping[MarkerName, str]:
             continue
         if start != before.span.end or manifest.previous_digest not in (None, _EMPTY):
             problems[before.name] = f"it is empty, but the marker at {start} continues what a writer had put into it"
+    continued = {manifest.previous for manifest in whole.values()}
+    flushed = {manifest.span.end for manifest in whole.values() if manifest.origin is Origin.FLUSH}
+    for start in flushed & empty.keys() - whole.keys() - continued:
+        if empty[start].is_as_named_by_programs:
+            problems[empty[start].name] = (
+                f"it is empty, follows a flush, and has a writer's padded name: its content is probably lost (one made "
+                f"by hand there is named {start}.done)"
+            )
     return problems
 
 

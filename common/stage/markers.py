@@ -270,6 +270,8 @@ class Marker:
 
     name: MarkerName
     manifest: Manifest | None
+    is_as_named_by_programs: bool = False
+    """Of an empty one: whether its object has the padded name that a program gives a marker."""
 
     @property
     def span(self) -> Span:
@@ -376,8 +378,9 @@ def manifest_from_bytes(name: MarkerName, data: bytes) -> Manifest | None:
         return _from_stored(name, _FORM.validate_json(data, strict=True))
 
 
-def marker_from_bytes(name: MarkerName, data: bytes) -> Marker:
-    return Marker(name, manifest_from_bytes(name, data))
+def marker_from_bytes(name: MarkerName, data: bytes, path: str | None = None) -> Marker:
+    """``path`` is the object's own, which of an empty marker says more (common/stage/chain.py, rule 5)."""
+    return Marker(name, manifest_from_bytes(name, data), is_as_named_by_programs=not data and path == name.path)
 
 
 def marker_to_bytes(marker: Marker) -> bytes:

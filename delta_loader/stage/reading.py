@@ -155,9 +155,9 @@ class Stage:
         objects = [(name, path) for name in names for path in listing[name.topic_partition].paths(name)]
         contents = self._parallel(lambda item: self.store.read(item[1]), objects)
         markers: dict[MarkerName, tuple[AnyMarker, ...]] = {}
-        for (name, _), data in zip(objects, contents, strict=True):
+        for (name, path), data in zip(objects, contents, strict=True):
             if data is not None:
-                markers[name] = (*markers.get(name, ()), _parse(name, data, tables))
+                markers[name] = (*markers.get(name, ()), _parse(name, data, tables, path))
         return markers
 
     def lacking(
@@ -205,7 +205,7 @@ class Stage:
             for name in sorted(finished[partition]):
                 for path in listing[partition].paths(name):
                     data = self.store.read(path)
-                    if data is not None and _parse(name, data, tables) not in judged[name]:
+                    if data is not None and _parse(name, data, tables, path) not in judged[name]:
                         return gone
                     self.store.delete([path])
                 gone.append(name)
@@ -253,8 +253,8 @@ def _folders(root: str, stream: Stream) -> list[str]:
     return [f"{root}/{stream.chain_of(topic)}/" for topic in stream.topics] if by_name else [f"{root}/"]
 
 
-def _parse(name: MarkerName, data: bytes, tables: Mapping[str, str]) -> AnyMarker:
+def _parse(name: MarkerName, data: bytes, tables: Mapping[str, str], path: str) -> AnyMarker:
     try:
-        return for_tables(marker_from_bytes(name, data), tables)
+        return for_tables(marker_from_bytes(name, data, path), tables)
     except MarkerError as error:
         return UnreadableMarker(name, error.problem, isinstance(error, NewerFormatError))

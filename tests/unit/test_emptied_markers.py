@@ -9,7 +9,7 @@ from bootstrap.apply.partition_state import partition_state
 from bootstrap.plans.repair import plan_rewind, plan_skip
 from bootstrap.plans.state import Author, Ends, PartitionState
 from common.clock import SystemClock
-from common.errors import UsageError
+from common.errors import MarkerError, UsageError
 from common.ports import ObjectStore
 from common.spans import Position
 from common.stage.markers import Marker, MarkerName, digest_of, marker_to_bytes
@@ -64,6 +64,56 @@ def test_emptied_marker_is_held_and_its_records_are_staged_again(
         plan_skip(state(staging, store, tables), Position(40), Author("operator", 1_000))
     operator.rewind(store, plan_rewind(state(staging, store, tables), Position(10), Author("operator", 1_000)))
     staging.flush(0, 10, 30, previous=0)
+    (report,) = loader_for(staging, tables).run_pass()
+    assert (dict(report.held), tables.tables[staging.table].transactions) == ({}, {"orders-0": 29})
+
+
+def test_emptied_last_marker_is_held_by_loader_and_writer_and_its_records_are_staged_again(
+    staging: Staging, store: ObjectStore, tables: MemoryDeltaTables
+) -> None:
+    for start in (0, 10):
+        staging.flush(0, start, start + 10)
+    empty(staging, store, 10)
+    with pytest.raises(MarkerError, match="its content is probably lost") as refused:
+        StagedChains(store).tail(staging.source(0))
+    assert "--partition 0 --to 10 --yes" in refused.value.remedy
+    (report,) = loader_for(staging, tables).run_pass()
+    held = report.held[staging.source(0)]
+    assert (held.reason, tables.tables[staging.table].transactions) == ("unreadable_marker", {"orders-0": 9})
+    assert "--to 10" in held.remedy
+    with pytest.raises(UsageError, match="it is empty, follows a flush"):
+        plan_skip(state(staging, store, tables), Position(20), Author("operator", 1_000))
+    operator.rewind(store, plan_rewind(state(staging, store, tables), Position(10), Author("operator", 1_000)))
+    assert required(StagedChains(store).tail(staging.source(0))).end == 10
+    staging.flush(0, 10, 30, previous=0)
+    (report,) = loader_for(staging, tables).run_pass()
+    assert (dict(report.held), tables.tables[staging.table].transactions) == ({}, {"orders-0": 29})
+
+
+def test_marker_made_by_hand_at_the_end_of_a_chain_gives_up_one_record(
+    staging: Staging, store: ObjectStore, tables: MemoryDeltaTables
+) -> None:
+    staging.flush(0, 0, 10)
+    staging.touch(0, 10)
+    assert required(StagedChains(store).tail(staging.source(0))).end == 11
+    (report,) = loader_for(staging, tables).run_pass()
+    assert (dict(report.held), tables.tables[staging.table].transactions) == ({}, {"orders-0": 10})
+
+
+def test_writer_continues_after_an_emptied_last_marker_that_the_table_has_loaded(
+    staging: Staging, store: ObjectStore, tables: MemoryDeltaTables
+) -> None:
+    for start in (0, 10):
+        staging.flush(0, start, start + 10)
+    loader_for(staging, tables).run_pass()
+    empty(staging, store, 10)
+    (report,) = loader_for(staging, tables).run_pass()
+    with pytest.raises(UsageError) as refused:
+        plan_rewind(state(staging, store, tables), Position(10), Author("operator", 1_000))
+    assert "--to 20" in refused.value.remedy
+    operator.rewind(store, plan_rewind(state(staging, store, tables), Position(20), Author("operator", 1_000)))
+    assert required(StagedChains(store).tail(staging.source(0))).end == 20
+    staging.flush(0, 20, 30, previous=19)
     (report,) = loader_for(staging, tables).run_pass()
     assert (dict(report.held), tables.tables[staging.table].transactions) == ({}, {"orders-0": 29})
 

@@ -69,6 +69,11 @@ def after(marker: Marker, content: bytes) -> Marker:
     return replace(marker, manifest=replace(required(marker.manifest), previous_digest=digest_of(content)))
 
 
+def padded(start: int) -> Marker:
+    """An empty marker with a name as programs give it."""
+    return replace(by_hand(start), is_as_named_by_programs=True)
+
+
 EMPTIED: dict[str, tuple[Sequence[Marker], list[int]]] = {
     "nothing follows": ([flush(0, 10), by_hand(10)], []),
     "a flush at the next position, of a release without digests": ([by_hand(41), flush(42, 50, 41)], []),
@@ -77,6 +82,13 @@ EMPTIED: dict[str, tuple[Sequence[Marker], list[int]]] = {
     "a flush that continues from another position": ([flush(0, 10), by_hand(10), flush(20, 30, 10)], [10]),
     "a flush that continues from another marker": ([by_hand(12), *chain_of(0, 10, 25)], []),
     "an operator's marker": ([by_hand(10), flush(20, 30, 10, origin=Origin.SKIP)], []),
+    "a padded one after a flush": ([flush(0, 10), padded(10)], [10]),
+    "a padded one after a flush, and another one": ([flush(0, 10), padded(10), padded(20)], [10]),
+    "a padded one alone": ([padded(10)], []),
+    "a padded one within a flush, and one after a gap": ([flush(0, 10), padded(9), padded(11)], []),
+    "a padded one after an operator's marker": ([flush(0, 10, origin=Origin.SKIP), padded(10)], []),
+    "a padded one that a flush found empty": ([flush(0, 10), padded(10), after(flush(11, 20, 10), b"")], []),
+    "a padded one, and one with content of its name": ([*chain_of(0, 10, 20), padded(10)], []),
     "one with content has the same name": ([by_hand(10), *chain_of(0, 10, 20, 30)], []),
 }
 
