@@ -1,17 +1,17 @@
-"""Worlds whose tables appear with the values of `route`: their converter, and what must hold of the routes.
+"""Worlds whose tables appear with the values of `route`: their converter, and the invariants of the routes.
 
-Every writer has the real `RouteRegistry`, whose agreement with the others is in the stage. In some of these worlds
-records gain fields too; in some of those each table has the columns of its own records (`route_columns: own`).
+Every writer has the real `RouteRegistry`, which agrees with the other writers through the stage. In some of these
+worlds records gain fields too; in some of those each table has the columns of its own records (`route_columns: own`).
 
 Rules:
 
-1. A version of the agreement is never written over. It has the routes of the one before it, in their order, not more
-   than `route_limit`, and no two that differ in case only.
-2. A marker names no table of a route that is not agreed on, and a loader knows each that a marker names.
-3. In the end a record is in the table of its route if that was agreed on, and a dead letter if not: for all writers
-   alike, whenever they looked.
-4. With columns of its own, a table has no field that none of its records has, and each of the fields that they have is
-   in a column by the type of their values: other tables have no say in that.
+1. A version of the agreed routes is never overwritten. It has the routes of the version before, in their order, at most
+   `route_limit` of them, and no two that differ in case only.
+2. A marker names only tables of agreed routes, and the loader knows each table that a marker names.
+3. At the end a record is in the table of its route if that route was agreed on, and a dead letter if not: for all
+   writers alike, whenever they read the agreement.
+4. With columns of its own, a table has no field that none of its records has. Each field of its records is in a column
+   with the type of its values, whatever type it has in other tables.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ SECTION = {"e": {"table": "memory://by/e", "columns": "n BIGINT"}}
 """A table of these whose columns are declared."""
 TEMPLATE, LIMIT = "memory://by/{route}", 6
 NAMES = (*"abcDefghi", "A", "d", "no/name")
-"""More than the limit, some of one name but for its case, and one that is no name."""
+"""More routes than the limit, some that differ in case only, and one invalid name."""
 
 
 def route_of(value: bytes | None) -> str | None:
@@ -81,7 +81,7 @@ def _value(name: str, more: bytes = b"") -> bytes:
 
 @dataclass(slots=True)
 class Attempt:
-    """A `stage_writer.stage.route_registry.RunningAttempt`: a strand of the writer's process."""
+    """A `stage_writer.stage.route_registry.RunningAttempt`: a background thread of the simulated writer."""
 
     world: World
     is_over: bool = False
@@ -109,7 +109,7 @@ class AppearingConverter(EvolvingConverter):
         return super().waits(batch) or self._book.waits(_routes(batch))
 
     def is_row(self, value: bytes | None) -> bool:
-        """Whether it goes to the stream's own table."""
+        """Whether it goes to the stream's main table."""
         return value not in (None, BAD) and route_of(value) is None
 
     def is_dead(self, value: bytes | None) -> bool:
@@ -123,7 +123,7 @@ class AppearingConverter(EvolvingConverter):
             yield table, lambda value, route=route: route_of(value) == route  # type: ignore[misc]
 
     def row(self, batch: MessageBatch, index: int, value: bytes | None) -> dict[str, object]:
-        """With the fields of a route's table too."""
+        """Also with the fields of a route's table."""
         routed = value is not None and route_of(value) in self._book.names
         return super().row(batch, index, value) | (self.fields(value) if routed and value is not None else {})
 
@@ -144,7 +144,7 @@ class OwnColumnsSimulated(AppearingConverter):
         self._owned = gained
 
     def at(self, gained: StructType) -> OwnColumnsSimulated:
-        """With more columns of some tables."""
+        """Also with the gained columns of some tables."""
         return OwnColumnsSimulated(self._given, self._registry, self._book, gained)
 
     @property
@@ -160,7 +160,7 @@ class OwnColumnsSimulated(AppearingConverter):
         return self._at_routes()[2]
 
     def _at_routes(self) -> tuple[tuple[str, ...], Stream, dict[str, EvolvingConverter]]:
-        """Of the routes that have appeared until now."""
+        """With the routes that have appeared until now."""
         names = tuple(self._book.names)
         if self._made is None or self._made[0] != names:
             stream = with_routes(self._given, names)
@@ -177,7 +177,7 @@ class OwnColumnsSimulated(AppearingConverter):
         return False
 
     def is_dead(self, value: bytes | None) -> bool:
-        """A record without a route is, too."""
+        """A record without a route is one, too."""
         return super().is_dead(value) or (value is not None and route_of(value) is None)
 
     def others(self, values: Sequence[bytes | None]) -> Iterator[tuple[TableFormat, Callable[[bytes | None], bool]]]:
@@ -209,7 +209,7 @@ def _routes(batch: MessageBatch) -> list[str]:
 
 @dataclass(slots=True, kw_only=True)
 class RouteInvariants(StageInvariants):
-    """Those of any stage, and rules 1 and 2."""
+    """The invariants of every stage, and rules 1 and 2."""
 
     agreed: AppearedRoutes = field(default_factory=lambda: AppearedRoutes("orders", 0, ()))
 
@@ -290,7 +290,7 @@ class Appearing(Evolving):
         return simulated(stream, self.registry, book)
 
     def loads(self, service: LoaderService, store: SimulatedStore) -> Loads:
-        """No marker names a table that the loader does not know (rule 2)."""
+        """Every table that a marker names is known to the loader (rule 2)."""
         loads = super().loads(service, store)
 
         def run(stop: Callable[[], bool]) -> Sequence[StreamReport]:
@@ -312,11 +312,11 @@ class Appearing(Evolving):
         return ({DEAD_LETTERS if is_dead else place: 1},)
 
     def problems(self) -> Iterable[str]:
-        """What a loader did not know, and values that are not as they were sent."""
+        """Tables unknown to a loader, and values that differ from those sent."""
         return (*self._unknown, *super().problems(), *self._of_others())
 
     def _of_others(self) -> Iterator[str]:
-        """Columns that only other tables' records have, or with their types (rule 4)."""
+        """Columns, or types, that only other tables' records have (rule 4)."""
         if not self.stream.record.has_own_columns:
             return
         types: dict[str, dict[str, set[object]]] = {}

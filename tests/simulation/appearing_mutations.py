@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def the_agreement_is_not_exclusive() -> AbstractContextManager[object]:
-    """Who comes later writes over what the other one has."""
+    """The later writer overwrites the agreement of the other one."""
 
     def agree_on(store: ObjectStore, app_id: str, wanted: Iterable[str], limit: int, keys: Keys) -> AppearedRoutes:
         more = appeared_routes.appeared(store, app_id).with_more(wanted, limit, keys)
@@ -42,7 +42,7 @@ def the_agreement_is_not_exclusive() -> AbstractContextManager[object]:
 
 
 def each_writer_has_a_limit_of_its_own() -> AbstractContextManager[object]:
-    """A writer counts the tables that it has added, and not those of others."""
+    """A writer counts the tables that it added itself, and not those of others."""
     with_more = AppearedRoutes.with_more
 
     def more(self: AppearedRoutes, wanted: Iterable[str], limit: int, keys: Keys) -> AppearedRoutes:
@@ -65,7 +65,7 @@ def rows_come_before_the_agreement() -> AbstractContextManager[object]:
 
 
 def a_writer_decides_by_what_it_knows() -> AbstractContextManager[object]:
-    """A new route has no table once the writer knows of some."""
+    """A writer that knows some routes takes a new route for one without a table."""
     refusal = RouteRegistry._refusal
 
     def early(self: RouteRegistry, known: AppearedRoutes, route: str) -> str:
@@ -75,7 +75,7 @@ def a_writer_decides_by_what_it_knows() -> AbstractContextManager[object]:
 
 
 def names_that_differ_in_case_have_tables() -> AbstractContextManager[object]:
-    """As if every store and catalog told them apart."""
+    """As if every store and catalog distinguished them."""
 
     def more(self: AppearedRoutes, wanted: Iterable[str], limit: int, _: Keys) -> AppearedRoutes:
         routes = [*self.routes, *(route for route in sorted(wanted) if route not in self.routes)][:limit]
@@ -87,7 +87,7 @@ def names_that_differ_in_case_have_tables() -> AbstractContextManager[object]:
 
 
 def a_loader_reads_the_tables_first() -> AbstractContextManager[object]:
-    """And not again once it has listed the markers."""
+    """The tables are not read again after the markers were listed."""
     listing, appeared = Stage.listing, Stage.appeared
 
     def listed(self: Stage, stream: Stream) -> Listing:
@@ -103,7 +103,7 @@ def a_loader_reads_the_tables_first() -> AbstractContextManager[object]:
 
     @contextmanager
     def broken() -> Iterator[None]:
-        # Both for as long as histories run: what a process patches, one that dies leaves so, and others restore.
+        # Both stay patched for the whole history: a process that dies leaves its patch, and others restore it.
         with patch.object(Stage, "listing", listed), patch.object(Stage, "appeared", before):
             yield
 
@@ -111,7 +111,7 @@ def a_loader_reads_the_tables_first() -> AbstractContextManager[object]:
 
 
 def a_loader_reads_the_tables_once() -> AbstractContextManager[object]:
-    """When it has started."""
+    """When the loader starts."""
     appeared = Stage.appeared
 
     def first(self: Stage, stream: Stream) -> Stream:
@@ -122,7 +122,7 @@ def a_loader_reads_the_tables_once() -> AbstractContextManager[object]:
 
 
 def a_table_gains_what_others_have() -> AbstractContextManager[object]:
-    """What any table has gained is each table's."""
+    """Every table gets the columns that any table gained."""
 
     def everything(stream: Stream, url: str, gained: StructType) -> StructType:
         if not stream.record.has_own_columns:

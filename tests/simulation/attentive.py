@@ -1,4 +1,4 @@
-"""An operator who does what the programs' messages say: accept a rollback, rewind, or give up what Kafka has lost."""
+"""An operator who follows the programs' messages: accepts a rollback, rewinds, or gives up what Kafka has lost."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 
 
 class Attentive(Operator):
-    """Looks at all that can hold a stream."""
+    """Follows the remedies of everything that can hold a stream."""
 
     def repair(self, partition: TopicPartition) -> None:
-        """In war: what is due, or what need not be."""
+        """In the fault phase: a repair, needed or not."""
         if self._world.rng.random() < 0.5:
             self.mend(partition, give_up=False)
         else:
             super().repair(partition)
 
     def mend(self, partition: TopicPartition, *, give_up: bool) -> None:
-        """One remedy after the other, until one is taken."""
+        """Try the remedies one by one until one is accepted."""
         del give_up
         try:
             if self._accept():
@@ -62,7 +62,7 @@ class Attentive(Operator):
         self._rewind(state, to, below_table=to != state.table)
 
     def _give_up(self, state: PartitionState) -> None:
-        """What Kafka has lost, above what is staged, or in a gap."""
+        """What Kafka has lost, above the staged records or in a gap."""
         low = state.ends.low
         above = [marker.name.start for marker in state.staged if (state.in_all_tables or 0) < marker.name.start < low]
         plan = plan_skip(state, min(above, default=low), self._author())
@@ -72,7 +72,7 @@ class Attentive(Operator):
             self._done(state.partition)
 
     def _rewind_beyond(self, state: PartitionState) -> None:
-        """The same, of staged records whose files are gone too."""
+        """The same for staged records whose files are gone too."""
         to = self._held_at(state)
         plan = plan_rewind(state, to, self._author(), below_table=to != state.table, give_up=True)
         self._skipped(state, to, plan.position)
@@ -88,7 +88,7 @@ class Attentive(Operator):
     # Rollbacks.
 
     def _accept(self) -> bool:
-        """`bootstrap accept --replay`, or ``--go-on`` where that is refused; whether there was a rollback."""
+        """`bootstrap accept --replay`, or ``--go-on`` where that is refused; returns whether there was a rollback."""
         world, stream = self._world, self._stream
         tables = {url: state for url in stream.tables if (state := self._tables.state(url)) is not None}
         for decision in (Decision.REPLAY, Decision.GO_ON)[world.rng.randrange(2) :]:

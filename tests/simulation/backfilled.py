@@ -1,7 +1,8 @@
-"""Streams that start at the end of their topics, and operators who want what lies before it after all.
+"""Streams that start at the end of their topics, and operators who backfill earlier records later.
 
-What Kafka had when a chain's origin was recorded is not wanted. A rewind to before that origin, once it has told the
-operator that it is done, wants what it names, also where no marker shows a running writer that the chain was rewound.
+Records that Kafka had when a chain's origin was recorded are not required. Once a rewind to before that origin has
+reported success, the records that it names are required, also where no marker shows a running writer that the chain was
+rewound.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _BEFORE = 12
 
 @dataclass(slots=True, kw_only=True)
 class OriginInvariants(StageInvariants):
-    """Those of every stage; what lies before the first origin of a chain is given up."""
+    """The invariants of every stage; records before the first origin of a chain are given up."""
 
     around: Around
 
@@ -35,7 +36,7 @@ class OriginInvariants(StageInvariants):
 
 
 class Early(Operator):
-    """One who also rewinds chains that have no marker yet, and those of which nothing is loaded, to before them."""
+    """An operator who also rewinds chains that have no marker yet, or of which nothing is loaded, to before them."""
 
     def repair(self, partition: TopicPartition) -> None:
         """To 0 every other time."""
@@ -69,5 +70,5 @@ class Backfilled(Kind):
                 broker.append(partition, *self.record(partition))
 
     def ends_war(self) -> None:
-        """Each log ends with a record that is wanted."""
+        """Each log ends with a required record."""
         self.around.spawn("producer", self.end_logs)

@@ -1,8 +1,8 @@
-"""Worlds whose tasks have what they change in a Kafka topic, which loses acknowledgements, is late, is cut off in the
-middle of a flush, has messages twice, and forgets what is old; some processes have the setting, others not.
+"""Worlds whose tasks write their changes to a Kafka topic, which loses acknowledgements, delays messages, cuts off in
+the middle of a flush, duplicates messages and deletes old ones. Some processes have the setting, others not.
 
-Rule: all that a broker does to a message of ours is done to each piece by itself, and worse: what an idempotent
-producer's broker would leave out is there twice.
+Rule: whatever a broker may do to a message happens to each chunk separately, and more: duplicates that an idempotent
+producer's broker would drop are kept.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _PIECE_BYTES = 100
 _KEPT_MS = 3 * 3_600_000
 _OLDEST_S = 90.0
 _WITHOUT = 0.2
-"""Of the processes that start: how many do not have the setting."""
+"""The fraction of started processes that lack the setting."""
 
 
 @dataclass(slots=True)
 class Log:
-    """One partition of the topic: when each message came, and what it is."""
+    """One partition of the topic: the time and content of each message."""
 
     messages: list[tuple[int, ChangelogMessage]] = field(default_factory=list)
     low: int = 0
@@ -56,7 +56,7 @@ class SimulatedTopics:
         return TopicPartition(topic, Partition(task.partition % _PARTITIONS))
 
     def append(self, topic: Topic, task: TopicPartition, pieces: Sequence[ChangelogMessage]) -> Appended:
-        """Piece by piece, each of which may fail, and be there all the same."""
+        """Chunk by chunk; each may fail and have arrived nevertheless."""
         place = self.place(topic, task)
         log = self.logs.setdefault(place, Log())
 
@@ -77,7 +77,7 @@ class SimulatedTopics:
             raise StateError(msg)
 
     def at(self, place: TopicPartition, offset: Position) -> ChangelogMessage:
-        """A message that is not too old yet."""
+        """A message that has not expired yet."""
 
         def look() -> ChangelogMessage:
             log = self.logs.setdefault(place, Log())
@@ -99,7 +99,7 @@ class SimulatedTopics:
 def written_after(
     changelog: TopicChangelog, place: TopicPartition, offset: Position, task: TopicPartition
 ) -> Iterator[tuple[str, bytes]]:
-    """All whole changes of a task that are in the topic from an offset on, whoever has written them."""
+    """All complete changes of a task in the topic from an offset on, by any writer."""
     topics = cast("SimulatedTopics", changelog.topics)
     whole: list[bytes] = []
     for _, piece in topics.logs[place].messages[offset:]:
@@ -119,7 +119,7 @@ class InTopic(Counting):
         self.written = SimulatedTopics(around.world)
 
     def converter(self, process: Process) -> Converter:
-        """The real one, most often with the setting."""
+        """The real converter, mostly with the setting."""
         del process
         without = self.around.world.rng.random() < _WITHOUT
         stream = (self.settings if without else self.with_changelog).streams[0]
@@ -128,6 +128,6 @@ class InTopic(Counting):
         return TopologyConverter(stream, build().check(), around)
 
     def changelog(self, process: Process) -> Changelog:
-        """The real one, over this world's topic."""
+        """The real changelog, over this world's topic."""
         del process
         return TopicChangelog(self.written, WorldClock(self.around.world), Metrics(), _PIECE_BYTES)

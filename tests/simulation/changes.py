@@ -1,13 +1,13 @@
-"""Worlds of change events: upserts and deletes by key, tombstones too, merged into a table with one row for each key;
-and the book, which applies them one by one as Kafka had them.
+"""Worlds of change events: upserts, deletes and tombstones by key, merged into a table with one row for each key; and
+their model, which applies the events one by one in Kafka's order.
 
-The table of some has a CHECK, from its making on or for a while. An event that it forbids is a dead letter, and as if
-it had never been sent; what the book finds among the dead letters has to be forbidden, and of a table that always had
-its CHECK all that is forbidden has to be there.
+Some tables have a CHECK, from their creation or for a while. An event that it forbids is a dead letter and has no other
+effect. Every dead letter has to be a forbidden event, and where the table always had its CHECK, every forbidden event
+has to be a dead letter.
 
-Where operators gave positions up, or a topic was deleted, an event may have been applied or not: then the book knows
-which rows are possible. Keys are of one Kafka partition each, as producers have it. A sequence is used with soft
-deletes only: otherwise a deleted row's is forgotten at the end of a load, and how events are cut into loads is chance.
+Where operators gave positions up, or a topic was deleted, an event may have been applied or not: the model then knows
+the possible rows. The records of a key are in one Kafka partition. A sequence is used with soft deletes only: without
+them a deleted row's sequence is forgotten at the end of a load, and how events are divided into loads is random.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ if TYPE_CHECKING:
 _IDS = range(5)
 _CHECKS: dict[str, Forbids] = {
     "v IS NULL OR v <> 'z'": lambda row: row.value == "z",
-    "v <> 'z'": lambda row: row.value in (None, "z"),  # nor does it take the row of a deleted key alone
+    "v <> 'z'": lambda row: row.value in (None, "z"),  # nor does the table take a row of the deleted key alone
 }
 _ROWS_OF_A_PARTITION = 100
 
 
 class EventsConverter(PlainConverter):
-    """What a stream with `merge` does with the events of these worlds, without its cost for batches of five."""
+    """What a stream with `merge` does with these events, made cheap for batches of five."""
 
     def __init__(self, stream: Stream, registry: Registry) -> None:
         super().__init__(stream, registry)
@@ -65,11 +65,11 @@ class EventsConverter(PlainConverter):
         self._flag = by.soft_delete
 
     def is_row(self, value: bytes | None) -> bool:
-        """Every event is, tombstones too."""
+        """Every event is one, also a tombstone."""
         return value != BAD
 
     def row(self, batch: MessageBatch, index: int, value: bytes | None) -> dict[str, object]:
-        """An event, with what merging needs."""
+        """An event, with its merge columns."""
         row = super().row(batch, index, value)
         if not self.is_row(value):
             return row
@@ -80,7 +80,7 @@ class EventsConverter(PlainConverter):
         return row | ({self._flag: deletes} if self._flag else {})
 
     def tombstones(self, values: list[bytes | None]) -> int:
-        """They delete, and are no longer counted as such."""
+        """They delete, and are no longer counted as tombstones."""
         del values
         return 0
 
@@ -109,7 +109,7 @@ class Changes(Kind):
         return EventsConverter(self.stream, self.registry)
 
     def record(self, partition: TopicPartition) -> tuple[bytes | None, bytes | None]:
-        """An upsert, a delete, a tombstone, or nothing that can be read."""
+        """An upsert, a delete, a tombstone, or unreadable bytes."""
         rng = self.around.world.rng
         kind = rng.choice("uuuuddtb")
         key = int(partition.partition) * _ROWS_OF_A_PARTITION + rng.choice(_IDS)
@@ -118,21 +118,21 @@ class Changes(Kind):
         return value, json.dumps({"id": key}).encode()
 
     def urls(self) -> Iterable[str]:
-        """Rows of the own table are of the last event only."""
+        """Rows of the main table are those of the last event only."""
         return (DEAD_LETTERS,)
 
     def wanted(self, value: bytes | None) -> Wanted:
-        """Dead letters are there once; which events have to be is the book's to say."""
+        """Dead letters appear once; the model decides which events have to be dead letters."""
         if value == BAD:
             return ({DEAD_LETTERS: 1},)
         return ({},) if self._check is None else ({}, {DEAD_LETTERS: 1})
 
     def refusing(self, tables: SimulatedTables) -> RefusalPorts | None:
-        """Delta's checks, and Kafka for the bytes."""
+        """Delta's constraint check, and Kafka for the bytes."""
         return refusing_ports(self.around, tables)
 
     def happens(self) -> None:
-        """Somebody adds the CHECK, which Delta does where all rows pass it, or takes it away."""
+        """Someone adds the CHECK, which Delta accepts where all rows pass it, or drops it."""
         world, table = self.around.world, self.log.tables.get(TABLE)
         is_fixed = self._check is None or self._always or table is None
         if is_fixed or world.rng.random() >= world.chances.altered:
@@ -157,13 +157,13 @@ class Changes(Kind):
             rows = have.get(key, [])
             wanted = possible.get(key, {None})
             if len(rows) > 1 or (rows[0] if rows else None) not in wanted:
-                # Operators look at the Kafka partition that a problem begins with.
+                # Operators look at the Kafka partition named first in a problem.
                 assert isinstance(key, int)
                 partition = TopicPartition(Topic(self.topics[0]), Partition(key // _ROWS_OF_A_PARTITION))
                 yield f"{partition} key {key} has {rows}, and may have {sorted(wanted, key=str)}"
 
     def _possible(self) -> tuple[dict[object, set[tuple[object, ...] | None]], list[str]]:
-        """Each key's rows, as one or the other set of events gives them; and what is wrong with what was refused."""
+        """The possible rows of each key, and what is wrong with the refused events."""
         outcomes: dict[object, set[tuple[object, ...] | None]] = {}
         letters, doubts = self._letters(), list[str]()
         for partition, log, deleted in self.around.logs():

@@ -1,4 +1,4 @@
-"""The world's records, and what makes rows of them."""
+"""The world's records, and the converter that makes rows of them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Registry:
     away_until_ms: int = 0
 
     def is_away(self, *, anew: bool = False) -> bool:
-        """Whether it does not answer; ``anew`` it may be from now on."""
+        """Whether it does not answer; ``may_begin``: a new outage may begin now."""
         world = self.world
         if world.healed:
             return False
@@ -85,7 +85,7 @@ def _formats(columns: str, table: str, dead_letters: str) -> tuple[TableFormat, 
 
 
 class PlainConverter:
-    """What `StreamConverter` does for the world's three kinds of value, without its cost for batches of five."""
+    """What `StreamConverter` does for the world's three kinds of value, made cheap for batches of five."""
 
     def __init__(self, stream: Stream, registry: Registry) -> None:
         self.stream = stream
@@ -94,17 +94,17 @@ class PlainConverter:
         self.routed = {value: replace(self.formats[0], url=url) for value, url in ROUTES.items()}
 
     def at(self, gained: StructType) -> PlainConverter:  # noqa: ARG002 - the port's
-        """The world's streams gain nothing."""
+        """The world's streams gain no fields."""
         return self
 
     def restores(self, partition: TopicPartition, state: StateFiles, store: StateStore) -> None: ...
 
     def waits(self, batch: MessageBatch) -> Dependency | None:
-        """Every message needs the registry, and any of them may be the one with a schema that nobody knows yet."""
+        """Every message needs the registry: any of them may have an unknown schema."""
         return Away(self._registry) if len(batch) and self._registry.is_away(anew=True) else None
 
     def slices(self, batches: Sequence[MessageBatch]) -> Iterator[list[tuple[MessageBatch, StagedRows]]]:
-        """Rows, dead letters and tombstones by value; now and then in slices, as if they exploded."""
+        """Rows, dead letters and tombstones by value; sometimes in slices, as if they exploded."""
         rng = self._registry.world.rng
         for batch in batches:
             cut = rng.randrange(len(batch)) if rng.random() < _SLICED else 0
@@ -119,7 +119,7 @@ class PlainConverter:
         return value == BAD
 
     def others(self, values: Sequence[bytes | None]) -> Iterator[tuple[TableFormat, Callable[[bytes | None], bool]]]:
-        """The other tables that some of these go to, and which."""
+        """The secondary tables of some of these rows, and which rows those are."""
         for value, table in self.routed.items():
             if value in values:
                 yield table, partial(eq, value)
@@ -128,7 +128,7 @@ class PlainConverter:
         return {}
 
     def row(self, batch: MessageBatch, index: int, value: bytes | None) -> dict[str, object]:  # noqa: ARG002 - the same
-        """What a row has that Kafka does not say."""
+        """The columns of a row that Kafka does not give."""
         return self.fields(value) if value is not None and self.is_row(value) else {}
 
     def table(
@@ -156,7 +156,7 @@ class PlainConverter:
         return pa.Table.from_arrays(columns, schema=schema)
 
     def tombstones(self, values: list[bytes | None]) -> int:
-        """How many of them there are."""
+        """How many tombstones there are."""
         return values.count(None)
 
     def _convert(self, batch: MessageBatch) -> StagedRows:

@@ -1,9 +1,9 @@
-"""Worlds with stateful tasks: a running count of each key's records, and of the punctuations by stream time; and the
-book that knows each count.
+"""Worlds with stateful tasks: a running count of each key's records and of the punctuations by stream time; and the
+model that knows each count.
 
-The topology is run by the real tasks, over real stores and state files. The book counts Kafka's logs, record by record;
-it knows nothing of state. Where operators gave positions up, their records may have been counted or not: then it knows
-which counts are possible.
+The topology is run by the real tasks, over real stores and state files. The model counts Kafka's logs record by record
+and does not use the tasks' state. Where operators gave positions up, their records may have been counted or not: the
+model then knows the possible counts.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 ONE, TWO, QUIET, BAD = b'{"n": 1}', b'{"n": 2}', b'{"n": 0}', b'{"n": -1}'
 """Records that are counted: with a row, with two, with none; and one for which the code fails after it has counted."""
 COUNTED = (ONE, ONE, ONE, TWO, QUIET, BAD, None)
-"""A tombstone begins its key's count anew."""
+"""A tombstone restarts its key's count."""
 KEYS = (b"a", b"b", b"c", None)
 ROWS = {ONE: 1, TWO: 2, QUIET: 0}
 TICK = timedelta(seconds=5)
@@ -52,7 +52,7 @@ class Counts(Processor):
     """Counts the records of each key."""
 
     rows: str | None = None
-    """The sink of the rows; all that there are where this names none."""
+    """The sink of the rows; all sinks where this names none."""
 
     def init(self, context: ProcessorContext) -> None:
         self.context = context
@@ -60,7 +60,7 @@ class Counts(Processor):
         context.schedule(TICK, PunctuationType.STREAM_TIME, self.tick)
 
     def tick(self, time_ms: int) -> None:
-        """So much of stream time is over."""
+        """An interval of stream time has passed."""
         del time_ms
         self.counts.put("ticks", (self.counts.get("ticks") or 0) + 1)
 
@@ -94,7 +94,7 @@ def topology(*, persistent: bool) -> Topology:
 
 
 def converter(stream: Stream, wall_ms: Callable[[], int], build: Callable[[], Topology] = build) -> TopologyConverter:
-    """The real one, which writes a snapshot every few flushes."""
+    """The real converter, which writes a snapshot every few flushes."""
     return TopologyConverter(
         stream, build().check(), Surroundings(wall_ms, Metrics(), when=SnapshotsWhen(most_changes=4, least_bytes=500))
     )
@@ -112,7 +112,7 @@ class CountBook:
         logs: Iterable[Mapping[TopicPartition, list[Sent]]],
         may_lack: Callable[[TopicPartition, int], bool],
     ) -> Iterator[str]:
-        """Rows whose count is none that their record can have had."""
+        """Rows whose count is impossible for their record."""
         wanted = counts_of(logs, may_lack)
         for path, start in [] if table is None else table.parts:
             for row in self._rows(f"{url}/{path}").to_pylist():
@@ -137,7 +137,7 @@ class CountBook:
 def counts_of(
     logs: Iterable[Mapping[TopicPartition, list[Sent]]], may_lack: Callable[[TopicPartition, int], bool]
 ) -> dict[Place, tuple[str, set[int], set[int]]]:
-    """By the place of each record that counts, its key, the counts that it can have, and the ticks before it."""
+    """For the place of each counted record: its key, its possible counts, and the ticks before it."""
     return {place: counts for log in logs for place, counts in _wanted(log, may_lack)}
 
 

@@ -1,9 +1,9 @@
-"""The Delta log of all processes, with what Spark does to rows on their way into a table; and a process's view of it.
+"""The Delta log of all processes, a model of what Spark does to rows on their way into a table, and a process's view of
+it.
 
-Files that are added stay where they are, so their rows are read when the books are checked. What goes through Spark is
-modelled here: rows below a start and of refused records are left out, a row that the table's constraint forbids makes
-the job fail, and change events are merged by the loader's own statement, which DuckDB runs. Rows and txn actions
-change at once.
+Added files stay where they are, so their rows are read at the final check. Writes through Spark are modeled here: rows
+below a start and of refused records are left out, a row that violates the table's constraint fails the job, and change
+events are merged by the loader's own statement, run by DuckDB. Rows and txn actions change together.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _OFFSET = "_kafka_offset"
 
 
 class Place(NamedTuple):
-    """Of a record: its partition, offset and time, in milliseconds. A topic that is made anew uses offsets again."""
+    """The partition, offset and time (milliseconds) of a record. A recreated topic uses offsets again."""
 
     partition: int
     offset: int
@@ -117,7 +117,7 @@ class DeltaLog(MemoryDeltaTables):
         return [f"{write.root or self._stage_url}/{file.path}" for file in write.files]
 
     def _is_there(self, path: str) -> bool:
-        return path in self._bucket.objects and self.read(path).num_rows > 0  # and is kept for the books
+        return path in self._bucket.objects and self.read(path).num_rows > 0  # and is kept for the final check
 
     def _forbidden(self, url: str, rows: pa.Table) -> pa.Array:
         is_checked = CONSTRAINT in self.tables[url].properties and rows.num_rows
@@ -144,7 +144,7 @@ class DeltaLog(MemoryDeltaTables):
         return pa.concat_tables(parts, promote_options="default")
 
     def read(self, path: str) -> pa.Table:
-        """A data file, which never changes; one that is gone has no rows, which the books show as missing."""
+        """Of a data file, which never changes; a missing file has no rows, so that they are reported as missing."""
         if path not in self._files:
             stored = self._bucket.objects.get(path)
             if stored is None:
@@ -165,7 +165,7 @@ class DeltaLog(MemoryDeltaTables):
         return records[:most]
 
     def dead(self, url: str, partition: TopicPartition, start: Position) -> list[RefusedRecord]:
-        """The records from ``start`` on that a dead-letter table has because they were refused."""
+        """The refused records from ``start`` on that a dead-letter table has."""
         letters = [letter for commit in self.tables[url].commits for letter in commit.dead_letter_rows]
         begins = dict.fromkeys(inputs_of(partition), 0) | {
             input_end.partition: input_end.position for input_end in ends_at(partition, start)
@@ -178,7 +178,7 @@ class DeltaLog(MemoryDeltaTables):
         ]
 
     def letters(self, url: str, partition: TopicPartition, span: Span, most: int) -> list[DeadLetterRow]:
-        """The first of the dead letters of refused records, each once."""
+        """The first of the dead letters of each refused record."""
         found = {
             (letter.offset, letter.timestamp_ms or 0): letter
             for commit in self.tables[url].commits
@@ -209,7 +209,7 @@ class DeltaLog(MemoryDeltaTables):
     def _at_merge(
         self, url: str, writes: Sequence[SparkWrite]
     ) -> Iterator[tuple[duckdb.DuckDBPyConnection, tuple[str, ...], MergeBy, tuple[str, ...]]]:
-        """The events of some writes as ``staged``, beside the table as ``target``."""
+        """The events of some writes as ``staged``, next to the table as ``target``."""
         by, columns = writes[0].shape.merge, schema_from_json(writes[0].shape.schema)
         assert by is not None
         staged = pa.concat_tables(map(self.rows_of, writes), promote_options="default")
@@ -239,15 +239,16 @@ class DeltaLog(MemoryDeltaTables):
         rows: list[dict[str, object]] = self._keyed[url].to_pylist() if url in self._keyed else []
         return rows
 
-    # What the books read.
+    # What the final check reads.
 
     def places(self, url: str) -> Iterator[Place]:
-        """Where each row of a table is from that was added or appended."""
+        """The origin of each row of a table that was added or appended."""
         table = self.tables.get(url)
         for commit in table.commits if table is not None else ():
             yield from self.places_of(url, commit)
 
     def places_of(self, url: str, commit: TableCommit) -> Iterator[Place]:
+        """The origin of each row of a table."""
         for file in commit.files:
             yield from self.places_in(f"{url}/{file.path}")
         for letter in commit.dead_letter_rows:
@@ -265,11 +266,11 @@ class DeltaLog(MemoryDeltaTables):
                 yield from self.rows_of(write).to_pylist()
 
     def places_in(self, path: str) -> list[Place]:
-        """Where the rows of a data file are from."""
+        """The origins of a data file's rows."""
         if path not in self._places:
             rows = self.read(path)
             if not rows.num_rows:
-                return []  # shows as missing rows
+                return []  # reported as missing rows
             self._places[path] = places_of(rows)
         return self._places[path]
 
@@ -293,7 +294,7 @@ def place_of(row: Mapping[str, object]) -> Place:
 
 
 class SimulatedTables:
-    """`delta_loader.ports.DeltaTables` and what is around it, reached through the world."""
+    """`delta_loader.ports.DeltaTables` and related ports, reached through the world."""
 
     def __init__(self, world: World, log: DeltaLog, broken: Mapping[str, int] | None = None) -> None:
         """``broken`` are tables that do not work, until a time."""
@@ -325,7 +326,7 @@ class SimulatedTables:
         self._world.effect(f"widen {url}", lambda: self._log.widen(url, widening), changes=True)
 
     def commit(self, commit: TableCommit) -> CommitOutcome:
-        """Atomic, as Delta's commit is; a foreign writer's may come between, so that it has to be planned anew."""
+        """Atomic, as Delta's commit is; a foreign commit may come between, so that the load has to be planned again."""
         self.require_working(commit.target.url)
         return self._world.effect(f"commit to {commit.target.url}", lambda: self._commit(commit), changes=True)
 

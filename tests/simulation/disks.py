@@ -2,9 +2,9 @@
 
 Rules:
 
-1. A process that dies leaves what it had applied, and its lock is free; it closes nothing. One that ends closes its
-   state, which is then on the disk for good.
-2. A machine that stops has another name when it is back, and may have lost any part of what was not closed.
+1. A process that dies leaves what it had applied, and its lock is free; it closes nothing. A process that ends closes
+   its state, which is then safely on the disk.
+2. A machine that stops has another boot id when it is back, and may have lost any part of what was not closed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import Process, World
 
 _STOPS = 0.4
-"""Of the processes that died: how often it was their machine."""
+"""The fraction of dead processes whose machine stopped."""
 _LOSES = 0.7
 
 
@@ -50,7 +50,7 @@ class Kept(disk.DiskBackend):
         super().__init__(place, lock)
 
     def close(self) -> None:
-        """By a process that lives; another one is past it (rule 1)."""
+        """Close by a living process; a dead one has no effect (rule 1)."""
         if self._process.alive and self.is_open:
             super().close()
             self.is_open = False
@@ -107,7 +107,7 @@ class OnDisk(Counting):
         self._machines: dict[str, Machine] = {}
 
     def converter(self, process: Process) -> Converter:
-        """The real one; who began before on this machine has died."""
+        """The real converter; the earlier process on this machine has died."""
         name = process.name.partition("#")[0]
         machine = self._machines.setdefault(name, Machine(self._root / name))
         self._begin(machine)

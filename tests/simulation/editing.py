@@ -1,15 +1,15 @@
 """Histories of an operator who edits configs between any two steps, over stages and tables that others use too.
 
-One or two pipelines run, each by a config of its own: which Kafka cluster and topics, under which app_id, by way of
-which stage, into which table with which columns. An edit changes one of these; the processes that run know it when they
-are started again, some at once and some later. Clusters have the same topics' names and other topic ids. Tables are
-shared: others commit to them, put them back, clean their logs and let txn actions expire.
+One or two pipelines run, each by its own config: the Kafka cluster and topics, app_id, stage, table and columns. An
+edit changes one of these; running processes see it at their next restart, some at once and some later. Clusters have
+the same topic names and different topic ids. Tables are shared: others commit to them, restore them, clean their logs,
+and let txn actions expire.
 
-Rules of the books, none of which knows positions:
+Rules of the final check, which uses no positions:
 
 1. Nothing comes a second time under one app_id, or out of one data file, at any commit (shared_log.py).
-2. A marker is settled only when its tables have had all rows of its files, or its copy lies below ``stray/``. A data
-   file that a table or an unsettled marker names is not deleted.
+2. A marker is settled only when its tables have had all rows of its files, or its copy is below ``stray/``. A data file
+   that a table or an unsettled marker names is not deleted.
 3. At the end each record that a config names is in a table of its pipeline, or its Kafka partition is held, by the
    loader or by the writer, for a reason that one of the pipeline's edits explains.
 """
@@ -73,17 +73,17 @@ _VALUES: dict[str, tuple[Any, ...]] = {
     "partition_by": LAYOUTS,
 }
 _GOES = 0.6
-"""Of the edits of several topics: one of them goes."""
+"""One of several topics is removed."""
 
 _HOUR_MS = 3_600_000
 _COMMITS, _RESTORE, _CLEAN, _EXPIRE = 0.2, 0.5, 0.7, 0.9
-"""What others do with a table, by the dice."""
+"""What others do with a table, chosen at random."""
 _MOST_STEPS_IN_PEACE = 8_000
 _STEPS_A_LOOK = 200
 _LIMITS = FlushLimits(flush_after_s=1.0, flush_bytes=10**9, flush_records=8, memory_bytes=10**9)
 _PAUSES_S = (0.3, 1.0, 3.0)  # so that something is loaded between two edits
 _OUTDATED_ENDS = 0.01
-"""For each turn: a process that runs by a config from before an edit is started again."""
+"""For each step: a process with an outdated config is restarted."""
 
 CALM = Chances(
     edited=0.006,
@@ -101,13 +101,13 @@ CALM = Chances(
 TENDED = replace(CALM, edited=0.001, tended=0.01, weekend=0.003)
 """Others use the tables."""
 RENAMED = replace(CALM, edits=("topic", "topics"))
-"""The topics are edited, and nothing else."""
+"""Only the topics are edited."""
 MOVED = replace(CALM, edits=("cluster", "stage"))
 """The cluster and the stage."""
 CALLED = replace(CALM, edits=("app_id",))
 """The app_id."""
 ROUGH = Chances(edited=0.005, tended=0.003)
-"""Of everything."""
+"""All fields."""
 EDITORS = (CALM, RENAMED, TENDED, ROUGH, CALM, MOVED, TENDED, CALLED)
 
 
@@ -122,7 +122,7 @@ class Config:
     partition_by: tuple[str, ...] = ()
 
     def edited(self, what: str, rng: Random) -> Config:
-        """Another one, which differs in the field ``what``."""
+        """Another config, which differs in the field ``what``."""
         match what:
             case "topic":
                 kept = list(self.topics)
@@ -220,7 +220,7 @@ class Watch:
 class Operated:
     name: str
     configs: list[Config]
-    """The newest is the last one."""
+    """The newest is the last."""
     groups: dict[int, GroupBroker] = field(default_factory=dict)
     """By cluster."""
     running: dict[str, tuple[Process, Config]] = field(default_factory=dict)
@@ -257,11 +257,11 @@ class EditedHistory:
         self.world.find_rival = self._find_rival
         self._given_up = TaskAborted()
         self._begun: set[TopicPartition] = set()
-        """Of which an operator began a new chain."""
+        """App_ids for which an operator began a new chain."""
         self._operators: list[Process] = []
-        """Who began a new chain, or begins one now."""
+        """App_ids that have begun a new chain, or begin one now."""
         self._unwatched: set[Place] = set()
-        """Rows that a RESTORE took and that nothing looked after."""
+        """Rows that a RESTORE removed and that no program checks."""
 
     def _second(self, rng: Random) -> Config:
         """Another pipeline, which shares something with the first one."""
@@ -302,7 +302,7 @@ class EditedHistory:
     def _found(self) -> list[str]:
         return [*self.world.crashes, *self.invariants.problems, *self.log.problems, *self._services.stale_claims]
 
-    # The world's turns.
+    # The world's steps.
 
     def _turn(self, produce: float) -> None:
         world, rng = self.world, self.world.rng
@@ -386,7 +386,7 @@ class EditedHistory:
             config = pipeline.config.edited(field, rng)
         begins_again = any(operator.alive for operator in self._operators)
         if config == pipeline.config or (begins_again and config.app_id != pipeline.config.app_id):
-            return  # an operator who begins a chain behind another app_id's keeps that one away (`_is_alone`)
+            return  # an operator who begins a chain behind another app_id's stops that one (`_is_alone`)
         self.world.faults[Fault.EDITED] += 1
         pipeline.edited |= {
             name for name in config.__slots__ if getattr(config, name) != getattr(pipeline.config, name)
@@ -398,7 +398,7 @@ class EditedHistory:
                 self.world.crash(process)
 
     def _weekend(self, url: str) -> None:
-        """Nothing runs for days, and what is done with a table meanwhile is found by those that begin after it."""
+        """Nothing runs for days; later processes find what was done with a table meanwhile."""
         world, rng = self.world, self.world.rng
         world.faults[Fault.WEEKEND] += 1
         world.tell("nothing runs for days")
@@ -417,7 +417,7 @@ class EditedHistory:
         self._idle -= set(rng.sample(sorted(self._idle), rng.randint(0, len(self._idle))))
 
     def _tend(self, url: str, what: float | None = None) -> None:
-        """What others do with a table; ``what`` they do is the world's to choose where it is not given."""
+        """What others do with a table; chosen at random where ``what`` is not given."""
         world, rng = self.world, self.world.rng
         what = rng.random() if what is None else what
         if what < 0.4:
@@ -442,9 +442,9 @@ class EditedHistory:
             world.tell(f"{count} txn actions of {url} expire")
 
     def _not_missed(self, lost: list[Entry]) -> None:
-        """What was loaded under an app_id that no config has any more, once new chains have begun behind it.
+        """Rows loaded under an app_id that no config has any more, once new chains have begun behind it.
 
-        Nothing looks after it (docs/internals/guarantees.md, G18).
+        No program checks them (docs/internals/guarantees.md, G18).
         """
         watched = {pipeline.config.app_id for pipeline in self._pipelines}
         for entry in lost:
@@ -455,7 +455,7 @@ class EditedHistory:
                 self._unwatched |= {place for place in entry.loaded if place.partition in partitions}
 
     def _restart(self, pipeline: Operated) -> None:
-        """The remedy of a chain that is another stream's or topic's: `bootstrap restart`, as the command plans it."""
+        """The remedy for a chain of another stream or topic: `bootstrap restart`, as the command plans it."""
         held = [
             partition
             for partition, reason in self._held(pipeline).items()
@@ -479,9 +479,9 @@ class EditedHistory:
         self.world.spawn(process, run)
 
     def _is_alone(self, config: Config, partition: TopicPartition) -> bool:
-        """Whether nobody works on a chain under another app_id, and nothing of one who did is still on its way.
+        """Whether no process works on a chain under another app_id, and no request of such a process is pending.
 
-        What is loaded so after the look would be loaded twice: an operator stops it first, and waits.
+        A load after this check would load twice: an operator stops that process first, and waits.
         """
         return not self.world.has_late_requests and not any(
             process.alive
@@ -537,10 +537,11 @@ class EditedHistory:
     def _history(self, stream: Stream, url: str) -> StreamHistory:
         return StreamHistory(stream, self.log.history(url, self.log.version(url)))
 
-    # The books.
+    # The final check.
 
     def _held(self, pipeline: Operated) -> dict[TopicPartition, str]:
-        """The Kafka partitions of a pipeline that wait for a person, each with the reason; of all for a failed pass."""
+        """The Kafka partitions of a pipeline that wait for a person, each with the reason; all of them for a failed
+        pass."""
         reasons: dict[TopicPartition, str] = {}
         for role, (process, config) in pipeline.running.items():
             if not process.alive or config != pipeline.config:
@@ -567,7 +568,7 @@ class EditedHistory:
         return reasons
 
     def problems(self) -> tuple[str, ...]:
-        """Records that no table of their pipeline has, and that nothing holds; empty when all is in order."""
+        """Records that no table of their pipeline has and that nothing holds; empty if all is well."""
         problems: list[str] = []
         for pipeline in self._pipelines:
             config, held = pipeline.config, self._held(pipeline)

@@ -1,9 +1,9 @@
-"""Worlds of change events whose array `explode` makes rows of, and the book, which knows records and their elements.
+"""Worlds of change events whose array `explode` makes rows of, and their model, which knows records and their elements.
 
-A table's rows of a record are the elements that its last event has, whatever files and loads its events came in.
-Elements come and go, events without any are deletes like others, and tombstones name the record alone.
+The table has exactly the elements of a record's last event, however its events were divided into files and loads.
+Elements come and go, events without any delete like others, and tombstones name the record alone.
 
-Events have no sequence: what a record without rows forgets at the end of a load would be chance (changes.py).
+Events have no sequence: what a record without rows forgets at the end of a load would be random (changes.py).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import Process
 
     Elements = frozenset[tuple[Key, str | None, bool, int | None]]
-    """Name, value, whether it is gone, and the offset of its event."""
+    """Name, value, whether it is deleted, and the offset of its event."""
 
 _COLUMNS = "id INT, items ARRAY<STRUCT<sku: STRING, v: STRING>>"
 _IDS, _NAMES = range(4), "abc"
@@ -47,7 +47,7 @@ _RECORDS_OF_A_PARTITION = 100
 
 
 class ElementsConverter(PlainConverter):
-    """What a stream with `explode` and `merge` does with these events, without its cost for batches of five."""
+    """What a stream with `explode` and `merge` does with these events, made cheap for batches of five."""
 
     def __init__(self, stream: Stream, registry: Registry) -> None:
         super().__init__(stream, registry)
@@ -60,7 +60,7 @@ class ElementsConverter(PlainConverter):
         self.formats = (replace(rows, waits=True), self.formats[1])
 
     def _rows_of(self, batch: MessageBatch, index: int, value: bytes | None) -> Iterator[dict[str, object]]:
-        """One for each element, or one that deletes the record's rows."""
+        """One row for each element, or one that deletes the record's rows."""
         event = json.loads(batch.keys[index].as_py() if value is None else value)
         items = [] if value is None or event["op"] == "d" else event["items"]
         row = {"id": event["id"], DELETE_COLUMN: not items}
@@ -89,7 +89,7 @@ class ExplodedChanges(Kind):
         return ElementsConverter(self.stream, self.registry)
 
     def record(self, partition: TopicPartition) -> tuple[bytes | None, bytes | None]:
-        """An upsert, with elements or without, a delete, a tombstone, or nothing that can be read."""
+        """An upsert, with elements or without, a delete, a tombstone, or unreadable bytes."""
         rng = self.around.world.rng
         kind = rng.choice("uuuuuudtb")
         record = int(partition.partition) * _RECORDS_OF_A_PARTITION + rng.choice(_IDS)
@@ -99,11 +99,11 @@ class ExplodedChanges(Kind):
         return value, json.dumps({"id": record}).encode()
 
     def urls(self) -> Iterable[str]:
-        """Rows of the own table are of the last event only."""
+        """Rows of the main table are those of the last event only."""
         return (DEAD_LETTERS,)
 
     def wanted(self, value: bytes | None) -> Wanted:
-        """Nothing but what cannot be read is a dead letter."""
+        """Only unreadable messages are dead letters."""
         return ({DEAD_LETTERS: 1},) if value == BAD else ({},)
 
     def problems(self) -> Iterator[str]:
@@ -120,12 +120,12 @@ class ExplodedChanges(Kind):
             rows = have.get(record, [])
             wanted = possible.get(record, {frozenset()})
             if len(set(rows)) < len(rows) or frozenset(rows) not in wanted:
-                # Operators look at the Kafka partition that a problem begins with.
+                # Operators look at the Kafka partition named first in a problem.
                 partition = TopicPartition(Topic(self.topics[0]), Partition(record // _RECORDS_OF_A_PARTITION))
                 yield f"{partition} record {record} has {sorted(rows)}, and may have {sorted(map(sorted, wanted))}"
 
     def _possible(self) -> dict[int, set[Elements]]:
-        """Each record's elements, as one or the other set of events gives them."""
+        """The possible elements of each record."""
         outcomes: dict[int, set[Elements]] = {}
         for partition, log, deleted in self.around.logs():
             for sent in log:

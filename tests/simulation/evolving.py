@@ -1,7 +1,7 @@
-"""Worlds whose records gain fields: their converter, and the book of each value.
+"""Worlds whose records gain fields: their converter, and the check of each value.
 
-Each field that a record was sent with is in a column of its name, which the table has with that type, if its value is
-of this type: in the field's first record too. Otherwise it is in the rescue column of its row, as it was sent.
+Each field of a record is in the column of its name if its value has that column's type, also in the first record with
+the field. Otherwise it is in the rescue column of its row, unchanged.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class EvolvingConverter(PlainConverter):
         return value == GOOD or value in GAINING
 
     def fields(self, value: bytes) -> Record:
-        """The columns of a record; what none takes is in the rescue column."""
+        """The columns of a record; fields without a column are in the rescue column."""
         if value not in self._fields:
             self._fields[value] = self._fields_of(value)
         return self._fields[value]
@@ -123,7 +123,7 @@ class Values:
     _files: dict[str, pa.Table] = field(default_factory=dict)
 
     def problems(self, url: str, table: MemoryTable | None, sent: Mapping[Place, bytes]) -> Iterator[str]:
-        """Rows that do not have what was sent."""
+        """Rows whose values differ from those sent."""
         if table is None:
             return
         columns = schema_from_json(table.schema)
@@ -166,6 +166,6 @@ class Values:
         if path not in self._files:
             stored = self.bucket.objects.get(path)
             if stored is None:
-                return pa.table({})  # shows as missing rows
+                return pa.table({})  # reported as missing rows
             self._files[path] = rows_in(stored[0])
         return self._files[path]

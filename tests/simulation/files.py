@@ -1,6 +1,6 @@
-"""The data files of simulated stages: rows in Arrow's own form, which takes a twentieth of Parquet's time for a few.
+"""The data files of simulated stages: rows in Arrow's own format, which takes a twentieth of Parquet's time for a few.
 
-What a marker says of a file is the same: its statistics are made by the real code, from columns instead of a footer.
+Markers are the same: the real code makes a file's statistics, from columns instead of a footer.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class SimulatedFile:
 
 
 class Footer:
-    """What statistics are made from: a `pyarrow.parquet.FileMetaData` of one row group, which is this too."""
+    """The source of statistics: a `pyarrow.parquet.FileMetaData` of one row group, and that row group."""
 
     num_row_groups = 1
 
@@ -126,7 +126,7 @@ def _joined(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _leaves(column: pa.Array) -> Iterator[pa.Array]:
-    """A column's own ones, as Parquet has them."""
+    """The leaf columns of a column, as in Parquet."""
     if pa.types.is_struct(column.type):
         for part in column.flatten():
             yield from _leaves(part)

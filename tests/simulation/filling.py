@@ -1,9 +1,9 @@
-"""Worlds whose tasks fill several tables, of which those of routes have columns and a layout of their own.
+"""Worlds whose tasks fill several tables; those of routes have columns and a layout of their own.
 
-Each record that counts has rows in the stream's own table as in `counting`, one in a table of notes, and where it has
-several rows also one in a table of many. So there are records with rows in one table, in some and in all. The history
-sees to it that each is there once, though tables do not work now and then; the book that a row says what its record's
-count was, in the columns of its table, and that each table is laid out as it was declared.
+Each counted record has rows in the main table as in `counting`, one in a table of notes, and, where it has several
+rows, one in a third table. So there are records with rows in one table, in some and in all. The history checks that
+each is there once, though tables fail at times; the model, that a row has the record's count in the columns of its
+table, and that each table is laid out as declared.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 
 NOTES, MANY = "memory://notes", "memory://many"
 NOTED, OF_MANY = "n BIGINT, about STRING", "about STRING NOT NULL"
-"""Their columns."""
+"""The columns of these tables."""
 
 
 class Noted(Counts):
-    """Counts, and tells each count in the words of other tables."""
+    """Counts, and forwards each count in the columns of other tables."""
 
     rows = "table"
 
     def process(self, record: Record) -> None:
-        """As it counts, and then a note; of a record with several rows one more."""
+        """The count, then a note; one more for a record with several rows."""
         super().process(record)
         if record.value is None:
             return
@@ -76,12 +76,12 @@ class Filling(Counting):
         return converter(self.stream, WorldClock(self.around.world).wall_ms, build)
 
     def wanted(self, value: bytes | None) -> Wanted:
-        """Rows as they are counted, and a note of each record that is."""
+        """Rows as counted, and a note for each counted record."""
         (tables,) = super().wanted(value)
         return ({**tables, **({NOTES: 1} if value in ROWS else {}), **({MANY: 1} if value == TWO else {})},)
 
     def problems(self) -> Iterator[str]:
-        """Counts that cannot be, in any of the tables, and tables of another shape."""
+        """Impossible counts in any of the tables, and tables of another shape."""
         yield from super().problems()
         broker = self.around.broker
         wanted = counts_of((*broker.past, broker.logs), self.around.given_up.has)

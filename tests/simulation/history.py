@@ -1,8 +1,8 @@
-"""One history: real writers and loaders in a hostile world, then peace, then the books are checked.
+"""One history: real writers and loaders in a hostile world, then a quiet phase without faults, then the final check.
 
-The checker knows nothing of markers or plans. It reads the files that the tables' commits added and compares them with
-Kafka's logs: each record is in the table once, or in the dead letters once, or was a tombstone; and each txn action is
-at its log's end.
+The check uses no markers and no plans. It reads the files that the tables' commits added and compares them with Kafka's
+logs: each record is in the table once, or in the dead letters once, or was a tombstone; and each txn action is at its
+log's end.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ if TYPE_CHECKING:
 _MOST_STEPS_IN_PEACE = 30_000
 _STEPS_A_LOOK, _STEPS_A_LATER_LOOK = 50, 400
 _STEPS_A_REPAIR = 1500
-"""Of peace, until operators look where something is held."""
+"""Steps of the quiet phase until operators check held partitions."""
 _MOST_STEPS_ALIKE = 8_000
-"""With the same problems for so many steps of peace, nothing will mend itself; whole histories had them for 5,300."""
+"""Problems that stay the same for so many quiet steps are final; the longest that ended took 5,300."""
 _MOST_STEPS_OF_ROWS = 4_000
-"""The same, once all positions are loaded: whole histories then had wrong rows for 50, or for two looks of operators.
+"""The same once all positions are loaded: the longest that ended took 50, or two checks by operators.
 
-A topic that was created again may end where the chain of the old one does.
+A recreated topic may end where the chain of the old one does.
 """
 
 
@@ -56,7 +56,7 @@ class Verdict:
     records: int
     story: tuple[str, ...]
     crashed: bool
-    """Whether a service met an error that it does not expect: a bug, or a rule broken by code that does not run."""
+    """Whether a service met an unexpected error: a bug, or a broken rule whose code does not run."""
 
 
 @dataclass(slots=True)
@@ -133,14 +133,14 @@ class History:
         )
 
     def _is_wrong(self) -> bool:
-        """Whether something is wrong whatever the books say."""
+        """Whether something is wrong regardless of the final check."""
         return bool(self.world.crashes or self.invariants.problems)
 
     def problems(self) -> tuple[str, ...]:
         books = (*self._missing_or_twice(), *self._positions(), *self._repairs.problems(), *self._services.stale_claims)
         return (*books, *self.kind.problems())
 
-    # The world's turns.
+    # The world's steps.
 
     def _turn(self, roles: list[str], produce: float) -> None:
         world, rng, chances = self.world, self.world.rng, self.world.chances
@@ -168,7 +168,7 @@ class History:
         world.step()
 
     def _recreate(self) -> None:
-        """The topic is made anew; every other time, its records are there before anybody looks."""
+        """The topic is deleted and created again; every other time it already has records when clients see it."""
         rng, broker = self.world.rng, self.broker
         self.world.faults[Fault.RECREATED] += 1
         self.world.tell("the topic is deleted and created again")
@@ -180,7 +180,7 @@ class History:
                     broker.append(partition, *self.kind.record(partition))
 
     def _break_a_table(self) -> None:
-        """One of the stream's tables, but its own, does not work for a while."""
+        """One of the stream's secondary tables does not work for a while."""
         if not self._stream.routing.route_settings or self.world.rng.random() >= self.world.chances.broken_table:
             return
         self.world.faults[Fault.BROKEN_TABLE] += 1
@@ -218,7 +218,7 @@ class History:
         self.world.spawn(process, run)
 
     def _mend(self) -> None:
-        """What the documents ask of operators: look where a partition is held, and do what the loader says."""
+        """What the docs ask of operators: check held partitions, and follow the loader's remedy."""
         problems = self.problems()
         for partition in self.kind.chains():
             loaded = self._position(partition)
@@ -231,7 +231,7 @@ class History:
             self._loaded[partition] = loaded
 
     def _find_rival(self, process: Process) -> bool:
-        """The group gives up a writer that is about to claim, so that another one claims the same position."""
+        """The group takes the partition from a writer that is about to claim: another claims the same position."""
         member = next((member for member in self.broker.members if member.process is process), None)
         if member is None or len(self.broker.members) == 1:
             return False
@@ -240,7 +240,7 @@ class History:
         return True
 
     def _scale(self, roles: list[str]) -> None:
-        """A writer more, or one less; the group is assigned anew."""
+        """One writer more or less; the group rebalances."""
         self.world.faults[Fault.REBALANCE] += 1
         writers = self._writers()
         if self.world.rng.random() < 0.5:
@@ -264,7 +264,7 @@ class History:
         else:
             self.world.spawn(process, lambda: services.load(process, kind))
 
-    # The books.
+    # The final check.
 
     def _missing_or_twice(self) -> list[str]:
         by_url = {url: Counter(self.kind.log.places(url)) for url in self.kind.urls()}

@@ -1,17 +1,17 @@
-"""Plain records in hostile surroundings: a few of them by the seed, between any two steps of writers and loaders.
+"""Plain records in hostile surroundings: a few kinds of faults, chosen by the seed, between any two steps.
 
-Hours pass at once; the store is away for some requests, or full, for longer than any time-out; objects are torn, and
-put back later; markers are kept for a while; clocks differ by machine; `delta-loader clean` runs; others VACUUM,
+Hours pass at once; the store is away for some requests, or full, for longer than any timeout; objects are torn, and
+restored later; markers are kept for a while; clocks differ by machine; `delta-loader clean` runs; others VACUUM,
 OPTIMIZE, RESTORE and replace the tables, and operators accept that; Kafka's retention overtakes writers; partitions are
 added; transactions stay open, and are aborted; operators pause and resume streams; some processes are of an older
 release.
 
-Rules of the books in addition to those of every world:
+Rules of the final check in addition to those of every world:
 
-1. What is lost by Kafka's retention, or by a rollback that is accepted as it is, an operator has given up by name.
+1. Records lost by Kafka's retention, or by a rollback that is accepted as it is, were given up by an operator by name.
 2. A marker stays for its retention, by the store's time. It is settled only when its tables have had all of its rows.
-3. A file that a table has is deleted by nobody; one that a marker names, which is not loaded, only by VACUUM.
-4. Of a stream that starts at ``latest``, an added partition lacks nothing.
+3. A file that a table has is never deleted; one that only an unloaded marker names, only by VACUUM.
+4. A stream that starts at ``latest`` has all records of an added partition.
 """
 
 from __future__ import annotations
@@ -44,26 +44,27 @@ if TYPE_CHECKING:
 
 _MINUTE_MS, _HOUR_MS = 60_000, 3_600_000
 _SLACK_MS = 6_000
-"""Within which two clocks agree, and a request comes."""
+"""The greatest difference between two clocks, and the longest time on the way of a request."""
 _MADE_WHOLE = 0.004
-"""Of what is torn, at each turn."""
+"""The fraction of torn objects that are restored, at each step."""
 _TRAITS = ("clocks", "releases")
-"""Surroundings that do not happen at a moment."""
+"""Faults that last for a while."""
 _DRAWN = 5
-"""How many of its surroundings are hostile in a history."""
+"""The number of kinds of faults in a history."""
 
 
 @dataclass(slots=True, kw_only=True)
 class HostileInvariants(RowInvariants):
-    """Those of the plain stage, by rows, with retention and VACUUM."""
+    """The invariants of the plain stage, by rows, with retention and VACUUM."""
 
     log: VacuumedLog
     kept_ms: int
     pinned: Callable[[TopicPartition, int], None]
-    """What is told of each origin of a chain."""
+    """Called with each origin of a chain."""
     pauses: Operators
     _since_ms: dict[str, int] = field(default_factory=dict)
-    """Since when a marker's name is there: one that a rewind writes over counts as the one that a loader has listed."""
+    """When each marker's name appeared: a marker that a rewind overwrites counts as the one that a loader has listed.
+    """
 
     def put(self, objects: Objects, path: str, data: bytes) -> None:
         super(HostileInvariants, self).put(objects, path, data)
@@ -107,7 +108,7 @@ class HostileInvariants(RowInvariants):
 
 
 class MixedReleases(VacuumedLog):
-    """Some loaders are of a release whose commits say less (tests/upgrades/files)."""
+    """Some loaders are of a release whose commits contain less (tests/upgrades/files)."""
 
     old: frozenset[str] = frozenset()
 
@@ -158,7 +159,7 @@ class Hostile(Kind):
         self._away: tuple[int, Callable[[Process, Effect], bool]] | None = None
         self._torn: list[tuple[str, bytes, bytes]] = []
         self._running = 0
-        """VACUUMs under way."""
+        """VACUUMs in progress."""
         self._old_writers: set[str] = set()
         self._pauses: Operators = Operators(around, STAGE, (self.stream.app_id,))
         self._has_pauses = "pauses" in drawn
@@ -182,7 +183,7 @@ class Hostile(Kind):
     # Processes.
 
     def starts(self, process: Process) -> None:
-        """With a clock of its machine's, and a release."""
+        """With its machine's clock and a release."""
         world = self.around.world
         if self._is_skewed:
             world.faults[Fault.SKEWED] += 1
@@ -202,12 +203,12 @@ class Hostile(Kind):
         self._pauses.claims(process.name, name, data)
 
     def manifest(self, writer: str, manifest: Manifest) -> Manifest:
-        """Without what the release does not know."""
+        """Without the fields that the release does not know."""
         if writer not in self._old_writers:
             return manifest
         return replace(manifest, topic_id=None, last_record=None, undeclared=None)
 
-    # What happens.
+    # Faults.
 
     def happens(self) -> None:
         rng = self.around.world.rng
@@ -281,10 +282,10 @@ class Hostile(Kind):
             self.log.optimize(url)
 
     def _put_back(self) -> None:
-        """A RESTORE, or a table in the place of another."""
+        """A RESTORE, or another table in place of the table."""
         world = self.around.world
         if not self.log.tables or self._running:
-            return  # a RESTORE of what a VACUUM is deleting is Delta's own trouble
+            return  # a RESTORE of what a VACUUM is deleting is Delta's own problem
         url = world.rng.choice([TABLE, TABLE, *sorted(self.log.tables)])
         if url not in self.log.tables:
             return
@@ -299,7 +300,7 @@ class Hostile(Kind):
             self.log.restore(url, version)
 
     def _retention(self) -> None:
-        """Kafka takes the oldest records, staged or not."""
+        """Kafka deletes the oldest records, staged or not."""
         world, broker = self.around.world, self.around.broker
         partition = world.rng.choice(sorted(broker.logs))
         low, end = broker.begin(partition), broker.stable_end(partition)
@@ -309,7 +310,7 @@ class Hostile(Kind):
         broker.low[partition] = world.rng.randint(low + 1, end)
         world.tell(f"Kafka's records of {partition} begin at {broker.low[partition]}")
         if not self.around.has_chain(partition):
-            self.around.given_up.give(partition, 0, broker.low[partition])  # it begins with the earliest that there is
+            self.around.given_up.give(partition, 0, broker.low[partition])  # it begins with the earliest record
 
     def _add_partition(self) -> None:
         world, broker = self.around.world, self.around.broker
@@ -324,7 +325,7 @@ class Hostile(Kind):
         broker.rebalance()
 
     def _go_away(self) -> None:
-        """The store does not answer some requests, until long after everyone gave up."""
+        """The store does not answer some requests, until long after every retry has ended."""
         world = self.around.world
         rng = world.rng
         number = rng.randrange(len(self.around.broker.logs))
@@ -349,7 +350,7 @@ class Hostile(Kind):
         return self.around.world.now_ms < until_ms and reaches(process, effect)
 
     def _tear(self) -> None:
-        """An object of the stage has other bytes, until someone puts them back."""
+        """An object of the stage has other bytes, until someone restores them."""
         world, objects = self.around.world, self.around.bucket.objects
         torn = {path for path, _, _ in self._torn}
         whole = sorted(path for path, (data, _) in objects.items() if path.startswith(_TORN) and data)
@@ -378,7 +379,7 @@ class Hostile(Kind):
         self._pauses.happens(self._open(STAGE))
 
     def _transact(self) -> None:
-        """A transaction begins, or ends: with its records, or without them."""
+        """A transaction begins or ends: with its records, or without them."""
         world, broker = self.around.world, self.around.broker
         partition = world.rng.choice(sorted(broker.logs))
         if partition not in broker.unstable:
@@ -391,10 +392,10 @@ class Hostile(Kind):
             world.tell(f"a transaction in {partition} from {begin} on is aborted")
             log[:] = [record for record in log if record.offset < begin or world.rng.random() < 0.3]
 
-    # Inside.
+    # Internals.
 
     def _pinned(self, partition: TopicPartition, position: int) -> None:
-        """A stream that starts at ``latest`` does not want what was there before, but of added partitions (rule 4)."""
+        """A stream that starts at ``latest`` needs no earlier records, except of added partitions (rule 4)."""
         if self._starts_late and not self.around.has_chain(TopicPartition(Topic("orders"), Partition(0))):
             self.around.given_up.give(partition, 0, position)
 

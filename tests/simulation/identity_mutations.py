@@ -32,17 +32,17 @@ if TYPE_CHECKING:
 
 
 def markers_of_another_stream_are_loaded() -> AbstractContextManager[object]:
-    """The app_id of a marker is not looked at."""
+    """The app_id of a marker is ignored."""
     return patch.object(StreamIdentity, "_other_stream", lambda *_: None)
 
 
 def topic_ids_are_not_compared() -> AbstractContextManager[object]:
-    """Nor the broker's id of its topic."""
+    """The broker's topic id is ignored, too."""
     return patch.object(identity, "_differ", lambda *_: False)
 
 
 def markers_are_not_judged() -> AbstractContextManager[object]:
-    """Nor anything else of whose it is."""
+    """No part of a marker's identity is checked."""
     return patch.object(StreamIdentity, "judged", lambda _self, _source, markers: list(markers))
 
 
@@ -52,13 +52,13 @@ def what_the_position_covers_is_passed_over() -> AbstractContextManager[object]:
 
 
 def the_config_names_the_txn_actions() -> AbstractContextManager[object]:
-    """Whether they name the topic is the config's to say, and not the table's first commit's."""
+    """The config, and not the table's first commit, decides whether txn actions name the topic."""
     return patch.object(TxnIds, "is_plain", lambda self, _topic: not self.several_topics)
 
 
 @contextmanager
 def what_lies_further_down_the_log_did_not_happen() -> Iterator[None]:
-    """As a bound of twenty commits that answers "did not go back"."""
+    """As if a bound of twenty commits answered "no rollback"."""
     with ExitStack() as stack:
         for module in (rollback, table_identity):
             stack.enter_context(patch.object(module, "FARTHEST", 20))
@@ -67,7 +67,7 @@ def what_lies_further_down_the_log_did_not_happen() -> Iterator[None]:
 
 
 def an_unknown_history_is_taken_for_a_good_one() -> AbstractContextManager[object]:
-    """A log that begins after the last load says that nothing was put back."""
+    """A log that begins after the last load counts as one without a rollback."""
     return patch.object(detection, "unknown_positions", lambda *_: None)
 
 
@@ -77,7 +77,7 @@ def a_chain_without_a_position_is_new() -> AbstractContextManager[object]:
 
 
 def a_restore_of_others_is_no_news() -> AbstractContextManager[object]:
-    """To a loader that has looked at the table before."""
+    """A loader that has read the table before ignores it."""
 
     def is_of_others(self: RollbackDetector, target: Target, version: int) -> bool:
         for commit in self._tables.history(target.url, target.version or 0):
@@ -91,7 +91,7 @@ def a_restore_of_others_is_no_news() -> AbstractContextManager[object]:
 
 
 def a_lease_is_an_app_ids() -> AbstractContextManager[object]:
-    """Whatever topics its holder reads."""
+    """Its holder may read any topics."""
     return patch.object(Grant, "has", lambda self, app_id, _topics=None: self.streams is None or app_id in self.streams)
 
 
@@ -119,17 +119,17 @@ def a_new_chain_begins_at_kafkas_first_record() -> AbstractContextManager[object
 
 
 def a_topic_without_its_name_is_not_looked_for() -> AbstractContextManager[object]:
-    """Whether another topic's txn action stands where one's own would."""
+    """Another topic's txn action is taken for the stream's own."""
     return patch.object(TableIdentity, "in_its_place", lambda *_arguments, **_named: None)
 
 
 def a_commit_names_the_chains_that_it_moves() -> AbstractContextManager[object]:
-    """And none of those that earlier commits knew."""
+    """Chains of earlier commits are left out."""
     return patch.object(TableIdentity, "with_chains", lambda _self, moved: dict(moved))
 
 
 def a_doubt_is_forgotten_with_the_next_commit() -> AbstractContextManager[object]:
-    """Of a chain that nobody could prove to be new."""
+    """Of a chain that could not be proved to be new."""
 
     def without_doubts(*arguments: object, **named: object) -> object:
         return CommitMetadata(*arguments, **{**named, "unproved": frozenset()})  # type: ignore[arg-type]

@@ -1,21 +1,22 @@
-"""What must hold of the stage and of the txn actions after every step of a history, whatever the rows say at its end.
+"""Invariants of the stage and of the txn actions after every step of a history, whatever its final rows are.
 
 Rules:
 
-1. A name is claimed once: a marker or a data file that is there is never written over with other bytes. Only a rewind
-   replaces a marker, and only when its copy is below ``stray/``.
-2. A marker's data files are there when it is claimed; they may be gone where the same claim was made, and settled,
-   before.
+1. A name is claimed once: an existing marker or data file is never overwritten with other bytes. Only a rewind replaces
+   a marker, and only when its copy is below ``stray/``.
+2. A marker's data files exist when it is claimed; they may be gone where the same claim was made, and settled, before.
 3. A marker's links hold: one that names a marker before it begins where some marker of that name ended.
-4. A stray is never continued: where markers lay above a claim when it was made, and still do, none follows it. (One
-   that was the chain's end when it was made, was put aside, and comes again by a duplicated request may be followed by
-   a claim that was under way: that was planned while it was the end. A request that arrives late was sent before, too.)
-5. A marker goes only when its copy is below ``stray/``, or when every table that it has files for, and its own, has
-   its span, no marker below it is left, and one above it is, or the chain's origin is recorded, as by a rewind that
+4. A stray is never continued: where markers lay above a claim when it was made, and still do, none follows it. (A
+   marker that was the chain's end when it was made, was put aside, and is made again by a duplicated request may be
+   followed by a claim that was already in progress and was planned while it was the end. A request that arrives late
+   was sent before, too.)
+5. A marker is deleted only when its copy is below ``stray/``, or when every table that it has files for, and its own,
+   has its span, no marker below it is left, and one above it is, or the chain's origin is recorded, as by a rewind that
    takes the one above it. A writer withdraws its own claim only when the marker before it was put aside. (A request
    that arrives late may meet a marker that was claimed since: the chain is held at a gap then.)
 6. A file that a table has, or that a marker names which its table lacks, is never deleted.
-7. A txn action only rises, but by a commit that carries an operator's answer out; it rises by the commit's spans.
+7. A txn action only rises, except by a commit that carries out an operator's resolution; it rises by the commit's
+   spans.
 
 They are checked where objects and commits change, so a history ends at the step that broke one.
 """
@@ -47,17 +48,17 @@ Objects = dict[str, tuple[bytes, int]]
 
 @dataclass(slots=True)
 class _Claim:
-    """A marker that is there, and what lay above it when it was claimed."""
+    """An existing marker, and what lay above it when it was claimed."""
 
     marker: Marker
     above: tuple[_Claim, ...]
     was_last: bool = False
-    """Whether it is there again, and was the last marker when it was made."""
+    """Whether it exists again, and was the last marker when it was made."""
 
 
 @dataclass(slots=True)
 class StageInvariants:
-    """Watches one world's objects and tables; what it finds wrong is in ``problems``."""
+    """Watches one world's objects and tables; violations are in ``problems``."""
 
     stage: str
     """The stage's URL."""
@@ -65,7 +66,7 @@ class StageInvariants:
     tables: Callable[[], Mapping[str, MemoryTable]]
     problems: list[str] = field(default_factory=list)
     is_given_up: Callable[[TopicPartition, int], bool] = lambda _source, _offset: False
-    """Whether nobody misses a record: an operator gave it up, or Kafka lost it before a chain began."""
+    """Whether a record may be missing: an operator gave it up, or Kafka lost it before a chain began."""
     is_late: Callable[[], bool] = lambda: False
     """Whether the request that changes an object now was sent long before."""
     _claims: dict[TopicPartition, dict[Position, _Claim]] = field(default_factory=dict)
@@ -73,7 +74,7 @@ class StageInvariants:
     _seen: dict[bytes, bool] = field(default_factory=dict)
     """The markers that writers have claimed, and whether each was the last one when it was made."""
     _named: dict[str, MarkerName] = field(default_factory=dict)
-    """By the full path of a data file, the marker that names it."""
+    """The marker that names a data file, by the file's full path."""
 
     def put(self, objects: Objects, path: str, data: bytes) -> None:
         before = objects.get(path)
@@ -181,7 +182,7 @@ class StageInvariants:
         lower = [
             start
             for start, other in claims.items()
-            if start < name.start and _same(other.marker, marker) and not other.above  # no claim that came late
+            if start < name.start and _same(other.marker, marker) and not other.above  # no claim that arrived late
         ]
         if lower:
             self.problems.append(f"{name.path} is settled before {MarkerName(partition, min(lower)).path} (rule 5)")
@@ -191,7 +192,8 @@ class StageInvariants:
             self.problems.append(f"{name.path} is settled, and {url} does not have it (rule 5)")
 
     def _lacking(self, marker: Marker) -> list[str]:
-        """Its own table, and those that it has files for, which lack its span in its generation or a later one."""
+        """Those of its own table, and the tables that it has files for, that lack its span in its generation or a later
+        one."""
         partition = marker.name.topic_partition
         ids = TxnIds(self.stream.app_id, self.stream.several_topics)
         newest = ids.generation(self._transactions(self.stream.table), partition)
@@ -208,9 +210,9 @@ class StageInvariants:
         ]
 
     def _end_in(self, url: str, marker: Marker) -> int:
-        """The position that a table has once it has a marker: of its last row there, in a secondary table.
+        """The position of a table that has a marker: after its last row there, in a secondary table.
 
-        What is staged again may reach further than before, with rows for a secondary table that has all of them, or
+        A marker staged again may reach further than before, with rows for a secondary table that has all of them, or
         with rows of records that an operator had given up.
         """
         files = [file for table in marker.tables if self._url(table) == url for file in table.files]
@@ -252,7 +254,7 @@ class StageInvariants:
         return None if below == path or below.startswith(f"{STRAY}/") else MarkerName.parse(below)
 
     def _is_put_aside(self, objects: Objects, path: str, data: bytes) -> bool:
-        """Whether there is a copy: of all of it, or of the half that was left when it was copied (hostile.py)."""
+        """Whether there is a copy of all of it, or of the half that was left when it was copied (hostile.py)."""
         below = path.removeprefix(f"{self.stage}/")
         start = f"{self.stage}/{stray_path(below)}"
         copies = (copy for other, (copy, _) in objects.items() if other.startswith(start))

@@ -1,11 +1,11 @@
-"""Worlds whose tasks write to a Kafka topic, most of which join two topics as one chain; and the books of both.
+"""Worlds whose tasks write to a Kafka topic, most of which join two topics as one chain; and the model of both.
 
-Each record that counts adds one to its key's count and gives rows and records that say so. In which order records of
-two topics come is their times' to say and, at their ends, chance; so the book does not know which count a record has.
-It knows that no two records of a key have the same one, that it rises along each topic, and how high it goes.
+Each counted record increases its key's count and gives rows and records with that count. The order of records of two
+topics depends on their times and, at their ends, on chance; so the model does not know a record's count. It knows that
+no two records of a key have the same count, that counts rise along each topic, and their maximum.
 
-In some worlds the table has a constraint about the count: records whose rows it does not take are dead letters of their
-own topic, with their bytes.
+In some worlds the table has a constraint on the count: records whose rows it refuses are dead letters of their own
+topic, with their bytes.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ ALONE, BOTH = ("orders",), ("orders", "payments")
 _REFUSE = 0.4
 """How many of the worlds have a table that refuses records."""
 _AHEAD_BYTES = 200
-"""Of what waits for another topic: so few that topics are paused."""
+"""The limit of records that wait for another topic: so few that topics are paused."""
 
 
 def _forbidden(rows: pa.Table) -> pa.Array:
@@ -59,14 +59,14 @@ def _forbidden(rows: pa.Table) -> pa.Array:
 
 
 class Counts(Processor):
-    """Counts the records of each key, whatever topic they are of."""
+    """Counts the records of each key, over all topics."""
 
     def init(self, context: ProcessorContext) -> None:
         self.context = context
         self.counts = context.store("counts")
 
     def process(self, record: Record) -> None:
-        """One more, with as many rows as it says."""
+        """Counts one more, with as many rows as its value says."""
         if record.value is None:
             return
         key = record.key or "none"
@@ -127,20 +127,20 @@ class Joined(Keyed):
         return outlets(self.coordinator, process, store, self.stream)
 
     def happens(self) -> None:
-        """Now and then, Kafka takes no transactions."""
+        """Sometimes Kafka commits no transactions."""
         self.coordinator.happens()
 
     def wanted(self, value: bytes | None) -> Wanted:
-        """As many rows as it says, or a dead letter where the table may refuse them."""
+        """As many rows as its value says, or a dead letter where the table may refuse them."""
         tables = super().wanted(value)
         return (*tables, {DEAD_LETTERS: 1}) if self._refuses and ROWS.get(value or b"") else tables
 
     def refusing(self, tables: SimulatedTables) -> RefusalPorts:
-        """The table's checks, and Kafka for the bytes."""
+        """The table's constraint check, and Kafka for the bytes."""
         return refusing_ports(self.around, tables)
 
     def problems(self) -> Iterator[str]:
-        """Records that are told of more than once, or not at all, and counts that cannot be."""
+        """Records with several output messages or none, and impossible counts."""
         committed = Counter(self.coordinator.committed)
         for partition, log, deleted in self.around.logs():
             for record in log:
@@ -154,7 +154,7 @@ class Joined(Keyed):
             yield from self._miscounted()
 
     def _told_out_of_order(self) -> Iterator[str]:
-        """Records come in the order of their messages, by Kafka partition."""
+        """Output is in the order of its source messages, by Kafka partition."""
         last: dict[tuple[str, int], tuple[int, int]] = {}
         for message in self.coordinator.committed:
             source, place = (message.topic, message.partition), (self._generation(message), message.offset)
@@ -172,7 +172,7 @@ class Joined(Keyed):
         return -1
 
     def _miscounted(self) -> Iterator[str]:
-        """Counts of a key that two records have, that go down along a topic, or beyond the number of its records."""
+        """Counts of a key that two records have, that fall along a topic, or that exceed the number of its records."""
         seen: dict[tuple[int, object], dict[tuple[str, int], object]] = {}
         for row in self.log.rows(TABLE):
             place = place_of(row)
@@ -196,5 +196,5 @@ def _records_of(log: list[Sent], key: object) -> int:
 
 
 def build() -> Topology:
-    """What the settings name; worlds make their own, of one topic or of two."""
+    """The topology that the settings name; worlds make their own, of one topic or of two."""
     return _topology(BOTH)

@@ -2,11 +2,11 @@
 
 Rules:
 
-1. A member that is paused or dead for longer than its session is expelled; others get its partitions at once. When it
-   polls again it is told that they are lost.
-2. Cooperative: a member gives back only what goes to somebody else, and a partition is handed over after that. Eager:
-   everything is given back on every rebalance.
-3. A fetch may bring records again that were delivered before.
+1. A member that is paused or dead for longer than its session is expelled; others get its partitions at once. At its
+   next poll it is notified that they are lost.
+2. Cooperative: a member gives back only partitions that move to another member, and a partition is handed over after
+   that. Eager: everything is given back on every rebalance.
+3. A fetch may deliver records again.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 SESSION_MS = 10_000
 _PEACEFUL_POLL_S = 0.5
-"""How long a poll takes at least in peace, where nothing comes between two of them."""
+"""The shortest poll in the quiet phase, where nothing comes between two of them."""
 _offset = attrgetter("offset")
 
 
@@ -73,14 +73,14 @@ class Broker:
     places: set[tuple[int, int, int]] | None = None
     """Those that have a record, where several topics use the same offsets."""
     low: dict[TopicPartition, int] = field(default_factory=dict)
-    """Where a log begins, once retention has taken records; the books still have them."""
+    """Where a log begins after retention; the final check still has the deleted records."""
     hidden: dict[TopicPartition, int] = field(default_factory=dict)
     """Where the newest control record of a log ends, which no consumer gets."""
     unstable: dict[TopicPartition, int] = field(default_factory=dict)
-    """Where a transaction began that is still open: nothing from there on is read."""
+    """Where an open transaction began: nothing from there on is read."""
 
     def append(self, partition: TopicPartition, value: bytes | None, key: bytes | None = None) -> None:
-        """Add a record; now and then Kafka leaves a hole before it."""
+        """Add a record; sometimes Kafka leaves a hole before it."""
         log = self.logs[partition]
         after = self._end(partition)
         offset = after + self.world.rng.choice([0, 0, 0, 0, 0, 1, 3])
@@ -94,7 +94,7 @@ class Broker:
         log.append(Record(offset, time_ms, value, key))
 
     def recreate(self) -> None:
-        """Delete the topic and create it again. Clients read on from where they were, as librdkafka does."""
+        """Delete the topic and create it again. Clients continue at their offsets, as librdkafka does."""
         self.world.now_ms += 1  # so that no record of the new topic has the place and time of an old one
         self.past.append(self.logs)
         self.logs = {partition: [] for partition in self.logs}
@@ -132,12 +132,12 @@ class Broker:
         return Position(self.unstable.get(partition, self.log_end(partition)))
 
     def join(self, member: GroupMember) -> None:
-        """A new member; everyone is assigned anew."""
+        """A new member; the group rebalances."""
         self.members.append(member)
         self.rebalance()
 
     def leave(self, member: GroupMember) -> None:
-        """A member goes; its partitions are free."""
+        """A member leaves; its partitions are free."""
         if member in self.members:
             self.members.remove(member)
         for partition in [partition for partition, owner in self.owners.items() if owner is member]:
@@ -145,7 +145,7 @@ class Broker:
         self.rebalance()
 
     def expel_silent(self) -> None:
-        """End the sessions of those that gave no sign of life (rule 1)."""
+        """End the sessions of members without a heartbeat (rule 1)."""
         for member in list(self.members):
             if self.world.now_ms - member.process.last_heartbeat_ms > SESSION_MS and not member.is_running():
                 self.expel(member)
@@ -158,14 +158,14 @@ class Broker:
         self.leave(member)
 
     def rebalance(self, *, sticky: bool = True) -> None:
-        """A new generation; not sticky, everyone gets what another one had."""
+        """A new generation; not sticky: all partitions move to other members."""
         if not sticky:
             self.members.append(self.members.pop(0))
         self.sticky = sticky
         self.generation += 1
 
     def target(self, member: GroupMember) -> set[TopicPartition]:
-        """What a member is to have: an even share, and as much of what it has as possible."""
+        """The assignment of a member: an even share, with as much of its current one as possible."""
         if self.together:
             return self._by_range(member)
         free = sorted(self.logs)
@@ -197,12 +197,12 @@ class GroupMember:
         self._broker = broker
         self.process = process
         self.owned: dict[TopicPartition, int] = {}
-        """What it reads, and from where."""
+        """The partitions that it reads, and from where."""
         self.assigned: set[TopicPartition] = set()
-        """Also what it does not read yet."""
+        """Also those that it does not read yet."""
         self.expelled = False
         self.is_cut_off = False
-        """Whether its session ended by a fault of the network, so that it cannot know."""
+        """Whether its session ended by a network fault, so that it cannot know."""
         self._generation = -1
         self._paused: set[TopicPartition] = set()
         self._streams: tuple[Stream, ...] = ()
@@ -264,7 +264,7 @@ class GroupMember:
         return {partition: Position(self._broker.end(partition)) for partition in partitions}
 
     def topic_ids(self, topics: Collection[Topic]) -> Mapping[Topic, str | None]:
-        """The broker's; a topic that was made anew has another one."""
+        """The broker's; a recreated topic has another id."""
         return {topic: self._broker.id_of(topic) for topic in topics}
 
     def ownerless(self, partitions: Collection[TopicPartition]) -> Collection[TopicPartition] | None:

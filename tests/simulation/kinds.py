@@ -1,7 +1,7 @@
-"""Kinds of worlds: a stream, the records that are sent to it, what makes rows of them, and what its tables must have.
+"""Kinds of worlds: a stream, the records that are sent to it, its converter, and the expected contents of its tables.
 
 A kind knows its stream's rules and no others. Time, order and failure are the world's, and whether each record is there
-once is the history's to check.
+once is checked by the history.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ if TYPE_CHECKING:
 
 STAGE, TABLE, DEAD_LETTERS = "memory://stage", "memory://orders", "memory://orders_dead_letters"
 Wanted = tuple["Mapping[str, int]", ...]
-"""How many rows a record has in each table; several where it may be so or so."""
+"""How many rows a record has in each table; several where more than one outcome is correct."""
 Loads: TypeAlias = "Callable[[Callable[[], bool]], Sequence[StreamReport]]"
-"""Loads what it is time for, until it is to stop."""
+"""Loads what is due, unless it is to stop."""
 
 
 def settings_of(**more: object) -> Settings:
-    """Those of a stream of one topic, with more."""
+    """The settings of a stream of one topic, with more."""
     stream = {"app_id": "orders", "topics": ["orders"], "table": TABLE, "columns": "n BIGINT", **more}
     return Settings.model_validate(
         {
@@ -83,7 +83,7 @@ class Around:
                 yield partition, log, logs is not self.broker.logs
 
     def may_lack(self, partition: TopicPartition, offset: int, *, deleted: bool) -> bool:
-        """Whether nobody misses a record: an operator gave it up, or nobody had staged it of a deleted topic."""
+        """Whether a record may be missing: an operator gave it up, or its topic was deleted before it was staged."""
         return deleted or self.given_up.has(partition, offset)
 
     def has_chain(self, partition: TopicPartition) -> bool:
@@ -115,7 +115,7 @@ class Around:
 
 
 class Kind:
-    """The plain one: records are rows, dead letters or tombstones. Others change what they have to."""
+    """The plain kind: records are rows, dead letters or tombstones. Others override what differs."""
 
     settings = settings_of()
     values: tuple[bytes | None, ...] = (GOOD, GOOD, GOOD, GOOD, BAD, None)
@@ -124,7 +124,7 @@ class Kind:
     topics: tuple[str, ...] = ("orders",)
     operator: Callable[..., Operator] = Operator
     is_mended = False
-    """Whether operators look at it in peace, whatever the world's habits."""
+    """Whether operators follow remedies in the quiet phase, whatever the world's profile."""
 
     def __init__(self, around: Around) -> None:
         self.around = around
@@ -205,9 +205,9 @@ class Kind:
         return ({} if value is None else {places[value]: 1},)
 
     def is_in_order(self, partition: TopicPartition, record: Sent, have: Mapping[str, int], *, deleted: bool) -> bool:
-        """Whether a record has the rows that it is to have, by table."""
+        """Whether a record has the expected rows, by table."""
         wanted = self.wanted(record.value)
-        # A given-up record may be in some of its tables: one that was left out gets it if staged again.
+        # A given-up record may be in some of its tables: one that was left out gets it if it is staged again.
         may_lack = self.around.may_lack(partition, record.offset, deleted=deleted)
         return have in wanted or (may_lack and any(have.items() <= whole.items() for whole in wanted))
 
@@ -215,7 +215,7 @@ class Kind:
         return self.stream.tables
 
     def happens(self) -> None:
-        """What else happens in this kind of world, at each turn of the war."""
+        """The faults of this kind of world, at each step of the fault phase."""
 
     def ends_war(self) -> None: ...
 
@@ -287,7 +287,7 @@ class Keyed(Kind):
         return value, self.around.world.rng.choice(KEYS)
 
     def wanted(self, value: bytes | None) -> Wanted:
-        """As many as it says."""
+        """As many rows as its value says."""
         return (wanted_rows(value, TABLE, DEAD_LETTERS),)
 
 

@@ -1,8 +1,8 @@
-"""Worlds whose dead letters go to a Kafka topic too: of records that cannot be read by the writers, from outboxes, and
-of records that the table refuses by the loaders, out of the table for dead letters.
+"""Worlds whose dead letters go to a Kafka topic too: those of unreadable records from the writers' outboxes, and those
+of refused records from the loaders, out of the dead-letter table.
 
-Each dead letter that the table has is in the topic once. A record that operators gave up may be in one of the two, and
-of a topic that was deleted, refused records are sent once more where the new one reaches their offsets.
+Each dead letter of the table is in the topic once. A given-up record may be in one of the two. Refused records of a
+deleted topic are sent once more where the new topic reaches their offsets.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _TOPIC = "orders-errors"
 
 
 def _told(letters: pa.Table) -> list[Told]:
-    """The messages of dead letters, by their headers."""
+    """The source messages of dead letters, by their headers."""
     told = []
     for headers, time_ms in zip(letters["headers"].to_pylist(), letters["timestamp_ms"].to_pylist(), strict=True):
         named = {header["name"].rpartition(".")[2]: header["value"].decode() for header in headers}
@@ -71,12 +71,12 @@ class Lettered(RefusalPorts):
         return RefusedToTopic({}, "writers", tables.dead_letters, self._coordinator.begin, store)
 
     def happens(self) -> None:
-        """The constraint comes or goes; now and then, Kafka takes no transactions."""
+        """The constraint comes or goes; sometimes Kafka commits no transactions."""
         super().happens()
         self._coordinator.happens()
 
     def problems(self) -> Iterator[str]:
-        """Dead letters that the topic has more than once, or not at all, and those that only it has."""
+        """Dead letters that the topic has more than once, not at all, or that the table lacks."""
         yield from super().problems()
         there, sent = Counter(self.log.places(DEAD_LETTERS)), Counter(self._coordinator.committed)
         for partition, log, deleted in self.around.logs():

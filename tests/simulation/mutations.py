@@ -1,9 +1,9 @@
-"""Rules of the real code, each broken on purpose: a simulation that does not notice is no proof.
+"""Rules of the real code, each broken on purpose: a simulation that does not notice a broken rule proves nothing.
 
-Each mutation replaces one decision of the services, for as long as its context lasts, with what the rule forbids.
-``python -m tests.simulation.sweep`` tells how many histories it takes to find each (tests/simulation/sweep.py). Rules
-whose breach takes a rarer coincidence than that, or that others stand behind, have tests of their own in
-tests/unit/stage_writer/stage/test_staging.py and are broken in the model (model/).
+Each mutation replaces one decision of the services by a forbidden one while its context is active. ``python -m
+tests.simulation.sweep`` counts the histories needed to find each (tests/simulation/sweep.py). Rules that would need a
+rarer coincidence, or that other rules back up, have tests of their own in tests/unit/stage_writer/stage/test_staging.py
+and are broken in the model (model/).
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ if TYPE_CHECKING:
 CEILING = 50
 """Histories within which each broken rule is found."""
 MEDIAN = 10
-"""The same, of half of the rules."""
+"""The same for half of the rules."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ class Search:
     histories: int
     is_found: bool
     crashes: int
-    """Histories in which the broken code did not run: they show nothing."""
+    """Histories in which a service crashed by the broken code: they show nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ class Mutation:
     worlds: Worlds = Worlds.PLAIN
 
     def search(self, first: int = 0, most: int = CEILING) -> Search:
-        """Run histories until one shows it, from a seed on, and not more than ``most``."""
+        """Run histories, at most ``most``, until one finds the broken rule, starting at a seed."""
         crashes = 0
         for number, seed in enumerate(range(first, first + most), 1):
             is_caught = self.is_caught(seed)
@@ -149,7 +149,8 @@ class Mutation:
         return Search(most, is_found=False, crashes=crashes)
 
     def is_caught(self, seed: int) -> bool | None:
-        """Whether the invariants or the books refuse one history; None where a service crashed by what was broken."""
+        """Whether the invariants or the final check reject one history; None where a service crashed by the broken
+        code."""
         with self.breaking():
             try:
                 verdict = run(seed, self.worlds, self.chances)
@@ -253,7 +254,7 @@ def _txn_versions_are_not_compared() -> AbstractContextManager[object]:
 
 
 def _the_last_marker_is_settled() -> AbstractContextManager[object]:
-    """And writers do not look whether it is there, which mends most of it."""
+    """Writers do not check whether the marker exists, which would repair most of it."""
 
     def everything(
         names: Sequence[MarkerName], _written: object, position: Position | None, _keep: int
@@ -286,7 +287,7 @@ def _dead_letters_come_after_the_rows() -> AbstractContextManager[object]:
 
 
 def _a_loser_deletes_its_files() -> AbstractContextManager[object]:
-    """And does not know its own marker again, when the answer to its claim was lost."""
+    """It does not recognize its own marker, either, when the answer to its claim was lost."""
     claim, create = staging.Job._claim, SimulatedStore.create
 
     def delete_what_lost(self: staging.Job, marker: Marker, data: bytes, files: list[staging.NewFile]) -> FlushOutcome:
@@ -408,7 +409,7 @@ def _what_a_table_lacks_is_settled() -> AbstractContextManager[object]:
 
 
 def _later_records_come_before_what_a_table_lacks() -> AbstractContextManager[object]:
-    """And it does not catch up at the beginning of a pass, which mostly is before they could."""
+    """Without catching up at the beginning of a pass, which mostly comes first."""
 
     def at_once(self: SecondaryTables, url: str, naming: CommitNaming, load: plan.Load) -> object:
         target = self._tables.targets.get(url)
@@ -440,7 +441,7 @@ def _a_topic_s_id_is_not_compared() -> AbstractContextManager[object]:
 
 
 def _the_topic_is_not_looked_up_before_a_claim() -> AbstractContextManager[object]:
-    """It is when a partition is taken, and now and then, which comes too late."""
+    """It is looked up when a partition is assigned, and at times, which is too late."""
     return patch.object(TopicMonitor, "since", lambda _self, _topic, _moment_s: None)
 
 
@@ -509,7 +510,7 @@ def _the_marker_names_the_state_before_it() -> AbstractContextManager[object]:
 
 
 def _a_topic_is_read_to_its_end() -> AbstractContextManager[object]:
-    """As Kafka Streams restores: all that a task's processes have written after what the marker names."""
+    """As Kafka Streams restores: including everything written after the position that the marker names."""
     real = StageState.changes
 
     def to_the_end(self: StageState, partition: TopicPartition, state: StateFiles) -> Iterator[tuple[str, bytes]]:
@@ -522,7 +523,7 @@ def _a_topic_is_read_to_its_end() -> AbstractContextManager[object]:
 
 
 def _nobody_waits_for_the_topic() -> AbstractContextManager[object]:
-    """Where a message will be is guessed, as soon as it was sent."""
+    """A message's offset is guessed as soon as it was sent."""
     real = SimulatedTopics.append
 
     def append(
@@ -538,7 +539,7 @@ def _nobody_waits_for_the_topic() -> AbstractContextManager[object]:
 
 
 def _what_stands_in_a_topic_alone() -> AbstractContextManager[object]:
-    """A state that has no file in the stage: when its markers are gone, nothing tells of it."""
+    """A state without a file in the stage: when its markers are gone, nothing refers to it."""
     real = kept.KeptTask._is_snapshot_due
 
     def is_due(self: kept.KeptTask, changes: Changes) -> bool:
@@ -566,12 +567,12 @@ def _the_first_event_of_a_key_wins() -> AbstractContextManager[object]:
 
 
 def _elements_are_rows_of_their_own() -> AbstractContextManager[object]:
-    """Each by its own events: what a record has lost stays."""
+    """Each by its own events: elements that a record has lost stay."""
     return patch.object(ElementStatement, "events", MergeInputs.events)
 
 
 def _what_a_table_has_of_a_record_is_not_read() -> AbstractContextManager[object]:
-    """Only what a load's own events have is deleted by later ones."""
+    """Later events delete only rows of the same load."""
     together = ElementStatement._together
     nothing = "(SELECT * FROM before WHERE false)"
     return patch.object(ElementStatement, "_together", lambda self: together(replace(self, before=nothing)))
@@ -593,7 +594,7 @@ def _what_is_refused_is_left_to_delta() -> AbstractContextManager[object]:
 
 
 def _rows_come_before_what_was_refused_of_them() -> AbstractContextManager[object]:
-    """And its dead letters with the next load that has some: a loader that dies does not make them."""
+    """Its dead letters come with the next load that has some: a loader that dies does not write them."""
     write = Refusals._write_dead_letters
 
     @contextmanager

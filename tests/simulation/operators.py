@@ -1,8 +1,8 @@
-"""An operator in the simulated world: the real plans and repairs of `bootstrap`, beside running writers and loaders.
+"""An operator in the simulated world: the real plans and repairs of `bootstrap`, next to running writers and loaders.
 
-Kafka's ends and the table's position are asked of the world as `bootstrap.work` asks Kafka and the Delta log; what is
-done to the stage goes through the world's faults, so that a repair may end half-way. Several operators may repair one
-partition at once; of any two that were told that they did so, one has looked after the other's last change.
+The world gives Kafka's ends and the table's position, as Kafka and the Delta log do for `bootstrap.work`. Changes of
+the stage are subject to the world's faults, so a repair may end half-way. Several operators may repair one partition at
+once; of any two repairs that reported success, one was planned after the other's last change.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class TaskAborted:
-    """Positions that an operator gave up: nobody misses them, and they may be there all the same."""
+    """Positions that an operator gave up: their records may be missing, or present."""
 
     spans: dict[TopicPartition, list[tuple[int, int]]] = field(default_factory=dict)
 
     def has(self, partition: TopicPartition, offset: int) -> bool:
-        """Whether nobody misses it."""
+        """Whether its record may be missing."""
         return any(start <= offset < end for start, end in self.spans.get(partition, ()))
 
     def give(self, partition: TopicPartition, start: int, end: int) -> None:
@@ -63,12 +63,12 @@ class TaskAborted:
 
 @dataclass(slots=True)
 class Repairs:
-    """What operators were told that they have carried out: from the look that it was planned on, to its last change."""
+    """The repairs that reported success: from the state that each was planned on, to its last change."""
 
     done: dict[TopicPartition, list[tuple[int, int]]] = field(default_factory=dict)
 
     def problems(self) -> list[str]:
-        """Repairs that knew nothing of one another, and so may have undone each other's work."""
+        """Repairs that overlapped, and so may have undone each other's work."""
         problems: list[str] = []
         for partition, times in self.done.items():
             ordered = sorted(times)
@@ -81,7 +81,7 @@ class Repairs:
 
 
 class Operator:
-    """Someone with a terminal, for one command."""
+    """An operator who runs one command."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class Operator:
         self._alone = alone
 
     def repair(self, partition: TopicPartition) -> None:
-        """A rewind or a skip somewhere, whether it is a good idea or not."""
+        """A rewind or a skip somewhere, needed or not."""
         rng = self._world.rng
         try:
             state = self._look(partition)
@@ -127,17 +127,18 @@ class Operator:
             return
 
     def mend(self, partition: TopicPartition, *, give_up: bool) -> None:
-        """What the loader and the writers name where a partition is held: stage again what the tables do not have.
+        """Follow the remedy that the loader and the writers name for a held partition: stage again what the tables
+        lack.
 
-        A topic that was made anew gets a new chain; with ``give_up`` also where something of the old one is not loaded.
+        A recreated topic gets a new chain; with ``give_up`` also where some of the old one is not loaded.
         """
         try:
             state = self._look(partition)
             if state.chain_topic_id in {None, state.topic_id}:
-                # A table that waits for records that are not staged any more names a place below the own table's.
+                # A table that waits for records that are no longer staged names a position below the main table's.
                 to = self._held_at(state)
                 if self._stream.topology is not None and TaskStates.of(state).at(to) is None:
-                    to = Position(0)  # what a writer says that does not know the state any more
+                    to = Position(0)  # the remedy of a writer that no longer knows the state
                 self._rewind(state, to, below_table=to != state.table)
             else:
                 self._restart(state, give_up=give_up)
@@ -159,7 +160,7 @@ class Operator:
         )
 
     def _new_turns(self, partition: TopicPartition) -> RepairLocks:
-        """Somebody's turn that has not ended is taken over when all others are dead."""
+        """A lock that was not released is taken over when its holders are dead."""
         last = last_repair(self._store, partition)
         unique = f"{self._world.rng.getrandbits(128):032x}"
         return RepairLocks(self._store, self._author(), unique, take_over=last.number if self._alone() else None)
@@ -179,7 +180,7 @@ class Operator:
     def _rewind(self, state: PartitionState, to: Position, *, below_table: bool) -> None:
         plan = plan_rewind(state, to, self._author(), below_table=below_table)
         if state.table is None and plan.marker is not None and all(marker in plan.put_aside for marker in state.staged):
-            # Nothing is left below: it says where the chain begins, and what comes before that is not asked for.
+            # Nothing is left below: it says where the chain begins, and earlier records are not required.
             self._given_up.give(state.partition, 0, int(plan.position))
         self._world.faults[Fault.REWIND] += 1
         self._world.tell(f"an operator rewinds {state.partition} to {plan.position}")
@@ -203,7 +204,7 @@ class Operator:
         return span
 
     def _replay(self, partition: TopicPartition, span: Span) -> None:
-        """Do what a rewind says: the config may have been edited."""
+        """Follow the advice of a rewind: the config may have been edited."""
 
     def _position(self, partition: TopicPartition, urls: Iterable[str]) -> Position | None:
         positions = (table_position(self._store, self._stream, partition, self._tables.state(url)) for url in urls)

@@ -24,7 +24,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def a_moved_origin_goes_unnoticed() -> Iterator[None]:
-    """By writers, and by the loaders that stand behind them."""
+    """By writers, and by the loaders behind them."""
     with (
         patch.object(StagedChains, "has_origin_at", lambda *_where, **_own: True),
         patch.object(LoadContext, "origin", lambda _self, _source: None),
@@ -41,7 +41,7 @@ def a_first_load_during_a_rewind_goes_unnoticed() -> AbstractContextManager[obje
 
 
 def an_origin_is_overwritten() -> AbstractContextManager[object]:
-    """By each repair, as releases did that knew one number only: an earlier one's request may arrive again."""
+    """By each repair, as in releases that knew one number only: an earlier request may arrive again."""
 
     def begin(store: ObjectStore, source: TopicPartition, origin: ChainOrigin) -> None:
         store.write(origin_path(source), origin_to_bytes(origin))

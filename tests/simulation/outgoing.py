@@ -1,10 +1,10 @@
-"""Kafka's transactions in memory: a coordinator with epochs, and what those who read as committed see.
+"""Kafka's transactions in memory: a coordinator with epochs, and the view of a consumer with `read_committed`.
 
 Rules:
 
-1. Who begins with a transactional id gets the next epoch, and whatever was under way under a lower one is aborted. A
-   request of a lower epoch is refused, however late it comes.
-2. Records and positions are there when a transaction is committed, both at once. A commit that comes twice is one.
+1. A producer that starts with a transactional id gets the next epoch; open transactions of lower epochs are aborted. A
+   request of a lower epoch is refused, however late it arrives.
+2. Records and positions appear together when a transaction is committed. A commit that arrives twice has one effect.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Told(NamedTuple):
 
 
 def _places(records: pa.Table) -> list[Told]:
-    """Those that the records' values say."""
+    """The messages named in the records' values."""
     return [Told(*json.loads(value)["place"]) for value in records["value"].to_pylist()]
 
 
@@ -51,17 +51,17 @@ def _places(records: pa.Table) -> list[Told]:
 class Coordinator:
     world: World
     told: Callable[[pa.Table], list[Told]] = _places
-    """The messages that records tell of."""
+    """The messages that some records were made for."""
     epochs: dict[str, int] = field(default_factory=dict)
     positions: dict[tuple[str, TopicPartition], Delivered] = field(default_factory=dict)
-    """What groups have committed."""
+    """The committed positions of groups."""
     committed: list[Told] = field(default_factory=list)
-    """What its records tell of, in their order."""
+    """The source messages of its records, in order."""
     away_until_ms: int = 0
     """Until when it takes no transaction."""
 
     def happens(self) -> None:
-        """Now and then, Kafka takes no transactions."""
+        """Sometimes Kafka takes no transactions."""
         world = self.world
         if world.rng.random() < world.chances.undelivered:
             world.faults[Fault.UNDELIVERED] += 1
@@ -76,7 +76,7 @@ class Coordinator:
         return SimulatedTransactions(self, place, epoch, known)
 
     def asked(self, name: str, call: Callable[[], Result]) -> Result:
-        """A request; what goes wrong is Kafka's."""
+        """A request; the faults are Kafka's."""
         if self.world.now_ms < self.away_until_ms and not self.world.healed:
             msg = f"{name} is not answered"
             raise BrokerError(msg, "")
@@ -101,7 +101,7 @@ class SimulatedTransactions:
     delivered: dict[TopicPartition, Delivered]
 
     def transact(self, records: pa.Table, ends: Mapping[TopicPartition, Position], generation: int) -> None:
-        """Produced, and committed by a request that may come late, twice, or without an answer."""
+        """Produce, and commit by a request that may arrive late, twice, or lose its answer."""
         delivered = {partition: Delivered(position, generation) for partition, position in ends.items()}
         values = self.coordinator.told(records)
         is_done: list[bool] = []

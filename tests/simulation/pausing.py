@@ -1,10 +1,11 @@
 """Operators who pause and resume streams, and single processes, by command and by HTTP.
 
-Rules of the books in addition to those of every world:
+Rules of the final check in addition to those of every world:
 
-1. A process that started while a stream was paused stages, or loads, nothing of it for as long as that lasts.
-2. A writer that knows of a pause stages nothing that came to Kafka after it knew; a loader that knows of one begins no
-   load, and ends the one that it is at: it commits to each table once more at most.
+1. A process that started while a stream was paused stages, or loads, none of its records for as long as the pause
+   lasts.
+2. A writer that knows of a pause stages no record that came to Kafka later; a loader that knows of one begins no load,
+   and ends the load in progress: it commits to each table at most once more.
 3. With all pauses ended, everything is staged and loaded.
 """
 
@@ -36,9 +37,9 @@ if TYPE_CHECKING:
     from tests.simulation.world import Process, World
 
 _ENDS = 0.6
-"""Of what operators do where something is paused: they end it."""
+"""The fraction of operators' actions on paused streams that resume them."""
 _RESUMED_FOR_S = 90
-"""How long operators look in peace for pauses that requests bring which were under way."""
+"""How long operators watch in the quiet phase for pauses by requests that were still in progress."""
 
 
 class StrandLock:
@@ -56,7 +57,7 @@ class StrandLock:
 
 
 class WatchedPauses(PausedStreams):
-    """Those that one process knows, since when."""
+    """The pauses that one process knows, and since when."""
 
     def watch(self, world: World) -> None:
         self._world = world
@@ -70,7 +71,7 @@ class WatchedPauses(PausedStreams):
 
 @dataclass(slots=True)
 class ProcessPauses:
-    """What one process knows of pauses; of worlds without any, nothing."""
+    """The pauses that one process knows; none in worlds without pauses."""
 
     pausing: Pausing | None = None
     paused: WatchedPauses | None = None
@@ -79,7 +80,7 @@ class ProcessPauses:
     pass_ms: int = 0
     """When a loader's newest pass began."""
     commits: dict[str, set[str]] = field(default_factory=dict)
-    """The tables to which a loader committed of each stream since it knows that it is paused."""
+    """The tables of each stream to which a loader committed since it knows that the stream is paused."""
 
     def begin(self, world: World) -> None:
         if self.paused is None or self.process is None:
@@ -116,7 +117,7 @@ class Operators:
         self._processes: dict[str, tuple[StreamPart, ProcessPauses]] = {}
         self.problems: list[str] = []
 
-    # What happens.
+    # Faults.
 
     def of(self, process: Process, store: SimulatedStore) -> ProcessPauses:
         is_writer = process.name.startswith("writer")
@@ -170,7 +171,7 @@ class Operators:
                 pause(store, Pause(app_id, part, self._world.now_ms, "an operator"))
 
     def _call(self, pauses: ProcessPauses, app_id: str, *, ends: bool) -> None:
-        """``POST /pause?stream=…`` of one process, whose thread it is."""
+        """``POST /pause?stream=…`` to one process, which handles it in a thread of its own."""
 
         process, paused = pauses.process, pauses.paused
         assert process is not None
@@ -192,7 +193,7 @@ class Operators:
             if its is part and pauses.process is not None and pauses.process.alive
         ]
 
-    # What must hold.
+    # Invariants.
 
     def put(self, path: str) -> None:
         """An object is about to be written."""
@@ -204,7 +205,7 @@ class Operators:
         self._since_ms.pop(path.removeprefix(f"{self._stage}/"), None)
 
     def claims(self, process: str, name: MarkerName, data: bytes) -> None:
-        """A writer asks for a claim (rules 1 and 2)."""
+        """A writer requests a claim (rules 1 and 2)."""
         marker = marker_from_bytes(name, data)
         if process not in self._processes or marker.manifest is None:
             return

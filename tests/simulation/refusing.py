@@ -1,7 +1,8 @@
-"""Worlds whose table has a constraint, from its making on or for a while, and whose files have many partition values.
+"""Worlds whose table has a constraint, from its creation or for a while, and whose files have many partition values.
 
-What the table refuses is a dead letter with its bytes and no row; what was loaded while the table took it is a row and
-no dead letter. So each such record is there once, and of a table that never took it, as a dead letter.
+A record that the table refuses is a dead letter with its bytes and no row; a record that was loaded while the table
+accepted it is a row and no dead letter. So each such record is there once, and of a table that always refused it, as a
+dead letter.
 """
 
 from __future__ import annotations
@@ -42,13 +43,13 @@ def _forbidden(rows: pa.Table) -> pa.Array:
 
 
 class CheckedLog(DeltaLog):
-    """Tables of which the stream's own one may have its constraint from the beginning."""
+    """Tables of which the main one may have its constraint from the beginning."""
 
     checks_at_once = False
     check = "n <> 7"
 
     def create(self, url: str, shape: TableShape) -> None:
-        """By who makes it."""
+        """With the constraint of the process that creates it."""
         is_new = url not in self.tables
         super().create(url, shape)
         if is_new and url == TABLE and self.checks_at_once:
@@ -56,7 +57,7 @@ class CheckedLog(DeltaLog):
 
 
 def refusing_ports(around: Around, tables: SimulatedTables) -> RefusingPorts:
-    """Delta's checks, and Kafka for the bytes."""
+    """Delta's constraint check, and Kafka for the bytes."""
     world, broker = around.world, around.broker
 
     def raw_records(
@@ -85,7 +86,7 @@ class NumbersConverter(PlainConverter):
         self.formats = (replace(rows, partition_by=stream.layout.partition_by, waits=waits), dead_letters)
 
     def is_row(self, value: bytes | None) -> bool:
-        """Whatever the table says of it."""
+        """Whatever the table's constraint is."""
         return value in _TAKEN
 
     def fields(self, value: bytes) -> dict[str, object]:
@@ -109,13 +110,13 @@ class RefusalPorts(Kind):
         return NumbersConverter(self.stream, self.registry)
 
     def wanted(self, value: bytes | None) -> Wanted:
-        """A row or a dead letter of what the table refuses at times."""
+        """A row, or a dead letter of a record that the table refuses at times."""
         if value != FORBIDDEN:
             return ({TABLE: 1} if value in _TAKEN else {DEAD_LETTERS: 1} if value is not None else {},)
         return ({DEAD_LETTERS: 1},) if self._always else ({DEAD_LETTERS: 1}, {TABLE: 1})
 
     def happens(self) -> None:
-        """Somebody adds the constraint, or takes it away."""
+        """Someone adds the constraint, or drops it."""
         world, table = self.around.world, self.log.tables.get(TABLE)
         if table is None or self._always or world.rng.random() >= world.chances.altered:
             return
@@ -126,7 +127,7 @@ class RefusalPorts(Kind):
         world.tell(f"the table checks {list(table.properties)}")
 
     def refusing(self, tables: SimulatedTables) -> RefusingPorts:
-        """Delta's checks, and Kafka for the bytes."""
+        """Delta's constraint check, and Kafka for the bytes."""
         return refusing_ports(self.around, tables)
 
     def problems(self) -> Iterator[str]:

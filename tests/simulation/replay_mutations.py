@@ -41,7 +41,7 @@ def what_is_not_loaded_is_replaced() -> AbstractContextManager[object]:
 
 
 def secondary_tables_come_last() -> AbstractContextManager[object]:
-    """What they get comes with what they lose."""
+    """They get rows in the commit that removes others."""
     commit = Replacements._commit
 
     def later(self: Replacements, *arguments: object, keep_stale: bool = False) -> None:
@@ -55,4 +55,4 @@ RULES = (
     ("what is not loaded is not replaced", what_is_not_loaded_is_replaced),
     ("secondary tables get their rows first", secondary_tables_come_last),
 )
-"""What is broken."""
+"""The rules, each with its mutation."""

@@ -1,12 +1,13 @@
-"""Records that are converted again, from Kafka or from their dead letters, and replace what the tables have of them.
+"""Records that are converted again, from Kafka or from their dead letters, and replace their rows in the tables.
 
-The config says otherwise from time to time where records of some values go: to another table, to the dead letters, or
-nowhere. Writers follow when they are started again; `stage-writer replay` follows at once, for some offsets.
+The config changes from time to time where records of some values go: to another table, to the dead letters, or nowhere.
+Writers see it after their next restart; `stage-writer replay` sees it at once, for some offsets.
 
-Rules of the books in addition to those of every world:
+Rules of the final check in addition to those of every world:
 
 1. A commit that replaces rows leaves each record of its range in at least one table, if it was in one before.
-2. At the end no request is left, and a record is where the last request says that replaced its row in the main table.
+2. At the end no request is left, and each record is where the last request that replaced its row in the main table puts
+   it.
 """
 
 from __future__ import annotations
@@ -61,10 +62,10 @@ _PLACES: Mapping[bytes, tuple[str | None, ...]] = {
     _ODD: (DEAD_LETTERS, TABLE, None),
     **dict(zip(ROUTES, ((LEFT, RIGHT, LEFT), (RIGHT, TABLE, None)), strict=True)),
 }
-"""By value: the table that its records are for, or None for none, with each of the config's editions."""
+"""By value: the table of its records, or None, for each edition of the config."""
 _EDITIONS = 3
 _EDITED = 0.01
-"""How often the config is edited, for each turn."""
+"""How often the config is edited, for each step."""
 _AGAIN = 0.5
 """How often a range is the one that was replayed last."""
 _AT_A_TIME = 5
@@ -103,7 +104,7 @@ class Swap:
     request: Request
     step: RequestStep
     places: tuple[Place, ...]
-    """What the table has of the range from then on."""
+    """The rows of the range that the table has from then on."""
 
     def covers(self, place: Place) -> bool:
         content = self.request.content
@@ -135,7 +136,7 @@ class ReplacedLog(DeltaLog):
         self.problems: list[str] = []
 
     def places(self, url: str) -> Iterator[Place]:
-        """Where each row is from that a table has now."""
+        """The origin of each row that a table has now."""
         return iter(self.at(url, None))
 
     def at(self, url: str, version: int | None) -> list[Place]:
@@ -193,16 +194,16 @@ class SimulatedReplacer:
         return self._asked(f"read {urls[0]}", urls[0], look)
 
     def replace(self, request: Request, url: str, step: RequestStep, *, keep_stale: bool, metadata: str) -> bool:
-        """One commit, of a transaction that began between the look at the rows and now."""
+        """One commit, of a transaction that began between reading the rows and now."""
         read = self._asked(f"read {url}", url, lambda: self.log.version(url))
         begun = self._asked(f"begin at {url}", url, lambda: self.log.version(url))
 
         def commit() -> bool:
             now = self.log.version(url)
             if self.world.is_late and now != begun:
-                return False  # the version that it is to be is taken
+                return False  # the version that it would be is taken
             if self.log.tables[url].transactions.get(txn_id(request.name.request), 0) >= step:
-                return True  # as Delta skips a write that it knows
+                return True  # as Delta skips a write that it has already seen
             if any(begun < number for number in self.log.swaps.get(url, ())):
                 return False  # ConcurrentAppendException
             kept = self._stale(request, url, read) if keep_stale else []
@@ -258,14 +259,14 @@ def _batch(partition: TopicPartition, records: list[Sent]) -> MessageBatch:
 
 
 class ReplayedInvariants(StageInvariants):
-    """A config that is edited moves records between tables: a stray names tables that do not get its span."""
+    """An edited config moves records between tables: a stray names tables that do not get its span."""
 
     def _lacking(self, marker: Marker) -> list[str]:
         return [url for url in StageInvariants._lacking(self, marker) if url == TABLE]
 
 
 class Reading(Operator):
-    """One who does what the notes of a rewind say."""
+    """An operator who follows the notes of a rewind."""
 
     def __init__(self, world: World, broker: Broker, *, replay: Callable[[Range], None], **more: Any) -> None:  # noqa: ANN401
         super().__init__(world, broker, **more)
@@ -293,7 +294,7 @@ class Replayed(Routed):
         return ReplayedInvariants(STAGE, self.stream, lambda: self.log.tables)
 
     def converter(self, process: Process | None = None) -> EditionConverter:
-        """By the config as it is now."""
+        """By the current config."""
         del process
         converter = EditionConverter(self.stream, self.registry)
         converter.edition = self._edition
@@ -316,7 +317,7 @@ class Replayed(Routed):
             self.around.spawn("replay", self._replay_dead_letters if world.rng.random() < 0.4 else self._replay_range)
 
     def ends_war(self) -> None:
-        """Operators do what the notes of rewinds said: then no process dies before it has done so."""
+        """Operators follow the notes of rewinds; no process dies before they are done."""
         for noted in self._noted:
             self._replay_noted(noted)
 
@@ -343,7 +344,7 @@ class Replayed(Routed):
         self._tell(self._work(LogRecords(world, broker)).stage(self._last))
 
     def _replay_dead_letters(self) -> None:
-        """`stage-writer replay --letters`, of all that the table has."""
+        """`stage-writer replay --letters`, of all dead letters of the table."""
         world = self.around.world
         places = set(world.effect("export", lambda: list(self.log.places(DEAD_LETTERS))))
         sent = [
@@ -386,7 +387,7 @@ class Replayed(Routed):
         self.around.world.tell(f"an operator replays {replayed.range.words}: {replayed.rows} rows, {replayed.path}")
 
     def problems(self) -> Iterator[str]:
-        """Requests that are left, and records that are not where the last request has them (rule 2)."""
+        """Requests that are left, and records that are not where the last request puts them (rule 2)."""
         yield from self.log.problems
         yield from (f"{path} is left" for path in self.around.bucket.objects if path.startswith(f"{STAGE}/{REPLACE}/"))
         have: dict[Place, list[str]] = {}

@@ -1,4 +1,4 @@
-"""What must hold of a stage after every step, by the rows that tables have had, and not by their positions."""
+"""Invariants of a stage after every step, by the rows that tables have had, and not by their positions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, kw_only=True)
 class RowInvariants(StageInvariants):
-    """Those of one stage, by the rows that tables have had, and not by positions."""
+    """The invariants of one stage, by the rows that tables have had, and not by positions."""
 
     log: SharedLog
     first_ms: dict[TopicPartition, int] = field(default_factory=dict)

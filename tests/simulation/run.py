@@ -1,4 +1,4 @@
-"""Runs one history, of whichever kind of world."""
+"""Runs one history in any kind of world."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 def run(seed: int, worlds: Worlds = Worlds.PLAIN, chances: Chances | None = None) -> Verdict:
-    """The history of a seed, to its end; ``chances`` are one of the world's own by the seed where none are given."""
-    gc.disable()  # nearly all that a history makes lives to its end
+    """The history of a seed, to its end; without ``chances``, those of the seed's profile."""
+    gc.disable()  # nearly all objects of a history live to its end
     # All of a world's processes, and its checker, parse the same few markers again and again.
     parsed = lru_cache(maxsize=None)(markers.manifest_from_bytes)
     try:

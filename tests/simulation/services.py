@@ -64,14 +64,14 @@ class Flight(Generic[Result]):
 
 
 class Strands:
-    """`stage_writer.ports.Workers` as strands of the writer's process."""
+    """`stage_writer.ports.Workers` as background threads of the simulated writer."""
 
     def __init__(self, world: World, process: Process) -> None:
         self._world = world
         self._process = process
 
     def start(self, job: Callable[[], Result]) -> Flight[Result]:
-        """Run it beside the loop."""
+        """Run it in the background of the loop."""
         if not self._process.alive:
             raise Crash
         flight = Flight[Result]()
@@ -81,7 +81,7 @@ class Strands:
                 flight.outcome = job()
             except Crash:
                 return
-            except Exception as error:  # noqa: BLE001 - it is the loop's, as with a Future
+            except Exception as error:  # noqa: BLE001 - raised in the loop, as with a Future
                 flight.error = error
             flight.has_ended = True
 
@@ -100,7 +100,7 @@ class Strands:
 
 
 class WatchedChains(StagedChains):
-    """Claims after the group has given up the writer are written down in ``stale``."""
+    """Records in ``stale`` each claim by a writer whose partition the group has reassigned."""
 
     def __init__(self, store: ObjectStore, member: GroupMember, stale: list[str], kind: Kind) -> None:
         super().__init__(store)
@@ -128,7 +128,7 @@ class WatchedStage(ObjectStage):
 
 
 class Unmeasured(Metrics):
-    """Nobody looks at the metrics of a simulated process, and they cost as much as what it does."""
+    """Metrics of a simulated process are never read, and cost as much as its work."""
 
     def add(self, metric: Metric, amount: float = 1, **labels: str) -> None:
         """Nothing."""
@@ -142,7 +142,7 @@ class Unmeasured(Metrics):
 
 @dataclass(slots=True)
 class Services:
-    """What starts the processes of one history, and knows what they say."""
+    """Starts the processes of one history, and has their last results."""
 
     world: World
     bucket: Bucket
@@ -155,7 +155,7 @@ class Services:
     broken: dict[str, int] = field(default_factory=dict)
     """Tables that do not work, until a time."""
     stale_claims: list[str] = field(default_factory=list)
-    """Claims that were asked for after the group had given the writer up."""
+    """Claims requested after the group had reassigned the writer's partition."""
     writers: dict[str, StageWriter] = field(default_factory=dict)
     """By the names of their processes."""
     reports: dict[str, Sequence[StreamReport]] = field(default_factory=dict)
@@ -249,7 +249,7 @@ class Services:
             return
 
     def _tell(self, process: Process, problems_before: str, reports: Iterable[StreamReport]) -> str:
-        """What a loader says of a pass, if it is something new."""
+        """Record the result of a loader's pass if it is new."""
         problems = [held.problem for report in reports for held in report.held.values()]
         problems += [str(report.failure) for report in reports if report.failure is not None]
         if problems and str(problems) != problems_before:

@@ -1,14 +1,15 @@
-"""Two streams that read one topic, each with chains of its own: whose the plain ones are is agreed on in the stage.
+"""Two streams that read one topic, each with chains of its own: the stage has the agreed owner of the plain chains.
 
 The config is edited: its streams change their order, one of them leaves it or comes back, and processes run by the
-config that they were started with until they are started again. One stream alone gets company once it has staged a
-record, as the documents ask. One of the two may be paused, may wait for its registry, and may start at the topic's end.
+config that they started with until they are restarted. The second stream is added once the first has staged a record,
+as the docs ask. One of the two may be paused, may wait for its registry, and may start at the topic's end.
 
-Rules of the books in addition to those of every world:
+Rules of the final check in addition to those of every world:
 
-1. Each record is once in the tables of each stream. What is given up of one chain, the other stream lacks not.
-2. The owner of the topic's plain chains never changes. A marker of a chain is of its stream, and names its tables only.
-3. A commit is of the stream whose table it changes.
+1. Each record is once in the tables of each stream. A record given up in one chain is not missing in the other stream.
+2. The owner of the topic's plain chains never changes. A chain's markers belong to its stream, and name its tables
+   only.
+3. A commit belongs to the stream whose table it changes.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ OWNER = f"{STAGE}/{owner_path(TOPIC)}"
 _ALONE, _LATE, _PAUSED, _EDITED = 0.4, 0.3, 0.6, 0.6
 """How many of the worlds begin with one stream, start the other one at the end, have pauses, and have edits."""
 _PAUSE, _EDIT, _OUTDATED_ENDS = 0.02, 0.02, 0.02
-"""For each turn."""
+"""For each step."""
 
 
 def _settings(app_ids: tuple[str, ...], starts: Mapping[str, str]) -> Settings:
@@ -70,7 +71,7 @@ def _settings(app_ids: tuple[str, ...], starts: Mapping[str, str]) -> Settings:
 
 @dataclass(slots=True, kw_only=True)
 class SharedInvariants(StageInvariants):
-    """Those of every stage, of each chain by its stream."""
+    """The invariants of every stage, for each chain by its stream."""
 
     kind: Shared
 
@@ -121,7 +122,7 @@ class SharedInvariants(StageInvariants):
 
 
 class SharedOperator(Operator):
-    """One with the newest config, who agrees with all others on the owner before anything is changed."""
+    """An operator with the newest config, who agrees with all others on the owner before anything is changed."""
 
     def __init__(self, kind: Shared, *about: Any, **more: Any) -> None:  # noqa: ANN401 - the base's
         super().__init__(*about, **more)
@@ -196,11 +197,11 @@ class Shared(Kind):
         return None if found is None else str(json.loads(found[0])["owner"])
 
     def app_id_of(self, chain: TopicPartition) -> str | None:
-        """The stream of a chain; None while that is open."""
+        """The stream of a chain; None until that is decided."""
         return stream_of(chain.topic) or self.owner
 
     def stream_of(self, chain: TopicPartition) -> Stream:
-        """The stream of a chain; the one that is alone while that is open."""
+        """The stream of a chain; the only stream until that is decided."""
         return self.streams[self.app_id_of(chain) or self._order[0]]
 
     def chain_of(self, app_id: str, partition: TopicPartition) -> TopicPartition:
@@ -213,7 +214,7 @@ class Shared(Kind):
         return [self.chain_of(app_id, partition) for partition in logs for app_id in app_ids]
 
     def begun(self, chain: TopicPartition, position: int) -> None:
-        """A chain has its first origin: what lies before it is not wanted."""
+        """A chain has its first origin: earlier records are not required."""
         self.around.given_up.give(chain, 0, position)
 
     def _has_staged(self) -> bool:
@@ -227,7 +228,7 @@ class Shared(Kind):
     # Processes.
 
     def newest(self) -> Settings:
-        """What is read now; while the owner is open, each program may have its streams in another order."""
+        """The config as read now; until the owner is decided, each program may have its streams in another order."""
         names = self._names if self.owner is not None else self.around.world.rng.sample(self._names, len(self._names))
         return _settings(tuple(names), self._starts)
 
@@ -254,10 +255,10 @@ class Shared(Kind):
     def claims(self, process: Process, name: MarkerName, data: bytes) -> None:
         self.paused.claims(process.name, name, data)
 
-    # What happens.
+    # Faults.
 
     def happens(self) -> None:
-        """Pauses, edits, and processes that are started again."""
+        """Pauses, edits, and processes that are restarted."""
         rng = self.around.world.rng
         if self._has_pauses and rng.random() < _PAUSE:
             self.paused.happens(self._store())
@@ -267,7 +268,7 @@ class Shared(Kind):
             self._end_outdated()
 
     def ends_war(self) -> None:
-        """All processes know both streams in the end, and each log ends with a record that is wanted."""
+        """All processes know both streams in the end, and each log ends with a required record."""
         if self._has_pauses:
             self.paused.ends_war(self._store())
 
@@ -300,7 +301,7 @@ class Shared(Kind):
             self._names = names
 
     def _end_outdated(self, *, of_all: bool = False) -> None:
-        """A process with a former config is stopped, to be started again."""
+        """A process with an outdated config is stopped, to be restarted."""
         outdated = [process for process, names in self._running if process.alive and names != self._names]
         if outdated and not of_all:
             outdated = [self.around.world.rng.choice(outdated)]
@@ -310,10 +311,10 @@ class Shared(Kind):
     def _store(self) -> SimulatedStore:
         return SimulatedStore(self.around.world, self.around.bucket, STAGE)
 
-    # The books.
+    # The final check.
 
     def is_in_order(self, partition: TopicPartition, record: Record, have: Mapping[str, int], *, deleted: bool) -> bool:
-        """Each stream by itself (rule 1)."""
+        """Each stream separately (rule 1)."""
         for app_id, stream in self.streams.items():
             mine = {url: count for url, count in have.items() if url in stream.tables}
             places = {GOOD: stream.table, BAD: stream.dead_letters}

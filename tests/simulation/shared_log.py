@@ -1,7 +1,7 @@
-"""Delta tables that others use too: commits of others, RESTORE, a log that is cleaned, txn actions that expire.
+"""Delta tables that others use too: foreign commits, RESTORE, a log that is cleaned, txn actions that expire.
 
-What is checked at each commit needs no position: no row comes a second time while the table still has it, under one
-app_id, out of one stage, or out of one data file.
+The check at each commit needs no position: no row comes a second time while the table still has it, under one app_id,
+out of one stage, or out of one data file.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ class Entry:
     restored: int | None = None
     loaded: tuple[Place, ...] = ()
     stage: str | None = None
-    """Out of which rows were loaded."""
+    """The data files that its rows were loaded from."""
 
 
 @dataclass(slots=True)
 class _Log:
-    """What one table has beyond `MemoryTable`."""
+    """What one table has in addition to `MemoryTable`."""
 
     entries: list[Entry]
     oldest: int = 0
@@ -65,9 +65,9 @@ class SharedLog(DeltaLog):
         """The stage that a data file was staged in."""
         self.problems: list[str] = []
         self.ever: dict[str, set[Place]] = {}
-        """By table, what it has had."""
+        """By table, the rows that it has had."""
 
-    # What a loader sees.
+    # A loader's view.
 
     def state(self, url: str) -> TableState | None:
         state = super().state(url)
@@ -91,7 +91,7 @@ class SharedLog(DeltaLog):
             )
 
     def changed(self, commit: TableCommit) -> CommitOutcome | None:
-        """Also a RESTORE since the table was looked at, but for one after the transaction began."""
+        """Also a RESTORE since the table was read, except one after the transaction began."""
         entries, looked_at = self._logs[commit.target.url].entries, commit.target.version or 0
         self._read = self.world.rng.choice([len(entries) - 1, self.world.rng.randint(looked_at, len(entries) - 1)])
         if not commit.is_resolution and any(
@@ -148,7 +148,7 @@ class SharedLog(DeltaLog):
     def forgot(self, url: str, app_id: str, partition: TopicPartition, staged_ms: int) -> bool:
         """Whether a stage that began after all that a table's log still has was judged by a position alone, or by none.
 
-        With no commit of the stream left, nobody can tell it from that of a new stream, or of the one that another
+        With no commit of the stream left, it cannot be distinguished from that of a new stream, or of one that another
         program has loaded (docs/internals/guarantees.md, G5). ``staged_ms`` is when the stage's first marker was made.
         """
         url = url.removesuffix("_dead_letters")
@@ -160,15 +160,15 @@ class SharedLog(DeltaLog):
                 self.forgotten.add(key)
         return key in self.forgotten
 
-    # What the books read.
+    # The final check's view.
 
     def places(self, url: str) -> Iterator[Place]:
-        """Where each row of a table is from, as it is now."""
+        """The origin of each row that a table has now."""
         for entry in self._line(url):
             yield from entry.loaded
 
     def _line(self, url: str, version: int | None = None) -> Iterator[Entry]:
-        """The versions of which a table has the rows, now or at a version, newest first."""
+        """The versions whose rows a table has, now or at a version, newest first."""
         entries = self._logs[url].entries if url in self._logs else []
         version = len(entries) - 1 if version is None else version
         while version >= 0:
@@ -179,7 +179,7 @@ class SharedLog(DeltaLog):
     # What others do.
 
     def commit_of_others(self, url: str, count: int) -> None:
-        """Rows of somebody else."""
+        """Rows of another program."""
         entry = Entry("WRITE", self.world.now_ms, self.version(url))
         self._logs[url].entries += [replace(entry, read_version=self.version(url) + more) for more in range(count)]
 
@@ -197,9 +197,10 @@ class SharedLog(DeltaLog):
         return range(self._logs[url].oldest, self.version(url))
 
     def clean(self, url: str, before_ms: int) -> None:
-        """The log forgets older commits, as its retention says; the newest stays, and of dead letters all own ones.
+        """The log loses older commits, as its retention says; the newest stays, and of dead letters all of this
+        product's own.
 
-        (What G5 rests on: a table of dead letters has the last own commit in its log.)
+        (G5 relies on it: a dead-letter table has the last own commit in its log.)
         """
         log = self._logs[url]
         owned = [version for version, entry in enumerate(log.entries) if entry.commit is not None]
@@ -208,7 +209,7 @@ class SharedLog(DeltaLog):
             log.oldest += 1
 
     def expire(self, url: str, before_ms: int) -> int:
-        """Older txn actions are gone; how many."""
+        """Older txn actions are gone; returns how many."""
         log, table = self._logs[url], self.tables[url]
         gone = [name for name in table.transactions if log.moved_ms[name] < before_ms]
         for name in gone:

@@ -1,4 +1,4 @@
-"""Rules of topics that streams share, each broken on purpose, with the habits that show it."""
+"""Rules of topics that streams share, each broken on purpose, with the profile that shows it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An object store in memory, and each process's view of it, through which the world's faults come."""
+"""An object store in memory, and each process's view of it, which has the world's faults."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class SimulatedStore:
         return SimulatedStore(self._world, self._bucket, url)
 
     def list(self, prefix: str) -> Iterator[StoredObject]:
-        """Every object below a folder, as of one moment."""
+        """Every object below a folder, at one moment."""
         start = self._full(prefix.rstrip("/") + "/")
         skip = len(self._url) + 1
         yield from self._world.effect(
@@ -86,7 +86,7 @@ class SimulatedStore:
         )
 
     def scan(self, folder: str) -> Iterator[StoredObject]:
-        """As `list`, page by page: what comes or goes between two pages is seen or not."""
+        """As `list`, page by page: objects that come or go between two pages are listed or not."""
         start, last = self._full(f"{folder}/" if folder else ""), ""
         while page := self._world.effect(f"scan {folder}", partial(self._page, start, last)):
             yield from page
@@ -120,7 +120,8 @@ class SimulatedStore:
         return self._world.effect(f"stat {_told(path)}", look)
 
     def create(self, path: str, data: bytes) -> CreateOutcome:
-        """Exclusive; our own bytes from a request whose answer was lost are ours, as in `common.storage.store`."""
+        """Exclusive; the same bytes from a request whose answer was lost count as created, as in
+        `common.storage.store`."""
 
         if path.startswith(PROBES):
             return self._bucket.probe(self._full(path))
@@ -139,7 +140,7 @@ class SimulatedStore:
         self._world.effect(f"write {_told(path)}", lambda: self._put(path, data), changes=True)
 
     def upload(self, path: str, data: ByteChunks) -> None:
-        """As `write`, but that nothing is replaced."""
+        """As `write`, but an existing object is not replaced."""
 
         def put() -> None:
             if self._full(path) not in self._bucket.objects:
@@ -180,5 +181,5 @@ class SimulatedStore:
 
 
 def _told(path: str) -> str:
-    """A path as the story has it: the names of probes differ from run to run."""
+    """A path in the trace: the names of probes differ from run to run."""
     return PROBES if path.startswith(PROBES) else path

@@ -1,8 +1,8 @@
 """``python -m tests.simulation.sweep``: break each rule on purpose, and count the histories until one shows it.
 
 It exits with 1 where a rule is not found within `CEILING` histories, or half of them not within `MEDIAN`: then the
-simulation is to be made to see it, by faults where they hurt and the world in which a rule matters, not by a seed. Of
-`RARE` rules it only tells.
+simulation has to be improved, by faults where they hurt and the world in which a rule matters, not by a seed. The
+counts of `RARE` rules are printed only.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ BEGIN, END = "<!-- by `python -m tests.simulation.sweep --write` -->", "<!-- end
 
 
 def world_of(mutation: Mutation) -> str:
-    """The world in which a rule matters: its kind, and its habits where they are not the seed's."""
+    """The world in which a rule matters: its kind, and its profile where it is not the seed's."""
     return mutation.worlds if mutation.chances is None else f"{mutation.worlds}, {_habits(mutation.chances)}"
 
 
@@ -61,7 +61,7 @@ def write_table(counts: Mapping[str, int]) -> None:
 
 
 def complaints(counts: Mapping[str, int]) -> list[str]:
-    """Why the simulation sees too little; empty where it sees enough."""
+    """Why the simulation finds too little; empty where it finds enough."""
     late = [f"{rule}: not within {CEILING} histories" for rule, count in counts.items() if count > CEILING]
     middle = median(counts.values())
     return late if middle <= MEDIAN else [*late, f"half of the rules take more than {middle:g} histories"]

@@ -1,4 +1,4 @@
-"""A marker says of a simulated data file what it says of one in Parquet."""
+"""Markers name the same statistics of a simulated data file as of one in Parquet."""
 
 from datetime import UTC, date, datetime
 

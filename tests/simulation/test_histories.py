@@ -43,9 +43,9 @@ def test_every_record_once_in_every_history(first: int) -> None:
 
 @pytest.mark.parametrize("worlds", [worlds for worlds in Worlds if worlds is not Worlds.PLAIN])
 def test_every_record_once_in_worlds_with_more(worlds: Worlds) -> None:
-    """Tasks with state, change events, tables that refuse records, joined topics, lost signs, edited configs.
+    """Tasks with state, change events, tables that refuse records, joined topics, lost notifications, edited configs.
 
-    What is to go wrong in each does: where some histories had none of it, more of them are looked at.
+    Each kind has to have its faults: where some histories had none of them, more are run.
     """
     missing = set(_FAULTS_OF.get(worlds, ()))
     for seed in range(MOST_HISTORIES_OF_OTHERS):
@@ -76,9 +76,9 @@ def test_every_record_once_in_histories_that_no_run_had_before(worlds: Worlds) -
     ids=lambda mutation: mutation.rule,
 )
 def test_broken_rule_is_found_by_the_simulation(mutation: Mutation) -> None:
-    """The last of the histories that the table in the docs counts shows it; another one, where that is an older table.
+    """The last of the counted histories in the docs' table shows it; another one, where that table is older.
 
-    ``python -m tests.simulation.sweep`` counts them anew, and asks for fewer.
+    ``python -m tests.simulation.sweep`` counts again, and asks for fewer.
     """
     last_seed = counts_of_page()[mutation.rule] - 1
     assert mutation.is_caught(last_seed) or mutation.search(most=8 * CEILING).is_found
@@ -93,7 +93,7 @@ def test_each_rule_is_still_there_to_be_broken_and_has_its_histories_counted() -
 
 
 def test_request_arrives_within_an_hour_even_if_nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Days later a table has forgotten what would refuse it, as no request that is on its way lives to see."""
+    """Days later a table has forgotten what would refuse it; no pending request lives that long."""
     history, arrived_ms = EditedHistory(0), list[int]()
     world, begun_ms = history.world, history.world.now_ms
 

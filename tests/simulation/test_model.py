@@ -1,4 +1,5 @@
-"""Small worlds of the model, whole, and the rules whose breach shows in them; `make model` checks larger ones."""
+"""Small worlds of the model, explored completely, and the rules whose violation shows in them; `make model` checks
+larger ones."""
 
 import pytest
 

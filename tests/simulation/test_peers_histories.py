@@ -1,9 +1,9 @@
-"""What has gone wrong with a peer's sink, told with this one's parts: each history, and why it ends well here.
+"""Failures of a peer's sink, reproduced with the parts of this product: each history, and why it ends well here.
 
-The peer is Apache Iceberg's sink for Kafka Connect. Its workers tell one among them, the coordinator, through a control
-topic which files they have written, and the coordinator commits them. Several places say how far things are: the
-workers' group, the coordinator's group, what a coordinator remembers, and the table's snapshots. Here two do: the chain
-of markers, in which a position can be claimed once, and the table's txn actions, which change with the files or not.
+The peer is Apache Iceberg's sink for Kafka Connect. Its workers report the files that they have written to one of them,
+the coordinator, through a control topic, and the coordinator commits them. Several places record the progress: the
+workers' group, the coordinator's group, the coordinator's memory, and the table's snapshots. Here two do: the chain of
+markers, in which a position can be claimed once, and the table's txn actions, which change together with the files.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _TIMED_OUT = "the connection timed out"
 
 
 class Table(MemoryDeltaTables):
-    """A table that remembers what was asked of it, and where things can happen around a commit."""
+    """A table that records its commits, and where things can happen around a commit."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ def table() -> Table:
 
 
 def load(staging: Staging, table: Table) -> None:
-    """A loader's process, from its start to its end: it knows nothing of those before it."""
+    """A loader's process, from its start to its end: it knows nothing of earlier ones."""
     loader_for(staging, table).run_pass()
 
 
@@ -86,13 +86,14 @@ def position(staging: Staging, table: Table) -> int:
 def test_zombie_coordinator_loses_nothing(staging: Staging, table: Table) -> None:
     """apache/iceberg issue 17551: data lost with default settings.
 
-    There a coordinator that had been replaced went on for days, and with each of its empty commits wrote its old offset
-    of the control topic over the living one's. When that one died, its heir began at the old offset, which retention
-    had removed, and so at the topic's end: what had been announced between was never committed, in silence.
+    There a coordinator that had been replaced went on for days, and with each of its empty commits overwrote the living
+    coordinator's offset of the control topic with its old one. When the living one died, its successor began at the old
+    offset, which retention had removed, and so at the topic's end: files announced between were never committed, in
+    silence.
 
-    Here a loader keeps no offset of its own anywhere. What a zombie can do is to commit again what it had planned; the
-    txn action is compared within the commit, so nothing happens. The heir asks the table and the stage's listing, both
-    of which are there for as long as anything is not loaded.
+    Here a loader keeps no offset of its own anywhere. A zombie can only commit its old plan again; the txn action is
+    compared within the commit, so nothing happens. The successor reads the table and the stage's listing, both of which
+    exist for as long as anything is not loaded.
     """
     staging.flush(0, 0, 10)
     load(staging, table)
@@ -111,11 +112,11 @@ def test_zombie_coordinator_loses_nothing(staging: Staging, table: Table) -> Non
 def test_commit_with_a_lost_answer_is_not_repeated_by_the_next_owner(staging: Staging, table: Table) -> None:
     """apache/iceberg issue 16282: one data file in two snapshots after a coordinator switch.
 
-    There the coordinator's commit succeeded, and a connection timed out before the place up to which it had read the
-    control topic was written down elsewhere. Its heir read the same announcement and committed the same file again.
+    There the coordinator's commit succeeded, and a connection timed out before its position in the control topic was
+    written elsewhere. Its successor read the same announcement and committed the same file again.
 
-    Here the place is in the commit itself. The heir finds the marker in the stage as well, and the table says that its
-    positions are there.
+    Here the position is in the commit itself. The successor finds the marker in the stage as well, and the table says
+    that it has these positions.
     """
     staging.flush(0, 0, 10)
     table.loses_next_answer = True
@@ -131,12 +132,12 @@ def test_commit_with_a_lost_answer_is_not_repeated_by_the_next_owner(staging: St
 def test_two_loaders_after_one_rebalance_load_once(staging: Staging, table: Table) -> None:
     """apache/iceberg issue 17637: two coordinators after one rebalance.
 
-    There a task that lost the leader's partition asked the group, in the midst of its rebalance, whether it had led,
-    was told of no partitions at all, and did not stop. Two coordinators then called for commits and divided the
+    There a task that lost the leader's partition asked the group, in the middle of its rebalance, whether it had led,
+    got an answer without any partitions, and did not stop. Two coordinators then called for commits and divided the
     workers' answers among themselves.
 
-    Here leading is nothing that a process is told. Two that plan the same at the same time both ask the table, which
-    takes one; the other plans anew from what the table then says, and loads what is left.
+    Here no message makes a process the leader. Two that plan the same at the same time both ask the table, which
+    accepts one; the other plans again from the table's new state, and loads what is left.
     """
     for start in range(0, 40, 10):
         staging.flush(0, start, start + 10)
@@ -156,11 +157,11 @@ def test_partitions_that_wander_never_leave_the_table_without_a_loader(seed: int
     """apache/iceberg pull request 12372: no coordinator at all, and records lost with a cooperative rebalance.
 
     There the coordinator ended with any partition that its task gave back, and began only with one that a task got. A
-    task that gave one back and got none stopped leading, and nobody took over; and its buffers of the partitions that
-    it kept were thrown away as well, though the group did not read them again.
+    task that gave one back and got none stopped leading, and no other took over; its buffers of the partitions that it
+    kept were discarded as well, though the group did not read them again.
 
-    Here no partition makes a loader. Writers keep what they hold of the partitions that stay theirs, and whoever gets
-    one asks the chain where it ends: so after any number of rebalances every record is in the table once.
+    Here no partition makes a loader. Writers keep their buffers of the partitions that stay theirs, and a writer that
+    gets one reads the chain's end: so after any number of rebalances every record is in the table once.
     """
     history = History(seed, Chances(shuffle=0.05, crash=0.001, pause=0.001))
     history.broker.eager = False
@@ -172,11 +173,11 @@ def test_partitions_that_wander_never_leave_the_table_without_a_loader(seed: int
 def test_last_stale_writer_rewinds_nothing(staging: Staging, table: Table) -> None:
     """apache/iceberg pull request 17552: offsets rewound by the last stale writer.
 
-    There whoever committed the group's offsets last won, also one that had been replaced; and who began next read from
-    there, or from where its reset policy said when retention had taken that place.
+    There the last commit of the group's offsets won, also one by a replaced writer; and the next writer read from
+    there, or from its reset policy's position when retention had removed that offset.
 
-    Here a writer's only way to say how far it is, is to claim the next position. A stale one finds its claim taken. If
-    it comes so late that the position was freed, its marker lies below the chain's end: who begins next does not begin
+    Here a writer reports its progress only by claiming the next position. A stale one finds its claim taken. If it
+    comes so late that the position was freed, its marker lies below the chain's end: the next writer does not begin
     there, and the loader does not go back.
     """
     for start in range(0, 30, 10):

@@ -1,7 +1,7 @@
-"""Scenarios of the peers' own test suites, under their names, where no other test of ours proves them already.
+"""Scenarios of the peers' own test suites, under their names, where no other test here proves them already.
 
-docs/internals/peers.md has the whole list, with the test of ours for each. Here a real writer and a real loader meet
-over stores, a group, a clock and tables in memory. A process dies by an exception that nothing catches.
+docs/internals/peers.md has the whole list, with the test here for each. A real writer and a real loader meet over
+stores, a group, a clock and tables in memory. A process dies by an exception that is never caught.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ FIRST, SECOND = (TopicPartition(Topic("orders"), Partition(number)) for number i
 
 
 class Death(BaseException):
-    """The process is gone, in the midst of what it did."""
+    """The process died in the middle of its work."""
 
 
 class Life:
@@ -103,7 +103,7 @@ class MortalStaging(Staging):
 
 
 class Tables(MemoryDeltaTables):
-    """Tables that keep what was asked of them."""
+    """Tables that record their commits."""
 
     life = Life()
     refuses: str | None = None
@@ -132,7 +132,7 @@ class Pipeline:
         self.staging = Staging(self.root)
 
     def write(self, requests: int | None = None, group: LonelyMember | None = None) -> bool:
-        """A writer stages all that Kafka has now; returns whether it lived, with as many requests."""
+        """A writer stages all that Kafka has now; returns whether it lived, with so many requests."""
         staging = MortalStaging(self.root)
         staging.life = Life(requests)
         clock, settings = HandClock(), settings_for(self.staging)
@@ -151,7 +151,7 @@ class Pipeline:
         return True
 
     def load(self, requests: int | None = None, *, keep: str = "0s") -> bool:
-        """A loader loads all that is staged; returns whether it lived, with as many requests."""
+        """A loader loads all that is staged; returns whether it lived, with so many requests."""
         staging = MortalStaging(self.root)
         staging.life = self.tables.life = Life(requests)
         try:
@@ -196,7 +196,7 @@ def test_zero_offset_issue() -> None:
 
 
 def test_zero_offset_issue_of_a_table_that_kafka_delta_ingest_wrote() -> None:
-    """Of such a table there is a txn action, and neither a chain nor a commit of ours."""
+    """Of such a table there is a txn action, and neither a chain nor a commit of this product."""
     pipeline = Pipeline(3)
     ends = Ends(Position(0), Position(3))
     state = PartitionState(FIRST, "orders", StartAt.EARLIEST, ends, Position(1))
@@ -329,7 +329,7 @@ def test_commit_should_commit_offsets_only_for_partitions_we_made_progress_on() 
 
 
 def test_should_get_the_highest_starting_offset_and_ignore_objects_that_do_not_correspond() -> None:
-    """Where a writer begins is told by the highest marker of its own partition and by no other object."""
+    """A writer begins after the highest marker of its own partition and ignores every other object."""
     staging = Staging(f"memory://{uuid.uuid4().hex}")
     for start in (0, 10, 20):
         staging.flush(0, start, start + 10)

@@ -1,4 +1,4 @@
-"""The table of broken rules in the docs is about today's rules, and says what the sweep asks for."""
+"""The table of broken rules in the docs has the current rules and meets the sweep's limits."""
 
 from statistics import median
 

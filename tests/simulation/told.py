@@ -1,10 +1,10 @@
-"""Loaders that load when writers tell them, by a control topic that loses and delays what is said, or is away.
+"""Loaders that load when writers notify them, by a control topic that loses and delays notifications, or is away.
 
 Rules:
 
-1. What is said is one of three things to each loader: heard, heard much later, or never. That does not end with the
-   war: with the last signs lost, only the look at everything finds what was told of.
-2. While the topic is away, a writer is told so some seconds after it spoke, and a loader hears nothing.
+1. A notification has one of three fates for each loader: it arrives, arrives much later, or never. That continues in
+   the quiet phase: with the last notification lost, only the scan of all streams finds the markers.
+2. While the topic is away, a writer learns of it some seconds after it sent, and a loader hears nothing.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Topic:
 
     @property
     def is_away(self) -> bool:
-        """Whether nobody is heard now."""
+        """Whether nothing is delivered now."""
         return not self.world.healed and self.world.now_ms < self.away_until_ms
 
     def happens(self) -> None:
@@ -58,7 +58,7 @@ class Topic:
             self.away_until_ms = self.world.now_ms + self.world.rng.choice([1_000, 30_000, 120_000])
 
     def say(self, app_id: str) -> None:
-        """To all who hear (rule 1)."""
+        """To all loaders that listen (rule 1)."""
         rng = self.world.rng
         for hearer in self.hearing:
             dice, lost = rng.random(), self.world.chances.sign_lost
@@ -70,7 +70,7 @@ class Topic:
 
 @dataclass(slots=True)
 class Hearing:
-    """One loader's: a `delta_loader.scheduling.notifications.ControlTopic`."""
+    """A loader's `delta_loader.scheduling.notifications.ControlTopic`."""
 
     topic: Topic
     coming: list[tuple[int, str]] = field(default_factory=list)
@@ -81,7 +81,7 @@ class Hearing:
         return not self.topic.is_away
 
     def take(self) -> frozenset[str]:
-        """What has come; everything when it was away."""
+        """The app_ids that have arrived; all of them when it was away."""
         now_ms, was_away = self.topic.world.now_ms, self.was_away
         self.was_away = self.topic.is_away
         if self.was_away:
@@ -93,7 +93,7 @@ class Hearing:
 
 @dataclass(slots=True)
 class Saying:
-    """One writer's: a `stage_writer.notifications.notifier.ControlTopic`."""
+    """A writer's `stage_writer.notifications.notifier.ControlTopic`."""
 
     topic: Topic
     failed: list[tuple[int, str]] = field(default_factory=list)
@@ -114,7 +114,7 @@ class Saying:
         return relied_on
 
     def undelivered(self) -> frozenset[str]:
-        """What is known by now (rule 2)."""
+        """The failures known by now (rule 2)."""
         now_ms = self.topic.world.now_ms
         failed_ids = frozenset(app_id for at_ms, app_id in self.failed if at_ms <= now_ms)
         self.failed = [(at_ms, app_id) for at_ms, app_id in self.failed if at_ms > now_ms]
@@ -127,7 +127,7 @@ class Saying:
 
 
 class Told(Kind):
-    """Plain records, and loaders that wait for markers."""
+    """Plain records, and loaders that wait for notifications."""
 
     def __init__(self, around: Around) -> None:
         super().__init__(around)

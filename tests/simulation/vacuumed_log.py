@@ -26,7 +26,7 @@ OPTIMIZED, REPLACED = "OPTIMIZE", "CREATE OR REPLACE TABLE AS SELECT"
 
 
 class VacuumedLog(SharedLog):
-    """The tables of a world in which others look after them."""
+    """The tables of a world in which others maintain them."""
 
     def __init__(self, world: World, bucket: Bucket, stage_url: str) -> None:
         super().__init__(world, bucket, stage_url)
@@ -34,7 +34,7 @@ class VacuumedLog(SharedLog):
         """By table, the files that it had, and when it had them last."""
         self.retention = "interval 2 days"
 
-    # What a loader does.
+    # A loader's view.
 
     def create(self, url: str, shape: TableShape) -> None:
         is_new = url not in self.tables
@@ -48,7 +48,7 @@ class VacuumedLog(SharedLog):
         self._write(commit.target.url)
         return done
 
-    # What others do.
+    # Other programs.
 
     def restore(self, url: str, version: int) -> None:
         self._takes_out(url)
@@ -73,7 +73,7 @@ class VacuumedLog(SharedLog):
         self._write(url)
 
     def restorable(self, url: str) -> range:
-        """The versions whose files are all there, from some version on."""
+        """The versions whose files all exist, from some version on."""
         newest = self.version(url)
         known = range(newest)
         lacking = [version for version in known if any(not self._has(url, path) for path in self.files(url, version))]
@@ -81,7 +81,7 @@ class VacuumedLog(SharedLog):
         return range(max([*lacking, *replaced], default=-1) + 1, newest)
 
     def vacuumable(self, url: str) -> list[str]:
-        """The files below a table that its VACUUM deletes, as of now, by their full paths."""
+        """The files below a table that its VACUUM deletes now, by their full paths."""
         kept_s = retention_s(self.tables[url].properties)
         assert kept_s is not None
         before_ms = self.world.now_ms - int(kept_s * 1000)
@@ -102,10 +102,10 @@ class VacuumedLog(SharedLog):
                 yield from (file.path for file in entry.commit.files)
 
     def lost(self) -> set[Place]:
-        """The records of which some table had rows that it has no more."""
+        """The records of which some table had rows that it no longer has."""
         return {place for url, ever in self.ever.items() for place in ever.difference(self.places(url))}
 
-    # Inside.
+    # Internals.
 
     def _takes_out(self, url: str) -> None:
         self._taken_out_ms.setdefault(url, {}).update(dict.fromkeys(self.files(url), self.world.now_ms))
@@ -120,7 +120,7 @@ class VacuumedLog(SharedLog):
                 return
 
     def _write(self, url: str) -> None:
-        """The log's files, for those who read them without a JVM."""
+        """The log's files, for readers without a JVM."""
         for version, entry in enumerate(self._logs[url].entries):
             path = f"{url}/_delta_log/{version:020d}.json"
             if path not in self._bucket.objects:

@@ -3,11 +3,11 @@
 Rules:
 
 1. A task runs until it asks the world for an *effect* (a call to the store, the log, Kafka) or for time. Then the world
-   picks who goes on, and how the effect ends; so anything can happen between any two steps of any process.
+   chooses the next task, and how the effect ends; so anything can happen between any two steps of any process.
 2. Nothing else is random and nothing else is a clock. The same seed gives the same history, step by step.
-3. A process can crash (its tasks end where they stand, and a request that was on its way may still arrive, later), be
-   paused for any time, and be started again.
-4. From `heal` on no fault happens any more; then the system has to finish by itself.
+3. A process can crash (its tasks end where they are, and a pending request may still arrive, later), be paused for any
+   time, and be restarted.
+4. After `end_faults` no fault happens; the system has to finish by itself in this quiet phase.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 SILENT = structlog.wrap_logger(None, wrapper_class=structlog.make_filtering_bound_logger(50), processors=[])
-"""Of processes whose story the world tells."""
+"""The log of processes that appear in the world's trace."""
 _ROUNDING = 1e-6
-"""Of a number of milliseconds that was seconds: 0.29 s is 290 of them, and not 291."""
+"""For milliseconds computed from seconds: 0.29 s is 290 of them, and not 291."""
 
 
 _CLAIM, _COMMIT = "create done/", "commit to "
 _ORIGIN = "create begin/", "write begin/"
 _DECIDES = (_CLAIM, _COMMIT, "copy ")
-"""Requests that decide what is staged or loaded, and what comes right before them."""
+"""Requests that decide what is staged or loaded, and the requests right before them."""
 
 
 class Fault(StrEnum):
@@ -114,7 +114,7 @@ class Effect:
     name: str
     call: Callable[[], object]
     changes: bool
-    """Whether it changes anything, so that it matters if it comes late or twice."""
+    """Whether it changes anything, so that it matters if it arrives late or twice."""
 
 
 @dataclass(slots=True)
@@ -126,7 +126,7 @@ class Task:
     is_contested: bool = False
     """Whether its claim waits until another process makes the same one, so that they meet at the store."""
     was_contested: bool = False
-    """Whether that was so for a claim of its job: once is enough."""
+    """Whether a claim of this job already was contested: once is enough."""
     ended: bool = False
 
 
@@ -135,11 +135,11 @@ class Chances:
     """How often each thing happens, for each decision where it can."""
 
     shuffle: float = 0.001
-    """The group's partitions go to other members, though nobody came or went."""
+    """The group's partitions move to other members, though its members stay the same."""
     claim_stall: float = 0.01
-    """The one request that decides, hanging."""
+    """The one request that decides, stalling."""
     commit_stall: float = 0.01
-    """The same of a loader's, until its lease may be another's."""
+    """The same of a loader's, until another loader may have its lease."""
     rival: float = 0.6
     """Of the claims: the group gives the partition to another member meanwhile, and both claims meet at the store."""
     refused: float = 0.02
@@ -149,49 +149,49 @@ class Chances:
     """The same of requests that say where a chain begins, where it differs."""
     late: float = 0.5
     given_up: float = 0.005
-    """The sender hears nothing and does not wait; the request arrives all the same, at any later time."""
+    """The sender gets no answer and does not wait; the request still arrives, at any later time."""
     operator: float = 0.0
-    """Someone repairs what need not be repaired."""
+    """Someone repairs an intact partition."""
     foreign: float = 0.1
     """Of the loader's commits: another writer of the table came first."""
     recreated: float = 0.0
-    """For each turn: the topic is deleted, and created again with other records at the same offsets.
+    """For each step: the topic is deleted, and created again with other records at the same offsets.
 
-    Every other time those are there at once, so that clients read on as if nothing had happened.
+    Every other time those are there at once, so that clients continue reading as if nothing had happened.
     """
     crash: float = 0.003
     pause: float = 0.004
     stall: float = 0.01
     clock_jump: float = 0.001
     broken_table: float = 0.005
-    """Of a stream with several tables, for each turn: one of them does not work for a while."""
+    """Of a stream with several tables, for each step: one of them does not work for a while."""
     altered: float = 0.005
-    """For each turn: a table's constraint is added, or dropped."""
+    """For each step: a table's constraint is added, or dropped."""
     edited: float = 0.0
-    """For each turn, in worlds of edits: someone edits a config."""
+    """For each step, in worlds of edits: someone edits a config."""
     edits: tuple[str, ...] = ()
     """The fields of a config that are edited there; some of all by the seed where none are named."""
     surroundings: tuple[str, ...] = ()
-    """What is hostile in hostile surroundings; some of all by the seed where nothing is named."""
+    """The faults of hostile surroundings; some of all by the seed where none are named."""
     tended: float = 0.0
-    """For each turn, there: someone else does something with a table."""
+    """For each step, there: someone else does something with a table."""
     weekend: float = 0.0
-    """For each turn, there: nothing runs for days, and others use the tables meanwhile."""
+    """For each step, there: nothing runs for days, and others use the tables meanwhile."""
     sign_lost: float = 0.4
-    """Of what writers say in the control topic, for each loader that hears it; in peace too."""
+    """Of the writers' notifications in the control topic, for each loader; in the quiet phase too."""
     registry: float = 0.005
     """For each batch: the schema registry does not answer for a while."""
     replayed: float = 0.012
-    """For each turn, in worlds of replays: an operator replays a range, or dead letters."""
+    """For each step, in worlds of replays: an operator replays a range, or dead letters."""
     undelivered: float = 0.005
-    """For each turn, where tasks write to topics: Kafka commits no transactions for a while, so that outboxes wait."""
+    """For each step, where tasks write to topics: Kafka commits no transactions for a while, so that outboxes wait."""
 
 
 OPERATED = Chances(operator=0.01, claim_stall=0.1, shuffle=0.005, foreign=0.2)
-"""Operators who repair what is whole."""
+"""Operators who repair intact partitions."""
 
 OPERATED_EARLY = Chances(operator=0.02, claim_stall=0.2, stall=0.05, shuffle=0.003)
-"""Operators who come before the first marker, and claims that take their time."""
+"""Operators who come before the first marker, and slow claims."""
 
 FIRST_LOADS = Chances(
     operator=0.05,
@@ -206,27 +206,27 @@ FIRST_LOADS = Chances(
     late=0.9,
     given_up=0.02,
 )
-"""Operators who want what lies before a chain while its first load is on its way."""
+"""Operators who want the records before a chain while its first load is in progress."""
 
 LATE_ORIGINS = Chances(
     operator=0.05, origin_duplicate=0.9, claim_stall=0.3, commit_stall=0.5, stall=0.05, shuffle=0.003
 )
-"""Operators who move origins before the first load, and whose requests for that arrive once more."""
+"""Operators who move origins before the first load, and whose requests for that arrive twice."""
 
 MANY_REPAIRS = Chances(operator=0.05, claim_stall=0.1, stall=0.05, shuffle=0.005, lost_answer=0.05, undelivered=0.02)
 """Operators who repair all the time, and so at once."""
 
 MACHINES_STOP = Chances(crash=0.02, late=0.2, rival=0.1)
-"""Processes that die and begin again where they were, often because their machine stopped."""
+"""Processes that die and are restarted, often because their machine stopped."""
 
 CONTESTED = Chances(foreign=0.7, altered=0.03, crash=0.001, pause=0.001)
-"""Tables that others write to all the time, so that what a load commits first is there when it plans again."""
+"""Tables that others write to all the time, so that the first commit of a load is visible when it plans again."""
 
 LATE_LOADS = Chances(operator=0.02, commit_stall=0.3, claim_stall=0.1, shuffle=0.005, foreign=0.2)
-"""Operators who repair while a loader's commit is on its way."""
+"""Operators who repair while a loader's commit is in progress."""
 
 UNDELIVERED = Chances(operator=0.02, undelivered=0.02, claim_stall=0.1, shuffle=0.005, foreign=0.2)
-"""Operators who repair chains with records for topics that wait."""
+"""Operators who repair chains with undelivered records for topics."""
 
 MANY_REPLAYS = Chances(replayed=0.1, foreign=0.5, commit_stall=0.1, clock_jump=0.005)
 """Operators who replay all the time, over tables that others write to, by clocks that jump."""
@@ -235,16 +235,16 @@ LATE_CLAIMS = Chances(claim_stall=0.4, shuffle=0.01, refused=0.0, crash=0.0005, 
 LATE_COMMITS = Chances(commit_stall=0.4)
 """Loaders that commit when another one has their lease."""
 SIGNS_LOST = Chances(sign_lost=0.9)
-"""A control topic that nobody can rely on."""
+"""An unreliable control topic."""
 REGISTRY_AWAY = Chances(registry=0.05)
 STALLS = Chances(stall=0.2)
-"""Requests that take their time, so that others come between them."""
+"""Slow requests, so that others come between them."""
 BROKEN_TABLES = Chances(broken_table=0.03, foreign=0.0)
 """Of several tables one does not work, most of the time."""
 RECREATED = Chances(recreated=0.003, pause=0.01, claim_stall=0.1, shuffle=0.005)
-"""A topic that does not last."""
+"""A topic that is sometimes recreated."""
 UNSTEADY = Chances(recreated=0.02, pause=0.01, stall=0.05, claim_stall=0.5, shuffle=0.005, crash=0.001)
-"""A topic that is made anew all the time."""
+"""A topic that is recreated all the time."""
 
 PROFILES = (
     Chances(),
@@ -256,8 +256,8 @@ PROFILES = (
     OPERATED,
     RECREATED,
 )
-"""Worlds with habits: a bit of everything, late claims in a restless group, a bad network, machines that die, machines
-that stop, requests that come when nobody expects them any more, operators."""
+"""Profiles: a bit of everything, late claims in a restless group, a bad network, machines that die, machines that stop,
+requests that arrive unexpectedly late, operators."""
 
 
 @dataclass(slots=True)
@@ -273,20 +273,20 @@ class World:
     is_late: bool = False
     """Whether the request that arrives now is one that its sender no longer waits for."""
     find_rival: Callable[[Process], bool] | None = None
-    """Gives what a process is about to claim to another one; whether there is another one."""
+    """Gives another process the partition that a process is about to claim; returns whether there is another one."""
     is_away: Callable[[Process, Effect], bool] | None = None
     """Whether a request does not reach its server now."""
     crashes: list[str] = field(default_factory=list)
     """Errors that no service expects, wherever one was caught."""
     log: FilteringBoundLogger = field(init=False)
-    """Of processes whose story the world tells; of what they log, errors that nobody expects are kept."""
+    """The log of simulated processes; unexpected errors in it are kept."""
     _tasks: list[Task] = field(default_factory=list)
     _by_strand: dict[greenlet, Task] = field(default_factory=dict)
     _late: list[tuple[int, Effect]] = field(default_factory=list)
     _scheduler: greenlet | None = None
 
     def __post_init__(self) -> None:
-        self.rng = Random(self.seed)  # noqa: S311 - a simulation's dice
+        self.rng = Random(self.seed)  # noqa: S311 - the dice of a simulation
         wrapper = structlog.make_filtering_bound_logger(logging.ERROR)
         self.log = structlog.wrap_logger(None, wrapper_class=wrapper, processors=[self._logged])
 
@@ -323,11 +323,11 @@ class World:
         raise structlog.DropEvent
 
     def crashed(self, error: BaseException) -> None:
-        """A service met an error that it does not expect."""
+        """A service met an unexpected error."""
         last = traceback.extract_tb(error.__traceback__)[-1]
         self.crashes.append(f"unexpected {error!r} in {last.filename}:{last.lineno}")
 
-    # For the director.
+    # For the history.
 
     def spawn(self, process: Process, run: Callable[[], None]) -> Task:
         task = Task(process, greenlet(run, self._scheduler or greenlet.getcurrent()))
@@ -348,14 +348,14 @@ class World:
         self._tasks = [task for task in self._tasks if not task.ended]
 
     def close(self) -> None:
-        """End what still runs: an unfinished strand would keep its whole world in memory."""
+        """End all tasks: an unfinished one would keep its whole world in memory."""
         for task in self._tasks:
             self._end(task)
         self._tasks.clear()
         self._by_strand.clear()
 
     def wake_all(self) -> None:
-        """Nothing stalls any more."""
+        """End all stalls."""
         for task in self._tasks:
             if task.effect is not None and not task.is_contested:
                 task.wake_at_ms = min(task.wake_at_ms, self.now_ms)
@@ -365,7 +365,7 @@ class World:
         self.healed = True
         self.tell("all faults end")
         self.wake_all()
-        due_ms = self.now_ms + 60_000  # what is still on its way comes now, or in the first minute of peace
+        due_ms = self.now_ms + 60_000  # pending requests arrive now, or in the first minute of the quiet phase
         times_ms = [self.rng.choice([self.now_ms, self.rng.randint(self.now_ms, due_ms)]) for _ in self._late]
         self._late = [(time_ms, effect) for time_ms, (_, effect) in zip(times_ms, self._late, strict=True)]
         self._deliver_late()
@@ -401,10 +401,10 @@ class World:
 
     @property
     def has_late_requests(self) -> bool:
-        """Whether requests are on their way that nobody waits for any more."""
+        """Whether there are pending requests whose senders no longer wait."""
         return bool(self._late)
 
-    # Inside.
+    # Internals.
 
     def _ready(self) -> list[Task]:
         now_ms, healed = self.now_ms, self.healed
@@ -426,7 +426,7 @@ class World:
             return
         task.process.last_heartbeat_ms = self.now_ms
         if not self.healed and task.effect is not None and self._chance(self._stall(task.effect)):
-            # One strand hangs while its process goes on: what it asked for comes long after it was right.
+            # One thread stalls while its process goes on: its request arrives long after it was right.
             self.faults[Fault.STALL] += 1
             task.wake_at_ms = self.now_ms + self.rng.choice([500, 5_000, 15_000, 60_000])
             return
@@ -460,7 +460,7 @@ class World:
         try:
             answer = effect.call()
         except KafkaDeltaExpressError as error:
-            return error  # it is the sender's
+            return error  # it is raised at the sender
         if effect.changes:
             self.tell(f"{process.name}: {effect.name}: {type(answer).__name__}")
         if effect.changes and not self.healed:
@@ -474,7 +474,7 @@ class World:
         return answer
 
     def _much_later_ms(self) -> int:
-        """When a request arrives that nobody waits for any more."""
+        """When a request arrives whose sender no longer waits."""
         return self.now_ms + self.rng.randrange(self.rng.choice([500, 10_000, 60_000, 300_000, 3_600_000]))
 
     def _deliver_late(self) -> None:
@@ -505,13 +505,13 @@ class World:
         return self.chances.duplicate if own is None else own
 
     def _meet(self, rival: Task, claim: str) -> None:
-        """The claim that waited for this one goes on: which of the two comes first is the world's to choose."""
+        """The claim that waited for this one goes on: which of the two comes first is the world's choice."""
         for task in self._tasks:
             if task.is_contested and task is not rival and task.effect is not None and task.effect.name == claim:
                 task.wake_at_ms, task.is_contested = self.now_ms, False
 
     def _is_rivalled(self, task: Task) -> bool:
-        """Whether another process is given what this one is about to claim."""
+        """Whether another process is given the partition that this one is about to claim."""
         is_claim = task.effect is not None and task.effect.name.startswith(_CLAIM)
         if not is_claim or task.was_contested or self.find_rival is None or not self._chance(self.chances.rival):
             return False
@@ -524,7 +524,7 @@ class World:
     def _current(self) -> Task:
         task = self._by_strand[greenlet.getcurrent()]
         if task.ended:
-            raise Crash  # on its way out; nothing that it does reaches the world
+            raise Crash  # while ending; nothing that it does reaches the world
         return task
 
     def _switch(self) -> object:
@@ -535,12 +535,12 @@ class World:
         task.ended = True
         if not task.strand.dead:
             task.strand.parent = greenlet.getcurrent()
-            if task.strand:  # has begun
+            if task.strand:  # has started
                 _throw(task.strand)
 
 
 def _throw(strand: greenlet) -> None:
-    """End a strand where it stands; what it does on its way out reaches nothing any more."""
+    """End a task's thread where it is; nothing that it does while ending has an effect."""
     for _ in range(100):
         if strand.dead:
             return

@@ -1,4 +1,4 @@
-"""Which kind of world a history is in."""
+"""The kind of world of a history."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ class Worlds(StrEnum):
     PLAIN = "plain"
     """Rows and dead letters; 40 % with several tables, 24 % with records that gain fields."""
     ROUTED = "routed"
-    """Of the plain ones those with several tables."""
+    """The plain ones with several tables."""
     EVOLVING = "evolving"
-    """Of the plain ones those with records that gain fields."""
+    """The plain ones with records that gain fields."""
     TASKS = "tasks"
     """Stateful tasks."""
     DISKS = "disks"
     """The same, with their state on disk."""
     TOPIC = "topic"
-    """The same, with what they change in a Kafka topic."""
+    """The same, with their changes in a Kafka topic."""
     FILLING = "filling"
     """Tasks that fill several tables, each with columns and a layout of its own."""
     CHANGES = "changes"
@@ -50,15 +50,15 @@ class Worlds(StrEnum):
     REFUSING = "refusing"
     """Appends to tables with constraints, and files of many partition values."""
     LETTERED = "lettered"
-    """The same, and a topic for dead letters, which loses answers and is away at times."""
+    """The same, with a topic for dead letters, which loses answers and is away at times."""
     JOINED = "joined"
     """Tasks that write to a topic, most of which read two as one chain."""
     TOLD = "told"
-    """Loaders that load when they are told of markers, by a control topic that loses what is said."""
+    """Loaders that load when they are notified of markers, by a control topic that loses notifications."""
     HOSTILE = "hostile"
     """Plain records, and clean-ups, VACUUMs, RESTOREs, retention, long outages, torn objects and more around them."""
     BACKFILLED = "backfilled"
-    """Streams that start at the end of their topics, and operators who want what lies before it after all."""
+    """Streams that start at the end of their topics, and operators who backfill earlier records later."""
     APPEARING = "appearing"
     """Tables that appear with the values of `route`, up to a limit that all writers agree on."""
     ELEMENTS = "elements"
@@ -105,7 +105,7 @@ def kind_of(worlds: Worlds, around: Around) -> Kind:
 
 
 def usual(seed: int) -> Worlds:
-    """The kind of world that a seed has where nobody says; every other is plain. (Habits go by ``seed % 8``.)"""
+    """The default kind of world of a seed; every other is plain. (The profile is ``seed % 8``.)"""
     kinds = [worlds for worlds in Worlds if worlds is not Worlds.PLAIN]
     turn = seed // len(PROFILES)
     return Worlds.PLAIN if turn % 2 == 0 else kinds[turn // 2 % len(kinds)]
