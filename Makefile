@@ -83,7 +83,7 @@ check: setup ## style, types, import contracts, and that the generated pages are
 	$(BIN)/python -m common.reference --check
 
 # Made once, while the types are checked: after a clone, each of pytest's processes would compile all modules and tests,
-# and wait for Spark's classes. What fails here is told by the tests.
+# and wait for Spark's classes. The tests report what fails here.
 warm: setup
 	@$(KEEP_BYTECODE) $(BIN)/pytest $(TESTS) --collect-only -qq >/dev/null 2>&1 || true
 	@$(KEEP_BYTECODE) $(BIN)/python -c 'import devservices.moto_server' || true
@@ -101,7 +101,7 @@ simulate: setup ## thousands of histories of the real services in a hostile worl
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS) --first $(or $(SEED),0)
 	$(BIN)/python -m tests.simulation.sweep
 
-chaos: setup ## real processes killed, paused and cut for MINUTES=5 (STORE=versitygw or minio, SEED=…, STATE=none, stage, topic or events, KEEP=1), then the books
+chaos: setup ## real processes killed, paused and cut for MINUTES=5 (STORE=versitygw or minio, SEED=…, STATE=none, stage, topic or events, KEEP=1), then a check of every record
 	@$(BIN)/python -m tests.chaos --minutes $(MINUTES) --store $(if $(filter file,$(STORE)),versitygw,$(STORE)) \
 		$(if $(SEED),--seed $(SEED)) $(if $(STATE),--state $(STATE)) $(if $(KEEP),--keep)
 

@@ -36,7 +36,7 @@ vars == <<done, aside, late, writer, loader, rewind, origin, position, rows, fau
 Nowhere == End + 1
 NoMarker == [start |-> Nowhere, end |-> Nowhere, previous |-> Nowhere, by |-> "nobody"]
 
-Name(marker) == IF Broken = "names are starts" THEN marker.end ELSE marker.start
+Name(marker) == IF Broken = "markers are named by their starts" THEN marker.end ELSE marker.start
 Names(markers) == {Name(marker) : marker \in markers}
 Starts(markers) == {marker.start : marker \in markers}
 Highest(markers) == CHOOSE marker \in markers : \A other \in markers : Name(other) <= Name(marker)
@@ -124,13 +124,13 @@ Answer(w) ==
   /\ UNCHANGED <<aside, loader, rewind, origin, position, rows, rewinds, unseen>>
 
 IsThere(tail) ==
-  IF Broken = "the marker before is told by its bytes" THEN HasName(done, Name(tail)) ELSE tail \in done
+  IF Broken = "the previous marker is identified by its bytes" THEN HasName(done, Name(tail)) ELSE tail \in done
 
 \* Whether a claim was of a position that nobody had claimed before.
 IsContinued(claim, tail) ==
   LET highest == \A other \in done : Name(other) <= Name(claim) IN
-  CASE Broken = "a claim is looked at afterwards" -> TRUE
-    [] tail = NoMarker -> highest \/ Broken = "a first claim is looked at too"
+  CASE Broken = "a claim is checked afterwards" -> TRUE
+    [] tail = NoMarker -> highest \/ Broken = "a first claim is checked too"
     [] OTHER -> IsThere(tail) /\ (highest \/ Broken = "nothing may be above a claim")
 
 MustWithdraw(claim, tail) ==
@@ -138,7 +138,7 @@ MustWithdraw(claim, tail) ==
   /\ tail # NoMarker /\ ~IsThere(tail) /\ tail \in aside
   /\ done \ {claim} # {} \/ origin # Nowhere
 
-LookAfterClaim(w) ==
+CheckAfterClaim(w) ==
   /\ writer[w].phase = "made"
   /\ LET claim == writer[w].claim
          tail == writer[w].tail
@@ -179,7 +179,7 @@ Arrive(claim) ==
 Loadable ==
   LET next == {marker \in done : marker.start <= position /\ position < marker.end}
       further == {marker \in done : marker.start > position}
-  IN IF next = {} /\ Broken = "gaps hold" /\ further # {} THEN {Lowest(further)} ELSE next
+  IN IF next = {} /\ Broken = "a gap holds its partition" /\ further # {} THEN {Lowest(further)} ELSE next
 
 Plan(l) ==
   /\ loader[l].phase = "idle"
@@ -190,7 +190,7 @@ Plan(l) ==
 Commit(l) ==
   /\ loader[l].phase = "planned"
   /\ LET plan == loader[l].plan
-         from == IF Broken = "a straddle's loaded rows are left out" THEN plan.start ELSE loader[l].from
+         from == IF Broken = "loaded rows of an overlapping marker are left out" THEN plan.start ELSE loader[l].from
      IN IF position = loader[l].from \/ Broken = "txn versions are compared"
         THEN /\ rows' = [p \in DOMAIN rows |->
                   rows[p] + IF from <= p /\ plan.start <= p /\ p < plan.end THEN 1 ELSE 0]
@@ -240,7 +240,7 @@ BeginRewind ==
        /\ kept.end >= position /\ going # {}
        /\ rewind' = [phase |-> "going", going |-> going, gone |-> Starts(going), to |-> kept.end]
        /\ aside' = aside \cup going
-       /\ origin' = IF Broken = "a rewind records where the chain goes on" THEN origin ELSE kept.end
+       /\ origin' = IF Broken = "a rewind records where the chain continues" THEN origin ELSE kept.end
   /\ rewinds' = rewinds + 1
   /\ UNCHANGED <<done, late, writer, loader, position, rows, faults, trunk, begun, unseen>>
 
@@ -268,7 +268,7 @@ PutLateAside ==
 
 ------------------------------------------------------------------------------
 
-Write(w) == ReadChain(w) \/ NoticeRewind(w) \/ Send(w) \/ Answer(w) \/ LookAfterClaim(w)
+Write(w) == ReadChain(w) \/ NoticeRewind(w) \/ Send(w) \/ Answer(w) \/ CheckAfterClaim(w)
 Load(l) == Plan(l) \/ Commit(l)
 Settle(l) == List(l) \/ Delete(l)
 Operate == PutAside \/ PutLateAside

@@ -78,7 +78,7 @@ class Contest:
         def run() -> None:
             try:
                 for turn in itertools.count():
-                    if turn >= lifetime and not self.world.healed:
+                    if turn >= lifetime and not self.world.faults_ended:
                         break
                     if turn == 1:
                         lease.contend()
@@ -115,9 +115,9 @@ class Contest:
     def epoch(path: str) -> Epoch | None:
         return epoch_of(path.removeprefix(f"{STAGE}/"))
 
-    def heal(self) -> None:
+    def end_faults(self) -> None:
         """Ends all faults, lets dying contenders end, and runs all contenders."""
-        self.world.heal()
+        self.world.end_faults()
         for _ in range(200):
             self.step()
         for role in range(len(self.streams)):
@@ -151,7 +151,7 @@ def contest(seed: int, streams: Sequence[str], turns: int) -> Contest:
 )
 def test_one_loader_holds_at_a_time_and_another_always_takes_over(seed: int, streams: list[str], turns: int) -> None:
     run = contest(seed, streams, turns)
-    run.heal()
+    run.end_faults()
     run.wait_for_takeover()
     holder = required(run.holder())
     run.world.crash(holder[0])
@@ -172,7 +172,7 @@ def test_worlds_are_hostile_enough() -> None:
 
 def test_dead_holder_s_late_renewal_is_waited_for_once_more() -> None:
     run = without_faults()
-    run.world.heal()  # no contender reaches the end of its lifetime
+    run.world.end_faults()  # no contender reaches the end of its lifetime
     dead, _ = run.running[0]
     run.start(1)
     for _ in range(100):

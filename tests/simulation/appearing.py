@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from stage_writer.parquet.buffer import StagedRows, TableFormat
     from stage_writer.ports import Converter
     from tests.simulation.converter import Registry
-    from tests.simulation.kinds import Around, Loads, Wanted
+    from tests.simulation.kinds import Context, Loads, Wanted
     from tests.simulation.world import Process, World
 
 OWN = {
@@ -97,16 +97,16 @@ class Attempt:
 
 class AppearingConverter(EvolvingConverter):
     def __init__(
-        self, stream: Stream, registry: Registry, book: RouteRegistry, gained: StructType = NO_COLUMNS
+        self, stream: Stream, registry: Registry, model: RouteRegistry, gained: StructType = NO_COLUMNS
     ) -> None:
         super().__init__(stream, registry, gained)
-        self._book = book
+        self._model = model
 
     def at(self, gained: StructType) -> AppearingConverter:
-        return AppearingConverter(self.stream, self._registry, self._book, gained)
+        return AppearingConverter(self.stream, self._registry, self._model, gained)
 
     def waits(self, batch: MessageBatch) -> Dependency | None:
-        return super().waits(batch) or self._book.waits(_routes(batch))
+        return super().waits(batch) or self._model.waits(_routes(batch))
 
     def is_row(self, value: bytes | None) -> bool:
         """Whether it goes to the stream's main table."""
@@ -115,20 +115,20 @@ class AppearingConverter(EvolvingConverter):
     def is_dead(self, value: bytes | None) -> bool:
         """Whether it cannot be read, or its route can have no table."""
         route = route_of(value)
-        return value == BAD or (route is not None and route not in self._book.names)
+        return value == BAD or (route is not None and route not in self._model.names)
 
     def others(self, values: Sequence[bytes | None]) -> Iterator[tuple[TableFormat, Callable[[bytes | None], bool]]]:
-        for route in sorted({route for value in values if (route := route_of(value)) in self._book.names}):
+        for route in sorted({route for value in values if (route := route_of(value)) in self._model.names}):
             table = replace(self.formats[0], url=table_of(TEMPLATE, route))
             yield table, lambda value, route=route: route_of(value) == route  # type: ignore[misc]
 
     def row(self, batch: MessageBatch, index: int, value: bytes | None) -> dict[str, object]:
         """Also with the fields of a route's table."""
-        routed = value is not None and route_of(value) in self._book.names
+        routed = value is not None and route_of(value) in self._model.names
         return super().row(batch, index, value) | (self.fields(value) if routed and value is not None else {})
 
     def _convert(self, batch: MessageBatch) -> StagedRows:
-        self._book.settle(_routes(batch))
+        self._model.settle(_routes(batch))
         return super()._convert(batch)
 
 
@@ -136,16 +136,16 @@ class OwnColumnsSimulated(AppearingConverter):
     """The same where each table has the columns of its own records."""
 
     def __init__(
-        self, stream: Stream, registry: Registry, book: RouteRegistry, gained: StructType = NO_COLUMNS
+        self, stream: Stream, registry: Registry, model: RouteRegistry, gained: StructType = NO_COLUMNS
     ) -> None:
-        self._book = book
+        self._model = model
         self._made: tuple[tuple[str, ...], Stream, dict[str, EvolvingConverter]] | None = None
-        super().__init__(stream, registry, book)
+        super().__init__(stream, registry, model)
         self._owned = gained
 
     def at(self, gained: StructType) -> OwnColumnsSimulated:
         """Also with the gained columns of some tables."""
-        return OwnColumnsSimulated(self._given, self._registry, self._book, gained)
+        return OwnColumnsSimulated(self._given, self._registry, self._model, gained)
 
     @property
     def stream(self) -> Stream:
@@ -161,7 +161,7 @@ class OwnColumnsSimulated(AppearingConverter):
 
     def _at_routes(self) -> tuple[tuple[str, ...], Stream, dict[str, EvolvingConverter]]:
         """With the routes that have appeared until now."""
-        names = tuple(self._book.names)
+        names = tuple(self._model.names)
         if self._made is None or self._made[0] != names:
             stream = with_routes(self._given, names)
             made = {
@@ -195,7 +195,7 @@ class OwnColumnsSimulated(AppearingConverter):
         staged = super()._convert(batch)
         offered = NO_COLUMNS
         for table, rows in staged.routed:
-            route = next(route for route in self._book.names if table_of(TEMPLATE, route) == table.url)
+            route = next(route for route in self._model.names if table_of(TEMPLATE, route) == table.url)
             texts = rows[self.stream.record.rescue_column].drop_null().to_pylist()
             part = self.by_route[route].offers.of(texts)
             if part.fields:
@@ -245,13 +245,13 @@ class Appearing(Evolving):
     values = (GOOD, BAD, None, *map(_value, NAMES), *map(_value, NAMES))
     _known: tuple[AppearedRoutes, Stream, Stream] | None = None
 
-    def __init__(self, around: Around) -> None:
+    def __init__(self, context: Context) -> None:
         self._routes = RouteInvariants(STAGE, self.settings.streams[0], lambda: self.log.tables)
-        super().__init__(around)
-        if around.world.rng.random() < 0.5:
+        super().__init__(context)
+        if context.world.rng.random() < 0.5:
             self.values += (*GAINING, _value("a", b', "x": 5'), _value("b", b', "x": 2.5'), _value("e", b', "y": "z"'))
-            if around.world.rng.random() < 0.5:
-                declared = around.world.rng.random() < 0.5
+            if context.world.rng.random() < 0.5:
+                declared = context.world.rng.random() < 0.5
                 self.settings = settings_of(**OWN, routes=SECTION if declared else {})
                 self.values += (_value("a", b', "w": "a"'), _value("b", b', "w": 7'), _value("e", b', "x": true'))
         self._unknown: list[str] = []
@@ -269,8 +269,8 @@ class Appearing(Evolving):
         return self._routes
 
     def converter(self, process: Process) -> Converter:
-        world, (stream,) = self.around.world, self.settings.streams
-        store = SimulatedStore(world, self.around.bucket, STAGE)
+        world, (stream,) = self.context.world, self.settings.streams
+        store = SimulatedStore(world, self.context.bucket, STAGE)
 
         def start(run: Callable[[], None]) -> Attempt:
             attempt = Attempt(world)
@@ -285,9 +285,9 @@ class Appearing(Evolving):
             world.spawn(process, until_it_ends)
             return attempt
 
-        book = RouteRegistry(stream, lambda: store, WorldClock(world, process), SILENT, start=start)
+        model = RouteRegistry(stream, lambda: store, WorldClock(world, process), SILENT, start=start)
         simulated = OwnColumnsSimulated if stream.record.has_own_columns else AppearingConverter
-        return simulated(stream, self.registry, book)
+        return simulated(stream, self.registry, model)
 
     def loads(self, service: LoaderService, store: SimulatedStore) -> Loads:
         """Every table that a marker names is known to the loader (rule 2)."""
@@ -320,7 +320,7 @@ class Appearing(Evolving):
         if not self.stream.record.has_own_columns:
             return
         types: dict[str, dict[str, set[object]]] = {}
-        for _, log, _ in self.around.logs():
+        for _, log, _ in self.context.logs():
             for record in log:
                 if (route := route_of(record.value)) is not None:
                     for name, value in sent_beside(record.value or b"").items():

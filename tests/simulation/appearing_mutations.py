@@ -135,10 +135,10 @@ def a_table_gains_what_others_have() -> AbstractContextManager[object]:
 
 RULES: tuple[tuple[str, Callable[[], AbstractContextManager[object]], Chances | None], ...] = (
     ("routes are agreed on exclusively", the_agreement_is_not_exclusive, STALLS),
-    ("the limit of tables is one for all writers", each_writer_has_a_limit_of_its_own, None),
+    ("all writers share one limit of tables", each_writer_has_a_limit_of_its_own, None),
     ("a table is agreed on before its rows are staged", rows_come_before_the_agreement, None),
     ("all writers decide alike about a route", a_writer_decides_by_what_it_knows, None),
-    ("of names that differ in case one has a table", names_that_differ_in_case_have_tables, None),
+    ("of names that differ in case only one gets a table", names_that_differ_in_case_have_tables, None),
     ("a loader reads the tables after the markers", a_loader_reads_the_tables_first, None),
     ("a loader sees tables that appear", a_loader_reads_the_tables_once, None),
     ("a table gains columns of its own records", a_table_gains_what_others_have, None),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tests.simulation.invariants import StageInvariants, first_origin
-from tests.simulation.kinds import STAGE, Around, Kind, settings_of
+from tests.simulation.kinds import STAGE, Context, Kind, settings_of
 from tests.simulation.operators import Operator
 
 if TYPE_CHECKING:
@@ -26,22 +26,22 @@ _BEFORE = 12
 class OriginInvariants(StageInvariants):
     """The invariants of every stage; records before the first origin of a chain are given up."""
 
-    around: Around
+    context: Context
 
     def put(self, objects: Objects, path: str, data: bytes) -> None:
         super(OriginInvariants, self).put(objects, path, data)
         begun = first_origin(objects, STAGE, path, data)
-        if begun is not None and begun[0] in self.around.broker.logs:
-            self.around.given_up.give(begun[0], 0, begun[1])
+        if begun is not None and begun[0] in self.context.broker.logs:
+            self.context.given_up.give(begun[0], 0, begun[1])
 
 
-class Early(Operator):
+class BackfillOperator(Operator):
     """An operator who also rewinds chains that have no marker yet, or of which nothing is loaded, to before them."""
 
     def repair(self, partition: TopicPartition) -> None:
         """To 0 every other time."""
         if self._world.rng.random() < 0.5:
-            self.mend(partition, give_up=False)
+            self.follow_remedy(partition, give_up=False)
         else:
             super().repair(partition)
 
@@ -50,25 +50,25 @@ class Backfilled(Kind):
     """The plain kind, with ``start: latest``."""
 
     settings = settings_of(start="latest")
-    operator = Early
-    is_mended = True
+    operator = BackfillOperator
+    follows_remedies = True
 
-    def __init__(self, around: Around) -> None:
-        super().__init__(around)
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
         self._is_begun = False
 
     def invariants(self) -> OriginInvariants:
-        return OriginInvariants(STAGE, self.stream, lambda: self.log.tables, around=self.around)
+        return OriginInvariants(STAGE, self.stream, lambda: self.log.tables, context=self.context)
 
-    def happens(self) -> None:
+    def inject_faults(self) -> None:
         """Logs are not empty when the stream starts."""
         if self._is_begun:
             return
-        self._is_begun, broker = True, self.around.broker
+        self._is_begun, broker = True, self.context.broker
         for partition in sorted(broker.logs):
-            for _ in range(self.around.world.rng.randrange(_BEFORE)):
+            for _ in range(self.context.world.rng.randrange(_BEFORE)):
                 broker.append(partition, *self.record(partition))
 
-    def ends_war(self) -> None:
+    def on_faults_ended(self) -> None:
         """Each log ends with a required record."""
-        self.around.spawn("producer", self.end_logs)
+        self.context.spawn("producer", self.end_logs)

@@ -19,7 +19,7 @@ from stage_writer.changelog.ports import Appended, missing_messages
 from stage_writer.tasks.shared import SnapshotsWhen, Surroundings
 from stage_writer.tasks.topology import TopologyConverter
 from tests.simulation.counting import TOPOLOGY, build
-from tests.simulation.kinds import Around, Counting, settings_of
+from tests.simulation.kinds import Context, Counting, settings_of
 from tests.simulation.world import WorldClock
 
 if TYPE_CHECKING:
@@ -114,20 +114,20 @@ def written_after(
 class InTopic(Counting):
     with_changelog = settings_of(**TOPOLOGY, state_changelog=TOPIC)
 
-    def __init__(self, around: Around) -> None:
-        super().__init__(around)
-        self.written = SimulatedTopics(around.world)
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self.written = SimulatedTopics(context.world)
 
     def converter(self, process: Process) -> Converter:
         """The real converter, mostly with the setting."""
         del process
-        without = self.around.world.rng.random() < _WITHOUT
+        without = self.context.world.rng.random() < _WITHOUT
         stream = (self.settings if without else self.with_changelog).streams[0]
         when = SnapshotsWhen(most_changes=6, least_bytes=2_000, oldest_s=_OLDEST_S)
-        around = Surroundings(WorldClock(self.around.world).wall_ms, Metrics(), when=when)
-        return TopologyConverter(stream, build().check(), around)
+        context = Surroundings(WorldClock(self.context.world).wall_ms, Metrics(), when=when)
+        return TopologyConverter(stream, build().check(), context)
 
     def changelog(self, process: Process) -> Changelog:
         """The real changelog, over this world's topic."""
         del process
-        return TopicChangelog(self.written, WorldClock(self.around.world), Metrics(), _PIECE_BYTES)
+        return TopicChangelog(self.written, WorldClock(self.context.world), Metrics(), _PIECE_BYTES)

@@ -26,7 +26,7 @@ from stage_writer.convert import table_format
 from tests.fakes.events import Event, Forbids, Row, Table, replay
 from tests.simulation.converter import BAD, PlainConverter
 from tests.simulation.delta_log import CHECKED, CONSTRAINT, Place
-from tests.simulation.kinds import DEAD_LETTERS, STAGE, TABLE, Around, Kind, settings_of
+from tests.simulation.kinds import DEAD_LETTERS, STAGE, TABLE, Context, Kind, settings_of
 from tests.simulation.refusing import CheckedLog, refusing_ports
 from tests.simulation.world import Fault
 
@@ -89,9 +89,9 @@ class Changes(Kind):
     soft = False
     sequenced = False
 
-    def __init__(self, around: Around) -> None:
-        super().__init__(around)
-        rng = around.world.rng
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        rng = context.world.rng
         self.soft = rng.random() < 0.6
         self.sequenced = self.soft and rng.random() < 0.6
         merge: dict[str, object] = {"keys": ["id"], "operation": "op", "deletes": ["d"]}
@@ -100,7 +100,7 @@ class Changes(Kind):
         self.settings = settings_of(columns="id INT, v STRING, at BIGINT", load="merge", merge=merge)
         self._check = rng.choice([None, *_CHECKS, *_CHECKS])
         self._always = self._check is not None and rng.random() < 0.5
-        log = CheckedLog(around.bucket, STAGE)
+        log = CheckedLog(context.bucket, STAGE)
         log.check, log.checks_at_once = self._check or "", self._always
         self.log = log
 
@@ -110,7 +110,7 @@ class Changes(Kind):
 
     def record(self, partition: TopicPartition) -> tuple[bytes | None, bytes | None]:
         """An upsert, a delete, a tombstone, or unreadable bytes."""
-        rng = self.around.world.rng
+        rng = self.context.world.rng
         kind = rng.choice("uuuuddtb")
         key = int(partition.partition) * _ROWS_OF_A_PARTITION + rng.choice(_IDS)
         event = {"id": key, "op": kind, "v": rng.choice("xyz"), "at": rng.randrange(6)}
@@ -129,11 +129,11 @@ class Changes(Kind):
 
     def refusing(self, tables: SimulatedTables) -> RefusalPorts | None:
         """Delta's constraint check, and Kafka for the bytes."""
-        return refusing_ports(self.around, tables)
+        return refusing_ports(self.context, tables)
 
-    def happens(self) -> None:
+    def inject_faults(self) -> None:
         """Someone adds the CHECK, which Delta accepts where all rows pass it, or drops it."""
-        world, table = self.around.world, self.log.tables.get(TABLE)
+        world, table = self.context.world, self.log.tables.get(TABLE)
         is_fixed = self._check is None or self._always or table is None
         if is_fixed or world.rng.random() >= world.chances.altered:
             return
@@ -143,7 +143,7 @@ class Changes(Kind):
             table.properties[CONSTRAINT] = self._check
             table.protocol = CHECKED
         world.faults[Fault.ALTERED] += 1
-        world.tell(f"the table checks {list(table.properties)}")
+        world.note(f"the table checks {list(table.properties)}")
 
     def problems(self) -> Iterator[str]:
         have: dict[object, list[tuple[object, ...]]] = {}
@@ -166,7 +166,7 @@ class Changes(Kind):
         """The possible rows of each key, and what is wrong with the refused events."""
         outcomes: dict[object, set[tuple[object, ...] | None]] = {}
         letters, doubts = self._letters(), list[str]()
-        for partition, log, deleted in self.around.logs():
+        for partition, log, deleted in self.context.logs():
             for record in log:
                 event = _event(partition, record)
                 if event is None:
@@ -180,7 +180,7 @@ class Changes(Kind):
                         doubts.append(f"{partition} offset {record.offset} is a dead letter: {letters[place]!r}")
                     continue
                 after = {self._after(row, event) for row in before}
-                is_certain = not self.around.may_lack(partition, record.offset, deleted=deleted)
+                is_certain = not self.context.may_lack(partition, record.offset, deleted=deleted)
                 if is_certain and self._always and forbidden == {True}:
                     doubts.append(f"{partition} offset {record.offset} is forbidden, and no dead letter")
                 outcomes[key] = after if is_certain else before | after

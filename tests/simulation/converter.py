@@ -40,15 +40,15 @@ class Registry:
     world: World
     away_until_ms: int = 0
 
-    def is_away(self, *, anew: bool = False) -> bool:
+    def is_away(self, *, may_begin: bool = False) -> bool:
         """Whether it does not answer; ``may_begin``: a new outage may begin now."""
         world = self.world
-        if world.healed:
+        if world.faults_ended:
             return False
-        if anew and world.now_ms >= self.away_until_ms and world.rng.random() < world.chances.registry:
+        if may_begin and world.now_ms >= self.away_until_ms and world.rng.random() < world.chances.registry:
             world.faults[Fault.REGISTRY] += 1
             self.away_until_ms = world.now_ms + world.rng.choice([300, 5_000, 60_000])
-            world.tell(f"the registry is away for {self.away_until_ms - world.now_ms} ms")
+            world.note(f"the registry is away for {self.away_until_ms - world.now_ms} ms")
         return world.now_ms < self.away_until_ms
 
 
@@ -101,7 +101,7 @@ class PlainConverter:
 
     def waits(self, batch: MessageBatch) -> Dependency | None:
         """Every message needs the registry: any of them may have an unknown schema."""
-        return Away(self._registry) if len(batch) and self._registry.is_away(anew=True) else None
+        return Away(self._registry) if len(batch) and self._registry.is_away(may_begin=True) else None
 
     def slices(self, batches: Sequence[MessageBatch]) -> Iterator[list[tuple[MessageBatch, StagedRows]]]:
         """Rows, dead letters and tombstones by value; sometimes in slices, as if they exploded."""

@@ -101,7 +101,7 @@ def converter(stream: Stream, wall_ms: Callable[[], int], build: Callable[[], To
 
 
 @dataclass(slots=True)
-class CountBook:
+class CountModel:
     bucket: Bucket
     _files: dict[str, pa.Table] = field(default_factory=dict)
 

@@ -304,7 +304,7 @@ class SimulatedTables:
 
     def require_working(self, url: str) -> None:
         """Raises TableError while a table does not work."""
-        if not self._world.healed and self._broken.get(url, 0) > self._world.now_ms:
+        if not self._world.faults_ended and self._broken.get(url, 0) > self._world.now_ms:
             msg = f"{url} is broken"
             raise TableError(msg, "")
 
@@ -340,7 +340,7 @@ class SimulatedTables:
         return self._world.effect(f"read {url}", lambda: self._log.letters(url, partition, span, most))
 
     def _commit(self, commit: TableCommit) -> CommitOutcome:
-        if not self._world.healed and self._world.rng.random() < self._world.chances.foreign:
+        if not self._world.faults_ended and self._world.rng.random() < self._world.chances.foreign:
             self._world.faults[Fault.FOREIGN_COMMIT] += 1
             return Conflicted("a foreign writer's commit came between")
         return self._log.commit(commit)

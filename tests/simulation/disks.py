@@ -26,7 +26,7 @@ from stage_writer.tasks.shared import SnapshotsWhen, Surroundings
 from stage_writer.tasks.topology import TopologyConverter
 from stage_writer.topologies.stores import disk
 from tests.simulation.counting import topology
-from tests.simulation.kinds import Around, Counting
+from tests.simulation.kinds import Context, Counting
 from tests.simulation.world import Fault, WorldClock
 
 if TYPE_CHECKING:
@@ -101,8 +101,8 @@ class KeptOnDisk(Keeping):
 
 
 class OnDisk(Counting):
-    def __init__(self, around: Around) -> None:
-        super().__init__(around)
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
         self._root = Path(tempfile.mkdtemp(prefix="simulated-disks-"))
         self._machines: dict[str, Machine] = {}
 
@@ -112,20 +112,20 @@ class OnDisk(Counting):
         machine = self._machines.setdefault(name, Machine(self._root / name))
         self._begin(machine)
         when = SnapshotsWhen(most_changes=4, least_bytes=500)
-        wall_ms = WorldClock(self.around.world).wall_ms
-        around = Surroundings(wall_ms, Metrics(), state_folder=str(machine.folder), when=when)
-        made = TopologyConverter(self.stream, topology(persistent=True).check(), around)
+        wall_ms = WorldClock(self.context.world).wall_ms
+        context = Surroundings(wall_ms, Metrics(), state_folder=str(machine.folder), when=when)
+        made = TopologyConverter(self.stream, topology(persistent=True).check(), context)
         made.keeping = KeptOnDisk(machine, process)
         return made
 
     def _begin(self, machine: Machine) -> None:
-        world, left = self.around.world, [kept for kept in machine.kept if kept.is_open]
+        world, left = self.context.world, [kept for kept in machine.kept if kept.is_open]
         for kept in left:
             kept.die()
         machine.kept.clear()
         if left and world.rng.random() < _STOPS:
             world.faults[Fault.MACHINE] += 1
-            world.tell(f"it was {machine.folder.name}'s machine that had stopped")
+            world.note(f"it was {machine.folder.name}'s machine that had stopped")
             machine.starts += 1
             for kept in left:
                 if world.rng.random() < _LOSES:

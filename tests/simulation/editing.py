@@ -39,8 +39,8 @@ from tests.simulation.converter import BAD, GOOD, PlainConverter
 from tests.simulation.delta_log import Place, SimulatedTables
 from tests.simulation.history import Verdict
 from tests.simulation.kafka import Broker
-from tests.simulation.kinds import Around, Kind
-from tests.simulation.operators import TaskAborted
+from tests.simulation.kinds import Context, Kind
+from tests.simulation.operators import GivenUpPositions
 from tests.simulation.row_invariants import RowInvariants
 from tests.simulation.services import Services
 from tests.simulation.shared_log import SharedLog
@@ -78,8 +78,8 @@ _GOES = 0.6
 _HOUR_MS = 3_600_000
 _COMMITS, _RESTORE, _CLEAN, _EXPIRE = 0.2, 0.5, 0.7, 0.9
 """What others do with a table, chosen at random."""
-_MOST_STEPS_IN_PEACE = 8_000
-_STEPS_A_LOOK = 200
+_MAX_QUIET_STEPS = 8_000
+_STEPS_BETWEEN_CHECKS = 200
 _LIMITS = FlushLimits(flush_after_s=1.0, flush_bytes=10**9, flush_records=8, memory_bytes=10**9)
 _PAUSES_S = (0.3, 1.0, 3.0)  # so that something is loaded between two edits
 _OUTDATED_ENDS = 0.01
@@ -179,8 +179,8 @@ class Pipeline(Kind):
 
     values = (GOOD, GOOD, GOOD, BAD, None)
 
-    def __init__(self, around: Around, config: Config, log: SharedLog) -> None:
-        super().__init__(around)
+    def __init__(self, context: Context, config: Config, log: SharedLog) -> None:
+        super().__init__(context)
         self.config = config
         self.settings = _settings(config)
         self.log = log
@@ -255,7 +255,7 @@ class EditedHistory:
         self.bucket.invariants = self.log.invariants = self.invariants
         self.log.stage_of, self.log.first_ms = self.invariants.stage_of, self.invariants.first_ms
         self.world.find_rival = self._find_rival
-        self._given_up = TaskAborted()
+        self._given_up = GivenUpPositions()
         self._begun: set[TopicPartition] = set()
         """App_ids for which an operator began a new chain."""
         self._operators: list[Process] = []
@@ -282,29 +282,29 @@ class EditedHistory:
     def run(self) -> Verdict:
         rng = self.world.rng
         for _ in range(rng.randrange(200, 900)):
-            self._turn(produce=0.25)
+            self._step(produce=0.25)
             if self._found():
                 break
-        self.world.heal()
+        self.world.end_faults()
         self._services.reports.clear()
         problems: tuple[str, ...] = ("unfinished",)
-        for step in range(_MOST_STEPS_IN_PEACE):
-            self._turn(produce=0.0)
+        for step in range(_MAX_QUIET_STEPS):
+            self._step(produce=0.0)
             if problems := tuple(self._found()):
                 break
-            if step % _STEPS_A_LOOK == _STEPS_A_LOOK - 1 and not (problems := self.problems()):
+            if step % _STEPS_BETWEEN_CHECKS == _STEPS_BETWEEN_CHECKS - 1 and not (problems := self.problems()):
                 break
         self.world.close()
         records = sum(len(log) for logs in self._clusters for log in logs.values())
         crashed = bool(self.world.crashes)
-        return Verdict(self.seed, problems, self.world.faults, records, tuple(self.world.story), crashed)
+        return Verdict(self.seed, problems, self.world.faults, records, tuple(self.world.trace), crashed)
 
     def _found(self) -> list[str]:
         return [*self.world.crashes, *self.invariants.problems, *self.log.problems, *self._services.stale_claims]
 
     # The world's steps.
 
-    def _turn(self, produce: float) -> None:
+    def _step(self, produce: float) -> None:
         world, rng = self.world, self.world.rng
         for pipeline in self._pipelines:
             for role in ("writer-0", "writer-1", "loader-0"):
@@ -318,11 +318,11 @@ class EditedHistory:
             awake = [partition for partition in partitions if partition not in self._idle]
             partition = rng.choice(awake or partitions)
             self._group(self._pipelines[0], cluster).append(partition, rng.choice(Pipeline.values))
-        if not world.healed:
+        if not world.faults_ended:
             self._happens()
         for group in [group for pipeline in self._pipelines for group in pipeline.groups.values()]:
             group.expel_silent()
-            if not world.healed and group.members and rng.random() < world.chances.shuffle:
+            if not world.faults_ended and group.members and rng.random() < world.chances.shuffle:
                 world.faults[Fault.REBALANCE] += 1
                 group.rebalance(sticky=False)
         world.step()
@@ -341,19 +341,19 @@ class EditedHistory:
     def _keep_running(self, pipeline: Operated, role: str) -> None:
         world, rng = self.world, self.world.rng
         process, config = pipeline.running.get(role, (None, pipeline.config))
-        is_outdated = config != pipeline.config and (world.healed or rng.random() < _OUTDATED_ENDS)
+        is_outdated = config != pipeline.config and (world.faults_ended or rng.random() < _OUTDATED_ENDS)
         if process is not None and process.alive and is_outdated:
             world.crash(process)
-        if (process is None or not process.alive) and (world.healed or rng.random() < 0.1):
+        if (process is None or not process.alive) and (world.faults_ended or rng.random() < 0.1):
             self._start(pipeline, role)
 
     def _start(self, pipeline: Operated, role: str) -> None:
         config, services = pipeline.config, self._services
         process = Process(f"{role}#{next(self._names)}", last_heartbeat_ms=self.world.now_ms)
         pipeline.running[role] = process, config
-        self.world.tell(f"{process.name} starts with {config}")
+        self.world.note(f"{process.name} starts with {config}")
         group = self._group(pipeline, config.cluster)
-        kind = Pipeline(Around(self.world, group, self.bucket, self._given_up), config, self.log)
+        kind = Pipeline(Context(self.world, group, self.bucket, self._given_up), config, self.log)
         if role.startswith("writer"):
             self.world.spawn(process, lambda: services.write(process, kind, group))
         else:
@@ -392,7 +392,7 @@ class EditedHistory:
             name for name in config.__slots__ if getattr(config, name) != getattr(pipeline.config, name)
         }
         pipeline.configs.append(config)
-        self.world.tell(f"the config of pipeline {pipeline.name} is edited: {config}")
+        self.world.note(f"the config of pipeline {pipeline.name} is edited: {config}")
         for process, _ in list(pipeline.running.values()):
             if process.alive and rng.random() < 0.7:
                 self.world.crash(process)
@@ -401,7 +401,7 @@ class EditedHistory:
         """Nothing runs for days; later processes find what was done with a table meanwhile."""
         world, rng = self.world, self.world.rng
         world.faults[Fault.WEEKEND] += 1
-        world.tell("nothing runs for days")
+        world.note("nothing runs for days")
         for process in [
             process for pipeline in self._pipelines for process, _ in pipeline.running.values() if process.alive
         ]:
@@ -424,22 +424,22 @@ class EditedHistory:
             count = rng.choice([1, 3, 30])
             world.faults[Fault.FOREIGN_COMMIT] += 1
             self.log.commit_of_others(url, count)
-            world.tell(f"others commit to {url} {count} times")
+            world.note(f"others commit to {url} {count} times")
         elif what < 0.6 and self.log.restorable(url):
             version = rng.choice(self.log.restorable(url))
             world.faults[Fault.RESTORED] += 1
             lost = list(self.log.lost_by_restore(url, version))
             self.log.restore(url, version)
-            world.tell(f"{url} is put back to version {version}")
+            world.note(f"{url} is put back to version {version}")
             self._not_missed(lost)
         elif what < 0.8:
             world.faults[Fault.CLEANED] += 1
             self.log.clean(url, world.now_ms - 24 * _HOUR_MS)
-            world.tell(f"the log of {url} is cleaned")
+            world.note(f"the log of {url} is cleaned")
         else:
             world.faults[Fault.EXPIRED] += 1
             count = self.log.expire(url, world.now_ms - 24 * _HOUR_MS)
-            world.tell(f"{count} txn actions of {url} expire")
+            world.note(f"{count} txn actions of {url} expire")
 
     def _not_missed(self, lost: list[Entry]) -> None:
         """Rows loaded under an app_id that no config has any more, once new chains have begun behind it.
@@ -471,7 +471,7 @@ class EditedHistory:
             try:
                 self._begin_again(pipeline, partition)
             except KafkaDeltaExpressError as error:
-                self.world.tell(f"an operator is told: {error.problem}")
+                self.world.note(f"an operator reads: {error.problem}")
             except Crash:
                 return
             process.alive = False
@@ -530,7 +530,7 @@ class EditedHistory:
         if isinstance(plan, Restart):
             self._begun.add(partition)
             world.faults[Fault.RESTARTED] += 1
-            world.tell(f"an operator begins a new chain of {partition}: {plan.chain_origin} {plan.notes}")
+            world.note(f"an operator begins a new chain of {partition}: {plan.chain_origin} {plan.notes}")
             with turns.locked(partition, "restart") as guarded:
                 staging.restart(guarded, plan)
 

@@ -24,7 +24,7 @@ from stage_writer.parquet.buffer import StagedRows
 from tests.fakes.events import Row
 from tests.fakes.records import RecordEvent, replay_records
 from tests.simulation.converter import BAD, PlainConverter
-from tests.simulation.kinds import DEAD_LETTERS, TABLE, Around, Kind, settings_of
+from tests.simulation.kinds import DEAD_LETTERS, TABLE, Context, Kind, settings_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -77,9 +77,9 @@ class ElementsConverter(PlainConverter):
 
 
 class ExplodedChanges(Kind):
-    def __init__(self, around: Around) -> None:
-        super().__init__(around)
-        self._soft = around.world.rng.random() < 0.5
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._soft = context.world.rng.random() < 0.5
         merge: dict[str, object] = {"keys": ["id", "items.sku"], "operation": "op", "deletes": ["d"]}
         merge |= {"soft_delete": "gone"} if self._soft else {}
         self.settings = settings_of(columns=_COLUMNS, explode="items", load="merge", merge=merge)
@@ -90,7 +90,7 @@ class ExplodedChanges(Kind):
 
     def record(self, partition: TopicPartition) -> tuple[bytes | None, bytes | None]:
         """An upsert, with elements or without, a delete, a tombstone, or unreadable bytes."""
-        rng = self.around.world.rng
+        rng = self.context.world.rng
         kind = rng.choice("uuuuuudtb")
         record = int(partition.partition) * _RECORDS_OF_A_PARTITION + rng.choice(_IDS)
         items = [{"sku": name, "v": rng.choice("xyz")} for name in _NAMES if rng.random() < 0.6]
@@ -127,14 +127,14 @@ class ExplodedChanges(Kind):
     def _possible(self) -> dict[int, set[Elements]]:
         """The possible elements of each record."""
         outcomes: dict[int, set[Elements]] = {}
-        for partition, log, deleted in self.around.logs():
+        for partition, log, deleted in self.context.logs():
             for sent in log:
                 event = _event(partition, sent)
                 if event is None:
                     continue
                 before = outcomes.get(event.record, {frozenset()})
                 after = {self._after(elements, event) for elements in before}
-                is_certain = not self.around.may_lack(partition, sent.offset, deleted=deleted)
+                is_certain = not self.context.may_lack(partition, sent.offset, deleted=deleted)
                 outcomes[event.record] = after if is_certain else before | after
         return outcomes
 

@@ -16,7 +16,7 @@ from stage_writer.topologies import Topology
 from stage_writer.topologies.stores import Stores
 from tests.simulation.counting import ROWS, TOPOLOGY, TWO, Counts, converter, counts_of
 from tests.simulation.delta_log import place_of
-from tests.simulation.kinds import TABLE, Around, Counting, settings_of
+from tests.simulation.kinds import TABLE, Context, Counting, settings_of
 from tests.simulation.world import WorldClock
 
 if TYPE_CHECKING:
@@ -63,9 +63,9 @@ def build() -> Topology:
 class Filling(Counting):
     """Tasks that fill three tables, some by files that wait for Spark."""
 
-    def __init__(self, around: Around) -> None:
-        super().__init__(around)
-        rng = around.world.rng
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        rng = context.world.rng
         notes = {"columns": NOTED, "load": rng.choice(["auto", "append"]), "partition_by": rng.choice([[], ["n"]])}
         many = {"columns": OF_MANY, "load": rng.choice(["auto", "append"])}
         routes = {"notes": NOTES, "many": MANY}
@@ -73,7 +73,7 @@ class Filling(Counting):
 
     def converter(self, process: Process) -> Converter:
         del process
-        return converter(self.stream, WorldClock(self.around.world).wall_ms, build)
+        return converter(self.stream, WorldClock(self.context.world).wall_ms, build)
 
     def wanted(self, value: bytes | None) -> Wanted:
         """Rows as counted, and a note for each counted record."""
@@ -83,8 +83,8 @@ class Filling(Counting):
     def problems(self) -> Iterator[str]:
         """Impossible counts in any of the tables, and tables of another shape."""
         yield from super().problems()
-        broker = self.around.broker
-        wanted = counts_of((*broker.past, broker.logs), self.around.given_up.has)
+        broker = self.context.broker
+        wanted = counts_of((*broker.past, broker.logs), self.context.given_up.has)
         for url in (NOTES, MANY):
             for row in self.log.rows(url):
                 place = place_of(row)

@@ -19,8 +19,8 @@ from common.tables.transactions import TxnIds
 from tests.simulation.delta_log import Place, SimulatedTables
 from tests.simulation.invariants import newest
 from tests.simulation.kafka import Broker
-from tests.simulation.kinds import STAGE, Around
-from tests.simulation.operators import Repairs, TaskAborted
+from tests.simulation.kinds import STAGE, Context
+from tests.simulation.operators import GivenUpPositions, Repairs
 from tests.simulation.services import Services
 from tests.simulation.store import Bucket
 from tests.simulation.world import PROFILES, Chances, Fault, Process, World
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
     from tests.simulation.kinds import Kind
     from tests.simulation.operators import Operator
 
-_MOST_STEPS_IN_PEACE = 30_000
-_STEPS_A_LOOK, _STEPS_A_LATER_LOOK = 50, 400
-_STEPS_A_REPAIR = 1500
+_MAX_QUIET_STEPS = 30_000
+_STEPS_BETWEEN_CHECKS, _STEPS_BETWEEN_LATER_CHECKS = 50, 400
+_STEPS_BETWEEN_REMEDIES = 1500
 """Steps of the quiet phase until operators check held partitions."""
-_MOST_STEPS_ALIKE = 8_000
+_MAX_UNCHANGED_STEPS = 8_000
 """Problems that stay the same for so many quiet steps are final; the longest that ended took 5,300."""
-_MOST_STEPS_OF_ROWS = 4_000
+_MAX_UNCHANGED_LOADED_STEPS = 4_000
 """The same once all positions are loaded: the longest that ended took 50, or two checks by operators.
 
 A recreated topic may end where the chain of the old one does.
@@ -54,7 +54,7 @@ class Verdict:
     problems: tuple[str, ...]
     faults: Counter[Fault]
     records: int
-    story: tuple[str, ...]
+    trace: tuple[str, ...]
     crashed: bool
     """Whether a service met an unexpected error: a bug, or a broken rule whose code does not run."""
 
@@ -72,20 +72,20 @@ class History:
     invariants: StageInvariants = field(init=False)
     _names: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
     _running: dict[str, Process] = field(default_factory=dict)
-    _given_up: TaskAborted = field(default_factory=TaskAborted)
+    _given_up: GivenUpPositions = field(default_factory=GivenUpPositions)
     _repairs: Repairs = field(default_factory=Repairs)
     _services: Services = field(init=False)
     _loaded: dict[TopicPartition, Position | None] = field(default_factory=dict)
     _repairing: dict[TopicPartition, list[Process]] = field(default_factory=dict)
-    _mended: set[TopicPartition] = field(default_factory=set)
+    _repaired: set[TopicPartition] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.world = World(self.seed, self.chances or PROFILES[self.seed % len(PROFILES)])
         rng = self.world.rng
         self.broker = Broker(self.world, eager=rng.random() < 0.3)
         self._services = Services(self.world, self.bucket, self._names, leased=rng.random() < 0.5)
-        around = Around(self.world, self.broker, self.bucket, self._given_up)
-        self.kind = kind_of(self.worlds, around)
+        context = Context(self.world, self.broker, self.bucket, self._given_up)
+        self.kind = kind_of(self.worlds, context)
         self.invariants = self.kind.invariants()
         self.invariants.is_given_up = self._given_up.has
         self.invariants.is_late = lambda: self.world.is_late
@@ -102,34 +102,34 @@ class History:
         roles = [f"writer-{index}" for index in range(rng.choice([1, 2, 2, 2, 3, 3, 3]))]
         roles += [f"loader-{index}" for index in range(rng.randrange(1, 3))]
         for _ in range(rng.randrange(200, 1200)):
-            self._turn(roles, produce=0.25)
+            self._step(roles, produce=0.25)
             if self._is_wrong():
                 break
             if rng.random() < 0.002 and len(self._writers()) > 1:
                 self._scale(roles)
-        self.world.heal()
-        self.kind.ends_war()
+        self.world.end_faults()
+        self.kind.on_faults_ended()
         problems: tuple[str, ...] = ("unfinished",)
         since = 0
-        for step in range(_MOST_STEPS_IN_PEACE):
-            self._turn(roles, produce=0.0)
+        for step in range(_MAX_QUIET_STEPS):
+            self._step(roles, produce=0.0)
             if self._is_wrong():
                 problems = (*self.world.crashes, *self.invariants.problems)
                 break
-            if step % (_STEPS_A_LOOK if step - since < 1_000 else _STEPS_A_LATER_LOOK) == 0:
+            if step % (_STEPS_BETWEEN_CHECKS if step - since < 1_000 else _STEPS_BETWEEN_LATER_CHECKS) == 0:
                 before, waiting = problems, tuple(self._positions())
                 problems = waiting or self.problems()  # the rows, once all is loaded
                 since = since if problems == before else step
-                if not problems or step - since >= (_MOST_STEPS_ALIKE if waiting else _MOST_STEPS_OF_ROWS):
+                if not problems or step - since >= (_MAX_UNCHANGED_STEPS if waiting else _MAX_UNCHANGED_LOADED_STEPS):
                     break
-            is_mended = self.world.chances.operator or self.broker.past or self.kind.is_mended
-            if is_mended and step % _STEPS_A_REPAIR == _STEPS_A_REPAIR - 1:
-                self._mend()
+            follows_remedies = self.world.chances.operator or self.broker.past or self.kind.follows_remedies
+            if follows_remedies and step % _STEPS_BETWEEN_REMEDIES == _STEPS_BETWEEN_REMEDIES - 1:
+                self._follow_remedies()
         self.world.close()
         self.kind.close()
         records = sum(len(log) for log in self.broker.logs.values())
         return Verdict(
-            self.seed, problems, self.world.faults, records, tuple(self.world.story), bool(self.world.crashes)
+            self.seed, problems, self.world.faults, records, tuple(self.world.trace), bool(self.world.crashes)
         )
 
     def _is_wrong(self) -> bool:
@@ -137,19 +137,24 @@ class History:
         return bool(self.world.crashes or self.invariants.problems)
 
     def problems(self) -> tuple[str, ...]:
-        books = (*self._missing_or_twice(), *self._positions(), *self._repairs.problems(), *self._services.stale_claims)
-        return (*books, *self.kind.problems())
+        problems = (
+            *self._missing_or_duplicated(),
+            *self._positions(),
+            *self._repairs.problems(),
+            *self._services.stale_claims,
+        )
+        return (*problems, *self.kind.problems())
 
     # The world's steps.
 
-    def _turn(self, roles: list[str], produce: float) -> None:
+    def _step(self, roles: list[str], produce: float) -> None:
         world, rng, chances = self.world, self.world.rng, self.world.chances
         for role in roles:
             process = self._running.get(role)
-            if (process is None or not process.alive) and (world.healed or rng.random() < 0.05):
+            if (process is None or not process.alive) and (world.faults_ended or rng.random() < 0.05):
                 self._start(role)
         self.broker.expel_silent()
-        if world.healed:
+        if world.faults_ended:
             world.step()
             return
         if rng.random() < produce:
@@ -158,7 +163,7 @@ class History:
         if rng.random() < chances.recreated:
             self._recreate()
         self._break_a_table()
-        self.kind.happens()
+        self.kind.inject_faults()
         if self.broker.members and rng.random() < chances.shuffle:
             world.faults[Fault.REBALANCE] += 1
             self.broker.rebalance(sticky=False)
@@ -171,7 +176,7 @@ class History:
         """The topic is deleted and created again; every other time it already has records when clients see it."""
         rng, broker = self.world.rng, self.broker
         self.world.faults[Fault.RECREATED] += 1
-        self.world.tell("the topic is deleted and created again")
+        self.world.note("the topic is deleted and created again")
         ends = {partition: broker.end(partition) + rng.randrange(1, 20) for partition in broker.logs}
         broker.recreate()
         if rng.random() < 0.5:
@@ -186,7 +191,7 @@ class History:
         self.world.faults[Fault.BROKEN_TABLE] += 1
         url = self.world.rng.choice(self._stream.side_tables)
         self._services.broken[url] = self.world.now_ms + self.world.rng.choice([1_000, 30_000, 120_000])
-        self.world.tell(f"{url} is broken for {self._services.broken[url] - self.world.now_ms} ms")
+        self.world.note(f"{url} is broken for {self._services.broken[url] - self.world.now_ms} ms")
 
     @property
     def _stream(self) -> Stream:
@@ -217,17 +222,17 @@ class History:
 
         self.world.spawn(process, run)
 
-    def _mend(self) -> None:
+    def _follow_remedies(self) -> None:
         """What the docs ask of operators: check held partitions, and follow the loader's remedy."""
         problems = self.problems()
         for partition in self.kind.chains():
             loaded = self._position(partition)
-            stands = partition in self._loaded and self._loaded[partition] == loaded
+            is_stuck = partition in self._loaded and self._loaded[partition] == loaded
             inputs = tuple(f"{name} " for name in (partition, *inputs_of(partition)))
-            if stands and any(problem.startswith(inputs) for problem in problems):
-                again = partition in self._mended
-                self._mended.add(partition)
-                self._operate(partition, methodcaller("mend", partition=partition, give_up=again))
+            if is_stuck and any(problem.startswith(inputs) for problem in problems):
+                again = partition in self._repaired
+                self._repaired.add(partition)
+                self._operate(partition, methodcaller("follow_remedy", partition=partition, give_up=again))
             self._loaded[partition] = loaded
 
     def _find_rival(self, process: Process) -> bool:
@@ -256,7 +261,7 @@ class History:
     def _start(self, role: str) -> None:
         process = Process(f"{role}#{next(self._names)}", last_heartbeat_ms=self.world.now_ms)
         self._running[role] = process
-        self.world.tell(f"{process.name} starts")
+        self.world.note(f"{process.name} starts")
         services, kind = self._services, self.kind
         kind.starts(process)
         if role.startswith("writer"):
@@ -266,11 +271,11 @@ class History:
 
     # The final check.
 
-    def _missing_or_twice(self) -> list[str]:
+    def _missing_or_duplicated(self) -> list[str]:
         by_url = {url: Counter(self.kind.log.places(url)) for url in self.kind.urls()}
         problems: list[str] = []
         known: set[Place] = set()
-        for partition, log, deleted in self.kind.around.logs():
+        for partition, log, deleted in self.kind.context.logs():
             for record in log:
                 place = Place(int(partition.partition), record.offset, record.timestamp_ms)
                 known.add(place)

@@ -24,10 +24,10 @@ from common.spans import Partition, Topic, TopicPartition
 from common.stage.markers import DONE
 from delta_loader.maintenance.cleaning.clean import CleanUp
 from delta_loader.ports import in_turn
-from tests.simulation.attentive import Attentive
 from tests.simulation.invariants import first_origin
-from tests.simulation.kinds import STAGE, TABLE, Around, Kind, settings_of
+from tests.simulation.kinds import STAGE, TABLE, Context, Kind, settings_of
 from tests.simulation.pausing import Operators, ProcessPauses
+from tests.simulation.remedies import RemedyOperator
 from tests.simulation.row_invariants import RowInvariants
 from tests.simulation.store import SimulatedStore
 from tests.simulation.vacuumed_log import VacuumedLog
@@ -122,15 +122,15 @@ class MixedReleases(VacuumedLog):
 class Hostile(Kind):
     """The plain kind, in such surroundings."""
 
-    operator = Attentive
-    is_mended = True
+    operator = RemedyOperator
+    follows_remedies = True
 
-    def __init__(self, around: Around) -> None:
-        super().__init__(around)
-        world = around.world
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        world = context.world
         rng = world.rng
         world.chances = replace(world.chances, recreated=0.0)
-        self.log: MixedReleases = MixedReleases(world, around.bucket, STAGE)
+        self.log: MixedReleases = MixedReleases(world, context.bucket, STAGE)
         events = {
             "clean-up": (0.01, self._clean_up),
             "vacuum": (0.01, self._vacuum),
@@ -161,7 +161,7 @@ class Hostile(Kind):
         self._running = 0
         """VACUUMs in progress."""
         self._old_writers: set[str] = set()
-        self._pauses: Operators = Operators(around, STAGE, (self.stream.app_id,))
+        self._pauses: Operators = Operators(context, STAGE, (self.stream.app_id,))
         self._has_pauses = "pauses" in drawn
         world.is_away = self._is_away
 
@@ -184,7 +184,7 @@ class Hostile(Kind):
 
     def starts(self, process: Process) -> None:
         """With its machine's clock and a release."""
-        world = self.around.world
+        world = self.context.world
         if self._is_skewed:
             world.faults[Fault.SKEWED] += 1
             most_ms = _HOUR_MS // 2 if process.name.startswith("writer") else 5 * _HOUR_MS
@@ -210,33 +210,33 @@ class Hostile(Kind):
 
     # Faults.
 
-    def happens(self) -> None:
-        rng = self.around.world.rng
+    def inject_faults(self) -> None:
+        rng = self.context.world.rng
         for chance, event in self._events:
             if rng.random() < chance:
                 event()
         for torn in [torn for torn in self._torn if rng.random() < _MADE_WHOLE]:
             self._put_bytes_back(torn)
 
-    def ends_war(self) -> None:
-        self.around.world.is_away = None
+    def on_faults_ended(self) -> None:
+        self.context.world.is_away = None
         for torn in list(self._torn):
             self._put_bytes_back(torn)
-        self.around.broker.unstable.clear()
+        self.context.broker.unstable.clear()
         if self._has_pauses:
-            self._pauses.ends_war(self._open(STAGE))
-        self.around.spawn("producer", self.end_logs)
+            self._pauses.on_faults_ended(self._open(STAGE))
+        self.context.spawn("producer", self.end_logs)
 
     def _hours(self) -> None:
         """All machines stand still, or the store is away for all of that time; the group notices or does not."""
-        world = self.around.world
+        world = self.context.world
         duration_ms = world.rng.choice([10 * _MINUTE_MS, 2 * _HOUR_MS, 30 * _HOUR_MS, *[80 * _HOUR_MS] * 3])
         if not world.leap(duration_ms):
             return
         world.faults[Fault.HOURS] += 1
-        world.tell(f"{duration_ms // _MINUTE_MS} minutes pass")
+        world.note(f"{duration_ms // _MINUTE_MS} minutes pass")
         if world.rng.random() < 0.5:
-            for member in self.around.broker.members:
+            for member in self.context.broker.members:
                 member.process.last_heartbeat_ms = world.now_ms
         for event in [event for _, event in self._events if event in (self._clean_up, self._vacuum)]:
             if world.rng.random() < 0.5:
@@ -244,7 +244,7 @@ class Hostile(Kind):
 
     def _clean_up(self) -> None:
         """`delta-loader clean`, at the lowest age that it allows."""
-        world = self.around.world
+        world = self.context.world
         world.faults[Fault.CLEAN_UP] += 1
         writer = self.settings.writer
         older_than_s = writer.flush_after_s + writer.revoke_timeout_s + RETRIES_S + self._kept_s
@@ -252,11 +252,11 @@ class Hostile(Kind):
         def run() -> None:
             CleanUp(self.settings, self._open, in_turn).run(older_than_s, remove=True)
 
-        self.around.spawn("cleaner", run)
+        self.context.spawn("cleaner", run)
 
     def _vacuum(self) -> None:
         """Another program's VACUUM, by the table's retention."""
-        world = self.around.world
+        world = self.context.world
         if not self.log.tables:
             return
         url = world.rng.choice(sorted(self.log.tables))
@@ -272,18 +272,18 @@ class Hostile(Kind):
         def ended() -> None:
             self._running -= 1
 
-        self.around.spawn("vacuum", run, ended)
+        self.context.spawn("vacuum", run, ended)
 
     def _optimize(self) -> None:
         if self.log.tables:
-            url = self.around.world.rng.choice(sorted(self.log.tables))
-            self.around.world.faults[Fault.OPTIMIZE] += 1
-            self.around.world.tell(f"others OPTIMIZE {url}")
+            url = self.context.world.rng.choice(sorted(self.log.tables))
+            self.context.world.faults[Fault.OPTIMIZE] += 1
+            self.context.world.note(f"others OPTIMIZE {url}")
             self.log.optimize(url)
 
     def _put_back(self) -> None:
         """A RESTORE, or another table in place of the table."""
-        world = self.around.world
+        world = self.context.world
         if not self.log.tables or self._running:
             return  # a RESTORE of what a VACUUM is deleting is Delta's own problem
         url = world.rng.choice([TABLE, TABLE, *sorted(self.log.tables)])
@@ -291,34 +291,34 @@ class Hostile(Kind):
             return
         if world.rng.random() < 0.3:
             world.faults[Fault.REPLACED] += 1
-            world.tell(f"{url} is replaced")
+            world.note(f"{url} is replaced")
             self.log.replace(url)
         elif self.log.restorable(url):
             version = world.rng.choice(self.log.restorable(url))
             world.faults[Fault.RESTORED] += 1
-            world.tell(f"{url} is put back to version {version}")
+            world.note(f"{url} is put back to version {version}")
             self.log.restore(url, version)
 
     def _retention(self) -> None:
         """Kafka deletes the oldest records, staged or not."""
-        world, broker = self.around.world, self.around.broker
+        world, broker = self.context.world, self.context.broker
         partition = world.rng.choice(sorted(broker.logs))
         low, end = broker.begin(partition), broker.stable_end(partition)
         if low == end:
             return
         world.faults[Fault.RETENTION] += 1
         broker.low[partition] = world.rng.randint(low + 1, end)
-        world.tell(f"Kafka's records of {partition} begin at {broker.low[partition]}")
-        if not self.around.has_chain(partition):
-            self.around.given_up.give(partition, 0, broker.low[partition])  # it begins with the earliest record
+        world.note(f"Kafka's records of {partition} begin at {broker.low[partition]}")
+        if not self.context.has_chain(partition):
+            self.context.given_up.give(partition, 0, broker.low[partition])  # it begins with the earliest record
 
     def _add_partition(self) -> None:
-        world, broker = self.around.world, self.around.broker
-        if len(broker.logs) == 6 or not self.around.has_chain(TopicPartition(Topic("orders"), Partition(0))):
+        world, broker = self.context.world, self.context.broker
+        if len(broker.logs) == 6 or not self.context.has_chain(TopicPartition(Topic("orders"), Partition(0))):
             return
         partition = TopicPartition(Topic("orders"), Partition(len(broker.logs)))
         world.faults[Fault.PARTITION_ADDED] += 1
-        world.tell(f"{partition} is added")
+        world.note(f"{partition} is added")
         broker.logs[partition] = []
         for _ in range(world.rng.randrange(4)):
             broker.append(partition, *self.record(partition))
@@ -326,10 +326,10 @@ class Hostile(Kind):
 
     def _go_away(self) -> None:
         """The store does not answer some requests, until long after every retry has ended."""
-        world = self.around.world
+        world = self.context.world
         rng = world.rng
-        number = rng.randrange(len(self.around.broker.logs))
-        victim = rng.choice([member.process for member in self.around.broker.members] or [Process("nobody")])
+        number = rng.randrange(len(self.context.broker.logs))
+        victim = rng.choice([member.process for member in self.context.broker.members] or [Process("no member")])
         is_full = rng.random() < 0.3
         reaches: Callable[[Process, Effect], bool] = rng.choice(
             [
@@ -343,15 +343,15 @@ class Hostile(Kind):
             reaches = _adds
         world.faults[Fault.FULL if is_full else Fault.AWAY] += 1
         self._away = world.now_ms + rng.choice([_MINUTE_MS, 20 * _MINUTE_MS, 3 * _HOUR_MS]), reaches
-        world.tell("the disk is full" if is_full else "the store is away")
+        world.note("the disk is full" if is_full else "the store is away")
 
     def _is_away(self, process: Process, effect: Effect) -> bool:
         until_ms, reaches = self._away or (0, _adds)
-        return self.around.world.now_ms < until_ms and reaches(process, effect)
+        return self.context.world.now_ms < until_ms and reaches(process, effect)
 
     def _tear(self) -> None:
         """An object of the stage has other bytes, until someone restores them."""
-        world, objects = self.around.world, self.around.bucket.objects
+        world, objects = self.context.world, self.context.bucket.objects
         torn = {path for path, _, _ in self._torn}
         whole = sorted(path for path, (data, _) in objects.items() if path.startswith(_TORN) and data)
         whole = [path for path in whole if path not in torn]
@@ -362,25 +362,25 @@ class Hostile(Kind):
         data, time_ms = objects[path]
         half = data[: len(data) // 2]
         world.faults[Fault.TORN] += 1
-        world.tell(f"{path} is torn")
+        world.note(f"{path} is torn")
         objects[path] = half, time_ms
         self._torn.append((path, data, half))
 
     def _put_bytes_back(self, torn: tuple[str, bytes, bytes]) -> None:
         path, data, half = torn
-        objects = self.around.bucket.objects
+        objects = self.context.bucket.objects
         self._torn.remove(torn)
         is_aside = any(path.startswith(f"{STAGE}/stray/") and copy == half for path, (copy, _) in objects.items())
         if path in objects and objects[path][0] == half and not is_aside:
             objects[path] = data, objects[path][1]
-            self.around.world.tell(f"{path} is whole again")
+            self.context.world.note(f"{path} is whole again")
 
     def _pause(self) -> None:
-        self._pauses.happens(self._open(STAGE))
+        self._pauses.inject_faults(self._open(STAGE))
 
     def _transact(self) -> None:
         """A transaction begins or ends: with its records, or without them."""
-        world, broker = self.around.world, self.around.broker
+        world, broker = self.context.world, self.context.broker
         partition = world.rng.choice(sorted(broker.logs))
         if partition not in broker.unstable:
             broker.unstable[partition] = broker.end(partition)
@@ -389,18 +389,18 @@ class Hostile(Kind):
         world.faults[Fault.TRANSACTION] += 1
         broker.hidden[partition] = broker.end(partition) + 1
         if world.rng.random() < 0.6:
-            world.tell(f"a transaction in {partition} from {begin} on is aborted")
+            world.note(f"a transaction in {partition} from {begin} on is aborted")
             log[:] = [record for record in log if record.offset < begin or world.rng.random() < 0.3]
 
     # Internals.
 
     def _pinned(self, partition: TopicPartition, position: int) -> None:
         """A stream that starts at ``latest`` needs no earlier records, except of added partitions (rule 4)."""
-        if self._starts_late and not self.around.has_chain(TopicPartition(Topic("orders"), Partition(0))):
-            self.around.given_up.give(partition, 0, position)
+        if self._starts_late and not self.context.has_chain(TopicPartition(Topic("orders"), Partition(0))):
+            self.context.given_up.give(partition, 0, position)
 
     def _open(self, url: str) -> SimulatedStore:
-        return SimulatedStore(self.around.world, self.around.bucket, url)
+        return SimulatedStore(self.context.world, self.context.bucket, url)
 
     def problems(self) -> list[str]:
         return self.log.problems

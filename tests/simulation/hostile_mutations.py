@@ -64,7 +64,7 @@ def _old_files_are_added_as_they_are() -> AbstractContextManager[object]:
     return patch.object(guard, "guarded_age_s", never)
 
 
-def _rows_that_a_rollback_took_are_not_missed() -> AbstractContextManager[object]:
+def _rows_removed_by_a_rollback_are_not_reported() -> AbstractContextManager[object]:
     return patch.object(rollback._Lineage, "_lose", lambda _self, _commit: None)
 
 
@@ -88,12 +88,12 @@ def _an_id_that_a_release_did_not_write_differs() -> AbstractContextManager[obje
 
 RULES: tuple[tuple[str, Callable[[], AbstractContextManager[object]], tuple[str, ...]], ...] = (
     ("files that a clean-up may be removing are not claimed", _old_files_are_claimed, ("clean-up",)),
-    ("a clean-up leaves what is young by the store's clock", _young_files_are_cleaned_up, ("clean-up",)),
-    ("a clean-up leaves what an unreadable marker may name", _a_torn_marker_keeps_no_files, ("clean-up", "torn")),
+    ("a clean-up keeps young files by the store's clock", _young_files_are_cleaned_up, ("clean-up",)),
+    ("a clean-up keeps files that an unreadable marker may name", _a_torn_marker_keeps_no_files, ("clean-up", "torn")),
     ("markers age by the store's clock", _markers_age_by_the_loaders_clock, ("transactions",)),
-    ("what a VACUUM may have listed is copied", _old_files_are_added_as_they_are, ("vacuum",)),
-    ("rows that a rollback took are missed", _rows_that_a_rollback_took_are_not_missed, ("rollback",)),
+    ("files that a VACUUM may have listed are copied", _old_files_are_added_as_they_are, ("vacuum",)),
+    ("rows removed by a rollback are reported", _rows_removed_by_a_rollback_are_not_reported, ("rollback",)),
     ("a position that Kafka lost is not replaced", _reading_goes_on_where_kafka_begins, ("retention",)),
-    ("an added partition begins at its beginning", _an_added_partition_begins_at_its_end, ("partitions",)),
-    ("an id that is not known is not compared", _an_id_that_a_release_did_not_write_differs, ("releases",)),
+    ("an added partition is read from its start", _an_added_partition_begins_at_its_end, ("partitions",)),
+    ("an unknown topic id is not compared", _an_id_that_a_release_did_not_write_differs, ("releases",)),
 )

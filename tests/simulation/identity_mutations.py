@@ -41,12 +41,12 @@ def topic_ids_are_not_compared() -> AbstractContextManager[object]:
     return patch.object(identity, "_differ", lambda *_: False)
 
 
-def markers_are_not_judged() -> AbstractContextManager[object]:
+def marker_identity_is_not_checked() -> AbstractContextManager[object]:
     """No part of a marker's identity is checked."""
     return patch.object(StreamIdentity, "judged", lambda _self, _source, markers: list(markers))
 
 
-def what_the_position_covers_is_passed_over() -> AbstractContextManager[object]:
+def markers_below_the_position_are_skipped() -> AbstractContextManager[object]:
     """A marker of another topic below the position counts as loaded."""
     return patch.object(plan, "_foreign", lambda *_: None)
 
@@ -57,7 +57,7 @@ def the_config_names_the_txn_actions() -> AbstractContextManager[object]:
 
 
 @contextmanager
-def what_lies_further_down_the_log_did_not_happen() -> Iterator[None]:
+def only_recent_commits_are_searched() -> Iterator[None]:
     """As if a bound of twenty commits answered "no rollback"."""
     with ExitStack() as stack:
         for module in (rollback, table_identity):
@@ -66,7 +66,7 @@ def what_lies_further_down_the_log_did_not_happen() -> Iterator[None]:
         yield
 
 
-def an_unknown_history_is_taken_for_a_good_one() -> AbstractContextManager[object]:
+def an_unknown_history_counts_as_good() -> AbstractContextManager[object]:
     """A log that begins after the last load counts as one without a rollback."""
     return patch.object(detection, "unknown_positions", lambda *_: None)
 
@@ -76,7 +76,7 @@ def a_chain_without_a_position_is_new() -> AbstractContextManager[object]:
     return patch.object(rollback.OwnPast, "may_have_loaded", lambda *_: False)
 
 
-def a_restore_of_others_is_no_news() -> AbstractContextManager[object]:
+def a_restore_by_others_is_ignored() -> AbstractContextManager[object]:
     """A loader that has read the table before ignores it."""
 
     def is_of_others(self: RollbackDetector, target: Target, version: int) -> bool:
@@ -90,12 +90,12 @@ def a_restore_of_others_is_no_news() -> AbstractContextManager[object]:
     return patch.object(RollbackDetector, "_is_of_others", is_of_others)
 
 
-def a_lease_is_an_app_ids() -> AbstractContextManager[object]:
+def a_lease_covers_only_the_app_id() -> AbstractContextManager[object]:
     """Its holder may read any topics."""
     return patch.object(Grant, "has", lambda self, app_id, _topics=None: self.streams is None or app_id in self.streams)
 
 
-def files_of_other_tables_are_passed_over() -> AbstractContextManager[object]:
+def files_of_other_tables_are_skipped() -> AbstractContextManager[object]:
     """Of a marker that was staged for a table from before an edit."""
 
     def for_tables(marker: Marker, tables: Mapping[str, str]) -> plan.AnyMarker:
@@ -118,7 +118,7 @@ def a_new_chain_begins_at_kafkas_first_record() -> AbstractContextManager[object
     return patch.object(restart, "_separate_chain", separate)
 
 
-def a_topic_without_its_name_is_not_looked_for() -> AbstractContextManager[object]:
+def unnamed_txn_actions_are_not_detected() -> AbstractContextManager[object]:
     """Another topic's txn action is taken for the stream's own."""
     return patch.object(TableIdentity, "in_its_place", lambda *_arguments, **_named: None)
 

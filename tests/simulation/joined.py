@@ -25,8 +25,8 @@ from stage_writer.topologies import Processor, Topology
 from stage_writer.topologies.stores import Stores
 from tests.simulation.counting import BAD, ONE, QUIET, ROWS, TWO
 from tests.simulation.delta_log import place_of
-from tests.simulation.kinds import DEAD_LETTERS, STAGE, TABLE, Around, Keyed, settings_of
-from tests.simulation.outgoing import Coordinator, Told, outlets
+from tests.simulation.kinds import DEAD_LETTERS, STAGE, TABLE, Context, Keyed, settings_of
+from tests.simulation.outgoing import Coordinator, SourceMessage, outlets
 from tests.simulation.refusing import CheckedLog, refusing_ports
 from tests.simulation.world import SILENT, WorldClock
 
@@ -79,7 +79,7 @@ class Counts(Processor):
         place = [about.topic, about.partition, about.offset, record.timestamp_ms]
         for _ in range(record.value["n"]):
             self.context.forward(record.with_value({"key": key, "seen": seen}), "table")
-            self.context.forward(record.with_value({"place": place, "seen": seen}), "told")
+            self.context.forward(record.with_value({"place": place, "seen": seen}), "counted")
 
 
 def _topology(topics: tuple[str, ...]) -> Topology:
@@ -89,7 +89,7 @@ def _topology(topics: tuple[str, ...]) -> Topology:
     topology.add_processor("counts", Counts, *topics)
     topology.add_state_store(Stores.key_value("counts"), "counts")
     topology.add_sink("table", "counts")
-    topology.add_topic_sink("told", "counts", topic="told")
+    topology.add_topic_sink("counted", "counts", topic="counted")
     return topology
 
 
@@ -98,37 +98,37 @@ class Joined(Keyed):
 
     values = (ONE, ONE, ONE, TWO, QUIET, BAD, None)
 
-    def __init__(self, around: Around) -> None:
-        super().__init__(around)
-        self.topics = around.world.rng.choice([ALONE, BOTH, BOTH])
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self.topics = context.world.rng.choice([ALONE, BOTH, BOTH])
         self.settings = settings_of(
             topics=list(self.topics), topology="tests.simulation.joined:build", columns="key STRING, seen BIGINT"
         )
-        self.coordinator = Coordinator(around.world)
-        self._refuses = around.world.rng.random() < _REFUSE
-        self.log = CheckedLog(around.bucket, STAGE, _forbidden)
+        self.coordinator = Coordinator(context.world)
+        self._refuses = context.world.rng.random() < _REFUSE
+        self.log = CheckedLog(context.bucket, STAGE, _forbidden)
         self.log.checks_at_once = self._refuses
-        self._longest_idle_s = around.world.rng.choice([0.0, 0.0, 2.0])
+        self._longest_idle_s = context.world.rng.choice([0.0, 0.0, 2.0])
 
     def converter(self, process: Process) -> Converter:
         del process
         when = SnapshotsWhen(most_changes=4, least_bytes=500)
-        around = Surroundings(WorldClock(self.around.world).wall_ms, Metrics(), when=when)
-        return TopologyConverter(self.stream, _topology(self.topics).check(), around)
+        context = Surroundings(WorldClock(self.context.world).wall_ms, Metrics(), when=when)
+        return TopologyConverter(self.stream, _topology(self.topics).check(), context)
 
     def source(self, member: GroupMember, settings: Settings) -> RecordSource:
         del settings
         if self.topics == ALONE:
             return member
         groups = TopicGroups((TopicGroup(self.topics, self._longest_idle_s),))
-        return MergingSource(member, groups, WorldClock(self.around.world), SILENT, _AHEAD_BYTES)
+        return MergingSource(member, groups, WorldClock(self.context.world), SILENT, _AHEAD_BYTES)
 
     def outlets(self, process: Process, store: SimulatedStore) -> Outlets:
         return outlets(self.coordinator, process, store, self.stream)
 
-    def happens(self) -> None:
+    def inject_faults(self) -> None:
         """Sometimes Kafka commits no transactions."""
-        self.coordinator.happens()
+        self.coordinator.inject_faults()
 
     def wanted(self, value: bytes | None) -> Wanted:
         """As many rows as its value says, or a dead letter where the table may refuse them."""
@@ -137,34 +137,36 @@ class Joined(Keyed):
 
     def refusing(self, tables: SimulatedTables) -> RefusalPorts:
         """The table's constraint check, and Kafka for the bytes."""
-        return refusing_ports(self.around, tables)
+        return refusing_ports(self.context, tables)
 
     def problems(self) -> Iterator[str]:
         """Records with several output messages or none, and impossible counts."""
         committed = Counter(self.coordinator.committed)
-        for partition, log, deleted in self.around.logs():
+        for partition, log, deleted in self.context.logs():
             for record in log:
-                place = Told(str(partition.topic), int(partition.partition), record.offset, record.timestamp_ms)
+                place = SourceMessage(
+                    str(partition.topic), int(partition.partition), record.offset, record.timestamp_ms
+                )
                 wanted = ROWS.get(record.value or b"", 0)
-                may_lack = self.around.may_lack(partition, record.offset, deleted=deleted)
+                may_lack = self.context.may_lack(partition, record.offset, deleted=deleted)
                 if committed[place] != wanted and not (may_lack and committed[place] == 0):
-                    yield f"{partition} offset {record.offset} is told of {committed[place]} times, and not {wanted}"
-        yield from self._told_out_of_order()
-        if not self.around.broker.past and not self.around.given_up.spans:
+                    yield f"{partition} offset {record.offset} has {committed[place]} messages, and not {wanted}"
+        yield from self._out_of_order()
+        if not self.context.broker.past and not self.context.given_up.spans:
             yield from self._miscounted()
 
-    def _told_out_of_order(self) -> Iterator[str]:
+    def _out_of_order(self) -> Iterator[str]:
         """Output is in the order of its source messages, by Kafka partition."""
         last: dict[tuple[str, int], tuple[int, int]] = {}
         for message in self.coordinator.committed:
             source, place = (message.topic, message.partition), (self._generation(message), message.offset)
             if place < last.get(source, place):
-                yield f"{message} is told of after {last[source]}"
+                yield f"{message} comes after {last[source]}"
             last[source] = place
 
-    def _generation(self, message: Told) -> int:
+    def _generation(self, message: SourceMessage) -> int:
         partition = TopicPartition(Topic(message.topic), Partition(message.partition))
-        for generation, logs in enumerate((*self.around.broker.past, self.around.broker.logs)):
+        for generation, logs in enumerate((*self.context.broker.past, self.context.broker.logs)):
             if any(
                 (record.offset, record.timestamp_ms) == (message.offset, message.time_ms) for record in logs[partition]
             ):
@@ -179,7 +181,7 @@ class Joined(Keyed):
             of_key = seen.setdefault((place.partition, row["key"]), {})
             of_key[str(row["_kafka_topic"]), place.offset] = row["seen"]
         for (partition, key), found in seen.items():
-            logs = (log for topic_partition, log, _ in self.around.logs() if topic_partition.partition == partition)
+            logs = (log for topic_partition, log, _ in self.context.logs() if topic_partition.partition == partition)
             most = sum(_records_of(log, key) for log in logs)
             counts = list(found.values())
             if len(set(counts)) < len(counts) or not all(1 <= int(str(count)) <= most for count in counts):

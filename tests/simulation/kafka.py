@@ -153,7 +153,7 @@ class Broker:
     def expel(self, member: GroupMember) -> None:
         """End a member's session; it does not know before it polls."""
         self.world.faults[Fault.EXPELLED] += 1
-        self.world.tell(f"{member.process.name} is expelled from the group")
+        self.world.note(f"{member.process.name} is expelled from the group")
         member.expelled = True
         self.leave(member)
 
@@ -213,7 +213,7 @@ class GroupMember:
         return any(stream.reads(partition.topic) for stream in self._streams)
 
     def is_running(self) -> bool:
-        return self.process.alive and (self._world.healed or self.process.paused_until_ms <= self._world.now_ms)
+        return self.process.alive and (self._world.faults_ended or self.process.paused_until_ms <= self._world.now_ms)
 
     @property
     def metadata(self) -> KafkaMetadata:
@@ -225,7 +225,7 @@ class GroupMember:
         self._join()
 
     def poll(self, timeout_s: float) -> Polled:
-        self._world.sleep_s(max(timeout_s, _PEACEFUL_POLL_S) if self._world.healed else timeout_s)
+        self._world.sleep_s(max(timeout_s, _PEACEFUL_POLL_S) if self._world.faults_ended else timeout_s)
         self._serve_group()
         batches: list[MessageBatch] = []
         faults: list[PartitionFault] = []
@@ -237,7 +237,7 @@ class GroupMember:
             for partition, position in self.owned.items()
             if partition not in self._paused and position == self._broker.stable_end(partition)
         }
-        if not self._world.healed:
+        if not self._world.faults_ended:
             self._world.sleep_s(0)  # a process can be stopped between what it was given and what it does with it
         return Polled(tuple(batches), ends, tuple(faults))
 
@@ -338,7 +338,7 @@ class GroupMember:
         if position < low:
             faults.append(PartitionFault(partition, f"Kafka's records begin at {low}", "", OUT_OF_RANGE))
             return
-        if not self._world.healed and rng.random() < 0.02:
+        if not self._world.faults_ended and rng.random() < 0.02:
             self._world.faults[Fault.REDELIVERY] += 1
             position = max(low, position - rng.randrange(1, 5))
         log = self._broker.logs[partition]

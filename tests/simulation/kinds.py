@@ -20,7 +20,7 @@ from stage_writer.notifications.notifier import NO_NOTIFIER
 from stage_writer.outbox.ports import NO_OUTLETS
 from stage_writer.parquet.buffer import FilePolicy
 from tests.simulation.converter import BAD, GOOD, LEFT, RIGHT, ROUTES, PlainConverter, Registry
-from tests.simulation.counting import COUNTED, KEYS, TOPOLOGY, CountBook, converter, wanted_rows
+from tests.simulation.counting import COUNTED, KEYS, TOPOLOGY, CountModel, converter, wanted_rows
 from tests.simulation.delta_log import DeltaLog, Place
 from tests.simulation.evolving import GAINING, EvolvingConverter, Values
 from tests.simulation.invariants import StageInvariants
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from tests.simulation.delta_log import SimulatedTables
     from tests.simulation.kafka import Broker, GroupMember
     from tests.simulation.kafka import Record as Sent
-    from tests.simulation.operators import TaskAborted
+    from tests.simulation.operators import GivenUpPositions
     from tests.simulation.store import Bucket, SimulatedStore
     from tests.simulation.world import World
 
@@ -70,11 +70,11 @@ def settings_of(**more: object) -> Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class Around:
+class Context:
     world: World
     broker: Broker
     bucket: Bucket
-    given_up: TaskAborted
+    given_up: GivenUpPositions
 
     def logs(self) -> Iterator[tuple[TopicPartition, list[Sent], bool]]:
         """Each Kafka partition's records, and whether its topic was deleted."""
@@ -98,13 +98,13 @@ class Around:
     def spawn(self, name: str, run: Callable[[], None], ended: Callable[[], None] = lambda: None) -> None:
         world = self.world
         process = Process(f"{name}#{world.now_ms}")
-        world.tell(f"{process.name} starts")
+        world.note(f"{process.name} starts")
 
         def until_it_ends() -> None:
             try:
                 run()
             except KafkaDeltaExpressError as error:
-                world.tell(f"{process.name} ends: {error.problem}")
+                world.note(f"{process.name} ends: {error.problem}")
             except Crash:
                 return
             finally:
@@ -123,13 +123,13 @@ class Kind:
     makes_columns = False
     topics: tuple[str, ...] = ("orders",)
     operator: Callable[..., Operator] = Operator
-    is_mended = False
+    follows_remedies = False
     """Whether operators follow remedies in the quiet phase, whatever the world's profile."""
 
-    def __init__(self, around: Around) -> None:
-        self.around = around
-        self.registry = Registry(around.world)
-        self.log = DeltaLog(around.bucket, STAGE)
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.registry = Registry(context.world)
+        self.log = DeltaLog(context.bucket, STAGE)
 
     @property
     def stream(self) -> Stream:
@@ -193,12 +193,12 @@ class Kind:
         return NO_CHANGELOG
 
     def chains(self) -> list[TopicPartition]:
-        partitions = {topic_partition.partition for topic_partition in self.around.broker.logs}
+        partitions = {topic_partition.partition for topic_partition in self.context.broker.logs}
         return [TopicPartition(chain_topic(self.topics), partition) for partition in sorted(partitions)]
 
     def record(self, partition: TopicPartition) -> tuple[bytes | None, bytes | None]:
         del partition
-        return self.around.world.rng.choice(self.values), None
+        return self.context.world.rng.choice(self.values), None
 
     def wanted(self, value: bytes | None) -> Wanted:
         places = {GOOD: TABLE, BAD: DEAD_LETTERS, **ROUTES, **dict.fromkeys(GAINING, TABLE)}
@@ -208,25 +208,25 @@ class Kind:
         """Whether a record has the expected rows, by table."""
         wanted = self.wanted(record.value)
         # A given-up record may be in some of its tables: one that was left out gets it if it is staged again.
-        may_lack = self.around.may_lack(partition, record.offset, deleted=deleted)
+        may_lack = self.context.may_lack(partition, record.offset, deleted=deleted)
         return have in wanted or (may_lack and any(have.items() <= whole.items() for whole in wanted))
 
     def urls(self) -> Iterable[str]:
         return self.stream.tables
 
-    def happens(self) -> None:
+    def inject_faults(self) -> None:
         """The faults of this kind of world, at each step of the fault phase."""
 
-    def ends_war(self) -> None: ...
+    def on_faults_ended(self) -> None: ...
 
     def end_logs(self) -> None:
         """A process that adds a last record to each log, which shows its end, once it is known where its chain begins.
 
         Without one, a chain that begins at the end of its log has no position.
         """
-        broker = self.around.broker
-        while not all(map(self.around.has_chain, broker.logs)):
-            self.around.world.sleep_s(1)
+        broker = self.context.broker
+        while not all(map(self.context.has_chain, broker.logs)):
+            self.context.world.sleep_s(1)
         for partition in sorted(broker.logs):
             broker.append(partition, *self.record(partition))
 
@@ -260,9 +260,9 @@ class Evolving(Kind):
     values: tuple[bytes | None, ...] = (GOOD, *GAINING, *GAINING, BAD, None)
     makes_columns = True
 
-    def __init__(self, around: Around) -> None:
-        super().__init__(around)
-        self._book = Values(around.bucket, self.stream.record.rescue_column)
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._model = Values(context.bucket, self.stream.record.rescue_column)
 
     def converter(self, process: Process) -> Converter:
         del process
@@ -271,12 +271,12 @@ class Evolving(Kind):
     def problems(self) -> Iterable[str]:
         sent = {
             Place(int(partition.partition), record.offset, record.timestamp_ms): record.value
-            for partition, log, _ in self.around.logs()
+            for partition, log, _ in self.context.logs()
             for record in log
             if record.value is not None and record.value != BAD
         }
         for url in self.stream.row_tables:
-            yield from self._book.problems(url, self.log.tables.get(url), sent)
+            yield from self._model.problems(url, self.log.tables.get(url), sent)
 
 
 class Keyed(Kind):
@@ -284,7 +284,7 @@ class Keyed(Kind):
 
     def record(self, partition: TopicPartition) -> tuple[bytes | None, bytes | None]:
         value, _ = super().record(partition)
-        return value, self.around.world.rng.choice(KEYS)
+        return value, self.context.world.rng.choice(KEYS)
 
     def wanted(self, value: bytes | None) -> Wanted:
         """As many rows as its value says."""
@@ -297,15 +297,15 @@ class Counting(Keyed):
     settings = settings_of(**TOPOLOGY)
     values = COUNTED
 
-    def __init__(self, around: Around) -> None:
-        super().__init__(around)
-        self._book = CountBook(around.bucket)
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._model = CountModel(context.bucket)
 
     def converter(self, process: Process) -> Converter:
         del process
-        return converter(self.stream, WorldClock(self.around.world).wall_ms)
+        return converter(self.stream, WorldClock(self.context.world).wall_ms)
 
     def problems(self) -> Iterable[str]:
-        broker = self.around.broker
+        broker = self.context.broker
         logs = (*broker.past, broker.logs)
-        return self._book.problems(TABLE, self.log.tables.get(TABLE), logs, self.around.given_up.has)
+        return self._model.problems(TABLE, self.log.tables.get(TABLE), logs, self.context.given_up.has)

@@ -167,7 +167,7 @@ def _create_is_not_exclusive() -> AbstractContextManager[object]:
     return patch.object(SimulatedStore, "create", create)
 
 
-def _a_lost_claim_goes_unnoticed() -> AbstractContextManager[object]:
+def _a_lost_claim_is_ignored() -> AbstractContextManager[object]:
     return patch.object(StagedChains, "claim", lambda self, name, data: self._store.create(name.path, data) or True)
 
 
@@ -243,7 +243,7 @@ def _gaps_are_stepped_over() -> AbstractContextManager[object]:
     return broken()
 
 
-def _a_straddle_is_added_whole() -> AbstractContextManager[object]:
+def _an_overlap_is_added_whole() -> AbstractContextManager[object]:
     return patch.object(
         commits, "split_files_at", lambda url, marker, _start, **_how: FileSplit(plan.files_for(url, marker))
     )
@@ -319,7 +319,7 @@ def _a_conflict_is_taken_for_done() -> AbstractContextManager[object]:
     return patch.object(committer.Committer, "commit", go_on)
 
 
-def _nobody_takes_a_lease_over() -> AbstractContextManager[object]:
+def _no_standby_takes_a_lease_over() -> AbstractContextManager[object]:
     create = LoaderLease._create
 
     def only_the_first(self: LoaderLease, epoch: Epoch, *, released: bool) -> None:
@@ -329,7 +329,7 @@ def _nobody_takes_a_lease_over() -> AbstractContextManager[object]:
     return patch.object(LoaderLease, "_create", only_the_first)
 
 
-def _dead_letters_are_left_behind() -> AbstractContextManager[object]:
+def _dead_letters_are_not_staged() -> AbstractContextManager[object]:
     manifest = staging.ObjectStage.manifest
 
     def rows_only(
@@ -380,7 +380,7 @@ def _a_span_reaches_too_far() -> AbstractContextManager[object]:
     return patch.object(staging.ObjectStage, "manifest", longer)
 
 
-def _files_are_named_alike() -> AbstractContextManager[object]:
+def _file_names_are_not_unique() -> AbstractContextManager[object]:
     new_file = staging.ObjectStage.new_file
 
     def named(
@@ -392,7 +392,7 @@ def _files_are_named_alike() -> AbstractContextManager[object]:
     return patch.object(staging.ObjectStage, "new_file", named)
 
 
-def _repairs_take_no_turns() -> AbstractContextManager[object]:
+def _repairs_are_not_exclusive() -> AbstractContextManager[object]:
     @contextmanager
     def regardless(self: RepairLocks, _source: TopicPartition, _work: str) -> Iterator[ObjectStore]:
         yield self._store
@@ -400,15 +400,15 @@ def _repairs_take_no_turns() -> AbstractContextManager[object]:
     return patch.object(RepairLocks, "locked", regardless)
 
 
-def _a_table_that_is_left_out_is_forgotten() -> AbstractContextManager[object]:
+def _deferred_ranges_are_not_recorded() -> AbstractContextManager[object]:
     return patch.object(SecondaryTables, "with_deferred", lambda _self, commit, _load: commit)
 
 
-def _what_a_table_lacks_is_settled() -> AbstractContextManager[object]:
+def _deferred_ranges_are_settled() -> AbstractContextManager[object]:
     return patch.object(SecondaryTables, "floor", lambda _self, _source, position: position)
 
 
-def _later_records_come_before_what_a_table_lacks() -> AbstractContextManager[object]:
+def _later_records_come_before_deferred_ranges() -> AbstractContextManager[object]:
     """Without catching up at the beginning of a pass, which mostly comes first."""
 
     def at_once(self: SecondaryTables, url: str, naming: CommitNaming, load: plan.Load) -> object:
@@ -423,11 +423,11 @@ def _later_records_come_before_what_a_table_lacks() -> AbstractContextManager[ob
     return broken()
 
 
-def _rows_go_to_the_own_table_only() -> AbstractContextManager[object]:
+def _rows_go_to_the_main_table_only() -> AbstractContextManager[object]:
     return patch.object(SecondaryTables, "side_commit", lambda *_arguments: None)
 
 
-def _a_topic_s_id_is_not_compared() -> AbstractContextManager[object]:
+def _topic_ids_are_not_compared() -> AbstractContextManager[object]:
     @contextmanager
     def broken() -> Iterator[None]:
         with (
@@ -440,12 +440,12 @@ def _a_topic_s_id_is_not_compared() -> AbstractContextManager[object]:
     return broken()
 
 
-def _the_topic_is_not_looked_up_before_a_claim() -> AbstractContextManager[object]:
+def _topic_ids_are_not_read_before_a_claim() -> AbstractContextManager[object]:
     """It is looked up when a partition is assigned, and at times, which is too late."""
     return patch.object(TopicMonitor, "since", lambda _self, _topic, _moment_s: None)
 
 
-def _a_new_topic_has_the_old_one_s_generation() -> AbstractContextManager[object]:
+def _a_recreated_topic_keeps_its_generation() -> AbstractContextManager[object]:
     def same_generation(state: PartitionState, *, give_up: bool) -> Restart | UnchangedPartition:
         plan = plan_restart(state, give_up=give_up)
         if isinstance(plan, UnchangedPartition) or plan.chain_origin is None:
@@ -455,11 +455,11 @@ def _a_new_topic_has_the_old_one_s_generation() -> AbstractContextManager[object
     return patch.object(operators, "plan_restart", same_generation)
 
 
-def _who_was_silent_claims_all_the_same() -> AbstractContextManager[object]:
+def _a_silent_writer_claims() -> AbstractContextManager[object]:
     return patch.object(Freshness, "is_fresh", lambda _self, _now_s: True)
 
 
-def _the_end_of_a_partition_that_waits_counts() -> AbstractContextManager[object]:
+def _the_end_of_a_waiting_partition_counts() -> AbstractContextManager[object]:
     reach_end = AssignedPartition.reach_end
 
     def regardless(self: AssignedPartition, position: Position) -> None:
@@ -470,7 +470,7 @@ def _the_end_of_a_partition_that_waits_counts() -> AbstractContextManager[object
     return patch.object(AssignedPartition, "reach_end", regardless)
 
 
-def _who_has_waited_reads_on_where_it_was() -> AbstractContextManager[object]:
+def _dropped_records_are_not_read_again() -> AbstractContextManager[object]:
     look = DependencyWaits.resume_ready
 
     def without_seeking(self: DependencyWaits, *arguments: object, **named: bool) -> None:
@@ -491,7 +491,7 @@ def _columns_are_published_and_not_added() -> AbstractContextManager[object]:
     return patch.object(gained_columns, "agree", agree)
 
 
-def _a_task_begins_with_nothing() -> AbstractContextManager[object]:
+def _a_task_begins_without_state() -> AbstractContextManager[object]:
     real = TopologyConverter.restored
 
     def restored(self: TopologyConverter, partition: TopicPartition, _: StateFiles, store: StateStore) -> KeptTask:
@@ -522,7 +522,7 @@ def _a_topic_is_read_to_its_end() -> AbstractContextManager[object]:
     return patch.object(StageState, "changes", to_the_end)
 
 
-def _nobody_waits_for_the_topic() -> AbstractContextManager[object]:
+def _acknowledgements_are_not_awaited() -> AbstractContextManager[object]:
     """A message's offset is guessed as soon as it was sent."""
     real = SimulatedTopics.append
 
@@ -538,7 +538,7 @@ def _nobody_waits_for_the_topic() -> AbstractContextManager[object]:
     return patch.object(SimulatedTopics, "append", append)
 
 
-def _what_stands_in_a_topic_alone() -> AbstractContextManager[object]:
+def _state_has_no_file_in_the_stage() -> AbstractContextManager[object]:
     """A state without a file in the stage: when its markers are gone, nothing refers to it."""
     real = kept.KeptTask._is_snapshot_due
 
@@ -548,15 +548,15 @@ def _what_stands_in_a_topic_alone() -> AbstractContextManager[object]:
     return patch.object(kept.KeptTask, "_is_snapshot_due", is_due)
 
 
-def _a_repair_begins_with_nothing() -> AbstractContextManager[object]:
+def _a_repair_drops_the_state() -> AbstractContextManager[object]:
     return patch.object(TaskStates, "at", lambda self, _: EMPTY_STATE if self.known else None)
 
 
-def _tables_of_routes_are_laid_out_as_the_own_one() -> AbstractContextManager[object]:
+def _route_tables_have_the_main_tables_layout() -> AbstractContextManager[object]:
     return patch.object(Stream, "at", lambda self, url: self.model_copy(update={"table": url}))
 
 
-def _what_a_side_table_has_is_not_looked_at() -> AbstractContextManager[object]:
+def _the_position_of_a_secondary_table_is_ignored() -> AbstractContextManager[object]:
     return patch.object(commits, "_start", lambda _target, _ids, load, marker: load.start_of(marker))
 
 
@@ -571,29 +571,29 @@ def _elements_are_rows_of_their_own() -> AbstractContextManager[object]:
     return patch.object(ElementStatement, "events", MergeInputs.events)
 
 
-def _what_a_table_has_of_a_record_is_not_read() -> AbstractContextManager[object]:
+def _the_rows_of_a_record_in_the_table_are_ignored() -> AbstractContextManager[object]:
     """Later events delete only rows of the same load."""
     together = ElementStatement._together
     nothing = "(SELECT * FROM before WHERE false)"
     return patch.object(ElementStatement, "_together", lambda self: together(replace(self, before=nothing)))
 
 
-def _what_was_refused_is_forgotten() -> AbstractContextManager[object]:
+def _refused_records_are_forgotten() -> AbstractContextManager[object]:
     return patch.object(Refusals, "_known", lambda *_arguments: [])
 
 
-def _a_soft_delete_is_judged_without_what_came_before_it() -> AbstractContextManager[object]:
+def _a_soft_delete_is_checked_without_earlier_events() -> AbstractContextManager[object]:
     def text(self: UnmatchedDeletes) -> str:
         return f"SELECT d.* FROM {self.doubtful} AS d"  # noqa: S608 - names of ours
 
     return patch.object(UnmatchedDeletes, "text", property(text))
 
 
-def _what_is_refused_is_left_to_delta() -> AbstractContextManager[object]:
+def _refused_records_are_left_to_delta() -> AbstractContextManager[object]:
     return patch.object(Refusals, "without", lambda _self, commit, _ids: commit)
 
 
-def _rows_come_before_what_was_refused_of_them() -> AbstractContextManager[object]:
+def _rows_come_before_their_dead_letters() -> AbstractContextManager[object]:
     """Its dead letters come with the next load that has some: a loader that dies does not write them."""
     write = Refusals._write_dead_letters
 
@@ -617,7 +617,7 @@ def _all_of_an_outbox_is_delivered() -> AbstractContextManager[object]:
     return patch.object(delivery, "undelivered", lambda outgoing, _known: outgoing.records)
 
 
-def _a_disk_is_believed_whatever_it_has() -> AbstractContextManager[object]:
+def _state_on_disk_is_always_trusted() -> AbstractContextManager[object]:
     restore = tasks_topology._restore
 
     def unless_there_is_some(stores: TaskStores, state: StateFiles, changed: _Changed, store: StateStore) -> int:
@@ -626,15 +626,15 @@ def _a_disk_is_believed_whatever_it_has() -> AbstractContextManager[object]:
     return patch.object(tasks_topology, "_restore", unless_there_is_some)
 
 
-def _a_machine_that_stopped_is_believed() -> AbstractContextManager[object]:
+def _a_stopped_machine_is_trusted() -> AbstractContextManager[object]:
     return patch.object(DiskBackend, "_is_believed", lambda _self: True)
 
 
-def _outboxes_of_the_marker_before_are_forgotten() -> AbstractContextManager[object]:
+def _outboxes_of_the_previous_marker_are_forgotten() -> AbstractContextManager[object]:
     return patch.object(KafkaOutlet, "pending", lambda _self: ())
 
 
-def _what_is_sent_of_refused_records_is_forgotten() -> AbstractContextManager[object]:
+def _sent_dead_letters_are_forgotten() -> AbstractContextManager[object]:
     deliver = RefusedToTopic._deliver_input
 
     def broken(self: RefusedToTopic, stream: Stream, transactions: SimulatedTransactions, *more: Any) -> int:  # noqa: ANN401 - the method's
@@ -652,125 +652,142 @@ def _outboxes_of_settled_markers_are_forgotten() -> AbstractContextManager[objec
     return patch.object(TaskStates, "outboxes", lambda _self, _position: ())
 
 
-def _a_rewind_does_not_look_at_loads() -> AbstractContextManager[object]:
+def _a_rewind_ignores_loads_in_progress() -> AbstractContextManager[object]:
     return patch.object(operators, "require_not_loading", lambda *_asked: None)
 
 
-def _what_nobody_told_of_is_not_looked_for() -> AbstractContextManager[object]:
+def _markers_without_notification_are_not_scanned_for() -> AbstractContextManager[object]:
     return patch.object(Schedule, "next_after", lambda *times: times[-1] + timedelta(days=1000))
 
 
 MUTATIONS: tuple[Mutation, ...] = (
     Mutation("the claim is exclusive", _create_is_not_exclusive),
-    Mutation("a lost claim is noticed", _a_lost_claim_goes_unnoticed, LATE_CLAIMS),
+    Mutation("a lost claim is noticed", _a_lost_claim_is_ignored, LATE_CLAIMS),
     Mutation("data files come before the marker", _the_marker_comes_before_the_files),
     Mutation("after a lost claim the chain is read again", _memory_is_trusted_after_a_lost_claim, LATE_CLAIMS),
     Mutation("offsets rise strictly", _repeated_records_are_taken),
     Mutation("one flush of a partition at a time", _two_flushes_at_once),
     Mutation("spans meet", _the_next_buffer_begins_after_its_first_record),
-    Mutation("gaps hold", _gaps_are_stepped_over),
-    Mutation("of a straddling marker only what the table lacks is loaded", _a_straddle_is_added_whole, MANY_REPAIRS),
+    Mutation("a gap holds its partition", _gaps_are_stepped_over),
+    Mutation("of an overlapping marker only missing records are loaded", _an_overlap_is_added_whole, MANY_REPAIRS),
     Mutation("txn versions are compared within the commit", _txn_versions_are_not_compared, LATE_COMMITS),
     Mutation("the last marker stays", _the_last_marker_is_settled),
     Mutation("dead letters are committed before the rows", _dead_letters_come_after_the_rows),
-    Mutation("a loser deletes nothing", _a_loser_deletes_its_files),
+    Mutation("a writer that lost a claim deletes nothing", _a_loser_deletes_its_files),
     Mutation("a conflict is planned again", _a_conflict_is_taken_for_done),
-    Mutation("a standby takes the lease over", _nobody_takes_a_lease_over),
-    Mutation("dead letters travel with the rows", _dead_letters_are_left_behind),
+    Mutation("a standby takes the lease over", _no_standby_takes_a_lease_over),
+    Mutation("dead letters are staged with the rows", _dead_letters_are_not_staged),
     Mutation("a txn action holds the last offset", _a_position_is_one_too_far),
     Mutation("files and positions change at once", _positions_move_without_their_rows),
     Mutation("a span ends where reading goes on", _a_span_reaches_too_far),
-    Mutation("a data file has a name of its own", _files_are_named_alike),
-    Mutation("repairs of one partition take turns", _repairs_take_no_turns, MANY_REPAIRS),
-    Mutation("a recreated topic is recognized by its id", _a_topic_s_id_is_not_compared, UNSTEADY),
-    Mutation("a topic's id is looked up before each claim", _the_topic_is_not_looked_up_before_a_claim, UNSTEADY),
-    Mutation("a new topic's chain has a generation of its own", _a_new_topic_has_the_old_one_s_generation, RECREATED),
-    Mutation("who was silent asks its group before it claims", _who_was_silent_claims_all_the_same),
-    Mutation("what a table does not get is noted", _a_table_that_is_left_out_is_forgotten),
-    Mutation("what a table lacks stays staged", _what_a_table_lacks_is_settled, BROKEN_TABLES, Worlds.ROUTED),
-    Mutation("a table gets first what it lacks", _later_records_come_before_what_a_table_lacks),
+    Mutation("data file names are unique", _file_names_are_not_unique),
+    Mutation("repairs of one partition are exclusive", _repairs_are_not_exclusive, MANY_REPAIRS),
+    Mutation("a recreated topic is recognized by its id", _topic_ids_are_not_compared, UNSTEADY),
+    Mutation("the topic id is read before each claim", _topic_ids_are_not_read_before_a_claim, UNSTEADY),
     Mutation(
-        "the end of a partition that waits says nothing", _the_end_of_a_partition_that_waits_counts, REGISTRY_AWAY
+        "the chain of a recreated topic gets a new generation", _a_recreated_topic_keeps_its_generation, RECREATED
     ),
-    Mutation("who has waited reads again what was dropped", _who_has_waited_reads_on_where_it_was),
-    Mutation("columns of files are added in front of their load", _columns_are_published_and_not_added),
+    Mutation("a writer without heartbeats polls before it claims", _a_silent_writer_claims),
+    Mutation("deferred ranges are recorded", _deferred_ranges_are_not_recorded),
+    Mutation("deferred ranges stay staged", _deferred_ranges_are_settled, BROKEN_TABLES, Worlds.ROUTED),
+    Mutation("deferred ranges are loaded before later records", _later_records_come_before_deferred_ranges),
+    Mutation("the end of a waiting partition does not count", _the_end_of_a_waiting_partition_counts, REGISTRY_AWAY),
+    Mutation("dropped records are read again after a wait", _dropped_records_are_not_read_again),
+    Mutation("columns are added before the files that need them", _columns_are_published_and_not_added),
     Mutation(
         "a field is in its column from its first record",
         _new_fields_stay_in_the_rescue_column,
         worlds=Worlds.EVOLVING,
     ),
-    Mutation("every table gets its rows", _rows_go_to_the_own_table_only),
-    Mutation("a task goes on from its chain's state", _a_task_begins_with_nothing, worlds=Worlds.TASKS),
-    Mutation("rows and state are of one marker", _the_marker_names_the_state_before_it, worlds=Worlds.TASKS),
-    Mutation("a repair keeps the state of its place", _a_repair_begins_with_nothing, OPERATED, worlds=Worlds.TASKS),
-    Mutation("a disk has the state of the chain's end", _a_disk_is_believed_whatever_it_has, worlds=Worlds.DISKS),
+    Mutation("every table gets its rows", _rows_go_to_the_main_table_only),
+    Mutation("a task continues from its chain's state", _a_task_begins_without_state, worlds=Worlds.TASKS),
+    Mutation("rows and state belong to one marker", _the_marker_names_the_state_before_it, worlds=Worlds.TASKS),
+    Mutation("a repair keeps the state of its position", _a_repair_drops_the_state, OPERATED, worlds=Worlds.TASKS),
+    Mutation("state on disk is used only at the chain's end", _state_on_disk_is_always_trusted, worlds=Worlds.DISKS),
     Mutation(
-        "who stopped may have lost something", _a_machine_that_stopped_is_believed, MACHINES_STOP, worlds=Worlds.DISKS
+        "state on disk is not trusted after a machine stopped",
+        _a_stopped_machine_is_trusted,
+        MACHINES_STOP,
+        worlds=Worlds.DISKS,
     ),
-    Mutation("what markers name of a topic is read", _a_topic_is_read_to_its_end, worlds=Worlds.TOPIC),
-    Mutation("markers name what the topic has", _nobody_waits_for_the_topic, worlds=Worlds.TOPIC),
+    Mutation("a changelog is read up to what the marker names", _a_topic_is_read_to_its_end, worlds=Worlds.TOPIC),
+    Mutation("markers name acknowledged changelog messages", _acknowledgements_are_not_awaited, worlds=Worlds.TOPIC),
     Mutation(
-        "a route's table has a layout of its own", _tables_of_routes_are_laid_out_as_the_own_one, worlds=Worlds.FILLING
+        "a route's table has a layout of its own", _route_tables_have_the_main_tables_layout, worlds=Worlds.FILLING
     ),
-    Mutation("a side table gets what it lacks", _what_a_side_table_has_is_not_looked_at, worlds=Worlds.FILLING),
+    Mutation(
+        "a secondary table gets its missing records",
+        _the_position_of_a_secondary_table_is_ignored,
+        worlds=Worlds.FILLING,
+    ),
     Mutation("events are merged once", _txn_versions_are_not_compared, worlds=Worlds.CHANGES),
     Mutation("the last event of a key wins", _the_first_event_of_a_key_wins, worlds=Worlds.CHANGES),
-    Mutation("elements that a record has lost go", _elements_are_rows_of_their_own, worlds=Worlds.ELEMENTS),
-    Mutation("a record's rows are replaced", _what_a_table_has_of_a_record_is_not_read, worlds=Worlds.ELEMENTS),
-    Mutation("a refused event is a dead letter once", _what_was_refused_is_forgotten, CONTESTED, worlds=Worlds.CHANGES),
+    Mutation("removed elements of a record are deleted", _elements_are_rows_of_their_own, worlds=Worlds.ELEMENTS),
+    Mutation("a record's rows are replaced", _the_rows_of_a_record_in_the_table_are_ignored, worlds=Worlds.ELEMENTS),
+    Mutation("a refused event is a dead letter once", _refused_records_are_forgotten, CONTESTED, worlds=Worlds.CHANGES),
     Mutation(
         "a soft delete of a row is not refused",
-        _a_soft_delete_is_judged_without_what_came_before_it,
+        _a_soft_delete_is_checked_without_earlier_events,
         worlds=Worlds.CHANGES,
     ),
     Mutation(
         "a rewind of several topics yields to loads",
-        _a_rewind_does_not_look_at_loads,
+        _a_rewind_ignores_loads_in_progress,
         LATE_LOADS,
         worlds=Worlds.JOINED,
     ),
-    Mutation("an origin names what waits", _outboxes_of_settled_markers_are_forgotten, UNDELIVERED, Worlds.JOINED),
+    Mutation(
+        "an origin names undelivered outboxes", _outboxes_of_settled_markers_are_forgotten, UNDELIVERED, Worlds.JOINED
+    ),
     Mutation(
         "dead letters of refused records are sent once",
-        _what_is_sent_of_refused_records_is_forgotten,
-        worlds=Worlds.LETTERED,
+        _sent_dead_letters_are_forgotten,
+        worlds=Worlds.DEAD_LETTER_TOPIC,
     ),
     Mutation(
         "dead letters of refused records are sent when all tables have passed them",
         _refused_records_are_sent_before_all_tables_have_passed_them,
-        worlds=Worlds.LETTERED,
+        worlds=Worlds.DEAD_LETTER_TOPIC,
     ),
-    Mutation("what is delivered is left out", _all_of_an_outbox_is_delivered, MANY_REPAIRS, worlds=Worlds.JOINED),
-    Mutation("a marker names what waits", _outboxes_of_the_marker_before_are_forgotten, worlds=Worlds.JOINED),
+    Mutation(
+        "delivered records are not sent again", _all_of_an_outbox_is_delivered, MANY_REPAIRS, worlds=Worlds.JOINED
+    ),
+    Mutation(
+        "a marker names undelivered outboxes", _outboxes_of_the_previous_marker_are_forgotten, worlds=Worlds.JOINED
+    ),
     Mutation(
         "a marker without a notification is found",
-        _what_nobody_told_of_is_not_looked_for,
+        _markers_without_notification_are_not_scanned_for,
         SIGNS_LOST,
-        worlds=Worlds.TOLD,
+        worlds=Worlds.NOTIFIED,
     ),
-    Mutation("what a table refuses is left out", _what_is_refused_is_left_to_delta, worlds=Worlds.REFUSING),
     Mutation(
-        "dead letters come before what passes them", _rows_come_before_what_was_refused_of_them, worlds=Worlds.REFUSING
+        "refused records are not written to the table", _refused_records_are_left_to_delta, worlds=Worlds.REFUSING
+    ),
+    Mutation(
+        "dead letters are committed before a position passes them",
+        _rows_come_before_their_dead_letters,
+        worlds=Worlds.REFUSING,
     ),
     *(
         Mutation(rule, breaking, chances, Worlds.EDITED)
         for rule, breaking, chances in (
-            ("a marker is its app_id's", broken.markers_of_another_stream_are_loaded, CALLED),
-            ("a marker is its topic's", broken.topic_ids_are_not_compared, MOVED),
-            ("the stream of a marker is checked", broken.markers_are_not_judged, None),
-            ("a RESTORE is found however far down", broken.what_lies_further_down_the_log_did_not_happen, TENDED),
-            ("a chain is new where that is proved", broken.a_chain_without_a_position_is_new, TENDED),
-            ("a RESTORE after the last look is found", broken.a_restore_of_others_is_no_news, TENDED),
-            ("a lease names topics", broken.a_lease_is_an_app_ids, None),
-            ("files of another table are not passed over", broken.files_of_other_tables_are_passed_over, None),
-            ("a new chain begins behind what is loaded", broken.a_new_chain_begins_at_kafkas_first_record, CALLED),
+            ("a marker belongs to its app_id", broken.markers_of_another_stream_are_loaded, CALLED),
+            ("a marker belongs to its topic", broken.topic_ids_are_not_compared, MOVED),
+            ("the stream of a marker is checked", broken.marker_identity_is_not_checked, None),
+            ("a RESTORE is found at any depth of the log", broken.only_recent_commits_are_searched, TENDED),
+            ("a chain counts as new only when proved", broken.a_chain_without_a_position_is_new, TENDED),
+            ("a RESTORE since the last pass is found", broken.a_restore_by_others_is_ignored, TENDED),
+            ("a lease names topics", broken.a_lease_covers_only_the_app_id, None),
+            ("files of another table are not skipped", broken.files_of_other_tables_are_skipped, None),
+            ("a new chain begins after the loaded records", broken.a_new_chain_begins_at_kafkas_first_record, CALLED),
         )
     ),
     *(
         Mutation(rule, breaking, chances, Worlds.BACKFILLED)
         for rule, breaking, chances in (
-            ("a moved origin is noticed", origins.a_moved_origin_goes_unnoticed, OPERATED_EARLY),
-            ("a rewind sees a first load on its way", origins.a_first_load_on_its_way_goes_unnoticed, FIRST_LOADS),
+            ("a moved origin is noticed", origins.a_moved_origin_is_ignored, OPERATED_EARLY),
+            ("a rewind detects a first load in progress", origins.a_first_load_in_progress_is_ignored, FIRST_LOADS),
         )
     ),
     *(Mutation(rule, breaking, MANY_REPLAYS, Worlds.REPLAYED) for rule, breaking in replays.RULES),
@@ -783,31 +800,33 @@ MUTATIONS: tuple[Mutation, ...] = (
 )
 
 RARE: tuple[Mutation, ...] = (
-    Mutation("a state has a file in the stage", _what_stands_in_a_topic_alone, OPERATED, worlds=Worlds.TOPIC),
-    Mutation("requests for one range take turns", replays.requests_overtake_one_another, MANY_REPLAYS, Worlds.REPLAYED),
-    Mutation("a request that has begun is first", replays.requests_go_by_their_dates, MANY_REPLAYS, Worlds.REPLAYED),
+    Mutation("a state has a file in the stage", _state_has_no_file_in_the_stage, OPERATED, worlds=Worlds.TOPIC),
+    Mutation(
+        "requests for one range run one at a time", replays.requests_overtake_one_another, MANY_REPLAYS, Worlds.REPLAYED
+    ),
+    Mutation("a started request goes first", replays.requests_are_ordered_by_time_only, MANY_REPLAYS, Worlds.REPLAYED),
     Mutation("an origin is never overwritten", origins.an_origin_is_overwritten, LATE_ORIGINS, Worlds.BACKFILLED),
     Mutation(
-        "a rewind sees a first load",
-        origins.a_first_load_during_a_rewind_goes_unnoticed,
+        "a rewind detects a first load",
+        origins.a_first_load_during_a_rewind_is_ignored,
         OPERATED_EARLY,
         Worlds.BACKFILLED,
     ),
     Mutation(
         "a chain begins at its origin",
-        origins.what_lies_before_the_first_marker_is_nobodys,
+        origins.records_before_the_first_marker_are_ignored,
         OPERATED_EARLY,
         Worlds.BACKFILLED,
     ),
     *(
         Mutation(rule, breaking, chances, Worlds.EDITED)
         for rule, breaking, chances in (
-            ("a marker of another topic is never covered", broken.what_the_position_covers_is_passed_over, MOVED),
-            ("the first commit says what txn actions name", broken.the_config_names_the_txn_actions, RENAMED),
-            ("what the log forgot is not assumed", broken.an_unknown_history_is_taken_for_a_good_one, TENDED),
-            ("a topic is in nobody's place", broken.a_topic_without_its_name_is_not_looked_for, RENAMED),
+            ("a marker of another topic is never covered", broken.markers_below_the_position_are_skipped, MOVED),
+            ("the first commit determines the names of txn actions", broken.the_config_names_the_txn_actions, RENAMED),
+            ("a forgotten history is not assumed", broken.an_unknown_history_counts_as_good, TENDED),
+            ("another topic's txn action is detected", broken.unnamed_txn_actions_are_not_detected, RENAMED),
             ("each commit names all chains", broken.a_commit_names_the_chains_that_it_moves, TENDED),
-            ("a doubt stays until it is answered", broken.a_doubt_is_forgotten_with_the_next_commit, TENDED),
+            ("a doubt stays until it is resolved", broken.a_doubt_is_forgotten_with_the_next_commit, TENDED),
         )
     ),
 )

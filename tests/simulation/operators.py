@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class TaskAborted:
+class GivenUpPositions:
     """Positions that an operator gave up: their records may be missing, or present."""
 
     spans: dict[TopicPartition, list[tuple[int, int]]] = field(default_factory=dict)
@@ -91,7 +91,7 @@ class Operator:
         stream: Stream,
         store: SimulatedStore,
         tables: SimulatedTables,
-        given_up: TaskAborted,
+        given_up: GivenUpPositions,
         repairs: Repairs,
         alone: Callable[[], bool],
     ) -> None:
@@ -102,14 +102,14 @@ class Operator:
         self._tables = tables
         self._given_up = given_up
         self._repairs = repairs
-        self._looked_ms = 0
+        self._planned_ms = 0
         self._alone = alone
 
     def repair(self, partition: TopicPartition) -> None:
         """A rewind or a skip somewhere, needed or not."""
         rng = self._world.rng
         try:
-            state = self._look(partition)
+            state = self._read_state(partition)
             if is_merged(partition.topic):
                 places = [state.table or Position(0), *(state.end_of(marker) for marker in state.staged)]
                 self._rewind(state, rng.choice(places), below_table=False)
@@ -122,18 +122,18 @@ class Operator:
             high = max([low, *(state.end_of(marker) for marker in state.staged)])
             self._rewind(state, Position(rng.randint(low, high)), below_table=below_table)
         except KafkaDeltaExpressError as error:
-            self._world.tell(f"an operator is told: {error.problem}")
+            self._world.note(f"an operator reads: {error.problem}")
         except Crash:
             return
 
-    def mend(self, partition: TopicPartition, *, give_up: bool) -> None:
+    def follow_remedy(self, partition: TopicPartition, *, give_up: bool) -> None:
         """Follow the remedy that the loader and the writers name for a held partition: stage again what the tables
         lack.
 
         A recreated topic gets a new chain; with ``give_up`` also where some of the old one is not loaded.
         """
         try:
-            state = self._look(partition)
+            state = self._read_state(partition)
             if state.chain_topic_id in {None, state.topic_id}:
                 # A table that waits for records that are no longer staged names a position below the main table's.
                 to = self._held_at(state)
@@ -143,14 +143,14 @@ class Operator:
             else:
                 self._restart(state, give_up=give_up)
         except KafkaDeltaExpressError as error:
-            self._world.tell(f"an operator is told: {error.problem}")
+            self._world.note(f"an operator reads: {error.problem}")
         except Crash:
             return
 
-    def _look(self, partition: TopicPartition) -> PartitionState:
-        self._turns = self._new_turns(partition)
-        repairs = self._turns.read_last(partition)
-        self._looked_ms = self._world.now_ms
+    def _read_state(self, partition: TopicPartition) -> PartitionState:
+        self._locks = self._new_locks(partition)
+        repairs = self._locks.read_last(partition)
+        self._planned_ms = self._world.now_ms
         table = self._tables.state(self._stream.table)
         low = merged_position(InputEnd(input_partition, Position(0)) for input_partition in inputs_of(partition))
         ends = Ends(low if is_merged(partition.topic) else self._broker.begin(partition), self._broker.end(partition))
@@ -159,7 +159,7 @@ class Operator:
             self._store, self._stream, partition, ends=ends, table=table, topic_id=topic_id, repairs=repairs
         )
 
-    def _new_turns(self, partition: TopicPartition) -> RepairLocks:
+    def _new_locks(self, partition: TopicPartition) -> RepairLocks:
         """A lock that was not released is taken over when its holders are dead."""
         last = last_repair(self._store, partition)
         unique = f"{self._world.rng.getrandbits(128):032x}"
@@ -172,8 +172,8 @@ class Operator:
         span = plan.marker.span
         self._given_up.give(state.partition, int(span.start), int(span.end))
         self._world.faults[Fault.SKIP] += 1
-        self._world.tell(f"an operator gives up {span} of {state.partition}")
-        with self._turns.locked(state.partition, "skip") as store:
+        self._world.note(f"an operator gives up {span} of {state.partition}")
+        with self._locks.locked(state.partition, "skip") as store:
             staging.make(store, plan.marker)
             self._done(state.partition)
 
@@ -183,10 +183,10 @@ class Operator:
             # Nothing is left below: it says where the chain begins, and earlier records are not required.
             self._given_up.give(state.partition, 0, int(plan.position))
         self._world.faults[Fault.REWIND] += 1
-        self._world.tell(f"an operator rewinds {state.partition} to {plan.position}")
+        self._world.note(f"an operator rewinds {state.partition} to {plan.position}")
         if plan.to_replay is not None:
             self._replay(plan.partition, plan.to_replay)
-        with self._turns.locked(state.partition, "rewind") as store:
+        with self._locks.locked(state.partition, "rewind") as store:
             require_not_loading(store, plan, partial(self._position, state.partition, [self._stream.table]))
             everywhere = partial(self._position, state.partition, self._stream.tables)
             require_no_load_begun(plan, everywhere)
@@ -220,13 +220,13 @@ class Operator:
     def _restart(self, state: PartitionState, *, give_up: bool) -> None:
         plan = plan_restart(state, give_up=give_up)
         if isinstance(plan, Restart):
-            self._world.tell(f"an operator begins a new chain of {state.partition}")
-            with self._turns.locked(state.partition, "restart") as store:
+            self._world.note(f"an operator begins a new chain of {state.partition}")
+            with self._locks.locked(state.partition, "restart") as store:
                 staging.restart(store, plan)
                 self._done(state.partition)
 
     def _done(self, partition: TopicPartition) -> None:
-        self._repairs.done.setdefault(partition, []).append((self._looked_ms, self._world.now_ms))
+        self._repairs.done.setdefault(partition, []).append((self._planned_ms, self._world.now_ms))
 
     def _author(self) -> Author:
         return Author("operator", self._world.now_ms)

@@ -23,7 +23,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def a_moved_origin_goes_unnoticed() -> Iterator[None]:
+def a_moved_origin_is_ignored() -> Iterator[None]:
     """By writers, and by the loaders behind them."""
     with (
         patch.object(StagedChains, "has_origin_at", lambda *_where, **_own: True),
@@ -32,11 +32,11 @@ def a_moved_origin_goes_unnoticed() -> Iterator[None]:
         yield
 
 
-def what_lies_before_the_first_marker_is_nobodys() -> AbstractContextManager[object]:
+def records_before_the_first_marker_are_ignored() -> AbstractContextManager[object]:
     return patch.object(LoadContext, "origin", lambda _self, _source: None)
 
 
-def a_first_load_during_a_rewind_goes_unnoticed() -> AbstractContextManager[object]:
+def a_first_load_during_a_rewind_is_ignored() -> AbstractContextManager[object]:
     return patch.object(operators, "require_not_loaded", lambda _plan, _table: None)
 
 
@@ -49,5 +49,5 @@ def an_origin_is_overwritten() -> AbstractContextManager[object]:
     return patch.object(stage, "begin", begin)
 
 
-def a_first_load_on_its_way_goes_unnoticed() -> AbstractContextManager[object]:
+def a_first_load_in_progress_is_ignored() -> AbstractContextManager[object]:
     return patch.object(operators, "require_not_loading", lambda *_asked: None)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 
-class Told(NamedTuple):
+class SourceMessage(NamedTuple):
     """The message that a record was made for."""
 
     topic: str
@@ -42,31 +42,31 @@ class Told(NamedTuple):
     time_ms: int
 
 
-def _places(records: pa.Table) -> list[Told]:
+def _places(records: pa.Table) -> list[SourceMessage]:
     """The messages named in the records' values."""
-    return [Told(*json.loads(value)["place"]) for value in records["value"].to_pylist()]
+    return [SourceMessage(*json.loads(value)["place"]) for value in records["value"].to_pylist()]
 
 
 @dataclass(slots=True)
 class Coordinator:
     world: World
-    told: Callable[[pa.Table], list[Told]] = _places
+    sources: Callable[[pa.Table], list[SourceMessage]] = _places
     """The messages that some records were made for."""
     epochs: dict[str, int] = field(default_factory=dict)
     positions: dict[tuple[str, TopicPartition], Delivered] = field(default_factory=dict)
     """The committed positions of groups."""
-    committed: list[Told] = field(default_factory=list)
+    committed: list[SourceMessage] = field(default_factory=list)
     """The source messages of its records, in order."""
     away_until_ms: int = 0
     """Until when it takes no transaction."""
 
-    def happens(self) -> None:
+    def inject_faults(self) -> None:
         """Sometimes Kafka takes no transactions."""
         world = self.world
         if world.rng.random() < world.chances.undelivered:
             world.faults[Fault.UNDELIVERED] += 1
             self.away_until_ms = world.now_ms + world.rng.choice([5_000, 30_000, 120_000])
-            world.tell(f"Kafka takes no transactions for {self.away_until_ms - world.now_ms} ms")
+            world.note(f"Kafka takes no transactions for {self.away_until_ms - world.now_ms} ms")
 
     def begin(self, place: DeliveryIdentity, at: Callable[[str], None]) -> SimulatedTransactions:
         """A `common.kafka.delivering.StartsDelivery`."""
@@ -77,7 +77,7 @@ class Coordinator:
 
     def asked(self, name: str, call: Callable[[], Result]) -> Result:
         """A request; the faults are Kafka's."""
-        if self.world.now_ms < self.away_until_ms and not self.world.healed:
+        if self.world.now_ms < self.away_until_ms and not self.world.faults_ended:
             msg = f"{name} is not answered"
             raise BrokerError(msg, "")
         try:
@@ -103,7 +103,7 @@ class SimulatedTransactions:
     def transact(self, records: pa.Table, ends: Mapping[TopicPartition, Position], generation: int) -> None:
         """Produce, and commit by a request that may arrive late, twice, or lose its answer."""
         delivered = {partition: Delivered(position, generation) for partition, position in ends.items()}
-        values = self.coordinator.told(records)
+        values = self.coordinator.sources(records)
         is_done: list[bool] = []
 
         def commit() -> bool:

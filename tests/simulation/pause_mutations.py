@@ -42,7 +42,7 @@ def _pauses_are_forgotten_without_the_stage() -> AbstractContextManager[object]:
     return patch.object(PausedStreams, "run", run)
 
 
-def _a_pause_that_cannot_be_read_is_none() -> AbstractContextManager[object]:
+def _an_unreadable_pause_is_ignored() -> AbstractContextManager[object]:
     def readable(store: ObjectStore, part: StreamPart, app_id: str) -> Pause | None:
         pause = pause_of(store, part, app_id)
         return None if pause is None or pause.since_ms is None else pause
@@ -62,6 +62,6 @@ RULES: tuple[tuple[str, Callable[[], AbstractContextManager[object]], tuple[str,
     ("messages that a pause dropped are read again", _dropped_messages_are_not_read_again, ("pauses",)),
     ("all streams are paused until pauses are read", _nothing_is_paused_until_pauses_are_read, ("pauses", "away")),
     ("pauses count while the stage is away", _pauses_are_forgotten_without_the_stage, ("pauses", "away")),
-    ("a pause that cannot be read counts", _a_pause_that_cannot_be_read_is_none, ("pauses", "torn")),
+    ("an unreadable pause counts", _an_unreadable_pause_is_ignored, ("pauses", "torn")),
     ("a load ends when its stream is paused", _a_load_goes_on_in_spite_of_a_pause, ("pauses",)),
 )

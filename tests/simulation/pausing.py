@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from common.stage.markers import MarkerName
     from delta_loader.tables.commits import TableCommit
     from tests.simulation.kafka import Broker
-    from tests.simulation.kinds import Around
+    from tests.simulation.kinds import Context
     from tests.simulation.store import SimulatedStore
     from tests.simulation.world import Process, World
 
@@ -105,11 +105,11 @@ class ProcessPauses:
 
 
 class Operators:
-    def __init__(self, around: Around, stage: str, app_ids: tuple[str, ...]) -> None:
-        self._world = around.world
-        self._broker: Broker = around.broker
-        self._bucket = around.bucket
-        self._around = around
+    def __init__(self, context: Context, stage: str, app_ids: tuple[str, ...]) -> None:
+        self._world = context.world
+        self._broker: Broker = context.broker
+        self._bucket = context.bucket
+        self._around = context
         self._stage = stage
         self._app_ids = app_ids
         self._since_ms: dict[str, int] = {}
@@ -131,7 +131,7 @@ class Operators:
         self._processes[process.name] = part, pauses
         return pauses
 
-    def happens(self, store: SimulatedStore) -> None:
+    def inject_faults(self, store: SimulatedStore) -> None:
         rng, world = self._world.rng, self._world
         part, app_id = rng.choice(list(StreamPart)), rng.choice(self._app_ids)
         here = [pauses for _, pauses in self._alive(part)]
@@ -147,7 +147,7 @@ class Operators:
         else:
             self._around.spawn("pauses", lambda: self._command(store, part, app_id, ends=ends))
 
-    def ends_war(self, store: SimulatedStore) -> None:
+    def on_faults_ended(self, store: SimulatedStore) -> None:
         for _, pauses in self._processes.values():
             if pauses.pausing is not None:
                 pauses.pausing.resume()

@@ -17,7 +17,7 @@ from delta_loader.load.ports import RefusalPorts as RefusingPorts
 from stage_writer.parquet.buffer import FilePolicy
 from tests.simulation.converter import BAD, PlainConverter
 from tests.simulation.delta_log import CHECKED, CONSTRAINT, DeltaLog
-from tests.simulation.kinds import DEAD_LETTERS, STAGE, TABLE, Around, Kind, settings_of
+from tests.simulation.kinds import DEAD_LETTERS, STAGE, TABLE, Context, Kind, settings_of
 from tests.simulation.world import Fault
 
 if TYPE_CHECKING:
@@ -56,9 +56,9 @@ class CheckedLog(DeltaLog):
             self.tables[url].properties[CONSTRAINT] = self.check
 
 
-def refusing_ports(around: Around, tables: SimulatedTables) -> RefusingPorts:
+def refusing_ports(context: Context, tables: SimulatedTables) -> RefusingPorts:
     """Delta's constraint check, and Kafka for the bytes."""
-    world, broker = around.world, around.broker
+    world, broker = context.world, context.broker
 
     def raw_records(
         partition: TopicPartition, offsets: Collection[Offset], topic_id: str | None
@@ -97,10 +97,10 @@ class RefusalPorts(Kind):
     values = (*_TAKEN, *_TAKEN, BAD, None)
     file_policy = FilePolicy(max_values=1)
 
-    def __init__(self, around: Around) -> None:
-        super().__init__(around)
-        rng = around.world.rng
-        self.log = CheckedLog(around.bucket, STAGE, _forbidden)
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        rng = context.world.rng
+        self.log = CheckedLog(context.bucket, STAGE, _forbidden)
         self.log.checks_at_once = self._always = rng.random() < 0.4
         load = rng.choice(["auto", "append"])
         self.settings = settings_of(load=load, partition_by=rng.choice([[], ["n"]]))
@@ -115,20 +115,20 @@ class RefusalPorts(Kind):
             return ({TABLE: 1} if value in _TAKEN else {DEAD_LETTERS: 1} if value is not None else {},)
         return ({DEAD_LETTERS: 1},) if self._always else ({DEAD_LETTERS: 1}, {TABLE: 1})
 
-    def happens(self) -> None:
+    def inject_faults(self) -> None:
         """Someone adds the constraint, or drops it."""
-        world, table = self.around.world, self.log.tables.get(TABLE)
+        world, table = self.context.world, self.log.tables.get(TABLE)
         if table is None or self._always or world.rng.random() >= world.chances.altered:
             return
         world.faults[Fault.ALTERED] += 1
         if table.properties.pop(CONSTRAINT, None) is None:
             table.properties[CONSTRAINT] = CheckedLog.check
             table.protocol = CHECKED
-        world.tell(f"the table checks {list(table.properties)}")
+        world.note(f"the table checks {list(table.properties)}")
 
     def refusing(self, tables: SimulatedTables) -> RefusingPorts:
         """Delta's constraint check, and Kafka for the bytes."""
-        return refusing_ports(self.around, tables)
+        return refusing_ports(self.context, tables)
 
     def problems(self) -> Iterator[str]:
         """Dead letters without their bytes."""

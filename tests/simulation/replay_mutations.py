@@ -21,7 +21,7 @@ def requests_overtake_one_another() -> AbstractContextManager[object]:
     return patch.object(replace_ranges, "behind", lambda _request, _earlier: None)
 
 
-def requests_go_by_their_dates() -> AbstractContextManager[object]:
+def requests_are_ordered_by_time_only() -> AbstractContextManager[object]:
     """Whether one of them has begun or not."""
 
     def in_order(self: Replacements, requests: list[Request], stream: Stream) -> list[Request]:
@@ -31,7 +31,7 @@ def requests_go_by_their_dates() -> AbstractContextManager[object]:
     return patch.object(Replacements, "_in_order", in_order)
 
 
-def what_is_not_loaded_is_replaced() -> AbstractContextManager[object]:
+def unloaded_records_are_replaced() -> AbstractContextManager[object]:
     waits = replace_steps.waits
 
     def wherever(request: Request, stream: Stream, position: Position | None) -> Held | None:
@@ -52,7 +52,7 @@ def secondary_tables_come_last() -> AbstractContextManager[object]:
 
 
 RULES = (
-    ("what is not loaded is not replaced", what_is_not_loaded_is_replaced),
+    ("unloaded records are not replaced", unloaded_records_are_replaced),
     ("secondary tables get their rows first", secondary_tables_come_last),
 )
 """The rules, each with its mutation."""

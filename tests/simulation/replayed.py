@@ -34,7 +34,7 @@ from stage_writer.replay.records import Range, Replay
 from tests.simulation.converter import BAD, GOOD, LEFT, RIGHT, ROUTES, PlainConverter
 from tests.simulation.delta_log import DeltaLog, Place, SimulatedTables, places_of
 from tests.simulation.invariants import StageInvariants
-from tests.simulation.kinds import DEAD_LETTERS, STAGE, TABLE, Around, Routed
+from tests.simulation.kinds import DEAD_LETTERS, STAGE, TABLE, Context, Routed
 from tests.simulation.operators import Operator
 from tests.simulation.store import SimulatedStore
 from tests.simulation.world import Fault, WorldClock
@@ -210,7 +210,7 @@ class SimulatedReplacer:
             self.log.swap(Swap(request, step, (*self.log.staged(request, url), *kept)), url, metadata)
             return True
 
-        if not self.world.healed and self.world.rng.random() < self.world.chances.foreign:
+        if not self.world.faults_ended and self.world.rng.random() < self.world.chances.foreign:
             self.world.faults[Fault.FOREIGN_COMMIT] += 1
             return False
         return self._asked(f"commit to {url}", url, commit, changes=True)
@@ -265,7 +265,7 @@ class ReplayedInvariants(StageInvariants):
         return [url for url in StageInvariants._lacking(self, marker) if url == TABLE]
 
 
-class Reading(Operator):
+class ReplayOperator(Operator):
     """An operator who follows the notes of a rewind."""
 
     def __init__(self, world: World, broker: Broker, *, replay: Callable[[Range], None], **more: Any) -> None:  # noqa: ANN401
@@ -279,16 +279,16 @@ class Reading(Operator):
 class Replayed(Routed):
     """Several tables, configs that are edited, and replays."""
 
-    def __init__(self, around: Around) -> None:
-        super().__init__(around)
-        world = around.world
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        world = context.world
         world.chances = replace(world.chances, recreated=0.0)
         self.values = (*_PLACES, None)
-        self.log: ReplacedLog = ReplacedLog(around.bucket, STAGE)
+        self.log: ReplacedLog = ReplacedLog(context.bucket, STAGE)
         self._edition = world.rng.randrange(_EDITIONS)
         self._last: Range | None = None
         self._noted: list[Range] = []
-        self.operator = partial(Reading, replay=self._note)
+        self.operator = partial(ReplayOperator, replay=self._note)
 
     def invariants(self) -> ReplayedInvariants:
         return ReplayedInvariants(STAGE, self.stream, lambda: self.log.tables)
@@ -301,39 +301,39 @@ class Replayed(Routed):
         return converter
 
     def replacer(self, tables: SimulatedTables) -> Replacer:
-        return SimulatedReplacer(self.around.world, self.log, tables)
+        return SimulatedReplacer(self.context.world, self.log, tables)
 
     def wanted(self, value: bytes | None) -> Wanted:
         return ({},) if value is None else tuple({url: 1} if url else {} for url in _PLACES[value])
 
-    def happens(self) -> None:
-        world = self.around.world
+    def inject_faults(self) -> None:
+        world = self.context.world
         if world.rng.random() < _EDITED:
             world.faults[Fault.EDITED] += 1
             self._edition = world.rng.randrange(_EDITIONS)
-            world.tell(f"the config is edited: edition {self._edition}")
+            world.note(f"the config is edited: edition {self._edition}")
         if world.rng.random() < world.chances.replayed:
             world.faults[Fault.REPLAYED] += 1
-            self.around.spawn("replay", self._replay_dead_letters if world.rng.random() < 0.4 else self._replay_range)
+            self.context.spawn("replay", self._replay_dead_letters if world.rng.random() < 0.4 else self._replay_range)
 
-    def ends_war(self) -> None:
+    def on_faults_ended(self) -> None:
         """Operators follow the notes of rewinds; no process dies before they are done."""
         for noted in self._noted:
             self._replay_noted(noted)
 
     def _note(self, noted: Range) -> None:
-        if self.around.world.healed:
+        if self.context.world.faults_ended:
             self._replay_noted(noted)
         else:
             self._noted.append(noted)
 
     def _replay_noted(self, noted: Range) -> None:
-        world, broker = self.around.world, self.around.broker
-        self.around.spawn("replay", lambda: self._tell(self._work(LogRecords(world, broker)).stage(noted)))
+        world, broker = self.context.world, self.context.broker
+        self.context.spawn("replay", lambda: self._note_result(self._work(LogRecords(world, broker)).stage(noted)))
 
     def _replay_range(self) -> None:
         """`stage-writer replay --from --to`."""
-        world, broker = self.around.world, self.around.broker
+        world, broker = self.context.world, self.context.broker
         partition = world.rng.choice(sorted(broker.logs))
         if broker.end(partition) < 1:
             return
@@ -341,15 +341,15 @@ class Replayed(Routed):
             start = world.rng.randrange(broker.end(partition))
             end = min(broker.end(partition), start + world.rng.choice([1, 3, 10, 50]))
             self._last = Range(partition, Span(Position(start), Position(end)))
-        self._tell(self._work(LogRecords(world, broker)).stage(self._last))
+        self._note_result(self._work(LogRecords(world, broker)).stage(self._last))
 
     def _replay_dead_letters(self) -> None:
         """`stage-writer replay --letters`, of all dead letters of the table."""
-        world = self.around.world
+        world = self.context.world
         places = set(world.effect("export", lambda: list(self.log.places(DEAD_LETTERS))))
         sent = [
             (partition, record)
-            for partition, log, _ in self.around.logs()
+            for partition, log, _ in self.context.logs()
             for record in log
             if Place(int(partition.partition), record.offset, record.timestamp_ms) in places
         ]
@@ -368,14 +368,14 @@ class Replayed(Routed):
         letters = DeadLetterExport(table, _AT_A_TIME)
         fitting = letters.without_inconvertible([self._work(letters).count(one) for one in letters.ranges("orders")])
         for asked in fitting.requests("orders"):
-            self._tell(self._work(fitting).stage(asked))
+            self._note_result(self._work(fitting).stage(asked))
 
     def _work(self, records: Records) -> Replay:
-        world = self.around.world
+        world = self.context.world
         return Replay(
             cast("RecordConverter", self.converter()),
             records,
-            SimulatedStore(world, self.around.bucket, STAGE),
+            SimulatedStore(world, self.context.bucket, STAGE),
             WorldClock(world, world.process),
             lambda: f"{world.rng.getrandbits(128):032x}",
             writer=world.process.name,
@@ -383,18 +383,18 @@ class Replayed(Routed):
             longest_s=math.inf,
         )
 
-    def _tell(self, replayed: Counted) -> None:
-        self.around.world.tell(f"an operator replays {replayed.range.words}: {replayed.rows} rows, {replayed.path}")
+    def _note_result(self, replayed: Counted) -> None:
+        self.context.world.note(f"an operator replays {replayed.range.words}: {replayed.rows} rows, {replayed.path}")
 
     def problems(self) -> Iterator[str]:
         """Requests that are left, and records that are not where the last request puts them (rule 2)."""
         yield from self.log.problems
-        yield from (f"{path} is left" for path in self.around.bucket.objects if path.startswith(f"{STAGE}/{REPLACE}/"))
+        yield from (f"{path} is left" for path in self.context.bucket.objects if path.startswith(f"{STAGE}/{REPLACE}/"))
         have: dict[Place, list[str]] = {}
         for url in self.urls():
             for place in self.log.places(url):
                 have.setdefault(place, []).append(url)
-        for partition, log, _ in self.around.logs():
+        for partition, log, _ in self.context.logs():
             for record in log:
                 place = Place(int(partition.partition), record.offset, record.timestamp_ms)
                 swap = next((replaced for replaced in reversed(self.log.replaced) if replaced.swap.covers(place)), None)

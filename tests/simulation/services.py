@@ -43,11 +43,11 @@ if TYPE_CHECKING:
 _STATE_KEEP_S = 1.0  # so that state files are cleaned in the middle of everything
 _LIMITS = FlushLimits(flush_after_s=5.0, flush_bytes=10**9, flush_records=25, memory_bytes=10**9)
 _LEASE_S = 15.0
-_PEACEFUL_PAUSE_S = 3.0
+_QUIET_PAUSE_S = 3.0
 
 
 @dataclass(slots=True)
-class Flight(Generic[Result]):
+class RunningJob(Generic[Result]):
     """A `stage_writer.ports.Running`."""
 
     outcome: Result | None = None
@@ -70,30 +70,30 @@ class Strands:
         self._world = world
         self._process = process
 
-    def start(self, job: Callable[[], Result]) -> Flight[Result]:
+    def start(self, job: Callable[[], Result]) -> RunningJob[Result]:
         """Run it in the background of the loop."""
         if not self._process.alive:
             raise Crash
-        flight = Flight[Result]()
+        running = RunningJob[Result]()
 
         def run() -> None:
             try:
-                flight.outcome = job()
+                running.outcome = job()
             except Crash:
                 return
             except Exception as error:  # noqa: BLE001 - raised in the loop, as with a Future
-                flight.error = error
-            flight.has_ended = True
+                running.error = error
+            running.has_ended = True
 
         self._world.spawn(self._process, run)
-        return flight
+        return running
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
         return [function(item) for item in items]
 
     def wait(self, running: Collection[Flushing], timeout_s: float) -> None:
         until_ms = self._world.now_ms + ceil(timeout_s * 1000)  # down to 0, a loop would never end
-        while not any(flight.done() for flight in running) and self._world.now_ms < until_ms:
+        while not any(running.done() for running in running) and self._world.now_ms < until_ms:
             self._world.sleep_s(0.05)
 
     def close(self) -> None: ...
@@ -170,7 +170,7 @@ class Services:
         except Crash:
             return
         except KafkaDeltaExpressError as error:
-            self.world.tell(f"{process.name} ends: {error.problem}")
+            self.world.note(f"{process.name} ends: {error.problem}")
         process.alive = False
 
     def _writer(self, process: Process, kind: Kind, broker: Broker) -> StageWriter:
@@ -236,24 +236,24 @@ class Services:
         )
         service = LoaderService(settings.streams, settings.loader, ports)
         lease = self._lease(process, ports, settings) if self.leased else None
-        problems_told, loads = "", kind.loads(service, self.store(stage_url))
+        problems_noted, loads = "", kind.loads(service, self.store(stage_url))
         try:
             pauses.begin(self.world)
             while True:
                 pauses.pass_ms = self.world.now_ms
                 reports = loads(lambda: pauses.is_on or (lease is not None and not lease.held()))
                 self.reports[process.name] = reports
-                problems_told = self._tell(process, problems_told, reports)
-                self.world.sleep_s(_PEACEFUL_PAUSE_S if self.world.healed else self.world.rng.choice(self.pauses_s))
+                problems_noted = self._note_result(process, problems_noted, reports)
+                self.world.sleep_s(_QUIET_PAUSE_S if self.world.faults_ended else self.world.rng.choice(self.pauses_s))
         except Crash:
             return
 
-    def _tell(self, process: Process, problems_before: str, reports: Iterable[StreamReport]) -> str:
+    def _note_result(self, process: Process, problems_before: str, reports: Iterable[StreamReport]) -> str:
         """Record the result of a loader's pass if it is new."""
         problems = [held.problem for report in reports for held in report.held.values()]
         problems += [str(report.failure) for report in reports if report.failure is not None]
         if problems and str(problems) != problems_before:
-            self.world.tell(f"{process.name} says {'; '.join(problems)}")
+            self.world.note(f"{process.name} says {'; '.join(problems)}")
         return str(problems)
 
     def _lease(self, process: Process, ports: Ports, settings: Settings) -> LoaderLease:

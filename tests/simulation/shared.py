@@ -29,7 +29,7 @@ from stage_writer.fetch.shared.source import SharedTopicSource
 from tests.builders import settings_of
 from tests.simulation.converter import BAD, GOOD, PlainConverter, Registry
 from tests.simulation.invariants import StageInvariants, first_origin
-from tests.simulation.kinds import STAGE, TABLE, Around, Kind
+from tests.simulation.kinds import STAGE, TABLE, Context, Kind
 from tests.simulation.operators import Operator
 from tests.simulation.pausing import Operators, ProcessPauses
 from tests.simulation.store import SimulatedStore
@@ -85,7 +85,7 @@ class SharedInvariants(StageInvariants):
         if name is not None:
             self._require_own(name, data)
         begun = first_origin(objects, STAGE, path, data)
-        if begun is not None and kafka_partition(begun[0]) in self.kind.around.broker.logs:
+        if begun is not None and kafka_partition(begun[0]) in self.kind.context.broker.logs:
             self.kind.begun(*begun)
 
     def delete(self, objects: Objects, path: str, process: str, *, is_late: bool) -> None:
@@ -128,7 +128,7 @@ class SharedOperator(Operator):
         super().__init__(*about, **more)
         self._kind = kind
 
-    def _look(self, partition: TopicPartition) -> PartitionState:
+    def _read_state(self, partition: TopicPartition) -> PartitionState:
         self._settings = self._kind.newest()
         StageTopicOwners(self._settings, self._store, make=False).read_all()
         stream = self._settings.stream_of(partition.topic)
@@ -136,7 +136,7 @@ class SharedOperator(Operator):
             msg = f"no stream of the config reads {partition.topic}"
             raise UsageError(msg, "")
         self._stream = stream
-        return super()._look(partition)
+        return super()._read_state(partition)
 
     def _skip(self, state: PartitionState) -> None:
         self._agree()
@@ -163,12 +163,12 @@ class SharedOperator(Operator):
 class Shared(Kind):
     """Two streams, one topic."""
 
-    is_mended = True
+    follows_remedies = True
     values = (GOOD, GOOD, GOOD, GOOD, BAD, None)
 
-    def __init__(self, around: Around) -> None:
-        super().__init__(around)
-        rng = around.world.rng
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        rng = context.world.rng
         self._order = tuple(rng.sample([ORDERS, AUDIT], 2))
         self._starts = dict.fromkeys(self._order, "earliest")
         if rng.random() < _LATE:
@@ -178,9 +178,9 @@ class Shared(Kind):
         self.settings = _settings(self._order, self._starts)
         self.streams = {stream.app_id: stream for stream in self.settings.streams}
         self.operator = partial(SharedOperator, self)
-        self.paused = Operators(around, STAGE, self._order)
+        self.paused = Operators(context, STAGE, self._order)
         self._has_pauses, self._is_edited = rng.random() < _PAUSED, rng.random() < _EDITED
-        self._registries = {app_id: Registry(around.world) for app_id in self._order}
+        self._registries = {app_id: Registry(context.world) for app_id in self._order}
         self._running: list[tuple[Process, tuple[str, ...]]] = []
 
     def invariants(self) -> SharedInvariants:
@@ -193,7 +193,7 @@ class Shared(Kind):
     @property
     def owner(self) -> str | None:
         """The owner of the topic's plain chains, once it is decided."""
-        found = self.around.bucket.objects.get(OWNER)
+        found = self.context.bucket.objects.get(OWNER)
         return None if found is None else str(json.loads(found[0])["owner"])
 
     def app_id_of(self, chain: TopicPartition) -> str | None:
@@ -209,17 +209,17 @@ class Shared(Kind):
         return TopicPartition(TOPIC if is_plain else shared_chain(TOPIC, app_id), partition.partition)
 
     def chains(self) -> list[TopicPartition]:
-        logs = sorted(self.around.broker.logs)
+        logs = sorted(self.context.broker.logs)
         app_ids = self._order[:1] if self.owner is None else self._order
         return [self.chain_of(app_id, partition) for partition in logs for app_id in app_ids]
 
     def begun(self, chain: TopicPartition, position: int) -> None:
         """A chain has its first origin: earlier records are not required."""
-        self.around.given_up.give(chain, 0, position)
+        self.context.given_up.give(chain, 0, position)
 
     def _has_staged(self) -> bool:
         """Whether something says whose the plain chains are."""
-        for path, (data, _) in self.around.bucket.objects.items():
+        for path, (data, _) in self.context.bucket.objects.items():
             name = MarkerName.parse(path.removeprefix(f"{STAGE}/")) if path.startswith(f"{STAGE}/{DONE}/") else None
             if name is not None and marker_from_bytes(name, data).manifest is not None:
                 return True
@@ -229,7 +229,7 @@ class Shared(Kind):
 
     def newest(self) -> Settings:
         """The config as read now; until the owner is decided, each program may have its streams in another order."""
-        names = self._names if self.owner is not None else self.around.world.rng.sample(self._names, len(self._names))
+        names = self._names if self.owner is not None else self.context.world.rng.sample(self._names, len(self._names))
         return _settings(tuple(names), self._starts)
 
     def read_settings(self, process: Process) -> Settings:
@@ -247,7 +247,7 @@ class Shared(Kind):
     def source(self, member: GroupMember, settings: Settings) -> RecordSource:
         if not settings.may_share:
             return member
-        return SharedTopicSource(member, settings.chains_of, WorldClock(self.around.world))
+        return SharedTopicSource(member, settings.chains_of, WorldClock(self.context.world))
 
     def pauses(self, process: Process, store: SimulatedStore) -> ProcessPauses:
         return self.paused.of(process, store) if self._has_pauses else super().pauses(process, store)
@@ -257,37 +257,37 @@ class Shared(Kind):
 
     # Faults.
 
-    def happens(self) -> None:
+    def inject_faults(self) -> None:
         """Pauses, edits, and processes that are restarted."""
-        rng = self.around.world.rng
+        rng = self.context.world.rng
         if self._has_pauses and rng.random() < _PAUSE:
-            self.paused.happens(self._store())
+            self.paused.inject_faults(self._store())
         if self._is_edited and rng.random() < _EDIT:
             self._edit()
         if rng.random() < _OUTDATED_ENDS:
             self._end_outdated()
 
-    def ends_war(self) -> None:
+    def on_faults_ended(self) -> None:
         """All processes know both streams in the end, and each log ends with a required record."""
         if self._has_pauses:
-            self.paused.ends_war(self._store())
+            self.paused.on_faults_ended(self._store())
 
         def end() -> None:
-            world = self.around.world
-            while self.owner is None or not all(map(self.around.has_chain, self.chains())):
+            world = self.context.world
+            while self.owner is None or not all(map(self.context.has_chain, self.chains())):
                 may_share = self.owner is not None or not self._begins_alone or self._has_staged()
                 self._become(self._order if may_share else self._order[:1])
                 self._end_outdated(of_all=True)
                 world.sleep_s(5)
             self._become(self._order)
             self._end_outdated(of_all=True)
-            for partition in sorted(self.around.broker.logs):
-                self.around.broker.append(partition, *self.record(partition))
+            for partition in sorted(self.context.broker.logs):
+                self.context.broker.append(partition, *self.record(partition))
 
-        self.around.spawn("producer", end)
+        self.context.spawn("producer", end)
 
     def _edit(self) -> None:
-        rng = self.around.world.rng
+        rng = self.context.world.rng
         if self.owner is None:
             if len(self._names) == 1 and self._has_staged():
                 self._become(tuple(rng.sample(self._order, 2)))
@@ -296,20 +296,20 @@ class Shared(Kind):
 
     def _become(self, names: tuple[str, ...]) -> None:
         if names != self._names:
-            self.around.world.faults[Fault.EDITED] += 1
-            self.around.world.tell(f"the config has the streams {', '.join(names)}")
+            self.context.world.faults[Fault.EDITED] += 1
+            self.context.world.note(f"the config has the streams {', '.join(names)}")
             self._names = names
 
     def _end_outdated(self, *, of_all: bool = False) -> None:
         """A process with an outdated config is stopped, to be restarted."""
         outdated = [process for process, names in self._running if process.alive and names != self._names]
         if outdated and not of_all:
-            outdated = [self.around.world.rng.choice(outdated)]
+            outdated = [self.context.world.rng.choice(outdated)]
         for process in outdated:
-            self.around.world.crash(process)
+            self.context.world.crash(process)
 
     def _store(self) -> SimulatedStore:
-        return SimulatedStore(self.around.world, self.around.bucket, STAGE)
+        return SimulatedStore(self.context.world, self.context.bucket, STAGE)
 
     # The final check.
 
@@ -319,7 +319,7 @@ class Shared(Kind):
             mine = {url: count for url, count in have.items() if url in stream.tables}
             places = {GOOD: stream.table, BAD: stream.dead_letters}
             wanted = {} if record.value is None else {places[record.value]: 1}
-            may_lack = deleted or self.around.given_up.has(self.chain_of(app_id, partition), record.offset)
+            may_lack = deleted or self.context.given_up.has(self.chain_of(app_id, partition), record.offset)
             if mine != wanted and not (may_lack and mine.items() <= wanted.items()):
                 return False
         return True

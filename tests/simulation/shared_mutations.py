@@ -74,10 +74,10 @@ def _a_seek_is_one_of_all_chains() -> AbstractContextManager[object]:
 
 RULES: tuple[tuple[str, Callable[[], AbstractContextManager[object]], Chances | None], ...] = (
     ("all programs agree on the owner of a shared topic", _each_program_takes_its_own_first_stream, None),
-    ("the owner of a topic is who has staged it", _the_first_of_the_config_is_the_owner, None),
-    ("an owner is known when streams leave the config", _owners_are_known_only_while_topics_are_shared, None),
+    ("the stream that staged a topic owns it", _the_first_of_the_config_is_the_owner, None),
+    ("the owner stays known when streams leave the config", _owners_are_known_only_while_topics_are_shared, None),
     ("a chain that is behind is read from its own position", _a_chain_that_is_behind_gets_what_is_read, None),
-    ("a chain that was paused is left behind", _a_paused_chain_stays_joined, None),
+    ("a paused chain is read separately", _a_paused_chain_stays_joined, None),
     ("an end counts for the chains that were read to it", _an_end_is_that_of_all_chains, OPERATED),
     ("a seek moves one chain of a partition", _a_seek_is_one_of_all_chains, STALLS),
 )

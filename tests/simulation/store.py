@@ -117,7 +117,7 @@ class SimulatedStore:
             stored = self._bucket.objects.get(self._full(path))
             return None if stored is None else StoredObject(path, len(stored[0]), stored[1])
 
-        return self._world.effect(f"stat {_told(path)}", look)
+        return self._world.effect(f"stat {_traced(path)}", look)
 
     def create(self, path: str, data: bytes) -> CreateOutcome:
         """Exclusive; the same bytes from a request whose answer was lost count as created, as in
@@ -137,7 +137,7 @@ class SimulatedStore:
 
     def write(self, path: str, data: bytes) -> None:
         """Unconditional."""
-        self._world.effect(f"write {_told(path)}", lambda: self._put(path, data), changes=True)
+        self._world.effect(f"write {_traced(path)}", lambda: self._put(path, data), changes=True)
 
     def upload(self, path: str, data: ByteChunks) -> None:
         """As `write`, but an existing object is not replaced."""
@@ -164,7 +164,7 @@ class SimulatedStore:
         for path in paths:
             full = self._full(path)
             self._world.effect(
-                f"delete {_told(path)}",
+                f"delete {_traced(path)}",
                 lambda full=full: self._bucket.delete(full, process, is_late=self._world.is_late),  # type: ignore[misc]
                 changes=True,
             )
@@ -180,6 +180,6 @@ class SimulatedStore:
         return f"{self._url}/{path}"
 
 
-def _told(path: str) -> str:
+def _traced(path: str) -> str:
     """A path in the trace: the names of probes differ from run to run."""
     return PROBES if path.startswith(PROBES) else path

@@ -30,12 +30,12 @@ BEGIN, END = "<!-- by `python -m tests.simulation.sweep --write` -->", "<!-- end
 
 def world_of(mutation: Mutation) -> str:
     """The world in which a rule matters: its kind, and its profile where it is not the seed's."""
-    return mutation.worlds if mutation.chances is None else f"{mutation.worlds}, {_habits(mutation.chances)}"
+    return mutation.worlds if mutation.chances is None else f"{mutation.worlds}, {_profile_name(mutation.chances)}"
 
 
-def _habits(chances: Chances) -> str:
+def _profile_name(chances: Chances) -> str:
     named = {**vars(world), **vars(editing)}.items()
-    own = " and ".join(sorted(chances.surroundings)) if chances.surroundings else "habits of its own"
+    own = " and ".join(sorted(chances.surroundings)) if chances.surroundings else "its own profile"
     return next((name for name, value in named if value is chances), own).lower().replace("_", " ")
 
 

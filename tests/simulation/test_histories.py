@@ -25,7 +25,7 @@ _OF_ONE_WORLD = {
     Worlds.DISKS: {Fault.MACHINE},
     Worlds.REFUSING: {Fault.ALTERED},
     Worlds.JOINED: {Fault.UNDELIVERED},
-    Worlds.TOLD: {Fault.SIGN_LOST, Fault.NO_CONTROL},
+    Worlds.NOTIFIED: {Fault.SIGN_LOST, Fault.NO_CONTROL},
     Worlds.REPLAYED: {Fault.REPLAYED},
     Worlds.ROUTED: {Fault.BROKEN_TABLE, Fault.RECREATED, Fault.REGISTRY, Fault.FOREIGN_COMMIT},
     Worlds.EDITED: {Fault.EDITED, Fault.RESTARTED, Fault.WEEKEND, Fault.CLEANED, Fault.EXPIRED},

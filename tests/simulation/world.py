@@ -268,8 +268,8 @@ class World:
     now_ms: int = 1_700_000_000_000
     drift_ms: int = 0
     faults: Counter[Fault] = field(default_factory=Counter)
-    story: list[str] = field(default_factory=list)
-    healed: bool = False
+    trace: list[str] = field(default_factory=list)
+    faults_ended: bool = False
     is_late: bool = False
     """Whether the request that arrives now is one that its sender no longer waits for."""
     find_rival: Callable[[Process], bool] | None = None
@@ -312,8 +312,8 @@ class World:
     def process(self) -> Process:
         return self._current().process
 
-    def tell(self, sentence: str) -> None:
-        self.story.append(f"{self.now_ms - 1_700_000_000_000:>9} ms  {sentence}")
+    def note(self, sentence: str) -> None:
+        self.trace.append(f"{self.now_ms - 1_700_000_000_000:>9} ms  {sentence}")
 
     def _logged(self, _logger: object, _method: str, event: structlog.typing.EventDict) -> NoReturn:
         info = event.get("exc_info")
@@ -336,11 +336,11 @@ class World:
         return task
 
     def crash(self, process: Process) -> None:
-        self.tell(f"{process.name} dies")
+        self.note(f"{process.name} dies")
         process.alive = False
         for task in self._tasks:
             if task.process is process and not task.ended:
-                if not self.healed and task.effect and task.effect.changes and self._chance(self.chances.late):
+                if not self.faults_ended and task.effect and task.effect.changes and self._chance(self.chances.late):
                     self.faults[Fault.LATE_REQUEST] += 1
                     self._late.append((self._much_later_ms(), task.effect))
                 self._end(task)
@@ -360,10 +360,10 @@ class World:
             if task.effect is not None and not task.is_contested:
                 task.wake_at_ms = min(task.wake_at_ms, self.now_ms)
 
-    def heal(self) -> None:
+    def end_faults(self) -> None:
         """No more faults; late requests arrive now."""
-        self.healed = True
-        self.tell("all faults end")
+        self.faults_ended = True
+        self.note("all faults end")
         self.wake_all()
         due_ms = self.now_ms + 60_000  # pending requests arrive now, or in the first minute of the quiet phase
         times_ms = [self.rng.choice([self.now_ms, self.rng.randint(self.now_ms, due_ms)]) for _ in self._late]
@@ -393,7 +393,7 @@ class World:
             self._deliver_late()
             ready = self._ready()
         self.now_ms += self.rng.randrange(30)
-        if not self.healed and self._chance(self.chances.clock_jump):
+        if not self.faults_ended and self._chance(self.chances.clock_jump):
             self.faults[Fault.CLOCK_JUMP] += 1
             self.drift_ms = self.rng.randrange(-3_600_000, 3_600_000)
         self._resume(self.rng.choice(ready))
@@ -407,30 +407,30 @@ class World:
     # Internals.
 
     def _ready(self) -> list[Task]:
-        now_ms, healed = self.now_ms, self.healed
+        now_ms, faults_ended = self.now_ms, self.faults_ended
         return [
             task
             for task in self._tasks
-            if task.wake_at_ms <= now_ms and (healed or task.process.paused_until_ms <= now_ms)
+            if task.wake_at_ms <= now_ms and (faults_ended or task.process.paused_until_ms <= now_ms)
         ]
 
     def _resume(self, task: Task) -> None:
-        if not self.healed and self._chance(self.chances.crash):
+        if not self.faults_ended and self._chance(self.chances.crash):
             self.faults[Fault.CRASH] += 1
             self.crash(task.process)
             return
-        if not self.healed and self._chance(self.chances.pause):
+        if not self.faults_ended and self._chance(self.chances.pause):
             self.faults[Fault.PAUSE] += 1
             task.process.paused_until_ms = self.now_ms + self.rng.choice([1_000, 12_000, 20_000, 60_000])
-            self.tell(f"{task.process.name} is paused for {task.process.paused_until_ms - self.now_ms} ms")
+            self.note(f"{task.process.name} is paused for {task.process.paused_until_ms - self.now_ms} ms")
             return
         task.process.last_heartbeat_ms = self.now_ms
-        if not self.healed and task.effect is not None and self._chance(self._stall(task.effect)):
+        if not self.faults_ended and task.effect is not None and self._chance(self._stall(task.effect)):
             # One thread stalls while its process goes on: its request arrives long after it was right.
             self.faults[Fault.STALL] += 1
             task.wake_at_ms = self.now_ms + self.rng.choice([500, 5_000, 15_000, 60_000])
             return
-        if not self.healed and task.effect is not None and self._is_rivalled(task):
+        if not self.faults_ended and task.effect is not None and self._is_rivalled(task):
             task.wake_at_ms, task.is_contested = self.now_ms + 60_000, True
             return
         effect, task.effect, task.is_contested = task.effect, None, False
@@ -446,15 +446,15 @@ class World:
             del self._by_strand[task.strand]
 
     def _carry_out(self, process: Process, effect: Effect) -> object:
-        if not self.healed and self.is_away is not None and self.is_away(process, effect):
+        if not self.faults_ended and self.is_away is not None and self.is_away(process, effect):
             return StoreError(f"{effect.name}: the store is away", "")
-        if not self.healed and self._chance(self.chances.refused):
+        if not self.faults_ended and self._chance(self.chances.refused):
             self.faults[Fault.REFUSED] += 1
-            self.tell(f"{process.name}: {effect.name}: refused")
+            self.note(f"{process.name}: {effect.name}: refused")
             return StoreError(f"{effect.name} was refused", "")
-        if effect.changes and not self.healed and self._chance(self.chances.given_up):
+        if effect.changes and not self.faults_ended and self._chance(self.chances.given_up):
             self.faults[Fault.GIVEN_UP] += 1
-            self.tell(f"{process.name}: {effect.name}: given up, and under way")
+            self.note(f"{process.name}: {effect.name}: given up, and under way")
             self._late.append((self._much_later_ms(), effect))
             return StoreError(f"{effect.name} took too long", "")
         try:
@@ -462,14 +462,14 @@ class World:
         except KafkaDeltaExpressError as error:
             return error  # it is raised at the sender
         if effect.changes:
-            self.tell(f"{process.name}: {effect.name}: {type(answer).__name__}")
-        if effect.changes and not self.healed:
+            self.note(f"{process.name}: {effect.name}: {type(answer).__name__}")
+        if effect.changes and not self.faults_ended:
             if self._chance(self._duplicate(effect)):
                 self.faults[Fault.DUPLICATE_REQUEST] += 1
                 self._late.append((self._much_later_ms(), effect))
             if self._chance(self.chances.lost_answer):
                 self.faults[Fault.LOST_ANSWER] += 1
-                self.tell(f"{process.name} does not hear of it")
+                self.note(f"{process.name} does not hear of it")
                 return StoreError(f"the answer to {effect.name} was lost", "")
         return answer
 
@@ -486,14 +486,14 @@ class World:
             self._arrive(effect)
 
     def _arrive(self, effect: Effect) -> None:
-        self.tell(f"late: {effect.name}")
+        self.note(f"late: {effect.name}")
         self.is_late = True
         with suppress(KafkaDeltaExpressError):  # its sender does not wait for the answer
             effect.call()
         self.is_late = False
 
     def _wakes_at(self, task: Task) -> int:
-        return max(task.wake_at_ms, 0 if self.healed else task.process.paused_until_ms)
+        return max(task.wake_at_ms, 0 if self.faults_ended else task.process.paused_until_ms)
 
     def _stall(self, effect: Effect) -> float:
         if effect.name.startswith(_CLAIM):
@@ -560,7 +560,7 @@ class WorldClock:
         return self._world.now_ms / 1000
 
     def wall_ms(self) -> int:
-        own_ms = 0 if self._process is None or self._world.healed else self._process.drift_ms
+        own_ms = 0 if self._process is None or self._world.faults_ended else self._process.drift_ms
         return self._world.now_ms + self._world.drift_ms + own_ms
 
     def sleep_s(self, seconds: float) -> None:

@@ -9,23 +9,23 @@ from tests.simulation.appearing import Appearing
 from tests.simulation.backfilled import Backfilled
 from tests.simulation.changelog import InTopic
 from tests.simulation.changes import Changes
+from tests.simulation.dead_letter_topic import DeadLetterTopic
 from tests.simulation.disks import OnDisk
 from tests.simulation.elements import ExplodedChanges
 from tests.simulation.filling import Filling
 from tests.simulation.hostile import Hostile
 from tests.simulation.joined import Joined
 from tests.simulation.kinds import Counting, Evolving, Kind, Routed
-from tests.simulation.lettered import Lettered
+from tests.simulation.notified import Notified
 from tests.simulation.refusing import RefusalPorts
 from tests.simulation.replayed import Replayed
 from tests.simulation.shared import Shared
-from tests.simulation.told import Told
 from tests.simulation.world import PROFILES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from tests.simulation.kinds import Around
+    from tests.simulation.kinds import Context
 
 
 class Worlds(StrEnum):
@@ -49,11 +49,11 @@ class Worlds(StrEnum):
     """Change events, merged by key."""
     REFUSING = "refusing"
     """Appends to tables with constraints, and files of many partition values."""
-    LETTERED = "lettered"
+    DEAD_LETTER_TOPIC = "dead letter topic"
     """The same, with a topic for dead letters, which loses answers and is away at times."""
     JOINED = "joined"
     """Tasks that write to a topic, most of which read two as one chain."""
-    TOLD = "told"
+    NOTIFIED = "notified"
     """Loaders that load when they are notified of markers, by a control topic that loses notifications."""
     HOSTILE = "hostile"
     """Plain records, and clean-ups, VACUUMs, RESTOREs, retention, long outages, torn objects and more around them."""
@@ -71,14 +71,14 @@ class Worlds(StrEnum):
     """Operators who edit configs, over tables that others use too; a history of its own (editing.py)."""
 
 
-def _plain(around: Around) -> Kind:
-    rng = around.world.rng
+def _plain(context: Context) -> Kind:
+    rng = context.world.rng
     routed = rng.random() < 0.4
     evolving = not routed and rng.random() < 0.4
-    return Routed(around) if routed else Evolving(around) if evolving else Kind(around)
+    return Routed(context) if routed else Evolving(context) if evolving else Kind(context)
 
 
-_KINDS: Mapping[Worlds, Callable[[Around], Kind]] = {
+_KINDS: Mapping[Worlds, Callable[[Context], Kind]] = {
     Worlds.PLAIN: _plain,
     Worlds.ROUTED: Routed,
     Worlds.EVOLVING: Evolving,
@@ -88,9 +88,9 @@ _KINDS: Mapping[Worlds, Callable[[Around], Kind]] = {
     Worlds.FILLING: Filling,
     Worlds.CHANGES: Changes,
     Worlds.REFUSING: RefusalPorts,
-    Worlds.LETTERED: Lettered,
+    Worlds.DEAD_LETTER_TOPIC: DeadLetterTopic,
     Worlds.JOINED: Joined,
-    Worlds.TOLD: Told,
+    Worlds.NOTIFIED: Notified,
     Worlds.HOSTILE: Hostile,
     Worlds.BACKFILLED: Backfilled,
     Worlds.APPEARING: Appearing,
@@ -100,11 +100,11 @@ _KINDS: Mapping[Worlds, Callable[[Around], Kind]] = {
 }
 
 
-def kind_of(worlds: Worlds, around: Around) -> Kind:
-    return _KINDS[worlds](around)
+def kind_of(worlds: Worlds, context: Context) -> Kind:
+    return _KINDS[worlds](context)
 
 
-def usual(seed: int) -> Worlds:
+def default_kind(seed: int) -> Worlds:
     """The default kind of world of a seed; every other is plain. (The profile is ``seed % 8``.)"""
     kinds = [worlds for worlds in Worlds if worlds is not Worlds.PLAIN]
     turn = seed // len(PROFILES)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from delta_loader.load.refused_to_topic import RefusedToTopic
 from tests.simulation.delta_log import Place
-from tests.simulation.kinds import DEAD_LETTERS, Around, settings_of
-from tests.simulation.outgoing import Coordinator, Told, outlets
+from tests.simulation.kinds import DEAD_LETTERS, Context, settings_of
+from tests.simulation.outgoing import Coordinator, SourceMessage, outlets
 from tests.simulation.refusing import NumbersConverter, RefusalPorts
 
 if TYPE_CHECKING:
@@ -34,35 +34,35 @@ if TYPE_CHECKING:
 _TOPIC = "orders-errors"
 
 
-def _told(letters: pa.Table) -> list[Told]:
+def _source_messages(letters: pa.Table) -> list[SourceMessage]:
     """The source messages of dead letters, by their headers."""
-    told = []
+    sources = []
     for headers, time_ms in zip(letters["headers"].to_pylist(), letters["timestamp_ms"].to_pylist(), strict=True):
         named = {header["name"].rpartition(".")[2]: header["value"].decode() for header in headers}
-        told.append(Told(named["topic"], int(named["partition"]), int(named["offset"]), time_ms))
-    return told
+        sources.append(SourceMessage(named["topic"], int(named["partition"]), int(named["offset"]), time_ms))
+    return sources
 
 
-class LetteredConverter(NumbersConverter):
+class DeadLetterConverter(NumbersConverter):
     def _convert(self, batch: MessageBatch) -> StagedRows:
         staged = super()._convert(batch)
         return staged if len(staged.rows[1]) else replace(staged, dead_letters={})
 
 
-class Lettered(RefusalPorts):
+class DeadLetterTopic(RefusalPorts):
     """Tables that refuse records, and a topic for dead letters."""
 
-    def __init__(self, around: Around) -> None:
-        super().__init__(around)
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
         stream = self.settings.streams[0]
         self.settings = settings_of(
             load=stream.load.value, partition_by=list(stream.layout.partition_by), dead_letters_topic=_TOPIC
         )
-        self._coordinator = Coordinator(around.world, told=_told)
+        self._coordinator = Coordinator(context.world, sources=_source_messages)
 
     def converter(self, process: Process) -> Converter:
         del process
-        return LetteredConverter(self.stream, self.registry)
+        return DeadLetterConverter(self.stream, self.registry)
 
     def outlets(self, process: Process, store: SimulatedStore) -> Outlets:
         return outlets(self._coordinator, process, store, self.stream)
@@ -70,20 +70,20 @@ class Lettered(RefusalPorts):
     def sends_refused(self, tables: SimulatedTables, store: SimulatedStore) -> SendsRefused:
         return RefusedToTopic({}, "writers", tables.dead_letters, self._coordinator.begin, store)
 
-    def happens(self) -> None:
+    def inject_faults(self) -> None:
         """The constraint comes or goes; sometimes Kafka commits no transactions."""
-        super().happens()
-        self._coordinator.happens()
+        super().inject_faults()
+        self._coordinator.inject_faults()
 
     def problems(self) -> Iterator[str]:
         """Dead letters that the topic has more than once, not at all, or that the table lacks."""
         yield from super().problems()
         there, sent = Counter(self.log.places(DEAD_LETTERS)), Counter(self._coordinator.committed)
-        for partition, log, deleted in self.around.logs():
+        for partition, log, deleted in self.context.logs():
             for record in log:
                 number = int(partition.partition)
                 wanted = there[Place(number, record.offset, record.timestamp_ms)]
-                found = sent[Told(str(partition.topic), number, record.offset, record.timestamp_ms)]
-                may_lack = self.around.may_lack(partition, record.offset, deleted=deleted)
+                found = sent[SourceMessage(str(partition.topic), number, record.offset, record.timestamp_ms)]
+                may_lack = self.context.may_lack(partition, record.offset, deleted=deleted)
                 if found != wanted and not deleted and not (may_lack and found <= 1):
                     yield f"{partition} offset {record.offset} is {found} times in {_TOPIC}, and {wanted} in the table"

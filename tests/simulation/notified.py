@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from delta_loader.service import LoaderService
     from stage_writer.notifications.notifier import Notifier
     from stage_writer.ports import WriterStage
-    from tests.simulation.kinds import Around, Loads
+    from tests.simulation.kinds import Context, Loads
     from tests.simulation.store import SimulatedStore
     from tests.simulation.world import World
 
@@ -44,36 +44,36 @@ class Topic:
     world: World
     app_ids: frozenset[str]
     away_until_ms: int = 0
-    hearing: list[Hearing] = field(default_factory=list)
+    consumers: list[ControlTopicConsumer] = field(default_factory=list)
 
     @property
     def is_away(self) -> bool:
         """Whether nothing is delivered now."""
-        return not self.world.healed and self.world.now_ms < self.away_until_ms
+        return not self.world.faults_ended and self.world.now_ms < self.away_until_ms
 
-    def happens(self) -> None:
+    def inject_faults(self) -> None:
         """It goes away for a while."""
         if self.world.rng.random() < _AWAY:
             self.world.faults[Fault.NO_CONTROL] += 1
             self.away_until_ms = self.world.now_ms + self.world.rng.choice([1_000, 30_000, 120_000])
 
-    def say(self, app_id: str) -> None:
+    def deliver(self, app_id: str) -> None:
         """To all loaders that listen (rule 1)."""
         rng = self.world.rng
-        for hearer in self.hearing:
+        for consumer in self.consumers:
             dice, lost = rng.random(), self.world.chances.sign_lost
             self.world.faults[Fault.SIGN_LOST] += dice < lost
             if dice >= lost:
                 delay_ms = rng.randrange(300_000) if dice < lost + _LATE else 0
-                hearer.coming.append((self.world.now_ms + delay_ms, app_id))
+                consumer.arriving.append((self.world.now_ms + delay_ms, app_id))
 
 
 @dataclass(slots=True)
-class Hearing:
+class ControlTopicConsumer:
     """A loader's `delta_loader.scheduling.notifications.ControlTopic`."""
 
     topic: Topic
-    coming: list[tuple[int, str]] = field(default_factory=list)
+    arriving: list[tuple[int, str]] = field(default_factory=list)
     was_away: bool = True
 
     @property
@@ -86,13 +86,13 @@ class Hearing:
         self.was_away = self.topic.is_away
         if self.was_away:
             return frozenset()
-        come = frozenset(app_id for at_ms, app_id in self.coming if at_ms <= now_ms)
-        self.coming = [(at_ms, app_id) for at_ms, app_id in self.coming if at_ms > now_ms]
+        come = frozenset(app_id for at_ms, app_id in self.arriving if at_ms <= now_ms)
+        self.arriving = [(at_ms, app_id) for at_ms, app_id in self.arriving if at_ms > now_ms]
         return self.topic.app_ids if was_away else come
 
 
 @dataclass(slots=True)
-class Saying:
+class ControlTopicProducer:
     """A writer's `stage_writer.notifications.notifier.ControlTopic`."""
 
     topic: Topic
@@ -103,7 +103,7 @@ class Saying:
         now_ms, relied_on = self.topic.world.now_ms, self.problem is None
         if not self.topic.is_away:
             try:
-                self.topic.world.effect("say", lambda: self.topic.say(app_id), changes=True)
+                self.topic.world.effect("say", lambda: self.topic.deliver(app_id), changes=True)
             except StoreError:
                 pass  # refused, or its answer was lost
             else:
@@ -126,25 +126,27 @@ class Saying:
         return frozenset(app_id for _, app_id in self.failed)
 
 
-class Told(Kind):
+class Notified(Kind):
     """Plain records, and loaders that wait for notifications."""
 
-    def __init__(self, around: Around) -> None:
-        super().__init__(around)
-        self._topic = Topic(around.world, frozenset({self.stream.app_id}))
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._topic = Topic(context.world, frozenset({self.stream.app_id}))
 
-    def happens(self) -> None:
+    def inject_faults(self) -> None:
         """The topic goes away."""
-        self._topic.happens()
+        self._topic.inject_faults()
 
     def notifier(self, stage: WriterStage) -> Notifier:
-        return LoaderNotifier(stage, WorldClock(self.around.world), SILENT, Metrics(), Saying(self._topic))
+        return LoaderNotifier(
+            stage, WorldClock(self.context.world), SILENT, Metrics(), ControlTopicProducer(self._topic)
+        )
 
     def loads(self, service: LoaderService, store: SimulatedStore) -> Loads:
-        clock, app_ids = WorldClock(self.around.world), self._topic.app_ids
-        hearing = Hearing(self._topic)
-        self._topic.hearing.append(hearing)
-        notifications = ControlTopicNotifications(hearing, StoredNotifications(store, app_ids, SILENT), clock)
+        clock, app_ids = WorldClock(self.context.world), self._topic.app_ids
+        consumers = ControlTopicConsumer(self._topic)
+        self._topic.consumers.append(consumers)
+        notifications = ControlTopicNotifications(consumers, StoredNotifications(store, app_ids, SILENT), clock)
         streams = dict.fromkeys(app_ids, StreamTrigger(Schedule("on-marker"), waits=True, loads_per_minute=30))
         turns = LoadTrigger(streams, RequestQueue(), clock, Metrics(), notifications)
 

@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     from tests.simulation.vacuumed_log import VacuumedLog
 
 
-class Attentive(Operator):
+class RemedyOperator(Operator):
     """Follows the remedies of everything that can hold a stream."""
 
     def repair(self, partition: TopicPartition) -> None:
         """In the fault phase: a repair, needed or not."""
         if self._world.rng.random() < 0.5:
-            self.mend(partition, give_up=False)
+            self.follow_remedy(partition, give_up=False)
         else:
             super().repair(partition)
 
-    def mend(self, partition: TopicPartition, *, give_up: bool) -> None:
+    def follow_remedy(self, partition: TopicPartition, *, give_up: bool) -> None:
         """Try the remedies one by one until one is accepted."""
         del give_up
         try:
@@ -47,13 +47,13 @@ class Attentive(Operator):
             )
             for step in steps:
                 try:
-                    step(self._look(partition))
+                    step(self._read_state(partition))
                 except KafkaDeltaExpressError as error:
-                    self._world.tell(f"an operator is told: {error.problem}")
+                    self._world.note(f"an operator reads: {error.problem}")
                 else:
                     return
         except KafkaDeltaExpressError as error:
-            self._world.tell(f"an operator is told: {error.problem}")
+            self._world.note(f"an operator reads: {error.problem}")
         except Crash:
             return
 
@@ -67,7 +67,7 @@ class Attentive(Operator):
         above = [marker.name.start for marker in state.staged if (state.in_all_tables or 0) < marker.name.start < low]
         plan = plan_skip(state, min(above, default=low), self._author())
         self._skipped(state, plan.marker.span.start, plan.marker.span.end)
-        with self._turns.locked(state.partition, "skip") as store:
+        with self._locks.locked(state.partition, "skip") as store:
             staging.make(store, plan.marker)
             self._done(state.partition)
 
@@ -76,14 +76,14 @@ class Attentive(Operator):
         to = self._held_at(state)
         plan = plan_rewind(state, to, self._author(), below_table=to != state.table, give_up=True)
         self._skipped(state, to, plan.position)
-        with self._turns.locked(state.partition, "rewind") as store:
+        with self._locks.locked(state.partition, "rewind") as store:
             staging.rewind(store, plan)
             self._done(state.partition)
 
     def _skipped(self, state: PartitionState, start: int, end: int) -> None:
         self._given_up.give(state.partition, start, end)
         self._world.faults[Fault.SKIP] += 1
-        self._world.tell(f"an operator gives up [{start}, {end}) of {state.partition}, which Kafka has no more")
+        self._world.note(f"an operator gives up [{start}, {end}) of {state.partition}, which Kafka has no more")
 
     # Rollbacks.
 
@@ -92,27 +92,27 @@ class Attentive(Operator):
         world, stream = self._world, self._stream
         tables = {url: state for url in stream.tables if (state := self._tables.state(url)) is not None}
         for decision in (Decision.REPLAY, Decision.GO_ON)[world.rng.randrange(2) :]:
-            self._turns = self._new_turns(TopicPartition(Topic("orders"), Partition(0)))
+            self._locks = self._new_locks(TopicPartition(Topic("orders"), Partition(0)))
             accepting = Accepting(
                 stream, self._open, self._state_of, sorted(self._broker.logs), self._author(), self._store.url
             )
             try:
                 plans = accepting.plan(tables, decision, give_up=False)
             except KafkaDeltaExpressError as error:
-                world.tell(f"an operator is told: {error.problem}")
+                world.note(f"an operator reads: {error.problem}")
                 continue
             lost = self._lost() if decision is Decision.GO_ON else set()
-            accepting.carry_out(self._store, self._turns, plans)
+            accepting.carry_out(self._store, self._locks, plans)
             world.faults[Fault.ACCEPTED] += 1
-            world.tell(f"an operator accepts {[plan.event.back.kind.value for plan in plans]} with {decision.value}")
+            world.note(f"an operator accepts {[plan.event.back.kind.value for plan in plans]} with {decision.value}")
             for partition, offset in lost:
                 self._given_up.give(partition, offset, offset + 1)
             return True
         return False
 
     def _state_of(self, partition: TopicPartition, table: TableState) -> PartitionState:
-        repairs = self._turns.read_last(partition)
-        self._looked_ms = self._world.now_ms
+        repairs = self._locks.read_last(partition)
+        self._planned_ms = self._world.now_ms
         ends = Ends(self._broker.begin(partition), self._broker.end(partition))
         topic_id = self._broker.id_of(partition.topic)
         return partition_state(
