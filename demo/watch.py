@@ -1,4 +1,4 @@
-"""How far the pipeline is, from the two truths alone: the chains of done markers, and the table's txn actions."""
+"""The pipeline's progress from its two sources of truth: the chains of done markers, and the table's txn actions."""
 
 from common.settings import Settings
 from common.settings.stores import stage_store
@@ -11,7 +11,7 @@ from common.tables.transactions import TxnIds
 
 
 class Watch:
-    """Reads how many records of the demo's one stream are staged and loaded; its partitions begin at offset 0."""
+    """Counts the staged and the loaded records of the demo's stream, whose partitions begin at offset 0."""
 
     def __init__(self, settings: Settings) -> None:
         """Opens the stage and the table as the services do."""
@@ -29,7 +29,7 @@ class Watch:
         return found
 
     def loaded(self) -> dict[str, int]:
-        """Records that each txn action of the table says are in it, by the action's app id."""
+        """Loaded records of each txn action, by the action's app id."""
         state = read_table_state(self._table)
         return {} if state is None else {app_id: last + 1 for app_id, last in state.transactions.items()}
 

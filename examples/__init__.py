@@ -1,1 +1,1 @@
-"""Topologies to begin with: see docs/topologies.md, and `pipeline.yaml` for their streams."""
+"""Example topologies: see docs/topologies.md, and `pipeline.yaml` for their streams."""

@@ -1,8 +1,8 @@
-"""Alerts over a windowed aggregate: a device that fails too often within five minutes.
+"""Alerts from a windowed aggregate: a device that fails too often within five minutes.
 
-Messages are keyed by the device. Each minute of each device is a row of the table; and where too many readings of five
-minutes have failed, there is a row in the table of alerts, which has columns of its own, and a record in the topic
-``alerts``, once for each window.
+Messages are keyed by the device. Each minute of each device is a row of the table. When too many readings of five
+minutes have failed, the table of alerts, which has its own columns, gets a row, and the topic ``alerts`` a record, once
+for each window.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def with_reading(_device: str, reading: dict[str, Any], tally: Tally) -> Tally:
 
 
 def is_alarming(_window: Windowed, tally: Tally) -> bool:
-    """Whether so many readings have failed that somebody should look."""
+    """Whether enough readings have failed for an alert."""
     return tally["readings"] >= ENOUGH and tally["failed"] > TOO_MANY * tally["readings"]
 
 
@@ -62,6 +62,6 @@ def row(window: Windowed, tally: Tally) -> dict[str, Any]:
 
 
 def alert(window: Windowed, tally: Tally) -> dict[str, Any]:
-    """The tally as a row of the table of alerts, which is partitioned by days."""
+    """The tally as a row of the table of alerts, which is partitioned by day."""
     began = datetime.fromtimestamp(window.start_ms / 1000, UTC)
     return {"day": began.date(), "device": window.key, "began": began, "failing": tally["failed"] / tally["readings"]}

@@ -1,7 +1,7 @@
-"""Orders with what is known of their customer: a stream that is joined with a table topic.
+"""Orders with their customer's data: a stream joined with a table topic.
 
-Both topics are keyed by the customer and have the same number of partitions. An order takes what the customer's row
-says when the order comes; one without a customer is kept, with nulls.
+Both topics are keyed by the customer and have the same number of partitions. An order is joined with the customer's row
+at the time of the order; an order without a customer is kept, with nulls.
 """
 
 from __future__ import annotations

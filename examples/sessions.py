@@ -1,7 +1,7 @@
 """Sessions of web requests: one row for each visit of a user, once it is over.
 
-Messages are keyed by the user. A visit is over when the user has asked for nothing for half an hour; requests may come
-ten minutes late. One that comes later than that is a dead letter, for its visit has a row already.
+Messages are keyed by the user. A visit is over after half an hour without a request. Requests may arrive ten minutes
+late; a later one is a dead letter, since its visit already has a row.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def with_request(_user: str, request: dict[str, Any], visit: Visit) -> Visit:
 
 
 def of_both(_user: str, one: Visit, two: Visit) -> Visit:
-    """Two visits that a late request has shown to be one."""
+    """Two visits that a late request has merged into one."""
     return {
         "requests": one["requests"] + two["requests"],
         "errors": one["errors"] + two["errors"],

@@ -1,7 +1,7 @@
-"""``python -m tests.chaos``: minutes of faults, then the books.
+"""``python -m tests.chaos``: minutes of faults, then a check of every record.
 
-Exit 0 when every record is where it should be, once; 1 when not, with the seed, the timeline and the folder kept; 130
-after Ctrl+C. No process is left behind in any case.
+Exit code 0 when every record is where it should be, once; 1 when not, with the seed, the timeline and the folder kept;
+130 after Ctrl+C. No process is left behind in any case.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import typer
 
 from devservices import processes
 from devservices.s3 import S3Kind, ensure_program
-from tests.chaos import books
+from tests.chaos import reported
 from tests.chaos.history import history_faults
 from tests.chaos.plan import Kind, plan
 from tests.chaos.producer import record_of
@@ -45,7 +45,7 @@ def main(
     state: Annotated[State | None, typer.Option(help="What is done with the records; by the seed.")] = None,
     keep: Annotated[bool, typer.Option(help="Keep the folder also when all is well.")] = False,
 ) -> None:
-    """Run, and tell what came of it."""
+    """Run, and print the result."""
     if store not in get_args(S3Kind) or store == "moto":
         msg = f"{store!r} keeps nothing when it is killed: say versitygw or minio"
         raise typer.BadParameter(msg, param_hint="--store")
@@ -76,7 +76,7 @@ def main(
 
 
 def _run(world: World, seed: int, seconds: float, rate: float) -> tuple[list[str], list[str]]:
-    """The faults of the history (tests/chaos/history.py), and what else is wrong: each list decides for itself."""
+    """The faults of the history (tests/chaos/history.py), and other problems; any of them fails the run."""
     began_s = time.monotonic()
     world.start_all(seed, rate)
     world.warm_up()
@@ -84,21 +84,21 @@ def _run(world: World, seed: int, seconds: float, rate: float) -> tuple[list[str
         world.run_until(fault.at_s)
         world.inflict(fault)
     world.run_until(seconds)
-    world.heal()
+    world.end_faults()
     faults, sent = _catch_up(world)
     faults += _let_end(world)
-    faults += books.ledger_faults(world.ledger, sent, partial(record_of(world.state), seed))
-    world.tell("the verifier reads")
+    faults += reported.ledger_faults(world.ledger, sent, partial(record_of(world.state), seed))
+    world.log("the verifier reads")
     has_state, has_events = world.state.is_kept, world.state is State.EVENTS
     history = history_faults(
         sent, world.table, has_state=has_state, has_events=has_events, server=world.s3, folder=world.folder
     )
     loaders = world.services.named("loader")
-    acknowledged, missing = books.commit_faults(world.tables, world.s3, loaders)
+    acknowledged, missing = reported.commit_faults(world.tables, world.s3, loaders)
     faults += missing + bugs([*loaders, *world.services.named("writer"), *world.services.named("producer")])
     if world.state is State.TOPIC:
         messages = len(read_kafka(world.kafka.bootstrap_servers, CHANGES))
-        world.tell(f"the changelog topic has {messages} messages")
+        world.log(f"the changelog topic has {messages} messages")
         faults += [] if messages else ["no state was ever in the changelog topic"]
     _report(world, sent, acknowledged)
     typer.echo(f"{time.monotonic() - began_s:.0f} s in all")
@@ -111,23 +111,23 @@ def _catch_up(world: World) -> tuple[list[str], list[Sent]]:
     producer.terminate()
     faults = [] if world.wait_until(lambda: not producer.is_running, _END_WITHIN_S) else ["the producer does not end"]
     sent = read_kafka(world.kafka.bootstrap_servers, TOPIC)
-    world.tell(f"Kafka has {len(sent)} records")
-    last = books.last_offsets(sent)
+    world.log(f"Kafka has {len(sent)} records")
+    last = reported.last_offsets(sent)
     lag: dict[int, int] = last
 
     def is_caught_up() -> bool:
         nonlocal lag
-        lag = books.behind(world.table, APP_ID, world.s3, last)
+        lag = reported.behind(world.table, APP_ID, world.s3, last)
         return not lag
 
     if not world.wait_until(is_caught_up, _CAUGHT_UP_WITHIN_S):
         faults.append(f"after {_CAUGHT_UP_WITHIN_S} s without a fault the table is behind by partition: {lag}")
-    world.tell("all is loaded")
+    world.log("all is loaded")
     return faults, sent
 
 
 def _let_end(world: World) -> list[str]:
-    """Everybody ends on SIGTERM, with 0."""
+    """All services end on SIGTERM, with 0."""
     asked = [service for service in world.services.all if service.is_running]
     before = sum(len(service.ends) for service in asked)
     for service in asked:
@@ -144,25 +144,25 @@ def _report(world: World, sent: list[Sent], acknowledged: dict[str, int]) -> Non
     lines = [f"{len(sent)} records, of them {sum(record.value is None for record in sent)} tombstones"]
     lines += ["", "faults"]
     lines += [f"  {world.done[kind]:>5}  {kind}{_skipped(world, kind)}" for kind in Kind]
-    lines += [f"  {count:>5}  {what}" for what, count in sorted(world.troubles.done.items())]
+    lines += [f"  {count:>5}  {what}" for what, count in sorted(world.request_faults.done.items())]
     writers, loaders = (counted(world.services.named(name)) for name in ("writer", "loader"))
     lines += ["", "what the services say"]
     for name, counts in (("writers", writers), ("loaders", loaders)):
         lines += [f"  {count:>5}  {name}: {event}" for event, count in counts.most_common()]
-    lines += [f"  {books.strays(world.stage, world.s3):>5}  markers in stray/"]
+    lines += [f"  {reported.strays(world.stage, world.s3):>5}  markers in stray/"]
     lines += [f"  {count:>5}  acknowledged commits of {name}" for name, count in sorted(acknowledged.items())]
-    log = books.commits_of(world.table, world.s3)
+    log = reported.commits_of(world.table, world.s3)
     lines += [f"  {Counter(log.values())[None]:>5}  commits of others, the table's first among them"]
     ends = [end for service in world.services.all for end in service.ends]
     if ends:
-        lines += ["", "ends that nobody asked for", *(f"  {end}" for end in ends)]
+        lines += ["", "unrequested ends", *(f"  {end}" for end in ends)]
     (world.folder / "report.txt").write_text("\n".join(lines), "utf-8")
     typer.echo("\n".join(lines))
 
 
 def _skipped(world: World, kind: Kind) -> str:
     count = world.skipped[kind]
-    return f" (and {count} times there was nobody)" if count else ""
+    return f" (and {count} times without a process)" if count else ""
 
 
 app = typer.Typer(pretty_exceptions_enable=False)

@@ -1,10 +1,10 @@
-"""Change events that gain fields, merged by key into tables by route; and what the tables must then have.
+"""Change events that gain fields, merged by key into tables by route; and the tables' expected contents.
 
-The event of a number is always the same one. Its key says which row it changes, and a key's events are all in one
-Kafka partition. Fields come at certain numbers, one of them with a type that its column does not have later on. Some
+The event of a number is always the same. Its key names the row that it changes, and a key's events are all in one Kafka
+partition. Fields appear at certain numbers, one of them with a type that differs from its column's later type. Some
 events cannot be read, and some delete, by their operation or as tombstones.
 
-The judge applies Kafka's events one by one. It shares no code with the services, as tests/verifier.py.
+The judge applies Kafka's events one by one. It shares no code with the services, like tests/verifier.py.
 """
 
 from __future__ import annotations
@@ -68,12 +68,12 @@ def settings(table: str) -> dict[str, object]:
 
 
 def tables(table: str) -> list[str]:
-    """Those with rows, the stream's own one first."""
+    """The tables with rows, the main table first."""
     return [table, *(f"{table}_{route}" for route in ROUTES)]
 
 
 def event_faults(sent: Sequence[Sent], table: str, *, server: S3Server, folder: Path) -> list[str]:
-    """What is wrong with the tables' rows and the dead letters, by two readers; copies go to ``folder``."""
+    """Unexpected rows and dead letters of the tables, by two readers; copies go to ``folder``."""
     wanted, letters = _replayed(sent, table)
     urls = [*tables(table), f"{table}_dead_letters"]
     copies = [copied(url, server.storage_options, folder) for url in urls]
@@ -100,7 +100,7 @@ def event_faults(sent: Sequence[Sent], table: str, *, server: S3Server, folder: 
 
 
 def _replayed(sent: Sequence[Sent], table: str) -> tuple[dict[str, dict[int, Row]], list[Sent]]:
-    """The rows of each table by id, and what cannot be read, for the events in Kafka's order."""
+    """The rows of each table by id, and the unreadable events, for the events in Kafka's order."""
     rows: dict[str, dict[int, Row]] = {url: {} for url in tables(table)}
     letters: list[Sent] = []
     own, left, right = tables(table)
@@ -120,7 +120,7 @@ def _replayed(sent: Sequence[Sent], table: str) -> tuple[dict[str, dict[int, Row
 
 
 def _shown(row: Row) -> str:
-    """A row's values by name, wherever they are; the operation has no column."""
+    """A row's values by name, in whatever columns; the operation has no column."""
     rescued = row.get(_RESCUE)
     values = {**row, **(json.loads(str(rescued)) if rescued is not None else {})}
     for name in (_RESCUE, "op", "_kafka_topic", "_kafka_timestamp"):

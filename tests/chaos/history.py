@@ -1,7 +1,7 @@
 """Whether a run's history is right: the verdict, from Kafka's and the tables' contents and nothing else.
 
-No log of a service, no marker, no ledger of the producer and no code of the services has a part in it (an architecture
-test sees to that). What else may be wrong with a run is reported next to it (`__main__.py`).
+It uses no service log, no marker, no producer's ledger and no code of the services (an architecture test enforces
+that). Other problems of a run are reported next to it (`__main__.py`).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 def history_faults(
     sent: Sequence[Sent], table: str, *, has_state: bool, has_events: bool, server: S3Server, folder: Path
 ) -> list[str]:
-    """What is wrong with the rows and dead letters of a table, for the records that Kafka has; copies go to ``folder``.
+    """Faults in the rows and dead letters of a table, for the records that Kafka has; copies go to ``folder``.
 
-    ``has_state``: each row says how many came before it. ``has_events``: records are events (tests/chaos/events.py).
+    ``has_state``: each row has the number of earlier ones. ``has_events``: records are events (tests/chaos/events.py).
     """
     if has_events:
         return event_faults(sent, table, server=server, folder=folder)

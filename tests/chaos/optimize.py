@@ -1,6 +1,6 @@
-"""``python -m tests.chaos.optimize TABLE``: what an operator does now and then, with delta-rs, told by the environment.
+"""``python -m tests.chaos.optimize TABLE``: an operator's OPTIMIZE with delta-rs, configured by the environment.
 
-delta-rs creates its commits under a condition too, so it may write to a table on S3 beside Delta's own drivers.
+delta-rs creates its commits conditionally too, so it may write to a table on S3 next to Delta's own drivers.
 """
 
 import json
@@ -12,14 +12,14 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 
 def main(table: str) -> None:
-    """Compact; says what came of it."""
+    """Compact, and print the result."""
     options = {"AWS_ALLOW_HTTP": "true"}
     try:
         figures = DeltaTable(table, storage_options=options).optimize.compact()
     except TableNotFoundError:
         typer.echo("there is no table yet")
     except (DeltaError, OSError) as error:
-        # The store is being killed under it; an operator would come again.
+        # The store is being killed meanwhile; an operator would try again.
         typer.echo(f"gave up: {str(error)[:300]}")
     else:
         typer.echo(json.dumps({"added": figures["numFilesAdded"], "removed": figures["numFilesRemoved"]}))

@@ -1,11 +1,11 @@
-"""What goes wrong, and when: a pure function of a seed.
+"""The faults of a run and their times: a pure function of a seed.
 
 Rules:
 
-1. One seed is one plan. What the processes make of it is another matter: they are real.
-2. Kinds are dealt from a shuffled deck, so that each comes before one comes too often, and in short runs too.
-3. A pause lasts longer than the consumer group's session and the loaders' lease: whoever is paused is replaced, and
-   goes on as a zombie.
+1. One seed is one plan. The real processes may react to it differently each time.
+2. Kinds are dealt from a shuffled deck, so that all kinds occur before any occurs often, in short runs too.
+3. A pause lasts longer than the consumer group's session and the loaders' lease: a paused process is replaced, and
+   continues as a zombie.
 """
 
 import random
@@ -17,7 +17,7 @@ SESSION_S = 6.0
 LEASE_S = 5.0
 _LONGEST_GAP_S = 5.0
 _REST = 0.9
-"""Of the time; the faults of the last tenth would meet nobody who does anything afterwards but heal."""
+"""The fraction of the run with faults; after a fault in the last tenth only the recovery would follow."""
 
 
 class Kind(StrEnum):
@@ -66,17 +66,17 @@ _OFTEN = (
 @dataclass(frozen=True, slots=True)
 class Fault:
     at_s: float
-    """After the beginning."""
+    """Seconds after the beginning."""
     kind: Kind
     lasts_s: float
-    """0 for what is over at once."""
+    """Seconds; 0 for faults without a duration."""
     which: int
-    """Which of those whom it can befall, counted around."""
+    """The index of the affected service, modulo their number."""
 
 
 def plan(seed: int, seconds: float) -> tuple[Fault, ...]:
     rng = random.Random(f"chaos {seed}")  # noqa: S311 - the same plan for the same seed is what is wanted
-    # Each kind once before the short run's end.
+    # Each kind occurs once before the end of a short run.
     gap_s = min(_LONGEST_GAP_S, seconds * _REST / (len(Kind) + 1))
     faults: list[Fault] = []
     at_s = 0.0

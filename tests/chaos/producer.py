@@ -2,10 +2,11 @@
 
 Rules:
 
-1. Blocks of records are sent in turn by an idempotent producer, or in a transaction, which is committed or aborted.
-2. The ledger has a line for each block whose fate is certain: its first number, the number after its last, and
-   ``kept`` or ``aborted``. It is ``unknown`` when Kafka does not say.
-3. An aborted transaction's records are never sent again; one that Kafka had aborted is.
+1. Blocks of records are sent alternately by an idempotent producer, or in a transaction, which is committed or aborted.
+2. The ledger has a line for each finished block: its first number, the number after its last, and ``kept`` or
+   ``aborted``, or ``unknown`` when Kafka does not say.
+3. The records of a deliberately aborted transaction are never sent again; those of a transaction that Kafka aborted
+   are.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class Sender:
                 self._again(self._transactional.commit_transaction)
             except KafkaException as error:
                 if not error.args[0].txn_requires_abort():
-                    # Whether the transaction was committed is Kafka's secret; a new producer ends it either way.
+                    # Only Kafka knows whether the transaction was committed; a new producer ends it either way.
                     self._transactional = self._begin_transactional()
                     return UNKNOWN
                 self._again(self._transactional.abort_transaction)
@@ -91,7 +92,7 @@ class Sender:
 
     @staticmethod
     def _again(step: object) -> None:
-        """Carry out a step that may be tried again until it is done. Raises what cannot be."""
+        """Repeat a retriable step until it succeeds. Raises errors that cannot be retried."""
         assert callable(step)
         while True:
             try:
@@ -104,7 +105,7 @@ class Sender:
 
 
 def record_of(state: State) -> Callable[[int, int], Record]:
-    """What makes the record of a seed and a number."""
+    """The function from a number to its record, for a seed."""
     return event if state is State.EVENTS else record
 
 
@@ -128,7 +129,7 @@ def main(  # noqa: PLR0917 - as on the command line
             if ahead_s > 0:
                 time.sleep(ahead_s)
             else:
-                began_s -= ahead_s  # what an outage took is not caught up: the rate stays modest
+                began_s -= ahead_s  # an outage is not caught up: the rate stays modest
 
 
 if __name__ == "__main__":

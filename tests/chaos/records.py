@@ -1,7 +1,7 @@
-"""The records of a run: number n of a seed is always the same one, and says its number.
+"""The records of a run: number n of a seed is always the same one, and contains its number.
 
-Every fortieth does not fit, every thirty-first is a tombstone. The key says what should become of a record, as
-tests/verifier.py wants it; a tombstone's key has its number.
+Every fortieth is invalid, every thirty-first is a tombstone. The key says what should become of a record, as
+tests/verifier.py expects; a tombstone's key has its number.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Record:
 
 def record(seed: int, number: int) -> Record:
     rng = random.Random(f"{seed}/{number}")  # noqa: S311 - a test's data
-    # The last partition gets little, so that there is one that is idle for a while.
+    # The last partition gets few records, so that one partition is idle for a while.
     partition = rng.choices(range(PARTITIONS), [20] * (PARTITIONS - 1) + [1])[0]
     if number % 31 == 0:
         return Record(partition, b"%b%d" % (_GONE, number), None)
@@ -81,7 +81,7 @@ def number_of(sent: Sent) -> int:
 
 
 def expected(sent: Sent) -> Row:
-    """The row that a good record becomes, but for Kafka's columns."""
+    """The expected row of a good record, without Kafka's columns."""
     row = parse(sent)
     nested = row["nested"]
     same: Callable[[object], object] = lambda value: value  # noqa: E731
@@ -95,7 +95,7 @@ def expected(sent: Sent) -> Row:
 
 
 def numbered(sent: Iterable[Sent]) -> Callable[[Sent], Row]:
-    """The row that a good record becomes in a run with state, by all that Kafka has (`tests.chaos.stateful`)."""
+    """The expected row of a good record in a run with state, by all records in Kafka (`tests.chaos.stateful`)."""
     counts: dict[object, itertools.count[int]] = defaultdict(lambda: itertools.count(1))
     seen = {
         numbered_record.place: next(counts[numbered_record.place[1], parse(numbered_record)["kind"]])

@@ -1,12 +1,12 @@
-"""Processes that are killed, paused and started again, as a supervisor would start them.
+"""Processes that are killed, paused and restarted, as by a supervisor.
 
 Rules:
 
-1. A process leads a group of its own. What befalls it befalls the whole group (a loader has a JVM), unless said
-   otherwise, and is done by the group's id, never by a name.
-2. Who ends is started again after a second, as long as it is wanted. An end that nobody asked for is kept with its
-   exit code: a service may end so when its store is gone, and somebody must be able to see it.
-3. `Services.end` leaves no process behind, whatever happened before.
+1. A process leads a group of its own. A fault affects the whole group (a loader has a JVM), unless noted, and uses the
+   group's id, never a name.
+2. A process that ends is restarted after a second, until the service is ended. An unrequested end is kept with its exit
+   code: a service may end when its store is away, and that must be visible.
+3. `Services.end` leaves no process behind, in any case.
 """
 
 import json
@@ -39,7 +39,7 @@ class Service:
     ending_since_s: float | None = None
     killed: bool = False
     ends: list[str] = field(default_factory=list)
-    """Ends that nobody asked for."""
+    """Unrequested ends."""
     _start_at_s: float = 0.0
 
     @property
@@ -48,7 +48,7 @@ class Service:
 
     @property
     def is_free(self) -> bool:
-        """Whether it runs and nothing befalls it now."""
+        """Whether it runs and no fault affects it now."""
         return self.is_running and not self.paused and self.ending_since_s is None
 
     def start(self) -> None:
@@ -66,18 +66,18 @@ class Service:
             self.child.kill()
 
     def pause(self) -> None:
-        """Stop everything in its tracks."""
+        """SIGSTOP for the whole group."""
         self.paused = True
         _signal_group(self.groups[-1], signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let everything go on."""
+        """SIGCONT for the whole group."""
         if self.paused and self.is_running:
             _signal_group(self.groups[-1], signal.SIGCONT)
         self.paused = False
 
     def terminate(self) -> None:
-        """SIGTERM, as a supervisor sends it: to the process itself."""
+        """SIGTERM, as by a supervisor: to the process itself."""
         if self.child is not None and self.is_running:
             self.ending_since_s = time.monotonic()
             self.child.signal(signal.SIGTERM)
@@ -109,7 +109,7 @@ class Services:
     all: list[Service] = field(default_factory=list)
 
     def add(self, name: str, module: str, *arguments: str | Path) -> Service:
-        """Begin with a service: ``python -m module arguments``."""
+        """Start a service: ``python -m module arguments``."""
         service = Service(name, [sys.executable, "-m", module, *map(str, arguments)], self.folder)
         self.all.append(service)
         service.start()
@@ -123,7 +123,7 @@ class Services:
             service.supervise()
 
     def end(self) -> list[int]:
-        """End everything now; the groups that still have a process afterwards, which is none."""
+        """End everything now; returns the groups that still have a process afterwards, which should be none."""
         groups = [group for service in self.all for group in service.groups]
         for service in self.all:
             service.wanted = False
@@ -144,7 +144,7 @@ class Event:
 
 
 def events(services: Sequence[Service]) -> Iterator[Event]:
-    """Everything in the logs, but for lines that were cut off by a kill."""
+    """All log events, except lines that were cut off by a kill."""
     for service in services:
         for log in service.logs:
             for line in log.read_text("utf-8", "replace").splitlines():
@@ -155,12 +155,12 @@ def events(services: Sequence[Service]) -> Iterator[Event]:
 
 
 def counted(services: Sequence[Service]) -> Counter[str]:
-    """How often each event was told."""
+    """How often each event was logged."""
     return Counter(event.name for event in events(services))
 
 
 def bugs(services: Sequence[Service]) -> list[str]:
-    """Logs with what no fault may cause."""
+    """Logs with errors that no fault may cause."""
     signs = ("Traceback (most recent call last)", '"unexpected exception"')
     return [
         f"{log.name} has {sign}"

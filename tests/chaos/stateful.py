@@ -1,7 +1,8 @@
-"""The stream of a run as a topology whose rows say how many came before them: a state that is not its marker's shows.
+"""The stream of a run as a topology whose rows count the earlier ones: state that differs from its marker's becomes
+visible.
 
 Each good record of a Kafka partition is counted, by its kind. The judge counts Kafka's records itself
-(`tests.chaos.records.numbered`); it knows nothing of state.
+(`tests.chaos.records.numbered`) and does not read the state.
 """
 
 from enum import StrEnum
@@ -15,7 +16,7 @@ SEEN = "seen BIGINT"
 
 
 class State(StrEnum):
-    """Where a run's writers have state, or that they have none and merge change events (tests/chaos/events.py)."""
+    """Where a run's writers keep state, or that they have none and merge change events (tests/chaos/events.py)."""
 
     NONE = "none"
     STAGE = "stage"

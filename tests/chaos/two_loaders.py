@@ -1,9 +1,9 @@
 """``python -m tests.chaos.two_loaders``: two loaders without a lease race for minutes on one table on S3.
 
-Both load the same two streams, in opposite order and as often as they can, while markers come in all the time. A proxy
-holds a share of the log's writes back until both have come to write the same version, so that the race is there and
-not only likely. In the end every commit that either was told it has made is in the log, and each staged record is in
-the table once, as two readers say that know nothing of the loaders.
+Both load the same two streams, in opposite order and as often as they can, while markers arrive all the time. A proxy
+holds back a share of the log's writes until both loaders try to write the same version, which makes the race certain.
+At the end every commit that either loader logged is in the Delta log, and each staged record is in the table once, by
+two readers that share no code with the loaders.
 """
 
 import random
@@ -25,7 +25,7 @@ import yaml
 from devservices import processes
 from devservices.proxy import Pass, Request, Verdict, running_proxy
 from devservices.s3 import S3Kind, S3Server, running_s3
-from tests.chaos import books
+from tests.chaos import reported
 from tests.chaos.services import Services, bugs, counted
 from tests.fakes.staging import DECLARED, Staging
 from tests.verifier import delta_rs_reader, duckdb_reader
@@ -43,18 +43,18 @@ _APPS = ("orders", "returns")
 
 @dataclass(slots=True)
 class Crossing:
-    """Holds some of the log's writes back until another driver comes to write the same version."""
+    """Holds back some of the log's writes until another driver tries to write the same version."""
 
     rng: random.Random
     came: dict[str, set[str]] = field(default_factory=dict)
     changed: threading.Condition = field(default_factory=threading.Condition)
 
     def __call__(self, request: Request) -> Verdict:
-        """Wait for a while at most: the other one need not have anything to write."""
+        """Waits for a limited time: the other driver may have nothing to write."""
         if request.method == "PUT" and _COMMIT.search(request.path):
             with self.changed:
                 met = self.came.setdefault(request.path, set())
-                met.add(request.content_sha256)  # a driver that tries again is not the other one
+                met.add(request.content_sha256)  # a driver that retries is not the other one
                 self.changed.notify_all()
                 if self.rng.random() < _HELD_SHARE:
                     self.changed.wait_for(lambda: len(met) > 1, _HELD_S)
@@ -62,7 +62,7 @@ class Crossing:
 
     @property
     def raced(self) -> int:
-        """Versions that both wrote, or tried to."""
+        """Versions that both drivers wrote, or tried to write."""
         return sum(len(met) > 1 for met in self.came.values())
 
 
@@ -72,7 +72,7 @@ def main(
     store: Annotated[str, typer.Option(help="moto, versitygw or minio.")] = "versitygw",
     seed: Annotated[int, typer.Option(help="Of what is held back.")] = 0,
 ) -> None:
-    """Race, and tell what came of it."""
+    """Race, and print the result."""
     processes.end_on_sigterm()
     folder = Path(tempfile.mkdtemp(prefix="two-loaders-"))
     faults = ["the run did not come to its end"]
@@ -90,7 +90,7 @@ def main(
 
 
 def race(folder: Path, store: S3Kind, seed: int, seconds: float) -> list[str]:
-    """The faults that were found."""
+    """The faults of the race."""
     with ExitStack() as started:
         (folder / "s3").mkdir()
         server = started.enter_context(running_s3(store, folder / "s3"))
@@ -122,7 +122,7 @@ def _settings(streams: list[Staging], endpoint_url: str) -> dict[str, object]:
             "url": streams[0].stage_url,
             "storage_options": {**streams[0].storage_options, "endpoint_url": endpoint_url},
         },
-        # Without a lease: what is under test must hold where it fails to keep two loaders apart.
+        # Without a lease: exactly once must hold where it fails to keep two loaders apart.
         "loader": {
             "schedule": "200ms",
             "lease": "0s",
@@ -138,7 +138,7 @@ def _settings(streams: list[Staging], endpoint_url: str) -> dict[str, object]:
 
 
 def _stage(streams: list[Staging], seconds: float, services: Services) -> dict[tuple[str, int], int]:
-    """Stage markers for so long after the first of them was loaded; the end of each Kafka partition."""
+    """Stage markers for so long after the first of them was loaded; returns the end of each Kafka partition."""
     ends: dict[tuple[str, int], int] = {}
     first = f"_delta_log/{1:020}.json"
     waiting_until_s = time.monotonic() + _LOADED_WITHIN_S
@@ -168,13 +168,15 @@ def _loaded(services: Services, server: S3Server, table: str, staged: dict[tuple
 
 
 def _behind(server: S3Server, table: str, app_id: str, staged: dict[tuple[str, int], int]) -> dict[int, int]:
-    return books.behind(table, app_id, server, {part: end - 1 for (app, part), end in staged.items() if app == app_id})
+    return reported.behind(
+        table, app_id, server, {part: end - 1 for (app, part), end in staged.items() if app == app_id}
+    )
 
 
 def _books(
     services: Services, server: S3Server, table: str, staged: dict[tuple[str, int], int], crossing: Crossing
 ) -> list[str]:
-    acknowledged, faults = books.commit_faults([table], server, services.all)
+    acknowledged, faults = reported.commit_faults([table], server, services.all)
     wanted: Counter[tuple[object, ...]] = Counter(
         (topic, part, offset) for (topic, part), end in staged.items() for offset in range(end)
     )
@@ -192,7 +194,8 @@ def _books(
             )
     events = counted(services.all)
     typer.echo(
-        f"{wanted.total()} records, {len(books.commits_of(table, server))} versions, {crossing.raced} of them raced for"
+        f"{wanted.total()} records, {len(reported.commits_of(table, server))} versions, "
+        f"{crossing.raced} of them by both loaders"
     )
     for service, count in sorted(acknowledged.items()):
         typer.echo(f"  {count:>5}  acknowledged commits of {service}")

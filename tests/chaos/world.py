@@ -32,9 +32,9 @@ from devservices.tcp_proxy import TcpProxies, TcpProxy, running_tcp_proxies
 from tests.chaos import events
 from tests.chaos.plan import LEASE_S, SESSION_S, Fault, Kind
 from tests.chaos.records import COLUMNS, PARTITION_BY, PARTITIONS
+from tests.chaos.request_faults import RequestFaults
 from tests.chaos.services import Service, Services
 from tests.chaos.stateful import SEEN, TOPIC, State
-from tests.chaos.troubles import Troubles
 
 CHANGES = "orders-changes"
 APP_ID = "orders"
@@ -61,7 +61,7 @@ class World:
     services: Services
     kafka_proxies: list[TcpProxy]
     s3_proxy: TcpProxy
-    troubles: Troubles
+    request_faults: RequestFaults
     group_protocol: str
     state: State
     began_s: float = field(default_factory=time.monotonic)
@@ -90,19 +90,19 @@ class World:
 
     # Time.
 
-    def tell(self, text: str) -> None:
+    def log(self, text: str) -> None:
         line = f"{time.monotonic() - self.began_s:7.1f} s  {text}"
         typer.echo(line)
         with (self.folder / "timeline.txt").open("a", encoding="utf-8") as lines:
             lines.write(line + "\n")
 
     def run_until(self, at_s: float) -> None:
-        """Let time pass: what is due happens, and who ended is started again."""
+        """Let time pass: due faults are applied, and ended services restarted."""
         while True:
             now_s = time.monotonic() - self.began_s
             while self._later and self._later[0][0] <= now_s:
                 _, _, text, act = heapq.heappop(self._later)
-                self.tell(text)
+                self.log(text)
                 act()
             self.services.supervise()
             if now_s >= at_s:
@@ -110,7 +110,7 @@ class World:
             time.sleep(_TICK_S)
 
     def wait_until(self, is_so: Callable[[], bool], seconds: float) -> bool:
-        """Let time pass until something is so; whether it came to be."""
+        """Let time pass until a condition holds; returns whether it did."""
         deadline_s = time.monotonic() + seconds
         while not is_so():
             if time.monotonic() > deadline_s:
@@ -119,7 +119,7 @@ class World:
         return True
 
     def warm_up(self) -> None:
-        """Wait until everybody works: faults that only meet processes which start show little."""
+        """Wait until all services work: faults on processes that are starting show little."""
         tables = FsspecStore(f"{self.table}/_delta_log", self.s3.storage_options)
 
         def is_warm() -> bool:
@@ -130,31 +130,31 @@ class World:
             msg = f"after {_WARM_WITHIN_S} s without a fault nothing is loaded"
             raise processes.ServiceError(msg)
         self.began_s = time.monotonic()
-        self.tell("everybody works")
+        self.log("all services work")
 
-    def heal(self) -> None:
-        """Undo everything that is not undone yet."""
+    def end_faults(self) -> None:
+        """Undo all remaining faults."""
         while self._later:
             _, _, text, act = heapq.heappop(self._later)
-            self.tell(text)
+            self.log(text)
             act()
         for service in self.services.all:
             service.resume()
         self.kafka.wait_until_ready()
-        self.tell("all is healed")
+        self.log("all faults have ended")
 
     # Faults.
 
     def inflict(self, fault: Fault) -> None:
-        """Do what the plan says, if there is somebody to do it to."""
+        """Apply a fault of the plan, if there is a process for it."""
         outcome = self._inflict(fault)
         if outcome is None:
             self.skipped[fault.kind] += 1
-            self.tell(f"({fault.kind}: nobody there)")
+            self.log(f"({fault.kind}: no such process)")
             return
         self.done[fault.kind] += 1
         lasting = f", for {fault.lasts_s:.1f} s" if fault.lasts_s else ""
-        self.tell(f"{fault.kind}: {outcome}{lasting}")
+        self.log(f"{fault.kind}: {outcome}{lasting}")
 
     def _inflict(self, fault: Fault) -> str | None:
         match fault.kind:
@@ -213,9 +213,9 @@ class World:
                 self.s3_proxy.stall()
                 self._after(fault, "S3 answers again", self.s3_proxy.resume)
             case Kind.S3_ANSWERS_LOST:
-                self.troubles.losing_until_s = now_s + fault.lasts_s
+                self.request_faults.losing_until_s = now_s + fault.lasts_s
             case _:
-                self.troubles.slow_until_s = now_s + fault.lasts_s
+                self.request_faults.slow_until_s = now_s + fault.lasts_s
         return self.s3.kind
 
     def _to_kafka(self, fault: Fault) -> str | None:
@@ -250,7 +250,7 @@ class World:
         at_s = time.monotonic() - self.began_s + fault.lasts_s
         heapq.heappush(self._later, (at_s, next(self._numbers), text, act))
 
-    # Who is there.
+    # Which services there are.
 
     def start_writer(self) -> Service:
         number = len(self.services.named("writer")) + 1
@@ -284,7 +284,7 @@ class World:
                 **session,
             },
             "stage": {"url": self.stage, "storage_options": {**self.s3.storage_options, **endpoint}},
-            # Half of the time that states are kept is the most that they stay in a topic: less than a run lasts.
+            # States are kept in a topic for at most twice this time: less than the duration of a run.
             "writer": {
                 "group_id": TOPIC,
                 "flush_after": "2s",
@@ -294,7 +294,7 @@ class World:
             },
             "loader": {
                 "schedule": "5s",
-                "marker_retention": "0s",  # a position is free as soon as it can be: the worst case for late claims
+                "marker_retention": "0s",  # a position is free as soon as possible: the worst case for late claims
                 "lease": f"{LEASE_S:g}s",
                 "http": None,
                 "spark": {"spark.master": "local[1]", "spark.driver.memory": "700m"},
@@ -322,23 +322,23 @@ class World:
 
 @contextmanager
 def running_world(folder: Path, store: S3Kind, seed: int, protocol: str, state: State) -> Iterator[World]:
-    """Start the servers; whatever happens, nothing of it is left in the end."""
+    """Start the servers, and stop all of them at the end in any case."""
     with ExitStack() as started:
         proxies = started.enter_context(running_tcp_proxies())
         s3 = started.enter_context(running_s3(store, _folder(folder, store)))
         s3.create_bucket(BUCKET)
-        troubles = Troubles(random.Random(seed))  # noqa: S311 - the same troubles for the same seed
-        http = started.enter_context(running_proxy(s3.endpoint_url, troubles, remembers=False))
+        request_faults = RequestFaults(random.Random(seed))  # noqa: S311 - the same faults for the same seed
+        http = started.enter_context(running_proxy(s3.endpoint_url, request_faults, remembers=False))
         made: list[TcpProxy] = []
         options = KafkaOptions(3, proxy_before=_keeping(proxies, made), properties=_BROKER_PROPERTIES)
         kafka = started.enter_context(running_kafka(options, _folder(folder, "kafka")))
         for broker in kafka.brokers:
-            started.callback(broker.kill)  # called first; nobody wants its data any more
+            started.callback(broker.kill)  # called first; its data is no longer needed
         services = Services(_folder(folder, "logs"))
         started.callback(_end, services)
         os.environ |= s3.environ  # for the operator
         http_port = int(http.endpoint_url.rpartition(":")[2])
-        yield World(folder, kafka, s3, services, made, proxies.before(http_port), troubles, protocol, state)
+        yield World(folder, kafka, s3, services, made, proxies.before(http_port), request_faults, protocol, state)
 
 
 def _keeping(proxies: TcpProxies, made: list[TcpProxy]) -> Callable[[int], int]:
@@ -350,7 +350,7 @@ def _keeping(proxies: TcpProxies, made: list[TcpProxy]) -> Callable[[int], int]:
 
 
 def _is_up(service: Service) -> bool:
-    """Whether it has come so far that it takes part."""
+    """Whether it has started completely."""
     text = service.logs[-1].read_text("utf-8", "replace")
     return any(f'"event": "{event}"' in text for event in ("partitions assigned", "lease taken", "standing by"))
 

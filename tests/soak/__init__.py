@@ -1,1 +1,1 @@
-"""Programs that run for minutes, and the short forms of them that are tests."""
+"""Programs that run for minutes, and their short forms, which are tests."""

@@ -1,7 +1,7 @@
-"""A customer's Spark driver: maintains and changes a table in a loop, and knows nothing of the loader.
+"""A customer's Spark driver: maintains and changes a table in a loop, independently of the loader.
 
 ``python -m tests.soak.foreign_driver TABLE STOP`` prints ``ready``, then a JSON line for each of its commits, until the
-file STOP is there. What meets another's commit is tried again, as people do.
+file STOP exists. Statements that conflict with another commit are retried, as users do.
 """
 
 import json
@@ -21,7 +21,7 @@ _COLUMNS_AT_MOST = 20
 
 
 def main() -> None:
-    """Work until told to stop."""
+    """Work until the file exists."""
     url, stop = sys.argv[1], Path(sys.argv[2])
     spark = build_session(_settings(url))
     spark.sql(f"DESCRIBE HISTORY delta.`{url}`").collect()
@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def _deeds(spark: SparkSession, table: str) -> Iterator[tuple[str, str, int]]:
-    """What is done in turn, each with the offset of partition 0 up to which rows are deleted by then."""
+    """The statements in turn, each with the offset of partition 0 up to which rows are deleted by then."""
     deleted_to = turn = 0
     while True:
         turn += 1
@@ -54,7 +54,7 @@ def _deeds(spark: SparkSession, table: str) -> Iterator[tuple[str, str, int]]:
         yield "MERGE", merge, deleted_to
         properties = f"ALTER TABLE {table} SET TBLPROPERTIES ('customers.turn' = '{turn}')"
         yield "SET TBLPROPERTIES", properties, deleted_to
-        # What is below half of what is loaded is all loaded, so it is known which rows have to be left.
+        # All offsets below half of the loaded ones are loaded, so the remaining rows are known.
         highest = spark.sql(f"SELECT max(_kafka_offset) FROM {table} WHERE _kafka_partition = 0").collect()[0][0]  # noqa: S608
         to = max(deleted_to, (highest or 0) // 2)
         yield "DELETE", f"DELETE FROM {table} WHERE _kafka_partition = 0 AND _kafka_offset < {to}", to  # noqa: S608

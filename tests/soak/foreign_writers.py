@@ -1,8 +1,8 @@
-"""The loader beside a customer's OPTIMIZE, MERGE, DELETE and ALTER TABLE in a loop, each in a driver of its own.
+"""The loader together with a customer's OPTIMIZE, MERGE, DELETE and ALTER TABLE in a loop, each in a driver of its own.
 
 ``python -m tests.soak.foreign_writers --minutes 5`` (`make foreign MINUTES=5`) prints the commits of both sides, their
 conflicts and the longest wait of each, and compares the table with what was staged. It ends with 1 when a row is
-missing or twice, or when one side got nothing done.
+missing or duplicated, or when one side made no progress.
 """
 
 import json
@@ -48,7 +48,7 @@ class Side:
     longest_s: float = 0.0
 
     def add(self, conflicts: int, seconds: float) -> None:
-        """One commit, and how long it took with all its tries."""
+        """One commit, and its time including all retries."""
         self.commits += 1
         self.conflicts += conflicts
         self.longest_s = max(self.longest_s, seconds)
@@ -71,7 +71,7 @@ class Outcome:
 
     @property
     def clean(self) -> bool:
-        """Whether each row is there once, and nobody failed or starved."""
+        """Whether each row is there once, and neither side failed or starved."""
         wrong = self.missing + self.twice + self.unknown + self.not_blind + len(self.failures)
         return not wrong and self.loader.commits > 0 and len(self.foreign) == _DEEDS
 
@@ -85,7 +85,7 @@ class Outcome:
 
 
 class Watched:
-    """`delta_loader.ports.DeltaTables` that counts what becomes of commits."""
+    """`delta_loader.ports.DeltaTables` that counts the outcomes of commits."""
 
     def __init__(self, tables: SparkDeltaTables, side: Side) -> None:
         self._tables = tables
@@ -115,7 +115,7 @@ class Watched:
 
 
 class _Told:
-    """What the foreign driver's log tells of its commits."""
+    """The commits in the foreign driver's log."""
 
     def __init__(self, log: Path) -> None:
         self._log = log
@@ -123,11 +123,11 @@ class _Told:
         self._since_s = time.monotonic()
 
     def commits(self) -> list[dict[str, Any]]:
-        """All by now, oldest first."""
+        """All commits until now, oldest first."""
         return [json.loads(line) for line in self._log.read_text().splitlines() if line.startswith("{")]
 
     def silent_s(self) -> float:
-        """How long no commit has been heard of."""
+        """Seconds since the last commit."""
         now_s = time.monotonic()
         if (heard := len(self.commits())) > self._heard:
             self._heard, self._since_s = heard, now_s
@@ -135,7 +135,7 @@ class _Told:
 
 
 def run(spark: SparkSession, folder: Path, seconds: float, *, serializable: bool = False) -> Outcome:
-    """Load beside the foreign driver for so long, and look at the table."""
+    """Load next to the foreign driver for so long, and check the table."""
     outcome = Outcome()
     staging = Staging.below(folder)
     watched = Watched(SparkDeltaTables(spark, SystemClock()), outcome.loader)
@@ -172,7 +172,7 @@ def _stage(staging: Staging, ends: dict[int, int]) -> None:
 
 
 def _goes_on(passed_s: float, seconds: float, commits_log: _Told) -> bool:
-    """So long, or on a slow machine until the foreign driver has done each deed once."""
+    """For so long, or on a slow machine until the foreign driver has run each statement once."""
     done = {commit["deed"] for commit in commits_log.commits()}
     return passed_s < seconds or (len(done) < _DEEDS and passed_s < _LONGEST_S)
 
@@ -186,7 +186,7 @@ def _await(done: object, timeout_s: float) -> None:
 
 
 def _hear(commits_log: _Told, outcome: Outcome) -> int:
-    """Add up what the foreign driver told; the offset of partition 0 up to which it deleted."""
+    """Add up the foreign driver's log; returns the offset of partition 0 up to which it deleted."""
     deleted_to = 0
     for commit in commits_log.commits():
         outcome.foreign.setdefault(commit["deed"], Side()).add(commit["conflicts"], commit["seconds"])
@@ -215,7 +215,7 @@ def main(
     *,
     serializable: Annotated[bool, typer.Option(help="With delta.isolationLevel = Serializable.")] = False,
 ) -> None:
-    """Run for minutes and print what became of it."""
+    """Run for minutes and print the result."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         spark = build_session(settings_for(Staging.below(folder)))

@@ -14,8 +14,8 @@ _CHANGES = frozenset({"PUT", "POST", "DELETE"})
 
 
 @dataclass(slots=True)
-class Troubles:
-    """May be changed at any time; asked from many threads."""
+class RequestFaults:
+    """May be changed at any time; called from many threads."""
 
     rng: random.Random
     losing_until_s: float = 0.0
@@ -24,7 +24,7 @@ class Troubles:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __call__(self, request: Request) -> Verdict:
-        """Only requests that change something are worth the trouble."""
+        """Only requests that change something are affected."""
         if request.method not in _CHANGES:
             return Pass()
         now_s = time.monotonic()

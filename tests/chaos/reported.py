@@ -1,11 +1,12 @@
-"""What came of it, beyond the verdict by Kafka and the tables alone (tests/chaos/history.py), and no part of it.
+"""What services and producer reported, compared with Kafka and the Delta log. The verdict on the records is separate
+(tests/chaos/history.py).
 
 Rules:
 
-1. Kafka is compared with the producer's ledger first: what was kept is there once, what was aborted is not, and each
-   record is the one that its number says. So the verifier's own ground is firm.
-2. Each commit that a loader was told is made (its log says so, whether or not it was killed a moment later) is in the
-   Delta log under its version and its id, and no id is there twice.
+1. Kafka is compared with the producer's ledger first: committed records are there once, aborted ones are not, and each
+   record is the one of its number. So the verifier can rely on Kafka's content.
+2. Each commit that a loader logged (even if it was killed a moment later) is in the Delta log under its version and its
+   id, and no id is there twice.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _COMMIT = re.compile(r"_delta_log/(\d{20})\.json")
 
 
 def ledger_faults(ledger: Path, sent: Sequence[Sent], of: Callable[[int], Record]) -> list[str]:
-    """What of Kafka's content is not what the producer was told (rule 1); ``of`` gives the record of a number."""
+    """Differences between Kafka's content and the producer's ledger (rule 1); ``of`` gives the record of a number."""
     lines = [line.split() for line in ledger.read_text("ascii").splitlines()]
     if lines[-1] != ["end"]:
         return ["the producer did not come to its end"]
@@ -66,7 +67,7 @@ def last_offsets(sent: Sequence[Sent]) -> dict[int, int]:
 
 
 def behind(table: str, app_id: str, server: S3Server, last: Mapping[int, int]) -> dict[int, int]:
-    """How many offsets of each Kafka partition a table does not have yet; empty when it has all."""
+    """The number of offsets of each Kafka partition that a table lacks; empty when it has all."""
     try:
         state = read_table_state(FsspecStore(table, server.storage_options))
     except KafkaDeltaExpressError:
@@ -79,7 +80,7 @@ def behind(table: str, app_id: str, server: S3Server, last: Mapping[int, int]) -
 def commit_faults(
     tables: Sequence[str], server: S3Server, loaders: Sequence[Service]
 ) -> tuple[dict[str, int], list[str]]:
-    """How many commits each loader was told it has made, and what of that is not in the log (rule 2)."""
+    """The number of commits that each loader logged, and those missing from the Delta log (rule 2)."""
     logs = {table: commits_of(table, server) for table in tables}
     acknowledged: Counter[str] = Counter()
     faults: list[str] = []
@@ -88,7 +89,7 @@ def commit_faults(
             acknowledged[event.service] += 1
             table, version = str(event.content["table"]), int(str(event.content["version"]))
             if logs[table].get(version) != event.content["commit_id"]:
-                faults.append(f"{event.service} was told of version {version} of {table}, which is somebody else's")
+                faults.append(f"{event.service} reported version {version} of {table}, which another program wrote")
     for table, log in logs.items():
         ids = Counter(commit_id for commit_id in log.values() if commit_id is not None)
         faults += [f"{table} has commit {commit_id} {count} times" for commit_id, count in ids.items() if count > 1]
