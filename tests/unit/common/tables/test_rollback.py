@@ -10,6 +10,7 @@ import pytest
 from common.errors import UsageError
 from common.remedies import CONFIG
 from common.spans import Partition, Position, Span, Topic, TopicPartition
+from common.stage.markers import Origin
 from common.stage.resolutions import Resolution
 from common.storage.store import FsspecStore
 from common.tables.commit_metadata import CommitMetadata, Decision, Resolved
@@ -97,6 +98,18 @@ HISTORIES: dict[str, tuple[tuple[LoggedCommit, ...], dict[TopicPartition, int]]]
         (CREATED, FIRST, restore(2, 0), own(3, (P1, 0, 10), app_id="others")),
         {P0: 0},
     ),
+    "a restore that two of two partitions lost by": (
+        (CREATED, BOTH, SECOND, own(3, (P0, 20, 30), (P1, 5, 9)), restore(4, 2)),
+        {P0: 20, P1: 5},
+    ),
+    "a restore of a chain that had begun again at a lower offset": (
+        (CREATED, BEGUN, restore(2, 0), own(3, (P0, 30, 60)), restore(4, 0)),
+        {P0: 30, P1: 7},
+    ),
+    "a restore to a resolution that left out what was lost": (
+        (CREATED, FIRST, SECOND, restore(3, 1), answer(4, 3, p0=20), own(5, (P0, 20, 30)), restore(6, 4)),
+        {P0: 20},
+    ),
     "an answered restore": (ANSWERED, {}),
     "an answered restore with a load above it": ((*ANSWERED, own(5, (P0, 10, 20))), {}),
 }
@@ -121,10 +134,10 @@ def test_restore_undoes_all_commits_after_its_version() -> None:
 
 
 def test_dead_letter_positions_before_the_chain_origin_are_not_replayed() -> None:
-    counts = Counts(9, 8, 0, 0, (Span(Position(41), Position(42)),))
-    metadata = CommitMetadata("c1", "orders", {P0: Span(Position(41), Position(50))}, None, {P0: counts})
-    begun = LoggedCommit(1, "STREAMING UPDATE", read_version=0, metadata=metadata)
-    assert positions(CREATED, begun, restore(2, 0)) == {P0: 42}
+    counts = {P0: Counts(9, 8, 0, 0, (Span(Position(41), Position(42)),))}
+    counts[P1] = Counts(2, 1, 0, 0, (Span(Position(8), Position(9)),))  # given up within what it loaded
+    begun = replace(BEGUN, metadata=replace(required(BEGUN.metadata), counts=counts))
+    assert positions(CREATED, begun, restore(2, 0)) == {P0: 42, P1: 7}
 
 
 @pytest.mark.parametrize("operation", ["REPLACE TABLE", "CREATE OR REPLACE TABLE AS SELECT", "CLONE"])
@@ -181,7 +194,7 @@ def replaced(version: int, start: int, end: int) -> LoggedCommit:
 
 def test_replacement_of_a_range_does_not_resolve_an_earlier_restore() -> None:
     history = CREATED, FIRST, SECOND, restore(3, 1)
-    rollback = required(find_rollback(newest_first(*history, replaced(4, 2, 5)), "orders"))
+    rollback = required(find_rollback(newest_first(*history, replaced(4, 2, 10)), "orders"))
     assert (rollback.cause.version, rollback.positions, rollback.over) == (3, {P0: 10}, ())
     # It wrote rows that a replay would write again.
     rollback = required(find_rollback(newest_first(*history, replaced(4, 5, 15)), "orders"))
@@ -224,6 +237,18 @@ def test_expired_txn_stays_one_event_while_other_partitions_advance() -> None:
     assert causes == [1, 1]
 
 
+def test_newest_commit_says_which_chains_may_have_been_loaded_before() -> None:
+    commits = [
+        replace(
+            commit,
+            metadata=replace(required(commit.metadata), positions={P0: Position(20)}, unproved=frozenset(unproved)),
+        )
+        for commit, unproved in ((own(7), {(P1, 0)}), (own(6, (P0, 10, 20)), set()))
+    ]
+    past = own_past(iter([*commits, other(5)]), "orders", [(P0, 0)])
+    assert (past.last[P0, 0].version, past.may_have_loaded((P1, 0), None)) == (6, True)
+
+
 def test_turning_points_are_the_restores_and_replacements_since_a_version() -> None:
     commits = turning_points(newest_first(CREATED, FIRST, other(2), restore(3, 0), other(4, "REPLACE TABLE")), 1)
     assert [commit.version for commit in commits] == [4, 3]
@@ -238,12 +263,16 @@ def test_markers_over_an_hour_younger_than_the_log_were_not_loaded(younger_ms: i
     placed = {P0: (Position(10), [marker])}
     assert (unknown_positions(oldest, placed, {}, frozenset) is not None) == waits
     assert (unknown_positions(oldest, placed, {}, frozenset, loads=False) is not None) is False
+    placed = {P0: (Position(10), [flush(0, 10, origin=Origin.SKIP), flush(10, 20)])}
+    assert unknown_positions(oldest, placed, {}, frozenset) is None, "an operator's marker loads nothing"
 
 
 def test_expired_txn_and_recreated_table_are_distinguished() -> None:
     past = own_past(newest_first(CREATED, own(1, (P0, 0, 10), (P1, 0, 5)), SECOND), "orders")
     (rollback,) = without_txn(past, [P0], [], {})
     assert (rollback.kind, rollback.positions, rollback.cause.version) == (RollbackKind.EXPIRED, {P0: 20}, 2)
+    (rollback,) = without_txn(past, [P0, P1], [], {})
+    assert (rollback.positions, rollback.cause.version) == ({P0: 20, P1: 5}, 2), "the newest of several events"
     (rollback,) = without_txn(own_past(newest_first(CREATED, other(1)), "orders"), [P0, P1], [P1], {})
     assert (rollback.kind, list(rollback.positions), rollback.cause.version) == (RollbackKind.RECREATED, [P1], 0)
     # A new partition, and a table whose log does not reach back.

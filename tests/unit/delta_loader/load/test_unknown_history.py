@@ -22,6 +22,7 @@ from delta_loader.load.report import StreamReport
 from delta_loader.plan.plan import TableShape
 from delta_loader.service import LoaderService
 from delta_loader.tables.commits import TableCommit, Target
+from tests.builders import required
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.loading import loader_for, settings_for
 from tests.fakes.staging import Staging
@@ -173,6 +174,18 @@ def test_log_that_begins_after_the_last_load_holds_new_loads(world: World) -> No
     world.go_on(15)
     assert world.load() == {}
     assert world.begun(0) == [0, 10]
+
+
+def test_nothing_is_settled_while_the_history_is_unknown_although_nothing_waits(world: World) -> None:
+    world.loads(0, 0, 10)
+    store, (path,) = world.staging.store(world.staging.stage_url), world.staging.markers()
+    content = required(store.read(path))
+    world.loads(0, 10, 20)
+    world.tables.others(world.url, 20)
+    world.tables.begins = 15
+    store.write(path, content)
+    assert world.load() == {}
+    assert len(world.staging.markers()) == 2
 
 
 def test_load_of_another_partition_leaves_the_history_unknown(world: World) -> None:
