@@ -13,7 +13,7 @@ CONSTANTS
   End,            \* Kafka holds the records [0, End)
   Lengths,        \* how many positions a flush may cover
   MostFaults,     \* how often processes die, or give a request up
-  MostLate,       \* claims that nobody waits for any more, and that may still arrive
+  MostLate,       \* claims whose senders no longer wait, and that may still arrive
   MostRewinds,    \* an operator's
   Broken          \* the one rule that is not kept, or "nothing"
 
@@ -34,7 +34,7 @@ VARIABLES
 vars == <<done, aside, late, writer, loader, rewind, origin, position, rows, faults, rewinds, trunk, begun, unseen>>
 
 Nowhere == End + 1
-NoMarker == [start |-> Nowhere, end |-> Nowhere, previous |-> Nowhere, by |-> "nobody"]
+NoMarker == [start |-> Nowhere, end |-> Nowhere, previous |-> Nowhere, by |-> "none"]
 
 Name(marker) == IF Broken = "markers are named by their starts" THEN marker.end ELSE marker.start
 Names(markers) == {Name(marker) : marker \in markers}
@@ -126,7 +126,7 @@ Answer(w) ==
 IsThere(tail) ==
   IF Broken = "the previous marker is identified by its bytes" THEN HasName(done, Name(tail)) ELSE tail \in done
 
-\* Whether a claim was of a position that nobody had claimed before.
+\* Whether a claim was of a position that no writer had claimed before.
 IsContinued(claim, tail) ==
   LET highest == \A other \in done : Name(other) <= Name(claim) IN
   CASE Broken = "a claim is checked afterwards" -> TRUE
@@ -199,7 +199,7 @@ Commit(l) ==
   /\ loader' = [loader EXCEPT ![l] = Idle]
   /\ UNCHANGED <<done, aside, late, writer, rewind, origin, faults, rewinds, trunk, begun, unseen>>
 
-\* A listing shows what may go; the deletes follow one after the other, whatever happens meanwhile.
+\* A listing shows what may go; the deletes follow one after the other, regardless of what happens meanwhile.
 Finished ==
   LET last == IF Broken = "the last marker stays" \/ done = {} THEN {} ELSE {Highest(done)}
       covered == {marker \in done : marker.end <= position} \ last
@@ -297,8 +297,8 @@ EachPositionOnce == \A p \in DOMAIN rows : rows[p] = IF p < position THEN 1 ELSE
 \* The marker with the highest name is the true chain's last: no stray is ever continued. Where a rewind and settling
 \* together left none of the chain, nothing is missing below it.
 \* A rewind makes strays of what writers claim behind it meanwhile, until they look; who died does not.
-Looked(marker) == marker \notin unseen /\ \A w \in Writers : writer[w].phase = "made" => writer[w].claim # marker
-Behind == \E marker \in done \ trunk : Linked(marker, aside) /\ ~Looked(marker)
+Checked(marker) == marker \notin unseen /\ \A w \in Writers : writer[w].phase = "made" => writer[w].claim # marker
+Behind == \E marker \in done \ trunk : Linked(marker, aside) /\ ~Checked(marker)
 WithoutGap == \A p \in position..(Highest(done).end - 1) : \E marker \in done : marker.start <= p /\ p < marker.end
 StraysEnd == rewind.phase = "none" /\ ~Behind /\ done # {} =>
   Highest(done) \in trunk \/ (trunk = {} /\ WithoutGap)

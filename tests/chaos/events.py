@@ -120,7 +120,7 @@ def _replayed(sent: Sequence[Sent], table: str) -> tuple[dict[str, dict[int, Row
 
 
 def _shown(row: Row) -> str:
-    """A row's values by name, in whatever columns; the operation has no column."""
+    """A row's values by name, in any columns; the operation has no column."""
     rescued = row.get(_RESCUE)
     values = {**row, **(json.loads(str(rescued)) if rescued is not None else {})}
     for name in (_RESCUE, "op", "_kafka_topic", "_kafka_timestamp"):

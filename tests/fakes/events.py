@@ -42,7 +42,7 @@ Table = dict[Key, Row]
 
 Place = tuple[str, int, int]
 Forbids = Callable[[Row], bool]
-"""Which rows a table refuses, whatever their key."""
+"""Which rows a table refuses, for any key."""
 
 
 def replay(

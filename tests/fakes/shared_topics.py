@@ -43,11 +43,11 @@ class Log:
         self.low = max(self.low, min(low, self.end))
         self.records = {offset: record for offset, record in self.records.items() if offset >= self.low}
 
-    def batch(self, source: TopicPartition, start: int, count: int) -> MessageBatch:
+    def batch(self, partition: TopicPartition, start: int, count: int) -> MessageBatch:
         offsets = [offset for offset in sorted(self.records) if offset >= start][:count]
         ids = [self.records[offset] for offset in offsets]
         return MessageBatch(
-            source,
+            partition,
             np.array(offsets, np.int64),
             np.array(ids, np.int64),
             pa.array([b"%d" % record_id for record_id in ids], pa.binary()),
@@ -88,100 +88,102 @@ class Broker:
     def poll(self, timeout_s: float) -> Polled:
         self.clock.sleep_s(timeout_s)
         batches, ends, faults = [], {}, []
-        for source in sorted(self.positions.keys() - self.paused):
-            log, position = self.logs[source], self.positions[source]
-            last = self.compared.pop(source, None)
+        for partition in sorted(self.positions.keys() - self.paused):
+            log, position = self.logs[partition], self.positions[partition]
+            last = self.compared.pop(partition, None)
             time_ms = None if last is None else log.records.get(last.offset, last.timestamp_ms)
-            if source in self.differing or (last is not None and time_ms != last.timestamp_ms):
-                faults.append(PartitionFault(source, "lost", f"--topic {source.topic} --partition 0", TRUNCATED))
-                del self.positions[source]  # nothing more is read without a seek
+            if partition in self.differing or (last is not None and time_ms != last.timestamp_ms):
+                faults.append(PartitionFault(partition, "lost", f"--topic {partition.topic} --partition 0", TRUNCATED))
+                del self.positions[partition]  # nothing more is read without a seek
                 continue
             if not log.low <= position <= log.end:
-                faults.append(PartitionFault(source, "range", f"--topic {source.topic} --partition 0", OUT_OF_RANGE))
-                del self.positions[source]
+                faults.append(
+                    PartitionFault(partition, "range", f"--topic {partition.topic} --partition 0", OUT_OF_RANGE)
+                )
+                del self.positions[partition]
                 continue
-            batch = log.batch(source, position, self.at_once)
+            batch = log.batch(partition, position, self.at_once)
             if len(batch):
-                self.positions[source] = int(batch.end)
-                self.at_end.discard(source)
+                self.positions[partition] = int(batch.end)
+                self.at_end.discard(partition)
                 batches.append(batch)
-            elif source not in self.at_end:
-                self.positions[source] = log.end
-                self.at_end.add(source)
-                ends[source] = Position(log.end)
+            elif partition not in self.at_end:
+                self.positions[partition] = log.end
+                self.at_end.add(partition)
+                ends[partition] = Position(log.end)
         return Polled(tuple(batches), ends, tuple(faults))
 
-    def assign(self, *sources: TopicPartition) -> None:
+    def assign(self, *partitions: TopicPartition) -> None:
         assert self.listener is not None
-        positions = self.listener.assigned(sources)
-        self.assigned |= set(sources)
-        self.paused |= set(sources) - positions.keys()
-        for source in sources:
-            self._start(source, int(positions.get(source, Position(0))))
+        positions = self.listener.assigned(partitions)
+        self.assigned |= set(partitions)
+        self.paused |= set(partitions) - positions.keys()
+        for partition in partitions:
+            self._start(partition, int(positions.get(partition, Position(0))))
         self.paused -= positions.keys()
 
-    def revoke(self, *sources: TopicPartition, lost: bool = False) -> None:
+    def revoke(self, *partitions: TopicPartition, lost: bool = False) -> None:
         assert self.listener is not None
-        (self.listener.lost if lost else self.listener.revoked)(sources)
-        self.assigned -= set(sources)
-        for source in sources:
-            self.positions.pop(source, None)
+        (self.listener.lost if lost else self.listener.revoked)(partitions)
+        self.assigned -= set(partitions)
+        for partition in partitions:
+            self.positions.pop(partition, None)
 
-    def truncate(self, source: TopicPartition, end: int) -> None:
+    def truncate(self, partition: TopicPartition, end: int) -> None:
         """An election loses records; the client notices it when it reads."""
-        self.logs[source].truncate(end)
-        if self.positions.get(source, 0) > end:
-            self.differing.add(source)
+        self.logs[partition].truncate(end)
+        if self.positions.get(partition, 0) > end:
+            self.differing.add(partition)
 
     def expect(self, last: Mapping[TopicPartition, LastRecord]) -> None:
         self.expected |= last
 
-    def seek(self, source: TopicPartition, position: Position) -> None:
-        assert source in self.assigned
+    def seek(self, partition: TopicPartition, position: Position) -> None:
+        assert partition in self.assigned
         self.seeks += 1
-        self._start(source, int(position))
+        self._start(partition, int(position))
 
-    def pause(self, sources: Collection[TopicPartition]) -> None:
-        assert self.assigned.issuperset(sources)
-        self.paused |= set(sources)
+    def pause(self, partitions: Collection[TopicPartition]) -> None:
+        assert self.assigned.issuperset(partitions)
+        self.paused |= set(partitions)
 
-    def resume(self, sources: Collection[TopicPartition]) -> None:
-        assert self.assigned.issuperset(sources)
-        self.paused -= set(sources)
-        self.at_end -= set(sources)
+    def resume(self, partitions: Collection[TopicPartition]) -> None:
+        assert self.assigned.issuperset(partitions)
+        self.paused -= set(partitions)
+        self.at_end -= set(partitions)
 
-    def resolve(self, source: TopicPartition, start: Start) -> Position:
+    def resolve(self, partition: TopicPartition, start: Start) -> Position:
         del start
-        return Position(self.logs[source].low)
+        return Position(self.logs[partition].low)
 
     def end_positions(self, streams: Collection[Stream]) -> Mapping[TopicPartition, Position]:
         del streams
-        return {source: Position(log.end) for source, log in self.logs.items()}
+        return {partition: Position(log.end) for partition, log in self.logs.items()}
 
-    def high_watermarks(self, sources: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
-        return {source: Position(self.logs[source].end) for source in sources}
+    def high_watermarks(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
+        return {partition: Position(self.logs[partition].end) for partition in partitions}
 
     def topic_ids(self, topics: Collection[Topic]) -> Mapping[Topic, str | None]:
-        there = {source.topic for source in self.logs}
+        there = {partition.topic for partition in self.logs}
         return {topic: f"id of {topic}" for topic in topics if topic in there}
 
-    def ownerless(self, sources: Collection[TopicPartition]) -> Collection[TopicPartition] | None:
-        return set(sources) - self.positions.keys()
+    def ownerless(self, partitions: Collection[TopicPartition]) -> Collection[TopicPartition] | None:
+        return set(partitions) - self.positions.keys()
 
     def report(self, positions: Mapping[TopicPartition, Position]) -> None:
-        self.committed |= {source: int(position) for source, position in positions.items()}
+        self.committed |= {partition: int(position) for partition, position in positions.items()}
 
     def close(self) -> None:
         self.revoke(*self.positions)
 
-    def _start(self, source: TopicPartition, position: int) -> None:
-        self.positions[source] = position
-        self.at_end.discard(source)
-        self.differing.discard(source)
-        self.compared.pop(source, None)
-        last = self.expected.pop(source, None)
+    def _start(self, partition: TopicPartition, position: int) -> None:
+        self.positions[partition] = position
+        self.at_end.discard(partition)
+        self.differing.discard(partition)
+        self.compared.pop(partition, None)
+        last = self.expected.pop(partition, None)
         if last is not None and last.offset < position:
-            self.compared[source] = last
+            self.compared[partition] = last
 
 
 @dataclass(slots=True)
@@ -224,52 +226,54 @@ class Writer:
     def log(self) -> Log:
         return self.broker.logs[CLICKS]
 
-    def assigned(self, sources: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
-        assert not self.owned & set(sources)
-        self.owned |= set(sources)
+    def assigned(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
+        assert not self.owned & set(partitions)
+        self.owned |= set(partitions)
         given = {}
-        for source in sources:
-            chain = self.chains[source]
-            chain.paused = chain.starting = source in self.starting
+        for partition in partitions:
+            chain = self.chains[partition]
+            chain.paused = chain.starting = partition in self.starting
             chain.end = None
             if not chain.starting:
-                given[source] = Position(chain.position)
-        self.source.expect({source: last for source in given if (last := self.chains[source].last) is not None})
+                given[partition] = Position(chain.position)
+        self.source.expect(
+            {partition: last for partition in given if (last := self.chains[partition].last) is not None}
+        )
         return given
 
-    def revoked(self, sources: Collection[TopicPartition]) -> None:
-        self.owned -= set(sources)
+    def revoked(self, partitions: Collection[TopicPartition]) -> None:
+        self.owned -= set(partitions)
 
-    def lost(self, sources: Collection[TopicPartition]) -> None:
-        self.revoked(sources)
+    def lost(self, partitions: Collection[TopicPartition]) -> None:
+        self.revoked(partitions)
 
-    def pause(self, source: TopicPartition) -> None:
-        if source in self.owned:
-            self.chains[source].paused = True
-            self.source.pause([source])
+    def pause(self, partition: TopicPartition) -> None:
+        if partition in self.owned:
+            self.chains[partition].paused = True
+            self.source.pause([partition])
 
-    def resume(self, source: TopicPartition) -> None:
-        chain = self.chains[source]
-        if source in self.owned and not chain.starting:
+    def resume(self, partition: TopicPartition) -> None:
+        chain = self.chains[partition]
+        if partition in self.owned and not chain.starting:
             chain.paused, chain.end = False, None
-            self.source.resume([source])
+            self.source.resume([partition])
 
-    def start(self, source: TopicPartition, position: int | None = None) -> None:
+    def start(self, partition: TopicPartition, position: int | None = None) -> None:
         """Read a chain from its own position, or from one where the previous record is unknown."""
-        chain = self.chains[source]
+        chain = self.chains[partition]
         if position is not None:
             chain.position, chain.last, chain.spoiled, chain.may_fail = position, None, False, False
             chain.read = [record for offset, record in sorted(self.log.records.items()) if offset < position]
-        if source in self.owned:
+        if partition in self.owned:
             if chain.last is not None:
-                self.source.expect({source: chain.last})
-            self.source.seek(source, Position(chain.position))
+                self.source.expect({partition: chain.last})
+            self.source.seek(partition, Position(chain.position))
             chain.starting = False
-            self.resume(source)
+            self.resume(partition)
 
     def truncate(self, end: int) -> None:
-        for source, chain in self.chains.items():
-            known = -1 if source == ALONE or chain.last is None else chain.last.offset
+        for partition, chain in self.chains.items():
+            known = -1 if partition == ALONE or chain.last is None else chain.last.offset
             chain.spoiled = chain.spoiled or (known >= end and known in self.log.records)
             chain.may_fail = chain.may_fail or chain.position > end
         self.broker.truncate(CLICKS, end)
@@ -287,12 +291,12 @@ class Writer:
             assert batch.values == wanted.values
             chain.read += batch.timestamps_ms.tolist()
             chain.position, chain.last, chain.end = int(batch.end), batch.record_at(-1), None
-        for source, end in polled.ends.items():
-            chain = self.chains[source]
-            assert source in self.owned
+        for partition, end in polled.ends.items():
+            chain = self.chains[partition]
+            assert partition in self.owned
             assert not chain.paused
-            log = self.broker.logs[ALONE if source == ALONE else CLICKS]
-            assert len(log.batch(source, chain.position, 1)) == 0, "the end is reported before it is reached"
+            log = self.broker.logs[ALONE if partition == ALONE else CLICKS]
+            assert len(log.batch(partition, chain.position, 1)) == 0, "the end is reported before it is reached"
             chain.end = int(end)
         for fault in polled.faults:
             chain = self.chains[fault.partition]
@@ -307,14 +311,14 @@ class Writer:
 
     def drain(self) -> None:
         """Read everything that can be read: each chain reaches its end or fails, independent of the others."""
-        for source, chain in self.chains.items():
+        for partition, chain in self.chains.items():
             if chain.starting:
-                self.start(source)
+                self.start(partition)
             else:
-                self.resume(source)
+                self.resume(partition)
         most = 40 + len(self.chains) * (self.broker.logs[CLICKS].end + 40)
         for _ in range(most):
             self.poll(1.0)
             if all(chain.starting or chain.end is not None for chain in self.chains.values()):
                 return
-        raise AssertionError({source: (chain.position, chain.end) for source, chain in self.chains.items()})
+        raise AssertionError({partition: (chain.position, chain.end) for partition, chain in self.chains.items()})

@@ -1,4 +1,4 @@
-"""Programs that are imported before they are run: each run is a process of its own all the same.
+"""Programs that are imported before they are run: each run is still a process of its own.
 
 Most of what a short run of a program costs is the import of its libraries. For each program one process does that once,
 and forks for each run, and for each service that is started. The fork gets its arguments, environment, folder and

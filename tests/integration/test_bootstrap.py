@@ -295,7 +295,7 @@ def test_rewind_below_the_table_needs_its_option(operator: Operator, topic: str)
 
 
 def test_unknown_stream_or_topic_is_named(operator: Operator, topic: str) -> None:
-    assert "'nobody'" in operator.fails("plan", "--from", "latest", "--stream", "nobody")
+    assert "'unknown'" in operator.fails("plan", "--from", "latest", "--stream", "unknown")
     assert "'nothing'" in operator.fails("skip", "--topic", "nothing", "--partition", "0", "--to", "1")
     assert "no partition 7" in operator.fails("rewind", "--topic", topic, "--partition", "7", "--to", "1")
     operator.configure(topics=["no-such-topic"])

@@ -57,7 +57,7 @@ def test_table_is_registered_and_another_object_of_its_name_is_refused(tmp_path:
         assert isinstance(failure, ConfigError)
         assert said in failure.problem
     with pytest.raises(UnknownCatalogError, match="Spark does not know"):
-        SparkCatalog(spark).entry("nobody.shop.orders")
+        SparkCatalog(spark).entry("unknown.shop.orders")
     spark.conf.set("spark.sql.catalog.broken", "org.example.NoCatalog")
     with pytest.raises(TableError, match=r"cannot look up broken\.shop\.orders") as caught:
         SparkCatalog(spark).entry("broken.shop.orders")
@@ -66,7 +66,7 @@ def test_table_is_registered_and_another_object_of_its_name_is_refused(tmp_path:
     staging.flush(0, 10, 20)
     report = load(staging, spark, names)
     assert (report.failure, report.rows) == (None, 10)
-    assert spark.table(f"{shop}.orders").count() == 19, "somebody dropped it, and it is there again"
+    assert spark.table(f"{shop}.orders").count() == 19, "dropped by another program, and there again"
 
 
 def test_table_with_catalog_managed_commits_is_refused_by_its_location(tmp_path: Path, spark: SparkSession) -> None:

@@ -1,4 +1,4 @@
-"""Checkpoints are written beside the loads: when Delta would have written them, and no load waits for one."""
+"""Checkpoints are written in the background of loads, when Delta would have written them."""
 
 import os
 import time
@@ -38,7 +38,7 @@ def jobs(spark: SparkSession) -> int:
 
 
 class Later:
-    """Keeps what is due until somebody writes it."""
+    """Keeps due checkpoints until the test writes them."""
 
     def __init__(self) -> None:
         self.due: list[DueCheckpoint] = []
@@ -78,7 +78,7 @@ class Table:
         assert (report.failure, report.rows) == (None, 5)
 
     def forget_checksums(self) -> None:
-        """As somebody leaves a table who writes none."""
+        """As a writer without checkpoints leaves a table."""
         for path in self.log.glob("*.crc"):
             path.unlink()
         self.spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()

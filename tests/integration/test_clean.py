@@ -1,4 +1,4 @@
-"""The clean-up on S3, as a user runs it, beside tables that Spark has made; and uploads that nobody ended."""
+"""The clean-up on S3, as a user runs it, with tables made by Spark; and unfinished uploads."""
 
 import json
 import time
@@ -20,7 +20,7 @@ from tests.integration.conftest import Programs
 
 
 def clean_now(staging: Staging, monkeypatch: pytest.MonkeyPatch) -> dict[str, Tally]:
-    """As if an hour was a moment: on S3 nobody can make a file older than it is."""
+    """As if an hour was a moment: S3 has no way to set an object's time."""
     monkeypatch.setattr(pace, "RETRIES_S", 0.0)
     settings = settings_for(staging, marker_retention=0)
     writer = settings.writer.model_copy(update={"flush_after_s": 0.1, "revoke_timeout_s": 0.0})
@@ -43,7 +43,7 @@ def test_uploads_and_files_left_behind_on_s3(
     staging.store(staging.stage_url).delete([gone.name.path])
     fs.call_s3("create_multipart_upload", Bucket="clean-up", Key="lake/tables/orders/day=1/left-behind.parquet")
     fs.call_s3("create_multipart_upload", Bucket="clean-up", Key="lake/stage/done/orders/0/1.done")
-    fs.call_s3("create_multipart_upload", Bucket="clean-up", Key="somebody/elses")
+    fs.call_s3("create_multipart_upload", Bucket="clean-up", Key="other/program")
 
     tallies = clean_now(staging, monkeypatch)
 
@@ -55,7 +55,7 @@ def test_uploads_and_files_left_behind_on_s3(
     left = [item.path for item in staging.store(staging.table).list("")]
     assert left == [file.path for table in kept.tables for file in table.files]
     uploads = fs.call_s3("list_multipart_uploads", Bucket="clean-up").get("Uploads") or []
-    assert [upload["Key"] for upload in uploads] == ["somebody/elses"]
+    assert [upload["Key"] for upload in uploads] == ["other/program"]
 
 
 @pytest.mark.s3

@@ -1,4 +1,4 @@
-"""`config init` as somebody new calls it: a real topic, and a config by which the writer stages every record."""
+"""`config init` for a new user: a real topic, and a config by which the writer stages every record."""
 
 import contextlib
 import json

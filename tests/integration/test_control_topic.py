@@ -61,7 +61,7 @@ def test_notifications_are_heard_and_other_messages_are_not(kafka: KafkaCluster,
     say(kafka, topic, *[sign] * 50)
     with closing(listen(properties(kafka), topic)) as listener:
         until(lambda: listener.is_connected)
-        assert heard(listener) == set(STREAMS), "somebody may have spoken before"
+        assert heard(listener) == set(STREAMS), "another program may have notified before"
         strange = [
             (None, None),
             (b"\xff\xfe", MESSAGE),

@@ -39,7 +39,7 @@ def test_properties_and_clustering(tmp_path: Path, spark: SparkSession) -> None:
     staging = Staging.below(tmp_path)
     staging.partition_by = ()
     staging.flush(0, 0, 10, dead=[3])
-    properties = {"delta.enableChangeDataFeed": "true", "delta.enableRowTracking": "true", "keeper": "somebody"}
+    properties = {"delta.enableChangeDataFeed": "true", "delta.enableRowTracking": "true", "keeper": "shop"}
     report = load(staging, spark, table_properties=properties, cluster_by=("name", "id"))
     assert (report.failure, report.rows) == (None, 10)
     state = state_of(staging, spark)

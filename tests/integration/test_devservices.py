@@ -86,7 +86,7 @@ def test_one_broker_of_three_may_go_and_connections_may_be_cut_and_stalled() -> 
             assert sent(180)
             for proxy in made:
                 proxy.stall()
-            assert not sent(1)  # and nobody went around the proxies
+            assert not sent(1)  # and no client bypassed the proxies
             for proxy in made:
                 proxy.resume()
             assert producer.flush(180) == 0
@@ -111,7 +111,7 @@ def test_ports_are_not_those_of_outgoing_connections() -> None:
     ports = free_ports(50)
     assert len(set(ports)) == 50
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
-        # Of a range whose first port nobody knows here; two samples do.
+        # Of a range whose first port is unknown here; two samples do.
         assert max(ports) < min(server.getsockname()[1], client.getsockname()[1])
 
 
@@ -154,7 +154,7 @@ def test_child_process_ends_with_its_parent(tmp_path: Path) -> None:
 
 def _is_alive(process_id: int) -> bool:
     try:
-        # A killed process that nobody has waited for yet is dead all the same.
+        # A killed process is dead even before its parent has waited for it.
         with open(f"/proc/{process_id}/stat", "rb") as file:  # noqa: PTH123
             return file.read().rpartition(b")")[2].split()[0] != b"Z"
     except FileNotFoundError:

@@ -156,5 +156,5 @@ def test_registry_that_goes_away_and_comes_back_holds_up_its_own_stream_only(
         until(lambda: "1 partition waiting" in health(), "a new writer does not say it")
         assert staged("framed") == [0, 1]
         registry.start()
-        until(lambda: staged("framed") == [0, 1, 2], "nobody noticed that the registry is back")
+        until(lambda: staged("framed") == [0, 1, 2], "the writer did not notice that the registry is back")
         until(lambda: health() == "ok\n", "the health still says it")

@@ -78,7 +78,7 @@ def config_of(kafka: KafkaCluster, lake: Path, programs: Programs) -> Path:
     settings["kafka"]["session.timeout.ms"] = 6_000
     settings["writer"] |= {"flush_after": "700ms", "http": None}
     settings["loader"] = {"http": None, "spark": {"spark.master": "local[2]"}}
-    settings["streams"][2]["route_tables"]["alerts"]["load"] = "append"  # through Spark, beside a table without
+    settings["streams"][2]["route_tables"]["alerts"]["load"] = "append"  # through Spark, next to a table without
     return programs.config(settings)
 
 

@@ -1,4 +1,4 @@
-"""The short form of `tests/soak/foreign_writers.py`: half a minute beside a customer's loop, in each isolation."""
+"""The short form of `tests/soak/foreign_writers.py`: half a minute next to a customer's loop, in each isolation."""
 
 from pathlib import Path
 

@@ -51,8 +51,8 @@ Config = dict[str, object]
 
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredKafka]:
-    """The broker: ``writer`` may do the least, ``reader`` read its topic, ``blind`` only see it, ``nobody`` nothing."""
-    users = {"writer": SECRET, "reader": SECRET, "blind": SECRET, "nobody": SECRET}
+    """The broker: ``writer`` may do the least, ``reader`` read its topic, ``blind`` only see it, ``denied`` nothing."""
+    users = {"writer": SECRET, "reader": SECRET, "blind": SECRET, "denied": SECRET}
     with running_secured_kafka(tmp_path_factory.mktemp("secured"), users) as kafka:
         kafka.cluster.create_topic("orders", 2)
         producer = Producer({"bootstrap.servers": kafka.cluster.bootstrap_servers})
@@ -212,7 +212,7 @@ def test_failed_handshake_is_reported(
 @pytest.mark.parametrize(
     ("user", "group", "named"),
     [
-        ("nobody", "ingest", "READ the topic orders"),
+        ("denied", "ingest", "READ the topic orders"),
         ("blind", "ingest", "READ the topic orders"),
         ("writer", "other", "READ the consumer group other"),
     ],

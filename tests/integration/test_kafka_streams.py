@@ -1,4 +1,4 @@
-"""The DSL beside Kafka Streams itself: the same plans on the same inputs, in both test drivers, input by input."""
+"""The DSL next to Kafka Streams itself: the same plans on the same inputs, in both test drivers, input by input."""
 
 from collections import Counter
 from collections.abc import Mapping

@@ -54,7 +54,7 @@ def staged(folder: Path, topic: str) -> tuple[list[tuple[int, int]], list[int]]:
 
 
 def end_of(kafka: KafkaCluster, topic: str) -> int:
-    consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "nobody"})
+    consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "readers"})
     try:
         return int(consumer.get_watermark_offsets(KafkaPartition(topic, 0), timeout=60)[1])
     finally:
@@ -91,7 +91,7 @@ def test_open_transaction_is_staged_once_it_is_committed(
     producer = transactional(kafka, topic)
     producer.begin_transaction()
     send(producer, topic, 10, 11)
-    send(plain, topic, 4)  # behind the open one: nobody may read it yet
+    send(plain, topic, 4)  # after the open one: not readable yet
     programs.succeed("stage-writer", "run", config, "--until-caught-up")
     assert staged(tmp_path, topic) == ([(0, 3)], [1, 2, 3])
     producer.commit_transaction(180)
@@ -116,7 +116,7 @@ def test_compaction_makes_holes_and_no_gap(
     kafka: KafkaCluster, new_topic: Callable[..., str], programs: Programs, tmp_path: Path
 ) -> None:
     compacted = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.001", "min.compaction.lag.ms": "0"}
-    topic = new_topic(1, compacted)  # of one segment, which is never compacted, however long the first run takes
+    topic = new_topic(1, compacted)  # of one segment, which is never compacted, no matter how long the first run takes
     config = programs.config(settings(kafka, tmp_path, topic))
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     send(producer, topic, *range(10), key=b"one")
@@ -140,12 +140,12 @@ def test_compaction_makes_holes_and_no_gap(
     assert all(span[1] == other[0] for span, other in pairwise(spans)), spans
     assert ids[:10] == list(range(10))
     assert 39 in ids[10:], "the last value of a key is kept"
-    assert not set(range(10, 35)) & set(ids), "and what was compacted away is nobody's"
+    assert not set(range(10, 35)) & set(ids), "and compacted records are in no table"
 
 
 def offsets(kafka: KafkaCluster, topic: str) -> tuple[int, int]:
     """The first and the second offset that there still are."""
-    properties = {"bootstrap.servers": kafka.bootstrap_servers, "group.id": "nobody", "enable.partition.eof": True}
+    properties = {"bootstrap.servers": kafka.bootstrap_servers, "group.id": "readers", "enable.partition.eof": True}
     consumer, offsets_read = Consumer(properties), list[int]()
     try:
         consumer.assign([KafkaPartition(topic, 0, 0)])

@@ -43,7 +43,7 @@ EXACT = {
     "nested.a.i": "23",
     "_kafka_offset": "23",
 }
-# No file can be told from the others, or one more has to be read; the rows are right all the same.
+# No file can be skipped, or one more has to be read; the rows are right in any case.
 INEXACT = {"single": "CAST(23.5 AS FLOAT)", "double": "23.5D", "long_name": f"'{PREFIX}023'", "raw": "X'17'"}
 
 

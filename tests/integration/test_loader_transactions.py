@@ -1,4 +1,4 @@
-"""How far a table is, without a look at its files: no Spark job for a load that adds, whatever the table's size."""
+"""A table's position, without reading its files: no Spark job for a load that adds, for tables of any size."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -46,7 +46,7 @@ def test_load_that_adds_starts_no_job_and_a_lost_checksum_costs_only_time(tmp_pa
     assert load(staging, spark) == 0
     assert jobs(spark) == before
 
-    # Another program's commit brings no checksum, and somebody deletes what there was.
+    # Another program's commit brings no checksum, and the earlier one is deleted.
     for path in (Path(staging.table) / "_delta_log").glob("*.crc"):
         path.unlink()
     spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
@@ -84,7 +84,7 @@ def test_no_load_has_java_throw(tmp_path: Path, spark: SparkSession, monkeypatch
 def test_table_of_another_program_is_looked_at_from_a_thread_that_ran_no_query(
     tmp_path: Path, spark: SparkSession
 ) -> None:
-    """Streams have threads of their own; a checkpoint without a checksum beside it has to be read."""
+    """Streams have threads of their own; a checkpoint without a checksum has to be read."""
     url = str(tmp_path / "table")
     write_deltalake(url, pa.table({"id": [1, 2]}))
     DeltaTable(url).create_checkpoint()

@@ -39,7 +39,7 @@ from tests.session import reach
 
 pytestmark = [pytest.mark.spark, pytest.mark.s3]
 
-DELTAS_OWN = "io.delta.storage.S3SingleDriverLogStore"  # what Delta takes for s3a when nobody says anything
+DELTAS_OWN = "io.delta.storage.S3SingleDriverLogStore"  # Delta's default for s3a
 PATIENCE_S = 600
 CONDITION = frozenset({"if-none-match"})
 COMMIT = re.compile(r"/_delta_log/(\d{20})\.json$")

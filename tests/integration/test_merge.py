@@ -31,7 +31,7 @@ PATIENCE_S = 600
 
 
 class Watched(SparkDeltaTables):
-    """Tables that somebody else changes while a merge is under way, and whose outcomes are kept."""
+    """Tables that another program changes during a merge, and whose outcomes are kept."""
 
     def __init__(self, spark: SparkSession, stage_url: str) -> None:
         super().__init__(spark, SystemClock(), stage_url)

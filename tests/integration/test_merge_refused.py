@@ -48,7 +48,7 @@ def test_histories_of_which_a_check_a_generated_column_and_not_null_refuse_event
     tables, chance = Mortal(spark, SystemClock(), stream.settings.stage.url), random.Random(seed)  # noqa: S311 - printed
     for turn in range(2):
         for partition in (0, 1):
-            # A delete of sequence zero is refused whatever row there is, which the replay does not know of.
+            # A delete of sequence zero is refused for any row, which the replay does not know.
             stream.flush(partition, [event for event in events_of(chance) if event[1:] != (None, 0)])
         stream.flush(0, [(9, "a", 1), (9, None, 0)] if turn else [(9, "b", 1)])
         if tables.dies:

@@ -1,4 +1,4 @@
-"""Records for Kafka topics arrive once, whatever ends the process: a real broker, read as committed."""
+"""Records for Kafka topics arrive once, however the process ends: a real broker, read as committed."""
 
 import gc
 import time

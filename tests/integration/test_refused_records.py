@@ -125,10 +125,10 @@ def test_table_without_kafkas_columns_refuses_records_that_can_still_be_named(
             }
         )
 
-    # Staged beside the table, where a file may become part of it as it is, nothing says of which record a row is.
-    beside = config("auto")
-    programs.succeed("stage-writer", "run", beside, "--until-caught-up")
-    report = in_process.load(beside, spark)
+    # Staged next to the table, where a file may become part of it unchanged, rows do not name their record.
+    plain = config("auto")
+    programs.succeed("stage-writer", "run", plain, "--until-caught-up")
+    report = in_process.load(plain, spark)
     held = report.held[TopicPartition(Topic(topic), Partition(0))]
     assert (held.reason, "set load: append and stage its records again" in held.remedy) == ("not_written", True)
     assert rows_of(table) == []

@@ -1,5 +1,5 @@
 """An S3 server over TLS that checks who asks and what they may: each way of users to name themselves, and the policies
-of deploy/aws. The loader's Spark is told the same, and its secrets are on nobody's command line.
+of deploy/aws. The loader's Spark gets the same, and its secrets are on no command line.
 """
 
 import json
@@ -174,12 +174,12 @@ def config_of(
 def test_wrong_s3_key_is_reported_and_not_shown(
     guarded: World, config_of: Callable[[Keys], Path], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    config = config_of(Keys(guarded.writer.access_key, "wrong-secret-of-nobody"))
+    config = config_of(Keys(guarded.writer.access_key, "wrong-secret"))
     assert run(writer, ["check", str(config)]) == 2
     error = capfd.readouterr().err
     assert "s3://lake/stage" in error
     assert "stage.storage_options" in error
-    assert "wrong-secret-of-nobody" not in error
+    assert "wrong-secret" not in error
 
 
 @pytest.mark.broker

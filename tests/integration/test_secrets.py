@@ -49,7 +49,7 @@ def config(
     settings = {
         "kafka": {
             "bootstrap.servers": kafka.bootstrap_servers,
-            "sasl.username": "ada",  # this listener wants neither; the program has them all the same
+            "sasl.username": "ada",  # this listener needs neither; the program has them anyway
             "sasl.password": f"${{file:{tmp_path / 'password'}}}",
         },
         "stage": {"url": f"s3://moto/{topic}/stage", "storage_options": options},

@@ -42,15 +42,15 @@ class Member:
         self.ends: dict[TopicPartition, Position] = {}
         self.faults: list[PartitionFault] = []
 
-    def assigned(self, sources: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
-        self.source.expect({source: last for source, last in self.last.items() if source in sources})
-        return {source: self.begin.get(source, Position(0)) for source in sources}
+    def assigned(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
+        self.source.expect({partition: last for partition, last in self.last.items() if partition in partitions})
+        return {partition: self.begin.get(partition, Position(0)) for partition in partitions}
 
-    def revoked(self, sources: Collection[TopicPartition]) -> None:
-        del sources
+    def revoked(self, partitions: Collection[TopicPartition]) -> None:
+        del partitions
 
-    def lost(self, sources: Collection[TopicPartition]) -> None:
-        del sources
+    def lost(self, partitions: Collection[TopicPartition]) -> None:
+        del partitions
 
     def until(self, done: Callable[[], bool]) -> None:
         deadline_s = time.monotonic() + 600

@@ -53,7 +53,7 @@ def test_no_committed_file_is_missing_after_a_vacuum(tmp_path: Path, spark: Spar
     grow_old(staging)
     tables.list_all(staging.table)  # a VACUUM lists
     assert len(tables.listed) == 2
-    (report,) = loader_for(staging, tables).run_pass()  # the loader looks and commits, beside another whole VACUUM
+    (report,) = loader_for(staging, tables).run_pass()  # the loader commits next to another full VACUUM
     assert (report.failure, report.held, report.rows) == (None, {}, 10)
     for path in tables.listed:  # and the first one deletes
         Path(path.removeprefix("file:")).unlink(missing_ok=True)

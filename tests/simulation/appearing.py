@@ -11,7 +11,7 @@ Rules:
 3. At the end a record is in the table of its route if that route was agreed on, and a dead letter if not: for all
    writers alike, whenever they read the agreement.
 4. With columns of its own, a table has no field that none of its records has. Each field of its records is in a column
-   with the type of its values, whatever type it has in other tables.
+   with the type of its values, regardless of its type in other tables.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Worlds whose tasks write their changes to a Kafka topic, which loses acknowledgements, delays messages, cuts off in
 the middle of a flush, duplicates messages and deletes old ones. Some processes have the setting, others not.
 
-Rule: whatever a broker may do to a message happens to each chunk separately, and more: duplicates that an idempotent
-producer's broker would drop are kept.
+Rule: anything that a broker may do to a message happens to each chunk separately, and more: duplicates that an
+idempotent producer's broker would drop are kept.
 """
 
 from __future__ import annotations

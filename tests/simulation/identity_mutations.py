@@ -72,7 +72,7 @@ def an_unknown_history_counts_as_good() -> AbstractContextManager[object]:
 
 
 def a_chain_without_a_position_is_new() -> AbstractContextManager[object]:
-    """Whatever the log has forgotten."""
+    """Also where the log has forgotten commits."""
     return patch.object(rollback.OwnPast, "may_have_loaded", lambda *_: False)
 
 

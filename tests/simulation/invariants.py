@@ -1,4 +1,4 @@
-"""Invariants of the stage and of the txn actions after every step of a history, whatever its final rows are.
+"""Invariants of the stage and of the txn actions after every step of a history, regardless of its final rows.
 
 Rules:
 

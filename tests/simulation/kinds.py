@@ -124,7 +124,7 @@ class Kind:
     topics: tuple[str, ...] = ("orders",)
     operator: Callable[..., Operator] = Operator
     follows_remedies = False
-    """Whether operators follow remedies in the quiet phase, whatever the world's profile."""
+    """Whether operators follow remedies in the quiet phase, regardless of the world's profile."""
 
     def __init__(self, context: Context) -> None:
         self.context = context

@@ -154,7 +154,7 @@ class Mutation:
         with self.breaking():
             try:
                 verdict = run(seed, self.worlds, self.chances)
-            except Exception:  # noqa: BLE001 - whatever broken code raises
+            except Exception:  # noqa: BLE001 - any error of broken code
                 return None
         return None if verdict.crashed else bool(verdict.problems)
 

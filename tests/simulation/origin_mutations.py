@@ -43,8 +43,8 @@ def a_first_load_during_a_rewind_is_ignored() -> AbstractContextManager[object]:
 def an_origin_is_overwritten() -> AbstractContextManager[object]:
     """By each repair, as in releases that knew one number only: an earlier request may arrive again."""
 
-    def begin(store: ObjectStore, source: TopicPartition, origin: ChainOrigin) -> None:
-        store.write(origin_path(source), origin_to_bytes(origin))
+    def begin(store: ObjectStore, partition: TopicPartition, origin: ChainOrigin) -> None:
+        store.write(origin_path(partition), origin_to_bytes(origin))
 
     return patch.object(stage, "begin", begin)
 

@@ -86,7 +86,7 @@ class NumbersConverter(PlainConverter):
         self.formats = (replace(rows, partition_by=stream.layout.partition_by, waits=waits), dead_letters)
 
     def is_row(self, value: bytes | None) -> bool:
-        """Whatever the table's constraint is."""
+        """Regardless of the table's constraint."""
         return value in _TAKEN
 
     def fields(self, value: bytes) -> dict[str, object]:

@@ -29,7 +29,7 @@ from tests.fakes.staging import JoinedStaging, Staging
 
 @dataclass
 class OtherStage(Staging):
-    """A stage of its own beside the same tables: another pipeline's, or another Kafka cluster's."""
+    """Another stage for the same tables: another pipeline's, or another Kafka cluster's."""
 
     @property
     def stage_url(self) -> str:
@@ -123,7 +123,7 @@ def test_new_partition_of_a_renamed_topic_is_held(pipeline: Pipeline) -> None:
 
 
 class Meeting(MemoryDeltaTables):
-    """Tables to which somebody else commits just before the first commit of all."""
+    """Tables to which another program commits just before the very first commit."""
 
     def __init__(self) -> None:
         super().__init__()

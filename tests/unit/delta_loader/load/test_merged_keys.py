@@ -85,7 +85,7 @@ def test_keys_are_read_again_only_after_the_table_has_changed(tmp_path: Path) ->
 
 
 def test_keys_read_of_one_version_do_not_count_for_a_later_one() -> None:
-    """A RESTORE to before somebody removed the keys that were there twice, in the life of one loader."""
+    """A RESTORE to before duplicate keys were removed, during the life of one loader."""
     reader = Keys()
     keys, merge = MergedKeys(reader), MergeBy(("id",), ("t", "p", "o"), None, None)
     cleaned = Target("s3://lake/orders", "1", TableShape(schema_to_json(parse_ddl("id BIGINT")), ()), {}, version=4)

@@ -166,7 +166,7 @@ BY_ID = MergedBy(("id",))
 
 
 class Twice(Rows):
-    """A table in which somebody else wrote a key's row once more."""
+    """A table in which another program wrote a key's row once more."""
 
     def keys_twice(self, _url: str, version: int, keys: Sequence[str], _where: str | None) -> list[str]:
         return ['{"id":7}'] if (version, tuple(keys)) == (1, ("`id`",)) else []

@@ -1,4 +1,4 @@
-"""Records that a table refuses: each is a dead letter once, or waits, whatever happens in between."""
+"""Records that a table refuses: each is a dead letter once, or waits, regardless of what happens in between."""
 
 import uuid
 from collections.abc import Callable

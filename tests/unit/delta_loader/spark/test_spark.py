@@ -68,7 +68,7 @@ def test_schemes_have_conditional_log_stores_unless_the_user_names_others() -> N
     assert chosen() == {"file.impl": LOCAL_CLASS, "s3.impl": CLASS, "s3a.impl": CLASS, "s3n.impl": CLASS}
     assert chosen({f"{LOG_STORE}s3a.impl": "a.Dynamo"})["s3a.impl"] == "a.Dynamo"
     assert chosen({f"{LOG_STORE}file.impl": "a.Local"})["file.impl"] == "a.Local"
-    # Delta refuses one for all schemes beside one for a scheme.
+    # Delta refuses one for all schemes together with one for a scheme.
     assert chosen({f"{LOG_STORE}class": "a.Store"}) == {"class": "a.Store"}
     assert is_ours({})
     assert is_ours({f"{LOG_STORE}gs.impl": "a.Store"})
