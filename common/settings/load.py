@@ -263,7 +263,12 @@ def _unknown_key(path: tuple[int | str, ...]) -> str:
     key = str(path[-1])
     if sections := _sections_with(key):
         return f"{_dotted(path)} is not a setting here; {key} is a key of {' and of '.join(sections)}"
-    close_matches = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+    longer = sorted((name for name in known if key.startswith(f"{name}_")), key=len, reverse=True)  # http_port: http
+    close_matches = (
+        difflib.get_close_matches(key, known, n=1, cutoff=0.8)
+        or longer
+        or difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+    )
     hint = f"did you mean {close_matches[0]}?" if close_matches else f"available here: {', '.join(sorted(known))}"
     return f"{_dotted(path)} is not a setting; {hint}"
 

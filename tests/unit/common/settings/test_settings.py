@@ -400,6 +400,7 @@ WRONG = {
     "a catalog's name": (with_stream(table="main.shop.orders"), ["table", "DESCRIBE DETAIL main.shop.orders"]),
     "an unknown section": (with_section(steams=[]), ["steams is not a setting", "did you mean streams?"]),
     "an unknown key": (with_section(writer={"flush_afer": "60s"}), ["writer.flush_afer", "did you mean flush_after?"]),
+    "a key that begins like another": (with_section(writer={"http_port": 80}), ["http_port", "did you mean http?"]),
     "a key of two other sections": (
         "flush_after: 60s\n" + MINIMAL,
         ["flush_after is not a setting here; flush_after is a key of writer and of streams"],
