@@ -79,6 +79,10 @@ class Outage:
 
     def ended(self, partition: TopicPartition) -> None:
         self._since_s = None
+        self.forget(partition)
+
+    def forget(self, partition: TopicPartition) -> None:
+        """What failed before is over: it may have been another writer's since."""
         self._partitions_since_s.pop(partition, None)
 
 
@@ -117,6 +121,7 @@ class AssignedPartitions:
         """Read the chain of each new partition; those whose chain cannot be read now wait, or are held."""
         self.joined = True
         for partition in partitions:
+            self.outage.forget(partition)
             self.held.pop(partition, None)
             converter = next((each for each in self._converters if each.stream.takes(partition.topic)), None)
             if converter is not None:

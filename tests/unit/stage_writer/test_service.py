@@ -846,6 +846,26 @@ def test_until_caught_up_gives_up_a_partition_whose_store_refuses_while_others_a
     assert len(world.spans(SECOND)) > 1
 
 
+def test_partition_that_comes_back_has_not_failed_since_it_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise StoreError("refused")
+
+    world = World(tmp_path, {FIRST: 10})
+    assignment = world.writer.assignment
+    assignment.outage.waits_for_each = True
+    monkeypatch.setattr(StagedChains, "tail", fails)
+    for _ in range(2):
+        assignment.assigned([FIRST])
+        assignment.drop([FIRST], "lost")
+        world.clock.now_s += 2 * GIVE_UP_AFTER_S
+    assignment.assigned([FIRST])
+    world.clock.now_s += 2 * GIVE_UP_AFTER_S
+    with pytest.raises(KafkaDeltaExpressError, match="refused"):
+        assignment.outage.failed(FIRST, StoreError("refused"))
+
+
 def test_stopped_writer_says_how_many_partitions_its_store_did_not_take(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
