@@ -28,7 +28,7 @@ from common.schema.ddl import to_ddl, type_to_ddl
 from common.schema.spark_json import schema_from_json
 from common.schema.types import ArrayType, DataType, MapType, StructType
 from common.settings.stream import INCLUDED_COLUMNS, KAFKA_COLUMNS
-from common.tables.changes import HISTORY_COLUMNS
+from common.tables.changes import HISTORY_COLUMNS, IS_CURRENT
 from common.tables.schema_compatibility import columns_setting, partitioning_problem, type_problems
 from common.tables.table_features import DEFAULT, GENERATED, IDENTITY, IDENTITY_TAKES_VALUES
 from delta_loader.plan.plan import TableShape
@@ -90,6 +90,9 @@ def remedy_for(
     remedies = []
     if missing.fields:
         statement = f"ALTER TABLE {delta_table(url)} ADD COLUMNS ({to_ddl(missing)})"
+        if staged.merge is not None and staged.merge.history and missing.field(IS_CURRENT):
+            rows = f"SET {IS_CURRENT} = true WHERE {IS_CURRENT} IS NULL"
+            statement += f", and if it has rows, UPDATE {delta_table(url)} {rows}"
         without = "; or set kafka_columns: false, so that rows have no offsets" if _has_kafkas(missing) else ""
         included = [part for part, name in INCLUDED_COLUMNS.items() if missing.field(name)]
         without += f"; or remove {' and '.join(included)} from include" if included else ""

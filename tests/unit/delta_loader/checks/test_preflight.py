@@ -96,6 +96,17 @@ def test_changed_merge_settings_are_reported_before_the_load(
     assert list(merge_checks(STREAM, STREAM.table, TableIdentity())) == []
 
 
+def test_columns_of_a_history_are_added_with_a_value_for_the_rows_that_are_there() -> None:
+    merge = {"keys": ["id"], "history": True, "tombstones": "ignore"}
+    stream = stream_of(columns="id BIGINT", load="merge", merge=merge)
+    there = StructType((ID, *KAFKA_FIELDS))
+    check = columns_check(stream, table(schema_to_json(there)))
+    assert "SET is_current = true WHERE is_current IS NULL" in check.remedy
+    named = StructType((*there, Field("is_current", Primitive.BOOLEAN)))
+    check = columns_check(stream, table(schema_to_json(named)))
+    assert ("ADD COLUMNS (valid_from" in check.remedy, "UPDATE" in check.remedy) == (True, False)
+
+
 def test_elements_without_record_keys_are_reported() -> None:
     columns = "id BIGINT, tags ARRAY<STRING>"
     merge = {"keys": ["tags"], "tombstones": "ignore"}
