@@ -169,9 +169,9 @@ def _unusable(partition: TopicPartition, marker: UnreadableMarker | ForeignMarke
     again = f"stage its records again with `{rewind(partition, marker.name.start)}`"
     if marker.table is not None:
         again = (
-            f"if {marker.table} was removed from the stream (its table, dead_letters, routes, route_table or tables), "
-            f"restore it until `delta-loader status {CONFIG}` shows nothing waiting; or {again}: they then go to the "
-            "stream's current tables"
+            f"if {marker.table} was removed from the stream, or given to another (its table, dead_letters, routes, "
+            f"route_table or tables), restore it until `delta-loader status {CONFIG}` shows nothing waiting; or "
+            f"{again}: they then go to the stream's current tables"
         )
     return Held("unreadable_marker", f"the marker {marker.name.path} cannot be used: {marker.problem}", again)
 
@@ -225,7 +225,7 @@ def not_written(
         f"the rows of {partition} from {position} on could not be written to the table by Spark: {problem}",
         "see the log; the next run tries again. If the table refuses a row, change what it checks (ALTER TABLE "
         f"{delta_table(url)} …);{dead} "
-        f"if a data file is damaged, stage its records again with `{again}`",
+        f"if a data file may not be read, grant that; if it is damaged, stage its records again with `{again}`",
     )
 
 

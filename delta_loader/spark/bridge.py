@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from delta import exceptions
@@ -33,6 +33,7 @@ PROBLEM = "_kafka_delta_express_problem"
 FILES_OF_A_PART = 25_000
 """How many files of a table's state are in the heap at once, for each task."""
 
+_MOST_CAUSES = 20
 _BY_PATH = "[DELTA_PATH_BASED_ACCESS_TO_CATALOG_MANAGED_TABLE_BLOCKED]"
 
 CONFLICTS = (
@@ -243,5 +244,19 @@ def table_errors(verb: str, url: str, remedy: str) -> Iterator[None]:
 def first_line(error: Exception) -> str:
     """The Java exception's own sentence, without the gateway's."""
     java = getattr(error, "java_exception", None)
-    text = str(java.toString()) if java is not None else str(error)
-    return text.strip().splitlines()[0][:500] if text.strip() else type(error).__name__
+    return _line(str(java.toString()) if java is not None else str(error)) or type(error).__name__
+
+
+def with_cause(error: Exception) -> str:
+    """`first_line`, and its last cause: for a file that cannot be read, the answer of its store."""
+    line, cause = first_line(error), None
+    java = getattr(error, "java_exception", None) or getattr(error, "_origin", None)  # the latter is PySpark's
+    with suppress(Py4JError):
+        for _ in range(_MOST_CAUSES):
+            java = None if java is None else java.getCause()
+            cause = cause if java is None else _line(str(java.toString()))
+    return line if cause is None or cause in line else f"{line}; caused by {cause}"
+
+
+def _line(text: str) -> str:
+    return text.strip().splitlines()[0][:500] if text.strip() else ""

@@ -38,7 +38,16 @@ from common.tables.history import LoggedCommit, read_history
 from common.tables.rollback import turning_points
 from common.tables.state import TableState
 from delta_loader.plan.plan import TableShape
-from delta_loader.spark.bridge import CONFLICTS, Bridge, Line, LoadTransaction, add_lines, first_line, table_errors
+from delta_loader.spark.bridge import (
+    CONFLICTS,
+    Bridge,
+    Line,
+    LoadTransaction,
+    add_lines,
+    first_line,
+    table_errors,
+    with_cause,
+)
 from delta_loader.spark.checkpoint_threads import Checkpoints, DueCheckpoint
 from delta_loader.spark.definitions import REMEDY, TableDefinitions
 from delta_loader.spark.merging.merge_writes import merge_within
@@ -113,7 +122,7 @@ class SparkDeltaTables:
             try:
                 replaced, written = write_within(self._writers, transaction, commit, self._inputs(commit, state))
             except (Py4JError, PySparkException) as error:
-                return NotWritten(first_line(error))
+                return NotWritten(with_cause(error))
         load = self._load(commit, replaced)
         try:
             if commit.merges:
@@ -143,7 +152,7 @@ class SparkDeltaTables:
         state = self.state(commit.target.url)
         if state is None or state.version != read.version:
             return Conflicted(f"the table was changed concurrently: {first_line(error)}")
-        return NotWritten(first_line(error))
+        return NotWritten(with_cause(error))
 
     def _request_checkpoint(self, transaction: LoadTransaction, url: str) -> None:
         """Have the checkpoint written that is due after a commit (rule 5)."""

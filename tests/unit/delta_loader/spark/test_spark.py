@@ -7,11 +7,44 @@ import pytest
 
 from common.settings import Settings
 from delta_loader.scheduling.schedule import Schedule
+from delta_loader.spark.bridge import with_cause
 from delta_loader.spark.log_store import CLASS, LOCAL_CLASS, is_ours
 from delta_loader.spark.session import jar_groups, s3_options, session_options
 from delta_loader.spark.session_conf import spark_url
 from delta_loader.spark.trust import authorities_of
 from tests.builders import settings_of
+
+
+class JavaError:
+    """A Java exception, as py4j shows it."""
+
+    def __init__(self, text: str, cause: "JavaError | None" = None) -> None:
+        self.text, self.cause = text, cause
+
+    def toString(self) -> str:  # noqa: N802 - Java's name
+        return self.text
+
+    def getCause(self) -> "JavaError | None":  # noqa: N802 - Java's name
+        return self.cause
+
+
+@pytest.mark.parametrize("attribute", ["java_exception", "_origin"])
+@pytest.mark.parametrize(
+    ("causes", "end"),
+    [
+        ([], "Encountered error while reading file x"),
+        (["a.TaskFailed: x", "b.AccessDenied: x: 403\n\tat"], "reading file x; caused by b.AccessDenied: x: 403"),
+        (["a.TaskFailed", "reading file x"], "Encountered error while reading file x"),
+    ],
+)
+def test_error_of_a_write_ends_with_what_the_store_said(attribute: str, causes: list[str], end: str) -> None:
+    java = None
+    for text in reversed(["Encountered error while reading file x\n\tat", *causes]):
+        java = JavaError(text, java)
+    error = RuntimeError("Encountered error while reading file x")
+    setattr(error, attribute, java)
+    assert with_cause(error).endswith(end)
+
 
 NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 S3A = "spark.hadoop.fs.s3a."
