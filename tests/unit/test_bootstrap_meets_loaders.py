@@ -106,8 +106,8 @@ class RewindAndLoader:
         loader_for(opening, self.tables, settings_for(opening, **{"marker_retention": 0, **loader})).run_pass()
 
     def plan(self, to: int) -> RewindPlan:
-        ends, found = Ends(Position(0), Position(KAFKA_END)), operator.staged_markers(self.store, ORDERS)
-        state = PartitionState(ORDERS, "orders", StartAt.LATEST, ends, Position(self.table), found)
+        ends, staged = Ends(Position(0), Position(KAFKA_END)), operator.staged_markers(self.store, ORDERS)
+        state = PartitionState(ORDERS, "orders", StartAt.LATEST, ends, Position(self.table), staged)
         return plan_rewind(state, Position(to), Author("operator", 1_000), below_table=to < self.table)
 
     def writer_begins(self) -> ResumePoint:
@@ -116,10 +116,10 @@ class RewindAndLoader:
         writer = ObjectStage(self.store, lambda _: self.store, SystemClock(), lambda: "0b4a", "writer")
         [stream] = settings_for(self.staging).streams
         changed = {"start": StartAt.LATEST, "topology": "tests.fakes.joining:build"}
-        found = ResumePoints(kafka, writer).of(ORDERS, stream.model_copy(update=changed))
-        assert found.outboxes == outboxes_before(found.position)
-        assert found.state == (state_at(found.position) if found.position else EMPTY_STATE)
-        return found
+        resume_point = ResumePoints(kafka, writer).of(ORDERS, stream.model_copy(update=changed))
+        assert resume_point.outboxes == outboxes_before(resume_point.position)
+        assert resume_point.state == (state_at(resume_point.position) if resume_point.position else EMPTY_STATE)
+        return resume_point
 
 
 def requests() -> Iterator[int]:

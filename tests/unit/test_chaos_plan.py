@@ -37,13 +37,13 @@ def test_pauses_outlast_sessions_and_leases() -> None:
 def test_record_is_deterministic_and_carries_its_number() -> None:
     kinds: Counter[bytes] = Counter()
     for number in range(2000):
-        one = record(7, number)
-        assert one == record(7, number)
-        sent = Sent(("orders", one.partition, number), 0, one.key, one.value)
+        generated = record(7, number)
+        assert generated == record(7, number)
+        sent = Sent(("orders", generated.partition, number), 0, generated.key, generated.value)
         assert number_of(sent) == number
-        kinds[one.key if one.value is not None else b"gone"] += 1
-        if one.key == GOOD:
-            content = json.loads(required(one.value))
+        kinds[generated.key if generated.value is not None else b"gone"] += 1
+        if generated.key == GOOD:
+            content = json.loads(required(generated.value))
             row = expected(sent)
             assert (row["n"], row["amount"]) == (number, Decimal(content["amount"]))
     assert len(kinds) == 9
@@ -53,15 +53,17 @@ def test_record_is_deterministic_and_carries_its_number() -> None:
 def test_numbered_rows_match_the_topology_s_state() -> None:
     driver = TopologyTestDriver(build(), columns=f"{COLUMNS}, {SEEN}")
     records = [record(7, number) for number in range(400)]
-    messages = [Message(TOPIC, one.key, one.value, 0, partition=one.partition) for one in records]
+    messages = [
+        Message(TOPIC, generated.key, generated.value, 0, partition=generated.partition) for generated in records
+    ]
     driver.pipe_inputs(messages[:150])
     driver.restart()
     driver.pipe_inputs(messages[150:])
     rows, last = driver.rows(), Counter[int]()
     sent: list[Sent] = []
-    for one in records:
-        sent.append(Sent((TOPIC, one.partition, last[one.partition]), 0, one.key, one.value))
-        last[one.partition] += 1
+    for generated in records:
+        sent.append(Sent((TOPIC, generated.partition, last[generated.partition]), 0, generated.key, generated.value))
+        last[generated.partition] += 1
     wanted = numbered(reversed(sent))
     assert [row["seen"] for row in rows] == [wanted(sent[row["n"]])["seen"] for row in rows]
-    assert len(rows) == 400 - len(driver.dead_letters()) - sum(one.value is None for one in records)
+    assert len(rows) == 400 - len(driver.dead_letters()) - sum(generated.value is None for generated in records)

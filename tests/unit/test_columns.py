@@ -52,8 +52,8 @@ class Group(LonelyMember):
 
     def _batch(self, partition: TopicPartition) -> MessageBatch:
         batch = super()._batch(partition)
-        found = [self.values[offset] for offset in batch.offsets.tolist()]
-        values = [one if isinstance(one, bytes) else json.dumps(one).encode() for one in found]
+        contents = [self.values[offset] for offset in batch.offsets.tolist()]
+        values = [content if isinstance(content, bytes) else json.dumps(content).encode() for content in contents]
         return replace(batch, values=pa.array(values, pa.binary()))
 
 
@@ -179,18 +179,18 @@ class World:
 
     def staged(self, partition: TopicPartition = FIRST) -> list[str]:
         """By marker, the columns of its files."""
-        found = manifests(self.stage, f"done/orders/{partition.partition}")
-        return [to_ddl(schema_from_json(one.tables[0].schema)) for one in found]
+        markers = manifests(self.stage, f"done/orders/{partition.partition}")
+        return [to_ddl(schema_from_json(marker.tables[0].schema)) for marker in markers]
 
     def counted(self) -> tuple[int, int]:
         """The number of staged records, and how many of them are dead letters."""
-        found = manifests(self.stage)
-        return sum(one.records for one in found), sum(sum(one.dead_letters.values()) for one in found)
+        markers = manifests(self.stage)
+        return sum(marker.records for marker in markers), sum(sum(marker.dead_letters.values()) for marker in markers)
 
     @property
     def agreed(self) -> str | None:
-        found = agreed_columns(self.stage, "orders")
-        return None if found is None else to_ddl(found.columns)
+        columns = agreed_columns(self.stage, "orders")
+        return None if columns is None else to_ddl(columns.columns)
 
 
 def made(stream: Stream, covers: CoveredSchemas | None) -> Converter:
@@ -300,9 +300,9 @@ def test_first_records_define_the_columns_and_the_loader_creates_the_table(tmp_p
 
 def test_writers_that_infer_differently_share_one_schema_and_lose_no_record(tmp_path: Path) -> None:
     world = from_records(tmp_path)
-    one = world.writer(FIRST, {"id": 1, "a": "x"})
-    two = world.writer(SECOND, {"id": 2.5, "b": True})
-    for writer, value in ((one, {"id": 1, "a": "x"}), (two, {"id": 2, "b": True})):
+    first = world.writer(FIRST, {"id": 1, "a": "x"})
+    second = world.writer(SECOND, {"id": 2.5, "b": True})
+    for writer, value in ((first, {"id": 1, "a": "x"}), (second, {"id": 2, "b": True})):
         writer.produce(value)
     assert world.agreed == "id BIGINT, a STRING"
     assert world.staged(FIRST) == ["id BIGINT, a STRING, _rescued STRING"]
@@ -346,7 +346,9 @@ def test_table_strings_stay_plain_text_and_new_mixed_columns_are_json(tmp_path: 
     world = from_records(tmp_path)
     world.commit("note STRING, meta STRUCT<code: STRING>, tags ARRAY<STRING>")
     mixed: list[object] = ["n", 7]
-    records = [{"note": one, "meta": {"code": one, "unit": one}, "tags": [one], "extra": one} for one in mixed * 50]
+    records = [
+        {"note": value, "meta": {"code": value, "unit": value}, "tags": [value], "extra": value} for value in mixed * 50
+    ]
     world.writer(FIRST, {}, *records).produce(records[0], {"note": 7}, {"extra": 7})
     assert required(agreed_columns(world.stage, "orders")).formats == {"meta.unit": "json", "extra": "json"}
     (manifest,) = manifests(world.stage)
@@ -405,8 +407,8 @@ def test_merged_change_events_use_the_debezium_envelope_in_every_program(tmp_pat
     finder = world.finder(Sample([record], images=({"id": 1},)))
     assert columns_text(written, finder.preview()) == "ok: orders: from_records, envelope: debezium: id BIGINT"
     assert world.agreed is None
-    found = finder.find().stream
-    assert (found.record.envelope, found.record.columns) == ("debezium", "id BIGINT")
+    stream = finder.find().stream
+    assert (stream.record.envelope, stream.record.columns) == ("debezium", "id BIGINT")
     assert required(agreed_columns(stage, "orders")).envelope == "debezium"
     known = required(found_columns(written, stage, FsspecStore))
     assert (known.record.envelope, known.record.columns) == ("debezium", "id BIGINT"), "a restart, and other writers"
@@ -430,8 +432,8 @@ def test_other_streams_read_change_events_as_plain_records(
 ) -> None:
     event = {"op": "c", "before": None, "after": {"id": 1}}
     merged = {"load": "merge", "merge": {"keys": ["op"]}} if more.get("load") != "append" else {}
-    found = from_records(tmp_path, **{**merged, **more}).finder(Sample([event, *others], images=({"id": 1},))).find()
-    assert (found.stream.record.envelope, "op STRING" in found.stream.record.columns) == ("plain", True)
+    inferred = from_records(tmp_path, **{**merged, **more}).finder(Sample([event, *others], images=({"id": 1},))).find()
+    assert (inferred.stream.record.envelope, "op STRING" in inferred.stream.record.columns) == ("plain", True)
 
 
 def test_rows_of_an_older_file_are_written_with_all_columns_of_the_table(tmp_path: Path) -> None:
@@ -460,8 +462,8 @@ def test_stream_can_switch_to_declared_columns_and_back(tmp_path: Path) -> None:
     world = from_records(tmp_path)
     world.writer(FIRST, {"id": 1}).produce({"id": 1})
     world.stream_settings["columns"] = "id BIGINT, more STRING"
-    found = found_columns(world.settings.streams[0], world.stage, FsspecStore)
-    assert required(found).record.columns == "id BIGINT, more STRING"
+    stream = found_columns(world.settings.streams[0], world.stage, FsspecStore)
+    assert required(stream).record.columns == "id BIGINT, more STRING"
     world.stream_settings["columns"] = "from_records"
     assert required(world.finder(Sample([])).known()).record.columns == "id BIGINT"
 
@@ -540,8 +542,8 @@ def test_check_shows_inferred_columns(tmp_path: Path) -> None:
     world = from_records(tmp_path)
     stream = world.settings.streams[0]
     assert columns_text(stream, world.finder(Sample([])).preview()).endswith("they are inferred from the first records")
-    found = world.finder(Sample([{"id": 1}])).preview()
-    assert columns_text(stream, found) == "ok: orders: from_records: id BIGINT"
+    preview = world.finder(Sample([{"id": 1}])).preview()
+    assert columns_text(stream, preview) == "ok: orders: from_records: id BIGINT"
 
 
 def test_columns_default_to_from_records() -> None:
@@ -578,8 +580,8 @@ def test_columns_default_to_from_registry_when_records_name_a_schema(stream: dic
 
 @pytest.mark.parametrize("stream", [{"jmespath": {"a": "b"}}, {"rename": {"a": "b"}}, {"field_names": "snake_case"}])
 def test_columns_from_records_evolve_with_renamed_fields(stream: dict[str, object]) -> None:
-    (found,) = settings_of("/x", columns=" from_records ", **stream).streams
-    assert found.record.unknown_fields == "evolve"
+    (parsed,) = settings_of("/x", columns=" from_records ", **stream).streams
+    assert parsed.record.unknown_fields == "evolve"
 
 
 @pytest.mark.parametrize(
@@ -602,8 +604,8 @@ def test_columns_from_records_evolve_with_renamed_fields(stream: dict[str, objec
 def test_headers_that_rows_will_need_are_read_from_the_start(stream: dict[str, object], *, needed: bool) -> None:
     registry = {"url": "http://127.0.0.1:1"}
     content = {**content_of({"columns": "from_records", **stream}), "schema_registry": registry}
-    (found,) = Settings.model_validate(content, by_alias=True).streams
-    assert pending(found).needs_headers is needed
+    (parsed,) = Settings.model_validate(content, by_alias=True).streams
+    assert pending(parsed).needs_headers is needed
 
 
 @pytest.mark.parametrize(

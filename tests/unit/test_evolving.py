@@ -64,7 +64,7 @@ class Picky(MemoryDeltaTables):
     """Refuses the column ``sick``."""
 
     def add_columns(self, url: str, added: Sequence[Addition]) -> None:
-        if any(one.path == ("sick",) for one in added):
+        if any(column.path == ("sick",) for column in added):
             msg = "no such column here"
             raise TableError(msg, "")
         super().add_columns(url, added)
@@ -118,21 +118,21 @@ class World:
 
     def staged(self, partition: TopicPartition) -> list[tuple[str, str | None]]:
         """By marker, the columns of its files, and the columns that it offers."""
-        found = []
+        columns = []
         for manifest in manifests(self.store, f"done/orders/{partition.partition}"):
             offered = None if manifest.offered is None else to_ddl(schema_from_json(manifest.offered))
-            found.append((to_ddl(schema_from_json(manifest.tables[0].schema)), offered))
-        return found
+            columns.append((to_ddl(schema_from_json(manifest.tables[0].schema)), offered))
+        return columns
 
     def rows(self, partition: TopicPartition) -> list[dict[str, object]]:
         """The staged rows of a partition, without the columns that are null."""
         paths = [
             file.path
-            for one in manifests(self.store, f"done/orders/{partition.partition}")
-            for file in one.tables[0].files
+            for marker in manifests(self.store, f"done/orders/{partition.partition}")
+            for file in marker.tables[0].files
         ]
-        found = [row for path in paths for row in pq.read_table(BytesIO(required(self.table.read(path)))).to_pylist()]
-        return [{name: value for name, value in row.items() if value is not None} for row in found]
+        rows = [row for path in paths for row in pq.read_table(BytesIO(required(self.table.read(path)))).to_pylist()]
+        return [{name: value for name, value in row.items() if value is not None} for row in rows]
 
     @property
     def columns(self) -> str:
@@ -177,7 +177,7 @@ def test_new_field_has_its_column_from_its_first_record(tmp_path: Path) -> None:
         {"id": 5, "x": 2, "_rescued": '{"X":3,"y":null}'},
         {"id": 6, "_rescued": '{"x":"text"}'},
     ]
-    assert [(one.column, one.offered_by) for one in world.published.gained] == [
+    assert [(gain.column, gain.offered_by) for gain in world.published.gained] == [
         ("meta.new STRING", f"done/orders/0/{1:020d}.done"),
         ("x BIGINT", f"done/orders/0/{1:020d}.done"),
     ]
@@ -189,14 +189,14 @@ def test_new_field_has_its_column_from_its_first_record(tmp_path: Path) -> None:
 
 def test_first_of_two_writers_that_infer_differently_wins(tmp_path: Path) -> None:
     world = World(tmp_path)
-    one = world.writer(SOURCES[0])
-    first = acting("create", lambda: produce(*one, SOURCES[0], {"id": 1, "x": 1, "a": 1}), below="schema/")
-    two = world.writer(SOURCES[1], TrappedStore(f"{tmp_path}/stage", before=first))
-    produce(*two, SOURCES[1], {"id": 2, "x": "text", "y": True}, {"id": 3, "x": 3})
+    quick = world.writer(SOURCES[0])
+    first = acting("create", lambda: produce(*quick, SOURCES[0], {"id": 1, "x": 1, "a": 1}), below="schema/")
+    slow = world.writer(SOURCES[1], TrappedStore(f"{tmp_path}/stage", before=first))
+    produce(*slow, SOURCES[1], {"id": 2, "x": "text", "y": True}, {"id": 3, "x": 3})
     assert world.rows(SOURCES[0]) == [{"id": 1, "a": 1, "x": 1}]
     assert world.rows(SOURCES[1]) == [{"id": 2, "y": True, "_rescued": '{"x":"text"}'}, {"id": 3, "x": 3}]
     assert (world.published.version, to_ddl(world.published.columns)) == (2, "a BIGINT, x BIGINT, y BOOLEAN")
-    produce(*one, SOURCES[0], {"id": 4, "y": False})  # it agrees on what is agreed on
+    produce(*quick, SOURCES[0], {"id": 4, "y": False})  # it agrees on what is agreed on
     assert world.rows(SOURCES[0])[-1] == {"id": 4, "y": False}
     world.load()
     assert world.columns == "id BIGINT, a BIGINT, x BIGINT, _rescued STRING, y BOOLEAN"
@@ -297,9 +297,9 @@ def test_records_before_a_held_one_are_read_again_first(tmp_path: Path) -> None:
 
 def test_writers_adopt_columns_that_the_loader_publishes(tmp_path: Path) -> None:
     world = World(tmp_path)
-    one, two = (world.writer(partition, refusing(tmp_path)) for partition in SOURCES)
-    produce(*one, SOURCES[0], {"id": 1, "x": 1}, {"id": 2, "x": None})
-    produce(*two, SOURCES[1], {"id": 3, "x": 1.5, "y": {"z": True}})
+    first, second = (world.writer(partition, refusing(tmp_path)) for partition in SOURCES)
+    produce(*first, SOURCES[0], {"id": 1, "x": 1}, {"id": 2, "x": None})
+    produce(*second, SOURCES[1], {"id": 3, "x": 1.5, "y": {"z": True}})
     assert world.staged(SOURCES[0]) == [("id BIGINT, _rescued STRING", "x BIGINT")]
     assert world.staged(SOURCES[1]) == [("id BIGINT, _rescued STRING", "x DOUBLE, y STRUCT<z: BOOLEAN>")]
     world.load()
@@ -307,7 +307,7 @@ def test_writers_adopt_columns_that_the_loader_publishes(tmp_path: Path) -> None
     assert len(world.tables.tables[world.stream.table].paths) == 2
 
     world.clock.now_s += LOOK_AT_SCHEMAS_S
-    for writer, partition in ((one, SOURCES[0]), (two, SOURCES[1])):
+    for writer, partition in ((first, SOURCES[0]), (second, SOURCES[1])):
         produce(*writer, partition, {"id": 4, "x": 2})
         produce(*writer, partition, {"id": 5, "x": "text"})
         assert world.staged(partition)[-1] == ("id BIGINT, x DOUBLE, y STRUCT<z: BOOLEAN>, _rescued STRING", None)
@@ -368,9 +368,9 @@ def test_column_that_the_table_refuses_blocks_no_row(tmp_path: Path) -> None:
 
 def test_evolve_limit_bounds_gained_columns_of_all_writers(tmp_path: Path) -> None:
     world = World(tmp_path, evolve_limit=3)
-    one, two = (world.writer(partition) for partition in SOURCES)
-    produce(*one, SOURCES[0], {"id": 1, **{f"user-{number}": number for number in range(100)}})
-    produce(*two, SOURCES[1], {"id": 1, "a": {"b": 1, "c": 1, "d": 1}})
+    first, second = (world.writer(partition) for partition in SOURCES)
+    produce(*first, SOURCES[0], {"id": 1, **{f"user-{number}": number for number in range(100)}})
+    produce(*second, SOURCES[1], {"id": 1, "a": {"b": 1, "c": 1, "d": 1}})
     world.load()
     assert world.columns == "id BIGINT, `user-0` BIGINT, `user-1` BIGINT, `user-10` BIGINT, _rescued STRING"
     assert [offered for partition in SOURCES for _, offered in world.staged(partition)] == [None, None]
@@ -380,7 +380,7 @@ def test_columns_of_an_altered_table_are_used_unchanged() -> None:
     table = parse_ddl("id BIGINT, day DATE, _rescued STRING")
     known = PublishedColumns(parse_ddl("id BIGINT"), parse_ddl("old STRING"), 10)
     agreement = agree(table, known, parse_ddl("day STRING, ID BIGINT"), table)
-    assert [str(one) for one in agreement.added] == ["old STRING"]
+    assert [str(column) for column in agreement.added] == ["old STRING"]
     assert to_ddl(agreement.columns) == "old STRING, day DATE"
 
 
@@ -398,8 +398,8 @@ def test_published_columns_round_trip(tmp_path: Path) -> None:
     for version in (2, 10, 9):
         evolved = Evolved("a/b", version, parse_ddl(f"x{version} STRUCT<y: ARRAY<BIGINT>>"))
         store.create(evolved.path, evolved.to_bytes())
-    found = latest(store, "a/b")
-    assert found == Evolved("a/b", 10, parse_ddl("x10 STRUCT<y: ARRAY<BIGINT>>"))
+    published = latest(store, "a/b")
+    assert published == Evolved("a/b", 10, parse_ddl("x10 STRUCT<y: ARRAY<BIGINT>>"))
     assert folder_of("a/b") == "schema/a%2Fb/"
 
 
@@ -626,11 +626,11 @@ def test_merging_stream_reads_its_tables_once_after_an_edit(tmp_path: Path) -> N
     def continued(stage: FsspecStore, error: Exception | None = None) -> tuple[StructType | None, list[str]]:
         opened: list[str] = []
 
-        def open_table(at: str) -> FsspecStore:
-            opened.append(at)
+        def open_table(opened_url: str) -> FsspecStore:
+            opened.append(opened_url)
             if error is not None:
                 raise error
-            return FsspecStore(at)
+            return FsspecStore(opened_url)
 
         evolved = continued_columns(stage, open_table, sections.clock, sections.stream)
         return (None if evolved is None else evolved.columns), opened

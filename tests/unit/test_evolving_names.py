@@ -86,16 +86,16 @@ def test_first_of_fields_that_map_to_one_column_keeps_it(tmp_path: Path, *, is_n
 
     columns = "id BIGINT, meta STRUCT<a: BIGINT>" if is_nested else "id BIGINT"
     world = World(tmp_path, columns=columns, **SNAKE)
-    one = world.writer(FIRST)
-    first = acting("create", lambda: produce(*one, FIRST, record(1, userID=1)), below="schema/")
-    two = world.writer(SECOND, TrappedStore(f"{tmp_path}/stage", before=first))
-    produce(*two, SECOND, record(2, user_id="x"), record(3, userID=3), record(4, UserID=4, User_Id=4))
-    produce(*one, FIRST, record(5, user_id="y", userID=5))
+    quick = world.writer(FIRST)
+    first = acting("create", lambda: produce(*quick, FIRST, record(1, userID=1)), below="schema/")
+    slow = world.writer(SECOND, TrappedStore(f"{tmp_path}/stage", before=first))
+    produce(*slow, SECOND, record(2, user_id="x"), record(3, userID=3), record(4, UserID=4, User_Id=4))
+    produce(*quick, FIRST, record(5, user_id="y", userID=5))
 
     def values() -> list[list[Any]]:
-        found = world.rows(FIRST) + world.rows(SECOND)
-        inner: list[Any] = [row.get("meta") or {} if is_nested else row for row in found]
-        return [[row["id"], part.get("user_id"), row.get("_rescued")] for row, part in zip(found, inner, strict=True)]
+        rows = world.rows(FIRST) + world.rows(SECOND)
+        inner: list[Any] = [row.get("meta") or {} if is_nested else row for row in rows]
+        return [[row["id"], part.get("user_id"), row.get("_rescued")] for row, part in zip(rows, inner, strict=True)]
 
     def rescued(text: str) -> str:
         return f'{{"meta":{text}}}' if is_nested else text

@@ -76,10 +76,10 @@ CODES = {error: code for code, names in NAMES.items() for error in names.split()
 
 
 def errors_below(root: type[KafkaDeltaExpressError]) -> list[type[KafkaDeltaExpressError]]:
-    found = [root]
+    classes = [root]
     for below in root.__subclasses__():
-        found += errors_below(below)
-    return [one for one in found if one.__module__.partition(".")[0] in PACKAGES]
+        classes += errors_below(below)
+    return [class_ for class_ in classes if class_.__module__.partition(".")[0] in PACKAGES]
 
 
 LAZILY = (TopologyError, UnknownCatalogError, UnknownFieldError)
@@ -271,7 +271,7 @@ def test_exit_code_of_a_stopped_loader(
 
 
 @pytest.mark.parametrize(
-    ("found", "code"),
+    ("result", "code"),
     [
         (Check("stage", Level.OK, "well"), 0),
         (Check("table", Level.WARNING, "look at it"), 0),
@@ -285,13 +285,13 @@ def test_exit_code_of_a_stopped_loader(
         (failed("kafka", BrokerRefusedError("no right")), 2),
     ],
 )
-def test_exit_code_of_loader_check(found: Check, code: int, config: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exit_code_of_loader_check(result: Check, code: int, config: str, monkeypatch: pytest.MonkeyPatch) -> None:
     without_signals_and_logs(check, monkeypatch)
-    monkeypatch.setattr(check, "preflight_of", lambda *_: SimpleNamespace(checks=lambda: [found]))
+    monkeypatch.setattr(check, "preflight_of", lambda *_: SimpleNamespace(checks=lambda: [result]))
     monkeypatch.setattr(check, "_spark_checks", lambda *_: iter([Check("spark", Level.OK, "well")]))
     assert run(loader_program.app, ["check", config]) == code
     monkeypatch.setattr(check, "preflight_of", lambda *_: SimpleNamespace(checks=list))
-    monkeypatch.setattr(check, "_spark_checks", lambda *_: iter([found]))
+    monkeypatch.setattr(check, "_spark_checks", lambda *_: iter([result]))
     assert run(loader_program.app, ["check", config]) == code
 
 
@@ -313,7 +313,7 @@ def test_exit_code_of_loader_verify(
     report = VerifiedStream("orders", "/t", 1, 0, findings=(finding,), failure=failure)
     verifier = SimpleNamespace(verify=lambda _: report)
     monkeypatch.setattr(verify, "verifier_of", lambda *_, **__: verifier)
-    monkeypatch.setattr(verify, "replace", lambda found, **_: found)
+    monkeypatch.setattr(verify, "replace", lambda settings, **_: settings)
     assert run(loader_program.app, ["verify", config]) == code
 
 
@@ -335,7 +335,7 @@ def test_loader_verify_needs_the_stage_where_streams_may_share_a_topic(
     streams = [{"app_id": f"s{index}", "topics": names, "table": f"/{index}"} for index, names in enumerate(topics)]
     verifier = SimpleNamespace(verify=lambda stream: VerifiedStream(stream.app_id, "/t", 1, 0))
     monkeypatch.setattr(verify, "verifier_of", lambda *_, **__: verifier)
-    monkeypatch.setattr(verify, "replace", lambda found, **_: found)
+    monkeypatch.setattr(verify, "replace", lambda settings, **_: settings)
     monkeypatch.setattr(verify, "stage_store", refused)
     assert run(loader_program.app, ["verify", str(config_file(tmp_path, *streams))]) == code
     printed = capsys.readouterr().err
@@ -418,11 +418,11 @@ WELL = PartitionStatus(ORDERS, Position(0), Position(0), None, 0, None)
 def test_exit_code_of_loader_status_by_partition_state(
     partition: PartitionStatus, unfit: tuple[Check, ...], code: int, config: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = StreamStatus("orders", "/t", None, None, (partition,), unfit=unfit)
-    paused = replace(found, pauses=(Pause("orders", StreamPart.LOADING, 0),))
+    stream = StreamStatus("orders", "/t", None, None, (partition,), unfit=unfit)
+    paused = replace(stream, pauses=(Pause("orders", StreamPart.LOADING, 0),))
     assert (exit_code([paused]), partition.lag) == (3, 0), "a table may be ahead of its stage"
     monkeypatch.setattr(status, "BrokerEnds", Ends)
-    monkeypatch.setattr(status, "stream_status", lambda *_, **__: found)
+    monkeypatch.setattr(status, "stream_status", lambda *_, **__: stream)
     assert run(loader_program.app, ["status", config]) == code
 
 
@@ -430,13 +430,13 @@ def test_exit_code_of_loader_status_by_partition_state(
 def test_exit_code_of_loader_clean(
     failure: str | None, code: int, config: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = Tally("data files", "/t", failure=failure)
-    monkeypatch.setattr(clean, "CleanUp", lambda *_: SimpleNamespace(run=lambda *_, **__: [found]))
+    tally = Tally("data files", "/t", failure=failure)
+    monkeypatch.setattr(clean, "CleanUp", lambda *_: SimpleNamespace(run=lambda *_, **__: [tally]))
     assert run(loader_program.app, ["clean", config]) == code
 
 
 @pytest.mark.parametrize(
-    ("arguments", "found", "code"),
+    ("arguments", "result", "code"),
     [
         ([], (outcomes.Done(), None), 0),
         ([], (outcomes.Done(), "it is away"), 1),
@@ -449,12 +449,12 @@ def test_exit_code_of_loader_clean(
 )
 def test_exit_code_of_loader_services(
     arguments: list[str],
-    found: tuple[outcomes.Outcome, str | None],
+    result: tuple[outcomes.Outcome, str | None],
     code: int,
     config: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    outcome, failure = found
+    outcome, failure = result
     without_signals_and_logs(services, monkeypatch)
 
     def look_at(settings: object, *_: object) -> list[outcomes.TableSnapshot]:

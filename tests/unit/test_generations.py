@@ -186,7 +186,7 @@ OLD = [of(marker, topic_id="old") for marker in chain_of(0, 10, 20)]
 def test_restart_begins_at_the_topic_s_start_and_puts_the_old_chain_aside() -> None:
     plan = instance(Restart, plan_restart(state(*OLD, table=20, ends=(7, 50)), give_up=False))
     assert plan.chain_origin == ChainOrigin(Position(7), 1, "new", number=1, loaded_before=Position(0))
-    assert [found.name.start for found in plan.put_aside] == [10, 0]
+    assert [moved.name.start for moved in plan.put_aside] == [10, 0]
     assert plan.notes == ()
 
 
@@ -238,10 +238,10 @@ def test_restart_of_a_truncated_topic_needs_a_start_position() -> None:
             ),
         )
         assert plan.chain_origin == ChainOrigin(Position(8), 1, "old", number=1, loaded_before=Position(0))
-        assert [found.name.start for found in plan.put_aside] == [10, 0]
-    for at, high in ((2, 12), (13, 12), (21, 50)):
+        assert [moved.name.start for moved in plan.put_aside] == [10, 0]
+    for position, high in ((2, 12), (13, 12), (21, 50)):
         with pytest.raises(UsageError, match=rf"Kafka has \[3, {high}\) of orders/0, and its chain ends at 20"):
-            plan_restart(replace(short, ends=Ends(Position(3), Position(high))), give_up=True, at=Position(at))
+            plan_restart(replace(short, ends=Ends(Position(3), Position(high))), give_up=True, at=Position(position))
     with pytest.raises(UsageError, match="staged and not loaded"):
         plan_restart(replace(short, table=Position(15)), give_up=False, at=Position(8))
 
@@ -460,9 +460,9 @@ def test_status_reports_a_recreated_topic_until_its_chain_restarts() -> None:
         return to_text([status]), str(to_json([status]))
 
     partition = staging.source(0)
-    text, found = shown({partition: Position(3)})
+    text, document = shown({partition: Position(3)})
     assert "writers hold it (topic_recreated): the topic orders was deleted and created again" in text
-    assert "'writers_hold': {'reason': 'topic_recreated'" in found
+    assert "'writers_hold': {'reason': 'topic_recreated'" in document
     assert "topic_recreated" not in "".join(shown({}))  # Kafka does not respond
     begin_again(staging, 1)
     assert "topic_recreated" not in "".join(shown({partition: Position(3)}))

@@ -100,7 +100,7 @@ class Reading:
 
 @dataclass
 class Record:
-    at: int
+    own_offset: int
     problem: KafkaError | None = None
 
     def topic(self) -> str:
@@ -110,7 +110,7 @@ class Record:
         return 0
 
     def offset(self) -> int:
-        return self.at
+        return self.own_offset
 
     def error(self) -> KafkaError | None:
         return self.problem

@@ -82,8 +82,8 @@ class RegistryWorld(World):
     def staged_values(self, column: str) -> list[object]:
         """A column of the files of `FIRST`, in the order of the chain; None where a file lacks it."""
         values: list[object] = []
-        for one in manifests(self.stage, f"done/orders/{FIRST.partition}"):
-            for file in one.tables[0].files:
+        for marker in manifests(self.stage, f"done/orders/{FIRST.partition}"):
+            for file in marker.tables[0].files:
                 rows = pq.read_table(f"{self.settings.streams[0].table}/{file.path}").to_pylist()
                 values += [row.get(column) for row in rows]
         return values
@@ -185,15 +185,15 @@ def test_new_field_has_its_column_from_its_first_record(tmp_path: Path, registry
     world = world_of(tmp_path, registry, format=format_of)
     message = partial(encoding.message, world)
     kind = format_of.upper()
-    one = world.registered(encoding.schemas[0], kind)
+    old_id = world.registered(encoding.schemas[0], kind)
     writer = world.follower()
-    writer.produce(message(one, id=1, note="a"))
+    writer.produce(message(old_id, id=1, note="a"))
     wait_for_staged(world, 1, writer)
-    two = world.registered(encoding.schemas[1], kind)
-    writer.group.values += [message(one, id=2, note="b")]
+    new_id = world.registered(encoding.schemas[1], kind)
+    writer.group.values += [message(old_id, id=2, note="b")]
     writer.group.ends[FIRST] = 2
     writer.service.step(0.01)  # it is in the buffer, whose file keeps the old columns
-    writer.produce(message(two, id=3, price=1.5), message(one, id=4, note="d"))
+    writer.produce(message(new_id, id=3, price=1.5), message(old_id, id=4, note="d"))
     wait_for_staged(world, 4, writer)
     before = f"id {encoding.id_type}, note STRING"
     after = f"{before}, price DOUBLE"
@@ -201,34 +201,34 @@ def test_new_field_has_its_column_from_its_first_record(tmp_path: Path, registry
     assert world.staged() == [before + rescue, before + rescue, after + rescue]
     assert world.staged_values("price") == [None, None, 1.5, None]
     assert world.counted() == (4, 0)
-    assert required(agreed_columns(world.stage, "orders")).schema_ids == (one, two)
+    assert required(agreed_columns(world.stage, "orders")).schema_ids == (old_id, new_id)
     restarted = world.follower(SECOND)
     asked = len(registry.asked)
-    restarted.produce(message(two, id=5, price=2.5))
+    restarted.produce(message(new_id, id=5, price=2.5))
     wait_for_staged(world, 5, restarted)
     assert world.staged(SECOND) == [after + rescue]
-    assert registry.asked[asked:] == [f"GET /schemas/ids/{two}"], "the columns are in the stage"
+    assert registry.asked[asked:] == [f"GET /schemas/ids/{new_id}"], "the columns are in the stage"
 
 
 def test_subject_s_latest_schema_is_among_the_first_columns(tmp_path: Path, registry: Registry) -> None:
     world = world_of(tmp_path, registry)
-    one = world.registered(avro(("id", "int"), ("gone", "string")), subject="orders-value")
+    old = world.registered(avro(("id", "int"), ("gone", "string")), subject="orders-value")
     latest = world.registered(avro(("id", "long"), ("new", "string")), subject="orders-value")
     stream = world.settings.streams[0]
     assert columns_text(stream, world.registry_finder().preview()) == "ok: orders: from_registry: id BIGINT, new STRING"
     assert agreed_columns(world.stage, "orders") is None
     writer = world.follower()
-    writer.produce(world.order(one, id=1, gone="x"))
+    writer.produce(world.order(old, id=1, gone="x"))
     wait_for_staged(world, 1, writer)
     assert world.staged() == ["id BIGINT, new STRING, gone STRING"]
-    assert required(agreed_columns(world.stage, "orders")).schema_ids == (latest, one)
+    assert required(agreed_columns(world.stage, "orders")).schema_ids == (latest, old)
 
 
 def test_writers_that_meet_schemas_in_different_orders_agree_on_columns(tmp_path: Path, registry: Registry) -> None:
     world = world_of(tmp_path, registry)
     ids = [world.registered(avro(("id", "int"), (name, "string"))) for name in ("a", "b", "c")]
-    one, two = world.follower(FIRST), world.follower(SECOND)
-    records = ((one, 0, {"a": "x"}), (two, 1, {"b": "x"}), (two, 2, {"c": "x"}), (one, 2, {"c": "x"}))
+    first, second = world.follower(FIRST), world.follower(SECOND)
+    records = ((first, 0, {"a": "x"}), (second, 1, {"b": "x"}), (second, 2, {"c": "x"}), (first, 2, {"c": "x"}))
     for number, (writer, which, more) in enumerate(records):
         writer.produce(world.order(ids[which], id=number, **more))
         wait_for_staged(world, number + 1, writer)
@@ -240,14 +240,14 @@ def test_writers_that_meet_schemas_in_different_orders_agree_on_columns(tmp_path
 
 def test_records_wait_while_the_registry_is_unreachable(tmp_path: Path, registry: Registry) -> None:
     world = world_of(tmp_path, registry)
-    one, two = (world.registered(avro(("id", "int"), *more)) for more in ((), (("a", "string"),)))
+    old_id, new_id = (world.registered(avro(("id", "int"), *more)) for more in ((), (("a", "string"),)))
     writer = world.follower()
-    writer.produce(world.order(one, id=1))
+    writer.produce(world.order(old_id, id=1))
     wait_for_staged(world, 1, writer)
-    new = world.order(two, id=2, a="x")
+    new = world.order(new_id, id=2, a="x")
     registry.stop()
     other = world.follower(SECOND)
-    other.produce(world.order(one, id=3))
+    other.produce(world.order(old_id, id=3))
     writer.produce(new)
     wait_for_problem(writer, "does not respond")
     wait_for_problem(other, "does not respond")
@@ -260,10 +260,10 @@ def test_records_wait_while_the_registry_is_unreachable(tmp_path: Path, registry
 
 def test_records_of_another_format_or_without_a_schema_are_dead_letters(tmp_path: Path, registry: Registry) -> None:
     world = world_of(tmp_path, registry)
-    one = world.registered(avro(("id", "int")), subject="orders-value")
+    schema_id = world.registered(avro(("id", "int")), subject="orders-value")
     other = world.registered("{}", "JSON")
     writer = world.follower()
-    writer.produce(frame(other, b"{}"), b"no frame", world.order(one, id=1), frame(other, b"{}"))
+    writer.produce(frame(other, b"{}"), b"no frame", world.order(schema_id, id=1), frame(other, b"{}"))
     wait_for_staged(world, 4, writer)
     assert (world.counted(), writer.problems) == ((4, 3), ())
     assert to_ddl(required(agreed_columns(world.stage, "orders")).columns) == "id INT"
@@ -288,9 +288,9 @@ def test_fields_outside_a_json_schema_are_rescued(tmp_path: Path, registry: Regi
     (stream,) = world.settings.streams
     assert (stream.record.unknown_fields, stream.evolution) == ("rescue", "add")
     schema = {"type": "object", "properties": {"id": {"type": "integer"}, "any": {}}}
-    one = world.registered(json.dumps(schema), "JSON")
+    schema_id = world.registered(json.dumps(schema), "JSON")
     writer = world.follower()
-    writer.produce(frame(one, b'{"id": 1, "any": [1, "x"], "more": 2}'))
+    writer.produce(frame(schema_id, b'{"id": 1, "any": [1, "x"], "more": 2}'))
     wait_for_staged(world, 1, writer)
     assert world.staged() == ["id BIGINT, any STRING, _rescued STRING"]
     assert required(agreed_columns(world.stage, "orders")).formats == {"any": "json"}
@@ -302,16 +302,16 @@ def test_fields_outside_a_json_schema_become_columns_until_a_schema_has_them(
 ) -> None:
     """The type that a column already has wins: rows of both have to fit one table."""
     world = world_of(tmp_path, registry, format="json", unknown_fields="evolve")
-    one = world.registered(json_schema(("id", "integer")), "JSON")
+    old_id = world.registered(json_schema(("id", "integer")), "JSON")
     writer = world.follower()
-    writer.produce(frame(one, b'{"id": 1, "more": 2, "any": "x"}'))
+    writer.produce(frame(old_id, b'{"id": 1, "more": 2, "any": "x"}'))
     wait_for_staged(world, 1, writer)
     properties = {"id": {"type": "integer"}, "more": {"type": "number"}, "any": {}, "new": {"type": "string"}}
-    two = world.registered(json.dumps({"type": "object", "properties": properties}), "JSON")
-    writer.produce(frame(two, b'{"id": 2, "more": 3, "any": "y", "new": "z", "later": true}'))
+    new_id = world.registered(json.dumps({"type": "object", "properties": properties}), "JSON")
+    writer.produce(frame(new_id, b'{"id": 2, "more": 3, "any": "y", "new": "z", "later": true}'))
     wait_for_staged(world, 2, writer)
     restarted = world.follower(SECOND)
-    restarted.produce(frame(one, b'{"id": 3, "later": false}'))
+    restarted.produce(frame(old_id, b'{"id": 3, "later": false}'))
     wait_for_staged(world, 3, restarted)
     assert world.staged() == [
         "id BIGINT, any STRING, more BIGINT, _rescued STRING",
@@ -326,11 +326,11 @@ def test_fields_outside_a_json_schema_become_columns_until_a_schema_has_them(
 def test_evolve_works_with_schemas_that_declare_all_fields(tmp_path: Path, registry: Registry, format_of: str) -> None:
     encoding = ENCODINGS[format_of]
     world = world_of(tmp_path, registry, format=format_of, unknown_fields="evolve")
-    one, two = (world.registered(schema, format_of.upper()) for schema in encoding.schemas)
+    old_id, new_id = (world.registered(schema, format_of.upper()) for schema in encoding.schemas)
     writer = world.follower()
-    writer.produce(encoding.message(world, one, id=1, note="a"))
+    writer.produce(encoding.message(world, old_id, id=1, note="a"))
     wait_for_staged(world, 1, writer)
-    writer.produce(encoding.message(world, two, id=2, price=1.5))
+    writer.produce(encoding.message(world, new_id, id=2, price=1.5))
     wait_for_staged(world, 2, writer)
     assert world.staged()[-1] == "id INT, note STRING, price DOUBLE, _rescued STRING"
     assert world.staged_values("price") == [None, 1.5]
@@ -340,11 +340,11 @@ def test_change_events_follow_a_column_that_their_source_gains(tmp_path: Path, r
     world = world_of(tmp_path, registry, envelope="debezium", load="merge", merge={"keys": ["id"]})
     rows = [avro(("id", "int"), *more, name="Row") for more in ((), (("tier", "string"),))]
     images = [("before", ["null", json.loads(row)]) for row in rows]
-    one, two = (world.registered(avro(image, ("after", ["null", "Row"]), ("op", "string"))) for image in images)
+    old_id, new_id = (world.registered(avro(image, ("after", ["null", "Row"]), ("op", "string"))) for image in images)
     writer = world.follower()
-    writer.produce(world.order(one, before=None, after={"id": 1}, op="c"))
+    writer.produce(world.order(old_id, before=None, after={"id": 1}, op="c"))
     wait_for_staged(world, 1, writer)
-    writer.produce(world.order(two, before=None, after={"id": 1, "tier": "gold"}, op="u"))
+    writer.produce(world.order(new_id, before=None, after={"id": 1, "tier": "gold"}, op="u"))
     wait_for_staged(world, 2, writer)
     assert [columns.partition(", _cdc")[0] for columns in world.staged()] == ["id INT", "id INT, tier STRING"]
     assert world.counted() == (2, 0)
@@ -352,13 +352,13 @@ def test_change_events_follow_a_column_that_their_source_gains(tmp_path: Path, r
 
 def test_records_wait_while_the_new_columns_cannot_be_used(tmp_path: Path, registry: Registry) -> None:
     world = world_of(tmp_path, registry, derive={"price": "1.5"})
-    one, two = (world.registered(avro(("id", "int"), *more)) for more in ((), (("price", "double"),)))
+    old_id, new_id = (world.registered(avro(("id", "int"), *more)) for more in ((), (("price", "double"),)))
     three = world.registered(avro(("id", "int"), ("name", "string")))
     writer = world.follower()
-    writer.produce(world.order(one, id=1))
+    writer.produce(world.order(old_id, id=1))
     wait_for_staged(world, 1, writer)
     other = world.follower(SECOND)
-    other.produce(world.order(two, id=3, price=2.5))
+    other.produce(world.order(new_id, id=3, price=2.5))
     wait_for_problem(other, "derive makes the column 'price', which columns has too")
     world.unusable = "name"
     writer.produce(world.order(three, id=2, name="x"))
@@ -376,18 +376,18 @@ def test_table_types_win_unless_evolution_is_widen(tmp_path: Path, registry: Reg
     for evolution, expected in (("add", "id INT, a STRING"), ("widen", "id BIGINT, a STRING")):
         world = world_of(tmp_path / evolution, registry, evolution=evolution)
         world.commit("id INT")
-        one = world.registered(avro(("id", "long"), ("a", "string")))
+        schema_id = world.registered(avro(("id", "long"), ("a", "string")))
         writer = world.follower()
-        writer.produce(world.order(one, id=1, a="x"))
+        writer.produce(world.order(schema_id, id=1, a="x"))
         wait_for_staged(world, 1, writer)
         assert world.staged() == [expected]
 
 
 def test_columns_that_the_settings_cannot_use_are_not_agreed_on(tmp_path: Path, registry: Registry) -> None:
     world = world_of(tmp_path, registry, partition_by=["day"])
-    one = world.registered(avro(("id", "int")))
+    schema_id = world.registered(avro(("id", "int")))
     with pytest.raises(ConfigError, match="partition_by names 'day'"):
-        world.registry_finder().find(frozenset({one}))
+        world.registry_finder().find(frozenset({schema_id}))
     assert agreed_columns(world.stage, "orders") is None
 
 
@@ -505,14 +505,14 @@ def test_remedy_for_tables_with_own_columns_is_accepted(format_of: str) -> None:
 
 def test_all_partitions_share_one_set_of_columns(tmp_path: Path, registry: Registry) -> None:
     world = world_of(tmp_path, registry)
-    one = world.registered(avro(("id", "int")))
+    schema_id = world.registered(avro(("id", "int")))
     third = TopicPartition(Topic("orders"), Partition(2))
     for number, partition in enumerate((FIRST, SECOND, third), 1):
         writer = world.follower(partition)
-        writer.produce(world.order(one, id=1))
+        writer.produce(world.order(schema_id, id=1))
         wait_for_staged(world, number, writer)
     assert world.counted() == (3, 0)
-    assert {table.schema for one in manifests(world.stage) for table in one.tables[:1]} == {
+    assert {table.schema for marker in manifests(world.stage) for table in marker.tables[:1]} == {
         manifests(world.stage)[0].tables[0].schema
     }
     assert required(agreed_columns(world.stage, "orders")).version == 1

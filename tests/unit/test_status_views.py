@@ -162,7 +162,9 @@ def test_paused_writer_shows_how_to_resume(tmp_path: Path) -> None:
     page.pausing.pause()
     status = page.look()
     assert status.state == "paused"
-    assert [(one.level, one.title) for one in status.problems] == [(ProblemLevel.WARNING, "Paused by request")]
+    assert [(problem.level, problem.title) for problem in status.problems] == [
+        (ProblemLevel.WARNING, "Paused by request")
+    ]
     assert "/resume`" in status.problems[0].remedy
 
 
@@ -203,15 +205,15 @@ def test_dead_letters_are_counted_by_class_and_sampled_on_request(tmp_path: Path
             samples.add("orders", [("wrong_type", "orders/0 @ 1", b'{"id": "secret"}')])
         [letters] = page.look().dead_letters
         assert (letters.stream, letters.error_class, letters.count) == ("orders", "wrong_type", 2)
-        assert [one.text for one in letters.samples] == ([] if samples is None else ['{"id": "xxxxxx"}'])
+        assert [sample.text for sample in letters.samples] == ([] if samples is None else ['{"id": "xxxxxx"}'])
 
 
 def test_workers_are_merged_into_one_page() -> None:
-    one = writer_status(1_000)
-    other = replace(one, partitions=one.partitions[:3], problems=(), state="paused")
-    status = merged_status([as_json(one), as_json(other)], 3, 2_000, 0)
+    first = writer_status(1_000)
+    other = replace(first, partitions=first.partitions[:3], problems=(), state="paused")
+    status = merged_status([as_json(first), as_json(other)], 3, 2_000, 0)
     assert len(status.partitions) == 15
-    assert status.problems == one.problems
+    assert status.problems == first.problems
     assert (status.state, status.now_ms) == ("paused, staging", 2_000)
     assert status.verdict.startswith("2 of 3 workers respond")
     assert status.figures[0].value == 2 * 410 * 2**20
@@ -312,9 +314,9 @@ def test_paused_stream_is_shown_until_it_is_resumed(tmp_path: Path) -> None:
     status, text = healthcheck(page)
     assert (status, "orders: loading is paused since" in text, "by an operator" in text) == (200, True, True)
     assert "`delta-loader resume" in text
-    found = page.view.status()
-    assert [problem.title for problem in found.problems] == ["orders is paused"]
-    assert found.streams[0].way.endswith(", paused")
+    shown = page.view.status()
+    assert [problem.title for problem in shown.problems] == ["orders is paused"]
+    assert shown.streams[0].way.endswith(", paused")
     assert gauges(page.metrics, "delta_loader_stream_paused") == {"": 1.0}
     page.paused.resume("orders")
     assert page.view.status().problems == ()
@@ -417,7 +419,7 @@ def test_loader_reports_a_recreated_topic(tmp_path: Path) -> None:
     page.staging.flush(0, 0, 10)
     page.load()
     entry = page.service.stats.entries["orders"]
-    seen = {partition: replace(one, topic_id="old") for partition, one in entry.seen.items()}
+    seen = {partition: replace(state, topic_id="old") for partition, state in entry.seen.items()}
     page.service.stats.entries = {"orders": replace(entry, seen=seen)}
     page.kafka.topic_ids = {Topic("orders"): "old"}
     assert page.look().problems == ()
@@ -556,14 +558,14 @@ def test_loader_shows_the_results_of_its_last_pass(tmp_path: Path) -> None:
     ends = {page.staging.source(0): Position(12), page.staging.source(1): Position(22)}
     page.history.observe(ends, SystemClock().monotonic_s())
     status = page.load()
-    found = rows(status)
-    assert found["orders/0"][:2] == (State.WELL, (10, 10, 12))
-    assert found["orders/1"][:2] == (State.HELD, (8, 22, 22))
-    assert found["orders/0"][2].records == 2
+    partitions = rows(status)
+    assert partitions["orders/0"][:2] == (State.WELL, (10, 10, 12))
+    assert partitions["orders/1"][:2] == (State.HELD, (8, 22, 22))
+    assert partitions["orders/0"][2].records == 2
     [problem] = status.problems
     assert (problem.level, problem.title) == (ProblemLevel.ERROR, "orders/1 is held (gap)")
     assert "bootstrap rewind ⟨config⟩ --topic orders --partition 1 --to 8 --yes" in problem.remedy
-    assert [(one.error_class, one.count) for one in status.dead_letters] == [("not_json", 1)]
+    assert [(dead_letter.error_class, dead_letter.count) for dead_letter in status.dead_letters] == [("not_json", 1)]
     assert {event.what.partition(" of ")[2] for event in status.events} == {"orders", "orders_dead_letters"}
     [flow] = status.streams
     assert (flow.held, flow.level, flow.partitions) == (1, ProblemLevel.ERROR, 2)

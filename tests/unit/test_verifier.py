@@ -28,8 +28,8 @@ from tests.verifier import (
 
 TOPIC = "orders"
 SENT = [
-    Sent((TOPIC, one.partition, n), 1_700_000_000_000 + n, one.key, one.value)
-    for n, one in ((n, record(3, n)) for n in range(200))
+    Sent((TOPIC, generated.partition, n), 1_700_000_000_000 + n, generated.key, generated.value)
+    for n, generated in ((n, record(3, n)) for n in range(200))
 ]
 
 
@@ -80,7 +80,7 @@ FAULTS: dict[str, Fault] = {
     "a bad record among the rows": (lambda table, dead: table.append(dead.pop()), "different"),
     "a row without a record": (lambda table, _: table.append({**table[7], "_kafka_offset": 10_000}), "unknown"),
     "a row of a tombstone": (
-        lambda table, _: table.append({**table[7], **kafka_columns(next(one for one in SENT if one.value is None))}),
+        lambda table, _: table.append({**table[7], **kafka_columns(next(sent for sent in SENT if sent.value is None))}),
         "unknown",
     ),
 }
@@ -90,9 +90,9 @@ def place(row: Row) -> Row:
     return {name: row[name] for name in ("_kafka_topic", "_kafka_partition", "_kafka_offset")}
 
 
-def swap(one: Row, other: Row) -> None:
-    mine, theirs = place(one), place(other)
-    one.update(theirs)
+def swap(row: Row, other: Row) -> None:
+    mine, theirs = place(row), place(other)
+    row.update(theirs)
     other.update(mine)
 
 
@@ -106,7 +106,7 @@ def test_planted_fault_is_reported(plant: Callable[[list[Row], list[Row]], objec
     plant(table, dead)
     findings = verify(SENT, table, dead, expected)
     assert not findings.clean
-    assert [one.name for one in fields(findings) if getattr(findings, one.name)] == kind.split(), findings
+    assert [field.name for field in fields(findings) if getattr(findings, field.name)] == kind.split(), findings
 
 
 def test_only_planted_faults_are_reported() -> None:
@@ -156,8 +156,8 @@ def parsed(sent: Sent) -> Row:
 
 
 def written(url: Path, *offsets: int) -> None:
-    found = [{**parsed(PLAIN[offset]), **kafka_columns(PLAIN[offset])} for offset in offsets]
-    write_deltalake(url, pa.Table.from_pylist(found, ARROW), mode="append", partition_by=["kind"])
+    records = [{**parsed(PLAIN[offset]), **kafka_columns(PLAIN[offset])} for offset in offsets]
+    write_deltalake(url, pa.Table.from_pylist(records, ARROW), mode="append", partition_by=["kind"])
 
 
 def judged(url: Path) -> tuple[Findings, Findings, list[str]]:
