@@ -74,7 +74,7 @@ def records(draw: st.DrawFn, depth: int = 2, prefix: str = "R") -> tuple[Any, st
     return {"type": "record", "name": prefix, "fields": fields}, st.fixed_dictionaries(values)
 
 
-SCHEMAS = records().flatmap(lambda found: st.tuples(st.just(found[0]), st.lists(found[1], min_size=1, max_size=4)))
+SCHEMAS = records().flatmap(lambda drawn: st.tuples(st.just(drawn[0]), st.lists(drawn[1], min_size=1, max_size=4)))
 
 
 def written(schema: Any, record: Any) -> bytes:  # noqa: ANN401 - any of Avro's

@@ -18,9 +18,9 @@ late = st.lists(
 
 @given(edges, late, hands, st.randoms(use_true_random=False))
 def test_chain_does_not_depend_on_the_listing_order(
-    at: list[int], late_ones: list[Marker], by_people: list[Marker], random: Random
+    positions: list[int], late_ones: list[Marker], by_people: list[Marker], random: Random
 ) -> None:
-    markers = list({marker.name: marker for marker in [*chain_of(*at), *late_ones, *by_people]}.values())
+    markers = list({marker.name: marker for marker in [*chain_of(*positions), *late_ones, *by_people]}.values())
     expected = read_chain(markers)
     random.shuffle(markers)
     assert read_chain(markers) == expected
@@ -28,9 +28,9 @@ def test_chain_does_not_depend_on_the_listing_order(
 
 @given(edges, late, hands)
 def test_every_marker_is_kept_and_chain_markers_do_not_overlap(
-    at: list[int], late_ones: list[Marker], by_people: list[Marker]
+    positions: list[int], late_ones: list[Marker], by_people: list[Marker]
 ) -> None:
-    markers = list({marker.name: marker for marker in [*chain_of(*at), *late_ones, *by_people]}.values())
+    markers = list({marker.name: marker for marker in [*chain_of(*positions), *late_ones, *by_people]}.values())
     chain = read_chain(markers)
     assert sorted(marker.name for marker in [*chain.markers, *chain.strays]) == sorted(m.name for m in markers)
     for before, after in zip(chain.markers, chain.markers[1:], strict=False):
@@ -38,10 +38,10 @@ def test_every_marker_is_kept_and_chain_markers_do_not_overlap(
 
 
 @given(edges, st.integers(0, 7))
-def test_settled_chain_ends_where_the_whole_chain_did(at: list[int], settled: int) -> None:
-    markers = chain_of(*at)
+def test_settled_chain_ends_where_the_whole_chain_did(positions: list[int], settled: int) -> None:
+    markers = chain_of(*positions)
     left = markers[min(settled, len(markers) - 1) :]
     chain = read_chain(left)
-    assert chain.end == at[-1]
+    assert chain.end == positions[-1]
     assert list(chain.markers) == left
     assert chain.strays == ()

@@ -46,10 +46,10 @@ def test_damaged_changes_are_refused(value: bytes, piece_bytes: int, data: st.Da
     changes = TopicChanges(place, None, spans_of(range(5, 5 + len(pieces))), len(value), changes_digest(value), 0)
     offsets = list(iterate(changes))
     assert joined(changes, zip(offsets, pieces, strict=True)) == value
-    at = data.draw(st.integers(0, len(pieces) - 1))
+    index = data.draw(st.integers(0, len(pieces) - 1))
     (other,) = cut("shop", NAME, ByteChunks([data.draw(st.binary(max_size=piece_bytes))]), piece_bytes)
-    wrong = data.draw(st.sampled_from([other, replace(pieces[at], headers=()), replace(pieces[at], value=b"")]))
-    damaged = [*pieces[:at], wrong, *pieces[at + 1 :]]
+    wrong = data.draw(st.sampled_from([other, replace(pieces[index], headers=()), replace(pieces[index], value=b"")]))
+    damaged = [*pieces[:index], wrong, *pieces[index + 1 :]]
     if damaged != pieces:
         with pytest.raises(StateError, match="of changes/0"):
             joined(changes, zip(offsets, damaged, strict=True))

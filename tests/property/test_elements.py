@@ -23,9 +23,9 @@ NO_ITEM = [None, None, None]
 
 
 def staged_rows(event: RecordEvent, *, sequenced: bool) -> list[list[object]]:
-    at = event.sequence if sequenced else None
+    sequence = event.sequence if sequenced else None
     of_all = event.record == OF_ALL
-    of = [at, not event.elements, *event.place, not event.elements, of_all]
+    of = [sequence, not event.elements, *event.place, not event.elements, of_all]
     if not event.elements:
         return [[None if of_all else event.record, *NO_ITEM, *of]]
     return [[event.record, *name, value, *of] for name, value in event.elements.items()]
@@ -55,13 +55,13 @@ def merged(loads: Sequence[Sequence[RecordEvent]], *, sequenced: bool, soft: boo
             statement = element_statement("target", "staged", columns, by, bounds, before="target", quote=quoted)
             truncates = any(event.record == OF_ALL for event in load)
             connection.execute((statement.with_truncated("target") if truncates else statement).text)
-        found = connection.execute('SELECT id, item, "at", gone, _kafka_offset FROM target').fetchall()
+        target_rows = connection.execute('SELECT id, item, "at", gone, _kafka_offset FROM target').fetchall()
     records: Records = {}
-    for record, item, at, gone, offset in found:
+    for record, item, sequence_value, gone, offset in target_rows:
         rows_of = records.setdefault(record, {})
         name = (item["sku"], item["n"])
         assert name not in rows_of, "one row for each element"
-        rows_of[name] = Row(item["value"], at, bool(gone), offset)
+        rows_of[name] = Row(item["value"], sequence_value, bool(gone), offset)
     return records
 
 
@@ -114,8 +114,8 @@ def test_record_s_rows_are_the_elements_of_its_last_event(
 
 def test_sequence_may_be_the_offset() -> None:
     loads = [[event(0, "ab"), event(1, "bc")], [event(3, "a")], [event(2, "d")]]
-    found = merged(loads, sequenced=True, soft=False, sequence="_kafka_offset")
-    assert found == {1: {("a", 0): Row("a3", None, offset=3)}}
+    rows = merged(loads, sequenced=True, soft=False, sequence="_kafka_offset")
+    assert rows == {1: {("a", 0): Row("a3", None, offset=3)}}
 
 
 @settings(max_examples=examples(0.15))  # merging each event separately is slow
@@ -127,9 +127,9 @@ def test_merge_is_independent_of_load_boundaries_and_repetition(
 ) -> None:
     events = sorted((event for load in loads for event in load), key=lambda event: event.place)
     if sequenced:  # a record without rows keeps no sequence
-        events = [one for one in events if one.elements]
+        events = [event for event in events if event.elements]
     at_once = merged([events], sequenced=sequenced, soft=soft)
-    assert merged([[one] for one in events], sequenced=sequenced, soft=soft) == at_once
+    assert merged([[event] for event in events], sequenced=sequenced, soft=soft) == at_once
     if not soft:
         assert merged([events, events], sequenced=sequenced, soft=soft) == at_once
 
@@ -150,12 +150,12 @@ def test_elements_without_a_record_key_are_separate_rows(data: st.DataObject) ->
                 for name, value in each.elements.items()
             ]
             connection.execute("DELETE FROM staged")
-            for one in events:
-                values = [1, *one.key, one.value, None, None, *one.place, one.deletes]
+            for event in events:
+                values = [1, *event.key, event.value, None, None, *event.place, event.deletes]
                 connection.execute(f"INSERT INTO staged VALUES (?, {PUT}{', ?' * 6})", values)
             columns = ("id", "item", *PLACE)
             statement = element_statement("target", "staged", columns, by, (), before="target", quote=quoted)
             connection.execute(statement.text)
             replay(table, events, sequenced=False, soft=False)
-        found = connection.execute("SELECT item, _kafka_offset FROM target").fetchall()
-    assert {(item["sku"], item["n"]): Row(item["value"], offset=offset) for item, offset in found} == table
+        rows = connection.execute("SELECT item, _kafka_offset FROM target").fetchall()
+    assert {(item["sku"], item["n"]): Row(item["value"], offset=offset) for item, offset in rows} == table

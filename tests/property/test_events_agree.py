@@ -88,7 +88,7 @@ class Images:
         return Decoded(rows, np.flatnonzero(is_there), (), np.flatnonzero(~is_there))
 
 
-DECODERS = [RowChangeDecoder(Images(), DebeziumOpener(one)) for one in native_decoders()]
+DECODERS = [RowChangeDecoder(Images(), DebeziumOpener(native_decoder)) for native_decoder in native_decoders()]
 
 
 @given(st.lists(messages() | st.none(), max_size=10))

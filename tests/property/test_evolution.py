@@ -56,10 +56,10 @@ STRUCTS = st.dictionaries(NAMES, TYPES, min_size=1, max_size=3).map(struct)
 
 
 @given(TYPES, TYPES, TYPES)
-def test_types_are_joined_in_any_order(one: DataType, two: DataType, three: DataType) -> None:
-    assert joined(one, one) == one == joined(one, None) == joined(None, one)
-    assert joined(one, two) == joined(two, one)
-    assert joined(joined(one, two), three) == joined(one, joined(two, three))
+def test_types_are_joined_in_any_order(first: DataType, second: DataType, third: DataType) -> None:
+    assert joined(first, first) == first == joined(first, None) == joined(None, first)
+    assert joined(first, second) == joined(second, first)
+    assert joined(joined(first, second), third) == joined(first, joined(second, third))
 
 
 @given(STRUCTS, STRUCTS)

@@ -57,8 +57,8 @@ def transforms(draw: st.DrawFn) -> dict[str, str]:
 
 @settings(max_examples=examples(0.6))
 @given(transforms(), st.lists(messages, min_size=1, max_size=8))
-def test_bulk_result_equals_that_of_each_message_alone(expressions: dict[str, str], found: list[bytes | None]) -> None:
-    batch = Messages.of([batch_of(found)])
+def test_bulk_result_equals_that_of_each_message_alone(expressions: dict[str, str], values: list[bytes | None]) -> None:
+    batch = Messages.of([batch_of(values)])
     bulk = JmesPathDecoder(COLUMNS, expressions).decode(batch)
     alone = JmesPathDecoder(COLUMNS, expressions, in_bulk=False).decode(batch)
     assert bulk.rows.to_pylist() == alone.rows.to_pylist()
@@ -66,7 +66,7 @@ def test_bulk_result_equals_that_of_each_message_alone(expressions: dict[str, st
     assert bulk.rejects == alone.rejects
     assert bulk.tombstones.tolist() == alone.tombstones.tolist()
     assert sorted([*bulk.row_index, *bulk.tombstones, *(reject.index for reject in bulk.rejects)]) == list(
-        range(len(found))
+        range(len(values))
     )
 
 
@@ -86,16 +86,16 @@ PATHS = [
 
 @settings(max_examples=examples(0.4))
 @given(st.sampled_from(PATHS), st.lists(records | structs, min_size=1, max_size=4))
-def test_expression_has_the_value_of_the_jmespath_library(expression: str, found: list[object]) -> None:
+def test_expression_has_the_value_of_the_jmespath_library(expression: str, inputs: list[object]) -> None:
     """The value as JSON text, in a column that keeps it."""
     decoder = JmesPathDecoder(parse_ddl("found STRING"), {"found": f"to_string({expression})"})
-    decoded = decoder.decode(Messages.of([batch_of([json.dumps(record).encode() for record in found])]))
+    decoded = decoder.decode(Messages.of([batch_of([json.dumps(record).encode() for record in inputs])]))
     meant: list[object] = []
-    for record in found:
+    for record in inputs:
         try:
             meant.append(jmespath.search(f"to_string({expression})", record))
         except jmespath.exceptions.JMESPathError:
             meant.append(None)
     rows = dict(zip(decoded.row_index.tolist(), decoded.rows.column("found").to_pylist(), strict=True))
-    assert [rows.get(place) for place in range(len(found))] == meant
+    assert [rows.get(place) for place in range(len(inputs))] == meant
     assert [reject.index for reject in decoded.rejects] == [place for place, value in enumerate(meant) if value is None]

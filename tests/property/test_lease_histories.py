@@ -77,10 +77,10 @@ class Contest:
 
         def run() -> None:
             try:
-                for turn in itertools.count():
-                    if turn >= lifetime and not self.world.faults_ended:
+                for step in itertools.count():
+                    if step >= lifetime and not self.world.faults_ended:
                         break
-                    if turn == 1:
+                    if step == 1:
                         lease.contend()
                     self.world.sleep_s(lease.step())
                 lease.release()
@@ -136,9 +136,9 @@ class Contest:
             assert self.world.now_ms - since_ms < 2 * LEASE_S * 1000, "no contender took over within two lease times"
 
 
-def contest(seed: int, streams: Sequence[str], turns: int) -> Contest:
+def contest(seed: int, streams: Sequence[str], steps: int) -> Contest:
     contest = Contest(World(seed, _WORLDS[seed % len(_WORLDS)]), streams)
-    for _ in range(turns):
+    for _ in range(steps):
         contest.turn()
     return contest
 
@@ -147,10 +147,10 @@ def contest(seed: int, streams: Sequence[str], turns: int) -> Contest:
 @given(
     seed=st.integers(0, 2**32),
     streams=st.lists(st.sampled_from(["a", "b", "ab", "bc", "abc"]), min_size=2, max_size=3),
-    turns=st.integers(50, 1500),
+    steps=st.integers(50, 1500),
 )
-def test_one_loader_holds_at_a_time_and_another_always_takes_over(seed: int, streams: list[str], turns: int) -> None:
-    run = contest(seed, streams, turns)
+def test_one_loader_holds_at_a_time_and_another_always_takes_over(seed: int, streams: list[str], steps: int) -> None:
+    run = contest(seed, streams, steps)
     run.end_faults()
     run.wait_for_takeover()
     holder = required(run.holder())

@@ -151,9 +151,9 @@ def test_marker_name_needs_no_padding(name: MarkerName) -> None:
 
 
 @given(names, names)
-def test_paths_of_a_partition_sort_like_their_positions(one: MarkerName, other: MarkerName) -> None:
-    other = MarkerName(one.topic_partition, other.start)
-    assert (one.path < other.path) == (one.start < other.start)
+def test_paths_of_a_partition_sort_like_their_positions(name: MarkerName, other: MarkerName) -> None:
+    other = MarkerName(name.topic_partition, other.start)
+    assert (name.path < other.path) == (name.start < other.start)
 
 
 @given(st.data(), partitions, st.sampled_from(StateKind))

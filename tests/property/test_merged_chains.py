@@ -73,7 +73,7 @@ class Brokers:
 
     logs: Logs
     listener: GroupListener | None = None
-    at: dict[TopicPartition, int] = field(default_factory=dict)
+    positions: dict[TopicPartition, int] = field(default_factory=dict)
     paused: set[TopicPartition] = field(default_factory=set)
     faults: list[PartitionFault] = field(default_factory=list)
     plan: dict[TopicPartition, int] = field(default_factory=dict)
@@ -93,12 +93,12 @@ class Brokers:
         self.paused = (self.paused - set(partitions)) | {
             partition for partition in partitions if partition not in positions
         }
-        self.at |= {partition: int(positions.get(partition, 10**6)) for partition in partitions}
+        self.positions |= {partition: int(positions.get(partition, 10**6)) for partition in partitions}
 
     def poll(self, timeout_s: float) -> Polled:
         del timeout_s
         batches, ends = [], {}
-        for partition, position in list(self.at.items()):
+        for partition, position in list(self.positions.items()):
             if partition in self.paused:
                 continue
             new = [record for record in self.logs[partition] if record.offset >= position][
@@ -106,8 +106,8 @@ class Brokers:
             ]
             if new:
                 batches.append(batch_of(partition, new))
-                self.at[partition] = new[-1].offset + 1
-            if not [record for record in self.logs[partition] if record.offset >= self.at[partition]]:
+                self.positions[partition] = new[-1].offset + 1
+            if not [record for record in self.logs[partition] if record.offset >= self.positions[partition]]:
                 ends[partition] = Position(end_of(self.logs[partition]))
         faults, self.faults = tuple(self.faults), []
         return Polled(tuple(batches), ends, faults)
@@ -116,7 +116,7 @@ class Brokers:
         del last
 
     def seek(self, partition: TopicPartition, position: Position) -> None:
-        self.at[partition] = int(position)
+        self.positions[partition] = int(position)
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
         self.paused |= set(partitions)
@@ -233,30 +233,30 @@ polls = st.lists(st.dictionaries(st.sampled_from(INPUTS), st.integers(0, 4)), ma
 
 @given(logs(), polls, st.sampled_from([0, 20, 10_000]))
 def test_order_is_independent_of_the_interleaving_of_polls(
-    found: Logs, planned: list[dict[TopicPartition, int]], ahead: int
+    all_logs: Logs, planned: list[dict[TopicPartition, int]], ahead: int
 ) -> None:
     clock = HandClock()
-    brokers, source, reader = reading(found, start_at(), clock, ahead)
+    brokers, source, reader = reading(all_logs, start_at(), clock, ahead)
     for plan in planned:
         brokers.plan = plan
         reader.take(source.poll(0.0))
         clock.now_s += 6.0  # an input that was not read to its end is waited for without a limit
     drain(brokers, source, reader, clock)
-    assert reader.places == oracle(found)
+    assert reader.places == oracle(all_logs)
     offsets = np.concatenate([batch.offsets for batch in reader.batches]) if reader.batches else np.zeros(0)
     assert np.all(np.diff(offsets) > 0)
     assert inputs_at(reader.ends[-1]) == tuple(
-        InputEnd(partition, Position(end_of(found[partition]))) for partition in INPUTS
+        InputEnd(partition, Position(end_of(all_logs[partition]))) for partition in INPUTS
     )
 
 
 @given(logs(), polls, st.data())
 def test_restart_from_any_message_continues_with_the_next(
-    found: Logs, planned: list[dict[TopicPartition, int]], data: st.DataObject
+    all_logs: Logs, planned: list[dict[TopicPartition, int]], data: st.DataObject
 ) -> None:
     clock, begin, done = HandClock(), start_at(), []
     for cut_short in [*data.draw(st.lists(st.integers(0, 6), max_size=4)), None]:
-        brokers, source, reader = reading(found, begin, clock, 10_000)
+        brokers, source, reader = reading(all_logs, begin, clock, 10_000)
         for plan in planned:
             brokers.plan = plan
             reader.take(source.poll(0.0))
@@ -270,7 +270,7 @@ def test_restart_from_any_message_continues_with_the_next(
         done += [message for batch in sealed for message in messages_of(batch)]
         begin = sealed[-1].end if sealed else begin
         assert begin == sum(end.position for end in inputs_at(begin))
-    assert done == oracle(found)
+    assert done == oracle(all_logs)
 
 
 def _cut(batch: MergedBatch, count: int | None) -> list[MergedBatch]:
@@ -282,10 +282,10 @@ def _cut(batch: MergedBatch, count: int | None) -> list[MergedBatch]:
 
 @given(logs(), polls)
 def test_chain_that_loses_and_regains_an_input_loses_nothing(
-    found: Logs, planned: list[dict[TopicPartition, int]]
+    all_logs: Logs, planned: list[dict[TopicPartition, int]]
 ) -> None:
     clock = HandClock()
-    brokers, source, reader = reading(found, start_at(), clock, 10_000)
+    brokers, source, reader = reading(all_logs, start_at(), clock, 10_000)
     for number, plan in enumerate(planned):
         brokers.plan = plan
         reader.take(source.poll(0.0))
@@ -293,7 +293,7 @@ def test_chain_that_loses_and_regains_an_input_loses_nothing(
             taken = reader.batches[-1].end if reader.batches else start_at()
             assert brokers.listener is not None
             brokers.listener.revoked([INPUTS[1]])
-            del brokers.at[INPUTS[1]]
+            del brokers.positions[INPUTS[1]]
             assert reader.had == []
             if number % 2:
                 reader.take(source.poll(0.0))
@@ -301,7 +301,7 @@ def test_chain_that_loses_and_regains_an_input_loses_nothing(
             brokers.assign([INPUTS[1]])
             assert reader.had == [CHAIN]
     drain(brokers, source, reader, clock)
-    assert reader.places == oracle(found)
+    assert reader.places == oracle(all_logs)
 
 
 def test_incomplete_input_is_a_config_error_and_a_fault_is_the_chain_s() -> None:
@@ -323,16 +323,16 @@ def test_incomplete_input_is_a_config_error_and_a_fault_is_the_chain_s() -> None
     source.poll(0.0)
     brokers.assign([partition for partition in brokers.logs if partition.partition == 1 and partition != alone])
     assert len(reader.had) == 2, "with the others' partitions it is a chain"
-    assert brokers.at[alone] == 10**6
+    assert brokers.positions[alone] == 10**6
     source.poll(0.0)
-    assert brokers.at[alone] == 0, "the partition assigned earlier is read from its sought position"
+    assert brokers.positions[alone] == 0, "the partition assigned earlier is read from its sought position"
     assert alone not in brokers.paused
 
 
 def test_paused_chain_returns_nothing_and_reports_its_end_again() -> None:
-    found: Logs = {partition: (Record(0, number),) for number, partition in enumerate(INPUTS)}
+    all_logs: Logs = {partition: (Record(0, number),) for number, partition in enumerate(INPUTS)}
     clock = HandClock()
-    brokers, source, reader = reading(found, start_at(), clock, 10_000)
+    brokers, source, reader = reading(all_logs, start_at(), clock, 10_000)
     source.pause([CHAIN])
     assert brokers.paused == set(INPUTS)
     brokers.paused.clear()  # records fetched earlier still arrive
@@ -342,7 +342,7 @@ def test_paused_chain_returns_nothing_and_reports_its_end_again() -> None:
     source.resume([CHAIN])
     reader.take(source.poll(0.0))
     drain(brokers, source, reader, clock)
-    assert reader.places == oracle(found)
+    assert reader.places == oracle(all_logs)
     assert len(reader.ends) == 1
     source.resume([CHAIN])
     source.pause([CHAIN])

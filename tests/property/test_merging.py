@@ -250,7 +250,7 @@ def test_forbidden_events_change_nothing_in_any_division_into_loads(
 
 def is_in_order(loads: Sequence[Sequence[Event]]) -> bool:
     """Whether no load has an event that comes before one of an earlier load, by topic, partition and offset."""
-    places = [event.place for load in loads for event in sorted(load, key=lambda one: one.place)]
+    places = [event.place for load in loads for event in sorted(load, key=lambda event: event.place)]
     return places == sorted(places)
 
 

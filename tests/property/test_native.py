@@ -37,7 +37,7 @@ def check(columns: StructType, reading: DecodeOptions, messages: Sequence[bytes]
     assert repr(taken.rows.to_pylist()) == repr(wanted.to_pylist())
 
 
-@given(st.sampled_from(ALL).flatmap(lambda one: st.tuples(st.just(one), batches(*one))))
+@given(st.sampled_from(ALL).flatmap(lambda drawn: st.tuples(st.just(drawn), batches(*drawn))))
 def test_taken_record_equals_the_strict_decoder_s_row(
     case: tuple[tuple[StructType, DecodeOptions], list[bytes | None]],
 ) -> None:

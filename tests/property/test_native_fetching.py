@@ -106,8 +106,8 @@ class Queue:
         if place >= len(headers):
             return NO_HEADERS
         key, value, size = headers[place]
-        for target, found in zip(targets, (_address(key), _address(value), size), strict=True):
-            target[0] = found
+        for target, part in zip(targets, (_address(key), _address(value), size), strict=True):
+            target[0] = part
         return 0
 
     def _take(self, _queue: int, _timeout_ms: int, messages: "ctypes._Pointer[ctypes.c_void_p]", most: int) -> int:
@@ -200,17 +200,17 @@ def test_headers_are_read_for_the_topics_that_want_them(sent: list[Sent], topics
     reader = QueueReader(library_path(), queue.calls, 1)
     for topic in topics:
         reader.read_headers(topic)
-    found: list[object] = []
+    returned: list[object] = []
     while queue.given < len(sent):
         _, held_bytes = reader.take(7, 20_000, 0.0)
         taken = reader.give()
         lists = [None] * len(taken.offsets) if taken.headers is None else taken.headers.to_pylist()
-        found += lists
+        returned += lists
         headers = [(header["key"], header["value"]) for some in lists for header in some or ()]
         columns = (*taken.values.to_pylist(), *taken.keys.to_pylist(), *(part for pair in headers for part in pair))
         more = len(taken.offsets) * MESSAGE_BYTES + len(headers) * HEADER_BYTES
         assert held_bytes == sum(len(value or b"") for value in columns) + more
-    assert found == [
+    assert returned == [
         [{"key": key, "value": value} for key, value in message.headers]
         if message.headers and message.topic in topics
         else None

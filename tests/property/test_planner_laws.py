@@ -55,33 +55,33 @@ def chains(draw: st.DrawFn) -> list[Marker]:
 
 
 @given(st.none() | POSITIONS, found_markers())
-def test_run_never_skips_and_never_overlaps(position: int | None, found: list[AnyMarker]) -> None:
-    at = None if position is None else Position(position)
-    outcome = next_run(at, found)
+def test_run_never_skips_and_never_overlaps(position: int | None, markers: list[AnyMarker]) -> None:
+    start = None if position is None else Position(position)
+    outcome = next_run(start, markers)
     if isinstance(outcome, Overlap):
-        assert outcome.start == at
+        assert outcome.start == start
         assert outcome.marker.span.start < outcome.position < outcome.marker.span.end
-        assert not any(isinstance(marker, Marker) and marker.span.start == at for marker in found)
+        assert not any(isinstance(marker, Marker) and marker.span.start == start for marker in markers)
     if isinstance(outcome, Run):
-        assert at is None or outcome.start == at
+        assert start is None or outcome.start == start
         ends = [marker.span.end for marker in outcome.markers[:-1]]
         assert ends == [marker.span.start for marker in outcome.markers[1:]]
-        assert all(marker in found for marker in outcome.markers)
+        assert all(marker in markers for marker in outcome.markers)
 
 
 @given(st.none() | POSITIONS, found_markers(), st.data())
 def test_run_is_independent_of_the_listing_order(
-    position: int | None, found: list[AnyMarker], data: st.DataObject
+    position: int | None, markers: list[AnyMarker], data: st.DataObject
 ) -> None:
-    at = None if position is None else Position(position)
-    assert next_run(at, data.draw(st.permutations(found))) == next_run(at, found)
+    start = None if position is None else Position(position)
+    assert next_run(start, data.draw(st.permutations(markers))) == next_run(start, markers)
 
 
 @given(POSITIONS, found_markers())
-def test_run_is_the_longest(position: int, found: list[AnyMarker]) -> None:
-    outcome = next_run(Position(position), found)
+def test_run_is_the_longest(position: int, markers: list[AnyMarker]) -> None:
+    outcome = next_run(Position(position), markers)
     if isinstance(outcome, Run):
-        again = next_run(outcome.end, found)
+        again = next_run(outcome.end, markers)
         assert not isinstance(again, Run)
 
 
@@ -168,17 +168,17 @@ def test_shortened_load_has_only_prefixes(runs: dict[TopicPartition, Run], stop:
 
 @given(found_markers(), POSITIONS, st.integers(0, 60))
 def test_settling_never_deletes_a_marker_that_is_needed(
-    found: list[AnyMarker], position: int, keep_after_ms: int
+    markers: list[AnyMarker], position: int, keep_after_ms: int
 ) -> None:
-    written_ms = {marker.name: int(marker.name.start) for marker in found}
+    written_ms = {marker.name: int(marker.name.start) for marker in markers}
     candidates = set(settle_candidates(sorted(written_ms), written_ms, Position(position), keep_after_ms))
-    gone = set(settled([marker for marker in found if marker.name in candidates], Position(position)))
-    kept = [marker for marker in found if marker.name not in gone]
-    if found:
-        assert max(marker.name for marker in found) not in gone
-    assert all(marker.span.end <= position for marker in found if marker.name in gone and isinstance(marker, Marker))
+    gone = set(settled([marker for marker in markers if marker.name in candidates], Position(position)))
+    kept = [marker for marker in markers if marker.name not in gone]
+    if markers:
+        assert max(marker.name for marker in markers) not in gone
+    assert all(marker.span.end <= position for marker in markers if marker.name in gone and isinstance(marker, Marker))
     # Every marker that could be loaded before can be loaded after.
-    before, after = next_run(Position(position), found), next_run(Position(position), kept)
+    before, after = next_run(Position(position), markers), next_run(Position(position), kept)
     assert before == after
 
 

@@ -137,27 +137,27 @@ def cut_off(state: PartitionState, plan: RewindPlan, lives: int) -> tuple[Mortal
 
 @given(states(), st.integers(0, 80).map(Position), st.booleans())
 def test_rewind_killed_at_any_change_loses_nothing_and_can_be_repeated(
-    found: PartitionState,
+    partition: PartitionState,
     to: Position,
     below_table: bool,  # noqa: FBT001
 ) -> None:
     try:
-        plan = plan_rewind(found, to, AUTHOR, below_table=below_table)
+        plan = plan_rewind(partition, to, AUTHOR, below_table=below_table)
     except UsageError:
         return
-    assert found.ends.low <= plan.position <= to
-    missing = never_staged(found)
-    raw_records = contents(fill(found))
+    assert partition.ends.low <= plan.position <= to
+    missing = never_staged(partition)
+    raw_records = contents(fill(partition))
     # To before the chain: the range between is a gap, or was given up by the hand-made marker that began the chain,
     # until the rewind is run again.
-    between = set(range(plan.position, begin_of(found)))
+    between = set(range(plan.position, begin_of(partition)))
     for lives in itertools.count():
-        store, died = cut_off(found, plan, lives)
+        store, died = cut_off(partition, plan, lives)
         if died:
-            cut = inspected(store, found)
+            cut = inspected(store, partition)
             assert never_staged(cut) - between <= missing, f"cut off before change {lives}"
             run_again(store, cut, to, below_table=below_table)
-        after = inspected(store, found)
+        after = inspected(store, partition)
         assert never_staged(after) <= missing, f"run again after {lives} changes"
         assert writer_begins_at(after) <= to
         assert raw_records <= contents(store)
@@ -175,21 +175,21 @@ def run_again(store: Mortal, cut: PartitionState, to: Position, *, below_table: 
 
 
 @given(states(), st.integers(0, 80).map(Position))
-def test_skip_gives_up_only_its_span_and_changes_no_other_object(found: PartitionState, to: Position) -> None:
-    store = fill(found)
+def test_skip_gives_up_only_its_span_and_changes_no_other_object(partition: PartitionState, to: Position) -> None:
+    store = fill(partition)
     before = {item.path: store.read(item.path) for item in store.list("")}
     for target in range(81):
         try:
-            plan = plan_skip(found, Position(target), AUTHOR)
+            plan = plan_skip(partition, Position(target), AUTHOR)
         except UsageError:
             continue
         given_up = plan.marker.span
         assert given_up.end == target
-        for item in found.staged:
+        for item in partition.staged:
             assert item.marker is not None
             assert item.marker.span.end <= given_up.start or item.marker.span.start >= given_up.end
-        if found.table is not None:
-            assert given_up.start >= found.table
+        if partition.table is not None:
+            assert given_up.start >= partition.table
         if target == to:
             stage.make(store, plan.marker)
             after = {item.path: store.read(item.path) for item in store.list("")}

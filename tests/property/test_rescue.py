@@ -127,7 +127,10 @@ WIDE = parse_ddl(
 DECLARED = parse_ddl("i INT, m STRUCT<a: INT>")
 NAMES = ColumnNames(stream_of(columns=to_ddl(DECLARED), unknown_fields="evolve"), ())
 WAY = usable(DECLARED, GAINED, NAMES)
-RESCUING = [partial(Decoder, rescue_column="rest", block_bytes=400, native_decoder=one) for one in native_decoders()]
+RESCUING = [
+    partial(Decoder, rescue_column="rest", block_bytes=400, native_decoder=native_decoder)
+    for native_decoder in native_decoders()
+]
 NARROW = RESCUING[0](DECLARED)
 
 

@@ -69,10 +69,10 @@ def settings_or_one_error(text: str) -> None:
     try:
         parse_settings(text, {}, "config.yaml")
     except ConfigError as error:
-        said = str(error)
+        message = str(error)
     else:
         return
-    assert said.startswith("config.yaml")
+    assert message.startswith("config.yaml")
 
 
 @given(st.text())

@@ -62,8 +62,8 @@ def test_key_round_trips_with_its_type_and_length(key: Key, rest: bytes) -> None
 
 @given(KEYS, KEYS)
 def test_no_key_is_a_prefix_of_another(first: Key, second: Key) -> None:
-    one, other = key_to_bytes(first), key_to_bytes(second)
-    assert one == other or not other.startswith(one)
+    prefix, other = key_to_bytes(first), key_to_bytes(second)
+    assert prefix == other or not other.startswith(prefix)
 
 
 @given(TEXTS, TEXTS)

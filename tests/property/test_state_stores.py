@@ -144,7 +144,7 @@ class Histories(RuleBasedStateMachine):
         if not joins.admits(start):
             return
         if value is None:
-            joins.entries = {at: held for at, held in joins.entries.items() if at[:2] != (start, key)}
+            joins.entries = {join_key: held for join_key, held in joins.entries.items() if join_key[:2] != (start, key)}
         else:
             joins.entries[start, key, self.model.number] = value
             self.model.number += 1
@@ -237,9 +237,12 @@ class Histories(RuleBasedStateMachine):
     def the_windows_of_a_key_are_those_between(self, key: Anything, low: int, high: int) -> None:
         for name, timed in (("windows", self.model.windows), ("joins", self.model.joins)):
             expected = [
-                (at[0], value)
-                for at, value in sorted(timed.entries.items(), key=lambda item: (item[0][0], item[0][2:]))
-                if type(at[1]) is type(key) and at[1] == key and low <= at[0] <= high and timed.live(at[0])
+                (window[0], value)
+                for window, value in sorted(timed.entries.items(), key=lambda item: (item[0][0], item[0][2:]))
+                if type(window[1]) is type(key)
+                and window[1] == key
+                and low <= window[0] <= high
+                and timed.live(window[0])
             ]
             assert list(self.stores.store(name).fetch_range(key, low, high)) == expected
             assert list(self.stores.store(name).fetch_range(key, low, high, reverse=True)) == expected[::-1]
@@ -268,9 +271,11 @@ def assert_same(stores: TaskStores, model: Model) -> None:
     assert all(table.get(key) == value for key, value in model.table.items())
     assert_windows(stores.store("windows"), model.windows)
     joins = list(stores.store("joins").all())
-    live = [(at, value) for at, value in model.joins.entries.items() if model.joins.live(at[0])]
-    assert [key.start_ms for key, _ in joins] == sorted(at[0] for at, _ in live)
-    assert sorted(map(str, joins)) == sorted(str((Windowed(at[1], at[0], at[0] + SIZE_MS), v)) for at, v in live)
+    live = [(join_key, value) for join_key, value in model.joins.entries.items() if model.joins.live(join_key[0])]
+    assert [key.start_ms for key, _ in joins] == sorted(join_key[0] for join_key, _ in live)
+    assert sorted(map(str, joins)) == sorted(
+        str((Windowed(join_key[1], join_key[0], join_key[0] + SIZE_MS), v)) for join_key, v in live
+    )
     sessions = dict(stores.store("sessions").all())
     expected = {
         Windowed(key, start, end): value
@@ -283,7 +288,7 @@ def assert_same(stores: TaskStores, model: Model) -> None:
 
 def assert_windows(store: WindowStore, timed: Timed) -> None:
     windows = dict(store.all())
-    live = {at: value for at, value in timed.entries.items() if timed.live(at[0])}
+    live = {window: value for window, value in timed.entries.items() if timed.live(window[0])}
     assert windows == {Windowed(key, start, start + SIZE_MS): value for (start, key), value in live.items()}
     assert all(store.fetch(key, start) == timed.entries[start, key] for start, key in live)
 

@@ -124,15 +124,15 @@ def test_sessions_with_unlimited_grace_are_the_clusters_of_all_records(messages:
     expected: dict[tuple[str, int, int], list[int]] = {}
     for key in "ab":
         cluster: list[Sent] = []
-        for one in [
+        for record in [
             *sorted((message for message in messages if message.key == key), key=lambda message: message.time_ms),
             None,
         ]:
-            if cluster and (one is None or one.time_ms > cluster[-1].time_ms + gap):
+            if cluster and (record is None or record.time_ms > cluster[-1].time_ms + gap):
                 span = key, cluster[0].time_ms, cluster[-1].time_ms
                 expected[span] = sorted(member.value for member in cluster)
                 cluster = []
-            cluster += [one] if one is not None else []
+            cluster += [record] if record is not None else []
     assert last_of(rows(builder, messages)) == expected
 
 

@@ -49,7 +49,7 @@ def fits(record: Record) -> bool:
 CONDITIONS: Mapping[str, Callable[[Record], bool]] = {"id > 0": is_positive, "CAST(text AS INT) < 5": fits}
 DERIVED: Mapping[str, Callable[[Record], object]] = {
     "CAST(text AS INT)": number_of,
-    "coalesce(s.xY, id)": lambda record: found if (found := part(record["s"], "xY")) is not None else record["id"],
+    "coalesce(s.xY, id)": lambda record: value if (value := part(record["s"], "xY")) is not None else record["id"],
 }
 PATHS = ("text", "v.aB", "v.element.aB", "s.t.u", "s.t", "m.value.z", "w", "s", "derived")
 
@@ -146,19 +146,19 @@ def run_in_order(message: bytes | None, transform: Transform) -> list[object] | 
     record = StrictDecoder(parse_ddl(COLUMNS)).decode(message)
     if isinstance(record, Refusal):
         return "dead letter"
-    found: Record = dict(record)
+    result: Record = dict(record)
     try:
-        if transform.where is not None and not CONDITIONS[transform.where](found):
+        if transform.where is not None and not CONDITIONS[transform.where](result):
             return "filtered"
         if transform.derive is not None:
-            found["derived"] = DERIVED[transform.derive](dict(found))
+            result["derived"] = DERIVED[transform.derive](dict(result))
     except FailedError:
         return "dead letter"
     elements = [None]
     if transform.explode is not None:
-        values = found[transform.explode]
+        values = result[transform.explode]
         elements = values if isinstance(values, list) and values else [None]
-    rows = [found if transform.explode is None else found | {transform.explode: element} for element in elements]
+    rows = [result if transform.explode is None else result | {transform.explode: element} for element in elements]
     return [named(row, "", transform) for row in rows]
 
 
