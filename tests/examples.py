@@ -143,7 +143,7 @@ def tallies(sent: Sequence[Message], size_minutes: int) -> list[Row]:
     )
 
 
-def alarming(found: Iterable[Row]) -> list[Row]:
+def alarming(rows: Iterable[Row]) -> list[Row]:
     """The alerts for those of which more than half have failed, of four or more."""
     return shown(
         {
@@ -152,6 +152,6 @@ def alarming(found: Iterable[Row]) -> list[Row]:
             "began": row["began"],
             "failing": row["failed"] / row["readings"],
         }
-        for row in found
+        for row in rows
         if row["readings"] >= 4 and row["failed"] * 2 > row["readings"]
     )

@@ -191,12 +191,12 @@ def verify(
 ) -> Findings:
     """Compare: each good record a row with exactly the values that ``expected`` says, each bad one a dead letter."""
     by_place = {record.place: record for record in sent}
-    found: Counter[Place] = Counter()
+    counts: Counter[Place] = Counter()
     unknown: list[Place] = []
     different: list[str] = []
     for row, is_dead in [*((row, False) for row in rows), *((row, True) for row in dead_letters)]:
         place = _place(row)
-        found[place] += 1
+        counts[place] += 1
         record = by_place.get(place)
         if record is None or record.value is None:
             unknown.append(place)
@@ -212,8 +212,8 @@ def verify(
             for name, value in wanted.items()
             if canonical(row.get(name)) != canonical(value)
         ]
-    missing = tuple(place for place, record in by_place.items() if record.value is not None and not found[place])
-    twice = tuple(place for place, count in found.items() if count > 1)
+    missing = tuple(place for place, record in by_place.items() if record.value is not None and not counts[place])
+    twice = tuple(place for place, count in counts.items() if count > 1)
     return Findings(missing, twice, tuple(unknown), tuple(different))
 
 

@@ -175,9 +175,9 @@ def test_image_user_has_a_name_and_a_home_for_java(image: str) -> None:
     assert "HOME=/tmp" in final
 
 
-@pytest.mark.parametrize(("uid", "says"), [(os.getuid(), "Java 17"), (2**31 - 7, "no entry in /etc/passwd")])
-def test_start_remedy_names_a_user_without_a_name(uid: int, says: str) -> None:
-    assert says in start_remedy(uid)
+@pytest.mark.parametrize(("uid", "message"), [(os.getuid(), "Java 17"), (2**31 - 7, "no entry in /etc/passwd")])
+def test_start_remedy_names_a_user_without_a_name(uid: int, message: str) -> None:
+    assert message in start_remedy(uid)
 
 
 def test_compose_volume_holds_kafka_s_log_dirs() -> None:

@@ -132,7 +132,7 @@ def _message(node: ast.JoinedStr | ast.Constant) -> str:
     return "".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in parts)
 
 
-@law([one for one in _OF_USERS if "settings" not in one.parts])
+@law([path for path in _OF_USERS if "settings" not in path.parts])
 def a_command_in_a_remedy_has_its_arguments(module: Module) -> Iterator[str]:
     """Descriptions of settings, metrics and options refer to no particular file; remedies do."""
     general = [node.value for node in module.nodes if isinstance(node, ast.Expr)]

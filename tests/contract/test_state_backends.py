@@ -92,13 +92,13 @@ def test_backend_behaves_like_an_ordered_dict(
 def test_backend_can_be_read_by_two_threads(backend: Backend) -> None:
     entries = {b"%05d" % number: b"v" * 50 for number in range(3000)}
     backend.apply({"a": entries}, "mark")
-    found: list[dict[bytes, bytes]] = []
-    thread = threading.Thread(target=lambda: found.append(all_of(backend, "a")))
+    contents: list[dict[bytes, bytes]] = []
+    thread = threading.Thread(target=lambda: contents.append(all_of(backend, "a")))
     thread.start()
     for key in entries:
         assert backend.get("a", key) is not None
     thread.join()
-    assert found == [entries]
+    assert contents == [entries]
 
 
 def test_backend_grows(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:

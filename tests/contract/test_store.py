@@ -195,8 +195,8 @@ def test_long_listing_is_split_into_ranges_and_has_each_object_once(kind: str, r
     wanted = sorted(path for path in paths if path.startswith("done/topic/"))
     for page, most in ((1_000, 1), (20, 4 + 3 + 16 + 12), (3, 4 + 15 + 16 + 68)):
         asked.clear()
-        found = [full for full, _ in S3Listing(store._fs, folder, page=page).items()]
-        assert sorted(found) == [f"{folder.removesuffix('done/topic')}{path}" for path in wanted]
+        listed = [full for full, _ in S3Listing(store._fs, folder, page=page).items()]
+        assert sorted(listed) == [f"{folder.removesuffix('done/topic')}{path}" for path in wanted]
         assert len(asked) <= most
     assert sorted(item.path for item in store.list("done/topic/")) == wanted
 

@@ -99,11 +99,11 @@ class ChangeStream:
         tail = self.stage.chains.tail(topic_partition)
         start = Position(0) if tail is None else tail.end
         values, keys = [], []
-        for place, (key, value, at) in enumerate(events):
-            tombstone, given = value is None and at is None, None if value == NULL else value
-            self._waiting.append(Event("orders", partition, start + place, (key, "k"), given, value is None, at))
+        for place, (key, value, sequence) in enumerate(events):
+            tombstone, given = value is None and sequence is None, None if value == NULL else value
+            self._waiting.append(Event("orders", partition, start + place, (key, "k"), given, value is None, sequence))
             op = "d" if value is None else "u"
-            content = {"id": key, "name": "k", "value": given, "at": at, "op": op}
+            content = {"id": key, "name": "k", "value": given, "at": sequence, "op": op}
             values.append(None if tombstone else json.dumps(content).encode())
             keys.append(json.dumps({"id": key, "name": "k"}).encode())
             self.sent[topic_partition, Offset(start + place)] = RawRecord(

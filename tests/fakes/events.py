@@ -62,12 +62,12 @@ def replay(
     highest: dict[Key, int] = {}  # also of rows that were deleted, until the load ends
     refused: set[Place] = set()
     for event in _with_each_key(sorted(load, key=lambda event: event.order), table):
-        row, at = table.get(event.key), event.sequence if sequenced else None
-        made = Row(None, at, deleted=True) if event.deletes else Row(event.value, at, offset=event.offset)
+        row, sequence = table.get(event.key), event.sequence if sequenced else None
+        made = Row(None, sequence, deleted=True) if event.deletes else Row(event.value, sequence, offset=event.offset)
         if forbids(made) and (not event.deletes or (soft and row is None)):
             refused.add(event.place)
             continue
-        known = [at for at in (highest.get(event.key), row.sequence if row else None) if at is not None]
+        known = [other for other in (highest.get(event.key), row.sequence if row else None) if other is not None]
         if sequenced and event.sequence is not None and known and event.sequence < max(known):
             continue
         if sequenced and (event.sequence is not None or known):

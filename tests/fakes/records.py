@@ -32,20 +32,20 @@ def replay_records(records: Records, load: Iterable[RecordEvent], *, sequenced: 
         of_all = event.record == OF_ALL
         for record in list(records) if of_all else [event.record]:
             rows = records.setdefault(record, {})
-            at = event.sequence if sequenced else None
+            sequence = event.sequence if sequenced else None
             known = [highest.get(record), *(row.sequence for row in rows.values())]
-            known_highest = max((one for one in known if one is not None), default=None)
-            if at is not None and known_highest is not None and at < known_highest:
+            known_highest = max((earlier for earlier in known if earlier is not None), default=None)
+            if sequence is not None and known_highest is not None and sequence < known_highest:
                 continue
-            if sequenced and (at is not None or known_highest is not None):
-                highest[record] = max(one for one in (at, known_highest) if one is not None)
+            if sequenced and (sequence is not None or known_highest is not None):
+                highest[record] = max(each for each in (sequence, known_highest) if each is not None)
             for name in [name for name in rows if name not in event.elements]:
                 if not soft:
                     del rows[name]
                 elif not rows[name].deleted:
                     rows[name].deleted = True
-                    rows[name].sequence = at if at is not None else rows[name].sequence
+                    rows[name].sequence = sequence if sequence is not None else rows[name].sequence
             for name, value in event.elements.items():
-                rows[name] = Row(value, at, offset=event.offset)
+                rows[name] = Row(value, sequence, offset=event.offset)
     for record in [record for record, rows in records.items() if not rows]:
         del records[record]

@@ -62,23 +62,25 @@ class RefusingTables(MemoryDeltaTables):
         super().create(url, shape)
 
     def refused(self, _target: Target, writes: Sequence[SparkWrite], most: int) -> list[RefusedRecord]:
-        partitions = {one for write in writes for one in inputs_of(write.partition)} & {SOURCE}
-        found = [RefusedRecord(partition, Offset(one), "odd") for partition in partitions for one in self.refuses]
-        return found[:most]
+        partitions = {input_ for write in writes for input_ in inputs_of(write.partition)} & {SOURCE}
+        records = [
+            RefusedRecord(partition, Offset(offset), "odd") for partition in partitions for offset in self.refuses
+        ]
+        return records[:most]
 
     def dead(self, url: str, partition: TopicPartition, start: Position) -> list[RefusedRecord]:
         letters = [letter for commit in self.tables[url].commits for letter in commit.dead_letter_rows]
-        begins = {one.partition: one.position for one in ends_at(partition, start)}
+        begins = {end.partition: end.position for end in ends_at(partition, start)}
         return [
-            RefusedRecord(one.partition, one.offset, one.error, None)
-            for one in letters
-            if one.offset >= begins[one.partition]
+            RefusedRecord(letter.partition, letter.offset, letter.error, None)
+            for letter in letters
+            if letter.offset >= begins[letter.partition]
         ]
 
     def raw_records(
         self, _source: TopicPartition, offsets: Collection[Offset], _topic_id: str | None
     ) -> dict[Offset, RawRecord]:
-        return {one: RawRecord(1, None, b"sent %d" % one) for one in offsets if one in self.in_kafka}
+        return {offset: RawRecord(1, None, b"sent %d" % offset) for offset in offsets if offset in self.in_kafka}
 
     def dead_letters(self, url: str, partition: TopicPartition, span: Span, most: int) -> list[DeadLetterRow]:
         letters = [letter for commit in self.tables[url].commits for letter in commit.dead_letter_rows]
@@ -104,4 +106,4 @@ class RefusingTables(MemoryDeltaTables):
     @property
     def left_out(self) -> list[int]:
         commits = self.tables[self.staging.table].commits
-        return sorted(one for commit in commits for write in commit.written for _, one in write.without)
+        return sorted(offset for commit in commits for write in commit.written for _, offset in write.without)

@@ -254,8 +254,8 @@ class JoinedStaging(Staging):
     def position(self, partition: int, position: int) -> Position:
         ends = enumerate(topics_of(self.topic))
         return merged_position(
-            InputEnd(TopicPartition(topic, Partition(partition)), Position((position + 1 - turn) // 2))
-            for turn, topic in ends
+            InputEnd(TopicPartition(topic, Partition(partition)), Position((position + 1 - number) // 2))
+            for number, topic in ends
         )
 
     def _origin(self, partition: TopicPartition, offset: int) -> Row:

@@ -27,11 +27,11 @@ def replay_in_order(events: Iterable[Event], *, soft: bool) -> Versions:
         if event.deletes and (last is None or last.deleted):
             continue
         times = [event.sequence, *(time for version in versions for time in (version.valid_from, version.valid_to))]
-        at = max((time for time in times if time is not None), default=None)
+        valid_from = max((time for time in times if time is not None), default=None)
         if last is not None:
-            last.valid_to, last.is_current = at, False
+            last.valid_to, last.is_current = valid_from, False
         if soft or not event.deletes:
-            versions.append(Version(event.value, at, deleted=event.deletes))
+            versions.append(Version(event.value, valid_from, deleted=event.deletes))
     return {key: versions for key, versions in by_key.items() if versions}
 
 

@@ -52,10 +52,10 @@ def test_table_is_registered_and_another_object_of_its_name_is_refused(tmp_path:
     spark.sql(f"CREATE VIEW {shop}.seen AS SELECT * FROM {shop}.orders")  # noqa: S608 - our own name
     spark.sql(f"CREATE TABLE {shop}.plain (id BIGINT) USING parquet")
     spark.sql(f"CREATE TABLE {shop}.owned (id BIGINT) USING delta")
-    for name, said in (("seen", "is a view"), ("plain", "the format parquet"), ("owned", "is located at")):
+    for name, message in (("seen", "is a view"), ("plain", "the format parquet"), ("owned", "is located at")):
         failure = load(staging, spark, {f"{shop}.{name}": staging.table}).failure
         assert isinstance(failure, ConfigError)
-        assert said in failure.problem
+        assert message in failure.problem
     with pytest.raises(UnknownCatalogError, match="Spark does not know"):
         SparkCatalog(spark).entry("unknown.shop.orders")
     spark.conf.set("spark.sql.catalog.broken", "org.example.NoCatalog")
@@ -124,8 +124,8 @@ def test_both_programs_work_with_a_metastore(tmp_path: Path, programs: Programs)
     }
     config = programs.config(content)
     assert "orders: done, 1 commits, 1 files, 10 rows" in programs.succeed("delta-loader", "run", config, "--once")
-    [told] = json.loads(programs.succeed("delta-loader", "status", config, "--json"))["streams"]
-    assert (told["table"], told["catalog_table"]) == (staging.table, "default.orders")
+    [document] = json.loads(programs.succeed("delta-loader", "status", config, "--json"))["streams"]
+    assert (document["table"], document["catalog_table"]) == (staging.table, "default.orders")
     assert "version 1 " in programs.succeed(
         "delta-loader", "explain", config, "--version", "1", "--table", "default.orders"
     )

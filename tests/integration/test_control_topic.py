@@ -92,9 +92,9 @@ def test_lost_and_restored_control_topic_is_reported_once_each(kafka: KafkaClust
             say(kafka, topic, (notification_key("orders"), MESSAGE))
             assert heard(listener) == {"orders"}
             kafka.delete_topic(topic)
-    turns = [str(line["event"]).removeprefix("control topic ") for line in logs]
-    assert turns == ["disconnected", "connected"] * (len(turns) // 2) + ["disconnected"] * (len(turns) % 2)
-    assert turns.count("connected") >= 2  # more often where a broker was slow to answer
+    events = [str(line["event"]).removeprefix("control topic ") for line in logs]
+    assert events == ["disconnected", "connected"] * (len(events) // 2) + ["disconnected"] * (len(events) % 2)
+    assert events.count("connected") >= 2  # more often where a broker was slow to answer
     assert all(topic in str(line["problem"]) for line in logs if line["log_level"] == "warning")
     assert "create the topic" in str(logs[0]["remedy"])
 

@@ -20,10 +20,10 @@ pytestmark = pytest.mark.spark
 ORDERS = "id BIGINT, name STRING, _kafka_topic STRING, _kafka_partition INT, _kafka_offset BIGINT, day STRING"
 
 
-def load(staging: Staging, spark: SparkSession, **says: object) -> StreamReport:
+def load(staging: Staging, spark: SparkSession, **options: object) -> StreamReport:
     tables = SparkDeltaTables(spark, SystemClock(), staging.stage_url)
     settings = settings_for(staging)
-    streams = tuple(stream.model_copy(update=says) for stream in settings.streams)
+    streams = tuple(stream.model_copy(update=options) for stream in settings.streams)
     loader = loader_for(staging, tables, settings.model_copy(update={"streams": streams}), maker=tables.definitions)
     (report,) = loader.run_pass()
     return report

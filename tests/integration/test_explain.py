@@ -97,9 +97,9 @@ def test_offsets_and_versions_are_explained_through_a_tables_life(tmp_path: Path
     assert world.places(2, 12, 25) == [OffsetLocation.ROW, OffsetLocation.TAKEN_BACK, OffsetLocation.HELD]
     assert "what version 2 had loaded, version 5" in offset_to_text(world.offset(12))
     assert "table_restored" in offset_to_text(world.offset(25))
-    told = version_to_json(world.explainer.version(staging.table, 1))
-    assert isinstance(told, dict)
-    assert told["live_files"] == 2  # the RESTORE put them back
+    document = version_to_json(world.explainer.version(staging.table, 1))
+    assert isinstance(document, dict)
+    assert document["live_files"] == 2  # the RESTORE put them back
 
     tables = SparkDeltaTables(spark, SystemClock())
     tables.definitions.set_property(staging.table, PROPERTY, moment_text(1_772_359_265_000))

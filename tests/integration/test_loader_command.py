@@ -28,7 +28,8 @@ def config_of(*stagings: Staging, programs: Programs, **loader: object) -> Path:
             "loader": {"http": "127.0.0.1:0", "spark": {"spark.master": "local[2]"}, **loader},
             "logs": {"format": "json"},
             "streams": [
-                {"app_id": one.topic, "topics": [one.topic], "table": one.table, **DECLARED} for one in stagings
+                {"app_id": staging.topic, "topics": [staging.topic], "table": staging.table, **DECLARED}
+                for staging in stagings
             ],
         }
     )

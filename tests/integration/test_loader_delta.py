@@ -281,21 +281,21 @@ def test_changed_table_is_a_conflict_and_then_loaded(
 
 
 @pytest.mark.parametrize(
-    ("columns", "says"),
+    ("columns", "message"),
     [
         ("id BIGINT, day STRING", "the column name is not in it"),
         ("id INT, name STRING, {k}, day STRING", "the column id is INT, staged as BIGINT"),
     ],
 )
 def test_table_that_what_is_staged_does_not_fit_is_refused(
-    staging: Staging, tables: SparkDeltaTables, spark: SparkSession, columns: str, says: str
+    staging: Staging, tables: SparkDeltaTables, spark: SparkSession, columns: str, message: str
 ) -> None:
     kafka = "_kafka_topic STRING, _kafka_partition INT, _kafka_offset BIGINT"
     spark.sql(f"CREATE TABLE delta.`{staging.table}` ({columns.format(k=kafka)}) USING delta PARTITIONED BY (day)")
     staging.flush(0, 0, 10)
     (report,) = loader_for(staging, tables).run_pass()
     assert report.failure is not None
-    assert says in str(report.failure)
+    assert message in str(report.failure)
     assert transactions(staging) == {}
 
 

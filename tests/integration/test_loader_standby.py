@@ -89,7 +89,7 @@ def test_standby_loads_after_the_holder_s_death_and_after_its_end(tmp_path: Path
     loads(second, returns, 9, "returns")
     second.wait_until(lambda: is_ready(second), "the standby", PATIENCE_S)
     lease = lease_of(programs, after)
-    assert sorted(one["streams"] for one in lease["holders"]) == [["orders"], ["returns"]]
+    assert sorted(entry["streams"] for entry in lease["holders"]) == [["orders"], ["returns"]]
     assert lease["unheld"] == []
     orders.flush(0, 10, 20)
     loads(first, orders, 19)
@@ -108,7 +108,7 @@ def test_standby_loads_after_the_holder_s_death_and_after_its_end(tmp_path: Path
     first.kill()
     orders.flush(0, 20, 30)
     loads(second, orders, 29)
-    [(holder, of)] = [(one["holder"], one["streams"]) for one in lease_of(programs, after)["holders"]]
+    [(holder, of)] = [(entry["holder"], entry["streams"]) for entry in lease_of(programs, after)["holders"]]
     assert of == ["orders", "returns"]
 
     # A holder that is stopped in its tracks is replaced, and steps back when it goes on.
@@ -128,7 +128,7 @@ def test_standby_loads_after_the_holder_s_death_and_after_its_end(tmp_path: Path
     assert third.stop(PATIENCE_S) == 0
     orders.flush(0, 40, 50)
     loads(second, orders, 49)
-    assert [one["streams"] for one in events(second, "lease taken")] == [["returns"], ["orders"], of]
+    assert [event["streams"] for event in events(second, "lease taken")] == [["returns"], ["orders"], of]
     assert len(events(second, "lease released")) == 1
     assert second.stop(PATIENCE_S) == 0
     assert lease_of(programs, after)["holder"] is None

@@ -88,12 +88,12 @@ def test_histories_with_rows_that_move_between_partitions_and_their_change_feed(
     stream = ChangeStream(tmp_path, more=BY_VALUE)
     create(spark, stream, "'delta.enableChangeDataFeed' = 'true'")
     tables, chance = tables_of(stream, spark), random.Random(seed)  # noqa: S311 - printed
-    for turn in range(2):
+    for number in range(2):
         for partition in (0, 1, 0):
             stream.flush(partition, some_events(chance, sequenced=False))
         before = stream.rows()
         stream.load(tables)
-        assert stream.rows() == stream.expected, f"after load {turn}"
+        assert stream.rows() == stream.expected, f"after load {number}"
         _, outcome = tables.commits[-1]
         assert changed(spark, stream, before, outcome) == stream.expected, "what the change feed says"
     assert len(tables.commits) == 2, "one commit for each load"
@@ -108,13 +108,13 @@ def test_null_leaves_the_row_s_value_also_where_the_table_has_more_columns(tmp_p
         spark.sql(f"INSERT INTO delta.`{stream.table}` {old}")
         stream.expected[9, "k"] = Row("old")
         tables, chance = tables_of(stream, spark), random.Random(5)  # noqa: S311 - a test's dice
-        for turn in range(2):
+        for number in range(2):
             for partition in (0, 1, 0):
                 drawn = some_events(chance, sequenced=sequenced)
-                events = [(key, NULL if value == "c" else value, at) for key, value, at in drawn]
-                stream.flush(partition, [*events, (9, NULL, turn)])
+                events = [(key, NULL if value == "c" else value, sequence) for key, value, sequence in drawn]
+                stream.flush(partition, [*events, (9, NULL, number)])
             stream.load(tables)
-            assert stream.rows() == stream.expected, f"after load {turn}"
+            assert stream.rows() == stream.expected, f"after load {number}"
         (kept,) = rows_of(stream.table, sql="id = 9")
         assert [kept[name] for name in ("value", "op", "mine", "parts")] == ["old", "u", "x", {"a": [1]}]
 
@@ -124,12 +124,12 @@ def test_each_of_several_tables_of_an_event_merges_its_own_copy(tmp_path: Path, 
     route = "CASE WHEN id % 2 = 0 THEN ['copy', 'even', 'own'] ELSE ['copy', 'own'] END"
     stream = ChangeStream(tmp_path, more={"route": route, "routes": {"copy": copy, "even": even}})
     tables, chance = tables_of(stream, spark), random.Random(11)  # noqa: S311 - a test's dice
-    for turn in range(2):
+    for number in range(2):
         for partition in (0, 1, 0):
             stream.flush(partition, [(2, "a", 1), (3, "b", 1), *some_events(chance, sequenced=False)])
         stream.load(tables)
-        assert stream.rows() == stream.expected, f"after load {turn}"
-        assert stream.rows(copy) == stream.expected, f"the copy after load {turn}"
+        assert stream.rows() == stream.expected, f"after load {number}"
+        assert stream.rows(copy) == stream.expected, f"the copy after load {number}"
         assert stream.rows(even) == {key: row for key, row in stream.expected.items() if key[0] in {0, 2, 4}}
 
 
@@ -187,11 +187,11 @@ def test_histories_of_late_events_and_soft_deletes_in_a_table_with_deletion_vect
     create(spark, stream, "'delta.enableDeletionVectors' = 'true', 'delta.enableRowTracking' = 'true'", check)
     spark.sql(f"ALTER TABLE delta.`{stream.table}` ADD CONSTRAINT known CHECK (id >= 0)")
     tables, chance = tables_of(stream, spark), random.Random(seed)  # noqa: S311 - printed
-    for turn in range(2):
+    for number in range(2):
         for partition in (0, 1):
             stream.flush(partition, some_events(chance, sequenced=True))
         stream.load(tables)
-        assert stream.rows() == stream.expected, f"after load {turn}"
+        assert stream.rows() == stream.expected, f"after load {number}"
         spark.sql(f"UPDATE delta.`{stream.table}` SET mine = 'kept' WHERE mine IS NULL")  # noqa: S608 - our own path
     # A loader that died after its commit, and one that had planned the same: nothing changes.
     (commit, _), held = tables.commits[-1], stream.rows()

@@ -36,11 +36,11 @@ class Topic:
         partition = 0 if event is None else event.partition
         offset = self.ends.get(partition, 0)
         self.ends[partition] = offset + 1
-        texts = [None if one is None else json.dumps(one) for one in (value, key)]
+        texts = [None if part is None else json.dumps(part) for part in (value, key)]
         self.producer.produce(self.name, *texts, partition=partition)
         if event is not None:
-            elements, at = event.elements, event.sequence
-            self.waiting.append(RecordEvent(partition, offset, event.record, elements, at))
+            elements, sequence = event.elements, event.sequence
+            self.waiting.append(RecordEvent(partition, offset, event.record, elements, sequence))
 
     def loaded(self) -> Records:
         replay_records(self.expected, self.waiting, sequenced=self.sequenced, soft=self.soft)
@@ -85,11 +85,11 @@ def baskets_of(topic: str, table: str) -> dict[str, object]:
     }
 
 
-def order(topic: Topic, record: int, elements: Mapping[str, str], at: int, op: str = "put") -> None:
+def order(topic: Topic, record: int, elements: Mapping[str, str], changed: int, op: str = "put") -> None:
     items = [{"SKU": sku, "value": value, "note": "!"} for sku, value in elements.items()]
     kept: dict[Key, str] = {} if op == "cancel" else {(sku,): value for sku, value in elements.items()}
-    message = {"orderID": record, "at": at, "op": op, "items": items or None}
-    topic.send(message, RecordEvent(record % 2, 0, record, kept, at), {"orderID": record})
+    message = {"orderID": record, "at": changed, "op": op, "items": items or None}
+    topic.send(message, RecordEvent(record % 2, 0, record, kept, changed), {"orderID": record})
 
 
 def basket(topic: Topic, record: int, lines: Mapping[int, str]) -> None:
@@ -108,15 +108,15 @@ def lost(topic: Topic, record: int) -> None:
 
 
 def rows_in(rows: list[dict[str, object]], topic: Topic, record: str, element: str, key: str) -> Records:
-    found: Records = {}
+    records: Records = {}
     for row in rows:
         of = row[element]
         assert isinstance(of, dict)
-        names = found.setdefault(row[record], {})  # type: ignore[arg-type]
+        names = records.setdefault(row[record], {})  # type: ignore[arg-type]
         assert (of[key],) not in names
-        at = row["at"] if topic.sequenced else None
-        names[of[key],] = Row(of["value"], at, bool(row.get("gone")), row["_kafka_offset"])  # type: ignore[arg-type]
-    return found
+        sequence = row["at"] if topic.sequenced else None
+        names[of[key],] = Row(of["value"], sequence, bool(row.get("gone")), row["_kafka_offset"])  # type: ignore[arg-type]
+    return records
 
 
 def read(folder: Path, orders: Topic, baskets: Topic) -> tuple[Records, Records]:
@@ -192,7 +192,7 @@ def check(orders: Topic, folder: Path, config: Path, spark: SparkSession) -> Non
     for app_id in ("orders", "baskets"):
         report = in_process.verify(config, spark, app_id)
         assert (report.failure, report.is_clean) == (None, True)
-        assert {"merged"} == {one.kind for one in report.findings if one.verdict is Verdict.UNPROVED}
+        assert {"merged"} == {finding.kind for finding in report.findings if finding.verdict is Verdict.UNPROVED}
 
 
 def test_elements_gain_fields_while_a_writer_dies(

@@ -45,17 +45,17 @@ def test_late_changes_get_their_place_among_the_versions_of_a_row(tmp_path: Path
     refused: list[Event] = []
     first: list[tuple[int, str | None, int | None]] = [(5, "b", 0), (6, "b", 0)]
     last: list[tuple[int, str | None, int | None]] = [(5, None, 9), (6, "c", 9), (6, "x", 9)]
-    for turn, certain in enumerate((first, [], last)):
+    for number, certain in enumerate((first, [], last)):
         for partition in (0, 10):
             keys = [chance.randrange(3) + partition for _ in range(4)]
-            drawn = [(key, chance.choice(["b", "c", None]), 2 * chance.randrange(4) + turn // 2) for key in keys]
+            drawn = [(key, chance.choice(["b", "c", None]), 2 * chance.randrange(4) + number // 2) for key in keys]
             stream.flush(partition, drawn if partition else [*drawn, *certain])
         for event in stream._waiting:
             (refused if event.value == "x" or (event.deletes and event.key[0] == 5) else taken).append(event)
         stream.load(tables, spark)
         expected = replay_by_sequence(taken, soft=True)
-        assert versions_of(stream) == {key: sorted(versions, key=repr) for key, versions in expected.items()}, turn
-        if turn == 1:
+        assert versions_of(stream) == {key: sorted(versions, key=repr) for key, versions in expected.items()}, number
+        if number == 1:
             spark.sql(f"ALTER TABLE {name} ADD COLUMNS (mine STRING)")
             spark.sql(f"UPDATE {name} SET mine = 'kept' WHERE value = 'b'")  # noqa: S608 - our own path
             check = "(value IS NULL OR (value <> 'x' AND (mine IS NULL OR value <> 'c'))) AND (id <> 5 OR NOT gone)"

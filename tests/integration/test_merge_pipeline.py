@@ -44,8 +44,8 @@ class Database:
 
     def put(self, customer: int, city: str, *, late: bool = False, refused: bool = False) -> None:
         self.clock += 1
-        at = 0 if late else self.clock
-        row = {"id": customer, "city": city, "changed": at, **self.more}
+        changed = 0 if late else self.clock
+        row = {"id": customer, "city": city, "changed": changed, **self.more}
         op = "u" if customer in self.rows else "c"
         self._send(customer, {"payload": {"op": op, "before": None, "after": row, "ts_ms": 1}})
         if not (late or refused):

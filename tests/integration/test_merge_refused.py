@@ -46,19 +46,19 @@ def test_histories_of_which_a_check_a_generated_column_and_not_null_refuse_event
     )
     stream.forbids = lambda row: row.sequence in (None, 0) or len(row.value or "far too long") > 5
     tables, chance = Mortal(spark, SystemClock(), stream.settings.stage.url), random.Random(seed)  # noqa: S311 - printed
-    for turn in range(2):
+    for number in range(2):
         for partition in (0, 1):
             # A delete of sequence zero is refused for any row, which the replay does not know.
             stream.flush(partition, [event for event in events_of(chance) if event[1:] != (None, 0)])
-        stream.flush(0, [(9, "a", 1), (9, None, 0)] if turn else [(9, "b", 1)])
+        stream.flush(0, [(9, "a", 1), (9, None, 0)] if number else [(9, "b", 1)])
         if tables.dies:
             with pytest.raises(Death):
                 stream.loader(tables, spark).run_pass()
             tables.dies = False
         stream.load(tables, spark)
-        assert stream.rows() == stream.expected, f"after load {turn}"
+        assert stream.rows() == stream.expected, f"after load {number}"
         last = max(offset for topic_partition, offset in stream.sent if topic_partition.partition == 0)
-        assert stream.letters().keys() == stream.refused | ({("orders", 0, last)} if turn else set())
+        assert stream.letters().keys() == stream.refused | ({("orders", 0, last)} if number else set())
     assert len(stream.refused) > 3 or seed == FRESH_SEED
     # A check of the flag and other columns: what it says of a delete depends on the row, so it holds, with the remedy.
     table = f"delta.`{stream.table}`"

@@ -20,7 +20,7 @@ from stage_writer.fetch.merged.source import MergingSource
 
 pytestmark = pytest.mark.broker
 
-Told = tuple[str, int, int]
+ReadRecord = tuple[str, int, int]
 """A topic, a partition and an offset."""
 
 
@@ -42,7 +42,7 @@ class Member:
         self.source = MergingSource(self.inner, TopicGroups((TopicGroup(topics, idle_s),)), clock, get_logger(), 1_000)
         self.begin: dict[TopicPartition, Position] = {}
         self.mine: set[TopicPartition] = set()
-        self.told: dict[TopicPartition, list[Told]] = {}
+        self.records: dict[TopicPartition, list[ReadRecord]] = {}
         self.ends: dict[TopicPartition, Position] = {}
 
     def join(self) -> None:
@@ -64,14 +64,14 @@ class Member:
     def read(self, until: Callable[[], bool], within_s: float = 180.0) -> None:
         deadline_s = time.monotonic() + within_s
         while not until():
-            assert time.monotonic() < deadline_s, (self.told, self.ends, self.mine)
+            assert time.monotonic() < deadline_s, (self.records, self.ends, self.mine)
             polled = self.source.poll(0.1)
             assert not polled.faults
             for batch in polled.batches:
                 assert isinstance(batch, MergedBatch)
                 assert batch.partition in self.mine
                 of = {int(n): input_messages for input_messages in batch.by_input() for n in input_messages.index}
-                messages = self.told.setdefault(batch.partition, [])
+                messages = self.records.setdefault(batch.partition, [])
                 for number, offset in enumerate(batch.input_offsets.tolist()):
                     messages.append((str(of[number].batch.partition.topic), int(batch.partition.partition), offset))
                 self.begin[batch.partition] = batch.end
@@ -82,7 +82,7 @@ class Member:
         self.read(lambda: time.monotonic() > stop_s)
 
     def count(self) -> int:
-        return sum(map(len, self.told.values()))
+        return sum(map(len, self.records.values()))
 
 
 @pytest.fixture
@@ -94,8 +94,8 @@ def members(kafka: KafkaCluster) -> Iterator[Callable[..., Member]]:
         return made[-1]
 
     yield member
-    for one in made:
-        one.source.close()
+    for joined in made:
+        joined.source.close()
 
 
 def send(kafka: KafkaCluster, topic: str, partition: int, *times_ms: int) -> None:
@@ -118,29 +118,29 @@ def test_records_come_in_the_order_of_their_times_and_go_on_where_a_marker_ends(
     chain = next(partition for partition in first.mine if partition.partition == 0)
     assert chain.topic == chain_topic([a, b])
     wanted = [record for offset in range(1000) for record in ((a, 0, offset), (b, 0, offset))] + [(b, 0, 1000)]
-    assert first.told[chain] == wanted, "the bound of what waits pauses topics in turn, and their order stays"
+    assert first.records[chain] == wanted, "the bound of what waits pauses topics in turn, and their order stays"
     assert first.ends[chain] == 2001
     assert first.source.metadata.end_positions(first.settings.streams)[chain] == 2001
     assert first.source.metadata.high_watermarks([chain]) == {chain: Position(2001)}
     ids = first.source.metadata.topic_ids([chain.topic])
     assert len((ids[chain.topic] or "").split(",")) == 2
     # What was read behind a marker's end is read again, and nothing else.
-    first.told.clear()
+    first.records.clear()
     middle = first.source.metadata.resolve(chain, StartAt.EARLIEST)
     first.source.seek(chain, middle)
     first.ends.clear()
     first.read(lambda: chain in first.ends)
-    assert first.told[chain] == wanted
+    assert first.records[chain] == wanted
     # A chain that is paused for long looks again at inputs that were read to their ends.
     first.source.pause([chain])
     first.ends.clear()
     send(kafka, a, 0, 5000)
     send(kafka, b, 0, 4000)
     first.look_for(1.5)
-    first.told.clear()
+    first.records.clear()
     first.source.resume([chain])
     first.read(lambda: chain in first.ends)
-    assert first.told[chain] == [(b, 0, 1001), (a, 0, 1000)]
+    assert first.records[chain] == [(b, 0, 1001), (a, 0, 1000)]
 
 
 def test_idle_topic_is_waited_for_only_as_long_as_configured(
@@ -155,7 +155,7 @@ def test_idle_topic_is_waited_for_only_as_long_as_configured(
     send(kafka, a, 0, 2000)
     send(kafka, b, 0, 1500)
     member.read(lambda: member.count() == 3)
-    assert [topic for topic, _, _ in member.told[next(iter(member.mine))]] == [a, b, a]
+    assert [topic for topic, _, _ in member.records[next(iter(member.mine))]] == [a, b, a]
 
 
 def test_members_share_partitions_by_their_numbers_and_lose_none(
@@ -180,8 +180,8 @@ def test_members_share_partitions_by_their_numbers_and_lose_none(
         send(kafka, a, partition, 3000)
     second.read(lambda: second.count() == 2)
     first.read(lambda: first.count() == 16 + 2)
-    told = [record for member in (first, second) for found in member.told.values() for record in found]
-    assert len(told) == len(set(told)) == 20
+    all_records = [record for member in (first, second) for records in member.records.values() for record in records]
+    assert len(all_records) == len(set(all_records)) == 20
 
 
 def test_topics_of_differing_numbers_of_partitions_are_refused(

@@ -102,11 +102,11 @@ def test_notified_records_are_loaded_and_http_calls_control_both_services(
     pipeline = Pipeline(kafka, new_topic(1), tmp_path, programs)
     loader, writer = pipeline.loader, pipeline.writer
     loader.until(lambda: loader.get("/ready")[0] == 200, "a first look at everything")
-    turns = "delta_loader_turns_total"
+    metric = "delta_loader_turns_total"
     for _ in range(3):
         sent = pipeline.produce()
         loader.until(lambda sent=sent: pipeline.loaded() == sent, "what the writer told of")  # type: ignore[misc]
-    assert f'{turns}{{reason="on_marker"}}' in loader.get("/metrics")[1]
+    assert f'{metric}{{reason="on_marker"}}' in loader.get("/metrics")[1]
 
     assert loader.post("/pause", "another-token-than-that")[0] == 401
     assert loader.post("/pause")[0] == 200
@@ -130,7 +130,7 @@ def test_notified_records_are_loaded_and_http_calls_control_both_services(
     assert pipeline.loaded() < sent
     assert writer.post("/resume")[0] == 200
     loader.until(lambda: pipeline.loaded() == sent, "what was read after the writer's pause")
-    assert f'{turns}{{reason="asked"}} 1.0' in loader.get("/metrics")[1]
+    assert f'{metric}{{reason="asked"}} 1.0' in loader.get("/metrics")[1]
     for service in (writer, loader):
         assert TOKEN not in service.child.log.read_text("utf-8")
         assert service.child.stop(600) == 0

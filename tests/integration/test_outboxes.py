@@ -70,11 +70,11 @@ class Sender:
         return name.path
 
     def process(self, dies_at: str = "") -> Delivery:
-        def at(step: str) -> None:
+        def on_step(step: str) -> None:
             if step == dies_at:
                 raise Died
 
-        return Delivery(self.place, self.store, at)
+        return Delivery(self.place, self.store, on_step)
 
     def deliver_first(self, path: str) -> int:
         """As a service does it, which tries again while a broker gets ready for the group and the transactions."""
@@ -184,13 +184,13 @@ def test_large_outbox_is_split_at_messages(sender: Sender, monkeypatch: pytest.M
     box = sender.box(0, Position(7), made)
     transactions: list[str] = []
 
-    def at(step: str) -> None:
+    def on_step(step: str) -> None:
         transactions.append(step)
         if transactions.count("sent") == 3:
             raise Died
 
     with pytest.raises(Died):
-        Delivery(sender.place, sender.store, at).deliver(box)
+        Delivery(sender.place, sender.store, on_step).deliver(box)
     assert sender.process().deliver(box) == 4, "two transactions of two messages each were through"
     assert sender.read(12) == [value for value, _, _ in made]
 
@@ -211,12 +211,12 @@ def test_refused_records_are_reported_with_the_setting_that_fixes_it(  # noqa: P
     sender = Sender(kafka, tmp_path, partition, to)
     path = sender.box(0, Position(1), [("x" * 1_000, 0, 0)])
 
-    def told() -> str:
+    def remedy() -> str:
         with pytest.raises(BrokerError) as refused:
             sender.process().deliver(path)
         return refused.value.remedy
 
-    until(lambda: setting in told(), setting)  # the broker may have to get ready for the group and the transactions
+    until(lambda: setting in remedy(), setting)  # the broker may have to get ready for the group and the transactions
     assert sender.left() == [path]
 
     topic = ConfigResource(ResourceType.TOPIC, to)
@@ -281,8 +281,8 @@ def test_dead_letters_are_in_their_topic_once(
     config = programs.config(settings)
     programs.succeed("stage-writer", "check", config)
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
-    for turn in range(2):
-        for value in (b'{"id": 1}', b'{"id": "x%d"}' % turn):
+    for number in range(2):
+        for value in (b'{"id": 1}', b'{"id": "x%d"}' % number):
             producer.produce(topic, value, b"key", timestamp=1_000)
         assert producer.flush(180) == 0
         for _ in range(2):

@@ -72,8 +72,8 @@ def test_one_stream_follows_all_tables_of_a_database(
         assert (report.failure, report.held) == (None, {})
 
     def rows(table: str, *columns: str) -> list[tuple[object, ...]]:
-        found = rows_of(f"{lake.url}/shop/{table}", lake.storage_options)
-        return sorted(tuple(row[column] for column in columns) for row in found)
+        rows = rows_of(f"{lake.url}/shop/{table}", lake.storage_options)
+        return sorted(tuple(row[column] for column in columns) for row in rows)
 
     ada, eve = {"id": 1, "name": "Ada"}, {"id": 2, "name": "Eve"}
     send(customers, key(id=1), change("customers", "r", None, ada))
@@ -160,8 +160,8 @@ def test_tables_of_canal_appear_with_the_keys_that_its_events_name(
         assert (report.failure, report.held) == (None, {})
 
     def rows(table: str, *columns: str) -> list[tuple[object, ...]]:
-        found = rows_of(f"{lake.url}/shop/{table}", lake.storage_options)
-        return sorted(tuple(row[column] for column in columns) for row in found)
+        rows = rows_of(f"{lake.url}/shop/{table}", lake.storage_options)
+        return sorted(tuple(row[column] for column in columns) for row in rows)
 
     customers, lines = {"table": "customers", "pkNames": ["id"]}, {"table": "lines", "pkNames": ["order", "line"]}
     two = [{"id": "1", "name": "Ada"}, {"id": "2", "name": "Eve"}]

@@ -65,8 +65,8 @@ def test_tables_of_several_shapes_each_get_their_records_once(
 
     def rows(name: str, *columns: str) -> list[tuple[object, ...]]:
         query = f"SELECT _kafka_offset, {', '.join(columns)} FROM t ORDER BY 1"  # noqa: S608 - of a test
-        found = select(query, f"{tmp_path}/{name}")
-        return [tuple(row.values()) for row in found]
+        rows = select(query, f"{tmp_path}/{name}")
+        return [tuple(row.values()) for row in rows]
 
     assert rows("events", "id") == [(1, 7), (4, 9)]
     assert rows("clicks", "id", "url", "day") == [(0, "a", "/shop", "2026-03-01"), (2, "b", None, "2026-03-02")]

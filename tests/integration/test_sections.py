@@ -121,67 +121,75 @@ def value_at(row: dict[str, Any], column: str) -> object:
 def test_sections_gain_columns_and_are_merged_by_keys_of_their_own(
     kafka: KafkaCluster, new_topic: Callable[..., str], programs: Programs, spark: SparkSession, tmp_path: Path
 ) -> None:
-    it = Pipeline(kafka, {ADDED: new_topic(1), MERGED: new_topic(1)}, programs, spark, tmp_path)
-    it.send(
+    pipeline = Pipeline(kafka, {ADDED: new_topic(1), MERGED: new_topic(1)}, programs, spark, tmp_path)
+    pipeline.send(
         ("c", {"id": "a", "url": "/"}),
         ("v", {"page": "p", "user": "u", "ms": 1}),
         ("o", {"id": 1, "kind": "other"}),
         ("c", {"id": "b", "ms": "text"}),
     )
-    it.killed()
-    it.stage()
-    it.load()
-    for app_id in it.topics:
-        assert it.rows(app_id, "events", "id", "kind") == [(1, "other")]
-        assert it.rows(app_id, "clicks", "id", "url", "ms") == [("a", "/", None), ("b", None, "text")]
-        assert it.rows(app_id, "views", "page", "user", "ms") == [("p", "u", 1)]
+    pipeline.killed()
+    pipeline.stage()
+    pipeline.load()
+    for app_id in pipeline.topics:
+        assert pipeline.rows(app_id, "events", "id", "kind") == [(1, "other")]
+        assert pipeline.rows(app_id, "clicks", "id", "url", "ms") == [("a", "/", None), ("b", None, "text")]
+        assert pipeline.rows(app_id, "views", "page", "user", "ms") == [("p", "u", 1)]
 
-    it.send(
+    pipeline.send(
         ("v", {"page": "p", "user": "u", "ms": 2}),
         ("v", {"page": "p", "user": "w", "of": {"x": 1.5}}),
         ("c-", {"id": "a"}),
         ("o", {"id": 2, "ms": True}),
         ("c", {"id": 3}),
     )
-    it.killed()
-    it.stage()
-    it.load()
+    pipeline.killed()
+    pipeline.stage()
+    pipeline.load()
     new = ("p", "w", None, 1.5)
-    assert it.rows(ADDED, "views", "page", "user", "ms", "of.x") == [("p", "u", 1, None), ("p", "u", 2, None), new]
-    assert it.rows(MERGED, "views", "page", "user", "ms", "of.x") == [("p", "u", 2, None), new]
-    assert it.rows(ADDED, "clicks", "id", "url", "ms") == [("a", "/", None), ("a", None, None), ("b", None, "text")]
-    assert it.rows(MERGED, "clicks", "id", "url", "ms") == [("b", None, "text")]
-    for app_id, gained in it.gained().items():
-        assert it.rows(app_id, "events", "id", "kind", "ms") == [(1, "other", None), (2, None, True)]
-        assert it.rows(app_id, "events_dead_letters", "error_class") == [("wrong_type",)]
+    assert pipeline.rows(ADDED, "views", "page", "user", "ms", "of.x") == [
+        ("p", "u", 1, None),
+        ("p", "u", 2, None),
+        new,
+    ]
+    assert pipeline.rows(MERGED, "views", "page", "user", "ms", "of.x") == [("p", "u", 2, None), new]
+    assert pipeline.rows(ADDED, "clicks", "id", "url", "ms") == [
+        ("a", "/", None),
+        ("a", None, None),
+        ("b", None, "text"),
+    ]
+    assert pipeline.rows(MERGED, "clicks", "id", "url", "ms") == [("b", None, "text")]
+    for app_id, gained in pipeline.gained().items():
+        assert pipeline.rows(app_id, "events", "id", "kind", "ms") == [(1, "other", None), (2, None, True)]
+        assert pipeline.rows(app_id, "events_dead_letters", "error_class") == [("wrong_type",)]
         own = f"`{tmp_path}/{app_id}/events` STRUCT<ms: BOOLEAN>"
         assert {"c STRUCT<ms: STRING>", "v STRUCT<ms: BIGINT>", own} <= gained
 
     # Evolving ends while files of the former config are staged.
-    it.send(("c", {"id": "d", "late": 1}), ("v", {"page": "q", "user": "u", "ms": 3}))
-    it.stage()
-    it.load()
-    it.edit(unknown_fields="rescue")
-    it.send(("c", {"id": "e", "ms": "more"}))
-    it.stage()
-    it.load()
-    for app_id in it.topics:
-        clicks = it.rows(app_id, "clicks", "id", "late", "_rescued")
+    pipeline.send(("c", {"id": "d", "late": 1}), ("v", {"page": "q", "user": "u", "ms": 3}))
+    pipeline.stage()
+    pipeline.load()
+    pipeline.edit(unknown_fields="rescue")
+    pipeline.send(("c", {"id": "e", "ms": "more"}))
+    pipeline.stage()
+    pipeline.load()
+    for app_id in pipeline.topics:
+        clicks = pipeline.rows(app_id, "clicks", "id", "late", "_rescued")
         assert {("d", 1, None), ("e", None, '{"ms":"more"}')} <= {*clicks}
-        assert ("q", 3) in it.rows(app_id, "views", "page", "ms")
-        report = in_process.verify(it.config, spark, app_id)
+        assert ("q", 3) in pipeline.rows(app_id, "views", "page", "ms")
+        report = in_process.verify(pipeline.config, spark, app_id)
         assert report.failure is None
         assert not [finding for finding in report.findings if finding.verdict is Verdict.FAULT], report.findings
 
     # Of a message with several rows, tables get those that the stream's columns let through.
-    it.next("canal", stream_of_canal(tmp_path / "canal", new_topic(1)))
+    pipeline.next("canal", stream_of_canal(tmp_path / "canal", new_topic(1)))
     about = {"database": "shop", "isDdl": False, "es": 1, "ts": 1, "old": None}
     for table, kind, *numbers in (("a", "INSERT", 1, 2, 3), ("b", "INSERT", 0), ("b", "DELETE", 2), ("b", "INSERT", 4)):
         data = [{"id": str(number), str(table): f"{table}{number}"} for number in numbers]
-        it.send(("", {**about, "table": table, "type": kind, "data": data}))
-    it.stage()
-    it.load()
-    assert it.rows("canal", "a", "_kafka_offset", "a") == [(0, "a2"), (0, "a3")]
-    assert it.rows("canal", "b", "_kafka_offset", "b") == [(3, "b4")]
-    report = in_process.verify(it.config, spark, "canal")
+        pipeline.send(("", {**about, "table": table, "type": kind, "data": data}))
+    pipeline.stage()
+    pipeline.load()
+    assert pipeline.rows("canal", "a", "_kafka_offset", "a") == [(0, "a2"), (0, "a3")]
+    assert pipeline.rows("canal", "b", "_kafka_offset", "b") == [(3, "b4")]
+    report = in_process.verify(pipeline.config, spark, "canal")
     assert (report.failure, report.is_clean) == (None, True)

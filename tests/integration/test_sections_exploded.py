@@ -53,10 +53,10 @@ def test_orders_and_their_lines_are_in_tables_of_their_own(
     assert sorted((row["id"], len(row["items"]), len(row["note"])) for row in rows_of(orders)) == [
         (number, count, 2_000) for number, count in enumerate(counts)
     ]
-    found = [(row["id"], row["items"]) for row in rows_of(lines)]
-    assert sorted(number for number, _ in found) == [0] * 3 + [1] + [2] * 20_000 + [3]
-    skus = [item["sku"] for number, item in found if number == 2]
+    pairs = [(row["id"], row["items"]) for row in rows_of(lines)]
+    assert sorted(number for number, _ in pairs) == [0] * 3 + [1] + [2] * 20_000 + [3]
+    skus = [item["sku"] for number, item in pairs if number == 2]
     assert len({*skus}) == len(skus) == 20_000
-    assert {item["gift"] for _, item in found if item is not None} == {True}
+    assert {item["gift"] for _, item in pairs if item is not None} == {True}
     assert [row["error_class"] for row in rows_of(f"{orders}_dead_letters")] == ["wrong_type"]
     assert in_process.verify(config, spark).is_clean

@@ -46,27 +46,27 @@ def test_topic_that_two_patterns_cannot_share_is_refused_at_start_and_reported_l
     for topic in (both, f"{name}-shop-cart"):
         producer.produce(topic, b'{"id": 1}', partition=0)
     assert producer.flush(180) == 0
-    said = f"the streams 'shop' and 'orders' both read the topic '{both}'"
-    writer.until(lambda: said in writer.get("/healthcheck")[1], "a note")
+    message = f"the streams 'shop' and 'orders' both read the topic '{both}'"
+    writer.until(lambda: message in writer.get("/healthcheck")[1], "a note")
     assert writer.get("/healthcheck")[0] == 200, "a restart would end with an error, for all topics"
     (problem,) = (
         problem for problem in json.loads(writer.get("/status.json")[1])["problems"] if both in problem["title"]
     )
-    assert said in problem["problem"]
+    assert message in problem["problem"]
     done = tmp_path / "stage" / "done"
     writer.until(lambda: any((done / f"{name}-shop-cart").rglob("*.done")), "a marker of the other topic")
     assert not (done / both).exists()
 
     def status() -> tuple[int, bool]:
         answer = programs.run("delta-loader", "status", config)
-        return answer.returncode, said in answer.stdout
+        return answer.returncode, message in answer.stdout
 
     writer.until(lambda: status() == (3, True), "a status for which Kafka answered in time")
     writer.child.stop()
     for command in (("check",), ("run", "--until-caught-up")):
         refused = programs.run("stage-writer", command[0], config, *command[1:])
         assert refused.returncode == 2
-        assert said in refused.stderr
+        assert message in refused.stderr
         assert "streams[].topics" in refused.stderr
 
 

@@ -197,7 +197,9 @@ def test_vacuum_deletes_removed_files_and_no_staged_ones(tmp_path: Path, spark: 
     world.load()
     assert sorted(int(str(row[4])) for row in world.rows()) == list(range(60))
     # A table that keeps what left it for a second is refused, because a flush takes longer.
-    assert [refused.service for look in world.serve().snapshots for refused in look.due.refused] == [Service.VACUUM]
+    assert [refused.service for snapshot in world.serve().snapshots for refused in snapshot.due.refused] == [
+        Service.VACUUM
+    ]
 
 
 def test_checkpoints_statistics_and_clustering(tmp_path: Path, spark: SparkSession) -> None:
@@ -249,7 +251,7 @@ def test_on_s3_rows_are_put_in_z_order_and_what_left_the_table_is_deleted(lake: 
     time.sleep(1.2)
     rules = TableRules(services_settings(world.staging).table_services, 3600.0)
     (piece,) = [
-        one for one in due(world.facts(), rules, SystemClock().wall_ms()).tasks if one.service is Service.VACUUM
+        task for task in due(world.facts(), rules, SystemClock().wall_ms()).tasks if task.service is Service.VACUUM
     ]
     outcome = SparkServices(spark).carry_out(piece, rules)
     assert isinstance(outcome, Done)

@@ -124,20 +124,20 @@ def test_partition_is_read_from_the_position_sought_after_assignment(
     for partition in range(partitions):
         produce(kafka, topic, records, partition)
     config = Settings.model_validate(settings(kafka, tmp_path, topic))
-    listener, found = Later(), dict[TopicPartition, list[int]]()
+    listener, offsets_of = Later(), dict[TopicPartition, list[int]]()
     end_s = time.monotonic() + 600
     with closing(source_of(config, native)) as source:
         source.subscribe(config.streams, listener)
-        while sum(map(len, found.values())) < partitions * records and time.monotonic() < end_s:
+        while sum(map(len, offsets_of.values())) < partitions * records and time.monotonic() < end_s:
             for batch in source.poll(0.02).batches:
-                found.setdefault(batch.partition, []).extend(batch.offsets.tolist())
+                offsets_of.setdefault(batch.partition, []).extend(batch.offsets.tolist())
             # A few in each round: some while librdkafka may still be finding out where they end.
             for waiting_partition in listener.waiting[:4]:
                 source.seek(waiting_partition, Position(0))
                 source.resume([waiting_partition])
             del listener.waiting[:4]
-    assert len(found) == partitions
-    assert {tuple(offsets) for offsets in found.values()} == {tuple(range(records))}
+    assert len(offsets_of) == partitions
+    assert {tuple(offsets) for offsets in offsets_of.values()} == {tuple(range(records))}
 
 
 @pytest.mark.in_turn("a paused partition comes back")

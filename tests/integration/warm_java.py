@@ -61,13 +61,13 @@ class WarmJava:
         options = sorted(option for option in conf.getAll() if not _is_of_spark_alone(*option))
         asked = json.dumps([options, sorted(environ.items()), str(Path.cwd())])
         self.kind = hashlib.sha256(asked.encode()).hexdigest()[:16]
-        found = self._found()
-        if found is None:
+        environment = self._found()
+        if environment is None:
             gateway = self._new(conf)
         else:
-            os.environ |= found
+            os.environ |= environment
             gateway = java_gateway.launch_gateway(conf)
-            for name in found:
+            for name in environment:
                 del os.environ[name]
         assert self.pipes is not None
         pass_on = (self.pipes.joinpath("err").open("rb"), os.dup(popen_kwargs["stderr"]))
@@ -78,10 +78,10 @@ class WarmJava:
         for ready in self.folder.glob(f"{self.kind}-*"):
             with suppress(OSError, ValueError):
                 taken = ready.rename(ready.with_name(f"taken-{uuid.uuid4().hex}"))
-                self.pipes, holder, found = _parsed(taken)
+                self.pipes, holder, environment = _parsed(taken)
                 self.held = os.open(self.pipes / "in", os.O_WRONLY | os.O_NONBLOCK)  # fails where Java has ended
                 os.kill(holder, signal.SIGKILL)
-                return found
+                return environment
         return None
 
     def _new(self, conf: SparkConf) -> JavaGateway:
@@ -123,9 +123,9 @@ class WarmJava:
             holder = subprocess.Popen(
                 ["cat"], stdin=self.alive, stdout=subprocess.DEVNULL, pass_fds=[self.held], start_new_session=True
             )
-            found = {_PORT: str(parameters.port), _SECRET: str(parameters.auth_token)}
+            environment = {_PORT: str(parameters.port), _SECRET: str(parameters.auth_token)}
             making = self.folder / f"making-{uuid.uuid4().hex}"
-            making.write_text(json.dumps([str(self.pipes), holder.pid, found]), "utf-8")
+            making.write_text(json.dumps([str(self.pipes), holder.pid, environment]), "utf-8")
             making.rename(self.folder / f"{self.kind}-{making.name}")
 
 
@@ -135,8 +135,8 @@ def _is_of_spark_alone(key: str, value: str) -> bool:
 
 
 def _parsed(file: Path) -> tuple[Path, int, dict[str, str]]:
-    pipes, holder, found = json.loads(file.read_text("utf-8"))
-    return Path(pipes), holder, found
+    pipes, holder, environment = json.loads(file.read_text("utf-8"))
+    return Path(pipes), holder, environment
 
 
 def _pass_on(lines: IO[bytes], to: int) -> None:

@@ -243,7 +243,7 @@ PLANS: dict[str, Plan] = {
 
 
 # What is compared without the inputs in which we differ from Kafka Streams; docs/internals/peers.md has the reasons.
-STREAM_JOINS = frozenset(name for name, plan in PLANS.items() if any("before" in one for one in plan))
+STREAM_JOINS = frozenset(name for name, plan in PLANS.items() if any("before" in source for source in plan))
 """Stream–stream joins: inputs without missing values, which move the time of its stores there and not of ours."""
 UNMATCHED_LATER = frozenset(name for name in STREAM_JOINS if "left" in name or "outer" in name)
 """It gives on what has no match later than it could, now and then."""

@@ -84,9 +84,9 @@ def _forked(work: Callable[[], object], cpu_s: float | None = None) -> tuple[obj
             os._exit(code)
     os.close(writing)
     with os.fdopen(reading) as answer:
-        said = answer.read()
+        answer_text = answer.read()
     _, status = os.waitpid(process, 0)
-    return json.loads(said) if said else None, os.waitstatus_to_exitcode(status)
+    return json.loads(answer_text) if answer_text else None, os.waitstatus_to_exitcode(status)
 
 
 def _end_when_stuck() -> None:

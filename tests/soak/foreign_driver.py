@@ -45,22 +45,22 @@ def main() -> None:
 
 def _deeds(spark: SparkSession, table: str) -> Iterator[tuple[str, str, int]]:
     """The statements in turn, each with the offset of partition 0 up to which rows are deleted by then."""
-    deleted_to = turn = 0
+    deleted_to = number = 0
     while True:
-        turn += 1
+        number += 1
         yield "OPTIMIZE", f"OPTIMIZE {table}", deleted_to
-        source = f"SELECT id * 70 + {turn % 7 * 10} AS id FROM range(5000)"  # noqa: S608
-        merge = f"MERGE INTO {table} t USING ({source}) s ON t.id = s.id WHEN MATCHED THEN UPDATE SET name = '{turn}'"
+        source = f"SELECT id * 70 + {number % 7 * 10} AS id FROM range(5000)"  # noqa: S608
+        merge = f"MERGE INTO {table} t USING ({source}) s ON t.id = s.id WHEN MATCHED THEN UPDATE SET name = '{number}'"
         yield "MERGE", merge, deleted_to
-        properties = f"ALTER TABLE {table} SET TBLPROPERTIES ('customers.turn' = '{turn}')"
+        properties = f"ALTER TABLE {table} SET TBLPROPERTIES ('customers.turn' = '{number}')"
         yield "SET TBLPROPERTIES", properties, deleted_to
         # All offsets below half of the loaded ones are loaded, so the remaining rows are known.
         highest = spark.sql(f"SELECT max(_kafka_offset) FROM {table} WHERE _kafka_partition = 0").collect()[0][0]  # noqa: S608
         to = max(deleted_to, (highest or 0) // 2)
         yield "DELETE", f"DELETE FROM {table} WHERE _kafka_partition = 0 AND _kafka_offset < {to}", to  # noqa: S608
         deleted_to = to
-        if turn <= _COLUMNS_AT_MOST:
-            yield "ADD COLUMNS", f"ALTER TABLE {table} ADD COLUMNS (more{turn} INT)", deleted_to
+        if number <= _COLUMNS_AT_MOST:
+            yield "ADD COLUMNS", f"ALTER TABLE {table} ADD COLUMNS (more{number} INT)", deleted_to
 
 
 def _settings(url: str) -> Settings:

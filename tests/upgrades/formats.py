@@ -191,8 +191,11 @@ def written() -> dict[str, tuple[str, bytes]]:
     """Each format's path in the stage (or its kind) and its bytes, by file name."""
     return {
         **{name: (NAME.path, manifest_to_bytes(SOURCE, manifest)) for name, manifest in MARKERS.items()},
-        **{name: (REQUEST.path, replacement_to_bytes(REQUEST, found)) for name, found in REPLACEMENTS.items()},
-        **{name: (origin_path(SOURCE), origin_to_bytes(found)) for name, found in ORIGINS.items()},
+        **{
+            name: (REQUEST.path, replacement_to_bytes(REQUEST, replacement))
+            for name, replacement in REPLACEMENTS.items()
+        },
+        **{name: (origin_path(SOURCE), origin_to_bytes(origin)) for name, origin in ORIGINS.items()},
         "idle": (idle_path("writer-1"), facts_to_bytes(FACTS)),
         "lease": ("lease", LEASE.to_bytes()),
         "columns": (GAINED.path, GAINED.to_bytes()),

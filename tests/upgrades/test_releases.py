@@ -99,10 +99,12 @@ def _missing(old: object, new: object, place: str) -> list[str]:
         return [f"{place}: {type(old).__name__} became {type(new).__name__}"]
     if isinstance(old, dict) and isinstance(new, dict):
         gone = [f"{place}.{key} is gone" for key in old if key not in new]
-        return gone + [one for key in old if key in new for one in _missing(old[key], new[key], f"{place}.{key}")]
+        return gone + [
+            missing for key in old if key in new for missing in _missing(old[key], new[key], f"{place}.{key}")
+        ]
     if isinstance(old, list) and isinstance(new, list):
         shorter = [f"{place} has {len(new)} instead of {len(old)}"] if len(new) < len(old) else []
-        return shorter + [one for a, b in zip(old, new, strict=False) for one in _missing(a, b, f"{place}[]")]
+        return shorter + [missing for a, b in zip(old, new, strict=False) for missing in _missing(a, b, f"{place}[]")]
     return []
 
 
