@@ -176,7 +176,7 @@ def rewind(
 
 
 def _rewind_held(work: Work, settings: Settings, topic: str | None, *, yes: bool, as_json: bool) -> None:
-    """One repair for all that a rewind repairs."""
+    """Rewind every held partition for which that is the remedy."""
     inspector = ChainInspector(settings)
     chains = inspector.chains(PartitionFilter(topic, None))
     with progress("data files", files_of(chains)) as advance:

@@ -66,7 +66,7 @@ class Begun:
 
     @property
     def refused(self) -> Index:
-        """The messages that are no rows, in any order."""
+        """The messages without rows, in any order."""
         own = self.kept[[reject.index for reject in self.slice.rows.rejects]]
         return np.concatenate([own, np.array([reject.index for reject in self.rejects], np.int64)])
 

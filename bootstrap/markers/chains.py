@@ -64,7 +64,7 @@ class PartitionChain:
         return markers[0].span.start if markers else None
 
     def has_loaded(self, span: Span) -> bool:
-        """Whether the table has all of it."""
+        """Whether the table has the whole marker."""
         return self.table is not None and span.end <= self.table
 
 

@@ -2,7 +2,7 @@
 
 Rules:
 
-1. A value that is no route of `routes` becomes one, with the table that the template makes of it, unless it cannot name
+1. A value that is not in `routes` becomes a route, with the table that the template makes of it, unless it cannot name
    a folder (`is_name`), or `route_limit` is reached (common/stage/appeared_routes.py). Its table is like the main one.
 2. The routes that appeared are in the stage. Each program reads them and continues with `with_routes`: for all that
    follows, they are routes as if the config had named them.

@@ -33,7 +33,7 @@ def made_columns(stream: Stream) -> tuple[str, ...]:
 
 
 def columns_of_message(stream: Stream) -> tuple[str, ...]:
-    """Those of them that describe the message: what else it has, and its change of a row."""
+    """The columns made from the whole message: rescued fields, and the change event."""
     rescue = (stream.record.rescue_column,) if stream.record.rescues else ()
     return (*rescue, *((CDC_COLUMN,) if stream.record.has_events else ()))
 

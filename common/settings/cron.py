@@ -59,7 +59,7 @@ _WEEKDAY = _Field("day of the week", 0, 6, _names("mon tue wed thu fri sat sun",
 
 
 def require_cron(text: str) -> None:
-    """Raise ValueError for a text of five fields that is no cron line, or one that never comes."""
+    """Raise ValueError for a text of five fields that is not a valid cron line, or never fires."""
     minute, hour, day, month, weekday = text.split()
     for each, given in ((_MINUTE, minute), (_HOUR, hour), (_WEEKDAY, weekday)):
         list(each.values(given))

@@ -1,6 +1,7 @@
 """`expect` of a stream: rules that its rows should follow, and what becomes of a record that breaks one.
 
-Rule: a record breaks a rule that is false for it, or that cannot be evaluated. Null is no break, as with SQL's CHECK.
+Rule: a record breaks a rule that is false for it, or that cannot be evaluated. Null does not break a rule, as in SQL's
+CHECK.
 """
 
 import re

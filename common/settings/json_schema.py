@@ -24,7 +24,7 @@ _NAMED = ("properties", "$defs")
 _AS_IT_IS = ("default", "examples", "enum", "const", "required")
 
 _OF_PYDANTIC = ("title", "gt")
-"""Titles that add nothing to the key, and a limit of values with a unit, which is no keyword of JSON Schema."""
+"""Titles that add nothing to the key, and limits of values with a unit, for which JSON Schema has no keyword."""
 _ABOUT = ("description", "default", "examples")
 
 

@@ -42,7 +42,7 @@ class Section(BaseModel):
 
 
 class SectionPart(Section):
-    """A part of a `SectionOfParts`; the field for it has an alias in parentheses, `(record)`, which is no key."""
+    """A part of a `SectionOfParts`; the field for it has an alias in parentheses, `(record)`, which is not a key."""
 
 
 class SectionOfParts(Section):

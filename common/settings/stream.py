@@ -232,7 +232,7 @@ class Stream(TopicReader, SectionOfParts):
         return self.model_copy(update={"table": url, **own})
 
     def _merge_at(self, url: str, merge: MergeSettings) -> MergeSettings | None:
-        """How one of the tables is merged; None for a main one that gets no rows."""
+        """How one of the tables is merged; None for a main table without rows."""
         if not (self.record.has_own_columns or merge.route_keys):
             return merge
         wanted = comparable(url)

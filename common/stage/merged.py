@@ -8,7 +8,7 @@ Rules:
 1. The name of such a chain is its topics' names, sorted, with ``+`` between them, a character that no topic's name
    contains. A chain of one topic has the topic's own name, and nothing here concerns it.
 2. Its position is the sum of its inputs' positions, so it rises with each record of any of them. A sum does not say
-   what it is the sum of: a `MergedPosition` does. It is compared and counted with like any position.
+   the positions that it is the sum of; a `MergedPosition` does. It is compared and counted with like any position.
 3. The stored form of such a chain's position (a marker's end, a chain origin) has the inputs' positions in addition to
    the sum. Reading can only continue from such a position. Markers of older releases do not have them for their start.
 4. Where streams share a topic, one of them has the chain with the topic's own name, and each other one has a chain with

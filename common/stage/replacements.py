@@ -93,7 +93,7 @@ class Replacement:
     exploded: int = 0
     """Rows beyond the first one of their record."""
     only: tuple[Span, ...] = ()
-    """The runs of offsets that it is about, in order, from the span's start to its end; empty for all of it."""
+    """The runs of offsets that it replaces, in order; empty for the whole span."""
 
     @property
     def version(self) -> int:

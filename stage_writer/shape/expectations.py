@@ -4,7 +4,7 @@ Rules:
 
 1. A rule sees the record's fields, the derived columns and ``kafka`` (see `evaluation`), and is of type BOOLEAN. It is
    evaluated once for each record, before that is exploded.
-2. A record breaks a rule that is false for it, or that fails for it. Null is no break, as with SQL's CHECK.
+2. A record breaks a rule that is false for it, or that fails for it. Null does not break a rule, as with SQL's CHECK.
 3. A record is counted once for each rule that it breaks. What becomes of it is decided by the strictest of these: it
    stops its partition, or is a reject, or goes on.
 4. A delete of a merge is not checked: it makes no row, and without it the table would keep a row that is gone.

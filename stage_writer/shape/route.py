@@ -12,7 +12,7 @@ Rules:
    find the row, and an update would leave the old one in another table. The expression therefore sees only the key
    columns and what ``kafka`` says alike of all of a key's messages (their topic, partition and key), and `_cdc` where
    tombstones are ignored. Each of the tables merges its own copy.
-5. With a `route_table`, a value that is no route yet becomes one before its record has a table, and all writers agree
+5. With a `route_table`, a new value becomes a route before its record has a table, and all writers agree
    on that in the stage. A value that cannot become one makes the record a reject, regardless of ``unrouted``. A route
    whose table should have keys of its own, and has none yet, counts as new until there are.
 """

@@ -86,7 +86,7 @@ class OffsetRange:
 
     @property
     def spans(self) -> tuple[Span, ...]:
-        """What is counted in it: all of it, and each range that was replaced."""
+        """The counted ranges: the whole range, and each part that was replaced."""
         replacements = (*self.replacements, *self.dead_letter_replacements)
         return (self.span, *(replacement.replaced.span for replacement in replacements))
 

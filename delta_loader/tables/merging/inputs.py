@@ -64,7 +64,7 @@ class MergeInputs:
 
     @property
     def made_keys(self) -> tuple[str, ...]:
-        """The keys that are no columns of the table."""
+        """The keys that are not columns of the table."""
         return tuple(key for key in self.by.keys if key not in self.columns)
 
     def keys(self) -> str:
