@@ -21,6 +21,11 @@ SMALL_TABLES = {
 of a table's files in each checksum are most of its CPU. The loaders of test_pipeline.py and of images have Spark's
 values."""
 
+# Spark's own choice renames the file of each commit's checksum by way of Hadoop's FileContext, which starts four
+# processes of `readlink` for it on a disk. Loaders that are processes do.
+_CHECKSUM_FILES = "spark.sql.streaming.checkpointFileManagerClass"
+_BY_FILE_SYSTEM = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+
 
 def session_of_tests(folder: Path) -> SparkSession:
     """The loader's own session, for small tables; the running one, where there is one."""
@@ -35,6 +40,7 @@ def session_of_tests(folder: Path) -> SparkSession:
                     "spark.driver.memory": "1g",
                     "spark.sql.warehouse.dir": (folder / "warehouse").as_uri(),
                     **SMALL_TABLES,
+                    _CHECKSUM_FILES: _BY_FILE_SYSTEM,
                 }
             },
             "streams": [{"app_id": "tests", "topics": ["none"], "table": "s3://nowhere/table", "columns": "id INT"}],
