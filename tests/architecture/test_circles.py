@@ -23,14 +23,14 @@ def test_no_modules_import_each_other() -> None:
 
 
 def test_each_module_can_be_imported_first() -> None:
-    """An import also runs the packages around a module, which may need the importing module."""
+    """An import also runs the packages packages a module, which may need the importing module."""
     graph = grimp.build_graph(
         *PACKAGES, include_external_packages=False, cache_dir=None, exclude_type_checking_imports=True
     )
 
     def with_packages(module: str) -> set[str]:
         imported = graph.find_modules_directly_imported_by(module)
-        around = {package for name in imported for package in accumulate(name.split("."), "{}.{}".format)}
-        return {name for name in imported | around if not f"{module}.".startswith(f"{name}.")}
+        packages = {package for name in imported for package in accumulate(name.split("."), "{}.{}".format)}
+        return {name for name in imported | packages if not f"{module}.".startswith(f"{name}.")}
 
     assert not import_cycle({module: with_packages(module) for module in graph.modules})

@@ -104,7 +104,7 @@ class World:
         self.group.paused.clear()
         folder = None if disk is None else str(disk)
         self.stopping = Stopping(self.clock.monotonic_s, 5.0)
-        around = Surroundings(
+        surroundings = Surroundings(
             self.clock.wall_ms,
             self.metrics,
             when=when,
@@ -115,7 +115,7 @@ class World:
         )
         topology = build(persistent=disk is not None, store=counts).check()
         self.writer = new_writer(
-            TopologyConverter(stream, topology, around),
+            TopologyConverter(stream, topology, surroundings),
             source=self.group,
             stage=stage,
             runtime=runtime_of(self.clock, stopping=self.stopping),

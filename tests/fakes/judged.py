@@ -35,6 +35,6 @@ def judged(
     places = ", ".join(JUDGED_PLACE)
     refused = connection.execute(f"SELECT {places} FROM bad").fetchall()
     if by.soft_delete is not None:
-        lonely = UnmatchedDeletes("doubtful", "fine", "target", by, bounds, lambda name: f'"{name}"').text
-        refused += connection.execute(f"SELECT {places} FROM ({lonely})").fetchall()
+        unmatched = UnmatchedDeletes("doubtful", "fine", "target", by, bounds, lambda name: f'"{name}"').text
+        refused += connection.execute(f"SELECT {places} FROM ({unmatched})").fetchall()
     return {(topic, partition, offset) for topic, partition, offset in refused}

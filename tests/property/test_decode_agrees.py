@@ -336,9 +336,9 @@ FRAGMENTS = st.lists(
 
 def messages(columns: StructType, reading: DecodeOptions) -> st.SearchStrategy[bytes | None]:
     documents = objects(columns, reading.forms, lenient=reading.lenient)
-    near = st.tuples(SPACES, documents, SPACES).map("".join).map(lambda text: text.encode("utf-8", "replace"))
-    far = st.one_of(FRAGMENTS.map(str.encode), st.binary(max_size=12), st.none())
-    return st.integers(0, 19).flatmap(lambda whim: near if whim else far)
+    encoded = st.tuples(SPACES, documents, SPACES).map("".join).map(lambda text: text.encode("utf-8", "replace"))
+    garbage = st.one_of(FRAGMENTS.map(str.encode), st.binary(max_size=12), st.none())
+    return st.integers(0, 19).flatmap(lambda whim: encoded if whim else garbage)
 
 
 def batches(columns: StructType, reading: DecodeOptions = STRICT) -> st.SearchStrategy[list[bytes | None]]:

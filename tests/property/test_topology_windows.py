@@ -200,16 +200,18 @@ def _is_late(messages: Sequence[Sent], number: int, after: int, before: int) -> 
 
 
 @given(sent(), st.integers(0, 15), st.integers(0, 30), st.sets(st.integers(0, 30), min_size=1))
-def test_restarts_and_batches_change_nothing(messages: list[Sent], near: int, grace: int, restarts: set[int]) -> None:
+def test_restarts_and_batches_change_nothing(
+    messages: list[Sent], difference_ms: int, grace: int, restarts: set[int]
+) -> None:
     def build() -> StreamsBuilder:
         builder = StreamsBuilder()
         left, right = builder.stream("l"), builder.stream("r")
-        windows = JoinWindows.of_time_difference_and_grace(ms(near), ms(grace))
+        windows = JoinWindows.of_time_difference_and_grace(ms(difference_ms), ms(grace))
         left.outer_join(right, lambda left, two: {"left": left, "right": two}, windows).to()
-        sessions = SessionWindows.of_inactivity_gap_and_grace(ms(near + 1), ms(grace))
+        sessions = SessionWindows.of_inactivity_gap_and_grace(ms(difference_ms + 1), ms(grace))
         counts = left.merge(right).group_by_key().windowed_by_sessions(sessions).count()
         listed(counts.suppress(Suppressed.until_window_closes()))
-        listed(left.group_by_key().windowed_by(TimeWindows.of_size_and_grace(ms(near + 1), ms(grace))).count())
+        listed(left.group_by_key().windowed_by(TimeWindows.of_size_and_grace(ms(difference_ms + 1), ms(grace))).count())
         left.join_previous(lambda own, before: {"own": own, "before": before}).to()
         return builder
 

@@ -58,10 +58,10 @@ class Operator:
         staged = stage.staged_markers(store, ORDERS)
         chain_origin = newest_origin(store, ORDERS)
         ends = Ends(Position(0), Position(100))
-        looked = PartitionState(
+        state = PartitionState(
             ORDERS, "orders", StartAt.LATEST, ends, None, staged, chain_origin=chain_origin, repairs=repairs
         )
-        self.plan: RewindPlan = plan_rewind(looked, Position(to), author)
+        self.plan: RewindPlan = plan_rewind(state, Position(to), author)
         self.work = f"bootstrap rewind --to {to}"
 
     def act(self) -> None:

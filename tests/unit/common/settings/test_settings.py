@@ -50,10 +50,10 @@ streams:
 app = new_app("Read settings.")
 
 
-def bomb(around: str) -> str:
+def bomb(template: str) -> str:
     """A short config of which aliases make a billion values."""
     levels = ["k0: &k0 {x: 1}"]
-    levels += [f"k{n}: &k{n} {around.format(', '.join([f'*k{n - 1}'] * 9))}" for n in range(1, 10)]
+    levels += [f"k{n}: &k{n} {template.format(', '.join([f'*k{n - 1}'] * 9))}" for n in range(1, 10)]
     return f"{MINIMAL}logs: {{{', '.join(levels)}}}\n"
 
 

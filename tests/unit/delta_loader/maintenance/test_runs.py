@@ -58,11 +58,11 @@ class World:
     unreadable: set[str] = field(default_factory=set)
     done: list[str] = field(default_factory=list)
     cancelled: bool = False
-    looked: Event = field(default_factory=Event)
+    inspected: Event = field(default_factory=Event)
     served_one: Event = field(default_factory=Event)
 
     def read(self, url: str, rules: TableRules) -> TableFacts | None:
-        self.looked.set()
+        self.inspected.set()
         if url in self.unreadable:
             raise TableError("its log is torn", "fix it")
         if url.endswith("_dead_letters"):
@@ -229,7 +229,7 @@ def test_task_waits_for_a_running_load_even_one_that_fails_and_close_cancels() -
     jobs.add("maintenance", scheduled.run_due, every_s=0.01)
     with suppress(TableError), scheduled.loading():
         jobs.start()
-        assert world.looked.wait(180)
+        assert world.inspected.wait(180)
         assert not world.served_one.wait(0.3)  # the run has begun, and its task waits for the load
         raise TableError("away")
     assert world.served_one.wait(180)
@@ -268,7 +268,7 @@ def test_no_task_begins_during_a_load_that_outlived_its_pass() -> None:
         assert scheduler(LongLoad(), ["slow"]) == {"slow"}  # the pass has ended, but not the load
     assert began.wait(180)
     jobs.start()
-    assert world.looked.wait(180)
+    assert world.inspected.wait(180)
     asked.clear()
     assert asked.wait(180)  # it has waited at least once
     assert not world.served_one.is_set()

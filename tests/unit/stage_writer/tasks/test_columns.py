@@ -77,8 +77,8 @@ def converted(parent: Converter, batches: list[MessageBatch]) -> dict[TopicParti
         job = parent.restores(batch.partition, EMPTY_STATE, store)
         fresh.setdefault(parent if job is None else job().converter, []).append(batch)
     by_converter = [(parent, batches)] if isinstance(parent, ColumnsConverter) else together(fresh)
-    portions = [portion for converts, some in by_converter for portion in converts.slices(some)]
-    return {batch.partition: summary(staged) for portion in portions for batch, staged in portion}
+    parts = [part for converts, some in by_converter for part in converts.slices(some)]
+    return {batch.partition: summary(staged) for part in parts for batch, staged in part}
 
 
 @pytest.mark.parametrize("fill", [one_path, a_route, several_sinks])
@@ -94,8 +94,11 @@ def test_columns_converter_matches_the_task_converter(
     built = topology.check()
     routes = {"ones": "memory://1", "twos": "memory://2"}
     (stream,) = settings_of(routes, kafka_columns=kafka_columns, route_tables=route_tables).streams
-    around = Surroundings(lambda: 0, Metrics())
-    ours, tasks = ColumnsConverter(stream, built, around.native_decoder), TopologyConverter(stream, built, around)
+    surroundings = Surroundings(lambda: 0, Metrics())
+    ours, tasks = (
+        ColumnsConverter(stream, built, surroundings.native_decoder),
+        TopologyConverter(stream, built, surroundings),
+    )
     assert ours.formats == tasks.formats
     dice = random.Random(3)  # noqa: S311 - a test's dice
     partitions = [TopicPartition(Topic(topic), Partition(number)) for topic in TOPICS for number in range(3)]

@@ -99,8 +99,8 @@ def test_converting_tasks_together_does_not_change_their_results(seed: int) -> N
                 (int(batch.partition.partition), summary(staged))
                 for some in fresh
                 for converts, of_tasks in together(some)
-                for portion in converts.slices(of_tasks)
-                for batch, staged in portion
+                for part in converts.slices(of_tasks)
+                for batch, staged in part
             ]
             both.append([list(pair) for pair in sorted(summaries, key=lambda pair: pair[0])])
         assert both[0] == both[1]
@@ -113,7 +113,7 @@ def test_closed_task_converts_nothing_while_others_do() -> None:
     ((converts, of_tasks),) = together({made[number].converter: [batches[number]] for number in range(2)})
     slices = converts.slices(of_tasks)
     made[0].close()
-    assert [batch.partition for portion in slices for batch, _ in portion] == [source(1)]
+    assert [batch.partition for part in slices for batch, _ in part] == [source(1)]
 
 
 def test_task_cannot_be_read_while_it_converts() -> None:
