@@ -169,6 +169,12 @@ def run(app: typer.Typer, arguments: Sequence[str] | None = None) -> int:
         return error.exit_code
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except OSError as error:
+        if "--help" not in (sys.argv if arguments is None else arguments):
+            raise
+        refused = unwritable(error)  # typer writes the help by itself
+        echo(f"error: {refused}", err=True)
+        return refused.exit_code
     finally:
         show_config(None)
     return 0

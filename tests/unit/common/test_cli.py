@@ -121,6 +121,16 @@ def test_unwritable_result_is_one_error(arguments: list[str], redirection: str, 
     assert "Traceback" not in done.stderr
 
 
+def test_help_that_cannot_be_written_is_one_error() -> None:
+    command = ["sh", "-c", 'exec "$@" >/dev/full', "sh", sys.executable, "-m", "bootstrap", "plan", "--help"]
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr.partition("\n")[0]) == (
+        2,
+        "error: standard output cannot be written: No space left on device",
+    )
+    assert "Traceback" not in done.stderr
+
+
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
