@@ -358,7 +358,8 @@ def _partition_status(
     lost = None
     if kafka_end is not None and flushed_to is not None and kafka_end < flushed_to:
         lost = topic_truncated(partition, flushed_to, kafka.ends_now().get(partition))
-    topic_id = ids_together(partition.topic, kafka.topic_ids)
+    # No writer has a partition that the new topic lacks: once it is loaded, there is nothing to do.
+    topic_id = ids_together(partition.topic, kafka.topic_ids) if kafka_end is not None else None
     return PartitionStatus(
         partition=partition,
         staged_to=staged_to,

@@ -78,7 +78,11 @@ class KafkaAnswers:
 def held_by_writers(chains: Chains, answers: KafkaAnswers) -> dict[TopicPartition, Held]:
     held: dict[TopicPartition, Held] = {}
     for partition, seen in chains.seen.items():
-        reason = topic_recreated(partition, seen.topic_id, ids_together(partition.topic, answers.topic_ids))
+        is_gone = any(partition.topic == other.topic for other in answers.partitions) and (
+            partition not in answers.partitions  # no writer has one that the new topic lacks
+        )
+        topic_id = None if is_gone else ids_together(partition.topic, answers.topic_ids)
+        reason = topic_recreated(partition, seen.topic_id, topic_id)
         if reason is None and seen.ends:
             reason = gone_from_kafka(partition, seen.staged, answers.firsts.end_at(partition, chains.refreshed_s))
         if reason is not None:

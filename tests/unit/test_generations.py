@@ -464,6 +464,8 @@ def test_status_reports_a_recreated_topic_until_its_chain_restarts() -> None:
     assert "writers hold it (topic_recreated): the topic orders was deleted and created again" in text
     assert "'writers_hold': {'reason': 'topic_recreated'" in document
     assert "topic_recreated" not in "".join(shown({}))  # Kafka does not respond
+    other = TopicPartition(partition.topic, Partition(1))
+    assert "topic_recreated" not in "".join(shown({other: Position(3)}))  # the new topic has fewer
     begin_again(staging, 1)
     assert "topic_recreated" not in "".join(shown({partition: Position(3)}))
 

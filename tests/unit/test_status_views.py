@@ -22,7 +22,7 @@ from common.pages.model import Lag, ProblemLevel, State, Status
 from common.pages.samples import Samples
 from common.ports import Clock
 from common.settings.values import StartAt
-from common.spans import Position, Topic, TopicPartition
+from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.paused import StreamPart
 from common.stage.undeclared import UndeclaredFields
 from delta_loader.check_result import Check
@@ -427,6 +427,10 @@ def test_loader_reports_a_recreated_topic(tmp_path: Path) -> None:
     [problem] = page.look().problems
     assert problem.title == "orders/0 is held by its writers (topic recreated)"
     assert "bootstrap restart ⟨config⟩ --topic orders --yes" in problem.remedy
+    page.kafka.partitions = [TopicPartition(Topic("orders"), Partition(1))]  # the new topic has fewer
+    assert page.look().problems == ()
+    page.kafka.partitions = [TopicPartition(Topic("orders"), Partition(0))]
+    assert len(page.look().problems) == 1
 
 
 def test_records_that_wait_in_kafka_for_long_are_a_warning(tmp_path: Path) -> None:
