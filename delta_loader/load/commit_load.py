@@ -121,6 +121,8 @@ def _valid_through_ms(context: LoadContext, load: Load) -> int | None:
     for partition in {*context.listing, *known.sources()} - context.unknown_partitions:
         run = load.runs.get(partition)
         end = context.position(partition) if run is None else run.end
+        if end is not None and not known.has(partition) and context.listing[partition].names[-1].start < end:
+            continue  # of a topic that has fewer partitions now: all of it is loaded, and nothing comes after it
         if end is None and partition not in context.listing:
             end = Position(MAX_POSITION)  # nothing was ever staged: any idle fact covers all of it
         idle_ms = idle.through_ms(partition, end, context.ids.generations.get(partition, 0))

@@ -17,6 +17,7 @@ Rules:
    time at which these were all the partitions: one added since then has no marker yet. Kafka is asked for the
    partitions; if it does not answer, a writer's record of them is used.
 5. A partition that does not exist, and that only a marker made by hand names, is not counted and not loaded.
+   One that its topic no longer has is loaded, and then not counted.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

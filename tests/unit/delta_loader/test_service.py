@@ -547,7 +547,12 @@ def test_handmade_marker_of_a_nonexistent_partition_is_held(
     staging.flush(0, 10, 20)
     service.run_pass()
     valid_through_ms = tables.tables[staging.table].commits[-1].metadata.valid_through_ms
-    assert valid_through_ms == staging.created_ms + 2, "that of partition 5: an unwritten partition does not count"
+    assert valid_through_ms == staging.created_ms + 19, "neither an unwritten partition nor one that is over counts"
+    staging.flush(5, 4, 9)  # after a gap
+    staging.flush(0, 20, 30)
+    service.run_pass()
+    valid_through_ms = tables.tables[staging.table].commits[-1].metadata.valid_through_ms
+    assert valid_through_ms == staging.created_ms + 2, "not all of partition 5 is loaded"
 
 
 def test_valid_through_time_waits_for_every_partition(staging: Staging, tables: MemoryDeltaTables) -> None:
